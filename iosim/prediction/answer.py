@@ -72,8 +72,7 @@ def reads(p: Prediction) -> str:
     if not p.hbm_known:
         least, most = bytes_text(p.hbm_bounds.compulsory_read), bytes_text(p.hbm_bounds.no_l2_read)
         if p.l2_start == "warm":
-            return (f"{who(p)} reads at most {most} (with no L2) from HBM; with a cold L2 at least {least} "
-                    "(compulsory)")  # fmt: skip
+            return f"{who(p)} reads at most {most} (with no L2) from HBM; with a cold L2 at least {least} (compulsory)"
         return f"{who(p)} reads between {least} (compulsory) and {most} (with no L2) from HBM"
     read, compulsory = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
     kept = left_warm(p)
@@ -124,7 +123,10 @@ def why(p: Prediction) -> str:
         if asked <= ONCE * p.hbm_bounds.compulsory_read:
             return "The SMs hardly read anything twice"
         return f"The SMs read {bytes_text(asked)}: the L2 serves the rest"
-    return ". ".join((_excess_reason(p), *_spills(p)))
+    spilled = int(p.traffic.total("l2", "write", tensor=SPILL))
+    much = spilled > SPILL_SHARE * (p.total("l2", "write") - spilled)
+    spills = f". {bytes_text(spilled)} of spilled registers take room in the L2" if much else ""
+    return f"{_excess_reason(p)}{spills}"
 
 
 def trust(predictions: Iterable[Prediction]) -> str:
@@ -159,7 +161,7 @@ def _basis(p: Prediction) -> tuple[str, str]:
 
 def _excess_reason(p: Prediction) -> str:
     """What reads more than is compulsory, and against which size."""
-    read = _hbm_reads(p)
+    read = {name: int(moved) for (name, way), moved in p.traffic.tensors("hbm").items() if way == "read"}
     counted = {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)}
     above = {name: n - counted.get(name, 0) for name, n in read.items()}
     kinds: dict[str, list[str]] = {}
@@ -175,7 +177,8 @@ def _excess_reason(p: Prediction) -> str:
         sizes = [p.chain.tensors[n].bytes for n in names]
         many = len(names) > 1
         size = f"{'up to ' * (len(set(sizes)) > 1)}{bytes_text(max(sizes))}{' each' * many}"
-        beside = f" exceed{'s' * (not many)} the {_l2(p)} L2" if max(sizes) > int(p.profile.need("l2_bytes")) else ""
+        l2_bytes = p.profile.need_int("l2_bytes")
+        beside = f" exceed{'s' * (not many)} the {bytes_text(l2_bytes)} L2" if max(sizes) > l2_bytes else ""
         lives = f"live{'s' * (not many)} between launches{' and' * bool(beside)}{beside}"
         return f"{_list(names)}, {size}, {lives}: {bytes_text(together)} are read back"
     if kind == Role.OUTPUT:
@@ -214,27 +217,6 @@ def _in_progress(found: Reuse) -> str:
     if found.one_head_bytes > found.capacity_bytes or found.heads_at_once == 1:
         return f"{names} of a head, {bytes_text(found.one_head_bytes)}, {are}"
     return f"{names} of {some(found.heads_at_once, 'head')}, {bytes_text(found.in_progress_bytes)}, {are}"
-
-
-def _spills(p: Prediction) -> list[str]:
-    """What spilled registers take of the L2, where that is much."""
-    spilled = int(p.traffic.total("l2", "write", tensor=SPILL))
-    written = p.total("l2", "write") - spilled
-    if spilled <= SPILL_SHARE * written:
-        return []
-    return [f"{bytes_text(spilled)} of spilled registers take room in the L2"]
-
-
-def _hbm_reads(p: Prediction) -> dict[str, int]:
-    read: dict[str, int] = {}
-    for row in p.traffic:
-        if row.level == "hbm" and row.direction == "read":
-            read[row.tensor] = read.get(row.tensor, 0) + int(row.bytes)
-    return read
-
-
-def _l2(p: Prediction) -> str:
-    return bytes_text(int(p.profile.need("l2_bytes")))
 
 
 def _list(names: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import length_hint
 from typing import TYPE_CHECKING
@@ -111,21 +111,14 @@ def _in_threads(requests: Iterable[Request], threads: int, replays: Replays) -> 
         with working(stop):
             return _tried(request, replays)
 
+    waiting: deque[Future[Prediction | InputError]] = deque()
     try:
-        yield from _windowed(requests, lambda request: pool.submit(work, request), AHEAD * threads)
+        for request in requests:
+            waiting.append(pool.submit(work, request))
+            if len(waiting) > AHEAD * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
     finally:  # also where the reader has gone, or Ctrl-C came
         stop.set()
         pool.shutdown(cancel_futures=True)
-
-
-def _windowed(
-    requests: Iterable[Request], begin: Callable[[Request], Future[Prediction | InputError]], ahead: int
-) -> Iterator[Prediction | InputError]:
-    """The results in order, `ahead` requests begun before their turn."""
-    waiting: deque[Future[Prediction | InputError]] = deque()
-    for request in requests:
-        waiting.append(begin(request))
-        if len(waiting) > ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()

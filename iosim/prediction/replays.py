@@ -16,8 +16,7 @@ from iosim.readers.count import visited_pairs
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from iosim.readers.replay.heads import HeadShare
-    from iosim.readers.replay.play import Play
+    from iosim.readers.replay.play import HeadShare, Play
     from iosim.readers.replay.replay import Inputs, Replay
 
 KEPT_ACCESSES = 500_000
@@ -37,7 +36,7 @@ def tile_accesses(chain: Chain) -> int:
 
 def head_share_of(call: Call) -> HeadShare | None:
     """The heads of a call whose replay may stand for all of it, where there are such."""
-    from iosim.readers.replay.heads import head_share
+    from iosim.readers.replay.play import head_share
 
     return head_share(call.chain, tile_accesses(call.chain), int(call.profile.need("l2_bytes")))
 
@@ -116,10 +115,9 @@ class Replays:
 
 
 def _about_bytes(inputs: Inputs) -> int:
-    """Memory that a replay takes, about."""
     from iosim.readers.replay.objects import about_bytes
 
-    return about_bytes(inputs.chain if inputs.share is None else inputs.share.chain)
+    return about_bytes(inputs.chain if inputs.play.share is None else inputs.play.share.chain)
 
 
 def _play(inputs: Inputs) -> Replay:

@@ -15,7 +15,6 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
 from iosim.kernel.traffic import DIRECTIONS, Traffic
 from iosim.prediction.call import Call
-from iosim.prediction.estimates import exactness
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
 from iosim.readers.timing.chain_time import ChainTime, ceiling_s
@@ -172,6 +171,8 @@ class Prediction(Shown):
     @property
     def exactness(self) -> str:
         """How exact the bytes between SMs and L2 are: what is counted, and which of it no counter confirms."""
+        from iosim.prediction.ranges import exactness
+
         return exactness(self.problem, self.kernel, self.chain, self.traffic)
 
     @property

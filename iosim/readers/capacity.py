@@ -120,9 +120,7 @@ class CapacityRule:
         tiles_per_head = np.maximum(1, self.value(launch.work_tiles) // heads)
         in_use_heads = np.minimum(heads, np.maximum(1.0, slots / tiles_per_head))
         if launch.schedule.order is Order.HEAD:
-            section = self.value(launch.schedule.section_heads)
-            in_section = np.where(section > 0, section, heads) if np.ndim(section) else section or heads
-            in_use_heads = 1.0 * np.minimum(np.minimum(heads, slots), in_section)
+            in_use_heads = 1.0 * np.minimum(np.minimum(heads, slots), self._in_section(launch, heads))
         streamed = {a.tensor: self._unique(launch, self.chain.tensors[a.tensor], a) for a in looped}
         bytes_per_head = sum(streamed.values()) / heads
         waves_per_head = tiles_per_head * in_use_heads / slots
@@ -130,6 +128,11 @@ class CapacityRule:
             key_blocks = np.maximum(1, self.value(launch.domain.key_blocks_total))
             waves_per_head = waves_per_head * (self._reach(launch).visits / key_blocks)
         return np.where(in_use_heads * bytes_per_head <= self.shared, 1.0, np.maximum(1.0, waves_per_head))
+
+    def _in_section(self, launch: Launch, heads: Number) -> Number:
+        """Heads that a launch which runs them fastest goes through together: a section's, or all."""
+        section = self.value(launch.schedule.section_heads)
+        return np.where(section > 0, section, heads) if np.ndim(section) else section or heads
 
     def _shared_passes(self, launch: Launch, tensor: Tensor, slots: Number) -> Number:
         """How many times an N x N tensor that several heads share (a bias, a mask) is fetched: once where it stays in
@@ -141,9 +144,7 @@ class CapacityRule:
         others = {a.tensor for a in launch.accesses} - {tensor.name}
         meanwhile = sum(self._bytes(self.chain.tensors[name]) for name in sorted(others)) / heads
         if order is Order.HEAD:
-            section = self.value(launch.schedule.section_heads)
-            in_section = np.where(section > 0, section, heads) if np.ndim(section) else section or heads
-            rounds = sharing / np.minimum(slots, in_section)
+            rounds = sharing / np.minimum(slots, self._in_section(launch, heads))
         else:
             rounds = sharing / np.maximum(1.0, slots * heads / self.value(launch.work_tiles))
         fits = (sharing <= 1) | (one + meanwhile <= self.shared)

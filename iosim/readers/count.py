@@ -44,7 +44,6 @@ def _query_rows(domain: Domain, edge: Edge) -> IntArray:
 
 
 def _tiles(tensor: Tensor, access: Access, rows: IntArray) -> IntArray:
-    """Bytes of a tile of `tensor` of each number of rows."""
     tiles = tensor.tile_bytes(rows, access.packet_rows)  # type: ignore[arg-type]
     return np.asarray(tiles, dtype=np.int64)
 

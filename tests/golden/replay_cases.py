@@ -17,7 +17,7 @@ from iosim.prediction.call import Call
 from iosim.prediction.predictor import planned, predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import replay as replays_module
-from iosim.readers.replay.coarse import Coarse, coarse_plan
+from iosim.readers.replay.coarse import Coarse, CoarseSteps, coarse_plan
 from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, Ctas, TraceRecord
 from iosim.readers.replay.l2 import L2Model, model, sample_lines, sm_partitions
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower, start_order
@@ -218,7 +218,8 @@ def coarse_steps() -> Iterator[tuple[str, Any]]:
         low, l2 = walking(rng, 24, 30, 30), l2_to_walk_in(seed, rng)
         steps = (4, 8)[seed % 2]
         lead, trail = (rng.integers(1, steps + 1, low.tiles).astype(np.int32) for _ in range(2))
-        grain = Coarse("walking", steps, 1, 1, 1.0, 0, lead, trail, Lowered(("k", "s", "q"), lead, lead, ()), 2.0)
+        lowered = Lowered(("k", "s", "q"), lead, lead, ())
+        grain = Coarse(CoarseSteps("walking", steps, 1, 1, 1.0, 0), lead, trail, lowered, 2.0)
         ctas = Ctas(
             slots=12, sms=4, static_stride=0, step_s=3e-7, start_s=1e-7, sm_spread_ppm=2000, rates=(1.2, 1.0, 0.8),
             relaunched=seed % 3 == 0,
@@ -446,11 +447,11 @@ def in_part() -> Iterator[tuple[str, Any]]:
                         None
                         if grain is None
                         else [
-                            grain.steps,
-                            grain.heads,
-                            grain.of,
-                            grain.held,
-                            grain.small_steps,
+                            grain.how.steps,
+                            grain.how.heads,
+                            grain.how.of,
+                            grain.how.held,
+                            grain.how.small_steps,
                             grain.lead.sum(),
                             grain.trail.sum(),
                             grain.least_sets,
@@ -515,12 +516,12 @@ def plans() -> Iterator[tuple[str, Any]]:
         for budget in (2_000, 20_000, 200_000, 1_000_000):
             made = coarse_plan(chain, low, model(profile), budget)
             found = made and [
-                made.name,
-                made.steps,
-                made.heads,
-                made.of,
-                made.held,
-                made.small_steps,
+                made.how.name,
+                made.how.steps,
+                made.how.heads,
+                made.how.of,
+                made.how.held,
+                made.how.small_steps,
                 made.least_sets,
                 made.lead.size,
                 made.lead.sum(),

@@ -31,7 +31,7 @@ from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.bounds import bounds, memory
 from iosim.readers.count import access_bytes, count
 from iosim.readers.execute import execute
-from iosim.readers.execute.pages import shuffled_table
+from iosim.readers.execute.arrays import shuffled_table
 from iosim.readers.formula.symbolic import derive
 from iosim.readers.formula.table_sums import TableSums
 

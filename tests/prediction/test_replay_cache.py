@@ -143,7 +143,7 @@ def test_every_input_is_part_of_the_key() -> None:
 def test_the_key_is_that_of_the_inputs_and_not_of_the_name() -> None:
     inputs = CALL.replay_inputs()
     assert digest(inputs) == digest(replace(inputs, gpu="another name"))
-    assert digest(inputs) != digest(replace(inputs, l2_start="warm"))
+    assert digest(inputs) != digest(replace(inputs, play=Play(l2_start="warm")))
     assert digest(inputs) != digest(replace(inputs, tensors=dict(reversed(inputs.tensors.items()))))
     assert {each.name for each in fields(inputs) if not each.compare} == {"gpu"}
 

@@ -13,7 +13,7 @@ from iosim import AttentionProblem, InputError, sweep
 from iosim.base.words import METHODS
 from iosim.prediction.predictor import planned, predict
 from iosim.prediction.replays import head_share_of, tile_accesses
-from iosim.readers.replay import heads
+from iosim.readers.replay import play as heads
 from iosim.readers.replay.play import Play
 
 KERNELS = ("fa2", "flash", "naive", "cutlass", "sdpa", "math", "triton", "flash1")

@@ -81,11 +81,11 @@ def test_small_steps_are_all_there() -> None:
     grain = coarse_plan(chain, lower(chain, 1), model(load_profile("l4")), 4_000)
     assert grain is not None
     big = grain.lowered.launches[0]
-    inner = np.maximum(big.count - 2, 0) * grain.steps
+    inner = np.maximum(big.count - 2, 0) * grain.how.steps
     assert (np.where(big.count > 1, grain.lead + grain.trail + inner, grain.lead) == low.count).all()
     assert grain.lead.min() >= 1
-    assert max(grain.lead.max(), grain.trail.max()) <= grain.steps
-    assert grain.lead.min() < grain.steps  # some work tiles begin inside a coarse step
+    assert max(grain.lead.max(), grain.trail.max()) <= grain.how.steps
+    assert grain.lead.min() < grain.how.steps  # some work tiles begin inside a coarse step
 
 
 def test_a_descending_work_tile_begins_at_its_high_end() -> None:
@@ -94,7 +94,7 @@ def test_a_descending_work_tile_begins_at_its_high_end() -> None:
     grain = planned("fa2", "l4", problem, 10_000)
     assert grain is not None
     low = lower(chain_of("fa2", "l4", problem), 1).launches[0]
-    assert grain.steps == 8
+    assert grain.how.steps == 8
     assert low.down.all()
     assert low.count[7:10].tolist() == [8, 9, 10]
     assert grain.lead[7:10].tolist() == [8, 1, 2]
@@ -104,12 +104,12 @@ def test_a_descending_work_tile_begins_at_its_high_end() -> None:
 def test_heads_that_begin_anew_stand_for_one_another() -> None:
     causal = planned("fa2", "l4", problem_of(65536, 8, "causal"), 500_000)
     assert causal is not None
-    assert (causal.heads, causal.of) == (coarses.HEADS_PLAYED, 8)
+    assert (causal.how.heads, causal.how.of) == (coarses.HEADS_PLAYED, 8)
     assert causal.lowered.launches[0].tiles == 2 * 1024
     for problem, order in ((problem_of(65536, 8, "none"), None), (problem_of(65536, 8, "causal"), "head")):
         all_heads = planned("fa2", "l4", problem, 500_000, order)
         assert all_heads is not None
-        assert all_heads.heads == all_heads.of == 1
+        assert all_heads.how.heads == all_heads.how.of == 1
         assert all_heads.lowered.launches[0].tiles == chain_of("fa2", "l4", problem, order).launches[0].work_tiles
 
 

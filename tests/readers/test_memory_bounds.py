@@ -30,11 +30,10 @@ from iosim.prediction.predictor import planned
 from iosim.prediction.replays import head_share_of, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import load_block_mask
-from iosim.readers.replay.heads import ERROR, head_share
 from iosim.readers.replay.l2 import LINES_AT_ONCE, model, sample_lines
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import tile_bytes
-from iosim.readers.replay.play import Play
+from iosim.readers.replay.play import ERROR, Play, head_share
 
 MEASURED = """
 import resource, sys
@@ -126,7 +125,7 @@ def test_some_heads_stand_for_all(
 ) -> None:
     call = planned(problem, kernel, gpu)
     accesses = tile_accesses(call.chain)
-    monkeypatch.setattr("iosim.readers.replay.heads.PLAYED_ACCESSES", accesses // 4)
+    monkeypatch.setattr("iosim.readers.replay.play.PLAYED_ACCESSES", accesses // 4)
     share = head_share(call.chain, accesses, l2_bytes=1)
     assert share is not None
     assert share.of == problem.batch * problem.heads == 4 * share.heads

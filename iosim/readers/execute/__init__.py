@@ -6,9 +6,8 @@ them, so a description that forgets a tensor cannot compute attention.
 """
 
 from iosim.kernel.algorithms.body import Body, ExecutionError, Place, body
-from iosim.readers.execute.dropout import kept_weights
+from iosim.readers.execute.numerics import kept_weights, round_to
 from iosim.readers.execute.reference import random_arrays, reference
-from iosim.readers.execute.rounding import round_to
 from iosim.readers.execute.run import Execution, execute
 
 __all__ = [

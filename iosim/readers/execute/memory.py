@@ -17,8 +17,8 @@ from iosim.kernel.algorithms.body import Array, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Fetch, Per, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.execute.pages import place_of_rows, scattered
-from iosim.readers.execute.rounding import round_to
+from iosim.readers.execute.arrays import place_of_rows, scattered
+from iosim.readers.execute.numerics import round_to
 
 MAX_ELEMENTS = 1 << 27
 ROW_STATISTICS = ("LSE", "l", "m", "D")

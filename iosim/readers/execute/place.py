@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 import numpy.typing as npt
 
-from iosim.kernel.algorithms.body import Array, ExecutionError, Indices
+from iosim.kernel.algorithms.body import Array, ExecutionError, Indices, Place
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Launch, Mode, Per, Rows
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.execute.dropout import kept_weights
 from iosim.readers.execute.memory import Spot
+from iosim.readers.execute.numerics import kept_weights
 
 
 def tile_ends(lengths: tuple[int, ...], block: int) -> tuple[Indices, Indices]:
@@ -55,20 +53,16 @@ class Grid:
         return np.arange(self.k_starts[block], self.k_ends[block], dtype=np.int64)
 
 
-class WalkPlace:
+class WalkPlace(Place):
     """What a body sees, and what the walk keeps for it: the tiles loaded, the stores due, the values handed over."""
 
     def __init__(self, launch: Launch, problem: AttentionProblem, kernel: Kernel, seed: int, grid: Grid) -> None:
-        self.launch = launch
-        self.problem = problem
-        self.kernel = kernel
+        self.launch, self.problem, self.kernel = launch, problem, kernel
         self.seed = seed
         self.grid = grid
         self.spot = Spot(0, 0)
         self.q: Indices = np.zeros(0, dtype=np.int64)
-        """Rows of the query block, within the domain."""
         self.keys: Indices = np.zeros(0, dtype=np.int64)
-        """Key indices of the key block."""
         self.used: set[str] = set()
         self.tiles: dict[Per, dict[str, Array]] = {per: {} for per in Per}
         self.skipped_loads: set[str] = set()
@@ -76,13 +70,11 @@ class WalkPlace:
         self.due: dict[str, Access] = {}
         self.values: dict[str, Array] = {}
 
-    @cached_property
+    @property
     def scale(self) -> float:
-        """The softmax scale, 1 / sqrt(head_dim)."""
         return float(self.problem.head_dim**-0.5)
 
     def __getitem__(self, tensor: str) -> Array:
-        """A tile that has been loaded for this place. Raises ExecutionError: no access of the launch has loaded it."""
         for tiles in self.tiles.values():
             if tensor in tiles:
                 self.used.add(tensor)
@@ -90,33 +82,26 @@ class WalkPlace:
         raise ExecutionError(f"launch {self.launch.name} uses a tile of {tensor} that it has not loaded here")
 
     def resume(self, tensor: str, initial: float, cols: int = 1) -> Array:
-        """A running value: the tile loaded, or `initial` where the access says that its first load is left out."""
         if tensor in self.skipped_loads:
             rows = next(a.rows for a in self.launch.accesses if a.tensor == tensor)
             return np.full(((self.keys if rows is Rows.KEY else self.q).size, cols), initial)
         return self[tensor]
 
     def put(self, tensor: str, value: Array) -> None:
-        """Hand over the value of a store that is due here; one that the access leaves out here is dropped. Raises
-        ExecutionError: the launch does not store this tensor here."""
-        if tensor not in self.due:
-            if tensor in self.skipped_stores:
-                return
+        if tensor in self.due:
+            self.values[tensor] = value
+        elif tensor not in self.skipped_stores:
             raise ExecutionError(f"launch {self.launch.name} has a value of {tensor} and no access here to store it")
-        self.values[tensor] = value
 
     def writes(self, tensor: str) -> bool:
-        """Whether the launch has any write of `tensor`."""
         return any(a.tensor == tensor and a.mode is not Mode.LOAD for a in self.launch.accesses)
 
     @property
     def kept(self) -> npt.NDArray[np.bool_]:
-        """Boolean [query rows, keys] of the problem's mask at this tile, from indices alone."""
         return self.problem.pair_mask.keeps(self.grid.tokens[self.q][:, None], self.keys[None, :])
 
     @property
     def distance(self) -> Array:
-        """|i + offset - j| of the tile's pairs: what ALiBi's slope multiplies, the diagonal where the mask's is."""
         p = self.problem
         diagonal = p.seq_k - p.seq_q if p.offset is None else p.offset
         rows = self.grid.tokens[self.q][:, None] + diagonal
@@ -124,34 +109,28 @@ class WalkPlace:
 
     @property
     def survivors(self) -> Array:
-        """[query rows, keys]: 1 where dropout keeps a weight, else 0; from the seed that the call was given."""
-        return self.survivors_of(self.seed)
+        return self._survivors_of(self.seed)
 
-    def survivors_of(self, seed: int) -> Array:
-        """The same from a seed of the launch's own: what a backward computes again from the random state it loads."""
+    def _survivors_of(self, seed: int) -> Array:
         domain = self.launch.domain
         heads = self.spot.head * domain.pack + domain.packed_head(self.q)
-        kept = kept_weights(
-            seed, self.spot.batch, heads[:, None], self.grid.tokens[self.q][:, None], self.keys[None, :],
-            self.problem.dropout,
-        )  # fmt: skip
+        queries, keys = self.grid.tokens[self.q][:, None], self.keys[None, :]
+        kept = kept_weights(seed, self.spot.batch, heads[:, None], queries, keys, self.problem.dropout)
         return kept.astype(np.float64)
 
     @property
     def dropout_factor(self) -> Array:
-        """[query rows, keys]: what a weight is multiplied by under dropout; ones without."""
-        if not self.problem.dropout:
-            return np.ones((self.q.size, self.keys.size))
-        return self.survivors / (1 - self.problem.dropout)
+        return self._factor_of(self.seed) if self.problem.dropout else np.ones((self.q.size, self.keys.size))
 
     @property
     def dropout_factor_again(self) -> Array:
-        """`dropout_factor` from the random state that the launch has loaded."""
         if not self.problem.dropout:
             return np.ones((self.q.size, self.keys.size))
-        return self.survivors_of(int(self["rng_state"][0, 0])) / (1 - self.problem.dropout)
+        return self._factor_of(int(self["rng_state"][0, 0]))
+
+    def _factor_of(self, seed: int) -> Array:
+        return self._survivors_of(seed) / (1 - self.problem.dropout)
 
     @property
     def random_state(self) -> Array:
-        """[2, 1]: the seed, and the offset at which the counter starts."""
         return np.array([[self.seed], [0.0]])

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from iosim.kernel.algorithms.body import Array
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
-from iosim.readers.execute.dropout import kept_weights
-from iosim.readers.execute.rounding import round_to
+from iosim.readers.execute.numerics import kept_weights, round_to
 
 
 def random_arrays(problem: AttentionProblem, seed: int = 0) -> dict[str, Array]:

@@ -16,9 +16,8 @@ from iosim.kernel.launch import Chain, Mode, Role
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import dense
-from iosim.readers.execute.heads import cut, joined, parted
+from iosim.readers.execute.arrays import cut, joined, new_tokens, parted, shuffled_table
 from iosim.readers.execute.memory import Memory, check_size
-from iosim.readers.execute.pages import new_tokens, shuffled_table
 from iosim.readers.execute.reference import random_arrays
 from iosim.readers.execute.walk import Walk
 

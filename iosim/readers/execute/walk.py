@@ -13,8 +13,8 @@ from iosim.kernel.launch import SECTOR_BYTES, Access, Edge, Launch, Mode, Outer,
 from iosim.kernel.schedule import Direction
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.execute.arrays import at_sectors
 from iosim.readers.execute.memory import Memory, Spot, moved_bytes
-from iosim.readers.execute.pages import at_sectors
 from iosim.readers.execute.place import Grid, WalkPlace
 
 _PLACES = {
@@ -230,12 +230,13 @@ class Walk:
         self.at.tiles[per] = {}
 
     def _loads(self, per: Per, visited: bool) -> Sequence[Access]:
-        return [a for a in self.launch.accesses if a.per is per and a.mode is Mode.LOAD
-                and (visited or not a.visited_only)]  # fmt: skip
+        return [a for a in self._due(per, visited) if a.mode is Mode.LOAD]
 
     def _writes(self, per: Per, visited: bool) -> Sequence[Access]:
-        return [a for a in self.launch.accesses if a.per is per and a.mode is not Mode.LOAD
-                and (visited or not a.visited_only)]  # fmt: skip
+        return [a for a in self._due(per, visited) if a.mode is not Mode.LOAD]
+
+    def _due(self, per: Per, visited: bool) -> Iterator[Access]:
+        return (a for a in self.launch.accesses if a.per is per and (visited or not a.visited_only))
 
     def _pair(
         self, body: Body, of_query: tuple[int, int], of_key: tuple[int, int] = (0, 1), also: Sequence[Access] = ()
@@ -247,10 +248,11 @@ class Walk:
         def visit(a: Access) -> tuple[int, int]:
             return of_key if a.rows is Rows.KEY else of_query
 
-        loads = [a for a in self._loads(Per.PAIR, True) if visit(a)[0] >= a.skip]
-        writes = [a for a in self._writes(Per.PAIR, True) if visit(a)[1] - visit(a)[0] > a.skip]
-        self.at.skipped_loads = {a.tensor for a in self._loads(Per.PAIR, True)} - {a.tensor for a in loads}
-        self.at.skipped_stores = {a.tensor for a in self._writes(Per.PAIR, True)} - {a.tensor for a in writes}
+        due_loads, due_writes = self._loads(Per.PAIR, True), self._writes(Per.PAIR, True)
+        loads = [a for a in due_loads if visit(a)[0] >= a.skip]
+        writes = [a for a in due_writes if visit(a)[1] - visit(a)[0] > a.skip]
+        self.at.skipped_loads = {a.tensor for a in due_loads} - {a.tensor for a in loads}
+        self.at.skipped_stores = {a.tensor for a in due_writes} - {a.tensor for a in writes}
         self._at(body.pair, loads, [*writes, *also], Per.PAIR)
 
     def _at(

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 from iosim.kernel.launch import Domain, Edge
-from iosim.readers.formula.dual import ceil_div
 from iosim.readers.formula.sums import BlockSums, Sums
 
 NAMES = {
@@ -38,16 +37,14 @@ class ListSums(BlockSums):
     """`BlockSums` of a mask that is a list of blocks."""
 
     def __init__(self, domain: Domain) -> None:
-        self.domain = domain
-        self.left = self.right = 0
-        self.query_blocks = ceil_div(domain.rows, domain.block_q)
-        self.key_blocks = ceil_div(domain.seq_k, domain.block_k)
-        self.full_blocks = self.query_blocks - 1
-        self.last_rows = domain.rows - self.full_blocks * domain.block_q
+        super().__init__(domain)
         sizes: dict[str, Any] = {n: _value(getattr(domain, n)) for n in ("rows", "seq_k", "block_q", "block_k", "pack",
                                                                          "splits")}  # fmt: skip
         self._plain = replace(domain, batch=1, heads=1, **sizes)
         self._visited = self._plain.visited
+
+    def _bounds(self, domain: Domain) -> tuple[int | None, int | None]:
+        return 0, 0
 
     def _lift(self, name: str, value: int) -> int:
         """The sum as a dual, where the mask was lifted (`iosim.readers.formula.lifting`)."""
@@ -56,49 +53,42 @@ class ListSums(BlockSums):
 
     @cached_property
     def visits(self) -> Sums:
-        """Key blocks visited."""
         count = self._visited.count
         last = self._lift("visits_last_q", int(count[-1]))
         return Sums(self._lift("visits", int(count.sum())) - last, last)
 
     @cached_property
     def visiting(self) -> Sums:
-        """1 for every query block that visits a key block."""
         some = self._visited.count > 0
         if some.all():
-            return self._same(1)
+            return self.same(1)
         last = int(some[-1])
         return Sums(self._lift("visiting", int(some.sum())) - last, last)
 
     @cached_property
     def reaching_last(self) -> Sums:
-        """1 for every query block that visits the last key block."""
         end = self._visited.end == self._plain.key_blocks_total
         last = int(end[-1])
         return Sums(self._lift("visits_last_k", int(end.sum())) - last, last)
 
     def key_rows(self, edge: Edge) -> Sums:
-        """Key rows moved by the loop over key blocks."""
         d, v = self.domain, self._visited
-        full, last = self.visits.full * d.block_k, self.visits.last * d.block_k
+        whole = self.visits * d.block_k
         if edge is Edge.WHOLE:
-            return Sums(full, last)
+            return whole
         if edge is Edge.NEEDED:
             past = (v.end * self._plain.block_k - v.end_row) * (v.count > 0)
             of_last = int(past[-1])
-            return Sums(full - (self._lift("unneeded", int(past.sum())) - of_last), last - of_last)
-        past_end = self.key_blocks * d.block_k - d.seq_k
-        return Sums(full - self.reaching_last.full * past_end, last - self.reaching_last.last * past_end)
+            return whole - Sums(self._lift("unneeded", int(past.sum())) - of_last, of_last)
+        return whole - self.reaching_last * (self.key_blocks * d.block_k - d.seq_k)
 
     @cached_property
     def visited_splits(self) -> Sums:
-        """Splits of the keys that hold a visited key block."""
         splits = self._visited.splits(self._plain.key_blocks_per_split)
         last = int(splits[-1])
         return Sums(self._lift("splits_visited", int(splits.sum())) - last, last)
 
     def key_range(self) -> tuple[int, int]:
-        """(key blocks that any query block visits; 1 where the last key block is one of them)."""
         some = self._plain.visitors.count > 0
         number = self.key_blocks if some.all() else self._lift("visited_keys", int(some.sum()))
         return number, int(some[-1])

@@ -34,25 +34,21 @@ def _times_moved(sums: BlockSums, access: Access) -> Sums:
     """How often each query block's tile is moved."""
     if access.per is Per.PAIR:
         visits, some = sums.visits, sums.visiting
-        if not access.skip:
-            return visits
-        if access.skip != 1:
+        if access.skip not in (0, 1):
             raise ValueError(f"skip {access.skip} of access {access.tensor} is neither 0 nor 1")
-        each = None if visits.each is None else visits.each - 1
-        return Sums(visits.full - some.full, visits.last - some.last, each)
+        return visits - some if access.skip else visits
     if access.per is Per.SPLIT and not access.visited_only:
-        splits = sums.domain.splits
-        return Sums(splits * sums.full_blocks, splits, splits)
+        return sums.same(sums.domain.splits)
     if access.per is Per.SPLIT:
         return sums.visited_splits
-    return sums.visiting if access.visited_only else Sums(sums.full_blocks, 1, 1)
+    return sums.visiting if access.visited_only else sums.same(1)
 
 
 def _query_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     d, moved = sums.domain, _times_moved(sums, access)
     tile = _tile_bytes(tensor, access, d.block_q)
     if access.edge is Edge.WHOLE:
-        return tile * (moved.total if moved.each is None else moved.each * sums.query_blocks)
+        return tile * moved.total
     if moved.each is not None and not tensor.is_vector:
         return moved.each * d.rows * tensor.row_bytes
     last = _tile_bytes(tensor, access, sums.last_rows)
@@ -72,9 +68,7 @@ def _pair_bytes(sums: BlockSums, tensor: Tensor, edge: Edge) -> int:
 def _key_bytes_per_pair(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     d = sums.domain
     if not tensor.is_vector:
-        keys = sums.key_rows(access.edge)
-        each = tensor.row_bytes
-        return (keys.total if keys.each is None else keys.each * sums.query_blocks) * each
+        return sums.key_rows(access.edge).total * tensor.row_bytes
     whole = sums.visits.total * _tile_bytes(tensor, access, d.block_k)
     if access.edge is Edge.WHOLE:
         return whole
@@ -105,7 +99,7 @@ def _times_owned(sums: BlockSums, access: Access) -> int:
     if access.per is Per.KEY:
         return sums.key_blocks
     if access.per is Per.PAIR:
-        return sums.visits.total if sums.visits.each is None else sums.visits.each * sums.query_blocks
+        return sums.visits.total
     return sums.query_blocks * (sums.domain.splits if access.per is Per.SPLIT else 1)
 
 
@@ -158,9 +152,7 @@ def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, Bl
     total += overhead.per_tile_fetch * (tiles + ctas)
     if overhead.per_pair:
         for n, sums in parts or _sums(d):
-            visits = sums.visits
-            pairs = visits.total if visits.each is None else visits.each * sums.query_blocks
-            total += overhead.per_pair * pairs * heads * n
+            total += overhead.per_pair * sums.visits.total * heads * n
     return total
 
 

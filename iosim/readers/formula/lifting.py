@@ -56,8 +56,7 @@ class _LiftedInterval(IntervalMask):
 
     def kept_pairs(self, seq_q: int, seq_k: int) -> int:
         """As of ints: the visits of tiles of one row and one key."""
-        visits = BlockSums(Domain(1, 1, seq_q, seq_k, 1, 1, self)).visits
-        return visits.total if visits.each is None else visits.each * seq_q
+        return BlockSums(Domain(1, 1, seq_q, seq_k, 1, 1, self)).visits.total
 
 
 class _LiftedBlocks(BlockMask):

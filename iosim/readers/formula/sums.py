@@ -21,16 +21,25 @@ from iosim.readers.formula.dual import ceil_div, clip, clipped_floor_sum, maximu
 class Sums:
     """A quantity of query blocks: summed over all but the last block, and the last block's own.
 
-    `each` is the value of every block where all blocks, the last included, have the same.
+    `each` is the value of every one of the `blocks` where all, the last included, have the same.
     """
 
     full: int
     last: int
     each: int | None = None
+    blocks: int = 0
 
     @property
     def total(self) -> int:
-        return self.full + self.last
+        return self.full + self.last if self.each is None else self.each * self.blocks
+
+    def __mul__(self, number: int) -> Sums:
+        each = None if self.each is None else self.each * number
+        return Sums(self.full * number, self.last * number, each, self.blocks)
+
+    def __sub__(self, other: Sums) -> Sums:
+        each = None if self.each is None or other.each is None else self.each - other.each
+        return Sums(self.full - other.full, self.last - other.last, each, self.blocks)
 
 
 class BlockSums:
@@ -41,23 +50,23 @@ class BlockSums:
 
     def __init__(self, domain: Domain, key_blocks_per_split: int | None = None) -> None:
         self.domain = domain
-        mask, pack = domain.mask, domain.pack
-        if not isinstance(mask, IntervalMask):
-            raise TypeError(f"no closed form of a {type(mask).__name__}'s own")
         self._per_split = key_blocks_per_split
-        self.left = None if mask.left is None else mask.offset - mask.left
-        """First key kept by query i is i + left (None: the first key)."""
-        self.right = None if mask.right is None else mask.offset + mask.right
-        """Last key kept by query i is i + right (None: the last key)."""
+        self.left, self.right = self._bounds(domain)
+        """First and last key kept by query i are i + left and i + right (None: the first key, the last key)."""
         self.query_blocks = ceil_div(domain.rows, domain.block_q)
         self.key_blocks = ceil_div(domain.seq_k, domain.block_k)
         self.full_blocks = self.query_blocks - 1
         self.last_rows = domain.rows - self.full_blocks * domain.block_q
-        self.columns = domain.block_k * pack
-        """Key rows of a key block in units of 1 / pack, the unit in which a query row advances by one."""
 
-    def _same(self, each: int) -> Sums:
-        return Sums(each * self.full_blocks, each, each)
+    def _bounds(self, domain: Domain) -> tuple[int | None, int | None]:
+        mask = domain.mask
+        if not isinstance(mask, IntervalMask):
+            raise TypeError(f"no closed form of a {type(mask).__name__}'s own")
+        left = None if mask.left is None else mask.offset - mask.left
+        return left, None if mask.right is None else mask.offset + mask.right
+
+    def same(self, each: int) -> Sums:
+        return Sums(each * self.full_blocks, each, each, self.query_blocks)
 
     def _reaches(self, key: int, limit: int) -> int:
         """The first full query block that keeps a key beyond or at `key`, cut to [0, limit]."""
@@ -109,7 +118,7 @@ class BlockSums:
     def visiting(self) -> Sums:
         """1 for every query block that visits a key block."""
         if self.left is None and self.right is None:
-            return self._same(1)
+            return self.same(1)
         before = 0 if self.right is None else self._reaches(0, self._used)
         return Sums(self._used - before, self._last_visits)
 
@@ -130,14 +139,14 @@ class BlockSums:
     def visits(self) -> Sums:
         """Key blocks visited."""
         if self.left is None and self.right is None:
-            return self._same(self.key_blocks)
-        return Sums(self._end.full - self._first.full, self._end.last - self._first.last)
+            return self.same(self.key_blocks)
+        return self._end - self._first
 
     @cached_property
     def reaching_last(self) -> Sums:
         """1 for every query block that visits the last key block."""
         if self.left is None and self.right is None:
-            return self._same(1)
+            return self.same(1)
         if self.right is None:
             return Sums(self._used, self._last_visits)
         d = self.domain
@@ -149,17 +158,14 @@ class BlockSums:
         """Key rows moved by the loop over key blocks."""
         d = self.domain
         if edge is Edge.WHOLE:
-            each = None if self.visits.each is None else self.visits.each * d.block_k
-            return Sums(self.visits.full * d.block_k, self.visits.last * d.block_k, each)
+            return self.visits * d.block_k
         if self.left is None and self.right is None:
-            return self._same(d.seq_k)
+            return self.same(d.seq_k)
         if edge is Edge.NEEDED and self.right is not None:
-            full, last = self._line_to_end(1, 0, d.seq_k), self._last_visits * self._last_end_key
+            to_end = Sums(self._line_to_end(1, 0, d.seq_k), self._last_visits * self._last_end_key)
         else:
-            past = self.key_blocks * d.block_k - d.seq_k
-            full = self._end.full * d.block_k - self.reaching_last.full * past
-            last = self._end.last * d.block_k - self.reaching_last.last * past
-        return Sums(full - self._first.full * d.block_k, last - self._first.last * d.block_k)
+            to_end = self._end * d.block_k - self.reaching_last * (self.key_blocks * d.block_k - d.seq_k)
+        return to_end - self._first * d.block_k
 
     @cached_property
     def visited_splits(self) -> Sums:
@@ -168,7 +174,7 @@ class BlockSums:
         per = ceil_div(self.key_blocks, d.splits) if self._per_split is None else self._per_split
         most = (self.key_blocks - 1) // per
         if self.left is None and self.right is None:
-            return self._same(most + 1)
+            return self.same(most + 1)
         step = per * d.block_k
         if self.right is None:
             to_end = self.visiting.full * most

@@ -67,10 +67,7 @@ class Blocks:
         there = self._placed.setdefault(self._address[name], [])
         dead = [p for p in there if p.last < first]
         taken = next((g for p in dead if (g := _fitted(self._chain, name, grid, size, p))), None)
-        if taken is None:
-            there.append(_Placed(last, grid, size))
-        else:
-            there.append(_Placed(last, taken[0], taken[1]))
+        there.append(_Placed(last, *(taken or (grid, size))))
         return None if taken is None else taken[0]
 
     def owned(self, launch: int, grids: dict[str, Grid], tensors: list[str]) -> tuple[tuple[range, int], ...]:

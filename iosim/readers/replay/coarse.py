@@ -56,12 +56,13 @@ class CoarseSteps:
 
 
 @dataclass(frozen=True)
-class Coarse(CoarseSteps):
+class Coarse:
     """How a launch is to be played, with its work tiles.
 
     `lead` and `trail` are the small steps of each work tile's first and last coarse step.
     """
 
+    how: CoarseSteps
     lead: Int32
     trail: Int32
     lowered: Lowered
@@ -69,20 +70,7 @@ class Coarse(CoarseSteps):
 
     @property
     def whole_over_played(self) -> float:
-        return self.of / self.heads
-
-    @property
-    def steps_alone(self) -> CoarseSteps:
-        """What is worth keeping of it once the launch has been played."""
-        return CoarseSteps(self.name, self.steps, self.heads, self.of, self.held, self.small_steps)
-
-    def walking_first(self, loop: tuple[Template, ...]) -> tuple[Template, ...]:
-        """What moves on with the loop, then what every small step stores to again."""
-        return tuple(sorted(loop, key=lambda t: t.coef == 0))
-
-    def walks(self, loop: tuple[Template, ...]) -> int:
-        """How many templates move on."""
-        return sum(t.coef != 0 for t in loop)
+        return self.how.of / self.how.heads
 
 
 def coarse_plan(
@@ -117,7 +105,7 @@ def coarse_plan(
     if held_steps < LEAST_HELD:
         return None
     return Coarse(
-        launch.name, steps, heads, of, held_steps, int(low.count.sum(dtype=np.int64)),
+        CoarseSteps(launch.name, steps, heads, of, held_steps, int(low.count.sum(dtype=np.int64))),
         edges[0][:tiles], edges[1][:tiles], replace(coarser, launches=launches),
         _sets(model, lowered, low, a_step, steps, heads / of),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from iosim.readers.replay.l2 import LEAST_SETS, L2Model, Samples, sample_lines, 
 from iosim.readers.replay.layout import LAYOUT
 from iosim.readers.replay.library import library
 from iosim.readers.replay.lowering import LoweredLaunch, Template
-from iosim.readers.replay.sampling import SamplingPlan, Windows, windows_of
+from iosim.readers.replay.sampling import SamplingPlan, Windows
 
 MAX_DEPTH, MAX_TEMPLATES, MAX_TENSORS, MAX_WAYS = (
     LAYOUT.constants[name] for name in ("MAX_DEPTH", "MAX_TEMPLATES", "MAX_TENSORS", "MAX_WAYS")
@@ -158,9 +158,7 @@ class L2:
         if objects.step != 1 or (len(objects) and not 0 <= objects.start < objects.stop <= self._objects.size):
             raise InputError(f"objects {objects}; accepted: a range within 0 to {self._objects.size}")
 
-    def access(
-        self, mode: np.ndarray[Any, Any], number: np.ndarray[Any, Any], side: np.ndarray[Any, Any]
-    ) -> None:  # fmt: skip
+    def access(self, mode: np.ndarray[Any, Any], number: np.ndarray[Any, Any], side: np.ndarray[Any, Any]) -> None:
         """Accesses one after the other, without times of their own: contents and bytes alone.
 
         Args:
@@ -217,7 +215,7 @@ class L2:
 
     def dirty_bytes(self) -> int:
         """Bytes that are dirty in the L2 now."""
-        return int(((self._tags >= 0) & (self._tags & 1 == 1)).sum()) * int(self.config.sample_bytes)
+        return int(self.dirty_by_tensor().sum())
 
     def replay(
         self, launch: LoweredLaunch, ctas: Ctas, *, begin_ps: int = 0, trace: Any = None,
@@ -239,7 +237,9 @@ class L2:
             raise InputError(f"`method` replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is "
                              "needed")  # fmt: skip
         stride = ctas.static_stride and (ctas.static_stride - 1) * launch.group + 1  # from a group's last tile
-        loop = launch.loop if coarse is None else coarse.walking_first(launch.loop)
+        loop = launch.loop
+        if coarse is not None:  # what moves on with the loop, then what every small step stores to again
+            loop = tuple(sorted(loop, key=lambda t: t.coef == 0))
         plan = _work_tiles(launch, loop)
         plan.slots, plan.sms, plan.static_stride, plan.group = ctas.slots, ctas.sms, stride, launch.group
         plan.ahead, plan.sms_alike, plan.step_spread_ppm = int(ctas.ahead), ctas.sms_alike, ctas.step_spread_ppm
@@ -252,8 +252,8 @@ class L2:
         side = sm_partitions(ctas.sms, self.model.partitions, self.model.side_ends)
         plan.share_ppm, plan.side = _pointer(shares), _pointer(side)
         if coarse is not None:
-            plan.coarse, plan.walks = coarse.steps, coarse.walks(launch.loop)
-            plan.step_spread_ppm = round(ctas.step_spread_ppm / coarse.steps**0.5)  # of so many steps together
+            plan.coarse, plan.walks = coarse.how.steps, sum(t.coef != 0 for t in loop)
+            plan.step_spread_ppm = round(ctas.step_spread_ppm / coarse.how.steps**0.5)  # of so many steps together
             plan.lead = _address("first coarse steps", coarse.lead, np.int32, launch.tiles)
             plan.trail = _address("last coarse steps", coarse.trail, np.int32, launch.tiles)
         part = None if sampling is None else _Part(sampling, self._looped(launch))
@@ -335,9 +335,10 @@ class _Part:
 
     def windows(self) -> Windows:
         n = int(self.state.windows)
+        played, carried = self._played[:n], self._carried[:n]  # carried: twice the loads outside that each stands for
         only = self.looped.astype(np.int64)
         waited = self.state.took_ps / self.state.alone_ps - 1 if self.state.alone_ps else 0.0
-        return windows_of(self._played[:n], self._carried[:n], self._read[:n] * only, self._write[:n] * only, waited)
+        return Windows(played, played + carried // 2, self._read[:n] * only, self._write[:n] * only, waited)
 
 
 def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: LoweredLaunch) -> int:

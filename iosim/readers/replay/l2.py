@@ -200,17 +200,10 @@ def followed_sets(
     so_far = np.cumsum(lines, dtype=np.int64)
     total = int(so_far[-1]) if so_far.size else 0
     middling = int(lines[np.searchsorted(so_far, total // 2)]) if total else 1
-    sets, stride, placements = _density(model, middling, per_object, least_sets)
-    refuse_bytes(size.size, beside, total * placements // stride)
-    return sets, stride, placements
-
-
-def _density(model: L2Model, middling: int, per_object: float, least_sets: float) -> tuple[int, int, int]:
-    """(sets that a placement follows, of how many each is one, placements) where an object of middling size has
-    `middling` lines."""
     stride = max(1, min(middling / per_object, model.sets / least_sets))
     placements = min(PLACEMENTS, int(model.sets / stride)) if stride >= PLACEMENTS else 1
     sets = max(1, int(model.sets / stride / placements))
+    refuse_bytes(size.size, beside, total * placements // (model.sets // sets))
     return sets, model.sets // sets, placements
 
 
@@ -221,9 +214,7 @@ def _home(line: Int64) -> npt.NDArray[np.uint8]:
     return ((drawn.astype(np.int64) + twin) % 2).astype(np.uint8)
 
 
-def _followed(
-    place: Int64, page_0: int, page: int, sets: int, stride: int, placement: int
-) -> tuple[Int64, Int64]:  # fmt: skip
+def _followed(place: Int64, page_0: int, page: int, sets: int, stride: int, placement: int) -> tuple[Int64, Int64]:
     """(lines, the set of each): those of pages of `page` lines, from `page_0` on and with their first sets in `place`,
     that lie in the followed sets, every `stride`-th. Where a page goes around all sets less than twice, it is drawn
     which half of it comes first: tensors or heads that lie nearly a round apart do not meet in every set."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -93,13 +93,7 @@ class LoweredLaunches(Sequence[LoweredLaunch]):
     def __len__(self) -> int:
         return self._number
 
-    @overload
-    def __getitem__(self, at: int) -> LoweredLaunch: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[LoweredLaunch, ...]: ...
-    def __getitem__(self, at: int | slice) -> LoweredLaunch | tuple[LoweredLaunch, ...]:
-        if isinstance(at, slice):
-            return tuple(self._lower_one(n) for n in range(self._number)[at])
+    def __getitem__(self, at: Any) -> Any:
         return self._lower_one(range(self._number)[at])
 
 
@@ -215,8 +209,8 @@ def _lower_launch(
     there = block < d.key_blocks_total if launch.outer is Outer.HEAD else None
     if there is not None:
         block = np.where(there, block, 0).astype(np.int32)
-    head64, block64 = head.astype(np.int64), block.astype(np.int64)
-    steps, i_index, j_index = _loops(launch, block64)
+    tiles = _tiles(launch, head.astype(np.int64), block.astype(np.int64))
+    steps = tiles.steps
     first, count = steps.first.astype(np.int32), steps.count.astype(np.int32)
     if there is not None:
         count = np.where(there, count, 0).astype(np.int32)
@@ -226,9 +220,7 @@ def _lower_launch(
     for access in progress(f"work tiles of {launch.name}")(launch.accesses):
         grid = grids[access.tensor]
         for run in _runs(launch, access):
-            template, where = _template(chain.tensors[access.tensor], access, launch, grid, head64, i_index, j_index,
-                                        count,
-                                    run)  # fmt: skip
+            template, where = _template(chain.tensors[access.tensor], access, launch, grid, tiles, run)
             if there is not None:
                 template = replace(template, base=np.where(there, template.base, NONE).astype(np.int32))
             if access.skip:
@@ -254,31 +246,39 @@ def _lower_launch(
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Tiles:
+    """Work tiles: the grid head of each, its loop, and its fixed query block or key block."""
+
+    head: npt.NDArray[np.int64]
+    steps: Steps
+    i: npt.NDArray[np.int64] | None = None
+    j: npt.NDArray[np.int64] | None = None
+
+
 def _rounds(launch: Launch) -> int:
     """Key blocks that a CTA walks, one after the other, where a work tile is a head or a split of one."""
     return -(-launch.domain.key_blocks_total // launch.domain.splits)
 
 
-def _loops(
-    launch: Launch, block: npt.NDArray[np.int64]
-) -> tuple[Steps, npt.NDArray[np.int64] | None, npt.NDArray[np.int64] | None]:
-    """The loop of each work tile, and its fixed query block or key block."""
+def _tiles(launch: Launch, head: npt.NDArray[np.int64], block: npt.NDArray[np.int64]) -> _Tiles:
     d = launch.domain
     if launch.outer is Outer.QUERY:
         s = d.visited.by_query()
-        return Steps(s.first[block], s.count[block], s.indices), block, None
+        return _Tiles(head, Steps(s.first[block], s.count[block], s.indices), i=block)
     if launch.outer is Outer.SPLIT:
         s = d.visited.by_split(d.key_blocks_per_split, d.splits)
         tile = block % d.query_blocks * d.splits + block // d.query_blocks
-        return Steps(s.first[tile], s.count[tile], s.indices), block, None
+        return _Tiles(head, Steps(s.first[tile], s.count[tile], s.indices), i=block)
     if launch.walks_round:
         twice = np.tile(np.arange(d.query_blocks), 2)
-        return Steps(block % d.splits % d.query_blocks, np.full(block.size, d.query_blocks), twice), None, block
+        steps = Steps(block % d.splits % d.query_blocks, np.full(block.size, d.query_blocks), twice)
+        return _Tiles(head, steps, j=block)
     if launch.outer in (Outer.KEY, Outer.HEAD):
         s = d.visitors
-        return Steps(s.first[block], s.count[block], s.indices), None, block
+        return _Tiles(head, Steps(s.first[block], s.count[block], s.indices), j=block)
     zero = np.zeros(block.size, dtype=np.int64)
-    return Steps(zero, zero + 1), block % d.query_blocks, block // d.query_blocks
+    return _Tiles(head, Steps(zero, zero + 1), block % d.query_blocks, block // d.query_blocks)
 
 
 def _runs(launch: Launch, access: Access) -> list[tuple[int, int]]:
@@ -321,19 +321,12 @@ def owner_of(tensor: Tensor, d: Domain, head: npt.NDArray[np.int64]) -> npt.NDAr
 
 
 def _template(
-    tensor: Tensor,
-    access: Access,
-    launch: Launch,
-    grid: Grid,
-    head: npt.NDArray[np.int64],
-    i: npt.NDArray[np.int64] | None,
-    j: npt.NDArray[np.int64] | None,
-    count: Int32,
-    run: tuple[int, int],
+    tensor: Tensor, access: Access, launch: Launch, grid: Grid, tiles: _Tiles, run: tuple[int, int]
 ) -> tuple[Template, str]:
     """One access as a template, and where it stands: before the loop, in it, or after it. `run` is of query blocks that
     are moved together, where a whole head's are."""
     d = launch.domain
+    head, i, j = tiles.head, tiles.i, tiles.j
     own = access.rows is Rows.QUERY and tensor.heads >= d.heads
     owner = (head * d.pack if d.in_turn else head) if own else owner_of(tensor, d, head)
     start, step = grid.start_of(owner), grid.step
@@ -386,7 +379,7 @@ def _template(
             coef = span_k
     base32 = np.asarray(base, dtype=np.int64)
     if access.visited_only and not looped and not of_head:
-        base32 = np.where(count > 0, base32, NONE)
+        base32 = np.where(tiles.steps.count > 0, base32, NONE)
     if step > 1:  # rows of a head lie apart
         span, rows, stride = 1, span, step
     places = base32.astype(np.int32), coef, span, rows, stride, turn, turn_coef
@@ -428,14 +421,5 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
         (loop if access.mode is Mode.LOAD else epilogue).append(template)
     one = np.ones(tiles, dtype=np.int32)
     zero = np.zeros(tiles, dtype=np.int32)
-    return LoweredLaunch(
-        launch.name,
-        zero,
-        one,
-        (),
-        tuple(loop),
-        tuple(epilogue),
-        np.zeros(tiles, dtype=np.uint8),
-        zero,
-        np.arange(tiles, dtype=np.int32),
-    )
+    down, block = np.zeros(tiles, dtype=np.uint8), np.arange(tiles, dtype=np.int32)
+    return LoweredLaunch(launch.name, zero, one, (), tuple(loop), tuple(epilogue), down, zero, block)

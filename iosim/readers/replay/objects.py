@@ -180,7 +180,6 @@ def tile_bytes(chain: Chain) -> int:
 
 
 def _launch_bytes(chain: Chain, launch: Launch, objects: Mapping[str, int]) -> int:
-    """Memory of a launch's work tiles."""
     if streams(launch):
         own = {a.tensor: chain.tensors[a.tensor] for a in launch.accesses}
         passes = {n: max(1, launch.domain.grid_heads // (t.batch * t.heads)) for n, t in own.items()}

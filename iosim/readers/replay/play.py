@@ -1,11 +1,43 @@
-"""What of a call is replayed, and from which L2."""
+"""What of a call is replayed, and from which L2.
+
+Chains over score matrices are played with some of their heads, which stand for all. Heads that do the same one after
+the other move equally many bytes once the tensors of those that are played outgrow the L2 many times. What a launch
+finds there of the one before it is at most what the L2 holds, and that is the size of the error.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from iosim.readers.replay.heads import HeadShare
+from iosim.kernel.launch import Chain, Launch, Outer, Tensor
+from iosim.kernel.schedule import Order
 from iosim.readers.replay.l2 import L2Model
+
+PLAYED_ACCESSES = 6_000_000
+"""Tile accesses of the heads that are played, about, where a head has fewer: one or two seconds."""
+MOST_ACCESSES = 30_000_000
+"""And at most: a head with more is not played."""
+OUTGROWN = 64
+"""How many times the largest tensor of the heads that are played outgrows the L2, at least."""
+ERROR = 0.03
+"""What HBM bytes may be off by: all chains of docs/replay.md that were also played whole are closer."""
+
+
+@dataclass(frozen=True)
+class PlayedHeads:
+    """`heads` of the `of` heads of a chain were played."""
+
+    heads: int
+    of: int
+
+
+@dataclass(frozen=True)
+class HeadShare(PlayedHeads):
+    """`chain` is the first `heads` of `of` heads of another chain; each of its launches stands for `factors` times as
+    much."""
+
+    chain: Chain
+    factors: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,3 +55,52 @@ class Play:
     """These heads of the chain alone; what they move stands for all."""
     accesses: int | None = None
     """With `part`, how many object accesses of a long launch are played, about; None: a second's worth."""
+
+
+def head_share(chain: Chain, accesses: int, l2_bytes: int) -> HeadShare | None:
+    """The heads that stand for all of a chain; None where they cannot.
+
+    Args:
+        accesses: tile accesses of the whole chain.
+        l2_bytes: what the L2 holds.
+    """
+    batch = max(launch.domain.batch for launch in chain.launches)
+    heads = max(launch.domain.heads for launch in chain.launches)
+    group = max(1, heads // min((t.heads for t in chain.tensors.values() if t.heads > 1), default=1))
+    affordable = PLAYED_ACCESSES * batch * heads // max(1, accesses)
+    played = max(1, min(affordable, heads) // group) * group
+    if played >= batch * heads or accesses * played > MOST_ACCESSES * batch * heads:
+        return None
+    fewer = {name: _fewer_of(tensor, played, heads) for name, tensor in chain.tensors.items()}
+    if None in fewer.values() or max(t.bytes for t in fewer.values() if t) < OUTGROWN * l2_bytes:
+        return None
+    launches, factors = [], []
+    for launch in chain.launches:
+        d = launch.domain
+        own = d.grid_heads > 1 or heads == 1
+        if not own and any(fewer[a.tensor] != chain.tensors[a.tensor] for a in launch.accesses):
+            return None
+        if own and not (_one_by_one(launch) and d.batch == batch and d.heads * played % heads == 0):
+            return None
+        launches.append(replace(launch, domain=replace(d, batch=1, heads=d.heads * played // heads)) if own else launch)
+        factors.append(batch * heads / played if own else 1.0)
+    tensors = {name: tensor for name, tensor in fewer.items() if tensor is not None}
+    return HeadShare(played, batch * heads, Chain(tensors, tuple(launches)), tuple(factors))
+
+
+def _fewer_of(tensor: Tensor, played: int, heads: int) -> Tensor | None:
+    """A tensor of the heads that are played; None where those are no whole heads of it."""
+    if tensor.heads == 1:
+        return replace(tensor, batch=1)
+    own, rest = divmod(tensor.heads * played, heads)
+    return None if rest else replace(tensor, batch=1, heads=own)
+
+
+def _one_by_one(launch: Launch) -> bool:
+    """Whether a launch goes through its heads one after the other, the same in each."""
+    d, schedule = launch.domain, launch.schedule
+    return (
+        launch.outer is not Outer.HEAD
+        and schedule.order is not Order.HEAD and schedule.section_heads == 0
+        and d.splits == 1 and d.sequences == 1
+    )  # fmt: skip

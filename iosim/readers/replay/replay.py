@@ -21,12 +21,11 @@ from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.coarse import ERROR, HELD_STEPS, CoarseSteps, coarse_plan
 from iosim.readers.replay.engine import L2, PS, Ctas
-from iosim.readers.replay.heads import ERROR as HEADS_ERROR
-from iosim.readers.replay.heads import HeadShare, PlayedHeads
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import streams, tile_bytes
-from iosim.readers.replay.play import Play
+from iosim.readers.replay.play import ERROR as HEADS_ERROR
+from iosim.readers.replay.play import Play, PlayedHeads
 from iosim.readers.replay.sampling import Windows, sampling_plan
 from iosim.readers.replay.sharing import rates_of
 
@@ -91,17 +90,15 @@ class Replay:
         """What a reader of the HBM figures should know."""
         sentences = [f"HBM: replay; {bytes_text(self.dirty_bytes)} stay dirty in L2 at the end"]
         if self.share is not None:
+            heads = f"{self.share.heads} of {self.share.of} heads"
             sentences.append(
-                f"HBM: sampled: {self.share.heads} of {self.share.of} heads were played and stand for "
-                "all; "
-                f"error up to about {HEADS_ERROR:.0%}"
+                f"HBM: sampled: {heads} were played and stand for all; error up to about {HEADS_ERROR:.0%}"
             )
         read = self.traffic.total("hbm", "read")
         if self.placement_bytes > PLACEMENT_TOLD * read:
             sentences.append(
-                f"HBM: where the tensors lie in memory moves the reads by "
-                f"{self.placement_bytes / read:.0%} "
-                "(standard deviation over placements)"
+                f"HBM: where the tensors lie in memory moves the reads by {self.placement_bytes / read:.0%} (standard "
+                "deviation over placements)"
             )
         if self.foreign_write_bytes:
             sentences.append(
@@ -127,9 +124,8 @@ def _sampled(launch: str, windows: Windows) -> list[str]:
     ]
     if windows.waited > WAITING:
         notes.append(
-            f"HBM: CTAs of {launch} wait for memory (steps take {windows.waited:.0%} longer) and gather "
-            "behind "
-            "the one that misses; jumps scatter them, so reads are found too high"
+            f"HBM: CTAs of {launch} wait for memory (steps take {windows.waited:.0%} longer) and gather behind the one "
+            "that misses; jumps scatter them, so reads are found too high"
         )
     return notes
 
@@ -177,10 +173,7 @@ class Inputs:
     sms: int
     sm_spread: float
     counted: Traffic
-    l2_start: str
-    part: bool
-    share: HeadShare | None
-    accesses: int | None
+    play: Play
     gpu: str = field(compare=False)
     step_spread: float = 0.0
     sms_alike: int = 1
@@ -218,8 +211,8 @@ def replay_inputs(
     )  # fmt: skip
     spread = l2.sm_spread if kernel.sm_spread is None else kernel.sm_spread
     return Inputs(
-        chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, play.l2_start,
-        play.part, play.share, play.accesses, profile.name, kernel.step_spread, kernel.sms_alike,
+        chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, play,
+        profile.name, kernel.step_spread, kernel.sms_alike,
     )  # fmt: skip
 
 
@@ -250,17 +243,17 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
     Raises:
         InputError: the trace does not fit in memory, the L2 does not hold one tile, or the engine is missing.
     """
-    l2_of_gpu, share, part = inputs.l2, inputs.share, inputs.part
+    l2_of_gpu, share, part, l2_start = inputs.l2, inputs.play.share, inputs.play.part, inputs.play.l2_start
     slots = max(of_launch.slots for of_launch in inputs.of_launch)
     chain = inputs.chain
     played = chain if share is None else share.chain
     lowered = lower(played, spill_slots=slots)
-    budget = {} if inputs.accesses is None else {"budget": inputs.accesses}
+    budget = {} if inputs.play.accesses is None else {"budget": inputs.play.accesses}
     coarse = coarse_plan(played, lowered, l2_of_gpu, spill_slots=slots, **budget) if part else None
     accesses = [low.accesses for low in lowered.launches] if coarse else None
     lowered = coarse.lowered if coarse else lowered
     _refuse_small_l2(l2_of_gpu, lowered, inputs.gpu)
-    foreign = l2_of_gpu.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if inputs.l2_start == "cold" else 0
+    foreign = l2_of_gpu.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if l2_start == "cold" else 0
     objects = lowered.size.size
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
     owner = np.concatenate([lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)])
@@ -272,7 +265,7 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
     done: list[ReplayedLaunch] = []
     begin = crossed = dirty_before = 0
     order = [*enumerate(zip(played.launches, inputs.of_launch, strict=True))]
-    calls = 2 if inputs.l2_start == "warm" else 1
+    calls = 2 if l2_start == "warm" else 1
     for turn, (number, (launch, of_launch)) in enumerate(calls * order):
         if turn and number == 0:  # what counts begins here
             rows, done, begin, crossed, dirty_before = [], [], 0, int(l2.state.fabric), l2.dirty_bytes()
@@ -281,7 +274,7 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
         for objects_of, tensor in low.owned:
             l2.own(objects_of, tensor)
         before = l2.counts()
-        grain = coarse if coarse and coarse.name == launch.name else None
+        grain = coarse if coarse and coarse.how.name == launch.name else None
         stands_for = grain.whole_over_played if grain else share.factors[number] if share else 1.0
         dirty = l2.dirty_by_tensor() if grain or share else None
         ctas = _ctas(inputs, played, launch, of_launch, low, lowered.size)
@@ -295,9 +288,9 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
             end = ready + round((end - ready) * stands_for)
             _stand_for(l2, before, dirty, stands_for, len(lowered.tensors))
         rows += _rows(launch.name, lowered, before, l2.counts(), l2_of_gpu.launch_fetch_bytes)
-        waited = _waited(l2) if grain else 0.0
+        waited = int(l2.state.took_ps) / max(1, int(l2.state.alone_ps)) - 1.0 if grain else 0.0
         moved = accesses[number] if accesses else round(low.accesses * (share.factors[number] if share else 1.0))
-        steps = grain.steps_alone if grain else None
+        steps = grain.how if grain else None
         done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, ctas.slots, moved, windows, steps, waited))
         begin = end
         del low  # before the next one is lowered
@@ -362,11 +355,6 @@ def _streamed_at_once(
     element_bytes = played.tensors[loads[0].tensor].element_bytes
     loading_bytes = of_launch.streaming_threads * launch.values_per_thread * element_bytes
     return min(low.tiles, loading_bytes * inputs.sms * low.tiles // loaded)
-
-
-def _waited(l2: L2) -> float:
-    """How much longer coarse steps took than had no load been waited for."""
-    return int(l2.state.took_ps) / max(1, int(l2.state.alone_ps)) - 1.0
 
 
 def _stand_for(

@@ -83,8 +83,3 @@ class Windows:
         apart = rate[1:-1] - (rate[:-2] + rate[2:]) / 2
         skipped = (self.stands_for - self.played)[1:-1]
         return float(np.sqrt((apart**2 * skipped.astype(np.float64) ** 2).sum() / SECOND_DIFFERENCE)) / total
-
-
-def windows_of(played: Int64, carried: Int64, read: Int64, write: Int64, waited: float) -> Windows:
-    """`carried` counts twice the loads of a step outside the windows that each stands for."""
-    return Windows(played, played + carried // 2, read, write, waited)

@@ -15,7 +15,7 @@ import numpy as np
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.readers.replay import build
 from iosim.readers.replay.coarse import CoarseSteps
-from iosim.readers.replay.heads import PlayedHeads
+from iosim.readers.replay.play import PlayedHeads
 from iosim.readers.replay.replay import Replay, ReplayedLaunch
 from iosim.readers.replay.sampling import Windows
 

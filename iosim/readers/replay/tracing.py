@@ -314,6 +314,3 @@ def _slots(sm: npt.NDArray[np.int32], start: Int64, end: Int64) -> npt.NDArray[n
         ends[place] = int(end[tile])
         slot[tile] = place
     return slot
-
-
-__all__ = ["CtaTable", "LaunchTrace", "Recording", "ReuseHistogram", "Span", "record"]

@@ -16,13 +16,13 @@ from typing import Any
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch
+from iosim.kernel.launch import Chain
 from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.computing import executed_pairs
+from iosim.readers.timing.computing import Running, executed_pairs
 from iosim.readers.timing.energy import energy_j, is_known
-from iosim.readers.timing.launch_time import LaunchTime, Setting, launch_time, uses_tensor_cores
+from iosim.readers.timing.launch_time import LaunchTime, launch_time, uses_tensor_cores
 from iosim.readers.timing.rates import Rates
 
 LEAST_CLOCK_SHARE = 0.4
@@ -109,8 +109,7 @@ def chain_time(
     rates = Rates(profile, measured, power_is_modelled=measured and is_known(profile))
     times = []
     for n, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
-        setting = Setting(conditions.launched == "graph", conditions.warm, first=n == 0)
-        times.append(_at_its_clock(problem, kernel, launch, resident, traffic, rates, setting, conditions.clocks))
+        times.append(_at_its_clock(Running(problem, kernel, launch, resident, traffic, rates, conditions, n == 0)))
     return ChainTime(tuple(times), "measured" if measured else "specification", tuple(rates.missing))
 
 
@@ -133,16 +132,14 @@ def ceiling_s(
     return seconds
 
 
-def _at_its_clock(
-    problem: AttentionProblem, kernel: Kernel | None, launch: Launch, resident: Residency, traffic: Traffic,
-    rates: Rates, setting: Setting, clocks: str | float,
-) -> LaunchTime:  # fmt: skip
+def _at_its_clock(running: Running) -> LaunchTime:
     """The launch at the highest clock that its power allows, with its energy."""
+    rates, problem, clocks = running.rates, running.problem, running.conditions.clocks
     profile = rates.profile
 
     def at(clock_hz: float | None) -> tuple[LaunchTime, bool]:
         rates.clock_hz = clock_hz
-        time, work = launch_time(problem, kernel, launch, resident, traffic, rates, setting)
+        time, work = launch_time(running)
         if rates.power_is_modelled and clock_hz is not None:
             time = replace(time, energy_j=energy_j(work, profile, clock_hz, time.total_s))
             limit = profile.power_w if clocks == "sustained" else profile.peak_power_w
@@ -150,7 +147,7 @@ def _at_its_clock(
         products = rates.product_limit(problem.dtype)
         return time, products is None or work.mma_sync_flops <= products * time.total_s
 
-    highest = rates.highest_clock_hz(uses_tensor_cores(launch, problem))
+    highest = rates.highest_clock_hz(uses_tensor_cores(running.launch, problem))
     if not isinstance(clocks, str):
         return at(clocks)[0]
     fastest, is_allowed = at(highest)

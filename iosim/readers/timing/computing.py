@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import MatrixUnit
+from iosim.kernel.conditions import Conditions
+from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
@@ -15,7 +16,15 @@ from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.rates import Rates
-from iosim.readers.timing.step_time import WAVEFRONT_BYTES, SmRates, row_padding, step_cost, step_cycles
+from iosim.readers.timing.step_time import (
+    WAVEFRONT_BYTES,
+    SmRates,
+    is_backward,
+    matrix_unit,
+    row_padding,
+    step_cost,
+    step_cycles,
+)
 
 MMA_FLOPS = 4096
 """Operations of a warp's mma.sync (m16n8k16), an instruction like any other; wgmma's are too few to count."""
@@ -53,27 +62,46 @@ def worked(launch: Launch, unit: MatrixUnit, pairs: float) -> tuple[float, float
     rows = launch.domain.query_rows
     filled = float(rows[rows > 0].mean()) / launch.domain.block_q if (rows > 0).any() else 1.0
     warps = max(1, launch.resources.threads // 32)
-    both_ways = launch.outer is Outer.KEY or launch.products > 0
-    padded = pairs * (1.0 if both_ways else row_padding(launch.domain.block_q, warps, unit))
+    padded = pairs * (1.0 if is_backward(launch) else row_padding(launch.domain.block_q, warps, unit))
     instructions = padded * INSTRUCTIONS_PER_SCORE / 32
     if unit is MatrixUnit.MMA_SYNC:
         instructions += padded * launch.flops_per_pair / MMA_FLOPS
     return padded * (IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)), instructions
 
 
-def loop_computing(
-    launch: Launch, unit: MatrixUnit, sm: SmRates, resident: Residency, traffic: Traffic, rates: Rates,
-    problem: AttentionProblem,
-) -> Computing:  # fmt: skip
-    """An attention loop: its steps in the schedule of its CTAs.
+@dataclass(frozen=True)
+class Running:
+    """A launch on a GPU at the clock of `rates`, its call's `first` or not; `traffic` has rows of all at l2 and hbm."""
 
-    Args:
-        sm: the rates of one SM.
-    """
+    problem: AttentionProblem
+    kernel: Kernel | None
+    launch: Launch
+    resident: Residency
+    traffic: Traffic
+    rates: Rates
+    conditions: Conditions
+    first: bool
+
+    @cached_property
+    def unit(self) -> MatrixUnit:
+        """What computes its products."""
+        if self.problem.dtype == "fp32":
+            return MatrixUnit.FP32
+        return matrix_unit(self.launch, self.rates.profile, self.kernel)
+
+    def moved(self, level: str, direction: str | None = None, tensor: str | None = None) -> int:
+        """Bytes that the launch moves."""
+        moved: int = self.traffic.total(level, direction, launch=self.launch.name, tensor=tensor)
+        return moved
+
+
+def loop_computing(running: Running, sm: SmRates) -> Computing:
+    """An attention loop: its steps in the schedule of its CTAs, at the rates of one SM."""
+    launch, rates, unit, resident = running.launch, running.rates, running.unit, running.resident
     profile = rates.profile
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
-    l2_bytes = traffic.total("l2", launch=launch.name) / max(1, steps)
-    cost = step_cost(launch, unit, sm, l2_bytes, problem.input_type.bytes, profile.cc)
+    l2_bytes = running.moved("l2") / max(1, steps)
+    cost = step_cost(launch, unit, sm, l2_bytes, running.problem.input_type.bytes, profile.cc)
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
     turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
     tile_cycles = profile.need("pingpong_tile_cycles" if turns else "tile_cycles")
@@ -86,8 +114,8 @@ def loop_computing(
     scheduled = span.cycles / sm.clock_hz
     total = scheduled
     if unit is MatrixUnit.PINGPONG:
-        total = _pingpong_seconds(scheduled, launch, traffic, rates)
-    limit = rates.mean_limit(problem.dtype, unit)
+        total = _pingpong_seconds(scheduled, running)
+    limit = rates.mean_limit(running.problem.dtype, unit)
     if limit is not None:
         total = max(total, worked(launch, unit, float(executed_pairs(launch)))[0] * launch.flops_per_pair / limit)
     lengthened = total / scheduled / sm.clock_hz if scheduled else 0.0
@@ -113,61 +141,57 @@ def busiest_share(launch: Launch, busiest: float, steps: int, sms: int) -> float
     return busiest * sms / steps * (in_longest / in_mean if d.sequences == 1 else 1.0)
 
 
-def _pingpong_seconds(computing: float, launch: Launch, traffic: Traffic, rates: Rates) -> float:
+def _pingpong_seconds(computing: float, running: Running) -> float:
     """Seconds of a ping-pong loop beside its L2 bytes.
 
     CTAs of a cluster fetch keys and values once for all of them (TMA multicast).
     """
-    cluster = launch.schedule.cluster
+    launch, l2 = running.launch, running.rates.l2()
     streamed = {a.tensor for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD}
-    multicast = sum(traffic.total("l2", "read", launch=launch.name, tensor=name) for name in streamed)
-    fetched = traffic.total("l2", launch=launch.name) - multicast * (1 - 1 / cluster)
-    l2 = rates.l2()
+    multicast = sum(running.moved("l2", "read", name) for name in streamed)
+    fetched = running.moved("l2") - multicast * (1 - 1 / launch.schedule.cluster)
     return beside(computing, fetched / l2 if l2 else 0.0)
 
 
-def other_computing(
-    launch: Launch, unit: MatrixUnit, resident: Residency, traffic: Traffic, rates: Rates, problem: AttentionProblem
-) -> Computing:
+def other_computing(running: Running) -> Computing:
     """A launch without an attention loop: the longest of its units."""
-    seconds = _unit_seconds(launch, unit, rates, resident, traffic.total("l2", launch=launch.name), problem)
-    total = _pass_seconds(launch, traffic, rates, problem) if launch.operations_per_value else 0.0
+    launch, resident = running.launch, running.resident
+    seconds = _unit_seconds(running)
+    total = _pass_seconds(running) if launch.operations_per_value else 0.0
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
     rounds = -(-launch.work_tiles // resident.slots)
-    per_sm = -(-resident.slots // rates.profile.sm_count)
+    per_sm = -(-resident.slots // running.rates.profile.sm_count)
     busiest = rounds * per_sm * steps / max(1, launch.work_tiles)
     alone = max(total, *seconds.values(), 0.0) / busiest if busiest and launch.outer is not Outer.FLAT else 0.0
     return Computing(seconds, resident.waves, total, step_s=tuple(n * alone for n in range(1, per_sm + 1)))
 
 
-def _pass_seconds(launch: Launch, traffic: Traffic, rates: Rates, problem: AttentionProblem) -> float:
+def _pass_seconds(running: Running) -> float:
     """Seconds of a pass that its instructions bound: `operations_per_value` lane cycles for each value it loads."""
-    values = traffic.total("l2", "read", launch=launch.name) / problem.input_type.bytes
-    lanes = rates.fp32_lanes()
-    if not (lanes and rates.clock_hz):
+    values = running.moved("l2", "read") / running.problem.input_type.bytes
+    lanes, clock = running.rates.fp32_lanes(), running.rates.clock_hz
+    if not (lanes and clock):
         return 0.0
-    return float(values * launch.operations_per_value / (lanes * rates.clock_hz))
+    return float(values * running.launch.operations_per_value / (lanes * clock))
 
 
-def _unit_seconds(
-    launch: Launch, unit: MatrixUnit, rates: Rates, resident: Residency, l2_bytes: float, problem: AttentionProblem
-) -> dict[str, float]:
+def _unit_seconds(running: Running) -> dict[str, float]:
     """Products with whole waves of tiles, operands from shared memory, exponentials, L2 bytes."""
     seconds: dict[str, float] = {}
+    launch, rates, slots = running.launch, running.rates, running.resident.slots
     l2 = rates.l2()
     if l2:
-        seconds["l2"] = l2_bytes / l2
+        seconds["l2"] = running.moved("l2") / l2
     pairs, ctas = executed_pairs(launch), launch.work_tiles * launch.product_ctas
     if launch.flops_per_pair:
-        rate = rates.tensor(problem.dtype, unit)
+        rate = rates.tensor(running.problem.dtype, running.unit)
         if rate:
-            whole_waves = -(-ctas // resident.slots) * resident.slots / ctas
-            seconds["tensor"] = pairs * launch.flops_per_pair / rate * whole_waves
-    profile: HardwareProfile = rates.profile
-    clock, shared = rates.clock_hz, profile.shared_memory_bytes_per_clock_per_sm
+            seconds["tensor"] = pairs * launch.flops_per_pair / rate * (-(-ctas // slots) * slots / ctas)
+    profile, clock = rates.profile, rates.clock_hz
+    shared, exps = profile.shared_memory_bytes_per_clock_per_sm, profile.exp_per_clock_per_sm
     if launch.shared_bytes_per_pair and shared and clock:
         busiest = pairs * -(-ctas // profile.sm_count) / ctas
         seconds["smem"] = busiest * launch.shared_bytes_per_pair / (shared * clock)
-    if launch.exps_per_pair and profile.exp_per_clock_per_sm and clock:
-        seconds["exp"] = pairs * launch.exps_per_pair / (profile.exp_per_clock_per_sm * clock * profile.sm_count)
+    if launch.exps_per_pair and exps and clock:
+        seconds["exp"] = pairs * launch.exps_per_pair / (exps * clock * profile.sm_count)
     return seconds

@@ -138,12 +138,12 @@ class StepCost:
         return max(self.tensor, self.softmax, self.smem, self.l2)
 
 
-def _is_backward(launch: Launch) -> bool:
+def is_backward(launch: Launch) -> bool:
     return launch.outer is Outer.KEY or launch.products > 0
 
 
 def _rereads(launch: Launch) -> bool:
-    return not _is_backward(launch) and any(
+    return not is_backward(launch) and any(
         a.per is Per.PAIR and a.rows is Rows.QUERY and a.mode is Mode.LOAD for a in launch.accesses
     )
 
@@ -182,7 +182,7 @@ def step_cost(
         cc: compute capability as one number; below 80 no load runs ahead.
     """
     d = launch.domain
-    backward, rereads = _is_backward(launch), _rereads(launch)
+    backward, rereads = is_backward(launch), _rereads(launch)
     warps = max(1, launch.resources.threads // 32)
     both_ways = backward or rereads
     scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit))
@@ -235,7 +235,7 @@ def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, 
     filled = d.block_k * column_bytes
     if unit is MatrixUnit.FP32:
         return scores * column_bytes * 2 / WARP_TILE + filled
-    if _is_backward(launch):
+    if is_backward(launch):
         share = 2 / WARP_TILE if unit is MatrixUnit.MMA_SYNC else 1 / WGMMA_ROWS
         return scores * column_bytes * share + d.block_q * column_bytes * BACKWARD_LOADED_SHARE
     if _rereads(launch):

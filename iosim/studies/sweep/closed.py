@@ -365,8 +365,7 @@ class _Fit:
 def _reach(domain: Domain) -> Reach:
     """`iosim.readers.capacity.reach` in closed form."""
     sums = BlockSums(domain)
-    visits = sums.visits.total if sums.visits.each is None else sums.visits.each * sums.query_blocks
     blocks, at_end = sums.key_range()
     short = sums.key_blocks * domain.block_k - domain.seq_k
     rows = lifted(blocks) * lifted(domain.block_k) - lifted(at_end) * lifted(short)
-    return Reach(rows, lifted(visits) / lifted(sums.query_blocks))
+    return Reach(rows, lifted(sums.visits.total) / lifted(sums.query_blocks))
