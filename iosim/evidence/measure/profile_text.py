@@ -42,10 +42,7 @@ def relative_profile(compute_capability: str) -> HardwareProfile | None:
 
 def specified(raw: Mapping[str, Any]) -> dict[str, Entry]:
     """For a GPU without a shipped profile: what the driver says of its memory, and rates scaled from a relative's.
-
-    Args:
-        raw: the sound numbers of a raw file.
-    """
+    `raw`: the sound numbers of a raw file."""
     told = f"the driver, asked by iosim calibrate on {raw['gpu']}, {raw['date']}"
     entries = {"memory_bytes": Entry(int(raw["memory_bytes"]), told)} if raw.get("memory_bytes") else {}
     if raw.get("memory_clock_hz") and raw.get("memory_bus_bits"):
@@ -80,12 +77,8 @@ def combined(
 ) -> dict[str, Any]:
     """The whole profile as the structure of a profile file: what was measured over what was known. Raises InputError
     where no valid profile comes of it: no shipped one describes the GPU, and the number of its SMs or its compute
-    capability is not known.
-
-    Args:
-        measured: what `derive` made of `raw`.
-        left_out: takes a line for each number that contradicts what is known of the GPU, and so is not used.
-    """
+    capability is not known. `measured`: what `derive` made of `raw`. `left_out`: takes a line for each number that
+    contradicts what is known of the GPU, and so is not used."""
     told: list[str] = [] if left_out is None else left_out
     kept = sound(raw, [])
     base = base_profile(str(kept["gpu"]))
@@ -157,12 +150,8 @@ def _drop_contradictions(known: dict[str, Any]) -> None:
 def profile_text(
     raw: Mapping[str, Any], name: str, measured: Mapping[str, Entry] | None = None, left_out: list[str] | None = None
 ) -> str:
-    """The profile as a TOML file, with what no key holds as comments. Raises InputError where no valid profile comes of
-    it.
-
-    Args:
-        left_out: what `derive` left out; takes a line for each further number that is not used.
-    """
+    """The profile as a TOML file, with what no key holds as comments. Raises InputError where no valid profile comes
+    of it. `left_out`: what `derive` left out; takes a line for each further number that is not used."""
     told: list[str] = [] if left_out is None else left_out
     values = combined(raw, derive(raw, left_out=told) if measured is None else measured, name, told)
     kept = sound(raw, [])

@@ -73,11 +73,8 @@ class Case:
 
 
 def moved(call: Call, flushed: bool = False) -> Traffic:
-    """Bytes at both levels, those of HBM by the capacity rule.
-
-    Args:
-        flushed: each launch starts from an empty L2, as under the profiler.
-    """
+    """Bytes at both levels, those of HBM by the capacity rule. `flushed`: each launch starts from an empty L2, as
+    under the profiler."""
     if not flushed:
         return call.counted + call.capacity()
     traffic = call.counted

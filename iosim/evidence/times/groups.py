@@ -147,12 +147,8 @@ class Errors:
 def collect(
     every: int = 1, keys: Iterable[str] = KEYS, show: Callable[[Sequence[Reads]], Iterable[Reads]] = iter
 ) -> tuple[list[tuple[Group, Case]], dict[str, str]]:
-    """The cases of the groups, and the reason of each group whose tables this installation lacks.
-
-    Args:
-        every: take every n-th row of a table.
-        show: shows the progress over tables.
-    """
+    """The cases of the groups, and the reason of each group whose tables this installation lacks. `every`: take
+    every n-th row of a table."""
     wanted = [group for group in GROUPS if group.key in set(keys)]
     readers = list(dict.fromkeys(reads for group in wanted for reads in group.reads))
     read: dict[Reads, list[Case]] = {}

@@ -107,13 +107,8 @@ def times_report(
     every: int = 1, keys: Iterable[str] = KEYS, *, with_worth: bool = False, with_baselines: bool = False,
     show: Callable[[Sequence[Any]], Iterable[Any]] = iter,
 ) -> TimesReport:  # fmt: skip
-    """Predicts every n-th timed row of these groups.
-
-    Args:
-        with_worth: each mechanism switched off, too: some fifteen times the work after the tables are read.
-        with_baselines: rooflines and a regression beside it.
-        show: shows the progress over tables.
-    """
+    """Predicts every n-th timed row of these groups. `with_worth`: each mechanism switched off, too: some fifteen
+    times the work after the tables are read. `with_baselines`: rooflines and a regression beside it."""
     cases, missing = collect(every, keys, show)
     rows = rows_of(cases)
     return TimesReport(tuple(rows), missing, tuple(ablation(cases)) if with_worth else (),
