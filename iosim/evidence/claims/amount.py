@@ -51,7 +51,6 @@ def parse(quantity: str, text: str) -> Amount:
 
 
 def _unit(quantity: str, typed: str) -> str | None:
-    """The unit that was typed; None where it is none of the quantity's."""
     known = {name.lower(): name for name in UNITS[quantity]}
     if quantity == "flops":
         known |= {f"{name.lower()}s": name for name in FLOPS}

@@ -14,12 +14,10 @@ def line(c: Check) -> str:
 
 
 def text(c: Check) -> str:
-    """As the command line prints it."""
     return f"{c.answer()}\n\n{as_text(c)}"
 
 
 def parts(c: Check) -> list[Part]:
-    """The answer and the counts."""
     return [c.answer(), head(c), table(c)]
 
 
@@ -43,7 +41,6 @@ def table(c: Check) -> Table:
 
 
 def as_text(c: Check) -> str:
-    """The counts that agree, or the nearest one, as a table."""
     left = len(c.matches) - min(len(c.matches), MOST_SHOWN)
     more = f"and {left} more; --format json has all\n" if left > 0 else ""
     return f"{head(c)}\n\n{table(c).text()}{more}"

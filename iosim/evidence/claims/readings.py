@@ -136,7 +136,6 @@ def _by_tools(problem: AttentionProblem, gpu: HardwareProfile) -> Iterator[Readi
 
 
 def time_readings(p: Prediction) -> Iterator[Reading]:
-    """Seconds of a call: the model's, and those of rooflines."""
     gpu, problem = p.profile, p.problem
     yield Reading("the predicted time", "time", "", p.time.total_s)
     yield Reading("the model at the specified rates", "time", "", p.time_specification.total_s,

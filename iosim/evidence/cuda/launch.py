@@ -150,7 +150,6 @@ class Loaded(Generic[S]):
         """Takes the kernels that are launched again and again out of the build."""
 
     def function(self, name: str, shared_bytes: int = 0) -> Function:
-        """A kernel of the build."""
         return Function(self.built.cubin, name, shared_bytes)
 
     def scale_of(self, shape: Shape, scale: float | None) -> float:

@@ -159,7 +159,6 @@ def _said(raw: Mapping[str, Any], what: str) -> str:
 
 
 def digits(value: float, count: int = 4) -> float:
-    """Rounded to so many significant digits."""
     return float(f"{value:.{count}g}")
 
 
@@ -277,5 +276,4 @@ def _enough(raw: Mapping[str, Any]) -> HardwareProfile:
 
 
 def plain(entry: Entry) -> dict[str, Any]:
-    """An entry as a profile file has it."""
     return {"value": entry.value, "kind": entry.kind, "source": entry.source}

@@ -52,7 +52,6 @@ class Case:
         return 1 if isinstance(self.spec, MinimalSpec) else 3
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types, for JSON; `from_dict` takes them back."""
         return {"implementation": self.implementation, **asdict(self)}
 
     @classmethod
@@ -61,7 +60,6 @@ class Case:
         return cls(spec, Shape(**data["shape"]), Order(**data["order"]), data["causal"], data["note"])
 
     def columns(self) -> dict[str, str]:
-        """The columns of a row that the call decides: PROBLEM, TILE and KNOBS."""
         spec, o = self.spec, self.order
         words = [*(note for name, note in BUILDS.items() if getattr(spec, name, False)), self.note]
         row: dict[str, object] = dict.fromkeys((*PROBLEM, *TILE, *KNOBS), "")

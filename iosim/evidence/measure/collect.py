@@ -162,7 +162,6 @@ def profiler_options(warm: bool, columns: Iterable[str] = tuple(METRICS)) -> lis
 
 
 def provenance(command: str, options: Sequence[str], **more: object) -> Mapping[str, object]:
-    """What a table says of the profiler that counted it."""
     profiler_command = " ".join(["ncu", *options, "-f", "-o", "REPORT", "COMMAND"])
     return {"profiler": profiler_version(), "command": command, "profiler_command": profiler_command, **more}
 

@@ -67,7 +67,6 @@ class L2Fit:
 
 
 def points_of(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
-    """The scans of a run's counters."""
     return [
         Point(r["pattern"], int(r["footprint_bytes"]), int(r["passes"]), int(r["ctas"]), int(r["hbm_read"]))
         for r in rows

@@ -117,7 +117,6 @@ def _guilty(
 def _values(
     raw: Mapping[str, Any], base: HardwareProfile | None, entries: Mapping[str, Entry], name: str
 ) -> dict[str, Any]:
-    """Entries over what the shipped profile has, if there is one."""
     capability = str(raw["compute_capability"])
     if base is not None:
         capability = ".".join(map(str, base.compute_capability))

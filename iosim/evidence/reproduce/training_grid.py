@@ -78,7 +78,6 @@ class Cell:
 
 @lru_cache(maxsize=32)
 def grid(reading: Reading) -> tuple[Cell, ...]:
-    """All configurations of the study's grid under one reading."""
     gpu, cells = load_profile(GPU), []
     for tokens, width in product(SEQ_LENS, WIDTHS):
         setups = {side: replace(getattr(reading, side), seq_len=tokens) for side in ("base", "flash")}

@@ -98,6 +98,5 @@ def place(name: str) -> Path:
 
 @cache
 def rows(name: str) -> tuple[dict[str, str], ...]:
-    """The rows of a recorded table."""
     with place(name).open(newline="", encoding="utf-8") as file:
         return tuple(csv.DictReader(file))

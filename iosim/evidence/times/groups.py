@@ -110,11 +110,9 @@ class Row:
 
     @property
     def held_out(self) -> bool:
-        """Whether nothing was fitted on it."""
         return not self.group.fitted or self.case.number % 2 == 0
 
     def record(self) -> dict[str, Any]:
-        """As the command line's CSV and JSON have it."""
         return {
             "group": self.group.key, "kernel": self.case.name, "gpu": self.case.call.profile.name,
             "regime": self.case.regime, "row": self.case.number, "launch": self.timed.launch or "call",

@@ -157,7 +157,6 @@ def match(rows: Sequence[Row], profile: HardwareProfile) -> Case:
 
 
 def _catalog_name(row: Row) -> str:
-    """What the catalog calls an implementation."""
     name = row.implementation
     short = name.removesuffix(BOTH)
     return CHAIN_NAMES.get(short, short) if row.chain else OWN.get(name, name)
@@ -371,7 +370,6 @@ def _within(name: str, value: int, low: int, high: int) -> int:
 
 
 def _variant(row: Row) -> str:
-    """The settings of a row that describes its kernel, in words."""
     f, sm90 = dict(row.facts), row.implementation in SM90
     if not (f.get("block_q") or sm90):
         return ""

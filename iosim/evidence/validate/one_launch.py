@@ -64,7 +64,6 @@ class LaunchAnswer:
 
     @property
     def status(self) -> str:
-        """unknown, differs, or as_predicted."""
         if self.reason:
             return "unknown"
         return "differs" if any(q["differs"] for q in self.quantities()) else "as_predicted"

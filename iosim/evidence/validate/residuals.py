@@ -58,7 +58,6 @@ class Residual:
         return abs(self.difference) / self.measured if self.measured >= SMALL_BYTES else None
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of `rows` in the command line's JSON."""
         return {
             **_place(self.row), "stage": self.launch, "variant": self.variant, "note": self.row.facts.get("note", ""),
             "problem": self.problem.to_dict(), "quantity": self.quantity, "measured": self.measured,
@@ -68,7 +67,6 @@ class Residual:
 
 
 def _place(row: Row) -> dict[str, Any]:
-    """Where a row stands, in JSON."""
     return {"source": row.source, "call": row.call, "launch": None if row.chain else row.launch, "chain": row.chain,
             "implementation": row.implementation}  # fmt: skip
 

@@ -43,7 +43,6 @@ class Summary:
 
 
 def is_near(r: Residual) -> bool:
-    """Within 5 % or 2 MB, whichever is more."""
     return abs(r.difference) <= max(NEAR * r.measured, SMALL_BYTES)
 
 
@@ -79,7 +78,6 @@ def small(residuals: Iterable[Residual]) -> dict[str, dict[str, Any]]:
 
 
 def clean(residuals: Iterable[Residual]) -> list[Residual]:
-    """Those of kernels without spills."""
     return [r for r in residuals if not r.spills]
 
 
@@ -99,7 +97,6 @@ def halves(residuals: Sequence[Residual]) -> dict[str, dict[str, Summary]]:
 
 
 def summarise(comparison: Comparison, *, split: bool = False) -> dict[str, Any]:
-    """The summaries of the command line's JSON."""
     every = comparison.residuals
     tables: dict[str, Any] = {
         "by_source": groups(clean(every), lambda r: r.row.source), "by_regime": groups(every, lambda r: r.regime),
@@ -173,7 +170,6 @@ class Gate:
         return f"{text}; {len(left)} rows with spills are left out ({names}): --with-spills counts them"
 
     def to_dict(self, residuals: Sequence[Residual]) -> dict[str, Any]:
-        """One entry of `gates` in the command line's JSON."""
         error, rows = self.error(residuals)
         return {
             "quantity": self.quantity, "statistic": self.statistic, "limit": self.limit,
@@ -209,7 +205,6 @@ class Target:
     share: float = 1.0
 
     def reached(self, rows: Sequence[Residual]) -> tuple[bool, str]:
-        """Whether it is, and what is reached."""
         errors = [r.error for r in rows if r.error is not None]
         within = _share(rows, self.row)
         if self.quantity == "time":
