@@ -119,9 +119,7 @@ class LaunchAnswer:
     @property
     def advice(self) -> str:
         """What would help most; empty where nothing was tried."""
-        if self.explanation is None:
-            return self.untried
-        return self.explanation.advice
+        return self.untried if self.explanation is None else self.explanation.advice
 
     @property
     def speedup_percent(self) -> float:
