@@ -39,8 +39,9 @@ def parse(quantity: str, text: str) -> Amount:
     match = NUMBER.fullmatch(text)
     unit = None if match is None else _unit(quantity, match[3])
     if match is None or unit is None:
-        raise InputError(f"`{quantity}` '{text}' is no amount; accepted: a number with a unit, such as "
-                         f"{EXAMPLES[quantity]}")  # fmt: skip
+        raise InputError(
+            f"`{quantity}` '{text}' is no amount; accepted: a number with a unit, such as {EXAMPLES[quantity]}"
+        )
     digits = re.sub("[,_]", "", match[1])
     scale = 10.0 ** int(match[2] or 0) * UNITS[quantity][unit]
     value = float(digits) * scale

@@ -102,6 +102,5 @@ def unlisted(cases: Iterable[ChainCase], rows: Iterable[Mapping[str, str]]) -> l
     """The chains whose launches a table of launches lacks."""
     held = list(rows)
     return [
-        case for case in dict.fromkeys(cases)
-        if not any(describe_launches(case).items() <= row.items() for row in held)
-    ]  # fmt: skip
+        case for case in dict.fromkeys(cases) if not any(describe_launches(case).items() <= row.items() for row in held)
+    ]

@@ -138,8 +138,9 @@ class Errors:
             return None
         sizes = sorted(map(abs, errors))
         ninth = sizes[-(-9 * len(sizes) // 10) - 1]
-        return cls(len(sizes), statistics.fmean(sizes), statistics.median(sizes), ninth, sizes[-1],
-                   statistics.median(errors))  # fmt: skip
+        return cls(
+            len(sizes), statistics.fmean(sizes), statistics.median(sizes), ninth, sizes[-1], statistics.median(errors)
+        )
 
 
 def collect(

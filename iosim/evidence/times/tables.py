@@ -143,8 +143,9 @@ def triton_cases(every: int = 1) -> Iterator[Case]:
         block_q, block_k, warps, stages, registers, shared = (
             int(float(r[n])) for n in ("BM", "BN", "warps", "stages", "regs", "smem")
         )
-        over = Overrides(tile=(block_q, block_k), warps=warps, stages=stages, registers=registers,
-                         shared_memory_bytes=shared)  # fmt: skip
+        over = Overrides(
+            tile=(block_q, block_k), warps=warps, stages=stages, registers=registers, shared_memory_bytes=shared
+        )
         call, spills = Call.of(problem, resolve("triton", problem, gpu, over), gpu), float(r["spills"]) > 0
         yield Case("triton tiles, head_dim 64", "warm, spills" if spills else "warm", number, call, call.counted,
                    (float(r["ms"]) / 1e3,), fits=not spills)  # fmt: skip

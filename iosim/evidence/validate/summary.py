@@ -62,10 +62,11 @@ def _of_quantities(residuals: Iterable[Residual]) -> Iterator[tuple[str, list[Re
 def by_quantity(residuals: Iterable[Residual]) -> dict[str, Summary]:
     """Errors of each quantity that the residuals have."""
     return {
-        q: Summary.of((r.error for r in rows if r.error is not None),
-                      None if q == "time" else sum(map(is_near, rows)) / len(rows))
+        q: Summary.of(
+            (r.error for r in rows if r.error is not None), None if q == "time" else sum(map(is_near, rows)) / len(rows)
+        )
         for q, rows in _of_quantities(residuals)
-    }  # fmt: skip
+    }
 
 
 def small(residuals: Iterable[Residual]) -> dict[str, dict[str, Any]]:
@@ -99,9 +100,10 @@ def halves(residuals: Sequence[Residual]) -> dict[str, dict[str, Summary]]:
 def summarise(comparison: Comparison, *, split: bool = False) -> dict[str, Any]:
     every = comparison.residuals
     tables: dict[str, Any] = {
-        "by_source": groups(clean(every), lambda r: r.row.source), "by_regime": groups(every, lambda r: r.regime),
+        "by_source": groups(clean(every), lambda r: r.row.source),
+        "by_regime": groups(every, lambda r: r.regime),
         "by_implementation": groups(every, lambda r: r.row.implementation),
-    }  # fmt: skip
+    }
     tables |= {"split": halves(every)} if split else {}
     return {
         "summary": _plain(by_quantity(clean(every))),
@@ -122,8 +124,9 @@ def parse_limit(
     Raises InputError where it is not of that form."""
     match = re.fullmatch(r"\s*([a-z0-9_-]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
     if not match:
-        raise InputError(f"`fail_above` '{text}' is not of the form {what.upper()}[:STATISTIC]=LIMIT; accepted: such "
-                         f"as {examples}")  # fmt: skip
+        raise InputError(
+            f"`fail_above` '{text}' is not of the form {what.upper()}[:STATISTIC]=LIMIT; accepted: such as {examples}"
+        )
     name, statistic = match[1], match[2] or usual
     for kind, word, accepted in ((what, name, names), ("statistic", statistic, statistics)):
         if word not in accepted:
