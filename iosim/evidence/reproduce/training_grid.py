@@ -78,7 +78,7 @@ def grid(reading: Reading) -> tuple[Cell, ...]:
             deep = replace(model, layers=layers)
             peaks = {side: line.peak_bytes(layers) for side, line in lines.items()}
             seconds = {side: sum(step_seconds(deep, setup, gpu).values()) for side, setup in setups.items()}
-            both = {"time": seconds, "memory": peaks}
+            both: dict[str, Mapping[str, float]] = {"time": seconds, "memory": peaks}
             saved = {what: 1 - sides["flash"] / sides["base"] for what, sides in both.items()}
             cells.append(Cell(tokens, width, peaks, saved))
     return tuple(cells)
