@@ -127,7 +127,7 @@ def problem_of(row: Row) -> AttentionProblem:
         raise InputError(f"{OPTION} {row.source} call {row.call}: {error}") from None
 
 
-def _noted_mask(note: str) -> dict[str, str | int]:
+def _noted_mask(note: str) -> dict[str, Any]:
     """The words of a mask that a note names; none where it names none."""
     window, blocks = WINDOW.fullmatch(note), BLOCKS.fullmatch(note)
     if window:
