@@ -23,13 +23,34 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench_time import chains, library
 
 from iosim.base.errors import InputError
-from iosim.evidence.cuda import MinimalSpec, NaiveSpec
+from iosim.evidence.cuda import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.measure.case import PROBLEM, Case, flops
-from iosim.evidence.measure.harness import small, trusted
+from iosim.evidence.measure.harness import trusted
 from iosim.evidence.measure.machine import prebuild, require
 from iosim.evidence.measure.plan import BWD_TILES, GROUPS, HEAVY, TILES, named
 from iosim.evidence.measure.timing import case_ms
+
+
+def small(spec: object) -> Iterator[tuple[Case, dict[str, float]]]:
+    """Small problems that reach the edges of an instantiation: ragged, grouped, empty rows, large scores."""
+    d, mask = spec.head_dim, getattr(spec, "mask", "none")  # type: ignore[attr-defined]
+    causal, window = mask == "causal", 37 if mask == "window" else None
+    if not isinstance(spec, FwdSpec | BwdSpec):
+        yield Case(spec, Shape(2, 4, 4, 256, 256, d)), {}  # type: ignore[arg-type]
+        return
+    order = Order(splits=3 if getattr(spec, "split", False) else 1)
+    yield Case(spec, Shape(2, 4, 2, 333, 410, d, window), order, causal), {}
+    yield Case(spec, Shape(1, 2, 1, 500, 200, d, window), order, causal), {}
+    yield Case(spec, Shape(3, 2, 2, 1, 777, d, window), order, causal), {}
+    if isinstance(spec, FwdSpec):
+        yield Case(spec, Shape(1, 2, 1, 300, 400, d, window), order, causal), {"magnitude": 30.0}
+        for other in (
+            Order("head", heavy_first=True),
+            Order("head", True, 3, "descending"),
+            Order("query", True, 0, "alternating"),
+        ):
+            yield Case(spec, Shape(2, 4, 2, 333, 410, d, window), replace(other, splits=order.splits), causal), {}
 
 
 def run_check(groups: list[str], quick: bool) -> int:

@@ -43,22 +43,22 @@ def test_the_grid() -> None:
     cells = grid(READINGS[0])
     assert len(cells) == 4 * 3 * 6
     assert {c.tokens for c in cells} == {2048, 4096, 8192, 16384}
-    assert all(0 < c.time_saved < 1 and 0 < c.memory_saved < 1 for c in cells)
+    assert all(0 < c.saved["time"] < 1 and 0 < c.saved["memory"] < 1 for c in cells)
 
 
 def test_half_precision_is_the_closest_reading() -> None:
     best = closest()
     assert best.base.precision == "fp32"
     assert best.base.attention == best.flash.attention == "flash"
-    assert min(cell.time_saved for cell in grid(best)) > 0.55
-    memory = [cell.memory_saved for cell in grid(best)]
+    assert min(cell.saved["time"] for cell in grid(best)) > 0.55
+    memory = [cell.saved["memory"] for cell in grid(best)]
     assert 0.48 < min(memory) < max(memory) < 0.5
     assert "closest" in find("an L4, time saved; read as", best.name).note
 
 
 @pytest.mark.parametrize("reading", [r for r in READINGS if r.base.attention == "naive"], ids=lambda r: r.name)
 def test_eager_attention_cannot_save_the_same_share_everywhere(reading) -> None:  # type: ignore[no-untyped-def]
-    memory = [cell.memory_saved for cell in grid(reading)]
+    memory = [cell.saved["memory"] for cell in grid(reading)]
     assert max(memory) - min(memory) > 0.25
 
 

@@ -39,8 +39,9 @@ def parse(quantity: str, text: str) -> Amount:
     match = NUMBER.fullmatch(text)
     unit = None if match is None else _unit(quantity, match[3])
     if match is None or unit is None:
-        raise InputError(f"`{quantity}` '{text}' is no amount; accepted: a number with a unit, such as "
-                         f"{EXAMPLES[quantity]}")  # fmt: skip
+        raise InputError(
+            f"`{quantity}` '{text}' is no amount; accepted: a number with a unit, such as {EXAMPLES[quantity]}"
+        )
     digits = re.sub("[,_]", "", match[1])
     scale = 10.0 ** int(match[2] or 0) * UNITS[quantity][unit]
     value = float(digits) * scale
@@ -51,7 +52,6 @@ def parse(quantity: str, text: str) -> Amount:
 
 
 def _unit(quantity: str, typed: str) -> str | None:
-    """The unit that was typed; None where it is none of the quantity's."""
     known = {name.lower(): name for name in UNITS[quantity]}
     if quantity == "flops":
         known |= {f"{name.lower()}s": name for name in FLOPS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iosim.evidence.claims.check import MOST_SHOWN, Check
-from iosim.show.shown import Face, Part, shows
+from iosim.show.shown import Face, shows
 from iosim.show.tables import Column, Table
 
 
@@ -11,16 +11,6 @@ def line(c: Check) -> str:
     """The claim, and the first count that it agrees with."""
     said = c.matches[0].reading.counts if c.matches else f"none of {c.tried} counts"
     return f"{c.claim.text} ({c.claim.quantity}) matches {said}"
-
-
-def text(c: Check) -> str:
-    """As the command line prints it."""
-    return f"{c.answer()}\n\n{as_text(c)}"
-
-
-def parts(c: Check) -> list[Part]:
-    """The answer and the counts."""
-    return [c.answer(), head(c), table(c)]
 
 
 def head(c: Check) -> str:
@@ -43,10 +33,9 @@ def table(c: Check) -> Table:
 
 
 def as_text(c: Check) -> str:
-    """The counts that agree, or the nearest one, as a table."""
     left = len(c.matches) - min(len(c.matches), MOST_SHOWN)
     more = f"and {left} more; --format json has all\n" if left > 0 else ""
     return f"{head(c)}\n\n{table(c).text()}{more}"
 
 
-shows(Check, Face(line, text, parts))
+shows(Check, Face(line, lambda c: f"{c.answer()}\n\n{as_text(c)}", lambda c: [c.answer(), head(c), table(c)]))

@@ -71,8 +71,9 @@ def byte_readings(
             p = predict(problem, name, gpu, overrides=settings)
             if p.hbm_known:
                 why = "; ".join([*([FEWER_AT_HBM] if quantity == "l2" else []), *other])
-                yield from _both_ways(f"{name}'s HBM bytes by {p.method}", "hbm",
-                                      p.total("hbm", "read"), p.total("hbm", "write"), why)  # fmt: skip
+                yield from _both_ways(
+                    f"{name}'s HBM bytes by {p.method}", "hbm", p.total("hbm", "read"), p.total("hbm", "write"), why
+                )
         why = "; ".join([*([L2_SERVES] if quantity == "hbm" else []), *other])
         yield from _both_ways(f"{name}'s SM<->L2 bytes", "l2", int(call.counted.total("l2", "read")),
                               int(call.counted.total("l2", "write")), why)  # fmt: skip
@@ -136,11 +137,11 @@ def _by_tools(problem: AttentionProblem, gpu: HardwareProfile) -> Iterator[Readi
 
 
 def time_readings(p: Prediction) -> Iterator[Reading]:
-    """Seconds of a call: the model's, and those of rooflines."""
     gpu, problem = p.profile, p.problem
     yield Reading("the predicted time", "time", "", p.time.total_s)
-    yield Reading("the model at the specified rates", "time", "", p.time_specification.total_s,
-                  "the measured rates are lower")  # fmt: skip
+    yield Reading(
+        "the model at the specified rates", "time", "", p.time_specification.total_s, "the measured rates are lower"
+    )
     bounds = p.hbm_bounds
     moved_bytes = {"the compulsory bytes": bounds.compulsory_read + bounds.compulsory_write,
                    "the SM<->L2 bytes": p.total("l2")}  # fmt: skip
@@ -162,8 +163,7 @@ def flop_readings(p: Prediction) -> Iterator[Reading]:
     whole = 2 * q.batch * q.heads * q.seq_q * q.seq_k * (q.head_dim + q.head_dim_v)
     factor = {"fwd": 1.0, "bwd": 2.5, "fwd+bwd": 3.5}[q.passes]
     yield Reading("operations of the matrix products over kept pairs", "flops", "", p.flops)
-    yield Reading("multiply-adds of the matrix products", "flops", "", p.flops / 2,
-                  "a multiply-add is two operations")  # fmt: skip
+    yield Reading("multiply-adds of the matrix products", "flops", "", p.flops / 2, "a multiply-add is two operations")
     if q.mask != "none":
         yield Reading("4 N^2 d a head, 2.5 times as much backward, as papers count", "flops", "", whole * factor,
                       "it counts every pair, kept or not")  # fmt: skip

@@ -94,7 +94,6 @@ def source_files(name: str) -> list[Path]:
 
 
 def parse_report(text: str) -> dict[str, Resources]:
-    """Resources by kernel, from the report of `-Xptxas -v`."""
     resources: dict[str, Resources] = {}
     name, spills = "", (0, 0)
     for line in text.splitlines():

@@ -145,13 +145,9 @@ def elapsed_s(work: Callable[[], None], before: Callable[[], None] | None = None
 
 
 def tensor_map(dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> bytes:
-    """A tensor map (Hopper's copies of boxes of a tensor) of 16-bit elements under the 128-byte swizzle.
-
-    Args:
-        dims: elements, innermost first.
-        strides: bytes, of every dimension but the innermost.
-        box: elements that one copy brings.
-    """
+    """A tensor map (Hopper's copies of boxes of a tensor) of 16-bit elements under the 128-byte swizzle. `dims`:
+    elements, innermost first. `strides`: bytes, of every dimension but the innermost. `box`: elements that one copy
+    brings."""
     use_device()
     memory, rank = ctypes.create_string_buffer(192), len(dims)
     start = -ctypes.addressof(memory) % 64  # the driver wants its place on 64 bytes

@@ -150,7 +150,6 @@ class Loaded(Generic[S]):
         """Takes the kernels that are launched again and again out of the build."""
 
     def function(self, name: str, shared_bytes: int = 0) -> Function:
-        """A kernel of the build."""
         return Function(self.built.cubin, name, shared_bytes)
 
     def scale_of(self, shape: Shape, scale: float | None) -> float:
@@ -183,11 +182,8 @@ class Forward(Loaded[FwdSpec]):
         self, shape: Shape, addresses: dict[str, int], order: Order | None = None, scale: float | None = None
     ) -> list[Launch]:
         """The launches of one call. Raises InputError where the shape, order or scale is not one that this
-        instantiation computes.
-
-        Args:
-            addresses: device addresses of `q k v o lse`, and of `o_partial lse_partial` (fp32) with split keys.
-        """
+        instantiation computes. `addresses`: device addresses of `q k v o lse`, and of `o_partial lse_partial` (fp32)
+        with split keys."""
         spec, order = self.spec, order or Order()
         scale = self.scale_of(shape, scale)
         if order.splits > 1 and not spec.split:
@@ -222,11 +218,8 @@ class Backward(Loaded[BwdSpec]):
 
     def launches(self, shape: Shape, addresses: dict[str, int], scale: float | None = None) -> list[Launch]:
         """Row sums, then dK and dV (and dQ by atomics), then dQ (converted, or computed where deterministic).
-
-        Args:
-            addresses: `q k v o d_o lse dq dk dv`, `rows` (fp32 [batch, heads, seq_q, 2]), and `dq_sum` (fp32, zeroed
-                before each call, of dq's shape) unless deterministic.
-        """
+        `addresses`: `q k v o d_o lse dq dk dv`, `rows` (fp32 [batch, heads, seq_q, 2]), and `dq_sum` (fp32, zeroed
+        before each call, of dq's shape) unless deterministic."""
         spec, scale = self.spec, self.scale_of(shape, scale)
         p = BwdParams(
             **addresses, **sizes(shape), batch=shape.batch, window=shape.window or 0, scale=scale,

@@ -125,12 +125,8 @@ class Bench:
 
 
 def cliff_bytes(curve: list[tuple[int, float]], far_rate: float) -> int:
-    """The largest footprint whose rate is nearer to the L2's than to memory's (on a logarithmic scale).
-
-    Args:
-        curve: (footprint in bytes, bytes a second).
-        far_rate: bytes a second from memory.
-    """
+    """The largest footprint whose rate is nearer to the L2's than to memory's (on a logarithmic scale). `curve`:
+    (footprint in bytes, bytes a second). `far_rate`: bytes a second from memory."""
     best = max(rate for _, rate in curve)
     return max(size for size, rate in curve if rate * rate >= best * far_rate)
 

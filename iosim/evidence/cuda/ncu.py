@@ -12,7 +12,7 @@ import io
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,41 +109,45 @@ def _triple(text: str) -> tuple[int, int, int]:
     return numbers[0], numbers[1], numbers[2]
 
 
-def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
-    """Launches of a raw page in CSV (`ncu --import FILE --csv --page raw`), and notes on what was left out.
-
-    A last row that breaks off is left out with a note. Lines that the profiler prints before the table are skipped.
-    Raises InputError where there is no table, or no unit row, or a unit is not known."""
+def _page(text: str, needed: Sequence[str] = ()) -> tuple[list[str], list[str], list[list[str]]]:
+    """The header of a raw page in CSV, its row of units, and the others. Lines that the profiler prints before the
+    table are skipped. Raises InputError where there is no table, no column that is needed, or no row of units."""
     lines = text.splitlines(keepends=True)
-    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    start = next((i for i, line in enumerate(lines) if line.startswith(('"ID"', "ID,"))), None)
     if start is None:
         raise InputError("the profiler's output holds no raw page in CSV; make it with --csv --page raw")
     try:
-        rows = list(csv.reader(io.StringIO("".join(lines[start:]))))
+        names, *rows = [row for row in csv.reader(io.StringIO("".join(lines[start:]))) if row]
     except csv.Error as error:
         raise InputError(f"the profiler's table is no CSV: {error}; make it with --csv --page raw") from None
-    names = rows[0]
-    for needed in ("Kernel Name", "Grid Size", "Block Size"):
-        if needed not in names:
-            raise InputError(f"the profiler's table has no column '{needed}'; it breaks off or is not a raw page")
-    if len(rows) < 2 or len(rows[1]) != len(names) or rows[1][names.index("Kernel Name")]:
+    for name in needed:
+        if name not in names:
+            raise InputError(f"the profiler's table has no column '{name}'; it breaks off or is not a raw page")
+    if not rows or len(rows[0]) != len(names) or rows[0][0].strip():
         raise InputError("the profiler's table has no row of units; it breaks off or is no raw page (--csv --page raw)")
-    wanted = _KNOWN & set(names)
-    scales = {name: unit_scale(rows[1][names.index(name)]) for name in wanted}
+    return names, rows[0], rows[1:]
+
+
+def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
+    """Launches of a raw page in CSV (`ncu --import FILE --csv --page raw`), and notes on what was left out: a last row
+    that breaks off. Raises InputError where there is no table, or no unit row, or a unit is not known."""
+    names, units, rows = _page(text, ("Kernel Name", "Grid Size", "Block Size"))
+    scales = {name: unit_scale(unit) for name, unit in zip(names, units, strict=True) if name in _KNOWN}
     launches: list[Profiled] = []
     notes: list[str] = []
-    for number, row in enumerate(rows[2:], start=1):
+    for number, row in enumerate(rows, start=1):
         if len(row) != len(names):
             notes.append(f"row {number} has {len(row)} of {len(names)} columns and is left out")
             continue
-        if number == len(rows) - 2 and not lines[-1].rstrip().endswith('"'):
+        if number == len(rows) and not text.rstrip().endswith('"'):
             notes.append(f"row {number} breaks off in its last column and is left out")
             continue
         cells = dict(zip(names, row, strict=True))
-        metrics = {}
-        for name in wanted:
-            if cells[name] and cells[name].lower() != "n/a":
-                metrics[name] = _value(name, cells[name]) * scales[name]
+        metrics = {
+            name: _value(name, cells[name]) * scale
+            for name, scale in scales.items()
+            if cells[name] and cells[name].lower() != "n/a"
+        }
         grid, block = _triple(cells["Grid Size"]), _triple(cells["Block Size"])
         ranges = tuple(cells[name] for name in names if _RANGE_COLUMN.search(name) and cells[name])
         launches.append(Profiled(cells["Kernel Name"], grid, block, metrics, ranges))
@@ -156,40 +160,30 @@ def parse_range(text: str, wanted: tuple[str, ...]) -> dict[str, float]:
     A range is no kernel: its row has no grid, and its name is what the profiler calls it. So only the counters are
     looked at; what else a row holds does not matter. Raises InputError where there is no table, not one range, or a
     counter is not there or no number (the message quotes the report)."""
-    names, units, rows = range_table(text)
-    lacking = [name for name in wanted if METRICS[name][0] not in names]
-    if lacking:
-        raise _complaint(f"it lacks {', '.join(METRICS[name][0] for name in lacking)}; it has {', '.join(names)}", "")
+
+    def refused(what: str) -> InputError:
+        shown = f"; it begins: {' '.join(text.split())[:SHOWN]}" if text else ""
+        return InputError(f"the profiler's report of the range is not understood: {what}{shown}")
+
+    try:
+        names, units, rows = _page(text)
+    except InputError as error:
+        raise refused(str(error)) from None
+    if lacking := [METRICS[name][0] for name in wanted if METRICS[name][0] not in names]:
+        raise refused(f"it lacks {', '.join(lacking)}; it has {', '.join(names)}")
     first = names.index(METRICS[wanted[0]][0])
     ranges = [row for row in rows if len(row) == len(names) and _count(row[first]) is not None]
     if len(ranges) != 1:
-        raise _complaint(f"it has {len(ranges)} rows with {METRICS[wanted[0]][0]}, not the one of a range", text)
+        raise refused(f"it has {len(ranges)} rows with {METRICS[wanted[0]][0]}, not the one of a range")
     values = {}
     for name in wanted:
         metric, factor = METRICS[name]
         at = names.index(metric)
         value = _count(ranges[0][at])
         if value is None:
-            raise _complaint(f"{metric} is '{ranges[0][at][:40]}', no number", text)
+            raise refused(f"{metric} is '{ranges[0][at][:40]}', no number")
         values[name] = value * unit_scale(units[at]) * factor
     return values
-
-
-def range_table(text: str) -> tuple[list[str], list[str], list[list[str]]]:
-    """The header, the row of units and the others."""
-    lines = text.splitlines(keepends=True)
-    start = next((n for n, line in enumerate(lines) if line.startswith(('"ID"', "ID,"))), None)
-    if start is None:
-        raise _complaint('it holds no table that begins with "ID"', text)
-    rows = [row for row in csv.reader(io.StringIO("".join(lines[start:]))) if row]
-    if len(rows) < 2 or len(rows[1]) != len(rows[0]) or rows[1][0].strip():
-        raise _complaint("its table has no row of units", text)
-    return rows[0], rows[1], rows[2:]
-
-
-def _complaint(what: str, text: str) -> InputError:
-    shown = f"; it begins: {' '.join(text.split())[:SHOWN]}" if text else ""
-    return InputError(f"the profiler's report of the range is not understood: {what}{shown}")
 
 
 def profiled_of(facts: Mapping[str, Any]) -> Profiled:

@@ -152,12 +152,8 @@ class Sm90Order(Sections):
 
 def table_of(schedule: Schedule, query_blocks: int, all_heads: int, batch: int = 1) -> npt.NDArray[np.int32]:
     """The remap table of any order: tile numbers, query blocks fastest, in the order in which to take them.
-
-    Args:
-        schedule: without a cluster of its own: those of a kernel in clusters are numbered cluster by cluster.
-        query_blocks: of a head, of a whole cluster's rows each.
-        all_heads: batch x query heads.
-    """
+    `schedule`: without a cluster of its own: those of a kernel in clusters are numbered cluster by cluster.
+    `query_blocks`: of a head, of a whole cluster's rows each. `all_heads`: batch x query heads."""
     number = np.arange(query_blocks * all_heads)
     one = replace(schedule, cluster=1)
     head, block = place(one, number, blocks=query_blocks, heads=all_heads, batch=batch)
@@ -278,15 +274,10 @@ class Sm90Forward(Hopper[Sm90Spec]):
         ragged: Ragged | None = None, remap: int | None = None,
     ) -> Sm90Launch:  # fmt: skip
         """The launch of one call. Raises InputError where the shape or scale is not one that this instantiation
-        computes.
-
-        Args:
-            shape: with `ragged`, batch is the number of sequences, and seq_q and seq_k are the longest.
-            addresses: of `q k v o`, and of `lse` (fp32) where it is wanted: [batch, heads, seq_q], or with `ragged`
-                [heads, all rows].
-            remap: device address of an int32 table of all tiles' numbers in the order wanted (`table_of` makes it of
-                any schedule), instead of `order`'s.
-        """
+        computes. `shape`: with `ragged`, batch is the number of sequences, and seq_q and seq_k are the longest.
+        `addresses`: of `q k v o`, and of `lse` (fp32) where it is wanted: [batch, heads, seq_q], or with `ragged`
+        [heads, all rows]. `remap`: device address of an int32 table of all tiles' numbers in the order wanted
+        (`table_of` makes it of any schedule), instead of `order`'s."""
         spec, order, d = self.spec, order or Sm90Order(), shape.head_dim
         scale = self.scale_of(shape, scale)
         if spec.pack > 1 and (spec.pack != shape.heads // shape.kv_heads or ragged is not None):

@@ -126,15 +126,11 @@ class Sm90Backward(Hopper[Sm90BwdSpec]):
         self, shape: Shape, addresses: dict[str, int], order: Sm90Order | None = None, scale: float | None = None,
         ragged: Ragged | None = None,
     ) -> list[Launch]:  # fmt: skip
-        """Row sums, then dK, dV and the shares of dQ, then dQ. Raises InputError where the shape, scale or order is not
-        one that this instantiation computes.
-
-        Args:
-            shape: with `ragged`, batch is the number of sequences, and seq_q and seq_k are the longest.
-            addresses: of `q k v o d_o lse dq dk dv`, of `rows` and `dq_sum`, and where ordered of `turns`, all as large
-                as `workspace` says. `lse` is fp32 [batch, heads, seq_q], or with `ragged` [heads, all rows].
-            order: of the key blocks, whose heads are key/value heads; the heaviest is the first.
-        """
+        """Row sums, then dK, dV and the shares of dQ, then dQ. Raises InputError where the shape, scale or order is
+        not one that this instantiation computes. `shape`: with `ragged`, batch is the number of sequences, and seq_q
+        and seq_k are the longest. `addresses`: of `q k v o d_o lse dq dk dv`, of `rows` and `dq_sum`, and where
+        ordered of `turns`, all as large as `workspace` says. `lse` is fp32 [batch, heads, seq_q], or with `ragged`
+        [heads, all rows]. `order`: of the key blocks, whose heads are key/value heads; the heaviest is the first."""
         spec, d, order = self.spec, shape.head_dim, order or Sm90Order("query")
         scale = self.scale_of(shape, scale)
         if spec.sums == "ordered" and order.blocks != "heavy_first":

@@ -56,11 +56,8 @@ def check_schema(raw: Mapping[str, Any], origin: str) -> None:
 
 
 def sound(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
-    """What of a raw file can be used: numbers above 0, points of curves, rows of counters.
-
-    Args:
-        left_out: takes a line for each that cannot, with its reason.
-    """
+    """What of a raw file can be used: numbers above 0, points of curves, rows of counters. `left_out`: takes a line
+    for each that cannot, with its reason."""
     kept = {name: raw[name] for name in raw if name not in (*TEXTS, *TABLES)}
     for name, usual in TEXTS.items():
         value = raw.get(name, usual)
@@ -136,13 +133,8 @@ def derive(
     raw: Mapping[str, Any], tried: Callable[[], None] = lambda: None, left_out: list[str] | None = None
 ) -> dict[str, Entry]:
     """What was measured, as entries of a profile; tables by dtype as `table.dtype`. Raises InputError where it has
-    another schema.
-
-    Args:
-        raw: a run of the microbenchmarks, schema 2; `counters` is absent or None where no profiler was at hand.
-        tried: as `fit` calls it.
-        left_out: takes a line for each number that is not used, with its reason.
-    """
+    another schema. `raw`: a run of the microbenchmarks, schema 2; `counters` is absent or None where no profiler was
+    at hand. `tried`: as `fit` calls it. `left_out`: takes a line for each number that is not used, with its reason."""
     check_schema(raw, "the raw file")
     told: list[str] = [] if left_out is None else left_out
     kept = sound(raw, told)
@@ -167,7 +159,6 @@ def _said(raw: Mapping[str, Any], what: str) -> str:
 
 
 def digits(value: float, count: int = 4) -> float:
-    """Rounded to so many significant digits."""
     return float(f"{value:.{count}g}")
 
 
@@ -244,13 +235,9 @@ def _from_counters(raw: Mapping[str, Any], tried: Callable[[], None], left_out: 
 
 
 def _fill(raw: Mapping[str, Any], fill: Mapping[str, Any], once: Mapping[str, Any], filled: float) -> dict[str, Entry]:
-    """What a long fill, which reads nothing, reads, and what it leaves dirty in the L2.
-
-    Args:
-        once: a sum, which stores nothing, over as much: what it writes are dirty lines of other programs, which lay in
-            the L2 at its start, as at that of the fill.
-        filled: what a long fill leaves dirty, over what the sets may hold.
-    """
+    """What a long fill, which reads nothing, reads, and what it leaves dirty in the L2. `once`: a sum, which stores
+    nothing, over as much: what it writes are dirty lines of other programs, which lay in the L2 at its start, as at
+    that of the fill. `filled`: what a long fill leaves dirty, over what the sets may hold."""
     size, entries = f"{fill['footprint_bytes'] >> 20} MiB", {}
     if fill.get("hbm_read") is not None:
         fetched = int(digits(fill["hbm_read"], 2))
@@ -289,5 +276,4 @@ def _enough(raw: Mapping[str, Any]) -> HardwareProfile:
 
 
 def plain(entry: Entry) -> dict[str, Any]:
-    """An entry as a profile file has it."""
     return {"value": entry.value, "kind": entry.kind, "source": entry.source}

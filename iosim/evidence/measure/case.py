@@ -8,6 +8,7 @@ from typing import Any
 
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
+from iosim.problem.attention import AttentionProblem
 
 DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 TOLERANCE = {"fp16": 2e-3, "bf16": 1e-2, "fp32": 1e-5}
@@ -52,7 +53,6 @@ class Case:
         return 1 if isinstance(self.spec, MinimalSpec) else 3
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types, for JSON; `from_dict` takes them back."""
         return {"implementation": self.implementation, **asdict(self)}
 
     @classmethod
@@ -61,7 +61,6 @@ class Case:
         return cls(spec, Shape(**data["shape"]), Order(**data["order"]), data["causal"], data["note"])
 
     def columns(self) -> dict[str, str]:
-        """The columns of a row that the call decides: PROBLEM, TILE and KNOBS."""
         spec, o = self.spec, self.order
         words = [*(note for name, note in BUILDS.items() if getattr(spec, name, False)), self.note]
         row: dict[str, object] = dict.fromkeys((*PROBLEM, *TILE, *KNOBS), "")
@@ -77,10 +76,6 @@ class Case:
 
 def flops(case: Case) -> float:
     """Multiply-adds counted twice, over the kept pairs; the backward counts five products for the forward's two."""
-    s = case.shape
-    reach = s.seq_k if s.window is None else s.window + 1
-    pairs = float(s.seq_q * s.seq_k)
-    if case.causal or s.window is not None:
-        ends = (i + s.seq_k - s.seq_q + 1 for i in range(s.seq_q))
-        pairs = float(sum(max(0, min(s.seq_k, end) - max(0, end - reach)) for end in ends))
-    return 4.0 * s.all_heads * pairs * s.head_dim * (2.5 if isinstance(case.spec, BwdSpec) else 1.0)
+    mask = "window" if case.shape.window is not None else "causal" if case.causal else "none"
+    passes = "bwd" if isinstance(case.spec, BwdSpec) else "fwd"
+    return float(AttentionProblem(**asdict(case.shape), dtype=case.dtype, mask=mask, passes=passes).matmul_flops())

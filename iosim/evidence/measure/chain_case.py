@@ -61,11 +61,9 @@ class ChainCase:
         return Case(NaiveSpec(self.head_dim, self.dtype), shape)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types, for JSON; ChainCase(**d) takes them back."""
         return asdict(self)
 
     def columns(self) -> dict[str, str]:
-        """The columns of a chain's row that the call decides: PROBLEM."""
         row = {**asdict(self), "implementation": self.chain + PASSES[self.passes], "dtype": DTYPE_NAMES[self.dtype]}
         return {name: str(row[name]) for name in PROBLEM}
 
@@ -104,6 +102,5 @@ def unlisted(cases: Iterable[ChainCase], rows: Iterable[Mapping[str, str]]) -> l
     """The chains whose launches a table of launches lacks."""
     held = list(rows)
     return [
-        case for case in dict.fromkeys(cases)
-        if not any(describe_launches(case).items() <= row.items() for row in held)
-    ]  # fmt: skip
+        case for case in dict.fromkeys(cases) if not any(describe_launches(case).items() <= row.items() for row in held)
+    ]

@@ -162,7 +162,6 @@ def profiler_options(warm: bool, columns: Iterable[str] = tuple(METRICS)) -> lis
 
 
 def provenance(command: str, options: Sequence[str], **more: object) -> Mapping[str, object]:
-    """What a table says of the profiler that counted it."""
     profiler_command = " ".join(["ncu", *options, "-f", "-o", "REPORT", "COMMAND"])
     return {"profiler": profiler_version(), "command": command, "profiler_command": profiler_command, **more}
 
@@ -195,14 +194,9 @@ def collect(
     out: Path, cases: Sequence[Case], cc: str, *, warm: bool = False, command: str = "", progress: Progress = silent
 ) -> Table:
     """Profiles the calls that `out` lacks and adds them to it, a portion at a time. Raises InputError where the
-    profiler refuses, or its report does not hold the launches that were made.
-
-    Args:
-        cases: the plan; calls that the table holds already are not run again.
-        cc: compute capability of the GPU.
-        warm: leave the L2 as a launch of the same kernel just before left it, instead of flushing it.
-        command: what to write into the provenance.
-    """
+    profiler refuses, or its report does not hold the launches that were made. `cases`: the plan; calls that the
+    table holds already are not run again. `warm`: leave the L2 as a launch of the same kernel just before left it,
+    instead of flushing it."""
     if warm:
         cases = [replace(case, note=", ".join([case.note, WARM_NOTE] if case.note else [WARM_NOTE])) for case in cases]
     options = profiler_options(warm)
@@ -321,15 +315,8 @@ def collect_chains(
     progress: Progress = silent,
 ) -> Table:  # fmt: skip
     """Checks and measures the chains that `out` lacks, and lists the launches of those that `launches_out` lacks.
-    Raises InputError where the profiler refuses, or the first range's report is not understood; tables keep what they
-    had.
-
-    Args:
-        cases: the plan.
-        cc: compute capability of the GPU.
-        launches_out: where a row for each launch of the chains goes, or None.
-        command: what to write into the provenance.
-    """
+    Raises InputError where the profiler refuses, or the first range's report is not understood; tables keep what
+    they had. `launches_out`: where a row for each launch of the chains goes, or None."""
 
     def told(options: Sequence[str], before: str) -> Mapping[str, object]:
         return provenance(

@@ -22,7 +22,6 @@ COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_fabric", "seconds")
 
 
 def scan_plan(l2_bytes: int) -> list[dict[str, Any]]:
-    """The launches, in order."""
     sizes = sorted({size for part in PARTS if (size := int(l2_bytes * part / 32) // MIB * MIB)})
     plan = [
         {"pattern": f"{name}_scan", "kernel": "micro_scan", "bytes": size, "passes": PASSES, "shared": name == "shared"}

@@ -67,7 +67,6 @@ class L2Fit:
 
 
 def points_of(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
-    """The scans of a run's counters."""
     return [
         Point(r["pattern"], int(r["footprint_bytes"]), int(r["passes"]), int(r["ctas"]), int(r["hbm_read"]))
         for r in rows
@@ -76,15 +75,12 @@ def points_of(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
 
 
 def misses_by_time(raw: Mapping[str, Any]) -> list[tuple[int, float]]:
-    """(footprint in bytes, share of re-reads that miss) of private scans, from their times alone.
-
-    Args:
-        raw: the sound numbers of a raw file.
+    """(footprint in bytes, share of re-reads that miss) of private scans, from their times alone. `raw`: the sound
+    numbers of a raw file.
 
     A scan's time is that of the L2, the best of the curve, where it hits, and that of memory where it misses. NB: on an
     H200 half of the re-reads miss at 0.97 of the L2 by time and at 0.77 by counters (test_bundle.py): misses hide
-    behind hits as long as memory keeps up. So no constant of the L2's model is taken from times.
-    """
+    behind hits as long as memory keeps up. So no constant of the L2's model is taken from times."""
     curve = raw["private"]
     if not curve or not raw.get("hbm_read_bandwidth_bytes_per_s"):
         return []
@@ -128,12 +124,8 @@ def cliff(points: Sequence[Point]) -> list[Point]:
 
 
 def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], None] = lambda: None) -> L2Fit | None:
-    """The constants for the GPU of `profile`; None where the curves show no cliff. Raises InputError where the profile
-    lacks its L2's size or its memory bandwidth.
-
-    Args:
-        tried: called after each of TRIALS sets of constants.
-    """
+    """The constants for the GPU of `profile`; None where the curves show no cliff. Raises InputError where the
+    profile lacks its L2's size or its memory bandwidth. `tried`: called after each of TRIALS sets of constants."""
     size = profile.need_int("l2_bytes")
     partitions, picked = partitions_of(points, size), cliff(points)
     if partitions is None or not picked:

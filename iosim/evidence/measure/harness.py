@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from iosim.base.errors import InputError
-from iosim.evidence.cuda.launch import Backward, Forward, Launch, Minimal, Naive, Order, Shape
+from iosim.evidence.cuda.launch import Backward, Forward, Launch, Minimal, Naive
 from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
 from iosim.evidence.measure.case import LSE_TOLERANCE, TOLERANCE, Case
 
@@ -201,24 +200,3 @@ def refuse_wrong(case: Case) -> None:
 def fresh_seed() -> int:
     """A seed that was not asked for."""
     return int.from_bytes(os.urandom(3), "little")
-
-
-def small(spec: object) -> Iterator[tuple[Case, dict[str, float]]]:
-    """Small problems that reach the edges of an instantiation: ragged, grouped, empty rows, large scores."""
-    d, mask = spec.head_dim, getattr(spec, "mask", "none")  # type: ignore[attr-defined]
-    causal, window = mask == "causal", 37 if mask == "window" else None
-    if not isinstance(spec, FwdSpec | BwdSpec):
-        yield Case(spec, Shape(2, 4, 4, 256, 256, d)), {}  # type: ignore[arg-type]
-        return
-    order = Order(splits=3 if getattr(spec, "split", False) else 1)
-    yield Case(spec, Shape(2, 4, 2, 333, 410, d, window), order, causal), {}
-    yield Case(spec, Shape(1, 2, 1, 500, 200, d, window), order, causal), {}
-    yield Case(spec, Shape(3, 2, 2, 1, 777, d, window), order, causal), {}
-    if isinstance(spec, FwdSpec):
-        yield Case(spec, Shape(1, 2, 1, 300, 400, d, window), order, causal), {"magnitude": 30.0}
-        for other in (
-            Order("head", heavy_first=True),
-            Order("head", True, 3, "descending"),
-            Order("query", True, 0, "alternating"),
-        ):
-            yield Case(spec, Shape(2, 4, 2, 333, 410, d, window), replace(other, splits=order.splits), causal), {}

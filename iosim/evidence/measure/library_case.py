@@ -68,7 +68,6 @@ class LibraryCase:
         return cls(**{**data, "seq_lens": tuple(data["seq_lens"])})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types, for JSON."""
         return asdict(self)
 
     @property
@@ -77,7 +76,6 @@ class LibraryCase:
 
     @property
     def problem(self) -> AttentionProblem:
-        """The same call for a prediction."""
         lengths: dict[str, Any] = {"seq_lens": self.seq_lens}
         if not self.seq_lens:
             lengths = {"seq_q": self.seq_q, "seq_k": self.seq_k}
@@ -94,7 +92,6 @@ class LibraryCase:
         return self.batch * tokens * self.head_dim * size * (3 if self.passes == "bwd" else 1)
 
     def columns(self) -> dict[str, str]:
-        """The columns of a row that the call decides: PROBLEM."""
         row = asdict(self) | {"implementation": self.implementation, "causal": int(self.mask == "causal")}
         row |= {"dtype": DTYPE_NAMES[self.dtype], "seq_lens": " ".join(map(str, self.seq_lens))}
         return {name: "" if row[name] is None else str(row[name]) for name in PROBLEM}

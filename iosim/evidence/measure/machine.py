@@ -32,19 +32,13 @@ def require(*, profiler: bool, torch: bool = True) -> str:
     if profiler:
         find_ncu()
     if torch:
-        require_torch()
+        if find_spec("torch") is None:
+            raise InputError("no PyTorch: inputs and the float64 reference are made with it; accepted: torch with CUDA")
+        from torch import __version__, cuda
+
+        if not cuda.is_available():
+            raise InputError(f"PyTorch {__version__} here finds no GPU; accepted: torch built for CUDA")
     return driver.compute_capability()
-
-
-def require_torch() -> None:
-    """PyTorch makes the inputs and the float64 reference. Raises InputError where there is none, or one without
-    CUDA."""
-    if find_spec("torch") is None:
-        raise InputError("no PyTorch: inputs and the float64 reference are made with it; accepted: torch with CUDA")
-    import torch
-
-    if not torch.cuda.is_available():
-        raise InputError(f"PyTorch {torch.__version__} here finds no GPU; accepted: torch built for CUDA")
 
 
 def prebuild(specs: Iterable[Spec], cc: str) -> None:

@@ -31,21 +31,9 @@ def base_profile(gpu: str) -> HardwareProfile | None:
         return None
 
 
-def relative_profile(compute_capability: str) -> HardwareProfile | None:
-    """A shipped profile of the same compute capability, the first by name."""
-    for name in list_profiles():
-        profile = load_profile(name)
-        if ".".join(map(str, profile.compute_capability)) == compute_capability:
-            return profile
-    return None
-
-
 def specified(raw: Mapping[str, Any]) -> dict[str, Entry]:
     """For a GPU without a shipped profile: what the driver says of its memory, and rates scaled from a relative's.
-
-    Args:
-        raw: the sound numbers of a raw file.
-    """
+    `raw`: the sound numbers of a raw file."""
     told = f"the driver, asked by iosim calibrate on {raw['gpu']}, {raw['date']}"
     entries = {"memory_bytes": Entry(int(raw["memory_bytes"]), told)} if raw.get("memory_bytes") else {}
     if raw.get("memory_clock_hz") and raw.get("memory_bus_bits"):
@@ -53,25 +41,21 @@ def specified(raw: Mapping[str, Any]) -> dict[str, Entry]:
         least = raw.get("hbm_read_bandwidth_bytes_per_s") or 0
         source = f"{told}: memory clock x {BURST} x bus width"
         entries["dram_bandwidth_bytes_per_s"] = Entry(max(rate, digits(least)), source, "inferred")
-    relative = relative_profile(str(raw["compute_capability"]))
-    if relative is None or relative.boost_clock_hz is None or not raw.get("sms") or not raw.get("clock_hz"):
-        return entries | _mma_as_specified(raw)
-    share = raw["sms"] * raw["clock_hz"] / (relative.sm_count * relative.boost_clock_hz)
-    source = f"{relative.name}'s, by SMs and clock"
-    if relative.fp32_flops_per_s:
-        entries["fp32_flops_per_s"] = Entry(digits(relative.fp32_flops_per_s * share), source, "inferred")
-    for dtype, rate in relative.tensor_flops_per_s.items():
-        entries[f"tensor_flops_per_s.{dtype}"] = Entry(digits(rate * share), source, "inferred")
-    return entries | _mma_as_specified(raw)
-
-
-def _mma_as_specified(raw: Mapping[str, Any]) -> dict[str, Entry]:
-    """Boards of one capability differ in their products' rate: below wgmma's the measured one is the better guess."""
-    entries = {}
+    profiles = (load_profile(name) for name in list_profiles())
+    capability = str(raw["compute_capability"])
+    relative = next((p for p in profiles if ".".join(map(str, p.compute_capability)) == capability), None)
+    if relative is not None and relative.boost_clock_hz is not None and raw.get("sms") and raw.get("clock_hz"):
+        share = raw["sms"] * raw["clock_hz"] / (relative.sm_count * relative.boost_clock_hz)
+        rates = {"fp32_flops_per_s": relative.fp32_flops_per_s}
+        rates |= {f"tensor_flops_per_s.{dtype}": rate for dtype, rate in relative.tensor_flops_per_s.items()}
+        source = f"{relative.name}'s, by SMs and clock"
+        entries |= {name: Entry(digits(rate * share), source, "inferred") for name, rate in rates.items() if rate}
     for name, entry in tensor(raw).items():
-        if name.startswith("tensor_flops_achieved_per_s."):
-            dtype = name.partition(".")[2]
-            entries[f"tensor_flops_per_s.{dtype}"] = Entry(entry.value, f"taken as reached: {entry.source}", "inferred")
+        table, _, dtype = name.partition(".")
+        if table == "tensor_flops_achieved_per_s":
+            # boards of one capability differ in it: below wgmma's rate the measured one is the better guess
+            source = f"taken as reached: {entry.source}"
+            entries[f"tensor_flops_per_s.{dtype}"] = Entry(entry.value, source, "inferred")
     return entries
 
 
@@ -80,12 +64,8 @@ def combined(
 ) -> dict[str, Any]:
     """The whole profile as the structure of a profile file: what was measured over what was known. Raises InputError
     where no valid profile comes of it: no shipped one describes the GPU, and the number of its SMs or its compute
-    capability is not known.
-
-    Args:
-        measured: what `derive` made of `raw`.
-        left_out: takes a line for each number that contradicts what is known of the GPU, and so is not used.
-    """
+    capability is not known. `measured`: what `derive` made of `raw`. `left_out`: takes a line for each number that
+    contradicts what is known of the GPU, and so is not used."""
     told: list[str] = [] if left_out is None else left_out
     kept = sound(raw, [])
     base = base_profile(str(kept["gpu"]))
@@ -124,7 +104,6 @@ def _guilty(
 def _values(
     raw: Mapping[str, Any], base: HardwareProfile | None, entries: Mapping[str, Entry], name: str
 ) -> dict[str, Any]:
-    """Entries over what the shipped profile has, if there is one."""
     capability = str(raw["compute_capability"])
     if base is not None:
         capability = ".".join(map(str, base.compute_capability))
@@ -139,30 +118,20 @@ def _values(
             values[table] = {**values.get(table, {}), dtype: plain(entry)}
         else:
             values[table] = plain(entry)
-    _drop_contradictions(values)
+    near, far = (values.get(f"l2_latency_{side}_cycles") for side in ("near", "far"))
+    if near and far and {"value"} <= near.keys() & far.keys() and far["value"] < near["value"]:
+        del values["l2_latency_far_cycles"]  # known before, and overtaken by the measured one
     if "sources" in values:
         used = source_heads(values)
         values["sources"] = {name: text for name, text in values["sources"].items() if name in used}
     return values
 
 
-def _drop_contradictions(known: dict[str, Any]) -> None:
-    """Latencies known before that a measured one overtakes are left out."""
-    order = ("l2_latency_near_cycles", "l2_latency_far_cycles", "dram_latency_cycles")
-    near, far = known.get(order[0]), known.get(order[1])
-    if near and far and {"value"} <= near.keys() & far.keys() and far["value"] < near["value"]:
-        del known[order[1]]
-
-
 def profile_text(
     raw: Mapping[str, Any], name: str, measured: Mapping[str, Entry] | None = None, left_out: list[str] | None = None
 ) -> str:
-    """The profile as a TOML file, with what no key holds as comments. Raises InputError where no valid profile comes of
-    it.
-
-    Args:
-        left_out: what `derive` left out; takes a line for each further number that is not used.
-    """
+    """The profile as a TOML file, with what no key holds as comments. Raises InputError where no valid profile comes
+    of it. `left_out`: what `derive` left out; takes a line for each further number that is not used."""
     told: list[str] = [] if left_out is None else left_out
     values = combined(raw, derive(raw, left_out=told) if measured is None else measured, name, told)
     kept = sound(raw, [])

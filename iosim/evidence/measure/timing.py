@@ -66,11 +66,8 @@ def time_plan(
     out: Path, cases: Sequence[Case], cc: str, l2_start: str, command: str = "",
     progress: Progress = silent,
 ) -> Table:  # fmt: skip
-    """Times the calls that `out` lacks, each checked against float64 first, and adds them to it.
-
-    Args:
-        l2_start: warm (the call before was the same) or cold (256 MiB overwritten before each call).
-    """
+    """Times the calls that `out` lacks, each checked against float64 first, and adds them to it. `l2_start`: warm
+    (the call before was the same) or cold (256 MiB overwritten before each call)."""
     table = Table(out, TIME_COLUMNS, {
         "command": command,
         "timing": f"device events around each call, median of {REPEATS} after {WARM_UPS}; the GPU idles before each",

@@ -153,7 +153,6 @@ def checked(case: ChainCase) -> None:
 
 
 def _once(case: ChainCase, call: int) -> None:
-    """One call with the profiler on, after WARM_UPS without."""
     _, run = prepared_chain(case, SEED)
     for _ in range(WARM_UPS):
         run()
@@ -173,7 +172,6 @@ def _chain(planned: Call, call: int, *, profile: list[int]) -> Answer:
 
 
 def _range(planned: Call, call: int) -> Answer:
-    """The one call of a range."""
     _once(ChainCase(**planned), call)
     return {}
 

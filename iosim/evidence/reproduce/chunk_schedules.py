@@ -167,7 +167,6 @@ def iterated(
 
 @arithmetic
 def iteration(of: Side, scheme: str, model: str, gpus: int, tokens: int, shared: bool) -> dict[str, Any]:
-    """Seconds of a training iteration, and its parts."""
     found = iterated(scheme, model, gpus, tokens * K, of.gpu.name, shared)
     talks = f", collectives {found.communication_s:.2f} s" if found.communication_s else ""
     parts = f"attention {found.attention_s:.2f} s, weights {found.linear_s:.2f} s{talks}"

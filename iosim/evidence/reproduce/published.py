@@ -72,7 +72,6 @@ class Point:
 
     @property
     def clocks(self) -> str | float:
-        """The clocks at which it was measured."""
         return CLOCKS.get(self.gpu, "boost")
 
     def predicted(self) -> Prediction:
@@ -83,7 +82,6 @@ class Point:
         return predict(self.problem, kernel, gpu, method=method, clocks=self.clocks)
 
     def speed(self, prediction: Prediction) -> float:
-        """TFLOP/s of a prediction, operations counted as the papers do."""
         return self.counted_flops / prediction.time.total_s / TERA
 
 
@@ -106,7 +104,6 @@ def points() -> list[Point]:
 
 @each_of
 def published_points() -> Iterator[Mapping[str, Any]]:
-    """Each point, and its published TFLOP/s."""
     return ({"point": point, "published": point.tflops} for point in points())
 
 

@@ -24,8 +24,7 @@ STANDARD = "standard"
 """A kernel of papers and of no library: attention through N x N tensors, each product reading its operands once."""
 WHOLE_TENSOR = 1 << 31
 """A product's tile as large as any tensor."""
-DIVIDED = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9, "GFLOP": 10**9,
-           "TFLOP/s": 1e12}  # fmt: skip
+DIVIDED = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9, "GFLOP": 10**9, "TFLOP/s": 1e12}
 TIMES = {"ms": 1e3, "us": 1e6, "percent": 100, "%": 100}
 PROBLEM = tuple(field.name for field in fields(AttentionProblem))
 """Keys of a row that are the problem's; those of `Overrides` are the kernel's."""

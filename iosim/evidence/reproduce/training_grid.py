@@ -59,26 +59,16 @@ READINGS = tuple(
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration under one reading: bytes and seconds of both sides."""
+    """One configuration under one reading: bytes of both sides, and the shares of time and of memory that are saved."""
 
     tokens: int
     width: int
-    layers: int
     bytes: dict[str, int]
-    seconds: dict[str, float]
-
-    @property
-    def time_saved(self) -> float:
-        return 1 - self.seconds["flash"] / self.seconds["base"]
-
-    @property
-    def memory_saved(self) -> float:
-        return 1 - self.bytes["flash"] / self.bytes["base"]
+    saved: dict[str, float]
 
 
 @lru_cache(maxsize=32)
 def grid(reading: Reading) -> tuple[Cell, ...]:
-    """All configurations of the study's grid under one reading."""
     gpu, cells = load_profile(GPU), []
     for tokens, width in product(SEQ_LENS, WIDTHS):
         setups = {side: replace(getattr(reading, side), seq_len=tokens) for side in ("base", "flash")}
@@ -88,7 +78,9 @@ def grid(reading: Reading) -> tuple[Cell, ...]:
             deep = replace(model, layers=layers)
             peaks = {side: line.peak_bytes(layers) for side, line in lines.items()}
             seconds = {side: sum(step_seconds(deep, setup, gpu).values()) for side, setup in setups.items()}
-            cells.append(Cell(tokens, width, layers, peaks, seconds))
+            both: dict[str, Mapping[str, float]] = {"time": seconds, "memory": peaks}
+            saved = {what: 1 - sides["flash"] / sides["base"] for what, sides in both.items()}
+            cells.append(Cell(tokens, width, peaks, saved))
     return tuple(cells)
 
 
@@ -97,7 +89,7 @@ def closest() -> Reading:
     numbers over all configurations: the smallest of the largest relative differences."""
 
     def distance(reading: Reading) -> float:
-        times, memory = ([getattr(cell, f"{what}_saved") for cell in grid(reading)] for what in ("time", "memory"))
+        times, memory = ([cell.saved[what] for cell in grid(reading)] for what in ("time", "memory"))
         pairs = ((fmean(times), TIME_SAVED), (min(times), TIME_SAVED_LEAST), (min(memory), MEMORY_SAVED),
                  (max(memory), MEMORY_SAVED))  # fmt: skip
         return float(max(abs(100 * computed / published - 1) for computed, published in pairs))
@@ -115,9 +107,9 @@ def training_saved(reading: Reading, what: str, notes: Mapping[str, str] = Mappi
     """Percent of `what`, time or memory, that a reading saves: the mean over the configurations that fit in the GPU's
     memory, `least` and `most` of all, the `trend` with width in points; and the note for a reading of its kind."""
     capacity, cells = load_profile(GPU).need_int("memory_bytes"), grid(reading)
-    every = [100 * getattr(cell, f"{what}_saved") for cell in cells]
-    fitting = [getattr(c, f"{what}_saved") for c in cells if max(c.bytes.values()) <= capacity]
-    widths = {w: fmean(c.time_saved for c in cells if c.width == w) for w in WIDTHS}
+    every = [100 * cell.saved[what] for cell in cells]
+    fitting = [c.saved[what] for c in cells if max(c.bytes.values()) <= capacity]
+    widths = {w: fmean(c.saved["time"] for c in cells if c.width == w) for w in WIDTHS}
     trend = 100 * (widths[WIDTHS[-1]] - widths[WIDTHS[0]])
     kind = "closest" if reading == closest() else "near" if reading.base.attention == "flash" else "far"
     return {

@@ -32,7 +32,6 @@ class Mechanism:
     constants: tuple[tuple[Any, str, Any], ...] = ()
 
     def without(self, call: Call) -> Call:
-        """The call with the mechanism's values replaced."""
         launches = tuple(replace(one, **self.launch(one)) for one in call.chain.launches)
         return replace(call, profile=replace(call.profile, **self.profile(call.profile)),
                        chain=replace(call.chain, launches=launches))  # fmt: skip

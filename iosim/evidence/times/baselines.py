@@ -35,7 +35,6 @@ class Compared:
 
     @property
     def best(self) -> str:
-        """Who is nearest."""
         errors = {"ours": self.ours, "roofline": self.roofline, "calibrated": self.calibrated,
                   "regression": self.regression}  # fmt: skip
         return min((error, name) for name, error in errors.items() if error is not None)[1]
@@ -74,7 +73,6 @@ def _point(row: Row) -> _Point:
 
 
 def compared(rows: Sequence[Row]) -> list[Compared]:
-    """Ours and the baselines by group."""
     points: dict[str, list[_Point]] = {}
     for row in rows:
         points.setdefault(row.group.key, []).append(_point(row))

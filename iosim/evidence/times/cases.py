@@ -73,11 +73,8 @@ class Case:
 
 
 def moved(call: Call, flushed: bool = False) -> Traffic:
-    """Bytes at both levels, those of HBM by the capacity rule.
-
-    Args:
-        flushed: each launch starts from an empty L2, as under the profiler.
-    """
+    """Bytes at both levels, those of HBM by the capacity rule. `flushed`: each launch starts from an empty L2, as
+    under the profiler."""
     if not flushed:
         return call.counted + call.capacity()
     traffic = call.counted
@@ -101,6 +98,5 @@ def place(name: str) -> Path:
 
 @cache
 def rows(name: str) -> tuple[dict[str, str], ...]:
-    """The rows of a recorded table."""
     with place(name).open(newline="", encoding="utf-8") as file:
         return tuple(csv.DictReader(file))

@@ -110,11 +110,9 @@ class Row:
 
     @property
     def held_out(self) -> bool:
-        """Whether nothing was fitted on it."""
         return not self.group.fitted or self.case.number % 2 == 0
 
     def record(self) -> dict[str, Any]:
-        """As the command line's CSV and JSON have it."""
         return {
             "group": self.group.key, "kernel": self.case.name, "gpu": self.case.call.profile.name,
             "regime": self.case.regime, "row": self.case.number, "launch": self.timed.launch or "call",
@@ -140,19 +138,16 @@ class Errors:
             return None
         sizes = sorted(map(abs, errors))
         ninth = sizes[-(-9 * len(sizes) // 10) - 1]
-        return cls(len(sizes), statistics.fmean(sizes), statistics.median(sizes), ninth, sizes[-1],
-                   statistics.median(errors))  # fmt: skip
+        return cls(
+            len(sizes), statistics.fmean(sizes), statistics.median(sizes), ninth, sizes[-1], statistics.median(errors)
+        )
 
 
 def collect(
     every: int = 1, keys: Iterable[str] = KEYS, show: Callable[[Sequence[Reads]], Iterable[Reads]] = iter
 ) -> tuple[list[tuple[Group, Case]], dict[str, str]]:
-    """The cases of the groups, and the reason of each group whose tables this installation lacks.
-
-    Args:
-        every: take every n-th row of a table.
-        show: shows the progress over tables.
-    """
+    """The cases of the groups, and the reason of each group whose tables this installation lacks. `every`: take
+    every n-th row of a table."""
     wanted = [group for group in GROUPS if group.key in set(keys)]
     readers = list(dict.fromkeys(reads for group in wanted for reads in group.reads))
     read: dict[Reads, list[Case]] = {}

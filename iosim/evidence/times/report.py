@@ -34,12 +34,10 @@ class TimesReport:
 
     @property
     def held_out(self) -> dict[str, Errors]:
-        """Errors by group on rows that nothing was fitted on."""
         return by_group(self.rows)
 
     @property
     def answer(self) -> str:
-        """What came out, in a sentence."""
         held = [row.timed.error for row in self.rows if row.held_out]
         all_in = Errors.of(held)
         if all_in is None:
@@ -51,7 +49,6 @@ class TimesReport:
         return text + (f", not: {', '.join(missed)}" if missed else "")
 
     def table(self) -> Table:
-        """Errors by group."""
         other = by_group(self.rows, held_out=False)
         lines: list[tuple[Cell, ...]] = []
         for group in GROUPS:
@@ -87,7 +84,6 @@ class TimesReport:
         return Table(tuple(Column(title.replace(" ", "_"), title) for title in titles), lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """As the command line's JSON has it."""
         groups = [
             {"group": g.key, "title": g.title, "target": g.target, **asdict(e),
              "meets": None if g.target is None else e.mean <= g.target}
@@ -107,13 +103,8 @@ def times_report(
     every: int = 1, keys: Iterable[str] = KEYS, *, with_worth: bool = False, with_baselines: bool = False,
     show: Callable[[Sequence[Any]], Iterable[Any]] = iter,
 ) -> TimesReport:  # fmt: skip
-    """Predicts every n-th timed row of these groups.
-
-    Args:
-        with_worth: each mechanism switched off, too: some fifteen times the work after the tables are read.
-        with_baselines: rooflines and a regression beside it.
-        show: shows the progress over tables.
-    """
+    """Predicts every n-th timed row of these groups. `with_worth`: each mechanism switched off, too: some fifteen
+    times the work after the tables are read. `with_baselines`: rooflines and a regression beside it."""
     cases, missing = collect(every, keys, show)
     rows = rows_of(cases)
     return TimesReport(tuple(rows), missing, tuple(ablation(cases)) if with_worth else (),

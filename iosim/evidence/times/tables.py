@@ -27,6 +27,8 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
 from iosim.studies.latency.latency import latency_of
 
+SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "window_right",
+         "page_size")  # fmt: skip
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 SERVING_GPUS = {"a100_sxm": "a100-sxm-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm"}
 NVIDIA_GPUS = {"NVIDIA H200": ("h200-sxm", "cudnn"), "NVIDIA GB200": ("gb200", "fa4"), "NVIDIA GB300": ("b300", "fa4")}
@@ -42,13 +44,11 @@ def some(items: Iterable[Item], every: int) -> list[Item]:
     return list(items)[1::every] if every > 1 else list(items)
 
 
-def asked(r: dict[str, str], **more: Any) -> AttentionProblem:
-    """The problem of a row with columns as `h200_graph_latency.csv` has them."""
-    return AttentionProblem(
-        batch=int(r["batch"]), heads=int(r["heads"]), kv_heads=int(r["kv_heads"]), seq_q=int(r["seq_q"]),
-        seq_k=int(r["seq_k"]), head_dim=int(r["head_dim"]), dtype=TYPES[r["dtype"]],
-        **{"mask": "causal" if r.get("causal") == "1" else "none", **more},
-    )  # fmt: skip
+def asked(r: Mapping[str, str], **more: Any) -> AttentionProblem:
+    """The problem of a row; what the row leaves out is the default."""
+    stated: dict[str, Any] = {name: int(r[name]) for name in SIZES if r.get(name)}
+    stated |= {"dtype": TYPES.get(r["dtype"], r["dtype"]), "mask": "causal" if r.get("causal") == "1" else "none"}
+    return AttentionProblem(**{**stated, **more})
 
 
 def built(r: dict[str, str], **more: Any) -> Overrides:
@@ -57,12 +57,6 @@ def built(r: dict[str, str], **more: Any) -> Overrides:
         tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"]), stages=int(r["stages"]),
         registers=int(r["registers"]), shared_memory_bytes=int(r["smem_bytes"]) - 1024, **more,
     )  # fmt: skip
-
-
-def warm_case(name: str, regime: str, number: int, call: Call, seconds: float, **how: Any) -> Case:
-    """A call that finds what the same call left in the L2, its bytes by replay."""
-    hbm, _, _ = hbm_traffic(call, default_method(call.chain)[0], "warm", Replays())
-    return Case(name, regime, number, call, call.counted + hbm, (seconds,), whole=True, warm=True, **how)
 
 
 def library_cases(every: int = 1, file: str = "h200_library_kernels.csv", gpu_name: str = "h200-sxm") -> Iterator[Case]:
@@ -143,8 +137,9 @@ def triton_cases(every: int = 1) -> Iterator[Case]:
         block_q, block_k, warps, stages, registers, shared = (
             int(float(r[n])) for n in ("BM", "BN", "warps", "stages", "regs", "smem")
         )
-        over = Overrides(tile=(block_q, block_k), warps=warps, stages=stages, registers=registers,
-                         shared_memory_bytes=shared)  # fmt: skip
+        over = Overrides(
+            tile=(block_q, block_k), warps=warps, stages=stages, registers=registers, shared_memory_bytes=shared
+        )
         call, spills = Call.of(problem, resolve("triton", problem, gpu, over), gpu), float(r["spills"]) > 0
         yield Case("triton tiles, head_dim 64", "warm, spills" if spills else "warm", number, call, call.counted,
                    (float(r["ms"]) / 1e3,), fits=not spills)  # fmt: skip
@@ -158,7 +153,9 @@ def graph_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
         problem, seconds = asked(r), float(r["graph_ms"]) / 1e3
         call = Call.of(problem, resolve(r["implementation"], problem, gpu), gpu)
         regime = ("decode" if problem.seq_q == 1 else "prefill") + (", under 30 us" if seconds < SHORT_S else "")
-        yield warm_case(f"{r['implementation']} in a graph", regime, number, call, seconds, launched="graph")
+        hbm, _, _ = hbm_traffic(call, default_method(call.chain)[0], "warm", Replays())
+        name = f"{r['implementation']} in a graph"
+        yield Case(name, regime, number, call, call.counted + hbm, (seconds,), whole=True, warm=True, launched="graph")
 
 
 def clock_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
@@ -189,7 +186,7 @@ def nvidia_cases(every: int = 1) -> Iterator[Case]:
             continue
         gpu, window = load_profile(name), int(r["window"]) - 1 if r["window"] else None
         mask = "window" if window is not None else "none" if r["mask"] == "no_mask" else "causal"
-        problem = asked(r, head_dim_v=int(r["head_dim_v"]), mask=mask, window=window, passes=r["pass"])
+        problem = asked(r, mask=mask, window=window, passes=r["pass"])
         try:
             call = Call.of(problem, resolve(kernel_name, problem, gpu), gpu)
         except InputError:
@@ -234,8 +231,6 @@ SHORT_PREFILL_S = 2e-4
 
 # Calls that others timed
 
-SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "window_right",
-         "page_size")  # fmt: skip
 WHEEL_A30 = "attention_latency_a30_fa2_nvbench.csv"
 """flash-attn 2.6.3. Its head_dim 160 has a kernel of its own, 128x32 with 4 warps on cc 8.0
 (flash_fwd_launch_template.h, run_mha_fwd_hdim160); later versions run that width in the kernel for 192."""
@@ -247,12 +242,10 @@ What PyTorch's build for cc 9.0 spills is not known of the wheel's: none."""
 
 
 def problem_of(row: Mapping[str, str]) -> AttentionProblem:
-    """The problem of a row; what the row leaves out is the default."""
-    sizes: dict[str, Any] = {name: int(row[name]) for name in SIZES if row.get(name)}
-    if row["kernel"] == "flashmla":
-        sizes["latent_kv"] = True
+    """The problem of a row of published_attention_times.csv."""
+    latent = {"latent_kv": True} if row["kernel"] == "flashmla" else {}
     mask = "none" if row["file"] == VARLEN and row["gpu"] == "rtx-a6000" else row["mask"]
-    return AttentionProblem(**sizes, dtype=row["dtype"], mask=mask, passes=row.get("pass") or "fwd")
+    return asked(row, mask=mask, passes=row.get("pass") or "fwd", **latent)
 
 
 def kernel_of(row: Mapping[str, str], problem: AttentionProblem) -> Kernel:

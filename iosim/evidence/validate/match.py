@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.evidence.validate.rows import CHAIN_COLUMNS, LAUNCH_COLUMNS, OPTION, Row
@@ -108,21 +109,25 @@ def problem_of(row: Row) -> AttentionProblem:
                if not row.facts[n] and not (noted and n == "causal")]  # fmt: skip
     if missing:
         raise NoModel(f"no model for '{name}' without {', '.join(missing)}, which the row leaves empty")
-    common: dict[str, object] = {n: row.number(n) for n in ("batch", "heads", "head_dim")}
+    facts, backward = row.facts, name in BACKWARD or name.endswith("_backward")
+    values: dict[str, Any] = {n: row.number(n) for n in ("batch", "heads", "head_dim")}
     if row.chain:
-        return _problem(row, **common, seq_q=row.number("seq"), passes="fwd+bwd" if name.endswith(BOTH) else "fwd")
-    if lengths := row.facts.get("seq_lens"):
-        common["seq_lens"] = tuple(map(int, lengths.split()))
+        values |= {"seq_q": row.number("seq"), "passes": "fwd+bwd" if name.endswith(BOTH) else "fwd"}
     else:
-        common |= {n: row.number(n) for n in ("seq_q", "seq_k")}
-    window = row.number("window")
-    mask = "window" if window is not None else "causal" if row.flag("causal") else "none"
-    backward = name in BACKWARD or name.endswith("_backward")
-    words: dict[str, object] = {**(noted or {"mask": mask, "window": window})}
-    return _problem(row, **common, kv_heads=row.number("kv_heads"), **words, passes="bwd" if backward else "fwd")
+        window = row.number("window")
+        mask = "window" if window is not None else "causal" if row.flag("causal") else "none"
+        values |= {"kv_heads": row.number("kv_heads"), "passes": "bwd" if backward else "fwd"}
+        values |= noted or {"mask": mask, "window": window}
+        lengths = facts.get("seq_lens")
+        values |= {"seq_lens": tuple(map(int, lengths.split()))} if lengths else {
+            n: row.number(n) for n in ("seq_q", "seq_k")}  # fmt: skip
+    try:
+        return AttentionProblem(dtype=facts["dtype"], **values)
+    except InputError as error:
+        raise InputError(f"{OPTION} {row.source} call {row.call}: {error}") from None
 
 
-def _noted_mask(note: str) -> dict[str, str | int]:
+def _noted_mask(note: str) -> dict[str, Any]:
     """The words of a mask that a note names; none where it names none."""
     window, blocks = WINDOW.fullmatch(note), BLOCKS.fullmatch(note)
     if window:
@@ -131,13 +136,6 @@ def _noted_mask(note: str) -> dict[str, str | int]:
         return {}
     words = (part.split() for part in blocks[2].split(", ") if part)
     return {"mask": blocks[1], **{name: int(value) for name, value in words if name in MASK_WORDS}}
-
-
-def _problem(row: Row, **values: object) -> AttentionProblem:
-    try:
-        return AttentionProblem(dtype=row.facts["dtype"], **values)  # type: ignore[arg-type]
-    except InputError as error:
-        raise InputError(f"{OPTION} {row.source} call {row.call}: {error}") from None
 
 
 def match(rows: Sequence[Row], profile: HardwareProfile) -> Case:
@@ -151,13 +149,17 @@ def match(rows: Sequence[Row], profile: HardwareProfile) -> Case:
     problem = problem_of(first)
     _check_call(rows)
     try:
-        return _chain_case(first, problem, profile) if first.chain else _call_case(rows, problem, profile)
+        if not first.chain:
+            return _call_case(rows, problem, profile)
+        kernel = resolve(_catalog_name(first), problem, profile)
+        chain = plan(problem, kernel)
+        _check_size(chain)
+        return Case(problem, kernel, (chain,), "", (first,))
     except InputError as error:
         raise NoModel(str(error)) from None
 
 
 def _catalog_name(row: Row) -> str:
-    """What the catalog calls an implementation."""
     name = row.implementation
     short = name.removesuffix(BOTH)
     return CHAIN_NAMES.get(short, short) if row.chain else OWN.get(name, name)
@@ -179,13 +181,6 @@ def _check_call(rows: Sequence[Row]) -> None:
         raise NoModel(f"no model for '{first.implementation}' with the note '{first.facts['note']}'")
 
 
-def _chain_case(row: Row, problem: AttentionProblem, profile: HardwareProfile) -> Case:
-    kernel = resolve(_catalog_name(row), problem, profile)
-    chain = plan(problem, kernel)
-    _check_size(chain)
-    return Case(problem, kernel, (chain,), "", (row,))
-
-
 def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareProfile) -> Case:
     row = rows[0]
     kernel = kernel_of(rows, problem, profile)
@@ -196,7 +191,10 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     own = row.implementation in OWN
     launches: list[Launch | str] = [n for n in chain.launches if not (own and n.name in HOST_FILLS)]
     if kernel.name == FLEX and len(rows) > len(launches):
-        launches = _compiled_launches(rows, problem, chain.launches)
+        if problem.seq_q < FLEX_DECODES_BELOW:
+            raise NoModel(f"FlexAttention's kernel for fewer than {FLEX_DECODES_BELOW} queries is not modelled")
+        rest = iter(chain.launches)
+        launches = [next(rest, FILLED) if TEMPLATE in r.facts.get("kernel", TEMPLATE) else FILLED for r in rows]
     if row.facts.get("stage"):
         wanted = [r.facts["stage"] for r in rows]
         launches = [n for n in launches if isinstance(n, str) or n.name in wanted]
@@ -206,22 +204,13 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     if len(launches) != len(rows):
         raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), the call "
                       f"has {len(rows)}")  # fmt: skip
+    # rows that say what their kernel was built as have its resources
+    described = own or bool(row.facts.get("block_q"))
     chains = tuple(
-        n if isinstance(n, str) else replace(chain, launches=(_with_facts(n, r) if _described(r) else n,))
+        n if isinstance(n, str) else replace(chain, launches=(_with_facts(n, r) if described else n,))
         for n, r in zip(launches, rows, strict=True)
     )
     return Case(problem, kernel, chains, _variant(row), tuple(rows))
-
-
-def _compiled_launches(
-    rows: Sequence[Row], problem: AttentionProblem, launches: Sequence[Launch]
-) -> list[Launch | str]:
-    """The launches of a compiled call, in which others may stand before attention's. Raises NoModel where it takes
-    the kernel for few queries, which splits the keys."""
-    if problem.seq_q < FLEX_DECODES_BELOW:
-        raise NoModel(f"FlexAttention's kernel for fewer than {FLEX_DECODES_BELOW} queries is not modelled")
-    rest = iter(launches)
-    return [next(rest, FILLED) if TEMPLATE in row.facts.get("kernel", TEMPLATE) else FILLED for row in rows]
 
 
 def _joined(rows: Sequence[Row], launches: Sequence[str]) -> list[Row]:
@@ -247,11 +236,6 @@ def _check_size(chain: Chain) -> None:
         pairs = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
         if pairs > MAX_PAIRS:
             raise NoModel(f"launch {launch.name} visits {pairs} pairs of tiles; up to {MAX_PAIRS} are replayed here")
-
-
-def _described(row: Row) -> bool:
-    """Whether the row says what its kernel was built as, so that its resources go with the model's launches."""
-    return row.implementation in OWN or bool(row.facts.get("block_q"))
 
 
 def kernel_of(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
@@ -371,7 +355,6 @@ def _within(name: str, value: int, low: int, high: int) -> int:
 
 
 def _variant(row: Row) -> str:
-    """The settings of a row that describes its kernel, in words."""
     f, sm90 = dict(row.facts), row.implementation in SM90
     if not (f.get("block_q") or sm90):
         return ""

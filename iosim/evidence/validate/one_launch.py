@@ -64,7 +64,6 @@ class LaunchAnswer:
 
     @property
     def status(self) -> str:
-        """unknown, differs, or as_predicted."""
         if self.reason:
             return "unknown"
         return "differs" if any(q["differs"] for q in self.quantities()) else "as_predicted"
@@ -120,9 +119,7 @@ class LaunchAnswer:
     @property
     def advice(self) -> str:
         """What would help most; empty where nothing was tried."""
-        if self.explanation is None:
-            return self.untried
-        return self.explanation.advice
+        return self.untried if self.explanation is None else self.explanation.advice
 
     @property
     def speedup_percent(self) -> float:

@@ -151,7 +151,7 @@ def _measured(launch: Profiled) -> dict[str, int | float]:
 
 def row_of(
     launch: Profiled, recognised: Call, facts: dict[str, str], source: str, call: int = 1, number: int = 1
-) -> Row:  # fmt: skip
+) -> Row:
     """A recognised launch as a row of a table of measurements."""
     own = {
         "implementation": recognised.implementation, "kernel": launch.kernel, "grid": str(launch.grid),

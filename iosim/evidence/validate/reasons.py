@@ -67,7 +67,6 @@ ANSWERS: Mapping[str, Callable[[Residual], str]] = {
 
 
 def answer(r: Residual, key: str) -> str:
-    """What a row says to a key of a condition."""
     return ANSWERS[key](r) if key in ANSWERS else r.row.facts.get(key, "")
 
 

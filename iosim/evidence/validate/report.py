@@ -131,7 +131,6 @@ def _missed(kind: str, missed: Sequence[Residual]) -> Section:
 
 
 def as_page(comparison: Comparison) -> Page:
-    """The whole page."""
     drawn = tuple(
         Section(
             kind, KINDS[kind], legend=legend(residuals, BANDS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
@@ -16,10 +16,6 @@ from iosim.kernel.residency import needed_registers
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import kept_keys
-from iosim.show.tables import Table
-
-if TYPE_CHECKING:
-    import pandas
 
 SMALL_BYTES = 2_000_000
 """Below this no relative error is formed: the difference in bytes stands instead."""
@@ -58,7 +54,6 @@ class Residual:
         return abs(self.difference) / self.measured if self.measured >= SMALL_BYTES else None
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of `rows` in the command line's JSON."""
         return {
             **_place(self.row), "stage": self.launch, "variant": self.variant, "note": self.row.facts.get("note", ""),
             "problem": self.problem.to_dict(), "quantity": self.quantity, "measured": self.measured,
@@ -68,7 +63,6 @@ class Residual:
 
 
 def _place(row: Row) -> dict[str, Any]:
-    """Where a row stands, in JSON."""
     return {"source": row.source, "call": row.call, "launch": None if row.chain else row.launch, "chain": row.chain,
             "implementation": row.implementation}  # fmt: skip
 
@@ -93,10 +87,6 @@ class Comparison:
         """The residuals as flat rows: the problem's fields beside the others."""
         for row in (r.to_dict() for r in self.residuals):
             yield {**{k: v for k, v in row.items() if k != "problem"}, **row["problem"]}
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """The residuals as a DataFrame, a row a quantity of a measured row."""
-        return Table.of(self.records()).to_pandas()
 
 
 def calls(rows: Iterable[Row]) -> list[list[Row]]:

@@ -155,7 +155,6 @@ def _accepted() -> str:
 
 
 def _form(header: list[str], where: str) -> bool:
-    """Whether a row is a whole chain."""
     if len(set(header)) != len(header):
         twice = next(c for c in header if header.count(c) > 1)
         raise InputError(f"{where} names column '{twice}' twice; accepted: once")

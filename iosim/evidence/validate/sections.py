@@ -34,7 +34,6 @@ QUANTITY = Column("quantity", "quantity")
 
 
 def titled(title: str, columns: Sequence[Column], rows: Iterable[tuple[Cell, ...]]) -> Section:
-    """A table under a title."""
     return Section(re.sub(r"\W+", "-", title.lower()).strip("-"), title, table=Table(tuple(columns), tuple(rows)))
 
 
@@ -44,7 +43,6 @@ def with_rows(sections: Iterable[Section]) -> list[Section]:
 
 
 def errors(s: Summary) -> tuple[Cell, ...]:
-    """The cells under ERRORS."""
     return s.n, s.median, s.p95, s.max, s.near
 
 
@@ -54,12 +52,10 @@ def percent(error: float | None) -> str:
 
 
 def amount(quantity: str, value: float) -> str:
-    """Bytes or seconds in words."""
     return seconds_text(value) if quantity == "time" else bytes_text(value)
 
 
 def size_text(p: AttentionProblem) -> str:
-    """A problem in a few words."""
     heads = str(p.heads) if p.group == 1 else f"{p.heads}/{p.kv_heads}"
     seq = str(p.seq_q) if p.seq_q == p.seq_k else f"{p.seq_q}x{p.seq_k}"
     mask = f"window {p.window}" if p.mask == "window" and p.window_right is None else p.mask_text
@@ -68,7 +64,6 @@ def size_text(p: AttentionProblem) -> str:
 
 
 def name_text(r: Residual) -> str:
-    """Which row of which table."""
     row = r.row
     return f"{row.implementation}, chain {row.call}" if row.chain else (
         f"{row.implementation} {row.call}.{row.launch} {r.launch}")  # fmt: skip

@@ -43,7 +43,6 @@ class Summary:
 
 
 def is_near(r: Residual) -> bool:
-    """Within 5 % or 2 MB, whichever is more."""
     return abs(r.difference) <= max(NEAR * r.measured, SMALL_BYTES)
 
 
@@ -63,10 +62,11 @@ def _of_quantities(residuals: Iterable[Residual]) -> Iterator[tuple[str, list[Re
 def by_quantity(residuals: Iterable[Residual]) -> dict[str, Summary]:
     """Errors of each quantity that the residuals have."""
     return {
-        q: Summary.of((r.error for r in rows if r.error is not None),
-                      None if q == "time" else sum(map(is_near, rows)) / len(rows))
+        q: Summary.of(
+            (r.error for r in rows if r.error is not None), None if q == "time" else sum(map(is_near, rows)) / len(rows)
+        )
         for q, rows in _of_quantities(residuals)
-    }  # fmt: skip
+    }
 
 
 def small(residuals: Iterable[Residual]) -> dict[str, dict[str, Any]]:
@@ -79,7 +79,6 @@ def small(residuals: Iterable[Residual]) -> dict[str, dict[str, Any]]:
 
 
 def clean(residuals: Iterable[Residual]) -> list[Residual]:
-    """Those of kernels without spills."""
     return [r for r in residuals if not r.spills]
 
 
@@ -99,12 +98,12 @@ def halves(residuals: Sequence[Residual]) -> dict[str, dict[str, Summary]]:
 
 
 def summarise(comparison: Comparison, *, split: bool = False) -> dict[str, Any]:
-    """The summaries of the command line's JSON."""
     every = comparison.residuals
     tables: dict[str, Any] = {
-        "by_source": groups(clean(every), lambda r: r.row.source), "by_regime": groups(every, lambda r: r.regime),
+        "by_source": groups(clean(every), lambda r: r.row.source),
+        "by_regime": groups(every, lambda r: r.regime),
         "by_implementation": groups(every, lambda r: r.row.implementation),
-    }  # fmt: skip
+    }
     tables |= {"split": halves(every)} if split else {}
     return {
         "summary": _plain(by_quantity(clean(every))),
@@ -125,8 +124,9 @@ def parse_limit(
     Raises InputError where it is not of that form."""
     match = re.fullmatch(r"\s*([a-z0-9_-]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
     if not match:
-        raise InputError(f"`fail_above` '{text}' is not of the form {what.upper()}[:STATISTIC]=LIMIT; accepted: such "
-                         f"as {examples}")  # fmt: skip
+        raise InputError(
+            f"`fail_above` '{text}' is not of the form {what.upper()}[:STATISTIC]=LIMIT; accepted: such as {examples}"
+        )
     name, statistic = match[1], match[2] or usual
     for kind, word, accepted in ((what, name, names), ("statistic", statistic, statistics)):
         if word not in accepted:
@@ -173,7 +173,6 @@ class Gate:
         return f"{text}; {len(left)} rows with spills are left out ({names}): --with-spills counts them"
 
     def to_dict(self, residuals: Sequence[Residual]) -> dict[str, Any]:
-        """One entry of `gates` in the command line's JSON."""
         error, rows = self.error(residuals)
         return {
             "quantity": self.quantity, "statistic": self.statistic, "limit": self.limit,
@@ -209,7 +208,6 @@ class Target:
     share: float = 1.0
 
     def reached(self, rows: Sequence[Residual]) -> tuple[bool, str]:
-        """Whether it is, and what is reached."""
         errors = [r.error for r in rows if r.error is not None]
         within = _share(rows, self.row)
         if self.quantity == "time":

@@ -47,8 +47,9 @@ def launches(path: Path) -> list[dict[str, Any]] | None:
     if importlib.util.find_spec(MODULE) is None and not any(BESIDE.glob(PLACES)):
         return None
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-m", __name__, str(path)], capture_output=True, text=True, check=False,
-                          env=environment)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, str(path)], capture_output=True, text=True, check=False, env=environment
+    )
     if done.returncode == NO_MODULE:
         return None
     if done.returncode != 0:
