@@ -87,8 +87,7 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def write_together(contents: Mapping[Path, str]) -> None:
-    """Write every file beside its place, then move them all; one that cannot be written leaves all as they were. Raises
-    InputError: a place cannot be written."""
+    """Write every file beside its place, then move them all; one that cannot be written leaves all as they were."""
     staged: dict[Path, Path] = {}
     try:
         for path, content in contents.items():

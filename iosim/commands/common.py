@@ -198,8 +198,7 @@ def problem(args: argparse.Namespace) -> AttentionProblem:
 
 
 def tell_problems(args: argparse.Namespace, what: str, problems: Sequence[object], hint: str) -> int:
-    """What is wrong with a file of the user's own, a line a problem. Raises InputError: there are problems; `hint` says
-    where to look."""
+    """What is wrong with a file of the user's own, a line a problem."""
     lines = [str(problem) for problem in problems]
     tell(args, None, json=lambda: {"file": args.file, "problems": lines},
          table=lambda: "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n")  # fmt: skip
@@ -289,14 +288,8 @@ def typed(command: str) -> str:
 
 
 def emit(text: str, out: str | None, *, code: bool = False) -> None:
-    """Print `text`, or write it to `out` whole.
-
-    Args:
-        code: a program reads it, though it is no `--format` for programs: no line is broken at the terminal's width.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Print `text`, or write it to `out` whole. No line of `code`, which a program reads, is broken at the terminal's
+    width."""
     if out is None:
         if sys.stdout is None:
             raise InputError("standard output is closed; accepted: --out FILE, or an open standard output")
@@ -310,8 +303,7 @@ def emit(text: str, out: str | None, *, code: bool = False) -> None:
 
 
 def check_place(out: str | None, option: str = "--out") -> None:
-    """Refuses a file whose directory is not there, or a directory, before work of minutes is done for it. Raises
-    InputError: no file can be written there."""
+    """Refuses a file whose directory is not there, or a directory, before work of minutes is done for it."""
     from pathlib import Path
 
     if out is None:

@@ -74,8 +74,7 @@ def words(args: argparse.Namespace) -> list[str]:
 
 
 def told(text: str) -> Given:
-    """What the text of an NVTX range says behind the word `iosim`: the options of `add_calls`. Raises InputError: it is
-    no such options."""
+    """What the text of an NVTX range says behind the word `iosim`: the options of `add_calls`."""
     parser = CommandParser(prog="iosim", add_help=False)
     add_calls(parser, "calls")
     try:

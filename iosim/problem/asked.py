@@ -71,8 +71,7 @@ def _keys(keys: int | None, prefix: int | None, queries: Any) -> Any:
 
 
 def check_queries(values: Mapping[str, Any]) -> None:
-    """Refuse key tokens that stand alone: how many queries there are would be the usual number, which nobody named.
-    Raises InputError: they do."""
+    """Refuse key tokens that stand alone: how many queries there are would be the usual number, which nobody named."""
     if values.get("seq_k") is not None and all(values.get(name) is None for name in ("seq_q", "seq_lens", "prefix")):
         keys = values["seq_k"]
         shown = ",".join(map(str, keys)) if isinstance(keys, list | tuple) else keys

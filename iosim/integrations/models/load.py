@@ -25,8 +25,7 @@ MAX_BYTES = 10_000_000
 
 
 def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
-    """The model of a preset's name, of a config.json or its directory, or of what such a file holds. Raises InputError:
-    an unknown name, a file that cannot be read, or one that describes no attention that iosim knows."""
+    """The model of a preset's name, of a config.json or its directory, or of what such a file holds."""
     if isinstance(given, Model):
         return given
     if isinstance(given, Mapping):

@@ -84,8 +84,7 @@ def configured(
     config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL,
     report: BuildReport | None = None,
 ) -> Kernel:  # fmt: skip
-    """The catalog's Triton kernel `name` with this configuration, and with what the compiler's report says of it.
-    Raises InputError: the kernel cannot run the problem on that GPU."""
+    """The catalog's Triton kernel `name` with this configuration, and with what the compiler's report says of it."""
     unit = unit_of(config.tile, problem, profile)
     over = Overrides(
         tile=(config.block_m, config.block_n), warps=config.num_warps, stages=config.num_stages,
@@ -173,17 +172,8 @@ def rank(
     name: str = KERNEL,
     reports: Mapping[Config, BuildReport] | None = None,
 ) -> list[TimedConfig]:
-    """The configurations that fit, fastest first; of equals the one with the least shared memory.
-
-    Args:
-        problem: a forward pass.
-        configs: to choose from; by default those of `space`.
-        name: a catalog kernel written in Triton.
-        reports: what the compiler says of configurations; the others' registers are estimated.
-
-    Raises:
-        InputError: another pass, no configuration fits, or the kernel cannot run the problem on that GPU.
-    """
+    """The configurations that fit a forward pass, fastest first, of equals the one with the least shared memory, out of
+    `configs` or all of `space`; of those without a compiler's report, registers are estimated."""
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: Triton configurations are ranked for the forward; accepted: fwd")
