@@ -132,6 +132,11 @@ class About:
             Kind.NUMBER: f"{self.low} to {self.high}",
         }.get(self.kind, "")
 
+    @property
+    def asked(self) -> Any:
+        """The default where the field is asked for, on the command line and by keyword."""
+        return self.default if self.usual is None else self.usual
+
     def check(self, value: Any) -> Any:
         """The value as it is kept; None stays None where that is the default."""
         if value is None and self.default is None:
@@ -264,7 +269,7 @@ def default_text(about_field: About, usual: bool = False) -> str:
     """A field's default in words; with `usual`, that of the command line. Empty for none."""
     if about_field.default_text:
         return about_field.default_text
-    value = about_field.usual if usual and about_field.usual is not None else about_field.default
+    value = about_field.asked if usual else about_field.default
     return "" if value is None or value is False else about_field.text(value)
 
 

@@ -19,12 +19,6 @@ OF_MASKS = ("mask", "window", "window_right", "mask_block", "mask_stride", "glob
 """The fields of which `mask_of` makes a mask."""
 
 
-def usual(name: str) -> Any:
-    """A field's default where a problem is asked for; it may be another than that of `AttentionProblem`."""
-    about = FIELDS[name]
-    return about.default if about.usual is None else about.usual
-
-
 def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
     """One problem for every number of query tokens asked for.
 
@@ -36,7 +30,7 @@ def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
         InputError: values that make no sense, or two that contradict each other.
     """
     check_queries(values)
-    given = {name: usual(name) for name in FIELDS} | {n: v for n, v in values.items() if v is not None}
+    given = {name: FIELDS[name].asked for name in FIELDS} | {n: v for n, v in values.items() if v is not None}
     prefix, fields = given.pop("prefix", None), {n: v for n, v in given.items() if n in FIELDS}
     fields |= mask_of(values)
     if fields["seq_lens"] is not None or fields["seq_lens_k"] is not None:
