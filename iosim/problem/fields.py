@@ -172,9 +172,7 @@ class ProblemFields:
 class Besides:
     """What a problem is asked for with that is no field of it."""
 
-    causal: bool = about(
-        False, Kind.FLAG, "keep keys up to the query's own position", more="Short for mask 'causal'"
-    )
+    causal: bool = about(False, Kind.FLAG, "keep keys up to the query's own position", more="Short for mask 'causal'")
     prefix: int | None = about(
         None, Kind.WHOLE, "tokens cached before the queries: as many more keys than queries", metavar="N"
     )

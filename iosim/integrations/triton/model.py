@@ -102,11 +102,7 @@ class TritonModel:
         fraction = isinstance(top_k, float) and 0 < top_k <= 1
         if not (whole or fraction):
             raise InputError(f"top_k {top_k!r} is out of range; accepted: a whole number from 1, or a float in (0, 1]")
-        return {
-            "perf_model": self.perf_model,
-            "top_k": top_k,
-            "early_config_prune": self.early_config_prune,
-        }
+        return {"perf_model": self.perf_model, "top_k": top_k, "early_config_prune": self.early_config_prune}
 
 
 def _meta(config: Any) -> dict[str, Any]:
