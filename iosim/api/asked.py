@@ -58,8 +58,7 @@ def loaded(model: ModelLike | None) -> Model | None:
 def of_problem(
     of: type[T], problem: object, asked: Mapping[str, Any], model: ModelLike | None = None, **more: Any
 ) -> T:
-    """A request for the problem or problems that a function was given, or that its keywords or a model say. Raises
-    InputError: several of them at once, or no problem."""
+    """A request for the problem or problems that a function was given, or that its keywords or a model say."""
     several: object = [problem] if isinstance(problem, AttentionProblem) else problem
     if problem is not None:
         if model is not None:
@@ -75,8 +74,7 @@ def of_problem(
 
 
 def calls_of(of: OfProblem) -> list[tuple[Layers | None, AttentionProblem]]:
-    """The problems of a function that takes several lengths, of a model those of its layers, which must be alike.
-    Raises InputError: several kinds of layers, or values that make no sense."""
+    """The problems of a function that takes several lengths, of a model those of its layers, which must be alike."""
     from iosim.studies.models.asked import asked_problems
 
     found = asked_problems(of)
@@ -99,8 +97,7 @@ def call_of(
     problem: object, asked: Mapping[str, Any], model: ModelLike | None = None, several: str = "iosim.compare",
     **more: Any,
 ) -> tuple[Layers | None, AttentionProblem]:  # fmt: skip
-    """The one problem of a function, and the layers of a model whose it is. Raises InputError: as `calls_of`, or
-    several lengths."""
+    """The one problem of a function, and the layers of a model whose it is."""
     of = of_problem(OfProblem, problem, asked, model, **more)
     check_one(of, several)
     (call,) = calls_of(of)
@@ -108,8 +105,7 @@ def call_of(
 
 
 def overrides_of(asked: Mapping[str, Any], kernel: object, overrides: Overrides | None = None) -> Overrides | None:
-    """The settings that keywords ask for; None where there are none. Raises InputError: a value out of range, or
-    settings where there is nothing to set them over."""
+    """The settings that keywords ask for; None where there are none."""
     given = {name: read(name, SETTINGS[name], v) for name, v in asked.items() if name in SETTINGS and v is not None}
     if not given:
         return overrides

@@ -88,7 +88,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     taken = {p.name for p in own}
     keywords = {name: about for name, about in KEYWORDS[function.__name__].items() if name not in taken}
     rest = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=usual(about), annotation=annotation(about))
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=about.asked, annotation=annotation(about))
         for name, about in keywords.items()
     ]
     whole_signature = signature.replace(parameters=[*own, *rest, *others])
@@ -189,10 +189,6 @@ def _is(value: object, kind: str) -> bool:
     return simple[kind]() if kind in simple else any(one.__name__ == name for one in type(value).__mro__)
 
 
-def usual(about: About) -> Any:
-    return about.default if about.usual is None else about.usual
-
-
 TYPES = {
     Kind.WHOLE: "int | str", Kind.PROBABILITY: "float", Kind.FLAG: "bool", Kind.WORD: "str",
     Kind.SIDES: "tuple[int, int] | str", Kind.LENGTHS: "Sequence[int] | str", Kind.FILE: "str",
@@ -207,7 +203,7 @@ def annotation(about: About) -> str:
     if about.name == "seq_q":
         return LISTED
     either = f"int | {TYPES[about.kind]}" if about.one_for_both else TYPES[about.kind]
-    return f"{either} | None" if usual(about) is None else either
+    return f"{either} | None" if about.asked is None else either
 
 
 def _documented(function: Callable[..., Any], keywords: Mapping[str, About]) -> str:

@@ -18,8 +18,7 @@ def import_path() -> str:
 
 
 def data_dir(name: str) -> Path:
-    """The directory of shipped data called `name` (`hardware_profiles`, `kernels`). Raises InputError: neither the
-    wheel's nor the checkout's directory exists."""
+    """The directory of shipped data called `name` (`hardware_profiles`, `kernels`)."""
     for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
         if candidate.is_dir():
             return candidate

@@ -132,9 +132,13 @@ class About:
             Kind.NUMBER: f"{self.low} to {self.high}",
         }.get(self.kind, "")
 
+    @property
+    def asked(self) -> Any:
+        """The default where the field is asked for, on the command line and by keyword."""
+        return self.default if self.usual is None else self.usual
+
     def check(self, value: Any) -> Any:
-        """The value as it is kept; None stays None where that is the default. Raises InputError: a value of another
-        type, or out of range."""
+        """The value as it is kept; None stays None where that is the default."""
         if value is None and self.default is None:
             return None
         if self.kind is Kind.WHOLE:
@@ -159,8 +163,7 @@ class About:
         return self._lengths(value) if self.kind is Kind.LENGTHS else value
 
     def read(self, text: str, what: str) -> Any:
-        """A value from the text of an option, a keyword or a cell, unchecked; `what` names it in messages. Raises
-        InputError: the text is of another form."""
+        """A value from the text of an option, a keyword or a cell, unchecked; `what` names it in messages."""
         if self.kind is Kind.WHOLE:
             negative = self.low < 0 and text.strip().startswith("-")
             return -size(text.strip()[1:], what) if negative else size(text, what)
@@ -236,8 +239,7 @@ def like(field: About, default: Any = None, **changes: Any) -> Any:
 
 
 def put_checked(owner: Any) -> None:
-    """Checks the fields of a frozen dataclass that say what they accept, and keeps each as it is kept. Raises
-    InputError: a value of another type, or out of range."""
+    """Checks the fields of a frozen dataclass that say what they accept, and keeps each as it is kept."""
     for name, about_field in fields_of(type(owner)).items():
         object.__setattr__(owner, name, about_field.check(getattr(owner, name)))
 
@@ -267,7 +269,7 @@ def default_text(about_field: About, usual: bool = False) -> str:
     """A field's default in words; with `usual`, that of the command line. Empty for none."""
     if about_field.default_text:
         return about_field.default_text
-    value = about_field.usual if usual and about_field.usual is not None else about_field.default
+    value = about_field.asked if usual else about_field.default
     return "" if value is None or value is False else about_field.text(value)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from iosim.base.errors import InputError
 
@@ -27,7 +28,8 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         if stat.S_ISDIR(mode):
             raise InputError(f"`path` '{path}' is a directory; a file name is needed")
         if stat.S_ISREG(mode):
-            _replace(target, data)
+            with _replacing(target) as file:
+                file.write(data)
         else:
             target.write_bytes(data)
     except OSError as error:
@@ -55,9 +57,35 @@ def require_file(path: str | Path, where: str) -> None:
         raise InputError(f"{where} is a pipe or a device; accepted: a file")
 
 
-def _replace(target: Path, data: bytes) -> None:
-    with _replacing(target) as file:
-        file.write(data)
+def read_object(path: str | Path, where: str, accepted: str, most: int) -> dict[str, Any]:
+    """The JSON object in a file of up to `most` bytes. Raises InputError: there is none; `where` begins the message."""
+    try:
+        require_file(path, where)
+        with open(path, "rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise InputError(f"{where} is too large: more than {most:,} bytes; accepted: {accepted}")
+        return json_object(data.decode("utf-8-sig"), where, accepted)
+    except InputError:
+        raise
+    except UnicodeDecodeError:
+        raise InputError(f"{where} is not UTF-8 text; accepted: {accepted}") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{where} cannot be read: {why}; accepted: {accepted}") from None
+
+
+def json_object(text: str, where: str, accepted: str) -> dict[str, Any]:
+    """The object that a JSON text holds. Raises InputError: there is none; `where` begins the message."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise InputError(f"{where} is nested too deeply; accepted: {accepted}") from None
+    except ValueError as error:
+        raise InputError(f"{where} is no JSON: {' '.join(str(error).split())}; accepted: {accepted}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{where} holds no JSON object; accepted: {accepted}")
+    return value
 
 
 @contextmanager
@@ -87,8 +115,7 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def write_together(contents: Mapping[Path, str]) -> None:
-    """Write every file beside its place, then move them all; one that cannot be written leaves all as they were. Raises
-    InputError: a place cannot be written."""
+    """Write every file beside its place, then move them all; one that cannot be written leaves all as they were."""
     staged: dict[Path, Path] = {}
     try:
         for path, content in contents.items():

@@ -303,14 +303,7 @@ def spec_of(kind: Any) -> Spec:
 
 
 def checked(data: Mapping[str, Any], schema: Table, where: object) -> Mapping[str, Any]:
-    """`data`, once the schema has nothing against it.
-
-    Args:
-        where: what the data is, with its file's name: the beginning of the message.
-
-    Raises:
-        InputError: tells the first problem, and how many more there are.
-    """
+    """`data`, once the schema has nothing against it; `where` says what it is, at the beginning of a refusal."""
     refuse(list(schema.problems(data)), where)
     return data
 
@@ -323,15 +316,8 @@ def refuse(wrong: Sequence[Problem | str], where: object) -> None:
 
 
 def read_toml(path: Path, what: str = "file", such_as: str = "") -> dict[str, Any]:
-    """The tables of a TOML file.
-
-    Args:
-        what: what the file is, for messages.
-        such_as: where to read what belongs in it.
-
-    Raises:
-        InputError: there is no such regular file, it is empty, longer than a megabyte, not UTF-8 or not valid TOML.
-    """
+    """The tables of a TOML file, for messages a `what`; what belongs in it is to be read in `such_as`. Raises
+    InputError: there is no such regular file, it is empty, longer than a megabyte, not UTF-8 or not valid TOML."""
     name = f"{what} '{one_line(path)}'"
     try:
         status = path.stat()
@@ -359,8 +345,7 @@ def read_toml(path: Path, what: str = "file", such_as: str = "") -> dict[str, An
 
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
-    """The tables of a TOML text; `name` names it in messages. Raises InputError: it is not valid, or nested deeper than
-    any file that means something: a dotted key takes tomllib a time that grows with the square of its parts."""
+    """The tables of a TOML text; `name` names it in messages."""
     import tomllib  # costs milliseconds; whoever reads no file need not wait for it
 
     try:
@@ -394,8 +379,7 @@ def word(*choices: str) -> Column:
 
 
 def read_csv(path: Path, columns: Mapping[str, Column], what: str = "table") -> Iterator[dict[str, Any]]:
-    """The rows of a CSV file, its cells converted; lines that begin with # are comments. Raises InputError: the file
-    cannot be read, lacks a column or has an unknown one, or a cell is not what it should be."""
+    """The rows of a CSV file, its cells converted; lines that begin with # are comments."""
     name = f"{what} '{one_line(path)}'"
     try:
         with path.open(newline="", encoding="utf-8") as file:

@@ -23,11 +23,7 @@ def topics() -> list[dict[str, str]]:
 
 
 def out_of_scope(kind: str, name: str) -> str:
-    """A clause on why iosim has no `name`; empty where that is not known.
-
-    Args:
-        kind: "GPU", "kernel", "dtype" or "option".
-    """
+    """A clause on why iosim has no `name` of a "GPU", "kernel", "dtype" or "option"; empty where that is not known."""
     plain = re.sub(r"[\W_]", "", name.lower())
     for topic in topics():
         if kind in topic and re.fullmatch(topic[kind], plain):

@@ -119,8 +119,7 @@ def size(text: str, option: str) -> int:
 
 
 def sizes(text: str, option: str) -> list[int]:
-    """A list of sizes and ranges: "512,4096", "1k:64k:x2" (doubling), "1k:4k:1k" (steps; the end is included). Raises
-    InputError: not of that form, an empty range, or more than 10,000 values."""
+    """A list of sizes and ranges: "512,4096", "1k:64k:x2" (doubling), "1k:4k:1k" (steps; the end is included)."""
     out: list[int] = []
     for part in text.split(","):
         ends = part.split(":")

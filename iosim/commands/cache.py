@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: CommandParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="show|clear")
-    show = actions.add_parser("show", help="where they are kept, how many there are and how many bytes they take")
-    common.add_output_options(show)
-    actions.add_parser("clear", help="drop all of them")
+    show = "where they are kept, how many there are and how many bytes they take"
+    common.add_actions(parser, ("show", show, "", "", common.FORMATS), ("clear", "drop all of them", "", "", ()))
 
 
 def run(args: argparse.Namespace) -> int:

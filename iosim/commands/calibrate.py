@@ -162,23 +162,11 @@ def _announce(what: str) -> None:
 
 
 def _read(path: str) -> dict[str, Any]:
-    from iosim.base.files import require_file
+    from iosim.base.files import read_object
     from iosim.evidence.measure.calibrate import check_schema
 
-    where = f"--from '{path}'"
-    try:
-        require_file(path, where)
-        with open(path, encoding="utf-8") as file:
-            raw = json.loads(file.read(MAX_RAW_BYTES))
-    except OSError as error:
-        raise InputError(f"{where} cannot be read: {error.strerror}; accepted: JSON of calibrate --raw") from None
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is no JSON: {error}; accepted: JSON of calibrate --raw") from None
-    if not isinstance(raw, dict):
-        raise InputError(f"{where} holds no object; accepted: JSON of calibrate --raw")
-    check_schema(raw, where)
+    raw = read_object(path, f"--from '{path}'", "JSON of calibrate --raw", MAX_RAW_BYTES)
+    check_schema(raw, f"--from '{path}'")
     return raw
 
 

@@ -33,6 +33,7 @@ GPU_OF_OLD = ("--gpus", "--profile", "--profiles")
 KERNEL_OF_OLD = ("--kernels",)
 """Spellings that are still understood; help does not show them."""
 MODEL = "how the L2 and HBM are modelled"
+FORMATS = ("table", "json", "csv")
 LENGTH_ALONE = ("seq_q",)
 ALL_SIZES = ("seq_q", "batch", "heads", "kv_heads", "head_dim", "dtype", "passes", "seq_k", "head_dim_v")
 """Fields whose options can take lists."""
@@ -124,11 +125,26 @@ def add_kernel_options(parser: CommandParser, *, several: Collection[str] = ()) 
     options.add(parser.group("kernel settings, over the kernel's own choice"), OVERRIDES, several=several)
 
 
-def add_output_options(parser: CommandParser, formats: Sequence[str] = ("table", "json", "csv")) -> None:
+def add_output_options(parser: CommandParser, formats: Sequence[str] = FORMATS) -> None:
     g = parser.group("output")
     told = f"{', '.join(formats[:-1])} or {formats[-1]} (default: {formats[0]})"
     g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
     g.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
+
+
+def add_actions(parser: CommandParser, *actions: tuple[str, str, str, str, Sequence[str]]) -> list[CommandParser]:
+    """What a command does by its second word: of each action its name, what it does, its own word (empty for none),
+    what that is, and the formats of what it prints. Returns their parsers."""
+    names = "|".join(name for name, *_ in actions)
+    subparsers = parser.add_subparsers(dest="action", required=True, metavar=names)
+    parsers: list[CommandParser] = []
+    for name, does, word, told, formats in actions:
+        parsers.append(subparsers.add_parser(name, help=does))
+        if word:
+            parsers[-1].add_argument(word, metavar=word.upper(), help=told or None)
+        if formats:
+            add_output_options(parsers[-1], formats)
+    return parsers
 
 
 def is_given(args: argparse.Namespace, name: str) -> bool:
@@ -198,8 +214,7 @@ def problem(args: argparse.Namespace) -> AttentionProblem:
 
 
 def tell_problems(args: argparse.Namespace, what: str, problems: Sequence[object], hint: str) -> int:
-    """What is wrong with a file of the user's own, a line a problem. Raises InputError: there are problems; `hint` says
-    where to look."""
+    """What is wrong with a file of the user's own, a line a problem."""
     lines = [str(problem) for problem in problems]
     tell(args, None, json=lambda: {"file": args.file, "problems": lines},
          table=lambda: "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n")  # fmt: skip
@@ -289,14 +304,8 @@ def typed(command: str) -> str:
 
 
 def emit(text: str, out: str | None, *, code: bool = False) -> None:
-    """Print `text`, or write it to `out` whole.
-
-    Args:
-        code: a program reads it, though it is no `--format` for programs: no line is broken at the terminal's width.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Print `text`, or write it to `out` whole. No line of `code`, which a program reads, is broken at the terminal's
+    width."""
     if out is None:
         if sys.stdout is None:
             raise InputError("standard output is closed; accepted: --out FILE, or an open standard output")
@@ -310,8 +319,7 @@ def emit(text: str, out: str | None, *, code: bool = False) -> None:
 
 
 def check_place(out: str | None, option: str = "--out") -> None:
-    """Refuses a file whose directory is not there, or a directory, before work of minutes is done for it. Raises
-    InputError: no file can be written there."""
+    """Refuses a file whose directory is not there, or a directory, before work of minutes is done for it."""
     from pathlib import Path
 
     if out is None:

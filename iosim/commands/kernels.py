@@ -30,20 +30,17 @@ SYSTEMS = (
 
 
 def add_options(parser: CommandParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check|new")
-    listing = actions.add_parser("list", help="all kernels")
-    common.add_output_options(listing)
-    show = actions.add_parser("show", help="a kernel's tiles, order, and where they come from")
-    show.add_argument("name", metavar="NAME", help="kernel, or a kernel file")
-    common.add_output_options(show, ("table", "json"))
-    check = actions.add_parser("check", help="what is wrong with a kernel file of your own")
-    check.add_argument("file", metavar="FILE")
-    common.add_output_options(check, ("table", "json"))
-    new = actions.add_parser("new", help="write a kernel file of your own, from a kernel that is like it")
-    new.add_argument("--from", dest="base", metavar="NAME", required=True, help="kernel, or a kernel file")
-    new.add_argument(
-        "--name", dest="named", metavar="NAME", help="name of the new kernel (default: my-, and the other's)"
+    show = "a kernel's tiles, order, and where they come from"
+    *_, new = common.add_actions(
+        parser,
+        ("list", "all kernels", "", "", common.FORMATS),
+        ("show", show, "name", "kernel, or a kernel file", ("table", "json")),
+        ("check", "what is wrong with a kernel file of your own", "file", "", ("table", "json")),
+        ("new", "write a kernel file of your own, from a kernel that is like it", "", "", ()),
     )
+    new.add_argument("--from", dest="base", metavar="NAME", required=True, help="kernel, or a kernel file")
+    named = "name of the new kernel (default: my-, and the other's)"
+    new.add_argument("--name", dest="named", metavar="NAME", help=named)
     new.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -331,19 +332,6 @@ def listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
 
 def _words(args: argparse.Namespace) -> list[str]:
     """The options that differ from their defaults, for the provenance."""
-    from shlex import quote
-
-    words = []
-    for name, value in vars(args).items():
-        if name in ("run", "command", "version", "default_of", options.GIVEN) or value == args.default_of(name):
-            continue
-        option = options.spelling(name)
-        if isinstance(value, bool):
-            words.append(option if value else f"--no-{option[2:]}")
-        else:
-            listed = value if isinstance(value, list) else [value]
-            words += [
-                option,
-                quote(",".join("x".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in listed)),
-            ]
-    return words
+    own = ("run", "command", "version", "default_of", options.GIVEN)
+    changed = {n: v for n, v in vars(args).items() if n not in own and v != args.default_of(n)}
+    return list(map(shlex.quote, options.typed(changed)))

@@ -24,12 +24,12 @@ KINDS = (
 
 
 def add_options(parser: CommandParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show")
-    listing = actions.add_parser("list", help="all models that --model knows by name")
-    common.add_output_options(listing)
-    show = actions.add_parser("show", help="a model's layers by kind, and where its numbers stand")
-    show.add_argument("name", metavar="NAME", help="model, config.json, or its directory")
-    common.add_output_options(show)
+    show = "a model's layers by kind, and where its numbers stand"
+    common.add_actions(
+        parser,
+        ("list", "all models that --model knows by name", "", "", common.FORMATS),
+        ("show", show, "name", "model, config.json, or its directory", common.FORMATS),
+    )
 
 
 def run(args: argparse.Namespace) -> int:

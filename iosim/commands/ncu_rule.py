@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -85,16 +84,11 @@ def _text(found: LaunchAnswer) -> str:
 
 
 def _facts(place: str) -> dict[str, Any]:
+    from iosim.base.files import json_object
     from iosim.evidence.validate.rows import text_of_file
 
     text = sys.stdin.read(MAX_CHARACTERS) if place == "-" else text_of_file(place, f"{OPTION} '{place}'")
-    try:
-        facts = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{OPTION} '{place}' is no JSON: {error}; accepted: a launch as the rule writes it") from None
-    if not isinstance(facts, dict):
-        raise InputError(f"{OPTION} '{place}' is no JSON object; accepted: a launch as the rule writes it")
-    return facts
+    return json_object(text, f"{OPTION} '{place}'", "a launch as the rule writes it")
 
 
 def _profile(asked: str | None, facts: dict[str, Any]) -> HardwareProfile:

@@ -34,6 +34,19 @@ def spelling(name: str) -> str:
     return _option(name, None)
 
 
+def typed(values: Mapping[str, Any]) -> list[str]:
+    """The words of a command line that give options these values."""
+    words = []
+    for name, value in values.items():
+        if isinstance(value, bool):
+            words.append(_option(name, str(value)))
+        else:
+            listed = value if isinstance(value, list) else [value]
+            texts = ("x".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in listed)
+            words += [spelling(name), ",".join(texts)]
+    return words
+
+
 def _option(name: str, value: str | None) -> str:
     option = SPELLED.get(name, f"--{name.replace('_', '-')}")
     if option is None:

@@ -61,21 +61,12 @@ def given(args: argparse.Namespace) -> Given:
 
 def words(args: argparse.Namespace) -> list[str]:
     """The options of `add_calls` that were given, as they can be typed again."""
-    found: list[str] = []
-    for name in ("seq_q", *PROFILED, "causal", *KNOBS):
-        value = getattr(args, name)
-        option = "--seq-len" if name == "seq_q" else options.spelling(name)
-        if value is True or value is False:
-            found.append(option if value else f"--no-{option[2:]}")
-        elif value is not None:
-            joint = "x" if name == "tile" else ","
-            found += [option, joint.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)]
-    return [*found, *(["--persistent"] if args.persistent else [])]
+    given = {name: getattr(args, name) for name in ("seq_q", *PROFILED, "causal", *KNOBS, "persistent")}
+    return options.typed({name: value for name, value in given.items() if value is not None})
 
 
 def told(text: str) -> Given:
-    """What the text of an NVTX range says behind the word `iosim`: the options of `add_calls`. Raises InputError: it is
-    no such options."""
+    """What the text of an NVTX range says behind the word `iosim`: the options of `add_calls`."""
     parser = CommandParser(prog="iosim", add_help=False)
     add_calls(parser, "calls")
     try:

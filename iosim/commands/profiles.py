@@ -23,17 +23,14 @@ KINDS = {"estimate": "yellow", "inferred": "yellow", "taken": "yellow", "measure
 
 
 def add_options(parser: CommandParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check|add")
-    listing = actions.add_parser("list", help="all profiles: those shipped, and your own")
-    common.add_output_options(listing)
-    show = actions.add_parser("show", help="every number of a profile, with its source")
-    show.add_argument("name", metavar="NAME", help="GPU or profile file")
-    common.add_output_options(show)
-    check = actions.add_parser("check", help="what is wrong with a profile file of your own")
-    check.add_argument("file", metavar="FILE")
-    common.add_output_options(check, ("table", "json"))
-    add = actions.add_parser("add", help="take a calibration's bundle, or a profile file, among your own profiles")
-    add.add_argument("file", metavar="FILE", help="of iosim calibrate --bundle, or a profile that ends in .toml")
+    of_bundle = "of iosim calibrate --bundle, or a profile that ends in .toml"
+    *_, add = common.add_actions(
+        parser,
+        ("list", "all profiles: those shipped, and your own", "", "", common.FORMATS),
+        ("show", "every number of a profile, with its source", "name", "GPU or profile file", common.FORMATS),
+        ("check", "what is wrong with a profile file of your own", "file", "", ("table", "json")),
+        ("add", "take a calibration's bundle, or a profile file, among your own profiles", "file", of_bundle, ()),
+    )
     add.add_argument("--name", help="name of the profile (default: that in the file)")
     add.add_argument("--replace", action="store_true", help="put it in the place of your own profile of that name")
 

@@ -109,8 +109,7 @@ def _run_bytes(args: argparse.Namespace) -> int:
 
 
 def _check_measured_on(args: argparse.Namespace, profile: HardwareProfile) -> None:
-    """Refuses recorded measurements beside predictions for another GPU. Raises InputError: a table of the package,
-    which is of one GPU, and a profile of another."""
+    """Refuses recorded measurements beside predictions for another GPU."""
     from iosim.evidence.validate.rows import measured_on
 
     for file in _files(args, profile):

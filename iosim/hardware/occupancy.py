@@ -83,12 +83,7 @@ def occupancy(
     limit_registers, registers_per_cta = _by_registers(profile, warps, registers_per_thread)
     limit_shared, shared_per_cta, shared_per_sm = _by_shared_memory(profile, shared_memory_bytes, carveout)
 
-    limits = {
-        "warps": limit_warps,
-        "registers": limit_registers,
-        "shared_memory": limit_shared,
-        "blocks": limit_blocks,
-    }
+    limits = {"warps": limit_warps, "registers": limit_registers, "shared_memory": limit_shared, "blocks": limit_blocks}
     ctas = min(limits.values())
     if carveout is None:
         shared_per_sm = _carveout(profile, ctas * shared_per_cta)

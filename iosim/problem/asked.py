@@ -19,12 +19,6 @@ OF_MASKS = ("mask", "window", "window_right", "mask_block", "mask_stride", "glob
 """The fields of which `mask_of` makes a mask."""
 
 
-def usual(name: str) -> Any:
-    """A field's default where a problem is asked for; it may be another than that of `AttentionProblem`."""
-    about = FIELDS[name]
-    return about.default if about.usual is None else about.usual
-
-
 def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
     """One problem for every number of query tokens asked for.
 
@@ -36,7 +30,7 @@ def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
         InputError: values that make no sense, or two that contradict each other.
     """
     check_queries(values)
-    given = {name: usual(name) for name in FIELDS} | {n: v for n, v in values.items() if v is not None}
+    given = {name: FIELDS[name].asked for name in FIELDS} | {n: v for n, v in values.items() if v is not None}
     prefix, fields = given.pop("prefix", None), {n: v for n, v in given.items() if n in FIELDS}
     fields |= mask_of(values)
     if fields["seq_lens"] is not None or fields["seq_lens_k"] is not None:
@@ -71,8 +65,7 @@ def _keys(keys: int | None, prefix: int | None, queries: Any) -> Any:
 
 
 def check_queries(values: Mapping[str, Any]) -> None:
-    """Refuse key tokens that stand alone: how many queries there are would be the usual number, which nobody named.
-    Raises InputError: they do."""
+    """Refuse key tokens that stand alone: how many queries there are would be the usual number, which nobody named."""
     if values.get("seq_k") is not None and all(values.get(name) is None for name in ("seq_q", "seq_lens", "prefix")):
         keys = values["seq_k"]
         shown = ",".join(map(str, keys)) if isinstance(keys, list | tuple) else keys

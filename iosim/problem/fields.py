@@ -199,11 +199,7 @@ def length_options(problem: ProblemFields, lengths: object = None) -> list[str]:
 
 def problem_options(problem: ProblemFields) -> list[str]:
     """The words of a command line that give a problem back but for its tokens. What is at its default is left out,
-    except batch, heads, head_dim and dtype.
-
-    Raises:
-        InputError: the problem has blocks that only Python can give.
-    """
+    except batch, heads, head_dim and dtype."""
     words: list[str] = []
     for name, field in FIELDS.items():
         value = getattr(problem, name)

@@ -31,12 +31,8 @@ _GROUPING = ("gpu", "kernel")
 
 
 def html(page: Page, plotly: str | None = None) -> str:
-    """The whole file.
-
-    Args:
-        plotly: name of a copy of `PLOTLY` beside the page, which several pages may share; by default the page carries
-            its own.
-    """
+    """The whole file; `plotly` is the name of a copy of `PLOTLY` beside it, which several pages may share: by default
+    the page carries its own."""
     return _template().render(page=page, plotly=plotly, data=_json(_data(page)))
 
 

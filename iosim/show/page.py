@@ -43,17 +43,9 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """One heading and what stands under it.
-
-    Args:
-        text: paragraphs.
-        legend: of the panels; a press on an entry hides and shows its series in all of them.
-        items: a list.
-        folded: all but the heading waits to be opened; paper shows it open.
-        fold_table: the table waits behind a line to be opened.
-        brief: what Markdown shows instead of the table.
-        most_across: panels beside each other, where the page is wide enough.
-    """
+    """One heading and what stands under it: paragraphs, a legend (a press on an entry hides its series in all panels),
+    `most_across` panels beside each other, a list, a table and what Markdown shows in its place (`brief`). All but the
+    heading of what is `folded` waits to be opened, as the table does with `fold_table`; paper shows both open."""
 
     id: str
     heading: str
@@ -118,16 +110,9 @@ def listed(section_id: str, heading: str, items: Sequence[str], *, folded: bool 
 
 @dataclass(frozen=True)
 class Page:
-    """All that a page says.
-
-    Args:
-        title: the question that it answers.
-        subject: under the title: what was computed.
-        answer: to the question, before anything else: what came out, in a sentence or one a GPU.
-        text: paragraphs before the first section.
-        command: the command line that makes the page again.
-        commands: command lines by the ids that tables name in their column of kind COMMANDS.
-    """
+    """All that a page says: the question that it answers, what was computed (`subject`), what came out (`answer`, a
+    sentence or one a GPU), sections, and the command lines that make it and its tables' rows again, those of rows by
+    the ids in a column of kind COMMANDS."""
 
     title: str
     subject: str

@@ -100,8 +100,7 @@ class Shown:
 
 
 def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_objects.Figure:
-    """A panel as a plotly figure: the first, or the one called `name`. Raises InputError: no panels, or none of that
-    name, or plotly is not installed."""
+    """A panel as a plotly figure: the first, or the one called `name`."""
     by_name = {panel.id: panel for panel in panels}
     if not by_name:
         raise InputError("there is no figure of this result; `print` shows it")

@@ -222,6 +222,30 @@ def test_hbm_bytes_are_not_known_from_bounds_alone() -> None:
         made.total("hbm")
 
 
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "text", "value"), [
+    ("seq_q", "4k", 4096), ("seq_k", " 1m ", 1 << 20), ("offset", "-2k", -2048), ("dropout", "0.25", 0.25),
+    ("mask_block", "64", (64, 64)), ("mask_block", "64x128", (64, 128)), ("seq_lens", "512,1k", (512, 1024)),
+    ("key_padding", "true", True), ("key_padding", "0", False), ("dtype", "bf16", "bf16"),
+    ("tile", "128X64", (128, 64)),
+])  # fmt: skip
+def test_a_field_reads_its_text(name: str, text: str, value: object) -> None:
+    assert {**FIELDS, **OVERRIDES}[name].read(text, "value") == value
+
+
+@pytest.mark.parametrize(("name", "text", "why"), [
+    ("seq_q", "-1", "'-1' is not a size"), ("seq_q", "4q", "'4q' is not a size"), ("tile", "64", "not of the form QxK"),
+    ("tile", "64x64x2", "'64x64x2' is not of the form QxK"), ("dropout", "1", "'1' is out of range"),
+    ("dropout", "x", "'x' is out of range; accepted: 0 <= P < 1"), ("seq_lens", "1:2", "'1:2' is not a range"),
+])  # fmt: skip
+def test_a_field_refuses_a_text_by_what_it_is_of(name: str, text: str, why: str) -> None:
+    with pytest.raises(InputError, match=re.escape(why)) as refused:
+        {**FIELDS, **OVERRIDES}[name].read(text, "--x")
+    assert str(refused.value).startswith("--x '")
+
+
 # --- tiles that cannot run --------------------------------------------------------------------------------------------
 
 LONG = AttentionProblem(heads=4, seq_q=512)

@@ -422,7 +422,7 @@ def test_raw_numbers_are_enough(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "is no JSON"), ("[]", "holds no object"), ("{}", "has schema None"), ('{"schema": 1}', "has schema 1"),
+    [("", "is no JSON"), ("[]", "holds no JSON object"), ("{}", "has schema None"), ('{"schema": 1}', "has schema 1"),
      (f'{{"schema": {SCHEMA}}}', "lack compute_capability and sms"), ("\0", "is no JSON")],
 )  # fmt: skip
 def test_files_that_are_no_raw_numbers(

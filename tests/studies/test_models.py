@@ -232,7 +232,7 @@ LLAMA = {"model_type": "llama", "num_attention_heads": 8, "num_hidden_layers": 2
 
 
 @pytest.mark.parametrize(("content", "text"), [
-    ("{", "is not JSON: Expecting property name"), ("[1]", "holds no JSON object"),
+    ("{", "is no JSON: Expecting property name"), ("[1]", "holds no JSON object"),
     ({"_class_name": "UNet2DConditionModel"}, "is of diffusers (UNet2DConditionModel)"),
     ({"peft_type": "LORA"}, "is an adapter's (LORA)"),
     ({"model_type": "t5", "is_encoder_decoder": True}, "(t5) is an encoder and a decoder"),

@@ -85,14 +85,7 @@ class Reading:
 def model_of(
     config: Mapping[str, Any], name: str, title: str, source: str, notes: tuple[str, ...] = (), *, nested: bool
 ) -> Model:
-    """The model that a config's keys describe.
-
-    Args:
-        nested: it is part of another, as such often left to its class's defaults.
-
-    Raises:
-        InputError: keys that are missing, out of range, or that contradict each other.
-    """
+    """The model that a config's keys describe; `nested` is part of another, and often left to its class's defaults."""
     read = Reading(config, name)
     attention = config.get("attn_config")
     if isinstance(attention, dict):  # MPT's and DBRX's

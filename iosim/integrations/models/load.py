@@ -5,13 +5,13 @@ NAME:vision and FILE:vision take the vision tower of a model that has one; the t
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.files import read_object
 from iosim.base.schema import one_line
 from iosim.integrations.models.kinds import model_of
 from iosim.integrations.models.presets import all_names, preset
@@ -25,8 +25,7 @@ MAX_BYTES = 10_000_000
 
 
 def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
-    """The model of a preset's name, of a config.json or its directory, or of what such a file holds. Raises InputError:
-    an unknown name, a file that cannot be read, or one that describes no attention that iosim knows."""
+    """The model of a preset's name, of a config.json or its directory, or of what such a file holds."""
     if isinstance(given, Model):
         return given
     if isinstance(given, Mapping):
@@ -46,7 +45,8 @@ def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Mod
         raise unknown_name("`model`", text, all_names())
     path = path / FILE if path.is_dir() else path
     name = path.resolve().parent.name if path.name == FILE else path.stem
-    config = _read(path)
+    accepted = "a name of `iosim models list`, a config.json of Hugging Face, or a directory that holds one"
+    config = read_object(path, f"`model` '{one_line(path)}'", accepted, MAX_BYTES)
     return _model(config, name, str(config.get("_name_or_path") or name), str(path), part)
 
 
@@ -59,29 +59,6 @@ def _with_part(text: str) -> tuple[str, str | None]:
     if before.lower() in all_names() or Path(before).exists():
         raise unknown_name("part of `model`", part, PARTS)
     return text, None
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    name = f"`model` '{one_line(path)}'"
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{name} is too large: {path.stat().st_size:,} bytes; a config.json has a few KB")
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{name} is not UTF-8 text; accepted: a config.json of Hugging Face") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or one_line(error)}; accepted: a "
-                         "name "
-                         "of `iosim models list`, a config.json, or a directory that holds one") from None  # fmt: skip
-    try:
-        config = json.loads(text)
-    except RecursionError:
-        raise InputError(f"{name} is nested too deeply; accepted: a config.json of Hugging Face") from None
-    except ValueError as error:
-        raise InputError(f"{name} is not JSON: {one_line(error)}; accepted: a config.json of Hugging Face") from None
-    if not isinstance(config, dict):
-        raise InputError(f"{name} holds no JSON object; accepted: a config.json of Hugging Face")
-    return config
 
 
 def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: str | None) -> Model:

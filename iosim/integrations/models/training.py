@@ -22,8 +22,7 @@ ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu": "relu"}
 
 
 def decoder_of(model: Model) -> dict[str, Any]:
-    """The model's sizes and choices by the keywords of `iosim.train_memory`. Raises InputError: layers that
-    `train-memory` does not build."""
+    """The model's sizes and choices by the keywords of `iosim.train_memory`."""
     config = model.config
     family = FAMILIES.get(str(config.get("model_type")))
     first = model.kinds[0]

@@ -30,8 +30,7 @@ def contents(words: Sequence[str], names: Sequence[str]) -> dict[str, str]:
 
 
 def install(folder: str | Path, words: Sequence[str], names: Sequence[str]) -> list[Path]:
-    """Writes the files, both or none; a directory that is not there is made, one level deep. Raises InputError where
-    the place cannot be written."""
+    """Writes the files, both or none; a directory that is not there is made, one level deep."""
     place = Path(folder)
     try:
         place.mkdir(exist_ok=True)

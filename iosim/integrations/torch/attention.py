@@ -127,8 +127,7 @@ def flex(
 
 
 def block_mask_of(mask: Sequence[Any], seq_q: int, seq_k: int) -> BlockMask | None:
-    """The blocks of a FlexAttention mask, as its operator takes it; None where it keeps all. Raises InputError: it
-    holds no values, or differs between heads or sequences."""
+    """The blocks of a FlexAttention mask, as its operator takes it; None where it keeps all."""
     counts, indices, full_counts, full_indices = mask[2:6]
     block_q, block_k = mask[-3], mask[-2]
     if min(block_q, block_k) >= NO_MASK_BLOCK:
@@ -157,8 +156,7 @@ def _choose(
     recorder: Recorder, cudnn: int | None, qkv: tuple[Tensor, Tensor, Tensor],
     mask: Tensor | None, dropout: float, causal: bool, trained: bool,
 ) -> Attended | None:  # fmt: skip
-    """The kernel that PyTorch takes; None where only the math path takes tensors of such shapes. Raises InputError: no
-    backend that is allowed takes the call."""
+    """The kernel that PyTorch takes; None where only the math path takes tensors of such shapes."""
     query, key, value = qkv
     if any(t.dim() != 4 for t in qkv) or key.shape[0] != query.shape[0] or query.shape[1] % key.shape[1]:
         return None
@@ -205,8 +203,7 @@ def _additive(recorder: Recorder, mask: Tensor, query: Tensor) -> Tensor:
 
 
 def planned(recorder: Recorder, chosen: Attended, passes: str, wants_lse: bool) -> tuple[AttentionProblem, Kernel, str]:
-    """(problem, kernel, note) of one pass: the chosen kernel, or one that stands in for it. Raises InputError: none
-    takes the problem."""
+    """(problem, kernel, note) of one pass: the chosen kernel, or one that stands in for it."""
     problem = chosen.problem.with_(passes=passes)
     refusal: InputError | None = None
     for name in dict.fromkeys((chosen.kernel, *STAND_INS)):

@@ -41,8 +41,7 @@ def sides_of(arguments: Arguments, names: tuple[str, str]) -> tuple[int, int]:
 
 
 def dtype_of(arguments: Arguments, default: str = "fp16") -> str:
-    """The type of the query tensor, or of the tensor behind its descriptor. Raises InputError: a type that iosim does
-    not know."""
+    """The type of the query tensor, or of the tensor behind its descriptor."""
     for name in QUERY_NAMES:
         tensor = arguments.get(name)
         tensor = getattr(tensor, "base", tensor)

@@ -128,8 +128,7 @@ def compiled_configs(
     configs: Iterable[Config], problem: AttentionProblem, profile: HardwareProfile, most: int,
     progress: Progress = silent,
 ) -> dict[Config, BuildReport]:  # fmt: skip
-    """What Triton's compiler says of the first `most` configurations of a forward with the tutorial's arguments. Raises
-    InputError: Triton is not installed, or the forward is not written for such a problem."""
+    """What Triton's compiler says of the first `most` configurations of a forward with the tutorial's arguments."""
     if most < 1:
         raise InputError(f"`compile` {most} is out of range; accepted: 1 or more")
     _triton()

@@ -22,12 +22,11 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.libraries.triton import shared_bytes, tutorial_tiles, unit_of
-from iosim.kernel.residency import estimated_registers, residency
+from iosim.kernel.residency import Residency, estimated_registers, residency
 from iosim.kernel.resource_table import BuildReport
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, MMA_ROWS
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.chain_time import ChainTime
 
 KERNEL = "triton"
 BLOCK_M = (16, 32, 64, 128, 256)
@@ -84,8 +83,7 @@ def configured(
     config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL,
     report: BuildReport | None = None,
 ) -> Kernel:  # fmt: skip
-    """The catalog's Triton kernel `name` with this configuration, and with what the compiler's report says of it.
-    Raises InputError: the kernel cannot run the problem on that GPU."""
+    """The catalog's Triton kernel `name` with this configuration, and with what the compiler's report says of it."""
     unit = unit_of(config.tile, problem, profile)
     over = Overrides(
         tile=(config.block_m, config.block_n), warps=config.num_warps, stages=config.num_stages,
@@ -96,18 +94,14 @@ def configured(
     return kernel.with_(matrix_unit=unit, spill=report.spill if report else kernel.spill)
 
 
-def timed(problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile) -> ChainTime:
-    """Time of the call; HBM bytes by the capacity rule, since thousands of configurations may be asked for."""
-    call = Call.of(problem, kernel, profile, chain)
-    return call.time(call.counted + call.capacity())
+Placed = tuple[Kernel, Chain, Residency]
 
 
-def misfit(
-    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL,
-    report: BuildReport | None = None,
-) -> str:  # fmt: skip
-    """Why a configuration cannot run or wastes its tile, or must be thought to spill where no report tells how much;
-    empty when none holds."""
+def _placed(
+    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str, report: BuildReport | None
+) -> Placed | str:
+    """The kernel, its launches and what fits on an SM; or why a configuration cannot run or wastes its tile, or must be
+    thought to spill where no report tells how much."""
     if config.num_stages > 1 and profile.cc < ASYNC_COPY_CC:
         return f"{config.num_stages} stages need asynchronous copies, which sm_{profile.cc} does not have"
     if config.block_m < MMA_ROWS or config.block_n < MMA_ROWS:
@@ -115,34 +109,34 @@ def misfit(
     for side, block, rows in (("block_m", config.block_m, problem.seq_q), ("block_n", config.block_n, problem.seq_k)):
         if block > MMA_ROWS and block >= 2 * rows:
             return f"{side} {block} is twice the problem's {rows} rows or more"
-    launch = plan(problem, configured(config, problem, profile, name, report)).launches[0]
-    return residency(launch, profile).misfit
-
-
-def time_config(
-    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL,
-    report: BuildReport | None = None,
-) -> TimedConfig:  # fmt: skip
-    """The prediction for one configuration that fits. Raises InputError: it does not fit; says why."""
-    why = misfit(config, problem, profile, name, report)
-    if why:
-        raise InputError(f"{config.text()}: {why} ({profile.name})")
     kernel = configured(config, problem, profile, name, report)
     chain = plan(problem, kernel)
-    launch = chain.launches[0]
-    resident, shared = residency(launch, profile), int(launch.resources.shared_memory_bytes or 0)
-    time = timed(problem, kernel, chain, profile)
-    spilled = round(kernel.spill.frame) if kernel.spill else 0
+    resident = residency(chain.launches[0], profile)
+    return resident.misfit or (kernel, chain, resident)
+
+
+def misfit(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> str:
+    """Why a configuration is left out; empty where it is not."""
+    placed = _placed(config, problem, profile, name, None)
+    return placed if isinstance(placed, str) else ""
+
+
+def try_config(
+    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL,
+    report: BuildReport | None = None,
+) -> TimedConfig | str:  # fmt: skip
+    """The prediction for a configuration, or why it is left out."""
+    placed = _placed(config, problem, profile, name, report)
+    if isinstance(placed, str):
+        return placed
+    kernel, chain, resident = placed
+    call = Call.of(problem, kernel, profile, chain)
+    time = call.time(call.counted + call.capacity())  # the quick rule: thousands of configurations may be asked for
     return TimedConfig(
-        config,
-        time.total_s,
-        time.bound_by,
-        resident.ctas_per_sm,
-        resident.registers,
-        shared,
-        spilled,
+        config, time.total_s, time.bound_by, resident.ctas_per_sm, resident.registers,
+        int(chain.launches[0].resources.shared_memory_bytes or 0), round(kernel.spill.frame) if kernel.spill else 0,
         report is not None,
-    )
+    )  # fmt: skip
 
 
 def unspilled(
@@ -173,25 +167,16 @@ def rank(
     name: str = KERNEL,
     reports: Mapping[Config, BuildReport] | None = None,
 ) -> list[TimedConfig]:
-    """The configurations that fit, fastest first; of equals the one with the least shared memory.
-
-    Args:
-        problem: a forward pass.
-        configs: to choose from; by default those of `space`.
-        name: a catalog kernel written in Triton.
-        reports: what the compiler says of configurations; the others' registers are estimated.
-
-    Raises:
-        InputError: another pass, no configuration fits, or the kernel cannot run the problem on that GPU.
-    """
+    """The configurations that fit a forward pass, fastest first, of equals the one with the least shared memory, out of
+    `configs` or all of `space`; of those without a compiler's report, registers are estimated."""
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: Triton configurations are ranked for the forward; accepted: fwd")
     tried = list(space() if configs is None else configs)
     known = reports or {}
-    reasons = {c: misfit(c, problem, gpu, name, known.get(c)) for c in tried}
-    fitting = [time_config(c, problem, gpu, name, known.get(c)) for c, why in reasons.items() if not why]
+    results = {c: try_config(c, problem, gpu, name, known.get(c)) for c in tried}
+    fitting = [result for result in results.values() if isinstance(result, TimedConfig)]
     if not fitting:
-        first = f": {next(iter(reasons.values()))}" if reasons else ""
+        first = f": {next(iter(results.values()))}" if results else ""
         raise InputError(f"no Triton configuration of {len(tried)} fits on {gpu.name}{first}")
     return sorted(fitting, key=lambda t: (t.time_s, t.shared_memory_bytes))

@@ -22,7 +22,7 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.triton.arguments import Arguments, ProblemOf, sides_of, tutorial_problem
 from iosim.integrations.triton.compiled import schedule_of
-from iosim.integrations.triton.kernel import KERNEL, Config, configured, misfit, time_config
+from iosim.integrations.triton.kernel import KERNEL, Config, configured, misfit, try_config
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 
@@ -72,9 +72,8 @@ class TritonModel:
         """Predicted milliseconds of a call; infinity for a configuration that does not fit or would spill. Raises
         InputError: the arguments do not tell the problem or the configuration."""
         problem, config = self.problem(arguments), self.config(arguments)
-        if misfit(config, problem, self.profile, self.kernel):
-            return math.inf
-        return time_config(config, problem, self.profile, self.kernel).time_s * MS_PER_S
+        result = try_config(config, problem, self.profile, self.kernel)
+        return math.inf if isinstance(result, str) else result.time_s * MS_PER_S
 
     def early_config_prune(
         self, configs: Sequence[TritonConfig], named_args: Arguments, **kwargs: Any
@@ -103,11 +102,7 @@ class TritonModel:
         fraction = isinstance(top_k, float) and 0 < top_k <= 1
         if not (whole or fraction):
             raise InputError(f"top_k {top_k!r} is out of range; accepted: a whole number from 1, or a float in (0, 1]")
-        return {
-            "perf_model": self.perf_model,
-            "top_k": top_k,
-            "early_config_prune": self.early_config_prune,
-        }
+        return {"perf_model": self.perf_model, "top_k": top_k, "early_config_prune": self.early_config_prune}
 
 
 def _meta(config: Any) -> dict[str, Any]:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from iosim.base.errors import InputError
+from iosim.base.errors import InputError, unknown_name
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.schedule import Order, Schedule
+from iosim.studies.calls import PINNED
 from iosim.studies.orders.code import triton
 from iosim.studies.orders.entry import OrderEntry, OrderRanking
 from iosim.studies.orders.space import pinned_fields
 
 
-def remap(
-    order: OrderRanking | OrderEntry | Schedule | Kernel | str, *, section_heads: int | None = None,
-    heavy_first: bool | None = None, fold: bool | None = None, direction: str | None = None,
-    scheduler: str | None = None, cluster: int | None = None,
-) -> str:  # fmt: skip
+def remap(order: OrderRanking | OrderEntry | Schedule | Kernel | str, **settings: Any) -> str:
     """Lines that turn `program_id` into an order: they set `head` and `block`, and say which key block step t has.
 
         >>> print(iosim.triton.remap(iosim.orders(gpu="h200", heads=8, seq_len="32k", causal=True)))
@@ -27,22 +25,19 @@ def remap(
 
     Args:
         order: a ranking, whose best order is taken, one of its entries, the schedule of a kernel, or what runs fastest:
-            "query", "head" or "batch". The others are for such a word.
-        section_heads: heads of a section.
-        heavy_first: long query blocks first.
-        fold: the longest query block, the shortest, the second longest and so on.
-        direction: of the key loop: "ascending", "descending" or "alternating".
-        scheduler: how programs take tiles: "static", "persistent" or "dynamic".
-        cluster: neighbouring CTAs that start together.
+            "query", "head" or "batch".
+        settings: beside such a word, what `iosim.orders` keeps: section_heads, heavy_first, fold, direction, scheduler,
+            cluster.
 
     Raises:
         InputError: a word that is not known, or settings beside an order that says them already.
     """
-    given = {"section_heads": section_heads, "heavy_first": heavy_first, "fold": fold, "direction": direction,
-             "scheduler": scheduler, "cluster": cluster}  # fmt: skip
+    for name in settings:
+        if name not in PINNED[1:]:
+            raise unknown_name("setting", name, PINNED[1:])
     if isinstance(order, str):
-        return triton(replace(Schedule(), **pinned_fields({"order": order, **given})))
-    named = [name for name, value in given.items() if value is not None]
+        return triton(replace(Schedule(), **pinned_fields({"order": order, **settings})))
+    named = [name for name, value in settings.items() if value is not None]
     if named:
         raise InputError(f"`{named[0]}` contradicts `order`, which says it already; accepted: one of them, or `order` "
                          f"as a word: {', '.join(Order)}")  # fmt: skip

@@ -5,12 +5,4 @@ from iosim.problem.masks.files import load_block_mask, save_block_mask
 from iosim.problem.masks.packed import PackedMask
 from iosim.problem.masks.patterns import butterfly, strided, window_global
 
-__all__ = [
-    "BlockMask",
-    "PackedMask",
-    "butterfly",
-    "load_block_mask",
-    "save_block_mask",
-    "strided",
-    "window_global",
-]
+__all__ = ["BlockMask", "PackedMask", "butterfly", "load_block_mask", "save_block_mask", "strided", "window_global"]

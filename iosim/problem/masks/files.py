@@ -169,14 +169,8 @@ class _File:
 
 
 def load_block_mask(path: str, seq_q: int, seq_k: int, block: tuple[int, int] | None = None) -> BlockMask:
-    """The block mask in a file, for `seq_q` queries and `seq_k` keys.
-
-    Args:
-        block: (queries, keys) of a block; needed where the file does not say.
-
-    Raises:
-        InputError: no such file, or one whose arrays do not fit together, the lengths or the block.
-    """
+    """The block mask in a file, for `seq_q` queries and `seq_k` keys; `block` is (queries, keys) of a block, needed
+    where the file does not say. Raises InputError: the arrays do not fit together, the lengths or the block."""
     file = _File(path, seq_q, seq_k)
     arrays = file.read()
     size = file.block(arrays, block)

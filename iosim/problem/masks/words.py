@@ -56,8 +56,7 @@ def check_window(p: ProblemFields) -> dict[str, Any]:
 
 
 def check_words(p: ProblemFields) -> dict[str, Any]:
-    """The values of the mask's own fields that follow from others, once all are known to go with the mask. Raises
-    InputError: a field that the mask has no use for or lacks."""
+    """The values of the mask's own fields that follow from others, once all are known to go with the mask."""
     for name, masks in TAKES.items():
         value = getattr(p, name)
         if value is not None and p.mask not in masks:
@@ -136,8 +135,7 @@ def blocks_to_dict(mask: Any) -> dict[str, Any]:
 
 
 def check_lengths(p: ProblemFields) -> dict[str, Any]:
-    """`seq_lens`, `seq_lens_k` and the sizes that follow from them. Raises InputError: lengths that are none, or that
-    contradict the other sizes."""
+    """`seq_lens`, `seq_lens_k` and the sizes that follow from them."""
     if p.seq_lens is None:
         if p.seq_lens_k is not None:
             raise InputError("`seq_lens_k` goes with `seq_lens`; accepted with it: `seq_lens`")
@@ -163,8 +161,7 @@ def check_lengths(p: ProblemFields) -> dict[str, Any]:
 
 
 def make_mask(p: ProblemFields) -> Mask:
-    """The mask that a problem's words stand for. Raises InputError: a pattern that does not fit the lengths, or a file
-    that holds none."""
+    """The mask that a problem's words stand for."""
     if p.mask in LIST_MASKS:
         return _list_mask(p)
     if p.seq_lens is None or p.seq_lens_k is None:

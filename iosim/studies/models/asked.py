@@ -10,7 +10,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.fields import whole
 from iosim.base.units import some
-from iosim.problem.asked import check_queries, lengths, problems, usual
+from iosim.problem.asked import check_queries, lengths, problems
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, MAX_TOKENS
 from iosim.studies.models.layers import LayerKind, Layers, Model
@@ -195,7 +195,7 @@ def calls_of(model: Model, values: Mapping[str, Any]) -> list[tuple[LayerCall, .
     check_queries(values)
     given = {name: value for name, value in values.items() if value is not None}
     fields = {name: value for name, value in given.items() if name in FIELDS and name not in (*OF_MODEL, *OF_LENGTH)}
-    fields["dtype"] = given.get("dtype") or model.dtype or usual("dtype")
+    fields["dtype"] = given.get("dtype") or model.dtype or FIELDS["dtype"].asked
     prefix, keys = given.get("prefix"), given.get("seq_k")
     if prefix is not None and keys is not None:
         raise InputError(
@@ -207,7 +207,7 @@ def calls_of(model: Model, values: Mapping[str, Any]) -> list[tuple[LayerCall, .
                          "accepted: "
                          "without it")  # fmt: skip
     asked = []
-    for queries in map(FIELDS["seq_q"].check, lengths(given.get("seq_q", usual("seq_q")), "seq_q")):
+    for queries in map(FIELDS["seq_q"].check, lengths(given.get("seq_q", FIELDS["seq_q"].asked), "seq_q")):
         total = FIELDS["seq_k"].check(keys if keys is not None else queries + (prefix or 0))
         if total < queries and model.causal:
             raise InputError(f"`seq_k` {total} is out of range; accepted: {queries} or more, as the layers of `model` "
