@@ -13,7 +13,7 @@ from iosim.base.errors import InputError
 from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries.choice import chooses
+from iosim.kernel.libraries.loader import chooses
 from iosim.kernel.libraries.resolver import resolve
 from iosim.problem.attention import AttentionProblem
 

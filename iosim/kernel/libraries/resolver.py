@@ -25,8 +25,7 @@ from iosim.kernel.kernel import (
 from iosim.kernel.launch import Edge, Fetch, Overhead
 from iosim.kernel.libraries.builds import spills
 from iosim.kernel.libraries.catalog_file import Place
-from iosim.kernel.libraries.choice import chosen, is_choice
-from iosim.kernel.libraries.loader import Entry, entry, entry_names
+from iosim.kernel.libraries.loader import Entry, chosen, entry, entry_names, is_choice
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rules_of
 from iosim.kernel.libraries.support import check_support
 from iosim.kernel.loop import Loop

@@ -66,14 +66,6 @@ def check_cache(data: Entry, problem: AttentionProblem) -> None:
                          f"{requires['page_multiple']}")  # fmt: skip
 
 
-FA3_MAX_SPLITS = 128
-FA3_FEW_KEY_BLOCKS = 4
-FA3_L2_BYTES = 50 << 20
-FA3_FULL_SHARE = 0.8
-FA3_EFFICIENCY = 0.85
-FA3_PACKED_GAIN = 0.9
-
-
 def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> int | None:
     """The compiled head dimension (None: any), once the kernel is known to run there.
 

@@ -125,3 +125,25 @@ def read_stack(name: str) -> Stack:
     if name not in _stacks():
         raise unknown_name("`stack`", name, stack_names())
     return _stacks()[name]
+
+
+LIBRARIES = ("fa2", "fa3")
+
+
+def split_rules() -> tuple[str, ...]:
+    """Names of all rules."""
+    return (*LIBRARIES, *stack_names())
+
+
+def kernel_by_rule(rule: str, profile: HardwareProfile, page_size: int | None) -> tuple[str, int | None]:
+    """The catalog's kernel that splits by this rule on a GPU, and the tokens of a page: a stack has pages always.
+
+    Raises:
+        InputError: no such rule, or a stack that has no kernel there.
+    """
+    if rule in LIBRARIES:
+        return rule, page_size
+    if rule not in stack_names():
+        raise unknown_name("`split_rule`", rule, split_rules())
+    stack = read_stack(rule)
+    return stack.kernel(profile), stack.page_size if page_size is None else page_size
