@@ -79,11 +79,8 @@ def spilled_registers(launch: Launch, profile: HardwareProfile) -> int:
 
 def residency(launch: Launch, profile: HardwareProfile) -> Residency:
     """Resident CTAs of a launch; its registers are estimated where the kernel does not state them. What fits is said
-    here alone: shared memory, threads and registers.
-
-    Raises:
-        InputError: the profile does not know a limit. A CTA that fits on no SM is no error here: the occupancy says so.
-    """
+    here alone: shared memory, threads and registers. Raises InputError: the profile does not know a limit. A CTA that
+    fits on no SM is no error here: the occupancy says so."""
     estimated = launch.resources.registers is None
     registers = estimated_registers(launch, profile) if estimated else int(launch.resources.registers or 0)
     shared = launch.resources.shared_memory_bytes or 0

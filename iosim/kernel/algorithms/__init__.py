@@ -30,11 +30,8 @@ from iosim.problem.attention import AttentionProblem
 
 def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The chain of launches that `kernel` makes for `problem`: for both passes, those of the forward, which then writes
-    its log-sum-exp and keeps a head a tile, and those of the backward.
-
-    Raises:
-        InputError: the algorithm cannot do what the problem asks for.
-    """
+    its log-sum-exp and keeps a head a tile, and those of the backward. Raises InputError: the algorithm cannot do what
+    the problem asks for."""
     plan_of = planner(kernel.algorithm)
     check_options(kernel)
     refuse_terms(problem, kernel.algorithm, kernel.name)

@@ -83,11 +83,7 @@ def _also(b: ChainBuilder, *accesses: Access) -> None:
     standard=True,
 )
 def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Forward chain.
-
-    Raises:
-        InputError: a backward pass; autograd's backward of this path is not described.
-    """
+    """Forward chain. Raises InputError: a backward pass; autograd's backward of this path is not described."""
     if problem.passes != "fwd":
         raise InputError(f"`passes` '{problem.passes}' is not described for kernel 'math'; accepted: fwd")
     b = ChainBuilder(problem, kernel, score_bytes=4, padding_bytes=4)

@@ -23,11 +23,8 @@ from iosim.problem.attention import AttentionProblem
 
 @algorithm("mla", takes=("latent_kv", "page_size"), options=SplitOptions, splits=True, appends=True, packs=Packs.ALWAYS)
 def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The launch over the latent cache, or the split launch and its combine.
-
-    Raises:
-        InputError: a cache that is not latent, a backward pass, or more splits than key blocks.
-    """
+    """The launch over the latent cache, or the split launch and its combine. Raises InputError: a cache that is not
+    latent, a backward pass, or more splits than key blocks."""
     if not problem.latent_kv:
         raise InputError(f"`kernel` {kernel.name}: algorithm mla reads one latent K/V; accepted with it: "
                          "`latent_kv=True`")  # fmt: skip

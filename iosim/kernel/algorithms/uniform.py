@@ -58,10 +58,7 @@ def _stated_heads(kernel: Kernel) -> int | None:
 
 def one_head(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
     """The problem as the launches see it: a head for every group of value heads that a tile takes, as wide as they are.
-
-    Raises:
-        InputError: a number of value heads a tile that does not divide the heads.
-    """
+    Raises InputError: a number of value heads a tile that does not divide the heads."""
     per_tile = _stated_heads(kernel) or problem.heads
     if problem.heads % per_tile:
         raise InputError(f"value_heads_per_tile {per_tile} is not possible with {problem.heads} heads; accepted: "
@@ -83,11 +80,8 @@ def _check(problem: AttentionProblem, kernel: Kernel) -> None:
 
 @algorithm("uniform", options=UniformOptions, reads=one_head)
 def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Launches of `flash` over one head with the values of all.
-
-    Raises:
-        InputError: grouped heads, dropout, or a backward or LSE where a tile takes only some of the value heads.
-    """
+    """Launches of `flash` over one head with the values of all. Raises InputError: grouped heads, dropout, or a
+    backward or LSE where a tile takes only some of the value heads."""
     _check(problem, kernel)
     read = one_head(problem, kernel)
     if read.heads == 1:
@@ -107,11 +101,8 @@ def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 @algorithm("uniform_naive", options=UniformNaiveOptions, reads=one_head)
 def plan_uniform_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Launches of `naive` over one head with the values of all.
-
-    Raises:
-        InputError: grouped heads, dropout, or value heads in several tiles.
-    """
+    """Launches of `naive` over one head with the values of all. Raises InputError: grouped heads, dropout, or value
+    heads in several tiles."""
     _check(problem, kernel)
     read = one_head(problem, kernel)
     if read.heads != 1:

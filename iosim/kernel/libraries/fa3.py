@@ -67,11 +67,8 @@ class Fa3Rules(Rules):
         )
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-        """The kernel with its cluster, and the backward's heads in sections under a mask.
-
-        Raises:
-            InputError: a backward in fp8, which the library does not have.
-        """
+        """The kernel with its cluster, and the backward's heads in sections under a mask. Raises InputError: a backward
+        in fp8, which the library does not have."""
         if problem.dtype == "fp8" and problem.backward:
             raise InputError(f"`passes` {problem.passes}: kernel {kernel.name} has no backward in fp8; accepted: fwd")
         width = kernel.compiled_head_dim or max(problem.head_dim, problem.head_dim_v)

@@ -73,11 +73,7 @@ def fold(name: str) -> str:
 
 
 def chooses(name: str, *aliases: str) -> Callable[[Chooser], Chooser]:
-    """Register a choice under its name and aliases.
-
-    Raises:
-        ValueError: one of them is taken.
-    """
+    """Register a choice under its name and aliases. Raises ValueError: one of them is taken."""
 
     def register(chooser: Chooser) -> Chooser:
         for one in (name, *aliases):
@@ -109,13 +105,10 @@ def is_file(name: str) -> bool:
 
 
 def check_file(path: str, what: str = "kernel file") -> list[Problem]:
-    """Everything that is wrong with a kernel's file of one's own.
+    """Everything that is wrong with a kernel's file of one's own. Raises InputError: it cannot be read as TOML.
 
     Args:
         what: what the file is, for messages.
-
-    Raises:
-        InputError: it cannot be read as TOML.
     """
     data = completed(read_toml(Path(path), what))
     wrong = catalog_file.problems(data)
@@ -151,11 +144,8 @@ def _aliases() -> dict[str, str]:
 
 
 def entry_name(name: str) -> str:
-    """The catalog name for `name` or one of its aliases; of the path of a file, the name in it.
-
-    Raises:
-        InputError: no such kernel, or a file that is none.
-    """
+    """The catalog name for `name` or one of its aliases; of the path of a file, the name in it. Raises InputError: no
+    such kernel, or a file that is none."""
     if is_file(name):
         return str(_own(name)["name"])
     folded = fold(name)

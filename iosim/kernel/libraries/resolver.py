@@ -67,11 +67,7 @@ def _first(
 def tile_row(
     data: Entry, table: str, problem: AttentionProblem, profile: HardwareProfile, width: int
 ) -> Mapping[str, Any]:
-    """The first row of the entry's `table` whose conditions hold.
-
-    Raises:
-        InputError: none does.
-    """
+    """The first row of the entry's `table` whose conditions hold. Raises InputError: none does."""
     if not (row := _first(data.get(table, ()), problem, profile, width)):
         raise InputError(f"`head_dim` {width}: kernel {data['name']} has no {table.replace('_', ' ')} for it")
     return row
@@ -127,10 +123,8 @@ def resolve(
 ) -> Kernel:
     """The kernel called `name` as it would run `problem` on `profile`.
 
-    A name may stand for a choice among kernels, as `sdpa` for PyTorch's; its reason is in the kernel's notes.
-
-    Raises:
-        InputError: an unknown name, or a kernel that cannot run the problem on that GPU.
+    A name may stand for a choice among kernels, as `sdpa` for PyTorch's; its reason is in the kernel's notes. Raises
+    InputError: an unknown name, or a kernel that cannot run the problem on that GPU.
     """
     notes: tuple[str, ...] = ()
     if is_choice(name):
@@ -278,11 +272,7 @@ def _packs_group(data: Entry, rules: Rules, problem: AttentionProblem, splits: i
 
 
 def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, asked: bool) -> bool:
-    """Packing as the user asks for it.
-
-    Raises:
-        InputError: rows of several heads in a tile where the kernel cannot have them.
-    """
+    """Packing as the user asks for it."""
     packs = algorithm_of(kernel.algorithm).packs
     if asked and (packs is not Packs.WHERE_ASKED or problem.passes != "fwd"):
         able = ", ".join(name for name in algorithms() if algorithm_of(name).packs is Packs.WHERE_ASKED)
@@ -301,11 +291,7 @@ def _persistent_ctas(settings: Mapping[str, Any], profile: HardwareProfile) -> i
 
 
 def _options(data: Entry, rules: Rules, profile: HardwareProfile, split: bool, append_kv: bool) -> AlgorithmOptions:
-    """The algorithm's options: the file's, what the GPU or the split kernel decides, and the user's.
-
-    Raises:
-        InputError: an append by a kernel that has no cache.
-    """
+    """The algorithm's options: the file's, what the GPU or the split kernel decides, and the user's."""
     options = {**data["kernel"].get("options", {}), **rules.options(profile, split)}
     if append_kv:
         if not algorithm_of(data["algorithm"]).appends:

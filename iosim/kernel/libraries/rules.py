@@ -69,11 +69,7 @@ class Rules:
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """The kernel with what is decided once all else is known: a tile found by rule, clusters, the backward's
-        registers and schedule.
-
-        Raises:
-            InputError: the library cannot do what is asked.
-        """
+        registers and schedule. Raises InputError: the library cannot do what is asked."""
         return kernel
 
     def leading(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
@@ -100,11 +96,7 @@ _BOOKS: Registry[str, Rules] = Registry("rules")
 
 
 def rule_book(name: str) -> Callable[[type[Rules]], type[Rules]]:
-    """Register a rule book under the name that catalog files give.
-
-    Raises:
-        ValueError: the name is taken.
-    """
+    """Register a rule book under the name that catalog files give. Raises ValueError: the name is taken."""
 
     def register(book: type[Rules]) -> type[Rules]:
         _BOOKS.put(name, book())
@@ -119,9 +111,5 @@ def rule_books() -> tuple[str, ...]:
 
 
 def rules_of(name: str | None) -> Rules:
-    """The rule book of a catalog file that names it; None: no rules.
-
-    Raises:
-        InputError: there is none of that name.
-    """
+    """The rule book of a catalog file that names it; None: no rules. Raises InputError: there is none of that name."""
     return NO_RULES if name is None else _BOOKS.named(name)

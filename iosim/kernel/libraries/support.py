@@ -17,11 +17,7 @@ SCORE_TENSORS = ("bias", "alibi", "key_padding", "mask_tensor")
 
 
 def check_features(data: Entry, problem: AttentionProblem) -> None:
-    """Refuse what the kernel does not read or do.
-
-    Raises:
-        InputError: names the catalog's kernels that take it.
-    """
+    """Refuse what the kernel does not read or do. Raises InputError: names the catalog's kernels that take it."""
     requires, name = data["requires"], data["name"]
     taken = requires.get("takes", ())
     for term, asked in problem.terms.items():
@@ -45,10 +41,8 @@ def _with_dropout() -> str:
 
 def check_cache(data: Entry, problem: AttentionProblem) -> None:
     """Refuse a cache that the library's kernel does not read; whether it reads pages and latent ones, its file says.
-
-    Raises:
-        InputError: pages of a size that it does not take, no latent cache, or widths other than those it is made for.
-    """
+    Raises InputError: pages of a size that it does not take, no latent cache, or widths other than those it is made
+    for."""
     requires, name, page = data["requires"], data["name"], problem.page_size
     if requires.get("latent_only") and not problem.latent_kv:
         raise InputError(f"`kernel` {name}: it reads one latent K/V; accepted with it: `latent_kv=True`")
@@ -67,11 +61,8 @@ def check_cache(data: Entry, problem: AttentionProblem) -> None:
 
 
 def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> int | None:
-    """The compiled head dimension (None: any), once the kernel is known to run there.
-
-    Raises:
-        InputError: the GPU, the dtype or the head dimension is one that the kernel is not made for.
-    """
+    """The compiled head dimension (None: any), once the kernel is known to run there. Raises InputError: the GPU, the
+    dtype or the head dimension is one that the kernel is not made for."""
     requires, name = data["requires"], data["name"]
     needs = f"{data['title'].split(',')[0]} needs"
     if profile.cc < requires.get("min_cc", 0):

@@ -69,11 +69,7 @@ class Stack:
     extras: tuple[Extra, ...]
 
     def kernel(self, profile: HardwareProfile) -> str:
-        """The kernel that it runs on a GPU.
-
-        Raises:
-            InputError: none there.
-        """
+        """The kernel that it runs on a GPU. Raises InputError: none there."""
         for name, ccs in self.kernels:
             if profile.cc in ccs:
                 return name
@@ -117,11 +113,7 @@ def stack_names() -> tuple[str, ...]:
 
 
 def read_stack(name: str) -> Stack:
-    """The stack called `name`.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The stack called `name`. Raises InputError: there is none."""
     if name not in _stacks():
         raise unknown_name("`stack`", name, stack_names())
     return _stacks()[name]
@@ -137,10 +129,7 @@ def split_rules() -> tuple[str, ...]:
 
 def kernel_by_rule(rule: str, profile: HardwareProfile, page_size: int | None) -> tuple[str, int | None]:
     """The catalog's kernel that splits by this rule on a GPU, and the tokens of a page: a stack has pages always.
-
-    Raises:
-        InputError: no such rule, or a stack that has no kernel there.
-    """
+    Raises InputError: no such rule, or a stack that has no kernel there."""
     if rule in LIBRARIES:
         return rule, page_size
     if rule not in stack_names():
