@@ -70,11 +70,11 @@ def estimated_registers(launch: Launch, profile: HardwareProfile) -> int:
 
 
 def spilled_registers(launch: Launch, profile: HardwareProfile) -> int:
-    """Registers a thread that an attention loop's accumulators take beyond those that there are, by estimate; 0 where
-    a source says how many the kernel takes, whose spills are then known or none."""
+    """Registers that an attention loop's accumulators take beyond those that there are, by estimate; 0 where a source
+    says how many the kernel takes, whose spills are then known or none."""
     if launch.resources.registers is not None or not is_attention_loop(launch):
         return 0
-    return max(0, needed_registers(launch) - profile.need_int("max_registers_per_thread"))
+    return needed_registers(launch) - estimated_registers(launch, profile)
 
 
 def residency(launch: Launch, profile: HardwareProfile) -> Residency:

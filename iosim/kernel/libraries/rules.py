@@ -6,7 +6,7 @@ called. Files without one have the rules of this module's `Rules`: none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,9 @@ from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Overhead
 from iosim.kernel.schedule import Schedule
 from iosim.problem.attention import AttentionProblem
+
+MAX_SPLITS = 128
+SPLIT_EFFICIENCY = 0.85
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,17 @@ class SplitGrid:
     sms: int
     block_q: int
     block_k: int
+
+
+def wave_efficiency(tiles: int, splits: int, slots: int) -> float:
+    """Share of the slots that work, over the waves of a split kernel."""
+    return tiles * splits / slots / -(-tiles * splits // slots)
+
+
+def fewest_efficient(candidates: Sequence[int], tiles: int, slots: int) -> int:
+    """The fewest splits within 85 % of the best wave efficiency (FlashAttention's num_splits_heuristic)."""
+    best = max(wave_efficiency(tiles, s, slots) for s in candidates)
+    return next(s for s in candidates if wave_efficiency(tiles, s, slots) >= SPLIT_EFFICIENCY * best)
 
 
 class Rules:
