@@ -30,7 +30,6 @@ from iosim.kernel.algorithms.cache import (
 )
 from iosim.kernel.algorithms.common import (
     attention_domain,
-    head_gradient,
     head_gradients,
     heads_in_turn,
     load,
@@ -46,6 +45,8 @@ from iosim.kernel.algorithms.common import (
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.algorithms.softmax import OnlineSoftmax, divided, exp_less, log_sum_exp
 from iosim.kernel.algorithms.terms import (
+    KeyGradients,
+    PairGradients,
     TermOptions,
     add_bias_gradients,
     backward_terms,
@@ -585,29 +586,16 @@ def _row_values(at: Place, name: str) -> Array:
 
 
 @body("flash", "bwd.main")
-class Backward(Body):
+class Backward(KeyGradients):
     """Algorithm 2: P again from LSE, dK and dV on chip, dQ added in memory."""
 
-    def begin(self, at: Place) -> None:
-        self.dk = np.zeros((at.keys.size, at.problem.head_dim))
-        self.dv = np.zeros((at.keys.size, at.problem.head_dim_v))
-
     def pair(self, at: Place) -> None:
-        factor = at.dropout_factor_again
         weights = exp_less(masked_scores(at), _read(at, "LSE"))
-        self.dv += (weights * factor).T @ _read(at, "dO")
-        ds = weights * ((_read(at, "dO") @ at["V"].T) * factor - at["D"])
-        if at.problem.bias_grad:
-            at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", ds)
-        ds = ds * at.scale
+        more = PairGradients(at, weights, at["D"], _read(at, "dO"))
         if at.writes("dQ_acc"):
             beyond = _dq_sums(at.problem, at.kernel).cols - at.problem.head_dim
-            at.put("dQ_acc", np.pad(ds @ at["K"], ((0, 0), (0, beyond))))
-        self.dk += ds.T @ at["Q"]
-
-    def end(self, at: Place) -> None:
-        at.put(head_gradient(at, "dK"), self.dk)
-        at.put(head_gradient(at, "dV"), self.dv)
+            at.put("dQ_acc", np.pad(more.dq, ((0, 0), (0, beyond))))
+        self.add(more)
 
 
 body("flash", "convert_mask")(make_mask_additive)

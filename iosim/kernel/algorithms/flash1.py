@@ -14,7 +14,6 @@ from iosim.kernel.algorithms.body import Array, Body, Place, body
 from iosim.kernel.algorithms.common import (
     add_group_gradients,
     attention_domain,
-    head_gradient,
     head_gradients,
     load,
     main_launch,
@@ -28,7 +27,14 @@ from iosim.kernel.algorithms.common import (
 )
 from iosim.kernel.algorithms.registry import algorithm, options_of
 from iosim.kernel.algorithms.softmax import divided, exp_less
-from iosim.kernel.algorithms.terms import backward_terms, forward_terms, masked_scores, save_random_state
+from iosim.kernel.algorithms.terms import (
+    KeyGradients,
+    PairGradients,
+    backward_terms,
+    forward_terms,
+    masked_scores,
+    save_random_state,
+)
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Outer, Per, Role, Rows, tensors
 from iosim.kernel.options import AlgorithmOptions, number
@@ -202,34 +208,26 @@ def backward_fill(at: Place) -> None:
 
 
 @body("flash1", "bwd.main")
-class Backward(Body):
+class Backward(KeyGradients):
     """Algorithm 4: P again from l and m, D = rowsum(dO o O) at every pair, dQ through memory."""
 
     def __init__(self) -> None:
         self.dq: Array | None = None
 
-    def begin(self, at: Place) -> None:
-        self.dk = np.zeros((at.keys.size, at.problem.head_dim))
-        self.dv = np.zeros((at.keys.size, at.problem.head_dim_v))
-
     def pair(self, at: Place) -> None:
         running = "dQ_acc" if at.writes("dQ_acc") else "dQ"
-        factor = at.dropout_factor_again
         weights = divided(exp_less(masked_scores(at), at["m"]), np.broadcast_to(at["l"], (at.q.size, at.keys.size)))
-        self.dv += (weights * factor).T @ at["dO"]
-        dot = (at["dO"] * at["O"]).sum(axis=1, keepdims=True)
-        ds = weights * ((at["dO"] @ at["V"].T) * factor - dot) * at.scale
-        self.dq = at.resume(running, 0.0, at.problem.head_dim) + ds @ at["K"]
+        more = PairGradients(at, weights, (at["dO"] * at["O"]).sum(axis=1, keepdims=True), at["dO"])
+        self.dq = at.resume(running, 0.0, at.problem.head_dim) + more.dq
         at.put(running, self.dq)
-        self.dk += ds.T @ at["Q"]
+        self.add(more)
 
     def finish_query(self, at: Place) -> None:
         if at.writes("dQ_acc"):
             at.put("dQ", np.zeros((at.q.size, at.problem.head_dim)) if self.dq is None else self.dq)
 
     def end(self, at: Place) -> None:
-        at.put(head_gradient(at, "dK"), self.dk)
-        at.put(head_gradient(at, "dV"), self.dv)
+        super().end(at)
         self.dq = None
 
 

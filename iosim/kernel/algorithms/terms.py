@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from iosim.kernel.algorithms.body import Array, Place
-from iosim.kernel.algorithms.common import load, store
+from iosim.kernel.algorithms.body import Array, Body, Place
+from iosim.kernel.algorithms.common import head_gradient, load, store
 from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
@@ -202,6 +202,40 @@ def masked_scores(at: Place) -> Array:
         return np.where(at["mask"] > 0, scores, -np.inf)
     added: Array = scores + at["mask" if p.mask_storage == "additive" else "mask_added"]
     return added
+
+
+class PairGradients:
+    """What a (query block, key block) pair adds to each gradient, its dropped weights made again (arXiv 2307.08691,
+    Algorithm 2, lines 11 to 17)."""
+
+    def __init__(self, at: Place, weights: Array, dot: Array, d_o: Array) -> None:
+        factor = at.dropout_factor_again
+        ds = weights * ((d_o @ at["V"].T) * factor - dot)
+        if at.problem.bias_grad:
+            at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", ds)
+        ds = ds * at.scale
+        self.dq: Array = ds @ at["K"]
+        self.dk: Array = ds.T @ at["Q"]
+        self.dv: Array = (weights * factor).T @ d_o
+
+
+class KeyGradients(Body):
+    """dK and dV of a key block, added up on chip."""
+
+    def begin(self, at: Place) -> None:
+        self.sums: dict[str, Array] = {
+            "dK": np.zeros((at.keys.size, at.problem.head_dim)),
+            "dV": np.zeros((at.keys.size, at.problem.head_dim_v)),
+        }
+
+    def add(self, more: PairGradients) -> None:
+        """One more block of queries."""
+        self.sums["dK"] += more.dk
+        self.sums["dV"] += more.dv
+
+    def end(self, at: Place) -> None:
+        for name, total in self.sums.items():
+            at.put(head_gradient(at, name), total)
 
 
 def save_random_state(at: Place) -> None:
