@@ -55,7 +55,6 @@ class AlgorithmOptions:
 
 @cache
 def _forms(options: Any) -> Mapping[str, tuple[Spec, Any]]:
-    """What each option accepts, and its type."""
     hints = get_type_hints(options)
     return {name: (spec, hints[name]) for name, spec in Table.of(options).keys.items()}
 

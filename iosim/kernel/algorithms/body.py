@@ -134,7 +134,6 @@ def body(algorithm: str, *launches: str, override: bool = False) -> Callable[[_R
 
 
 def share_bodies(algorithm: str, other: str) -> None:
-    """Give `algorithm` the bodies of all launches of `other`."""
     for (name, launch), factory in tuple(_BODIES.items()):
         if name == other:
             _BODIES[algorithm, launch] = factory

@@ -46,7 +46,6 @@ class CacheOptions(AlgorithmOptions):
 
 
 def appends(kernel: Kernel) -> bool:
-    """Whether the kernel writes the new tokens' K and V first."""
     return options_of(kernel, CacheOptions).append_kv
 
 

@@ -45,7 +45,6 @@ class CudaOptions(flash.FlashOptions):
 
 @algorithm("flash-cu", options=CudaOptions, splits=True, packs=Packs.WHERE_ASKED)
 def plan_flash_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward or the backward."""
     chain = _forward(problem, kernel) if problem.forward else _backward(problem, kernel)
     unasked = (replace(n, accesses=tuple(replace(a, visited_only=False) for a in n.accesses)) for n in chain.launches)
     return replace(chain, launches=tuple(unasked))
@@ -119,7 +118,6 @@ def plan_naive_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 
 def _multiply_adds(launch: Launch, problem: AttentionProblem) -> Launch:
-    """A launch of naive.cu with the compiler's report of it."""
     fetched = launch.flops_per_pair // 2 * NAIVE_SHARED_EIGHTHS // 8
     launch = replace(launch, tensor_cores=False, shared_bytes_per_pair=fetched)
     if launch.name not in NAIVE_RESOURCES:

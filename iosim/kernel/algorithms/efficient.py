@@ -93,7 +93,6 @@ class EfficientOptions(FlashOptions):
     packs=Packs.WHERE_ASKED,
 )
 def plan_efficient(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward or the backward."""
     check_append(problem, kernel)
     if problem.forward:
         return plan_flash(problem, kernel)
@@ -186,7 +185,6 @@ def _width(problem: AttentionProblem) -> int:
 
 
 def keeps_sums(problem: AttentionProblem, kernel: Kernel) -> bool:
-    """Whether dK and dV stay in registers."""
     return problem.input_type.bytes < 4 and _width(problem) <= kernel.tile_backward.block_q
 
 
@@ -227,7 +225,6 @@ def _row_sum_loop(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
 
 
 def _locks(tile: Tile, tiles: int) -> tuple[Overhead, ...]:
-    """What locks move at each pair."""
     amounts = ((Mode.LOAD, LOCK_READ), (Mode.STORE, LOCK_WRITE + LOCK_WRITE_PER_WARP * tile.warps))
     return tuple(Overhead("locks", m, per_pair=n * tiles, inferred_from=SOURCE) for m, n in amounts if tiles)
 
@@ -241,7 +238,6 @@ def _local_fragments(tile: Tile, turns: int, query_blocks: int) -> tuple[Overhea
 
 
 def _fill(problem: AttentionProblem, workspace: list[Tensor], headers: int) -> Launch:
-    """Zeros in the whole workspace, a head's after another's."""
     sums, *others = workspace
     return row_pass(
         "bwd.fill",
@@ -273,7 +269,6 @@ share_bodies("efficient", "flash")
 
 @body("efficient", "bwd.fill", override=True)
 def zero_workspace(at: Place) -> None:
-    """Zeros."""
     sums, *others = _workspace(at.problem, at.kernel)
     at.put(sums.name, np.zeros((at.q.size, sums.cols)))
     for b in others:

@@ -176,7 +176,6 @@ class FlashOptions(SplitOptions, TermOptions):
     packs=Packs.WHERE_ASKED,
 )
 def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward or the backward."""
     check_append(problem, kernel)
     if problem.forward:
         return forward_terms(forward(problem, kernel), problem, kernel)
@@ -243,12 +242,10 @@ def grid(kernel: Kernel, together: int = 1) -> int | None:
 
 
 def _stored(kernel: Kernel) -> Fetch:
-    """How rows of an output leave, where that is known."""
     return Fetch.BOXES if kernel.fetch in (Fetch.BOXES, Fetch.WIDE_BOXES) else Fetch.BYTES
 
 
 def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, int]:
-    """Columns that the two products compute with."""
     d, dv, compiled = problem.head_dim, problem.head_dim_v, kernel.compiled_head_dim or 0
     if options_of(kernel, FlashOptions).columns_by_keys:
         return -(-d // DEPTH) * DEPTH, -(-dv // kernel.tile.block_k) * kernel.tile.block_k
@@ -323,7 +320,6 @@ def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dic
 
 
 def output_tensor(problem: AttentionProblem, kernel: Kernel) -> Tensor:
-    """O, as the library lays it out."""
     made = matrix(problem, "O", Role.OUTPUT)
     return replace(made, strided=made.strided or options_of(kernel, FlashOptions).output_strided)
 

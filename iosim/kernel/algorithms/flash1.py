@@ -62,7 +62,6 @@ class Flash1Options(AlgorithmOptions):
 
 @algorithm("flash1", takes=("block_lists", "looks_ahead"), options=Flash1Options, keys_outside=True)
 def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward or the backward."""
     if problem.forward:
         return forward_terms(forward(problem, kernel), problem, kernel)
     return backward_terms(backward(problem, kernel), problem, kernel, Per.LAUNCH)
@@ -170,7 +169,6 @@ def running_output(at: Place, scores: Array, running: str) -> tuple[Array, Array
 
 @body("flash1", "fill")
 def fill(at: Place) -> None:
-    """Line 2: O = 0, l = 0, m = -inf."""
     at.put("O_acc" if at.writes("O_acc") else "O", np.zeros((at.q.size, at.problem.head_dim_v)))
     at.put("l", np.zeros((at.q.size, 1)))
     at.put("m", np.full((at.q.size, 1), -np.inf))
@@ -178,8 +176,6 @@ def fill(at: Place) -> None:
 
 @body("flash1", "main")
 class Forward(Body):
-    """A head: keys outside, queries inside."""
-
     def __init__(self) -> None:
         self.output: Array | None = None
 
@@ -203,7 +199,6 @@ class Forward(Body):
 
 @body("flash1", "bwd.fill")
 def backward_fill(at: Place) -> None:
-    """Line 4 of Algorithm 4: dQ = 0."""
     at.put("dQ_acc" if at.writes("dQ_acc") else "dQ", np.zeros((at.q.size, at.problem.head_dim)))
 
 

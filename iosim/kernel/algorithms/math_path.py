@@ -71,7 +71,6 @@ def _safe_softmax(b: ChainBuilder, scores: str) -> None:
 
 
 def _also(b: ChainBuilder, *accesses: Access) -> None:
-    """More accesses of the last launch."""
     last = b.launches.pop()
     b.launches.append(replace(last, accesses=(*accesses, *last.accesses)))
 

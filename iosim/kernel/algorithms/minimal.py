@@ -66,8 +66,6 @@ body("minimal", "fill")(fill_rows)
 
 @body("minimal", "main")
 class Forward(Body):
-    """A head: keys outside, queries inside; O, l and m through memory at every pair."""
-
     def pair(self, at: Place) -> None:
         output, total, maximum = running_output(at, masked_scores(at), "O")
         at.put("O", output)

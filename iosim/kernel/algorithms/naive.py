@@ -102,7 +102,6 @@ def softmax_values(keys: int) -> int:
     standard=True,
 )
 def plan_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward or the backward."""
     return forward(problem, kernel) if problem.forward else backward(problem, kernel)
 
 
@@ -344,7 +343,6 @@ BESIDE = ("bias", "mask", "mask_added", "padding", "dropout_mask", "P")
 
 
 def _operands(at: Place) -> list[str]:
-    """The tensors that a launch reads, in order."""
     return [a.tensor for a in at.launch.accesses if a.mode is Mode.LOAD]
 
 
@@ -355,7 +353,6 @@ def source(at: Place) -> Array:
 
 
 def put(at: Place, value: Array) -> None:
-    """The only result of a launch."""
     (target,) = (a.tensor for a in at.launch.accesses if a.mode is Mode.STORE)
     at.put(target, value)
 
@@ -400,7 +397,6 @@ def dropout(at: Place) -> None:
 
 
 def _weight_gradient(at: Place) -> Array:
-    """The gradient of the weights before dropout."""
     return at["dP_dropped"] if _runs(at, Pass.DROPOUT) else at["dP"] * at.dropout_factor
 
 

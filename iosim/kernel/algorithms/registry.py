@@ -72,7 +72,6 @@ def algorithm(name: str, *, override: bool = False, **fields: Any) -> Callable[[
 
 
 def algorithms() -> tuple[str, ...]:
-    """Names of all registered algorithms."""
     return tuple(sorted(_ALGORITHMS))
 
 
@@ -82,7 +81,6 @@ def algorithm_of(name: str) -> Algorithm:
 
 
 def planner(name: str) -> Planner:
-    """The planner registered under `name`."""
     return algorithm_of(name).planner
 
 

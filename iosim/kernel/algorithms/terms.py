@@ -69,12 +69,10 @@ def _random_state(role: Role) -> Tensor:
 
 
 def converts_mask(problem: AttentionProblem, kernel: Kernel) -> bool:
-    """Whether a mask of bytes is made additive by a launch of its own first."""
     return problem.mask_storage == "bool" and options_of(kernel, TermOptions).converts_mask
 
 
 def added_mask(problem: AttentionProblem, role: Role = Role.TEMP, element_bytes: int | None = None) -> Tensor:
-    """What `convert_mask` makes of a mask of bytes."""
     size = problem.bias_type.bytes if element_bytes is None else element_bytes
     return replace(stored_mask(problem, "mask_added", role), element_bytes=size)
 
@@ -173,7 +171,6 @@ def sum_bias(problem: AttentionProblem, source: str = "dBias_heads") -> Launch:
 
 
 def materialise(problem: AttentionProblem) -> Launch:
-    """ALiBi's bias as a tensor of its own, for algorithms that add it in a pass."""
     accesses = (load("slopes", Rows.OWN, Per.QUERY), store("bias", Rows.PAIR, Per.PAIR))
     return _pass("alibi", problem, problem.bias_batch, problem.heads, accesses)
 
@@ -245,17 +242,14 @@ def save_random_state(at: Place) -> None:
 
 
 def make_mask_additive(at: Place) -> None:
-    """Bytes to 0 and -inf."""
     at.put("mask_added", np.where(at["mask"] > 0, 0.0, -np.inf))
 
 
 def write_alibi(at: Place) -> None:
-    """ALiBi's bias of a head as a tensor."""
     at.put("bias", -at["slopes"][0, 0] * at.distance)
 
 
 def zero_bias_gradient(at: Place) -> None:
-    """dBias = 0, of the bias's shape or of every head."""
     at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", np.zeros((at.q.size, at.keys.size)))
 
 

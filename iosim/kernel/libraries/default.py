@@ -42,7 +42,6 @@ def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
 
 @chooses(DEFAULT)
 def _default(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
-    """(kernel, reason)."""
     name = default_kernel(problem, profile)
     return name, f"{NOTE}{name}, the first of {', '.join(ORDER)} that takes the problem on {profile.name}"
 

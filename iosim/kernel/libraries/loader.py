@@ -22,7 +22,6 @@ Entry = Mapping[str, Any]
 
 @cache
 def entry_names() -> tuple[str, ...]:
-    """Names of the catalog's kernels, which are the stems of its files."""
     return tuple(sorted(p.stem for p in _HERE.glob("*.toml")))
 
 
@@ -85,12 +84,10 @@ def chooses(name: str, *aliases: str) -> Callable[[Chooser], Chooser]:
 
 
 def choice_names() -> tuple[str, ...]:
-    """Names of all choices, without their aliases."""
     return tuple(_NAMES)
 
 
 def is_choice(name: str) -> bool:
-    """Whether a kernel's name stands for a choice."""
     return fold(name) in _CHOOSERS
 
 

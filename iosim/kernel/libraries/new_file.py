@@ -65,7 +65,6 @@ def _unsaid(kernel: Mapping[str, Any]) -> Iterator[str]:
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -114,7 +114,6 @@ def _build(
 
 
 def _spill(row: Mapping[str, Any]) -> Spill | None:
-    """What a build spills."""
     return Spill(**typed(Spill, row)) if row else None
 
 
@@ -230,7 +229,6 @@ def _may_split(rules: Rules, problem: AttentionProblem) -> bool:
 def _splits(
     data: Entry, rules: Rules, problem: AttentionProblem, profile: HardwareProfile, asked: int | None
 ) -> tuple[int, bool]:
-    """(number of splits, whether the split kernel's tiles are used)."""
     if asked is not None:
         _check_splits(data, problem, asked)
         return asked, (asked > 1 or problem.page_size is not None) and "split_tile" in data
@@ -265,14 +263,12 @@ def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
 
 
 def _packs_group(data: Entry, rules: Rules, problem: AttentionProblem, splits: int, block_q: int, block_k: int) -> bool:
-    """Whether the query heads of a group share the rows of a tile."""
     if not problem.forward or problem.dropout > 0 or not problem.shares_rows:
         return False
     return rules.packs_group(problem, bool(data["kernel"].get("packs_group")), splits, block_q, block_k)
 
 
 def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, asked: bool) -> bool:
-    """Packing as the user asks for it."""
     packs = algorithm_of(kernel.algorithm).packs
     if asked and (packs is not Packs.WHERE_ASKED or problem.passes != "fwd"):
         able = ", ".join(name for name in algorithms() if algorithm_of(name).packs is Packs.WHERE_ASKED)
@@ -284,7 +280,6 @@ def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, asked: bool) -> bo
 
 
 def _persistent_ctas(settings: Mapping[str, Any], profile: HardwareProfile) -> int | None:
-    """CTAs of a persistent grid that has a stated number an SM."""
     if "persistent_ctas_per_sm" not in settings:
         return None
     return int(settings["persistent_ctas_per_sm"] * profile.need("sm_count"))
@@ -303,7 +298,6 @@ def _options(data: Entry, rules: Rules, profile: HardwareProfile, split: bool, a
 
 
 def _notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tuple[str, ...]:
-    """What a reader of the prediction should know of the kernel."""
     notes = []
     if data.get("inferred"):
         notes.append(f"{data['name']}: inferred from measurements, not published: {', '.join(data['inferred'])}")

@@ -120,7 +120,6 @@ def rule_book(name: str) -> Callable[[type[Rules]], type[Rules]]:
 
 
 def rule_books() -> tuple[str, ...]:
-    """Names of all rule books."""
     return tuple(sorted(_BOOKS))
 
 

@@ -69,7 +69,6 @@ def choose(
 
 @chooses("sdpa", "pytorch", "scaled-dot-product-attention")
 def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
-    """(kernel, reason)."""
     backend, why = choose(problem, profile, ORDER[:-1], None)
     if backend == "flash":
         hopper = " (cuDNN comes first with cuDNN later than 9.15.0)" if profile.cc // 10 in (9, 10) else ""

@@ -100,19 +100,16 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
 
 
 def _runs(data: Entry, dtype: str, cc: int) -> bool:
-    """Whether the kernel takes a type on GPUs of a compute capability."""
     requires = data["requires"]
     first = max(requires.get("min_cc", 0), requires.get("dtype_min_cc", {}).get(dtype, 0))
     return first <= cc <= requires.get("max_cc", cc) and dtype in requires["dtypes"]
 
 
 def _kernels_there(problem: AttentionProblem, profile: HardwareProfile) -> str:
-    """The kernels that take the problem's type on a GPU."""
     return ", ".join(n for n in entry_names() if _runs(entry(n), problem.dtype, profile.cc))
 
 
 def leaves_rows_without_keys(problem: AttentionProblem) -> bool:
-    """Whether some query keeps no key."""
     return problem.pair_mask.leaves_rows_empty(problem.seq_q, problem.seq_k)
 
 

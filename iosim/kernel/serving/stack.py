@@ -36,7 +36,6 @@ class Extra:
     """The kernel that it goes with; None for all."""
 
     def is_launched(self, problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile) -> bool:
-        """Whether a call makes it."""
         if self.kernel not in (None, kernel.name):
             return False
         if self.when == "packed":
@@ -44,7 +43,6 @@ class Extra:
         return self.when == "always" or combines_nothing(kernel, problem, int(profile.need("sm_count")))
 
     def bytes_moved(self, problem: AttentionProblem) -> int:
-        """Bytes read and written."""
         if self.moves == "nothing":
             return 0
         return 2 * problem.batch * problem.heads * problem.seq_q * problem.head_dim_v * problem.output_type.bytes
@@ -52,8 +50,6 @@ class Extra:
 
 @dataclass(frozen=True)
 class Stack:
-    """One serving stack."""
-
     name: str
     title: str
     version: str
@@ -108,12 +104,10 @@ def _stack(data: dict[str, Any]) -> Stack:
 
 
 def stack_names() -> tuple[str, ...]:
-    """Names of all stacks."""
     return tuple(_stacks())
 
 
 def read_stack(name: str) -> Stack:
-    """The stack called `name`. Raises InputError: there is none."""
     if name not in _stacks():
         raise unknown_name("`stack`", name, stack_names())
     return _stacks()[name]
@@ -123,7 +117,6 @@ LIBRARIES = ("fa2", "fa3")
 
 
 def split_rules() -> tuple[str, ...]:
-    """Names of all rules."""
     return (*LIBRARIES, *stack_names())
 
 
