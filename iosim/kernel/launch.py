@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-from iosim.kernel.loop import Loop
-from iosim.kernel.schedule import Schedule
+from iosim.kernel.schedule import Loop, Schedule
 from iosim.problem.masks.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
 
 SECTOR_BYTES, HALF_SECTOR_BYTES, BOX_BYTES = 32, 16, 128

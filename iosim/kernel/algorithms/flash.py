@@ -109,6 +109,8 @@ class SplitOptions(CacheOptions):
     combine_rows: int | None = number(None, 1)
     combine_waits: int = number(3, 0, 100)
     combine_loads_at_once: int = number(4, 1, 1024)
+    combines_one: bool = False
+    """With one split, too, the partial result goes through memory."""
 
 
 class Workspace(StrEnum):
@@ -307,7 +309,7 @@ def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dic
     or the splits' partial results, and the combine."""
     notes = (*kernel.notes, *page_notes(by_name))
     before = append_launch(problem, kernel)
-    if main.domain.splits > 1:
+    if main.domain.splits > 1 or options_of(kernel, SplitOptions).combines_one:
         split_chain = _split_chain(problem, kernel, main, by_name)
         return Chain(split_chain.tensors, (*before, *split_chain.launches), notes)
     made, writes = _output(problem, kernel)
@@ -353,7 +355,8 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
         Tensor(f"{'LSE' if statistics == 1 else ('max', 'sum')[n]}_partial", *shape, 1, 4, Role.TEMP, copies=splits)
         for n in range(statistics)
     )
-    writes = (store("O_partial", Rows.QUERY, Per.SPLIT), *(store(v.name, Rows.QUERY, Per.SPLIT) for v in vectors))
+    per = Per.SPLIT if splits > 1 else Per.QUERY
+    writes = tuple(store(n, Rows.QUERY, per) for n in ("O_partial", *(v.name for v in vectors)))
     threads = options.combine_threads
     combine_rows = options.combine_rows or _combine_rows(problem.head_dim_v, threads)
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
@@ -514,7 +517,7 @@ class Forward(Body):
 
     def end(self, at: Place) -> None:
         result = self.softmax
-        if at.launch.domain.splits == 1:
+        if not at.writes("O_partial"):
             at.put("O", result.output)
             if _wants_lse(at):
                 at.put("LSE", result.lse)

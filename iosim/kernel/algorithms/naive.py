@@ -207,6 +207,11 @@ class ChainBuilder:
                    values_per_thread=softmax_values(p.seq_k) if exps else values)
         )  # fmt: skip
 
+    def also(self, *accesses: Access) -> None:
+        """More accesses of the last launch, before its own."""
+        last = self.launches.pop()
+        self.launches.append(replace(last, accesses=(*accesses, *last.accesses)))
+
     def keep(self, launch: str, *names: str) -> None:
         """Give the memory of temporaries back after `launch`, later than their last use."""
         for name in names:
@@ -241,8 +246,7 @@ def mask_keys(b: ChainBuilder, name: str, scores: str, out: str) -> str:
     """A pass over scores (or their gradient) with the key-padding mask; gives the name of its result."""
     b.hold(terms.padding(b.problem, b.padding_bytes))
     b.pass_over_scores(name, (scores,), (_tensor(b, out),))
-    last = b.launches.pop()
-    b.launches.append(replace(last, accesses=(load("padding", Rows.KEY, Per.PAIR), *last.accesses)))
+    b.also(load("padding", Rows.KEY, Per.PAIR))
     return out
 
 

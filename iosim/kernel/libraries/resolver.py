@@ -28,10 +28,9 @@ from iosim.kernel.libraries.catalog_file import Place
 from iosim.kernel.libraries.loader import Entry, chosen, entry, entry_names, is_choice
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rules_of
 from iosim.kernel.libraries.support import check_support
-from iosim.kernel.loop import Loop
 from iosim.kernel.options import AlgorithmOptions, typed
 from iosim.kernel.overrides import Overrides
-from iosim.kernel.schedule import CLUSTER_CC, Schedule, Scheduler, Start
+from iosim.kernel.schedule import CLUSTER_CC, Loop, Schedule, Scheduler, Start
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, refuse_tile, retiled
 from iosim.problem.attention import AttentionProblem
 
