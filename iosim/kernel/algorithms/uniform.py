@@ -71,11 +71,12 @@ def one_head(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
 
 
 def _check(problem: AttentionProblem, kernel: Kernel) -> None:
+    refused = f"is not possible with kernel '{kernel.name}':"
     if problem.group != 1:
-        raise InputError(f"`kv_heads` {problem.kv_heads} is not possible with kernel '{kernel.name}': all "
-                         f"{problem.heads} value heads share one Q and K; accepted: {problem.heads}")  # fmt: skip
+        raise InputError(f"`kv_heads` {problem.kv_heads} {refused} all {problem.heads} value heads share one Q and K; "
+                         f"accepted: {problem.heads}")  # fmt: skip
     if problem.dropout:
-        raise InputError(f"`dropout` {problem.dropout} is not possible with kernel '{kernel.name}': it has none")
+        raise InputError(f"`dropout` {problem.dropout} {refused} it has none")
 
 
 @algorithm("uniform", options=UniformOptions, reads=one_head)
@@ -86,13 +87,12 @@ def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
     read = one_head(problem, kernel)
     if read.heads == 1:
         return flash.plan_flash(read, kernel)
+    refused = f"is not possible with value_heads_per_tile {_stated_heads(kernel)}:"
     if problem.backward:
-        raise InputError(f"`passes` '{problem.passes}' is not possible with value_heads_per_tile "
-                         f"{_stated_heads(kernel)}: the backward takes all {problem.heads} heads in a "
-                         "tile; accepted: fwd")  # fmt: skip
+        raise InputError(f"`passes` '{problem.passes}' {refused} the backward takes all {problem.heads} heads in a tile; "
+                         "accepted: fwd")  # fmt: skip
     if kernel.writes_lse:
-        raise InputError(f"writes_lse {kernel.writes_lse} is not possible with value_heads_per_tile "
-                         f"{_stated_heads(kernel)}: every tile of a query block would write it; "
+        raise InputError(f"writes_lse {kernel.writes_lse} {refused} every tile of a query block would write it; "
                          "accepted: False")  # fmt: skip
     chain = flash.plan_flash(read, kernel)
     shared = {n: replace(t, heads=1, strided=False) if n in ("Q", "K") else t for n, t in chain.tensors.items()}
