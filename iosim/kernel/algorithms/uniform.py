@@ -89,8 +89,8 @@ def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
         return flash.plan_flash(read, kernel)
     refused = f"is not possible with value_heads_per_tile {_stated_heads(kernel)}:"
     if problem.backward:
-        raise InputError(f"`passes` '{problem.passes}' {refused} the backward takes all {problem.heads} heads in a tile; "
-                         "accepted: fwd")  # fmt: skip
+        raise InputError(f"`passes` '{problem.passes}' {refused} the backward takes all {problem.heads} heads in a "
+                         "tile; accepted: fwd")  # fmt: skip
     if kernel.writes_lse:
         raise InputError(f"writes_lse {kernel.writes_lse} {refused} every tile of a query block would write it; "
                          "accepted: False")  # fmt: skip
