@@ -56,7 +56,7 @@ from iosim.kernel.algorithms.terms import (
     save_random_state,
     zero_bias_gradient,
 )
-from iosim.kernel.kernel import Kernel, MatrixUnit, RowPass
+from iosim.kernel.kernel import Kernel, MatrixUnit, RowPass, Tile
 from iosim.kernel.launch import (
     SECTOR_BYTES,
     Access,
@@ -194,14 +194,10 @@ def _pack(problem: AttentionProblem, kernel: Kernel) -> int:
 def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The forward launch, or the split launch and its combine."""
     pack = _pack(problem, kernel)
-    splits = kernel.splits
     options = options_of(kernel, FlashOptions)
     together = kernel.schedule.cluster if options.clusters_in_step else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
-    domain = attention_domain(problem, tile, pack=pack, splits=splits, mask_block=options.mask_block)
-    if splits > domain.key_blocks_total:
-        raise InputError(f"`splits` {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
-    per_q = Per.SPLIT if splits > 1 else Per.QUERY
+    domain, outer, per_q = split_domain(problem, kernel, tile, pack, options.mask_block)
     per_row = {"edge": kernel.edge_k, "fetch": kernel.fetch, "times": together}
     reads = (
         load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True,
@@ -218,7 +214,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         problem,
         kernel,
         domain,
-        Outer.QUERY if splits == 1 else Outer.SPLIT,
+        outer,
         reads,
         (TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ())
         + _columns_outside(problem, kernel)
@@ -234,6 +230,18 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
     return finish(problem, kernel, main, by_name)
+
+
+def split_domain(
+    problem: AttentionProblem, kernel: Kernel, tile: Tile, pack: int, mask_block: int | None = None
+) -> tuple[Domain, Outer, Per]:
+    """(domain, work tile, how often a work tile's own rows are read) of a forward that may split its keys. Raises
+    InputError: more splits than key blocks."""
+    domain = attention_domain(problem, tile, pack=pack, splits=kernel.splits, mask_block=mask_block)
+    most = domain.key_blocks_total
+    if kernel.splits > most:
+        raise InputError(f"`splits` {kernel.splits} is out of range; accepted: 1 to {most} (key blocks)")
+    return (domain, Outer.SPLIT, Per.SPLIT) if kernel.splits > 1 else (domain, Outer.QUERY, Per.QUERY)
 
 
 def grid(kernel: Kernel, together: int = 1) -> int | None:
