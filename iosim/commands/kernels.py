@@ -46,8 +46,8 @@ def add_options(parser: CommandParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.kernel.libraries import entry, entry_names, is_choice
-    from iosim.kernel.libraries.answer import answer
     from iosim.kernel.libraries.builds import spills
+    from iosim.kernel.libraries.loader import answer
 
     asked, word = {"show": (getattr(args, "name", ""), "NAME"), "new": (getattr(args, "base", ""), "--from")}.get(
         args.action, ("", "")

@@ -60,11 +60,7 @@ class _Section:
 
 
 def read_cubin(data: bytes) -> dict[str, CubinReport]:
-    """The kernels of a cubin, by name.
-
-    Raises:
-        InputError: this is no cubin of a GPU from cc 7.0.
-    """
+    """The kernels of a cubin, by name. Raises InputError: this is no cubin of a GPU from cc 7.0."""
     try:
         return dict(_reports(data))
     except (struct.error, ValueError, IndexError, KeyError) as error:

@@ -10,10 +10,9 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.fields import whole
 from iosim.kernel.launch import Edge, Fetch, Mode, Overhead
-from iosim.kernel.loop import Loop
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
-from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
+from iosim.kernel.schedule import Direction, Loop, Order, Schedule, Scheduler, Start
 
 
 @dataclass(frozen=True)
@@ -269,7 +268,6 @@ class Kernel:
 
     @property
     def cta_threads(self) -> int:
-        """Threads a CTA."""
         return self.threads if self.threads is not None else 32 * self.tile.warps
 
     @property

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-from iosim.kernel.loop import Loop
-from iosim.kernel.schedule import Schedule
+from iosim.kernel.schedule import Loop, Schedule
 from iosim.problem.masks.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
 
 SECTOR_BYTES, HALF_SECTOR_BYTES, BOX_BYTES = 32, 16, 128
@@ -314,12 +313,10 @@ class Domain:
 
     @cached_property
     def key_rows(self) -> IntArray:
-        """True rows of every key block."""
         return self.key_axis.block_rows(self.block_k)
 
     @cached_property
     def visited(self) -> Visited:
-        """Visited key blocks per query block."""
         return self.mask.key_blocks(self.rows, self.seq_k, self.block_q, self.block_k, self.pack)
 
     @cached_property
@@ -402,12 +399,10 @@ class Launch:
 
     @property
     def work_tiles(self) -> int:
-        """Work tiles of the launch, over all heads and sequences."""
         return self.work_tiles_per_head * self.domain.grid_heads
 
     @property
     def work_tiles_per_head(self) -> int:
-        """Work tiles of one head of the grid."""
         d = self.domain
         match self.outer:
             case Outer.QUERY | Outer.FLAT:
@@ -474,7 +469,6 @@ class Chain:
         return tuple(t for t in self.tensors.values() if t.role is role)
 
     def users(self, tensor: str) -> tuple[int, ...]:
-        """Indices of the launches that touch `tensor`."""
         return tuple(n for n, launch in enumerate(self.launches) if any(a.tensor == tensor for a in launch.accesses))
 
     def life(self, tensor: str) -> tuple[int, int] | None:

@@ -25,10 +25,8 @@ def number(default: int | None, low: int = 0, high: int | None = None) -> Any:
 class AlgorithmOptions:
     """Options of an algorithm that has none; those of every other derive from it.
 
-    Lists become tuples, and words become members of the field's enum, as the object is made.
-
-    Raises:
-        InputError: a value of another type than its field's, or out of its range.
+    Lists become tuples, and words become members of the field's enum, as the object is made. Raises InputError: a value
+    of another type than its field's, or out of its range.
     """
 
     def __post_init__(self) -> None:
@@ -44,11 +42,8 @@ class AlgorithmOptions:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """The options with these values, as a catalog file or a user names them.
-
-        Raises:
-            InputError: a name that is none of the options, or a value that its option does not take.
-        """
+        """The options with these values, as a catalog file or a user names them. Raises InputError: a name that is none
+        of the options, or a value that its option does not take."""
         names = [option.name for option in fields(cls)]
         for name in values:
             if name not in names:
@@ -60,7 +55,6 @@ class AlgorithmOptions:
 
 @cache
 def _forms(options: Any) -> Mapping[str, tuple[Spec, Any]]:
-    """What each option accepts, and its type."""
     hints = get_type_hints(options)
     return {name: (spec, hints[name]) for name, spec in Table.of(options).keys.items()}
 

@@ -70,20 +70,17 @@ def estimated_registers(launch: Launch, profile: HardwareProfile) -> int:
 
 
 def spilled_registers(launch: Launch, profile: HardwareProfile) -> int:
-    """Registers a thread that an attention loop's accumulators take beyond those that there are, by estimate; 0 where
-    a source says how many the kernel takes, whose spills are then known or none."""
+    """Registers that an attention loop's accumulators take beyond those that there are, by estimate; 0 where a source
+    says how many the kernel takes, whose spills are then known or none."""
     if launch.resources.registers is not None or not is_attention_loop(launch):
         return 0
-    return max(0, needed_registers(launch) - profile.need_int("max_registers_per_thread"))
+    return needed_registers(launch) - estimated_registers(launch, profile)
 
 
 def residency(launch: Launch, profile: HardwareProfile) -> Residency:
     """Resident CTAs of a launch; its registers are estimated where the kernel does not state them. What fits is said
-    here alone: shared memory, threads and registers.
-
-    Raises:
-        InputError: the profile does not know a limit. A CTA that fits on no SM is no error here: the occupancy says so.
-    """
+    here alone: shared memory, threads and registers. Raises InputError: the profile does not know a limit. A CTA that
+    fits on no SM is no error here: the occupancy says so."""
     estimated = launch.resources.registers is None
     registers = estimated_registers(launch, profile) if estimated else int(launch.resources.registers or 0)
     shared = launch.resources.shared_memory_bytes or 0

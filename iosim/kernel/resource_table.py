@@ -81,12 +81,9 @@ STAMP = Table(
 
 
 def read_table(path: Path) -> dict[Key, BuildReport]:
-    """All builds of a resource table, by (kernel, cc, head_dim, block_q, block_k, warps, stages, dtype, causal).
-
-    Raises:
-        InputError: the file cannot be read, its columns are not those of a resource table, or a cell is not what its
-            column holds.
-    """
+    """All builds of a resource table, by (kernel, cc, head_dim, block_q, block_k, warps, stages, dtype, causal). Raises
+    InputError: the file cannot be read, its columns are not those of a resource table, or a cell is not what its column
+    holds."""
     return {
         _key(row): BuildReport(row["registers"], row["spill_store_bytes"], row["spill_load_bytes"],
                                row["static_smem_bytes"] + row["dynamic_smem_bytes"])
@@ -95,11 +92,7 @@ def read_table(path: Path) -> dict[Key, BuildReport]:
 
 
 def read_stamp(path: Path) -> Mapping[str, Any]:
-    """What the file beside a resource table says of it.
-
-    Raises:
-        InputError: it cannot be read, or is not such a file.
-    """
+    """What the file beside a resource table says of it. Raises InputError: it cannot be read, or is not such a file."""
     return checked(read_toml(path), STAMP, path.name)
 
 

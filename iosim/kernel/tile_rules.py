@@ -93,10 +93,8 @@ def refuse_tile(rule: str | None, kernel: Kernel, problem: AttentionProblem, pro
     """Refuse a tile by hand that the kernel cannot run; `rule` is the catalog's `tile_rule`, None for a kernel of
     which none is known.
 
-    Where the queries fill one fragment at most, as in decoding, warps may share its rows and divide the keys.
-
-    Raises:
-        InputError: says why.
+    Where the queries fill one fragment at most, as in decoding, warps may share its rows and divide the keys. Raises
+    InputError: says why.
     """
     if rule is None:
         return

@@ -44,11 +44,7 @@ class Traffic:
     def total(
         self, level: str, direction: str | None = None, *, launch: str | None = None, tensor: str | None = None
     ) -> Any:
-        """Sum of the rows that match; 0 when none does.
-
-        Raises:
-            InputError: a level or a direction that there is not.
-        """
+        """Sum of the rows that match; 0 when none does. Raises InputError: a level or a direction that there is not."""
         if level not in LEVELS:
             raise InputError(f"`level` {level!r} is not known; accepted: {', '.join(LEVELS)}")
         if direction is not None and direction not in DIRECTIONS:

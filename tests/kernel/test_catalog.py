@@ -450,3 +450,17 @@ def test_fold_and_clusters_by_hand() -> None:
         resolve("fa3", p, h100, Overrides(fold=True, heavy_first=True))
     with pytest.raises(InputError, match="cluster 2: a100-sxm-80gb has no clusters"):
         resolve("fa2", p, load_profile("a100"), Overrides(cluster=2))
+
+
+def test_passes_around_a_backward_are_rows_of_the_file() -> None:
+    problem = AttentionProblem(heads=4, kv_heads=2, seq_q=256, head_dim=64, passes="bwd")
+    kernel = resolve("fa2", problem, load_profile("a100"))
+
+    def launched(made: Kernel) -> list[str]:
+        return [launch.name.removeprefix("bwd.") for launch in plan(problem, made).launches]
+
+    assert launched(kernel) == ["copy0", "copy1", "dot", "main", "convert", "sum_dK", "sum_dV"]
+    assert launched(kernel.copying("dO")) == ["copy0", "dot", "main", "convert", "sum_dK", "sum_dV"]
+    assert launched(Kernel("mine", "flash", Tile(64, 64))) == ["dot", "main", "convert", "sum_groups"]
+    no_queue = resolve("flash-sm90", problem, load_profile("h100"))
+    assert not [o for launch in plan(problem, no_queue).launches for o in launch.overheads if o.name == "tile_counter"]

@@ -1,7 +1,18 @@
 """Attention algorithms, each described once as launches, schedule and chain. Knows no caches."""
 
 from iosim.base.errors import refusing
-from iosim.kernel.algorithms import cuda_sources, efficient, flash, flash1, fp8, math_path, minimal, mla, naive, uniform
+from iosim.kernel.algorithms import (  # noqa: F401 - planners, which register themselves
+    cuda_sources,
+    efficient,
+    flash,
+    flash1,
+    fp8,
+    math_path,
+    minimal,
+    mla,
+    naive,
+    uniform,
+)
 from iosim.kernel.algorithms.registry import (
     algorithm,
     algorithm_of,
@@ -19,11 +30,8 @@ from iosim.problem.attention import AttentionProblem
 
 def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The chain of launches that `kernel` makes for `problem`: for both passes, those of the forward, which then writes
-    its log-sum-exp and keeps a head a tile, and those of the backward.
-
-    Raises:
-        InputError: the algorithm cannot do what the problem asks for.
-    """
+    its log-sum-exp and keeps a head a tile, and those of the backward. Raises InputError: the algorithm cannot do what
+    the problem asks for."""
     plan_of = planner(kernel.algorithm)
     check_options(kernel)
     refuse_terms(problem, kernel.algorithm, kernel.name)
@@ -38,18 +46,8 @@ __all__ = [
     "algorithm",
     "algorithm_of",
     "algorithms",
-    "cuda_sources",
-    "efficient",
-    "flash",
-    "flash1",
-    "fp8",
-    "math_path",
-    "minimal",
-    "mla",
-    "naive",
     "options_for",
     "options_of",
     "plan",
     "planner",
-    "uniform",
 ]

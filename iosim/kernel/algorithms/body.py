@@ -45,22 +45,15 @@ class Place(Protocol):
         """The softmax scale, 1 / sqrt(head_dim)."""
 
     def __getitem__(self, tensor: str) -> Array:
-        """A tile that has been loaded for this place.
-
-        Raises:
-            ExecutionError: no access of the launch has loaded it.
-        """
+        """A tile that has been loaded for this place."""
 
     def resume(self, tensor: str, initial: float, cols: int = 1) -> Array:
         """A running value [rows, cols] of the query block, or of the key block: the tile loaded, or `initial` where the
         access says that its first load is left out."""
 
     def put(self, tensor: str, value: Array) -> None:
-        """Hand over the value of a store that is due here; one that the access leaves out here is dropped.
-
-        Raises:
-            ExecutionError: the launch does not store this tensor here.
-        """
+        """Hand over the value of a store that is due here; one that the access leaves out here is dropped. Raises
+        ExecutionError: the launch does not store this tensor here."""
 
     def writes(self, tensor: str) -> bool:
         """Whether the launch has any write of `tensor`."""
@@ -127,10 +120,8 @@ _Registered = TypeVar("_Registered", bound=type[Body] | Callable[..., None])
 def body(algorithm: str, *launches: str, override: bool = False) -> Callable[[_Registered], _Registered]:
     """Register a `Body` class, or a function of a Place for flat and one-pair launches, for launches of an algorithm.
 
-    Launches numbered at their end (copy0, copy1) share the body of the bare name.
-
-    Raises:
-        ValueError: a launch has a body and `override` is False.
+    Launches numbered at their end (copy0, copy1) share the body of the bare name. Raises ValueError: a launch has a
+    body and `override` is False.
     """
 
     def register(decorated: _Registered) -> _Registered:
@@ -143,7 +134,6 @@ def body(algorithm: str, *launches: str, override: bool = False) -> Callable[[_R
 
 
 def share_bodies(algorithm: str, other: str) -> None:
-    """Give `algorithm` the bodies of all launches of `other`."""
     for (name, launch), factory in tuple(_BODIES.items()):
         if name == other:
             _BODIES[algorithm, launch] = factory
@@ -158,11 +148,7 @@ def _of_function(function: Callable[..., None]) -> BodyFactory:
 
 
 def body_of(algorithm: str, launch: str) -> BodyFactory:
-    """The body of a launch.
-
-    Raises:
-        ExecutionError: none is registered.
-    """
+    """The body of a launch. Raises ExecutionError: none is registered."""
     for name in (launch, launch.rstrip("0123456789")):
         if (algorithm, name) in _BODIES:
             return _BODIES[algorithm, name]

@@ -46,16 +46,12 @@ class CacheOptions(AlgorithmOptions):
 
 
 def appends(kernel: Kernel) -> bool:
-    """Whether the kernel writes the new tokens' K and V first."""
     return options_of(kernel, CacheOptions).append_kv
 
 
 def check_append(problem: AttentionProblem, kernel: Kernel) -> None:
     """Refuse new tokens that are no keys, that lie in sequences of different lengths, or that a backward follows.
-
-    Raises:
-        InputError: says which.
-    """
+    Raises InputError: says which."""
     if not appends(kernel):
         return
     if problem.backward:
@@ -93,11 +89,8 @@ def table_tensor(problem: AttentionProblem) -> tuple[Tensor, ...]:
 
 
 def table_access(problem: AttentionProblem) -> tuple[Access, ...]:
-    """The read of the block table at every visited key block; it comes before those of K and V.
-
-    Raises:
-        InputError: pages with a mask that is a list of blocks.
-    """
+    """The read of the block table at every visited key block; it comes before those of K and V. Raises InputError:
+    pages with a mask that is a list of blocks."""
     if _counted_page(problem) is None:
         return ()
     if not isinstance(problem.pair_mask, IntervalMask):

@@ -45,11 +45,7 @@ def score_matrix(problem: AttentionProblem, name: str, role: Role, element_bytes
 
 
 def _blocked(problem: AttentionProblem, tile: Tile, mask_block: int) -> Mask:
-    """The mask of a kernel that knows it as a list of blocks: an interval's pairs in blocks of `mask_block` rows.
-
-    Raises:
-        InputError: the tile does not divide the blocks.
-    """
+    """The mask of a kernel that knows it as a list of blocks: an interval's pairs in blocks of `mask_block` rows."""
     mask = problem.pair_mask
     if isinstance(mask, IntervalMask):
         if mask.is_full:
@@ -84,11 +80,8 @@ def attention_domain(
 
 
 def heads_in_turn(problem: AttentionProblem, tile: Tile) -> Domain:
-    """Query blocks x key blocks of every key/value head, whose query heads are walked one after the other.
-
-    Raises:
-        InputError: grouped heads whose last query block is ragged.
-    """
+    """Query blocks x key blocks of every key/value head, whose query heads are walked one after the other. Raises
+    InputError: grouped heads whose last query block is ragged."""
     domain = attention_domain(problem, tile, pack=problem.group)
     if problem.group == 1:
         return domain

@@ -22,7 +22,7 @@ from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.algorithms.softmax import exp_less
 from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import SECTOR_BYTES, Chain, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Rows
+from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Outer, Overhead, Per, Resources, Rows
 from iosim.problem.attention import AttentionProblem
 
 NAIVE_SHARED_EIGHTHS = 8 * 8 * 128 // (32 * 16) + 8 * 128 * 128 // (64 * 64 * 32)
@@ -36,40 +36,16 @@ row of scores beside."""
 
 @dataclass(frozen=True)
 class CudaOptions(flash.FlashOptions):
-    """`deterministic`: dQ is computed by a launch that owns queries, not added up. `combines_one`: with one split, too,
-    the partial result goes through memory."""
+    """`deterministic`: dQ is computed by a launch that owns queries, not added up."""
 
     deterministic: bool = False
-    combines_one: bool = False
 
 
 @algorithm("flash-cu", options=CudaOptions, splits=True, packs=Packs.WHERE_ASKED)
 def plan_flash_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward or the backward."""
-    chain = _forward(problem, kernel) if problem.forward else _backward(problem, kernel)
+    chain = flash.forward(problem, kernel) if problem.forward else _backward(problem, kernel)
     unasked = (replace(n, accesses=tuple(replace(a, visited_only=False) for a in n.accesses)) for n in chain.launches)
     return replace(chain, launches=tuple(unasked))
-
-
-def _forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    alone = kernel.splits == 1 and options_of(kernel, CudaOptions).combines_one
-    chain = flash.forward(problem, replace(kernel, splits=2) if alone else kernel)
-    return _one_split(chain) if alone else chain
-
-
-def _one_split(chain: Chain) -> Chain:
-    """A chain planned for two splits with one: the combination reads one partial result."""
-    main, combine = chain.launches
-    tensors_left = {n: replace(t, copies=1) if n.endswith("_partial") else t for n, t in chain.tensors.items()}
-    whole = replace(main.domain, splits=1)
-    accesses = tuple(replace(a, per=Per.QUERY) if a.per is Per.SPLIT else a for a in main.accesses)
-    rows = combine.domain
-    single = Domain(rows.batch, rows.heads, rows.rows, 1, rows.block_q, 1)
-    return replace(
-        chain,
-        tensors=tensors_left,
-        launches=(replace(main, domain=whole, outer=Outer.QUERY, accesses=accesses), replace(combine, domain=single)),
-    )
 
 
 def _backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
@@ -119,7 +95,6 @@ def plan_naive_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 
 def _multiply_adds(launch: Launch, problem: AttentionProblem) -> Launch:
-    """A launch of naive.cu with the compiler's report of it."""
     fetched = launch.flops_per_pair // 2 * NAIVE_SHARED_EIGHTHS // 8
     launch = replace(launch, tensor_cores=False, shared_bytes_per_pair=fetched)
     if launch.name not in NAIVE_RESOURCES:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from iosim.base.errors import InputError
-from iosim.kernel.algorithms.body import Array, Body, Place, body, share_bodies
+from iosim.kernel.algorithms.body import Array, Place, body, share_bodies
 from iosim.kernel.algorithms.cache import check_append
 from iosim.kernel.algorithms.common import (
     attention_domain,
@@ -37,7 +37,7 @@ from iosim.kernel.algorithms.common import (
 from iosim.kernel.algorithms.flash import FlashOptions, output_tensor, plan_flash
 from iosim.kernel.algorithms.registry import Packs, algorithm, algorithm_of, options_of
 from iosim.kernel.algorithms.softmax import exp_less
-from iosim.kernel.algorithms.terms import backward_terms, masked_scores
+from iosim.kernel.algorithms.terms import KeyGradients, PairGradients, backward_terms, masked_scores
 from iosim.kernel.kernel import Kernel, MatrixUnit, Spill, Tile
 from iosim.kernel.launch import (
     Access,
@@ -93,7 +93,6 @@ class EfficientOptions(FlashOptions):
     packs=Packs.WHERE_ASKED,
 )
 def plan_efficient(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward or the backward."""
     check_append(problem, kernel)
     if problem.forward:
         return plan_flash(problem, kernel)
@@ -103,10 +102,8 @@ def plan_efficient(problem: AttentionProblem, kernel: Kernel) -> Chain:
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """In fp32 the launches for D; the fill of the workspace, where CTAs share its tiles; the main launch.
 
-    With grouped heads dK and dV are written per query head and summed over the group by one more launch.
-
-    Raises:
-        InputError: packed sequences.
+    With grouped heads dK and dV are written per query head and summed over the group by one more launch. Raises
+    InputError: packed sequences.
     """
     if problem.seq_lens is not None:
         raise InputError(
@@ -188,7 +185,6 @@ def _width(problem: AttentionProblem) -> int:
 
 
 def keeps_sums(problem: AttentionProblem, kernel: Kernel) -> bool:
-    """Whether dK and dV stay in registers."""
     return problem.input_type.bytes < 4 and _width(problem) <= kernel.tile_backward.block_q
 
 
@@ -229,7 +225,6 @@ def _row_sum_loop(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
 
 
 def _locks(tile: Tile, tiles: int) -> tuple[Overhead, ...]:
-    """What locks move at each pair."""
     amounts = ((Mode.LOAD, LOCK_READ), (Mode.STORE, LOCK_WRITE + LOCK_WRITE_PER_WARP * tile.warps))
     return tuple(Overhead("locks", m, per_pair=n * tiles, inferred_from=SOURCE) for m, n in amounts if tiles)
 
@@ -243,7 +238,6 @@ def _local_fragments(tile: Tile, turns: int, query_blocks: int) -> tuple[Overhea
 
 
 def _fill(problem: AttentionProblem, workspace: list[Tensor], headers: int) -> Launch:
-    """Zeros in the whole workspace, a head's after another's."""
     sums, *others = workspace
     return row_pass(
         "bwd.fill",
@@ -275,33 +269,25 @@ share_bodies("efficient", "flash")
 
 @body("efficient", "bwd.fill", override=True)
 def zero_workspace(at: Place) -> None:
-    """Zeros."""
     sums, *others = _workspace(at.problem, at.kernel)
     at.put(sums.name, np.zeros((at.q.size, sums.cols)))
     for b in others:
         at.put(b.name, np.zeros((b.rows, b.cols)))
 
 
-@body("efficient", "bwd.multiply")
-def multiply(at: Place) -> None:
-    """dO o O."""
-    at.put("dO_O", at["O"] * at["dO"])
-
-
-@body("efficient", "bwd.sum")
-def sum_rows(at: Place) -> None:
-    """Its row sums."""
-    at.put("D_rows" if at.writes("D_rows") else "D", at["dO_O"].sum(axis=1, keepdims=True))
-
-
-@body("efficient", "bwd.transpose")
-def transpose(at: Place) -> None:
-    """The same values in another order."""
-    at.put("D", at["D_rows"])
+@body("efficient", "bwd.multiply", "bwd.sum", "bwd.transpose")
+def row_sums(at: Place) -> None:
+    """dO o O; its row sums; the same values in another order."""
+    if at.writes("dO_O"):
+        at.put("dO_O", at["O"] * at["dO"])
+    elif at.launch.name == "bwd.sum":
+        at.put("D_rows" if at.writes("D_rows") else "D", at["dO_O"].sum(axis=1, keepdims=True))
+    else:
+        at.put("D", at["D_rows"])
 
 
 @body("efficient", "bwd.main", override=True)
-class Backward(Body):
+class Backward(KeyGradients):
     """P again from the LSE; dQ added up in memory, dK and dV there or on chip."""
 
     def split(self, at: Place) -> None:
@@ -309,20 +295,15 @@ class Backward(Body):
 
     def begin(self, at: Place) -> None:
         self.dq: Array | None = None
-        columns = {"dK": at.problem.head_dim, "dV": at.problem.head_dim_v}
-        self.sums = {name: np.zeros((at.keys.size, width)) for name, width in columns.items()}
+        super().begin(at)
 
     def pair(self, at: Place) -> None:
-        factor, d_o = at.dropout_factor_again, at["dO"]
         weights = exp_less(masked_scores(at), at["LSE"])
-        ds = weights * ((d_o @ at["V"].T) * factor - at["D"])
-        if at.problem.bias_grad:
-            at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", ds)
-        ds = ds * at.scale
-        self.dq = _added(at, "dQ_acc", ds @ at["K"])
-        for name, more in (("dK", ds.T @ at["Q"]), ("dV", (weights * factor).T @ d_o)):
-            loaded = (a.tensor for a in at.launch.accesses if a.mode is Mode.LOAD)
-            running = next((n for n in loaded if n in (f"{name}_acc", head_gradient(at, name))), None)
+        gradients = PairGradients(at, weights, at["D"], at["dO"])
+        self.dq = _added(at, "dQ_acc", gradients.dq)
+        loaded = {a.tensor for a in at.launch.accesses if a.mode is Mode.LOAD}
+        for name, more in (("dK", gradients.dk), ("dV", gradients.dv)):
+            running = next((n for n in (f"{name}_acc", head_gradient(at, name)) if n in loaded), None)
             self.sums[name] = self.sums[name] + more if running is None else _added(at, running, more)
 
     def finish_query(self, at: Place) -> None:
@@ -330,8 +311,7 @@ class Backward(Body):
 
     def end(self, at: Place) -> None:
         self.dq = None
-        for name, total in self.sums.items():
-            at.put(head_gradient(at, name), total)
+        super().end(at)
 
 
 def _added(at: Place, tensor: str, more: Array) -> Array:

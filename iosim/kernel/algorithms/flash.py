@@ -30,7 +30,6 @@ from iosim.kernel.algorithms.cache import (
 )
 from iosim.kernel.algorithms.common import (
     attention_domain,
-    head_gradient,
     head_gradients,
     heads_in_turn,
     load,
@@ -46,6 +45,8 @@ from iosim.kernel.algorithms.common import (
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.algorithms.softmax import OnlineSoftmax, divided, exp_less, log_sum_exp
 from iosim.kernel.algorithms.terms import (
+    KeyGradients,
+    PairGradients,
     TermOptions,
     add_bias_gradients,
     backward_terms,
@@ -55,7 +56,7 @@ from iosim.kernel.algorithms.terms import (
     save_random_state,
     zero_bias_gradient,
 )
-from iosim.kernel.kernel import Kernel, MatrixUnit, RowPass
+from iosim.kernel.kernel import Kernel, MatrixUnit, RowPass, Tile
 from iosim.kernel.launch import (
     SECTOR_BYTES,
     Access,
@@ -108,6 +109,8 @@ class SplitOptions(CacheOptions):
     combine_rows: int | None = number(None, 1)
     combine_waits: int = number(3, 0, 100)
     combine_loads_at_once: int = number(4, 1, 1024)
+    combines_one: bool = False
+    """With one split, too, the partial result goes through memory."""
 
 
 class Workspace(StrEnum):
@@ -175,7 +178,6 @@ class FlashOptions(SplitOptions, TermOptions):
     packs=Packs.WHERE_ASKED,
 )
 def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward or the backward."""
     check_append(problem, kernel)
     if problem.forward:
         return forward_terms(forward(problem, kernel), problem, kernel)
@@ -192,14 +194,10 @@ def _pack(problem: AttentionProblem, kernel: Kernel) -> int:
 def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The forward launch, or the split launch and its combine."""
     pack = _pack(problem, kernel)
-    splits = kernel.splits
     options = options_of(kernel, FlashOptions)
     together = kernel.schedule.cluster if options.clusters_in_step else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
-    domain = attention_domain(problem, tile, pack=pack, splits=splits, mask_block=options.mask_block)
-    if splits > domain.key_blocks_total:
-        raise InputError(f"`splits` {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
-    per_q = Per.SPLIT if splits > 1 else Per.QUERY
+    domain, outer, per_q = split_domain(problem, kernel, tile, pack, options.mask_block)
     per_row = {"edge": kernel.edge_k, "fetch": kernel.fetch, "times": together}
     reads = (
         load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True,
@@ -216,7 +214,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         problem,
         kernel,
         domain,
-        Outer.QUERY if splits == 1 else Outer.SPLIT,
+        outer,
         reads,
         (TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ())
         + _columns_outside(problem, kernel)
@@ -234,6 +232,18 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return finish(problem, kernel, main, by_name)
 
 
+def split_domain(
+    problem: AttentionProblem, kernel: Kernel, tile: Tile, pack: int, mask_block: int | None = None
+) -> tuple[Domain, Outer, Per]:
+    """(domain, work tile, how often a work tile's own rows are read) of a forward that may split its keys. Raises
+    InputError: more splits than key blocks."""
+    domain = attention_domain(problem, tile, pack=pack, splits=kernel.splits, mask_block=mask_block)
+    most = domain.key_blocks_total
+    if kernel.splits > most:
+        raise InputError(f"`splits` {kernel.splits} is out of range; accepted: 1 to {most} (key blocks)")
+    return (domain, Outer.SPLIT, Per.SPLIT) if kernel.splits > 1 else (domain, Outer.QUERY, Per.QUERY)
+
+
 def grid(kernel: Kernel, together: int = 1) -> int | None:
     """Work tiles that a persistent grid takes at once, each by so many CTAs together."""
     if kernel.schedule.scheduler is Scheduler.STATIC or kernel.persistent_ctas is None:
@@ -242,12 +252,10 @@ def grid(kernel: Kernel, together: int = 1) -> int | None:
 
 
 def _stored(kernel: Kernel) -> Fetch:
-    """How rows of an output leave, where that is known."""
     return Fetch.BOXES if kernel.fetch in (Fetch.BOXES, Fetch.WIDE_BOXES) else Fetch.BYTES
 
 
 def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, int]:
-    """Columns that the two products compute with."""
     d, dv, compiled = problem.head_dim, problem.head_dim_v, kernel.compiled_head_dim or 0
     if options_of(kernel, FlashOptions).columns_by_keys:
         return -(-d // DEPTH) * DEPTH, -(-dv // kernel.tile.block_k) * kernel.tile.block_k
@@ -309,7 +317,7 @@ def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dic
     or the splits' partial results, and the combine."""
     notes = (*kernel.notes, *page_notes(by_name))
     before = append_launch(problem, kernel)
-    if main.domain.splits > 1:
+    if main.domain.splits > 1 or options_of(kernel, SplitOptions).combines_one:
         split_chain = _split_chain(problem, kernel, main, by_name)
         return Chain(split_chain.tensors, (*before, *split_chain.launches), notes)
     made, writes = _output(problem, kernel)
@@ -322,7 +330,6 @@ def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dic
 
 
 def output_tensor(problem: AttentionProblem, kernel: Kernel) -> Tensor:
-    """O, as the library lays it out."""
     made = matrix(problem, "O", Role.OUTPUT)
     return replace(made, strided=made.strided or options_of(kernel, FlashOptions).output_strided)
 
@@ -356,7 +363,8 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
         Tensor(f"{'LSE' if statistics == 1 else ('max', 'sum')[n]}_partial", *shape, 1, 4, Role.TEMP, copies=splits)
         for n in range(statistics)
     )
-    writes = (store("O_partial", Rows.QUERY, Per.SPLIT), *(store(v.name, Rows.QUERY, Per.SPLIT) for v in vectors))
+    per = Per.SPLIT if splits > 1 else Per.QUERY
+    writes = tuple(store(n, Rows.QUERY, per) for n in ("O_partial", *(v.name for v in vectors)))
     threads = options.combine_threads
     combine_rows = options.combine_rows or _combine_rows(problem.head_dim_v, threads)
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
@@ -392,10 +400,8 @@ def _combine_rows(head_dim_v: int, threads: int) -> int:
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The kernel's passes over rows, and between them the main launch over key blocks.
 
-    With grouped heads that are not taken in turn, dK and dV are written per query head and summed by a pass.
-
-    Raises:
-        InputError: heads in turn whose last query block is ragged.
+    With grouped heads that are not taken in turn, dK and dV are written per query head and summed by a pass. Raises
+    InputError: heads in turn whose last query block is ragged.
     """
     options, tile = options_of(kernel, FlashOptions), kernel.tile_backward
     grouped = problem.group > 1 and not options.heads_in_turn
@@ -519,7 +525,7 @@ class Forward(Body):
 
     def end(self, at: Place) -> None:
         result = self.softmax
-        if at.launch.domain.splits == 1:
+        if not at.writes("O_partial"):
             at.put("O", result.output)
             if _wants_lse(at):
                 at.put("LSE", result.lse)
@@ -587,29 +593,16 @@ def _row_values(at: Place, name: str) -> Array:
 
 
 @body("flash", "bwd.main")
-class Backward(Body):
+class Backward(KeyGradients):
     """Algorithm 2: P again from LSE, dK and dV on chip, dQ added in memory."""
 
-    def begin(self, at: Place) -> None:
-        self.dk = np.zeros((at.keys.size, at.problem.head_dim))
-        self.dv = np.zeros((at.keys.size, at.problem.head_dim_v))
-
     def pair(self, at: Place) -> None:
-        factor = at.dropout_factor_again
         weights = exp_less(masked_scores(at), _read(at, "LSE"))
-        self.dv += (weights * factor).T @ _read(at, "dO")
-        ds = weights * ((_read(at, "dO") @ at["V"].T) * factor - at["D"])
-        if at.problem.bias_grad:
-            at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", ds)
-        ds = ds * at.scale
+        more = PairGradients(at, weights, at["D"], _read(at, "dO"))
         if at.writes("dQ_acc"):
             beyond = _dq_sums(at.problem, at.kernel).cols - at.problem.head_dim
-            at.put("dQ_acc", np.pad(ds @ at["K"], ((0, 0), (0, beyond))))
-        self.dk += ds.T @ at["Q"]
-
-    def end(self, at: Place) -> None:
-        at.put(head_gradient(at, "dK"), self.dk)
-        at.put(head_gradient(at, "dV"), self.dv)
+            at.put("dQ_acc", np.pad(more.dq, ((0, 0), (0, beyond))))
+        self.add(more)
 
 
 body("flash", "convert_mask")(make_mask_additive)

@@ -14,7 +14,6 @@ from iosim.kernel.algorithms.body import Array, Body, Place, body
 from iosim.kernel.algorithms.common import (
     add_group_gradients,
     attention_domain,
-    head_gradient,
     head_gradients,
     load,
     main_launch,
@@ -28,9 +27,16 @@ from iosim.kernel.algorithms.common import (
 )
 from iosim.kernel.algorithms.registry import algorithm, options_of
 from iosim.kernel.algorithms.softmax import divided, exp_less
-from iosim.kernel.algorithms.terms import backward_terms, forward_terms, masked_scores, save_random_state
+from iosim.kernel.algorithms.terms import (
+    KeyGradients,
+    PairGradients,
+    backward_terms,
+    forward_terms,
+    masked_scores,
+    save_random_state,
+)
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Outer, Per, Role, Rows, tensors
+from iosim.kernel.launch import Chain, Outer, Per, Role, Rows, tensors
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.problem.attention import AttentionProblem
 
@@ -56,95 +62,55 @@ class Flash1Options(AlgorithmOptions):
 
 @algorithm("flash1", takes=("block_lists", "looks_ahead"), options=Flash1Options, keys_outside=True)
 def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward or the backward."""
-    if problem.forward:
-        return forward_terms(forward(problem, kernel), problem, kernel)
-    return backward_terms(backward(problem, kernel), problem, kernel, Per.LAUNCH)
-
-
-def _letter(kernel: Kernel) -> bool:
-    return options_of(kernel, Flash1Options).to_the_letter
-
-
-def _intermediate_bytes(problem: AttentionProblem, kernel: Kernel) -> int:
-    stated = options_of(kernel, Flash1Options).intermediate_bytes
-    if stated is not None:
-        return stated
-    return problem.output_type.bytes if _letter(kernel) else 4
-
-
-def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Lines 1 to 16 of Algorithm 1; l and m are fp32, O in the output's type (to the letter) or fp32 (real kernel)."""
-    letter = _letter(kernel)
-    size = _intermediate_bytes(problem, kernel)
-    same = size == problem.output_type.bytes
-    running = "O" if same else "O_acc"
-    accesses = [
-        *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k) for n in "KV"),
-        load("Q", Rows.QUERY, Per.PAIR, edge=kernel.edge_q),
-        *(load(n, Rows.QUERY, Per.PAIR, skip=0 if letter else 1) for n in (running, "l", "m")),
-        store(running, Rows.QUERY, Per.PAIR, skip=0 if same else 1),
-        *([] if same else [store("O", Rows.QUERY, Per.QUERY)]),
-        *(store(n, Rows.QUERY, Per.PAIR) for n in "lm"),
-    ]
-    main = main_launch(problem, kernel, attention_domain(problem, kernel.tile), Outer.HEAD, accesses)
-    held = tensors((
-        *matrices(problem, "Q K V", Role.INPUT),
-        *matrices(problem, "O l m", Role.OUTPUT),
-        *([] if same else [matrix(problem, "O_acc", Role.TEMP, element_bytes=size)]),
-    ))  # fmt: skip
-    launches = (_fill(problem, (running, "l", "m")), main) if letter else (main,)
-    return Chain(held, launches, kernel.notes)
-
-
-def _fill(problem: AttentionProblem, names: tuple[str, ...], launch: str = "fill") -> Launch:
-    """Line 2: O = 0, l = 0, m = -inf."""
-    return row_pass(launch, row_domain(problem, FILL_ROWS), (), names)
-
-
-def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Algorithm 4: for every key block K, V once; for every query block in it Q, O, dO, dQ, l, m in and dQ out.
+    """The forward, lines 1 to 16 of Algorithm 1: l and m are fp32, O between key blocks in the output's type (to the
+    letter) or fp32 (the real kernel). The backward, Algorithm 4, likewise with dQ.
 
     With grouped heads, which the listing does not have, dK and dV are written per query head and summed over the group
     by one more launch.
     """
-    letter = _letter(kernel)
-    size = _intermediate_bytes(problem, kernel)
+    options, backward = options_of(kernel, Flash1Options), problem.backward
+    letter = options.to_the_letter
+    size = options.intermediate_bytes or (problem.output_type.bytes if letter else 4)
     same = size == problem.output_type.bytes
-    running = "dQ" if same else "dQ_acc"
-    once = options_of(kernel, Flash1Options).output_read_once
+    output = "dQ" if backward else "O"
+    running = output if same else f"{output}_acc"
+    state = (running,) if backward else (running, "l", "m")
     gradients = [f"{n}_heads" if problem.group > 1 else n for n in ("dK", "dV")]
     accesses = [
         *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k) for n in "KV"),
         load("Q", Rows.QUERY, Per.PAIR, edge=kernel.edge_q),
-        load("O", Rows.QUERY, Per.QUERY if once else Per.PAIR, visited_only=True),
-        load("dO", Rows.QUERY, Per.PAIR),
-        load(running, Rows.QUERY, Per.PAIR, skip=0 if letter else 1),
-        *(load(n, Rows.QUERY, Per.PAIR) for n in "lm"),
+    ]
+    if backward:
+        once = Per.QUERY if options.output_read_once else Per.PAIR
+        accesses += [load("O", Rows.QUERY, once, visited_only=True), load("dO", Rows.QUERY, Per.PAIR)]
+    accesses += [
+        *(load(n, Rows.QUERY, Per.PAIR, skip=0 if letter or n not in state else 1) for n in (running, "l", "m")),
         store(running, Rows.QUERY, Per.PAIR, skip=0 if same else 1),
-        *([] if same else [store("dQ", Rows.QUERY, Per.QUERY)]),
-        *(store(n, Rows.KEY, Per.KEY) for n in gradients),
+        *([] if same else [store(output, Rows.QUERY, Per.QUERY)]),
+        *(store(n, Rows.QUERY, Per.PAIR) for n in state[1:]),
+        *(store(n, Rows.KEY, Per.KEY) for n in gradients if backward),
     ]
     main = main_launch(
         problem,
         kernel,
-        attention_domain(problem, kernel.tile_backward),
+        attention_domain(problem, kernel.tile_backward if backward else kernel.tile),
         Outer.HEAD,
         accesses,
         schedule=kernel.schedule,
         resources=resources(problem, kernel),
-        overheads=(),
+        overheads=() if backward else kernel.overheads,
         stages=kernel.tile.stages,
     )
     held = tensors((
-        *matrices(problem, "Q K V O dO l m", Role.INPUT),
-        *matrices(problem, "dQ dK dV", Role.OUTPUT),
-        *head_gradients(problem),
-        *([] if same else [matrix(problem, "dQ_acc", Role.TEMP, element_bytes=size)]),
+        *matrices(problem, "Q K V O dO l m" if backward else "Q K V", Role.INPUT),
+        *matrices(problem, "dQ dK dV" if backward else "O l m", Role.OUTPUT),
+        *(head_gradients(problem) if backward else ()),
+        *([] if same else [matrix(problem, running, Role.TEMP, element_bytes=size)]),
     ))  # fmt: skip
-    fill = (_fill(problem, (running,), "bwd.fill"),) if letter else ()
-    after = (sum_groups(problem),) if problem.group > 1 else ()
-    return Chain(held, (*fill, main, *after), kernel.notes)
+    fill = (row_pass("bwd.fill" if backward else "fill", row_domain(problem, FILL_ROWS), (), state),) if letter else ()
+    after = (sum_groups(problem),) if backward and problem.group > 1 else ()
+    chain = Chain(held, (*fill, main, *after), kernel.notes)
+    return backward_terms(chain, problem, kernel, Per.LAUNCH) if backward else forward_terms(chain, problem, kernel)
 
 
 # What the launches compute.
@@ -164,7 +130,6 @@ def running_output(at: Place, scores: Array, running: str) -> tuple[Array, Array
 
 @body("flash1", "fill")
 def fill(at: Place) -> None:
-    """Line 2: O = 0, l = 0, m = -inf."""
     at.put("O_acc" if at.writes("O_acc") else "O", np.zeros((at.q.size, at.problem.head_dim_v)))
     at.put("l", np.zeros((at.q.size, 1)))
     at.put("m", np.full((at.q.size, 1), -np.inf))
@@ -172,8 +137,6 @@ def fill(at: Place) -> None:
 
 @body("flash1", "main")
 class Forward(Body):
-    """A head: keys outside, queries inside."""
-
     def __init__(self) -> None:
         self.output: Array | None = None
 
@@ -197,39 +160,30 @@ class Forward(Body):
 
 @body("flash1", "bwd.fill")
 def backward_fill(at: Place) -> None:
-    """Line 4 of Algorithm 4: dQ = 0."""
     at.put("dQ_acc" if at.writes("dQ_acc") else "dQ", np.zeros((at.q.size, at.problem.head_dim)))
 
 
 @body("flash1", "bwd.main")
-class Backward(Body):
+class Backward(KeyGradients):
     """Algorithm 4: P again from l and m, D = rowsum(dO o O) at every pair, dQ through memory."""
 
     def __init__(self) -> None:
         self.dq: Array | None = None
 
-    def begin(self, at: Place) -> None:
-        self.dk = np.zeros((at.keys.size, at.problem.head_dim))
-        self.dv = np.zeros((at.keys.size, at.problem.head_dim_v))
-
     def pair(self, at: Place) -> None:
         running = "dQ_acc" if at.writes("dQ_acc") else "dQ"
-        factor = at.dropout_factor_again
         weights = divided(exp_less(masked_scores(at), at["m"]), np.broadcast_to(at["l"], (at.q.size, at.keys.size)))
-        self.dv += (weights * factor).T @ at["dO"]
-        dot = (at["dO"] * at["O"]).sum(axis=1, keepdims=True)
-        ds = weights * ((at["dO"] @ at["V"].T) * factor - dot) * at.scale
-        self.dq = at.resume(running, 0.0, at.problem.head_dim) + ds @ at["K"]
+        more = PairGradients(at, weights, (at["dO"] * at["O"]).sum(axis=1, keepdims=True), at["dO"])
+        self.dq = at.resume(running, 0.0, at.problem.head_dim) + more.dq
         at.put(running, self.dq)
-        self.dk += ds.T @ at["Q"]
+        self.add(more)
 
     def finish_query(self, at: Place) -> None:
         if at.writes("dQ_acc"):
             at.put("dQ", np.zeros((at.q.size, at.problem.head_dim)) if self.dq is None else self.dq)
 
     def end(self, at: Place) -> None:
-        at.put(head_gradient(at, "dK"), self.dk)
-        at.put(head_gradient(at, "dV"), self.dv)
+        super().end(at)
         self.dq = None
 
 

@@ -50,11 +50,7 @@ SCALE_SOURCE = "one fp32 scale a block, read and written as a sector"
 
 @algorithm("flash_fp8", options=Fp8Options)
 def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Quantisation of Q, K and V, the transpose of V where it is apart, and the forward.
-
-    Raises:
-        InputError: a backward.
-    """
+    """Quantisation of Q, K and V, the transpose of V where it is apart, and the forward; none of a backward."""
     if problem.backward:
         raise InputError(f"`passes` {problem.passes}: a backward in fp8 is not described; accepted: fwd")
     chain = flash.forward(problem, kernel)

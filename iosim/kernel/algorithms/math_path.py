@@ -25,7 +25,7 @@ from iosim.kernel.algorithms.naive import ChainBuilder, ProductOptions, add_bias
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.algorithms.terms import added_mask, convert_mask, make_mask_additive, stored_mask
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Launch, Outer, Per, Role, Rows, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Chain, Domain, Launch, Outer, Per, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 
 FLAGS_A_PACKET = 4
@@ -60,20 +60,14 @@ def _safe_softmax(b: ChainBuilder, scores: str) -> None:
     flags = replace(row_vector(p, "masked_rows", Role.TEMP), element_bytes=1)
     b.hold(flags, Tensor("zero", 1, 1, 1, 1, 4, Role.TEMP))
     b.pass_over_scores("all_masked", ("is_masked",), ())
-    _also(b, store(flags.name, Rows.QUERY, Per.QUERY, packet_rows=FLAGS_A_PACKET))
+    b.also(store(flags.name, Rows.QUERY, Per.QUERY, packet_rows=FLAGS_A_PACKET))
     b.launches.append(Launch("zero", Domain(1, 1, 1, 1, 1, 1), Outer.FLAT, (store("zero", Rows.OWN, Per.LAUNCH),),
                              tensor_cores=False))  # fmt: skip
     b.pass_over_scores("select", ("P",), (score_matrix(p, "P", Role.TEMP, 4),), rows=SECTOR_BYTES,
                        values=SELECT_VALUES)  # fmt: skip
     ctas = max(1, SECTOR_BYTES * p.seq_k // SELECT_ELEMENTS)
     readers = min(ctas, b.products.sm_count)
-    _also(b, load(flags.name, Rows.QUERY, Per.QUERY, times=readers), load("zero", Rows.OWN, Per.LAUNCH))
-
-
-def _also(b: ChainBuilder, *accesses: Access) -> None:
-    """More accesses of the last launch."""
-    last = b.launches.pop()
-    b.launches.append(replace(last, accesses=(*accesses, *last.accesses)))
+    b.also(load(flags.name, Rows.QUERY, Per.QUERY, times=readers), load("zero", Rows.OWN, Per.LAUNCH))
 
 
 @algorithm(
@@ -83,11 +77,7 @@ def _also(b: ChainBuilder, *accesses: Access) -> None:
     standard=True,
 )
 def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Forward chain.
-
-    Raises:
-        InputError: a backward pass; autograd's backward of this path is not described.
-    """
+    """Forward chain. Raises InputError: a backward pass; autograd's backward of this path is not described."""
     if problem.passes != "fwd":
         raise InputError(f"`passes` '{problem.passes}' is not described for kernel 'math'; accepted: fwd")
     b = ChainBuilder(problem, kernel, score_bytes=4, padding_bytes=4)

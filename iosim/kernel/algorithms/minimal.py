@@ -21,12 +21,8 @@ from iosim.problem.attention import AttentionProblem
 
 @algorithm("minimal", keys_outside=True, dtypes=("fp32", "tf32"), example_tile=Tile(32, 32))
 def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The fill and the one launch.
-
-    Raises:
-        InputError: a backward pass, a mask, dropout, another type than fp32, grouped heads, or a length that is not a
-            multiple of the tile: the kernel has none of these.
-    """
+    """The fill and the one launch. Raises InputError: a backward pass, a mask, dropout, another type than fp32, grouped
+    heads, or a length that is not a multiple of the tile: the kernel has none of these."""
     for field, accepted, lacks in (
         ("passes", ("fwd",), ": it has a forward only"),
         ("mask", ("none",), ": it has no mask"),
@@ -70,8 +66,6 @@ body("minimal", "fill")(fill_rows)
 
 @body("minimal", "main")
 class Forward(Body):
-    """A head: keys outside, queries inside; O, l and m through memory at every pair."""
-
     def pair(self, at: Place) -> None:
         output, total, maximum = running_output(at, masked_scores(at), "O")
         at.put("O", output)

@@ -12,38 +12,32 @@ from __future__ import annotations
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Place, body
 from iosim.kernel.algorithms.cache import append, append_tensors, in_cache, table_access, table_tensor
-from iosim.kernel.algorithms.common import attention_domain, load, main_launch, matrices, matrix, resources
-from iosim.kernel.algorithms.flash import Combine, Forward, SplitOptions, finish, grid
+from iosim.kernel.algorithms.common import load, main_launch, matrices, matrix, resources
+from iosim.kernel.algorithms.flash import Combine, Forward, SplitOptions, finish, grid, split_domain
 from iosim.kernel.algorithms.registry import Packs, algorithm
 from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Outer, Per, Resources, Role, Rows, tensors
+from iosim.kernel.launch import Chain, Per, Resources, Role, Rows, tensors
 from iosim.problem.attention import AttentionProblem
 
 
 @algorithm("mla", takes=("latent_kv", "page_size"), options=SplitOptions, splits=True, appends=True, packs=Packs.ALWAYS)
 def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The launch over the latent cache, or the split launch and its combine.
-
-    Raises:
-        InputError: a cache that is not latent, a backward pass, or more splits than key blocks.
-    """
+    """The launch over the latent cache, or the split launch and its combine. Raises InputError: a cache that is not
+    latent, a backward pass, or more splits than key blocks."""
     if not problem.latent_kv:
         raise InputError(f"`kernel` {kernel.name}: algorithm mla reads one latent K/V; accepted with it: "
                          "`latent_kv=True`")  # fmt: skip
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: algorithm mla serves inference; accepted: fwd")
-    splits = kernel.splits
-    domain = attention_domain(problem, kernel.tile, pack=problem.group, splits=splits)
-    if splits > domain.key_blocks_total:
-        raise InputError(f"`splits` {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
+    domain, outer, per_q = split_domain(problem, kernel, kernel.tile, problem.group)
     main = main_launch(
         problem,
         kernel,
         domain,
-        Outer.QUERY if splits == 1 else Outer.SPLIT,
+        outer,
         (
-            load("Q", Rows.QUERY, Per.SPLIT if splits > 1 else Per.QUERY, edge=kernel.edge_q, visited_only=True),
+            load("Q", Rows.QUERY, per_q, edge=kernel.edge_q, visited_only=True),
             *table_access(problem),
             load("K", Rows.KEY, Per.PAIR, edge=kernel.edge_k),
         ),

@@ -102,7 +102,6 @@ def softmax_values(keys: int) -> int:
     standard=True,
 )
 def plan_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward or the backward."""
     return forward(problem, kernel) if problem.forward else backward(problem, kernel)
 
 
@@ -208,6 +207,11 @@ class ChainBuilder:
                    values_per_thread=softmax_values(p.seq_k) if exps else values)
         )  # fmt: skip
 
+    def also(self, *accesses: Access) -> None:
+        """More accesses of the last launch, before its own."""
+        last = self.launches.pop()
+        self.launches.append(replace(last, accesses=(*accesses, *last.accesses)))
+
     def keep(self, launch: str, *names: str) -> None:
         """Give the memory of temporaries back after `launch`, later than their last use."""
         for name in names:
@@ -242,8 +246,7 @@ def mask_keys(b: ChainBuilder, name: str, scores: str, out: str) -> str:
     """A pass over scores (or their gradient) with the key-padding mask; gives the name of its result."""
     b.hold(terms.padding(b.problem, b.padding_bytes))
     b.pass_over_scores(name, (scores,), (_tensor(b, out),))
-    last = b.launches.pop()
-    b.launches.append(replace(last, accesses=(load("padding", Rows.KEY, Per.PAIR), *last.accesses)))
+    b.also(load("padding", Rows.KEY, Per.PAIR))
     return out
 
 
@@ -344,7 +347,6 @@ BESIDE = ("bias", "mask", "mask_added", "padding", "dropout_mask", "P")
 
 
 def _operands(at: Place) -> list[str]:
-    """The tensors that a launch reads, in order."""
     return [a.tensor for a in at.launch.accesses if a.mode is Mode.LOAD]
 
 
@@ -355,7 +357,6 @@ def source(at: Place) -> Array:
 
 
 def put(at: Place, value: Array) -> None:
-    """The only result of a launch."""
     (target,) = (a.tensor for a in at.launch.accesses if a.mode is Mode.STORE)
     at.put(target, value)
 
@@ -400,7 +401,6 @@ def dropout(at: Place) -> None:
 
 
 def _weight_gradient(at: Place) -> Array:
-    """The gradient of the weights before dropout."""
     return at["dP_dropped"] if _runs(at, Pass.DROPOUT) else at["dP"] * at.dropout_factor
 
 

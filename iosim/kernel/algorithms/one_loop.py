@@ -49,11 +49,7 @@ class LoopAlgorithm(Body):
     exps_per_pair: ClassVar[int] = 1
 
     def __init_subclass__(cls, name: str | None = None, override: bool = False, **more: Any) -> None:
-        """Register the class; `override` replaces an algorithm of that name, `more` are `algorithm`'s arguments.
-
-        Raises:
-            ValueError: the name is taken, or a tensor that this kind of algorithm does not know.
-        """
+        """Register the class; `override` replaces an algorithm of that name, `more` are `algorithm`'s arguments."""
         super().__init_subclass__()
         if name is None:
             return
@@ -66,11 +62,7 @@ class LoopAlgorithm(Body):
 
     @classmethod
     def plan(cls, problem: AttentionProblem, kernel: Kernel) -> Chain:
-        """The chain of the one launch.
-
-        Raises:
-            InputError: a backward or dropout, which it does not have.
-        """
+        """The chain of the one launch. Raises InputError: a backward or dropout, which it does not have."""
         for field, value, accepted in (("passes", problem.passes, "fwd"), ("dropout", problem.dropout, 0.0)):
             if value != accepted:
                 raise InputError(f"`{field}` {value} is not possible with kernel '{kernel.name}'; accepted: {accepted}")

@@ -62,10 +62,7 @@ _ALGORITHMS: Registry[str, Algorithm] = Registry("algorithm")
 
 def algorithm(name: str, *, override: bool = False, **fields: Any) -> Callable[[Planner], Planner]:
     """Register a planner under `name`, with `fields` of `Algorithm`; `override` replaces an algorithm of that name.
-
-    Raises:
-        ValueError: the name is taken and `override` is False.
-    """
+    Raises ValueError: the name is taken and `override` is False."""
 
     def register(planner: Planner) -> Planner:
         _ALGORITHMS.put(name, Algorithm(name, planner, **fields), override)
@@ -75,30 +72,21 @@ def algorithm(name: str, *, override: bool = False, **fields: Any) -> Callable[[
 
 
 def algorithms() -> tuple[str, ...]:
-    """Names of all registered algorithms."""
     return tuple(sorted(_ALGORITHMS))
 
 
 def algorithm_of(name: str) -> Algorithm:
-    """The algorithm registered under `name`.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The algorithm registered under `name`. Raises InputError: there is none."""
     return _ALGORITHMS.named(name)
 
 
 def planner(name: str) -> Planner:
-    """The planner registered under `name`."""
     return algorithm_of(name).planner
 
 
 def options_for(algorithm: str, values: Mapping[str, Any]) -> AlgorithmOptions:
-    """Options of an algorithm by name, as a catalog file or a user gives them.
-
-    Raises:
-        InputError: an option that the algorithm does not have, or a value that the option does not take.
-    """
+    """Options of an algorithm by name, as a catalog file or a user gives them. Raises InputError: an option that the
+    algorithm does not have, or a value that the option does not take."""
     try:
         return algorithm_of(algorithm).options.of(values)
     except InputError as error:
@@ -106,11 +94,7 @@ def options_for(algorithm: str, values: Mapping[str, Any]) -> AlgorithmOptions:
 
 
 def check_options(kernel: Kernel) -> None:
-    """Refuse options that are another algorithm's.
-
-    Raises:
-        InputError: names the type that the kernel's algorithm takes.
-    """
+    """Refuse options that are another algorithm's; the InputError names the type that it takes."""
     wanted = algorithm_of(kernel.algorithm).options
     if kernel.options is not None and not isinstance(kernel.options, wanted):
         raise InputError(f"kernel '{kernel.name}' has {type(kernel.options).__name__}; accepted by algorithm "
@@ -141,11 +125,8 @@ def operations(problem: AttentionProblem, kernel: Kernel, chain: Chain) -> tuple
 
 
 def refuse_terms(problem: AttentionProblem, algorithm: str, kernel: str) -> None:
-    """Refuse a bias or a mask that the algorithm has no place for.
-
-    Raises:
-        InputError: names the algorithms that have one.
-    """
+    """Refuse a bias or a mask that the algorithm has no place for. Raises InputError: names the algorithms that have
+    one."""
     for term, asked in problem.terms.items():
         if term not in algorithm_of(algorithm).takes:
             others = ", ".join(name for name in algorithms() if term in algorithm_of(name).takes)

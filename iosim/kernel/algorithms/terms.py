@@ -11,12 +11,13 @@ NB: what the added terms cost in instructions and shared memory is not in the ti
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from iosim.kernel.algorithms.body import Array, Place
-from iosim.kernel.algorithms.common import load, store
+from iosim.kernel.algorithms.body import Array, Body, Place
+from iosim.kernel.algorithms.common import head_gradient, load, store
 from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
@@ -62,18 +63,16 @@ def stored_mask(problem: AttentionProblem, name: str = "mask", role: Role = Role
     return Tensor(name, 1, 1, problem.seq_q, problem.seq_k, size, role)
 
 
-def random_state(role: Role) -> Tensor:
+def _random_state(role: Role) -> Tensor:
     """Seed and offset of dropout's generator: two whole numbers of eight bytes."""
     return Tensor("rng_state", 1, 1, 2, 1, 8, role)
 
 
 def converts_mask(problem: AttentionProblem, kernel: Kernel) -> bool:
-    """Whether a mask of bytes is made additive by a launch of its own first."""
     return problem.mask_storage == "bool" and options_of(kernel, TermOptions).converts_mask
 
 
 def added_mask(problem: AttentionProblem, role: Role = Role.TEMP, element_bytes: int | None = None) -> Tensor:
-    """What `convert_mask` makes of a mask of bytes."""
     size = problem.bias_type.bytes if element_bytes is None else element_bytes
     return replace(stored_mask(problem, "mask_added", role), element_bytes=size)
 
@@ -84,47 +83,37 @@ def convert_mask(problem: AttentionProblem) -> Launch:
     return _pass("convert_mask", problem, 1, 1, accesses)
 
 
-def _score_terms(problem: AttentionProblem, kernel: Kernel, once: Per) -> tuple[list[Tensor], tuple[Access, ...]]:
-    """(tensors, accesses) that a tiled loop needs to form its scores besides Q and K; `once` is how often a CTA's own
-    values are read."""
-    score_tensors: list[Tensor] = []
-    accesses: list[Access] = []
+def _score_terms(problem: AttentionProblem, kernel: Kernel, once: Per) -> Iterator[tuple[Tensor, Access]]:
+    """What a tiled loop reads to form its scores besides Q and K; `once` is how often a CTA's own values are read."""
+    options = options_of(kernel, TermOptions)
     if problem.bias == "full":
-        score_tensors.append(bias(problem))
-        accesses.append(load("bias", Rows.PAIR, Per.PAIR, edge=kernel.edge_k))
+        yield bias(problem), load("bias", Rows.PAIR, Per.PAIR, edge=kernel.edge_k)
     if problem.bias == "alibi":
-        score_tensors.append(slopes(problem))
-        accesses.append(load("slopes", Rows.OWN, once))
+        yield slopes(problem), load("slopes", Rows.OWN, once)
     if problem.key_padding:
-        added = options_of(kernel, TermOptions).padding_is_added
-        score_tensors.append(padding(problem, problem.bias_type.bytes if added else 1))
-        accesses.append(load("padding", Rows.KEY, Per.PAIR, edge=kernel.edge_k))
+        size = problem.bias_type.bytes if options.padding_is_added else 1
+        yield padding(problem, size), load("padding", Rows.KEY, Per.PAIR, edge=kernel.edge_k)
     if problem.mask_storage != "implicit":
-        score_tensors.append(
-            added_mask(problem, Role.INPUT) if converts_mask(problem, kernel) else stored_mask(problem)
-        )
-        accesses.append(load(score_tensors[-1].name, Rows.PAIR, Per.PAIR, edge=kernel.edge_k))
-    return score_tensors, tuple(accesses)
+        mask = added_mask(problem, Role.INPUT) if converts_mask(problem, kernel) else stored_mask(problem)
+        yield mask, load(mask.name, Rows.PAIR, Per.PAIR, edge=kernel.edge_k)
 
 
 def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Chain:
     """`chain`, a tiled forward, with what the problem adds: its launch "main" reads the terms and leaves the random
     state."""
     main = next(x for x in chain.launches if x.name == "main")
-    score_tensors, reads = _score_terms(problem, kernel, Per.SPLIT if main.outer is Outer.SPLIT else Per.QUERY)
+    terms = [*_score_terms(problem, kernel, Per.SPLIT if main.outer is Outer.SPLIT else Per.QUERY)]
+    held = [tensor for tensor, _ in terms]
     before: tuple[Launch, ...] = ()
     if converts_mask(problem, kernel):
-        score_tensors = [
-            *(t for t in score_tensors if t.name != "mask_added"),
-            stored_mask(problem),
-            added_mask(problem),
-        ]
+        held = [*held[:-1], stored_mask(problem), added_mask(problem)]
         before = (convert_mask(problem),)
     writes: tuple[Access, ...] = ()
     if problem.dropout:
-        score_tensors.append(random_state(Role.OUTPUT))
+        held.append(_random_state(Role.OUTPUT))
         writes = (store("rng_state", Rows.OWN, Per.LAUNCH),)
-    return _with(chain, main, score_tensors, reads, writes, before)
+    more = replace(main, accesses=(*(read for _, read in terms), *main.accesses, *writes))
+    return _with(chain, more, held, before)
 
 
 def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once: Per = Per.KEY) -> Chain:
@@ -132,31 +121,24 @@ def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once
     and writes the gradient of the bias; where heads or sequences share a bias, one more launch sums it. `once` is how
     often a CTA reads its own values."""
     main = next(x for x in chain.launches if x.name == "bwd.main")
-    score_tensors, reads = _score_terms(problem, kernel, once)
+    terms = [*_score_terms(problem, kernel, once)]
     if problem.dropout:
-        score_tensors.append(random_state(Role.INPUT))
-        reads += (load("rng_state", Rows.OWN, once),)
+        terms.append((_random_state(Role.INPUT), load("rng_state", Rows.OWN, once)))
     gradients = bias_gradient(problem)
-    writes: tuple[Access, ...] = ()
-    before: tuple[Launch, ...] = ()
-    after: tuple[Launch, ...] = ()
-    if gradients:
-        score_tensors += gradients
-        writes = (store(gradients[0].name, Rows.PAIR, Per.PAIR),)
-        skips = problem.mask != "none" and problem.mask_storage == "implicit"
-        before = (fill_bias_gradient(problem),) if skips else ()
-        after = (sum_bias(problem),) if len(gradients) > 1 else ()
-    return _with(chain, main, score_tensors, reads, writes, before, after)
+    writes = [store(one.name, Rows.PAIR, Per.PAIR) for one in gradients[:1]]
+    skips = problem.mask != "none" and problem.mask_storage == "implicit"
+    before = (fill_bias_gradient(problem),) if gradients and skips else ()
+    after = (sum_bias(problem),) if len(gradients) > 1 else ()
+    more = replace(main, accesses=(*(read for _, read in terms), *main.accesses, *writes))
+    return _with(chain, more, [*(tensor for tensor, _ in terms), *gradients], before, after)
 
 
 def _with(
-    chain: Chain, main: Launch, more_tensors: list[Tensor], reads: tuple[Access, ...], writes: tuple[Access, ...],
-    before: tuple[Launch, ...] = (), after: tuple[Launch, ...] = (),
-) -> Chain:  # fmt: skip
-    """`chain` with more tensors, more accesses of one launch, and launches around it."""
-    more = replace(main, accesses=(*reads, *main.accesses, *writes))
-    launches = [y for x in chain.launches for y in ((*before, more) if x is main else (x,))]
-    return replace(chain, tensors={**chain.tensors, **tensors(more_tensors)}, launches=(*launches, *after))
+    chain: Chain, main: Launch, held: list[Tensor], before: tuple[Launch, ...], after: tuple[Launch, ...] = ()
+) -> Chain:
+    """`chain` with another main launch, launches before it and at the end, and what these hold."""
+    launches = [y for x in chain.launches for y in ((*before, main) if x.name == main.name else (x,))]
+    return replace(chain, tensors={**chain.tensors, **tensors(held)}, launches=(*launches, *after))
 
 
 def summed(problem: AttentionProblem) -> int:
@@ -189,7 +171,6 @@ def sum_bias(problem: AttentionProblem, source: str = "dBias_heads") -> Launch:
 
 
 def materialise(problem: AttentionProblem) -> Launch:
-    """ALiBi's bias as a tensor of its own, for algorithms that add it in a pass."""
     accesses = (load("slopes", Rows.OWN, Per.QUERY), store("bias", Rows.PAIR, Per.PAIR))
     return _pass("alibi", problem, problem.bias_batch, problem.heads, accesses)
 
@@ -220,6 +201,40 @@ def masked_scores(at: Place) -> Array:
     return added
 
 
+class PairGradients:
+    """What a (query block, key block) pair adds to each gradient, its dropped weights made again (arXiv 2307.08691,
+    Algorithm 2, lines 11 to 17)."""
+
+    def __init__(self, at: Place, weights: Array, dot: Array, d_o: Array) -> None:
+        factor = at.dropout_factor_again
+        ds = weights * ((d_o @ at["V"].T) * factor - dot)
+        if at.problem.bias_grad:
+            at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", ds)
+        ds = ds * at.scale
+        self.dq: Array = ds @ at["K"]
+        self.dk: Array = ds.T @ at["Q"]
+        self.dv: Array = (weights * factor).T @ d_o
+
+
+class KeyGradients(Body):
+    """dK and dV of a key block, added up on chip."""
+
+    def begin(self, at: Place) -> None:
+        self.sums: dict[str, Array] = {
+            "dK": np.zeros((at.keys.size, at.problem.head_dim)),
+            "dV": np.zeros((at.keys.size, at.problem.head_dim_v)),
+        }
+
+    def add(self, more: PairGradients) -> None:
+        """One more block of queries."""
+        self.sums["dK"] += more.dk
+        self.sums["dV"] += more.dv
+
+    def end(self, at: Place) -> None:
+        for name, total in self.sums.items():
+            at.put(head_gradient(at, name), total)
+
+
 def save_random_state(at: Place) -> None:
     """The seed and offset that a backward starts from, where the launch keeps them."""
     if at.writes("rng_state"):
@@ -227,17 +242,14 @@ def save_random_state(at: Place) -> None:
 
 
 def make_mask_additive(at: Place) -> None:
-    """Bytes to 0 and -inf."""
     at.put("mask_added", np.where(at["mask"] > 0, 0.0, -np.inf))
 
 
 def write_alibi(at: Place) -> None:
-    """ALiBi's bias of a head as a tensor."""
     at.put("bias", -at["slopes"][0, 0] * at.distance)
 
 
 def zero_bias_gradient(at: Place) -> None:
-    """dBias = 0, of the bias's shape or of every head."""
     at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", np.zeros((at.q.size, at.keys.size)))
 
 

@@ -58,10 +58,7 @@ def _stated_heads(kernel: Kernel) -> int | None:
 
 def one_head(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
     """The problem as the launches see it: a head for every group of value heads that a tile takes, as wide as they are.
-
-    Raises:
-        InputError: a number of value heads a tile that does not divide the heads.
-    """
+    Raises InputError: a number of value heads a tile that does not divide the heads."""
     per_tile = _stated_heads(kernel) or problem.heads
     if problem.heads % per_tile:
         raise InputError(f"value_heads_per_tile {per_tile} is not possible with {problem.heads} heads; accepted: "
@@ -74,31 +71,28 @@ def one_head(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
 
 
 def _check(problem: AttentionProblem, kernel: Kernel) -> None:
+    refused = f"is not possible with kernel '{kernel.name}':"
     if problem.group != 1:
-        raise InputError(f"`kv_heads` {problem.kv_heads} is not possible with kernel '{kernel.name}': all "
-                         f"{problem.heads} value heads share one Q and K; accepted: {problem.heads}")  # fmt: skip
+        raise InputError(f"`kv_heads` {problem.kv_heads} {refused} all {problem.heads} value heads share one Q and K; "
+                         f"accepted: {problem.heads}")  # fmt: skip
     if problem.dropout:
-        raise InputError(f"`dropout` {problem.dropout} is not possible with kernel '{kernel.name}': it has none")
+        raise InputError(f"`dropout` {problem.dropout} {refused} it has none")
 
 
 @algorithm("uniform", options=UniformOptions, reads=one_head)
 def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Launches of `flash` over one head with the values of all.
-
-    Raises:
-        InputError: grouped heads, dropout, or a backward or LSE where a tile takes only some of the value heads.
-    """
+    """Launches of `flash` over one head with the values of all. Raises InputError: grouped heads, dropout, or a
+    backward or LSE where a tile takes only some of the value heads."""
     _check(problem, kernel)
     read = one_head(problem, kernel)
     if read.heads == 1:
         return flash.plan_flash(read, kernel)
+    refused = f"is not possible with value_heads_per_tile {_stated_heads(kernel)}:"
     if problem.backward:
-        raise InputError(f"`passes` '{problem.passes}' is not possible with value_heads_per_tile "
-                         f"{_stated_heads(kernel)}: the backward takes all {problem.heads} heads in a "
+        raise InputError(f"`passes` '{problem.passes}' {refused} the backward takes all {problem.heads} heads in a "
                          "tile; accepted: fwd")  # fmt: skip
     if kernel.writes_lse:
-        raise InputError(f"writes_lse {kernel.writes_lse} is not possible with value_heads_per_tile "
-                         f"{_stated_heads(kernel)}: every tile of a query block would write it; "
+        raise InputError(f"writes_lse {kernel.writes_lse} {refused} every tile of a query block would write it; "
                          "accepted: False")  # fmt: skip
     chain = flash.plan_flash(read, kernel)
     shared = {n: replace(t, heads=1, strided=False) if n in ("Q", "K") else t for n, t in chain.tensors.items()}
@@ -107,11 +101,8 @@ def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 @algorithm("uniform_naive", options=UniformNaiveOptions, reads=one_head)
 def plan_uniform_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Launches of `naive` over one head with the values of all.
-
-    Raises:
-        InputError: grouped heads, dropout, or value heads in several tiles.
-    """
+    """Launches of `naive` over one head with the values of all. Raises InputError: grouped heads, dropout, or value
+    heads in several tiles."""
     _check(problem, kernel)
     read = one_head(problem, kernel)
     if read.heads != 1:

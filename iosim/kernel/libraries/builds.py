@@ -20,7 +20,6 @@ BUILD_CC = 90
 
 
 def _build(row: Mapping[str, str]) -> dict[str, Any]:
-    """A row of a table of builds as a row of spills."""
     found: dict[str, Any] = {name: int(row[name]) for name in ("head_dim", "block_q", "block_k", "registers", "frame")}
     rates = ("write_per_tile", "write_per_pair", "read_per_pair", "accesses_per_tile", "accesses_per_pair")
     found |= {name: float(row[name]) for name in rates}
@@ -47,7 +46,6 @@ def _builds() -> Mapping[tuple[str, str], tuple[Mapping[str, Any], ...]]:
 
 
 def build_names() -> tuple[str, ...]:
-    """Kernels whose builds are recorded."""
     return tuple(sorted({name for name, _ in _builds()}))
 
 

@@ -248,7 +248,6 @@ FILE: Mapping[str, Key] = {
 
 
 def _contradictions(data: Mapping[str, Any]) -> Iterator[Problem]:
-    """What cannot hold at once."""
     requires = data["requires"]
     if requires.get("min_cc", 0) > requires.get("max_cc", 999):
         yield Problem("requires.min_cc", f"{requires['min_cc']} is more than max_cc ({requires['max_cc']})")
@@ -270,7 +269,6 @@ def _contradictions(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _kernel_contradictions(kernel: Mapping[str, Any], requires: Mapping[str, Any]) -> Iterator[Problem]:
-    """The same of the table [kernel]."""
     unit, roles = kernel.get("matrix_unit"), kernel.get("specialisation", Specialisation.NONE)
     able = ", ".join(dict.fromkeys(str(unit) for unit, _ in SPECIALISED_UNITS))
     if unit is None and roles != Specialisation.NONE:

@@ -1,4 +1,5 @@
-"""`cutlass`: how PyTorch's memory-efficient kernel shares the keys of a head in the backward.
+"""PyTorch's own: how its memory-efficient kernel (`cutlass`) shares the keys of a head in the backward, and products of
+a matrix library (`naive`, `eager`, `math`, `uniform-naive`), whose tiles `algorithms.matrix_tiles` chooses.
 
 pytorch/pytorch, aten/src/ATen/native/transformers/cuda/attention_backward.cu, "Heuristic for finding optimal number of
 splits".
@@ -7,6 +8,7 @@ splits".
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms.efficient import EfficientOptions, keeps_sums
@@ -39,3 +41,11 @@ class CutlassRules(Rules):
         options = options_of(kernel, EfficientOptions)
         keeps_keys = profile.cc >= KEEPS_KEYS_CC
         return replace(kernel, options=replace(options, key_splits=splits, keeps_keys=keeps_keys))
+
+
+@rule_book("eager")
+class EagerRules(Rules):
+    """The products' tiles go by the number of SMs."""
+
+    def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
+        return {"sm_count": int(profile.need("sm_count"))}

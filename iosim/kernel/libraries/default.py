@@ -13,7 +13,7 @@ from iosim.base.errors import InputError
 from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries.choice import chooses
+from iosim.kernel.libraries.loader import chooses
 from iosim.kernel.libraries.resolver import resolve
 from iosim.problem.attention import AttentionProblem
 
@@ -42,7 +42,6 @@ def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
 
 @chooses(DEFAULT)
 def _default(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
-    """(kernel, reason)."""
     name = default_kernel(problem, profile)
     return name, f"{NOTE}{name}, the first of {', '.join(ORDER)} that takes the problem on {profile.name}"
 

@@ -6,12 +6,10 @@ Source: Dao-AILab/flash-attention @0251105a, csrc/flash_attn/flash_api.cpp.
 from __future__ import annotations
 
 from iosim.base.pointwise import pointwise
-from iosim.kernel.libraries.rules import Rules, SplitGrid, rule_book
+from iosim.kernel.libraries.rules import MAX_SPLITS, Rules, SplitGrid, fewest_efficient, rule_book
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import NO_BOUND
 
-MAX_SPLITS = 128
-SPLIT_EFFICIENCY = 0.85
 FEW_TILES = 0.8
 
 
@@ -74,10 +72,5 @@ def _splits_of_few(tiles: int, key_blocks: int, machine_width: int) -> int:
     def eligible(s: int) -> bool:
         return s == 1 or -(-key_blocks // s) != -(-key_blocks // (s - 1))
 
-    def efficiency(s: int) -> float:
-        waves = tiles * s / machine_width
-        return waves / -(-tiles * s // machine_width)
-
     candidates = [s for s in range(1, most + 1) if eligible(s)]
-    best = max(efficiency(s) for s in candidates)
-    return next(s for s in candidates if efficiency(s) >= SPLIT_EFFICIENCY * best)
+    return fewest_efficient(candidates, tiles, machine_width)

@@ -14,7 +14,7 @@ from iosim.base.pointwise import pointwise
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.fa2 import drops_mask
-from iosim.kernel.libraries.rules import Rules, rule_book
+from iosim.kernel.libraries.rules import MAX_SPLITS, Rules, fewest_efficient, rule_book
 from iosim.kernel.schedule import Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import NO_BOUND
@@ -27,11 +27,9 @@ BACKWARD_SECTION_BYTES = 40 << 20
 REGISTERS_PER_CTA = 65_536
 REGISTER_STEP = 8
 """One CTA fills an SM: its threads share all registers (launch bounds of one CTA an SM), in steps of eight."""
-MAX_SPLITS = 128
 FEW_KEY_BLOCKS = 4
 L2_BYTES = 50 << 20
 FULL_SHARE = 0.8
-SPLIT_EFFICIENCY = 0.85
 PACKED_GAIN = 0.9
 
 
@@ -67,11 +65,8 @@ class Fa3Rules(Rules):
         )
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-        """The kernel with its cluster, and the backward's heads in sections under a mask.
-
-        Raises:
-            InputError: a backward in fp8, which the library does not have.
-        """
+        """The kernel with its cluster, and the backward's heads in sections under a mask. Raises InputError: a backward
+        in fp8, which the library does not have."""
         if problem.dtype == "fp8" and problem.backward:
             raise InputError(f"`passes` {problem.passes}: kernel {kernel.name} has no backward in fp8; accepted: fwd")
         width = kernel.compiled_head_dim or max(problem.head_dim, problem.head_dim_v)
@@ -138,12 +133,8 @@ def fa3_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) 
 
 @pointwise
 def _splits_of_few(tiles: int, key_blocks: int, sms: int) -> int:
-    def efficiency(s: int) -> float:
-        return tiles * s / sms / -(-tiles * s // sms)
-
     candidates = range(1, min(MAX_SPLITS, sms, key_blocks) + 1)
-    best = max(efficiency(s) for s in candidates)
-    return next(s for s in candidates if efficiency(s) >= SPLIT_EFFICIENCY * best)
+    return fewest_efficient(candidates, tiles, sms)
 
 
 def window_keys(problem: AttentionProblem) -> int:

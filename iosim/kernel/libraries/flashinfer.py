@@ -37,7 +37,6 @@ class FlashInferRules(Rules):
         return problem.group > 1
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-        """The kernel with its key rows."""
         block_k = key_rows(problem, profile, kernel.tile.block_q)
         return replace(kernel, tile=replace(kernel.tile, block_k=block_k))
 

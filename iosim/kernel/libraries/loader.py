@@ -1,19 +1,19 @@
-"""Reads the catalog's TOML files, and a user's own: one file a kernel, the first tile whose conditions hold wins.
-
-Wherever a kernel is taken by name, the path of such a file is taken as well.
-"""
+"""Kernels by name: the catalog's TOML files, a user's own by their paths, and names that stand for a choice among
+them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.registry import Registry
 from iosim.base.schema import Problem, read_toml, refuse
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.libraries import catalog_file
-from iosim.kernel.libraries.choice import choice_names, fold
+from iosim.problem.attention import AttentionProblem
 
 _HERE = Path(__file__).resolve().parent
 
@@ -22,7 +22,6 @@ Entry = Mapping[str, Any]
 
 @cache
 def entry_names() -> tuple[str, ...]:
-    """Names of the catalog's kernels, which are the stems of its files."""
     return tuple(sorted(p.stem for p in _HERE.glob("*.toml")))
 
 
@@ -60,19 +59,53 @@ def _read(stem: str) -> Entry:
     return data
 
 
+Chooser = Callable[[AttentionProblem, HardwareProfile], tuple[str, str]]
+"""To the name of a catalog kernel and the reason, one line."""
+
+_CHOOSERS: Registry[str, Chooser] = Registry("choice")
+_NAMES: list[str] = []
+
+
+def fold(name: str) -> str:
+    """A kernel's name as it is compared: lower case, words joined by hyphens."""
+    return name.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+def chooses(name: str, *aliases: str) -> Callable[[Chooser], Chooser]:
+    """Register a choice under its name and aliases. Raises ValueError: one of them is taken."""
+
+    def register(chooser: Chooser) -> Chooser:
+        for one in (name, *aliases):
+            _CHOOSERS.put(fold(one), chooser)
+        _NAMES.append(name)
+        return chooser
+
+    return register
+
+
+def choice_names() -> tuple[str, ...]:
+    return tuple(_NAMES)
+
+
+def is_choice(name: str) -> bool:
+    return fold(name) in _CHOOSERS
+
+
+def chosen(name: str, problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
+    """(name of the kernel that the choice `name` takes, why)."""
+    return _CHOOSERS[fold(name)](problem, profile)
+
+
 def is_file(name: str) -> bool:
     """Whether a kernel's name is the path of a file: it ends in .toml, or has a directory."""
     return name.strip().lower().endswith(".toml") or "/" in name
 
 
 def check_file(path: str, what: str = "kernel file") -> list[Problem]:
-    """Everything that is wrong with a kernel's file of one's own.
+    """Everything that is wrong with a kernel's file of one's own. Raises InputError: it cannot be read as TOML.
 
     Args:
         what: what the file is, for messages.
-
-    Raises:
-        InputError: it cannot be read as TOML.
     """
     data = completed(read_toml(Path(path), what))
     wrong = catalog_file.problems(data)
@@ -108,11 +141,8 @@ def _aliases() -> dict[str, str]:
 
 
 def entry_name(name: str) -> str:
-    """The catalog name for `name` or one of its aliases; of the path of a file, the name in it.
-
-    Raises:
-        InputError: no such kernel, or a file that is none.
-    """
+    """The catalog name for `name` or one of its aliases; of the path of a file, the name in it. Raises InputError: no
+    such kernel, or a file that is none."""
     if is_file(name):
         return str(_own(name)["name"])
     folded = fold(name)
@@ -126,3 +156,37 @@ def entry_name(name: str) -> str:
 def entry(name: str) -> Entry:
     """The catalog entry called `name` or by one of its aliases, or the file of that path."""
     return _own(name) if is_file(name) else _read(entry_name(name))
+
+
+TILE_TABLES = ("tile", "split_tile", "backward_tile")
+
+
+def answer(data: Mapping[str, Any]) -> str:
+    """Algorithm, where it runs, its tiles, and how much of it is inferred."""
+    requires = data["requires"]
+    tiles = [f"{row['block_q']}x{row['block_k']}" for name in TILE_TABLES for row in data.get(name, ())]
+    distinct = list(dict.fromkeys(tiles))
+    parts = [f"{data['name']} runs the {data['algorithm']} algorithm on {_gpus(requires)}, in "
+             f"{', '.join(requires['dtypes'])}"]  # fmt: skip
+    if distinct:
+        which = " by head_dim, pass and GPU" if len(distinct) > 1 else ""
+        parts.append(f"tile{'s' * (len(distinct) > 1)} {', '.join(distinct)}{which}")
+    inferred = [key for key in ("inferred", "assumed") if data.get(key)]
+    parts.append(
+        f"part of it is {' or '.join(inferred)}, as listed below" if inferred else "all of it is from its source"
+    )
+    return f"{'; '.join(parts)}."
+
+
+def _gpus(requires: Mapping[str, Any]) -> str:
+    low, high = requires.get("min_cc"), requires.get("max_cc")
+    if low is None and high is None:
+        return "any GPU"
+    if low is not None and low == high:
+        return f"cc {_cc(low)} alone"
+    first = "" if low is None else f"cc {_cc(low)} and later"
+    return f"{first}{'' if high is None else f' up to cc {_cc(high)}'}".strip()
+
+
+def _cc(number: int) -> str:
+    return f"{number // 10}.{number % 10}"

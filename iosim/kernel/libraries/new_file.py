@@ -16,11 +16,8 @@ COMMENT_COLUMN, LINE = 34, 120
 
 
 def new_file(base: str, name: str | None = None) -> str:
-    """The text of a kernel file like that of `base`, under another name ("my-" and the base's without one).
-
-    Raises:
-        InputError: no such kernel, or a name that is none or the catalog's.
-    """
+    """The text of a kernel file like that of `base`, under another name ("my-" and the base's without one). Raises
+    InputError: no such kernel, or a name that is none or the catalog's."""
     data = {key: value for key, value in entry(base).items() if key not in LEFT_OUT}
     data["name"] = name if name is not None else f"my-{data['name']}"
     if data["name"] in entry_names():
@@ -68,7 +65,6 @@ def _unsaid(kernel: Mapping[str, Any]) -> Iterator[str]:
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

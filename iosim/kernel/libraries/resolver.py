@@ -25,14 +25,12 @@ from iosim.kernel.kernel import (
 from iosim.kernel.launch import Edge, Fetch, Overhead
 from iosim.kernel.libraries.builds import spills
 from iosim.kernel.libraries.catalog_file import Place
-from iosim.kernel.libraries.choice import chosen, is_choice
-from iosim.kernel.libraries.loader import Entry, entry, entry_names
+from iosim.kernel.libraries.loader import Entry, chosen, entry, entry_names, is_choice
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rules_of
 from iosim.kernel.libraries.support import check_support
-from iosim.kernel.loop import Loop
 from iosim.kernel.options import AlgorithmOptions, typed
 from iosim.kernel.overrides import Overrides
-from iosim.kernel.schedule import CLUSTER_CC, Schedule, Scheduler, Start
+from iosim.kernel.schedule import CLUSTER_CC, Loop, Schedule, Scheduler, Start
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, refuse_tile, retiled
 from iosim.problem.attention import AttentionProblem
 
@@ -68,11 +66,7 @@ def _first(
 def tile_row(
     data: Entry, table: str, problem: AttentionProblem, profile: HardwareProfile, width: int
 ) -> Mapping[str, Any]:
-    """The first row of the entry's `table` whose conditions hold.
-
-    Raises:
-        InputError: none does.
-    """
+    """The first row of the entry's `table` whose conditions hold. Raises InputError: none does."""
     if not (row := _first(data.get(table, ()), problem, profile, width)):
         raise InputError(f"`head_dim` {width}: kernel {data['name']} has no {table.replace('_', ' ')} for it")
     return row
@@ -119,7 +113,6 @@ def _build(
 
 
 def _spill(row: Mapping[str, Any]) -> Spill | None:
-    """What a build spills."""
     return Spill(**typed(Spill, row)) if row else None
 
 
@@ -128,10 +121,8 @@ def resolve(
 ) -> Kernel:
     """The kernel called `name` as it would run `problem` on `profile`.
 
-    A name may stand for a choice among kernels, as `sdpa` for PyTorch's; its reason is in the kernel's notes.
-
-    Raises:
-        InputError: an unknown name, or a kernel that cannot run the problem on that GPU.
+    A name may stand for a choice among kernels, as `sdpa` for PyTorch's; its reason is in the kernel's notes. Raises
+    InputError: an unknown name, or a kernel that cannot run the problem on that GPU.
     """
     notes: tuple[str, ...] = ()
     if is_choice(name):
@@ -237,7 +228,6 @@ def _may_split(rules: Rules, problem: AttentionProblem) -> bool:
 def _splits(
     data: Entry, rules: Rules, problem: AttentionProblem, profile: HardwareProfile, asked: int | None
 ) -> tuple[int, bool]:
-    """(number of splits, whether the split kernel's tiles are used)."""
     if asked is not None:
         _check_splits(data, problem, asked)
         return asked, (asked > 1 or problem.page_size is not None) and "split_tile" in data
@@ -272,18 +262,12 @@ def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
 
 
 def _packs_group(data: Entry, rules: Rules, problem: AttentionProblem, splits: int, block_q: int, block_k: int) -> bool:
-    """Whether the query heads of a group share the rows of a tile."""
     if not problem.forward or problem.dropout > 0 or not problem.shares_rows:
         return False
     return rules.packs_group(problem, bool(data["kernel"].get("packs_group")), splits, block_q, block_k)
 
 
 def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, asked: bool) -> bool:
-    """Packing as the user asks for it.
-
-    Raises:
-        InputError: rows of several heads in a tile where the kernel cannot have them.
-    """
     packs = algorithm_of(kernel.algorithm).packs
     if asked and (packs is not Packs.WHERE_ASKED or problem.passes != "fwd"):
         able = ", ".join(name for name in algorithms() if algorithm_of(name).packs is Packs.WHERE_ASKED)
@@ -295,18 +279,13 @@ def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, asked: bool) -> bo
 
 
 def _persistent_ctas(settings: Mapping[str, Any], profile: HardwareProfile) -> int | None:
-    """CTAs of a persistent grid that has a stated number an SM."""
     if "persistent_ctas_per_sm" not in settings:
         return None
     return int(settings["persistent_ctas_per_sm"] * profile.need("sm_count"))
 
 
 def _options(data: Entry, rules: Rules, profile: HardwareProfile, split: bool, append_kv: bool) -> AlgorithmOptions:
-    """The algorithm's options: the file's, what the GPU or the split kernel decides, and the user's.
-
-    Raises:
-        InputError: an append by a kernel that has no cache.
-    """
+    """The algorithm's options: the file's, what the GPU or the split kernel decides, and the user's."""
     options = {**data["kernel"].get("options", {}), **rules.options(profile, split)}
     if append_kv:
         if not algorithm_of(data["algorithm"]).appends:
@@ -318,7 +297,6 @@ def _options(data: Entry, rules: Rules, profile: HardwareProfile, split: bool, a
 
 
 def _notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tuple[str, ...]:
-    """What a reader of the prediction should know of the kernel."""
     notes = []
     if data.get("inferred"):
         notes.append(f"{data['name']}: inferred from measurements, not published: {', '.join(data['inferred'])}")

@@ -6,7 +6,7 @@ called. Files without one have the rules of this module's `Rules`: none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,9 @@ from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Overhead
 from iosim.kernel.schedule import Schedule
 from iosim.problem.attention import AttentionProblem
+
+MAX_SPLITS = 128
+SPLIT_EFFICIENCY = 0.85
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,17 @@ class SplitGrid:
     sms: int
     block_q: int
     block_k: int
+
+
+def wave_efficiency(tiles: int, splits: int, slots: int) -> float:
+    """Share of the slots that work, over the waves of a split kernel."""
+    return tiles * splits / slots / -(-tiles * splits // slots)
+
+
+def fewest_efficient(candidates: Sequence[int], tiles: int, slots: int) -> int:
+    """The fewest splits within 85 % of the best wave efficiency (FlashAttention's num_splits_heuristic)."""
+    best = max(wave_efficiency(tiles, s, slots) for s in candidates)
+    return next(s for s in candidates if wave_efficiency(tiles, s, slots) >= SPLIT_EFFICIENCY * best)
 
 
 class Rules:
@@ -69,11 +83,7 @@ class Rules:
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """The kernel with what is decided once all else is known: a tile found by rule, clusters, the backward's
-        registers and schedule.
-
-        Raises:
-            InputError: the library cannot do what is asked.
-        """
+        registers and schedule. Raises InputError: the library cannot do what is asked."""
         return kernel
 
     def leading(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
@@ -100,11 +110,7 @@ _BOOKS: Registry[str, Rules] = Registry("rules")
 
 
 def rule_book(name: str) -> Callable[[type[Rules]], type[Rules]]:
-    """Register a rule book under the name that catalog files give.
-
-    Raises:
-        ValueError: the name is taken.
-    """
+    """Register a rule book under the name that catalog files give. Raises ValueError: the name is taken."""
 
     def register(book: type[Rules]) -> type[Rules]:
         _BOOKS.put(name, book())
@@ -114,14 +120,9 @@ def rule_book(name: str) -> Callable[[type[Rules]], type[Rules]]:
 
 
 def rule_books() -> tuple[str, ...]:
-    """Names of all rule books."""
     return tuple(sorted(_BOOKS))
 
 
 def rules_of(name: str | None) -> Rules:
-    """The rule book of a catalog file that names it; None: no rules.
-
-    Raises:
-        InputError: there is none of that name.
-    """
+    """The rule book of a catalog file that names it; None: no rules. Raises InputError: there is none of that name."""
     return NO_RULES if name is None else _BOOKS.named(name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.libraries.choice import chooses
+from iosim.kernel.libraries.loader import chooses
 from iosim.kernel.libraries.support import SCORE_TENSORS
 from iosim.problem.attention import AttentionProblem
 
@@ -69,21 +69,11 @@ def choose(
 
 @chooses("sdpa", "pytorch", "scaled-dot-product-attention")
 def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
-    """(kernel, reason)."""
-    kernel, why = _choice(problem, profile)
-    title = {"fa2": "flash", "cutlass": "memory-efficient", "math": "the math path"}[kernel]
-    return kernel, f"sdpa ({VERSION}): {title}, {why}"
-
-
-def _choice(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
-    no_flash = why_not_flash(problem, profile)
-    if not no_flash:
+    backend, why = choose(problem, profile, ORDER[:-1], None)
+    if backend == "flash":
         hopper = " (cuDNN comes first with cuDNN later than 9.15.0)" if profile.cc // 10 in (9, 10) else ""
-        return "fa2", f"which takes fp16 and bf16 from cc 8.0 on{hopper}"
-    no_efficient = why_not_efficient(problem, profile)
-    if not no_efficient:
-        return "cutlass", f"since {no_flash}"
-    return "math", f"since {no_efficient}"
+        why = f"which takes fp16 and bf16 from cc 8.0 on{hopper}"
+    return BACKENDS[backend], f"sdpa ({VERSION}): {TITLES[backend]}, {why}"
 
 
 def why_not_flash(problem: AttentionProblem, profile: HardwareProfile) -> str:

@@ -85,7 +85,6 @@ class Fa3VarlenRules(Fa3Rules):
     splits_packed = True
 
     def most_splits(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
-        """The bound on splits of a call."""
         return most_splits(problem, sms, block_q, block_k) if has_cache(problem) else 1
 
     def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
@@ -100,7 +99,6 @@ class Fa3VarlenRules(Fa3Rules):
         return replace(queued, order=Order.HEAD, start=Start.HEAVY_FIRST, section_heads=section)
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-        """Without clusters, which kernels of different lengths do not have."""
         made = super().finish(kernel, problem, profile)
         return replace(made, schedule=replace(made.schedule, cluster=1))
 

@@ -1,6 +1,5 @@
 """Serving stacks: a kernel's rule book and what runs beside it in one attention call, as data."""
 
-from iosim.kernel.serving.split_rules import kernel_by_rule, split_rules
-from iosim.kernel.serving.stack import Extra, Stack, read_stack, stack_names
+from iosim.kernel.serving.stack import Extra, Stack, kernel_by_rule, read_stack, split_rules, stack_names
 
 __all__ = ["Extra", "Stack", "kernel_by_rule", "read_stack", "split_rules", "stack_names"]

@@ -36,7 +36,6 @@ class Extra:
     """The kernel that it goes with; None for all."""
 
     def is_launched(self, problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile) -> bool:
-        """Whether a call makes it."""
         if self.kernel not in (None, kernel.name):
             return False
         if self.when == "packed":
@@ -44,7 +43,6 @@ class Extra:
         return self.when == "always" or combines_nothing(kernel, problem, int(profile.need("sm_count")))
 
     def bytes_moved(self, problem: AttentionProblem) -> int:
-        """Bytes read and written."""
         if self.moves == "nothing":
             return 0
         return 2 * problem.batch * problem.heads * problem.seq_q * problem.head_dim_v * problem.output_type.bytes
@@ -52,8 +50,6 @@ class Extra:
 
 @dataclass(frozen=True)
 class Stack:
-    """One serving stack."""
-
     name: str
     title: str
     version: str
@@ -69,11 +65,7 @@ class Stack:
     extras: tuple[Extra, ...]
 
     def kernel(self, profile: HardwareProfile) -> str:
-        """The kernel that it runs on a GPU.
-
-        Raises:
-            InputError: none there.
-        """
+        """The kernel that it runs on a GPU. Raises InputError: none there."""
         for name, ccs in self.kernels:
             if profile.cc in ccs:
                 return name
@@ -112,16 +104,28 @@ def _stack(data: dict[str, Any]) -> Stack:
 
 
 def stack_names() -> tuple[str, ...]:
-    """Names of all stacks."""
     return tuple(_stacks())
 
 
 def read_stack(name: str) -> Stack:
-    """The stack called `name`.
-
-    Raises:
-        InputError: there is none.
-    """
     if name not in _stacks():
         raise unknown_name("`stack`", name, stack_names())
     return _stacks()[name]
+
+
+LIBRARIES = ("fa2", "fa3")
+
+
+def split_rules() -> tuple[str, ...]:
+    return (*LIBRARIES, *stack_names())
+
+
+def kernel_by_rule(rule: str, profile: HardwareProfile, page_size: int | None) -> tuple[str, int | None]:
+    """The catalog's kernel that splits by this rule on a GPU, and the tokens of a page: a stack has pages always.
+    Raises InputError: no such rule, or a stack that has no kernel there."""
+    if rule in LIBRARIES:
+        return rule, page_size
+    if rule not in stack_names():
+        raise unknown_name("`split_rule`", rule, split_rules())
+    stack = read_stack(rule)
+    return stack.kernel(profile), stack.page_size if page_size is None else page_size
