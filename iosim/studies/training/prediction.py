@@ -92,10 +92,7 @@ class TrainingPrediction(Shown):
         return peaks(self.timeline.requests)
 
     def frontier(
-        self,
-        axis: str = "width",
-        values: str | Sequence[int] | None = None,
-        seq_lens: str | Sequence[int] = SEQ_LENS,
+        self, axis: str = "width", values: str | Sequence[int] | None = None, seq_lens: str | Sequence[int] = SEQ_LENS
     ) -> Frontier:
         """The map of what fits, of this model and setup but for two axes: `axis` ("width", "batch" or "layers") and
         tokens. Values are a list or a text such as "1k:4k:1k", the width's default.
