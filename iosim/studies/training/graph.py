@@ -1,8 +1,8 @@
 """A training step as data: the nodes that autograd records, the storages they make and what is kept for the backward.
 
 A node is one recorded operation (PyTorch's `grad_fn`). Values are what flows between nodes; a value lies in a storage,
-and views share one. Readers: `saved` adds up what autograd keeps, `timeline` plays allocations, `step_time` adds
-seconds. `Builder` collects the operations of a decoder as nodes.
+and views share one. Readers: `saved_storages` adds up what autograd keeps, `timeline` plays allocations, `step_time`
+adds seconds. `Builder` collects the operations of a decoder as nodes.
 """
 
 from __future__ import annotations
