@@ -9,6 +9,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
+from iosim.readers.replay.caching_allocator import CachingAllocator
 from iosim.studies.training import (
     Decoder,
     Setup,
@@ -21,7 +22,6 @@ from iosim.studies.training import (
 from iosim.studies.training.frontier import changed, peak_bytes, step_seconds
 from iosim.studies.training.graph import saved_bytes
 from iosim.studies.training.model import OPTIMIZERS, STEPS, optimizer
-from iosim.studies.training.timeline import CachingAllocator
 
 SEED = 11
 STUDIES = 70

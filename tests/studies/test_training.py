@@ -16,11 +16,12 @@ from scripts import measurements
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
+from iosim.readers.replay.caching_allocator import MIB, CachingAllocator
 from iosim.studies.training import Decoder, Kind, Setup, frontier, longest_sequence, plan, predict_training
 from iosim.studies.training.frontier import peak_bytes, step_seconds
 from iosim.studies.training.graph import saved_bytes, saved_storages
 from iosim.studies.training.model import optimizer
-from iosim.studies.training.timeline import MIB, CachingAllocator, peaks, play
+from iosim.studies.training.timeline import peaks, play
 
 FEW = settings(max_examples=examples(25), deadline=None, derandomize=True)
 SMALL = Decoder(layers=2, width=128, heads=4, vocabulary=512)

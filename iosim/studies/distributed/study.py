@@ -83,14 +83,12 @@ class Result:
 
 
 class Conditions(TypedDict, total=False):
-    """Under which methods are studied."""
+    """The kernel of a pair of chunks and of the baselines' own calls, whether messages run beside the computations of
+    their step, and the layers that keep their tensors for the backward."""
 
     kernel: str | Kernel
-    """Of a pair of chunks, and of the baselines' own calls; by default the GPU's own."""
     overlap: bool
-    """Messages run beside the computations of their step; by default so."""
     layers: int
-    """Layers that keep their tensors for the backward; by default 1."""
 
 
 def study(

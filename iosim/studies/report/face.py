@@ -91,12 +91,9 @@ def _factor(theirs: int, own: int) -> str:
 
 def _from(points: Sequence[Point], kernel: str, against: str) -> list[str]:
     """The length from which on the baseline's HBM bytes are at least twice as many, where that is not the first."""
-    at: dict[str, dict[int, int]] = {}
-    for p in points:
-        if p.hbm is not None:
-            at.setdefault(p.kernel, {})[p.seq_len] = p.hbm
-    both = sorted(at.get(kernel, {}).keys() & at.get(against, {}).keys())
-    below = [n for n in both if at[against][n] < HALF * at[kernel][n]]
+    own, theirs = ({p.seq_len: p.hbm for p in points if p.kernel == k and p.hbm is not None} for k in (kernel, against))
+    both = sorted(own.keys() & theirs.keys())
+    below = [n for n in both if theirs[n] < HALF * own[n]]
     first = next((n for n in both if not below or n > below[-1]), None)
     if first is None or first == both[0]:
         return []
@@ -112,8 +109,6 @@ EXACT = (
     "Each number comes from the command lines that its row names (P: predictions, H: hardware profiles, T: tiles), "
     "which are listed at the end; their JSON has the bytes as whole numbers, and so have the CSV downloads."
 )
-
-
 RATIOS = "Naive over it: the naive kernel's bytes over the row's; below 1x the row moves more than naive does."
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import product
 
 from iosim.base.errors import InputError
 from iosim.base.words import DEFAULT
@@ -78,11 +79,9 @@ class ReportRequest:
     def jobs(self) -> list[tuple[Gpu, str, AttentionProblem, str]]:
         """(GPU, kernel, problem, the kernel as asked for) of every prediction, each once."""
         found: dict[tuple[str, str, int], tuple[Gpu, str, AttentionProblem, str]] = {}
-        for gpu in self.gpus:
-            for asked in self.asked or self.kernels:
-                for problem in self.problems:
-                    name = name_on(gpu, asked, problem)
-                    found.setdefault((gpu.label, name, problem.seq_q), (gpu, name, problem, asked))
+        for gpu, asked, problem in product(self.gpus, self.asked or self.kernels, self.problems):
+            name = name_on(gpu, asked, problem)
+            found.setdefault((gpu.label, name, problem.seq_q), (gpu, name, problem, asked))
         return list(found.values())
 
     @property

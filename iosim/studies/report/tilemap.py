@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from textwrap import wrap
 from typing import Any
 
@@ -29,6 +30,14 @@ COLUMNS = (
     Column("occupancy", "occupancy", "percent"), Column("registers", "registers", "count"),
     Column("registers_source", "registers are"), Column("rejected", "rejected because"), FROM,
 )  # fmt: skip
+SHORT_COLUMNS = (
+    Column("gpu", "GPU"), Column("kernel", "kernel"), Column("tile", "tile"), Column("warps", "warps", "count"),
+    Column("stages", "stages", "count"), Column("time_s", "time", "seconds"),
+    Column("times_fastest", "times the fastest", "ratio"),
+)  # fmt: skip
+"""Of the fastest tile of each GPU, and of the libraries' tiles beside it."""
+Place = tuple[int, int]
+"""block_q and block_k."""
 
 
 def search(request: ReportRequest, gpus: Sequence[Gpu]) -> dict[str, TileRanking | str]:
@@ -54,13 +63,20 @@ def tile_map(request: ReportRequest, rankings: Mapping[str, TileRanking | str], 
     panels: list[Panel] = []
     left_out: list[str] = []
     rows: list[tuple[Cell, ...]] = []
+    short: list[tuple[Cell, ...]] = []
     for label, ranking in rankings.items():
         if isinstance(ranking, str):
             left_out.append(f"the tiles of {label}: {ranking}")
             continue
         cells = {(c.tile.block_q, c.tile.block_k): c for c in reversed(ranking.candidates)}  # the fastest of each
-        panels.append(_panel(f"tiles-{len(panels) + 1}", label, ranking, cells))
-        rows += _rows(label, ranking, cells, ids[label])
+        why, n, command = reasons(ranking), ranking.problem.seq_q, ids[label]
+        panels.append(_panel(f"tiles-{len(panels) + 1}", label, ranking, cells, why))
+        for place in product(BLOCK_Q, BLOCK_K):
+            empty = (label, "flash", n, *place, *[None] * 8, why.get(place, "not tried"), command)
+            rows.append(_row(label, n, cells[place], ranking, command) if place in cells else empty)
+        rows += [_row(label, n, c, ranking, command) for c in ranking.library]
+        short += [(label, c.kernel, str(c.tile), c.tile.warps, c.tile.stages, c.time_s, c.time_s / ranking.best.time_s)
+                  for c in (ranking.best, *ranking.library)]  # fmt: skip
     p = request.middle
     which = "forward pass" if p.forward else "backward pass"
     return Figure(
@@ -69,44 +85,14 @@ def tile_map(request: ReportRequest, rankings: Mapping[str, TileRanking | str], 
         "query rows a tile against key rows a tile, each with its best number of warps and stages. Empty cells are "
         "rejected; the table says why, and holds the libraries' tiles that lie outside the grid.",
         Table(COLUMNS, tuple(rows)), tuple(panels), (FASTEST, LIBRARY), "block_k", ("times_fastest",),
-        tuple(left_out), short=_short(rankings),
+        tuple(left_out), short=Table(SHORT_COLUMNS, tuple(short)),
     )  # fmt: skip
 
 
-SHORT_COLUMNS = (Column("gpu", "GPU"), Column("kernel", "kernel"), Column("tile", "tile"),
-                 Column("warps", "warps", "count"), Column("stages", "stages", "count"),
-                 Column("time_s", "time", "seconds"),
-                 Column("times_fastest", "times the fastest", "ratio"))  # fmt: skip
-
-
-def _short(rankings: Mapping[str, TileRanking | str]) -> Table:
-    """The fastest tile of each GPU, and the libraries' tiles beside it."""
-    rows = [
-        (label, c.kernel, str(c.tile), c.tile.warps, c.tile.stages, c.time_s, c.time_s / ranking.best.time_s)
-        for label, ranking in rankings.items()
-        if not isinstance(ranking, str)
-        for c in (ranking.best, *ranking.library)
-    ]
-    return Table(SHORT_COLUMNS, tuple(rows))
-
-
-def reasons(ranking: TileRanking) -> dict[tuple[int, int], str]:
+def reasons(ranking: TileRanking) -> dict[Place, str]:
     """Why a block_q x block_k is rejected: the reason of its variant with the fewest stages and the most warps."""
     in_order = sorted(ranking.rejected, key=lambda r: (r.tile.stages, -r.tile.warps))
     return {(r.tile.block_q, r.tile.block_k): r.reason for r in reversed(in_order)}
-
-
-def _rows(
-    label: str, ranking: TileRanking, cells: Mapping[tuple[int, int], TileCandidate], command: str
-) -> list[tuple[Cell, ...]]:
-    n, why = ranking.problem.seq_q, reasons(ranking)
-    rows: list[tuple[Cell, ...]] = []
-    for place in ((q, k) for q in BLOCK_Q for k in BLOCK_K):
-        if place in cells:
-            rows.append(_row(label, n, cells[place], ranking, command))
-        else:
-            rows.append((label, "flash", n, *place, *[None] * 8, why.get(place, "not tried"), command))
-    return rows + [_row(label, n, c, ranking, command) for c in ranking.library]
 
 
 def _row(label: str, n: int, c: TileCandidate, ranking: TileRanking, command: str) -> tuple[Cell, ...]:
@@ -115,8 +101,10 @@ def _row(label: str, n: int, c: TileCandidate, ranking: TileRanking, command: st
             moved, c.occupancy, c.registers, c.registers_source, None, command)  # fmt: skip
 
 
-def _panel(panel_id: str, label: str, ranking: TileRanking, cells: Mapping[tuple[int, int], TileCandidate]) -> Panel:
-    why, best = reasons(ranking), ranking.best
+def _panel(
+    panel_id: str, label: str, ranking: TileRanking, cells: Mapping[Place, TileCandidate], why: Mapping[Place, str]
+) -> Panel:
+    best = ranking.best
     z: list[list[float | None]] = []
     text: list[list[str]] = []
     hover: list[list[str]] = []

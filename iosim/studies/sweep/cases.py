@@ -154,11 +154,8 @@ class Cases:
 
 
 def cases(grid: Mapping[str, Iterable[Any]], rows: Block | None = None) -> Cases:
-    """The rows of a sweep.
-
-    Args:
-        grid: values by column; every combination of them is a row. None among the values stands for the default.
-        rows: columns of one length that go together row by row, each row with every combination of the grid.
+    """The rows of a sweep: every combination of the values of `grid`, by column, among which None stands for the
+    default; each with every one of `rows`, columns of one length that go together row by row.
 
     What neither gives is as `iosim predict` has it. A window implies the mask "window" where no mask is given; values
     of `window` in a grid go with masks that take one alone.
@@ -214,22 +211,17 @@ def _mask(mask: str | None, window: int | None) -> str | None:
 
 def _with_mask(columns: Block) -> Block:
     """The columns with the mask that a window implies."""
-    windows = columns.get("window")
-    if windows is None:
+    if "window" not in columns:
         return columns
-    masks = columns.get("mask", Words((None,), np.zeros_like(windows.codes)))
-    pairs, codes = np.unique(np.stack([masks.codes, windows.codes]), axis=1, return_inverse=True)
-    values = tuple(_mask(masks.values[m], windows.values[w]) for m, w in pairs.T)
-    return {**columns, "mask": Words(values, codes.reshape(-1))}
+    windows = columns["window"].to_list()
+    masks = columns["mask"].to_list() if "mask" in columns else [None] * len(windows)
+    return {**columns, "mask": Words.of(map(_mask, masks, windows))}
 
 
 def _masks(masks: Sequence[Any], windows: Sequence[Any]) -> list[tuple[Any, Any]]:
     """(mask, window): each mask that takes a window with each, the others with none."""
-    pairs = []
-    for mask in masks:
-        for window in windows if mask is None or mask in WINDOWED else (None,):
-            pairs.append((_mask(mask, window), window))
-    return pairs
+    taken = [(mask, windows if mask is None or mask in WINDOWED else (None,)) for mask in masks]
+    return [(_mask(mask, window), window) for mask, of_mask in taken for window in of_mask]
 
 
 def problem_of(case: Mapping[str, Any]) -> AttentionProblem:

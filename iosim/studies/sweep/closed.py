@@ -23,11 +23,12 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Domain, Launch, Mode, Per
 from iosim.kernel.libraries import resolve
 from iosim.kernel.residency import estimated_registers, spilled_registers
+from iosim.kernel.traffic import Traffic
 from iosim.prediction.predictor import does_not_fit, planned
 from iosim.problem.attention import MAX_PAIR_ELEMENTS, MAX_TENSOR_ELEMENTS, AttentionProblem
 from iosim.problem.fields import INTERVAL_MASKS
 from iosim.problem.masks.mask import BoolArray, IntArray
-from iosim.readers.bounds import bounds, memory
+from iosim.readers.bounds import HbmBounds, bounds, memory
 from iosim.readers.capacity import CapacityRule, Reach
 from iosim.readers.formula.closed_form import access_bytes, closed_form, overhead_bytes
 from iosim.readers.formula.dual import ArrayKind, Dual, lifted
@@ -49,15 +50,26 @@ MOST_BYTES = float(1 << 58)
 MOSTLY, WORTH_IT = 0.75, 1 << 12
 """Where a plan holds for a smaller share of so many rows, it is made again for these alone."""
 
-BYTES = (
-    "l2_read_bytes", "l2_write_bytes", "hbm_read_bytes", "hbm_write_bytes", "compulsory_read_bytes",
-    "compulsory_write_bytes", "no_l2_read_bytes", "no_l2_write_bytes",
-)  # fmt: skip
 KERNEL = ("block_q", "block_k", "used_warps", "used_stages", "used_splits")
 """What the kernel runs with: as asked, or its own choice."""
-BESIDE = ("flops", "memory_peak_bytes", "spilled_registers")
-FOUND = (*KERNEL, *BYTES, *BESIDE)
+FOUND = (
+    *KERNEL, "l2_read_bytes", "l2_write_bytes", "hbm_read_bytes", "hbm_write_bytes", "compulsory_read_bytes",
+    "compulsory_write_bytes", "no_l2_read_bytes", "no_l2_write_bytes", "flops", "memory_peak_bytes",
+    "spilled_registers",
+)  # fmt: skip
 """Columns of whole numbers that are found for a row."""
+
+
+def numbers(kernel: Kernel, l2: Traffic, hbm: Traffic | None, limits: HbmBounds, *beside: Any) -> dict[str, Any]:
+    """What is found by column, for one row or for many; `beside` are operations, peak bytes and spilled registers."""
+    tile = kernel.tile
+    read, written = (None, None) if hbm is None else (hbm.total("hbm", "read"), hbm.total("hbm", "write"))
+    values = (
+        tile.block_q, tile.block_k, tile.warps, tile.stages, kernel.splits, l2.total("l2", "read"),
+        l2.total("l2", "write"), read, written, limits.compulsory_read, limits.compulsory_write, limits.no_l2_read,
+        limits.no_l2_write, *beside,
+    )  # fmt: skip
+    return {name: value for name, value in zip(FOUND, values, strict=True) if value is not None}
 
 
 @dataclass
@@ -271,24 +283,17 @@ class _Call:
         """Work the rows out; where that was done."""
         rows, kernel = self.group.rows, self.kernel
         fits, slots = self._resident()
-        counted = closed_form(self.chain)
-        moved = dict(zip(BYTES[:2], (counted.total("l2", "read"), counted.total("l2", "write")), strict=True))
+        counted, gpu = closed_form(self.chain), self.group.profile
         limits = bounds(self.problem, self.chain, counted, sum(map(self._added, self.chain.launches)))
-        moved |= dict(zip(BYTES[4:], (limits.compulsory_read, limits.compulsory_write, limits.no_l2_read,
-                                      limits.no_l2_write), strict=True))  # fmt: skip
+        hbm = None
         if method == "capacity":
-            warm = l2_start == "warm"
-            hbm = CapacityRule(self.chain, self.group.profile, counted, slots, _reach, lifted, warm).traffic()
-            moved |= dict(zip(BYTES[2:4], (hbm.total("hbm", "read"), hbm.total("hbm", "write")), strict=True))
-        moved["flops"] = operations(self.problem, kernel, self.chain)[0]
-        moved["memory_peak_bytes"] = memory(self.chain)["peak"]
-        moved["spilled_registers"] = max(spilled_registers(n, self.group.profile) for n in self.chain.launches)
-        sides = (kernel.tile.block_q, kernel.tile.block_k, kernel.tile.warps, kernel.tile.stages, kernel.splits)
-        moved |= dict(zip(KERNEL, sides, strict=True))
+            hbm = CapacityRule(self.chain, gpu, counted, slots, _reach, lifted, l2_start == "warm").traffic()
+        spilled = max(spilled_registers(n, gpu) for n in self.chain.launches)
+        flops, peak = operations(self.problem, kernel, self.chain)[0], memory(self.chain)["peak"]
         done = np.broadcast_to(self.kind.holds, rows.shape)
         told = done & self._refused(fits, done, found)
         at = rows[told]
-        for name, value in moved.items():
+        for name, value in numbers(kernel, counted, hbm, limits, flops, peak, spilled).items():
             found.columns[name].put(at, np.broadcast_to(lifted(value), rows.shape)[told])
         for row in at.tolist():
             found.runs_as[row] = kernel.name

@@ -105,18 +105,8 @@ def _one_by_one(part: Part, rows: list[int], asked: Asked) -> Iterator[tuple[int
 
 
 def _numbers(p: Prediction) -> dict[str, int]:
-    tile, limits = p.kernel.tile, p.hbm_bounds
-    runs_with = (tile.block_q, tile.block_k, tile.warps, tile.stages, p.kernel.splits)
-    found = dict(zip(closed.KERNEL, runs_with, strict=True))
-    found |= {"l2_read_bytes": p.total("l2", "read"), "l2_write_bytes": p.total("l2", "write")}
-    if p.hbm_known:
-        found |= {"hbm_read_bytes": p.total("hbm", "read"), "hbm_write_bytes": p.total("hbm", "write")}
-    return found | {
-        "compulsory_read_bytes": limits.compulsory_read, "compulsory_write_bytes": limits.compulsory_write,
-        "no_l2_read_bytes": limits.no_l2_read, "no_l2_write_bytes": limits.no_l2_write,
-        "flops": p.flops, "memory_peak_bytes": p.memory_bytes["peak"],
-        "spilled_registers": max(fit.spilled_registers for fit in p.call.residencies),
-    }  # fmt: skip
+    beside = p.flops, p.memory_bytes["peak"], max(fit.spilled_registers for fit in p.call.residencies)
+    return closed.numbers(p.kernel, p.traffic, p.traffic if p.hbm_known else None, p.hbm_bounds, *beside)
 
 
 def _problem(part: Part, names: tuple[str, ...]) -> dict[str, Words | Numbers]:

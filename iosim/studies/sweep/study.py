@@ -60,12 +60,8 @@ def asked_cases(asked: SweepRequest) -> Cases:
 
 
 def cases_of_model(model: Model, given: Iterable[Mapping[str, Any]], grid: Mapping[str, list[Any]]) -> Cases:
-    """A row for each kind of the model's layers at every combination of the other values.
-
-    Args:
-        given: what was asked of the problems, as `iosim.studies.models.asked.calls_of` takes it.
-        grid: all that was asked, by column.
-    """
+    """A row for each kind of the model's layers at every combination of the other values: `given` is what was asked of
+    the problems, as `iosim.studies.models.asked.calls_of` takes it, `grid` all that was asked, by column."""
     of_calls = (*OF_MODEL, *OF_LENGTH, "dtype", "passes", "batch", "page_size")
     rows = [row for one in given for row in rows_of(model, one)]
     return cases(

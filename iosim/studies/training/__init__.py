@@ -1,8 +1,8 @@
 """Training a transformer on one GPU: memory by tensor and over time, step time, and what fits.
 
-A `Decoder` and a `Setup` are planned into a `Graph` of nodes; readers add up what autograd keeps (`saved`), play the
-allocations (`timeline`, `allocator`) and add seconds (`step_time`). `predict_training` runs them all; `frontier` maps
-what fits.
+A `Decoder` and a `Setup` are planned into a `Graph` of nodes; readers add up what autograd keeps (`saved_storages`),
+play the allocations (`timeline`) and add seconds (`step_time`). `predict_training` runs them all; `frontier` maps what
+fits.
 """
 
 from iosim.studies.training.frontier import Frontier, frontier, longest_sequence

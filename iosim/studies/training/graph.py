@@ -1,17 +1,18 @@
 """A training step as data: the nodes that autograd records, the storages they make and what is kept for the backward.
 
 A node is one recorded operation (PyTorch's `grad_fn`). Values are what flows between nodes; a value lies in a storage,
-and views share one. Readers: `saved` adds up what autograd keeps, `timeline` plays allocations, `step_time` adds
-seconds. `Builder` collects the operations of a decoder as nodes.
+and views share one. Readers: `saved_storages` adds up what autograd keeps, `timeline` plays allocations, `step_time`
+adds seconds. `Builder` collects the operations of a decoder as nodes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 from iosim.studies.training.model import Decoder, Parameter, Setup
 
@@ -228,26 +229,25 @@ class Builder:
         name: str,
         sources: Iterable[str],
         kind: Kind,
-        elements: int,
-        element_bytes: int,
+        size: tuple[int, int] | None = None,
         *,
-        saved: Iterable[str] = (),
-        saves_output: bool = False,
+        saved: Sequence[str] = (),
         gradients: Iterable[Gradient] | None = None,
         extra: tuple[Storage, ...] = (),
-        part: Part = Part.ELEMENTWISE,
         parameters: tuple[str, ...] = (),
     ) -> str:
-        """A node that reads `sources` and makes one tensor, and `extra` ones that it saves. Unless `gradients` says
-        otherwise each source gets a new gradient of its own size."""
-        of = tuple(sources)
+        """A node that reads `sources` and makes one tensor of a size (elements, bytes of each; by default the first
+        source's), and `extra` ones that it saves; `saved` may name its own result. Unless `gradients` says otherwise
+        each source gets a new gradient of its own size."""
+        of, saves_output = tuple(sources), name in saved
+        elements, element_bytes = size or (self.elements[of[0]], self.sizes[of[0]])
         new = self.storage(name, kind, elements * element_bytes)
         self._value(name, name, elements, element_bytes)
         if gradients is None:
             gradients = tuple(Gradient(s, self.bytes_of(s)) for s in of)
         gradients = (*gradients, *(Gradient(p, self.parameter_bytes(p)) for p in parameters))
-        kept = tuple(self.lies_in[s] for s in saved) + tuple(e.name for e in extra) + (name,) * saves_output
-        self.add(Node(name, part, (name,), (new, *extra), tuple(self.lies_in[s] for s in of), kept,
+        kept = (*(self.lies_in[s] for s in saved if s != name), *(e.name for e in extra), *(name,) * saves_output)
+        self.add(Node(name, Part.ELEMENTWISE, (name,), (new, *extra), tuple(self.lies_in[s] for s in of), kept,
                       saves_output=saves_output or bool(extra), gradients=gradients, segment=self.segment))  # fmt: skip
         return name
 
@@ -267,8 +267,7 @@ class Builder:
 
     def copy(self, name: str, source: str, kind: Kind) -> str:
         """A contiguous copy, whose gradient is the incoming one."""
-        return self.pointwise(name, [source], kind, self.elements[source], self.sizes[source],
-                              gradients=[Gradient(source)])  # fmt: skip
+        return self.pointwise(name, [source], kind, gradients=[Gradient(source)])
 
     def to_compute(self, source: str, name: str, kind: Kind) -> str:
         """`source` as the products read it: itself, or autocast's half copy."""
@@ -278,8 +277,11 @@ class Builder:
 
     def hold(self, *values: str) -> None:
         """The last node runs while the caller's variables still name `values`."""
-        named = (*self.nodes[-1].held, *(self.lies_in[v] for v in values))
-        self.nodes[-1] = replace(self.nodes[-1], held=tuple(dict.fromkeys(named)))
+        self.amend(held=tuple(dict.fromkeys((*self.nodes[-1].held, *(self.lies_in[v] for v in values)))))
+
+    def amend(self, **changes: Any) -> None:
+        """Say more of the last node."""
+        self.nodes[-1] = replace(self.nodes[-1], **changes)
 
     # Layers of a network
 
@@ -311,39 +313,29 @@ class Builder:
         """Layer or RMS norm over the columns, in the type of `source`; statistics a row are kept."""
         if self.model.norm == "none":
             return source
-        n, cpu = self.number, self.setup.backend == "cpu"
-        element_bytes, elements = self.sizes[source], self.elements[source]
-        rows = self.rows
-        if self.model.norm == "layer":
-            size = rows * (n.parameter_bytes if cpu else STATISTIC_BYTES)
-            extra = tuple(self.storage(f"{name}.{s}", Kind.NORM, size) for s in ("mean", "rstd"))
-            return self.pointwise(name, [source], Kind.NORM, elements, element_bytes, saved=[source], extra=extra,
-                                  parameters=(f"{name}.weight", f"{name}.bias"))  # fmt: skip
-        extra = (self.storage(f"{name}.rstd", Kind.NORM, rows * STATISTIC_BYTES),)
-        saved = [source]
-        if cpu and source not in self.wanting:  # composed of elementary operations; only the weight's is recorded
-            extra = (self.storage(f"{name}.normalized", Kind.NORM, elements * STATISTIC_BYTES),)
-            saved = []
-        elif cpu:  # in fp32
-            extra = (*extra, self.storage(f"{name}.normalized", Kind.NORM, elements * STATISTIC_BYTES))
-            if element_bytes < STATISTIC_BYTES:
-                extra = (*extra, self.storage(f"{name}.fp32", Kind.NORM, elements * STATISTIC_BYTES))
-                saved = []
-        return self.pointwise(name, [source], Kind.NORM, elements, element_bytes, saved=saved, extra=extra,
-                              parameters=(f"{name}.weight",))  # fmt: skip
+        layer, cpu = self.model.norm == "layer", self.setup.backend == "cpu"
+        a_row = self.rows * (self.number.parameter_bytes if layer and cpu else STATISTIC_BYTES)
+        in_fp32 = self.elements[source] * STATISTIC_BYTES
+        made, saved = {"mean": a_row, "rstd": a_row} if layer else {"rstd": a_row}, [source]
+        if cpu and not layer and source not in self.wanting:  # of elementary operations; only the weight's is recorded
+            made, saved = {"normalized": in_fp32}, []
+        elif cpu and not layer:
+            made["normalized"] = in_fp32
+            if self.sizes[source] < STATISTIC_BYTES:
+                made["fp32"], saved = in_fp32, []
+        extra = tuple(self.storage(f"{name}.{s}", Kind.NORM, size) for s, size in made.items())
+        weights = (f"{name}.weight", f"{name}.bias") if layer else (f"{name}.weight",)
+        return self.pointwise(name, [source], Kind.NORM, saved=saved, extra=extra, parameters=weights)
 
     def activation(self, name: str, source: str, kind: Kind) -> str:
         """gelu or silu, which keep their input, or relu, which keeps its result."""
-        relu = self.model.activation == "relu"
-        return self.pointwise(name, [source], kind, self.elements[source], self.sizes[source],
-                              saved=() if relu else [source], saves_output=relu)  # fmt: skip
+        return self.pointwise(name, [source], kind, saved=[name if self.model.activation == "relu" else source])
 
     def residual(self, name: str, stream: str, branch: str) -> str:
         """stream + branch. The stream's gradient is the incoming one; so is the branch's, unless its type differs."""
         same = self.sizes[stream] == self.sizes[branch]
         to_branch = Gradient(branch, None if same else self.bytes_of(branch), fitted=True)
-        return self.pointwise(name, [stream, branch], Kind.RESIDUAL, self.elements[stream], self.sizes[stream],
-                              gradients=[Gradient(stream), to_branch])  # fmt: skip
+        return self.pointwise(name, [stream, branch], Kind.RESIDUAL, gradients=[Gradient(stream), to_branch])
 
     def begin_segment(self, name: str, *values: str) -> None:
         """What follows is checkpointed: only `values` are kept, and it runs again in the backward."""

@@ -8,11 +8,10 @@ state, a seed and an offset; the memory-efficient kernel's lie on the host unles
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 from iosim.base.errors import InputError
-from iosim.studies.training.graph import STATISTIC_BYTES, Builder, Gradient, Graph, Kind, Node, Part
+from iosim.studies.training.graph import STATISTIC_BYTES, Builder, Gradient, Graph, Kind, Part
 from iosim.studies.training.model import Decoder, Setup
 
 RANDOM_STATE_BYTES = 8
@@ -47,23 +46,19 @@ def _split(b: Builder, at: str, qkv: str) -> tuple[str, str, str]:
 
 
 def _flash(b: Builder, at: str, q: str, k: str, v: str) -> str:
-    s, size = b.setup, b.number.compute_bytes
-    elements = b.elements[q]
-    name = f"{at}attention"
+    s, name = b.setup, f"{at}attention"
     rows = s.batch * b.model.heads * s.seq_len
     if s.fused_kernel == "memory-efficient":
         rows = rows // s.seq_len * -(-s.seq_len // LSE_ROWS) * LSE_ROWS
     extra = [b.storage(f"{name}.lse", Kind.ATTENTION, rows * STATISTIC_BYTES)]
     if s.backend == "cuda" and s.fused_kernel == "flash":
         extra += [b.storage(f"{name}.{x}", Kind.ATTENTION, RANDOM_STATE_BYTES) for x in ("seed", "offset")]
-    output = b.pointwise(name, (q, k, v), Kind.ATTENTION, elements, size, saved=(q, k, v), saves_output=True,
-                       extra=tuple(extra), part=Part.ATTENTION)  # fmt: skip
-    if s.backend == "cuda":
-        b.nodes[-1] = _with_workspace(b, b.nodes[-1])
+    output = b.pointwise(name, (q, k, v), Kind.ATTENTION, saved=(q, k, v, name), extra=tuple(extra))
+    b.amend(part=Part.ATTENTION, backward_scratch=_workspace(b) if s.backend == "cuda" else 0)
     return output
 
 
-def _with_workspace(b: Builder, node: Node) -> Node:
+def _workspace(b: Builder) -> int:
     """The backward's own tensors: dQ in fp32, a row sum of dO * O, and dK and dV a query head before groups are
     added up (pytorch, aten/src/ATen/native/transformers/cuda, as in FlashAttention's flash_api.cpp)."""
     m, s = b.model, b.setup
@@ -72,16 +67,17 @@ def _with_workspace(b: Builder, node: Node) -> Node:
     scratch = s.batch * m.heads * padded * (wide + 1) * STATISTIC_BYTES
     if m.heads != m.kv_heads:
         scratch += 2 * b.rows * m.width * b.number.compute_bytes
-    return replace(node, backward_scratch=scratch)
+    return scratch
 
 
 def _naive(b: Builder, at: str, qkv: str, q: str, k: str, v: str) -> str:
-    m, s, size = b.model, b.setup, b.number.compute_bytes
+    m, s = b.model, b.setup
     columns = b.rows * m.width
     scores = s.batch * m.heads * s.seq_len * s.seq_len
     copies = s.batch > 1 and m.heads > 1
     k, v = (_repeat(b, f"{at}{n}.repeated", x) for n, x in (("k", k), ("v", v)))
-    q = scaled = b.pointwise(f"{at}q.scaled", [q], Kind.QKV, columns, size, part=Part.ATTENTION)
+    q = scaled = b.pointwise(f"{at}q.scaled", [q], Kind.QKV)
+    b.amend(part=Part.ATTENTION)
     if copies:
         q = b.copy(f"{at}q.contiguous", q, Kind.QKV)
         k = k if m.heads != m.kv_heads else b.copy(f"{at}k.contiguous", k, Kind.QKV)
@@ -89,7 +85,8 @@ def _naive(b: Builder, at: str, qkv: str, q: str, k: str, v: str) -> str:
     x = _product(b, f"{at}scores", (q, k), Kind.SCORES, scores, flops)
     b.hold(scaled)
     if s.causal:
-        x = b.pointwise(f"{at}masked", [x], Kind.SCORES, scores, size, saved=["mask"], part=Part.ATTENTION)
+        x = b.pointwise(f"{at}masked", [x], Kind.SCORES, saved=["mask"])
+        b.amend(part=Part.ATTENTION)
     softmax = _softmax(b, at, x, scores)
     p = b.to_compute(softmax, f"{at}softmax.half", Kind.SCORES)
     if copies and m.heads == m.kv_heads:
@@ -114,8 +111,8 @@ def _softmax(b: Builder, at: str, x: str, scores: int) -> str:
     source = x
     if wide != size and b.number.dtype == "bf16":
         source = b.cast(f"{at}scores.fp32", x, wide, Kind.SCORES)
-    weights = b.pointwise(f"{at}softmax", [source], Kind.SCORES, scores, wide, saves_output=True, part=Part.ATTENTION)
-    b.nodes[-1] = replace(b.nodes[-1], backward_scratch=scores * wide * cuda)
+    weights = b.pointwise(f"{at}softmax", [source], Kind.SCORES, (scores, wide), saved=[f"{at}softmax"])
+    b.amend(part=Part.ATTENTION, backward_scratch=scores * wide * cuda)
     b.hold(x)
     return weights
 
@@ -125,14 +122,13 @@ def _repeat(b: Builder, name: str, source: str) -> str:
     m = b.model
     if m.heads == m.kv_heads:
         return source
-    return b.pointwise(name, [source], Kind.QKV, b.rows * m.width, b.number.compute_bytes)
+    return b.pointwise(name, [source], Kind.QKV, (b.rows * m.width, b.number.compute_bytes))
 
 
 def _product(b: Builder, name: str, operands: tuple[str, str], kind: Kind, elements: int, flops: int) -> str:
     """A batched product, which keeps both operands."""
-    size = b.number.compute_bytes
-    b.pointwise(name, operands, kind, elements, size, saved=operands, part=Part.ATTENTION)
-    b.nodes[-1] = replace(b.nodes[-1], flops=flops)
+    b.pointwise(name, operands, kind, (elements, b.number.compute_bytes), saved=operands)
+    b.amend(part=Part.ATTENTION, flops=flops)
     return name
 
 
@@ -166,17 +162,16 @@ def _embed(b: Builder) -> str:
     m, s, size = b.model, b.setup, b.number.parameter_bytes
     b.given("tokens", Kind.INPUT, b.rows, INDEX_BYTES)
     b.given("targets", Kind.INPUT, b.rows, INDEX_BYTES)
-    learned = m.positions == "learned"
-    x = b.pointwise("embedded", ["tokens"], Kind.RESIDUAL, b.rows * m.width, size, saved=["tokens"], gradients=(),
+    x = b.pointwise("embedded", ["tokens"], Kind.RESIDUAL, (b.rows * m.width, size), saved=["tokens"], gradients=(),
                     parameters=("embedding",))  # fmt: skip
-    if not learned:
+    if m.positions != "learned":
         return x
     numbers = b.storage("position numbers", Kind.INPUT, s.seq_len * INDEX_BYTES)
     rows = s.seq_len * m.width
-    p = b.pointwise("positioned", [], Kind.RESIDUAL, rows, size, gradients=(), extra=(numbers,),
+    p = b.pointwise("positioned", [], Kind.RESIDUAL, (rows, size), gradients=(), extra=(numbers,),
                     parameters=("positions",))  # fmt: skip
-    return b.pointwise("summed", [x, p], Kind.RESIDUAL, b.rows * m.width, size,
-                       gradients=[Gradient(x), Gradient(p, rows * size, fitted=True)])  # fmt: skip
+    to_both = [Gradient(x), Gradient(p, rows * size, fitted=True)]
+    return b.pointwise("summed", [x, p], Kind.RESIDUAL, gradients=to_both)
 
 
 def _layer(b: Builder, at: str, x: str) -> str:
@@ -205,7 +200,7 @@ def _mlp(b: Builder, at: str, h: str) -> str:
         gate = b.linear(f"{at}gate", h, m.mlp_width, Kind.MLP, bias=m.bias)
         active = b.activation(f"{at}activation", gate, Kind.MLP)
         up = b.linear(f"{at}up", h, m.mlp_width, Kind.MLP, bias=m.bias)
-        active = b.pointwise(f"{at}product", [active, up], Kind.MLP, b.elements[up], b.sizes[up], saved=[active, up])
+        active = b.pointwise(f"{at}product", [active, up], Kind.MLP, saved=[active, up])
     else:
         up = b.linear(f"{at}up", h, m.mlp_width, Kind.MLP, bias=m.bias)
         active = b.activation(f"{at}activation", up, Kind.MLP)
@@ -224,13 +219,12 @@ def _head(b: Builder, x: str) -> Graph:
                       bias=False)  # fmt: skip
     wide, cuda = n.parameter_bytes, b.setup.backend == "cuda"
     last = logits if cuda or not n.autocast else b.cast("logits.fp32", logits, wide, Kind.LOGITS)
-    elements = b.elements[last]
-    p = b.pointwise("log_softmax", [last], Kind.LOGITS, elements, b.sizes[last], saves_output=True)
+    p = b.pointwise("log_softmax", [last], Kind.LOGITS, saved=["log_softmax"])
     if b.sizes[p] != wide:
         p = b.cast("log_softmax.fp32", p, wide, Kind.LOGITS)
         b.hold(logits)
     total = b.storage("total weight", Kind.LOGITS, wide)
-    b.pointwise("loss", [p], Kind.LOGITS, 1, wide, saved=[p, "targets"], extra=(total,))
+    b.pointwise("loss", [p], Kind.LOGITS, (1, wide), saved=[p, "targets"], extra=(total,))
     b.hold(logits, last)
     seed = b.storage("gradient", Kind.LOGITS, wide)
     return b.graph(seed, False)

@@ -93,10 +93,7 @@ class TrainingPrediction(Shown):
         return peaks(self.timeline.requests)
 
     def frontier(
-        self,
-        axis: str = "width",
-        values: str | Sequence[int] | None = None,
-        seq_lens: str | Sequence[int] = SEQ_LENS,
+        self, axis: str = "width", values: str | Sequence[int] | None = None, seq_lens: str | Sequence[int] = SEQ_LENS
     ) -> Frontier:
         """The map of what fits, of this model and setup but for two axes: `axis` ("width", "batch" or "layers") and
         tokens. Values are a list or a text such as "1k:4k:1k", the width's default.
@@ -117,12 +114,11 @@ class TrainingPrediction(Shown):
             again = event.phase == "backward" and event.name.endswith("(again)")
             key = ("recompute" if again else event.phase, -1 if event.node is None else event.node)
             if self.time is None:
-                taken = 1.0
+                now += 1.0
             elif event.node is None:
-                taken = self.time.phase_s("step")
+                now += self.time.phase_s("step")
             else:  # a node with several events takes its time at the first
-                taken = seconds.pop(key, 0.0)
-            now += taken
+                now += seconds.pop(key, 0.0)
             points.append((now, event.phase, event.by_kind))
         return points
 
@@ -192,11 +188,15 @@ class TrainingPrediction(Shown):
         return panels_of(self.as_page())
 
     def _head(self) -> str:
+        grouped = f" ({self.model.kv_heads} key/value)" if self.model.heads != self.model.kv_heads else ""
+        return f"{self.subject(grouped, f' ({self.setup.step})')}; {self.profile.name}"
+
+    def subject(self, grouped: str = "", step: str = "") -> str:
+        """What is trained and how, with more said of its heads and of the optimizer's step."""
         m, s = self.model, self.setup
-        heads = some(m.heads, "head") + (f" ({m.kv_heads} key/value)" if m.heads != m.kv_heads else "")
-        return (f"{some(m.layers, 'layer')} of width {m.width}, {heads}, {self.graph.parameter_elements / 1e6:,.1f} M "
-                f"parameters; batch {s.tokens}, {s.attention} attention, {s.precision}, {s.optimizer} "
-                f"({s.step}), recompute {s.recompute}; {self.profile.name}")  # fmt: skip
+        return (f"{some(m.layers, 'layer')} of width {m.width}, {some(m.heads, 'head')}{grouped}, "
+                f"{self.graph.parameter_elements / 1e6:,.1f} M parameters; batch {s.tokens}, {s.attention} attention, "
+                f"{s.precision}, {s.optimizer}{step}, recompute {s.recompute}")  # fmt: skip
 
     def _below(self) -> list[str]:
         """What stands below the table: peaks, the allocator, times."""
@@ -254,30 +254,27 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
     sequence length may be several; the first is taken."""
     r, its = request, dict(request.of_model or {})
     on_axes = {} if axis is None else {axis: AXES[axis], "seq_len": SEQ_LENS}
-    sizes: dict[str, Any] = {}
+    words = ("heads", "kv_heads", "activation", "vocabulary", "norm", "positions")
+    chosen = {name: its[name] for name in words if its.get(name) is not None}
+    chosen |= {name: value for name in words if (value := getattr(r, name)) is not None}
     for name in ("layers", "width", "batch", "seq_len"):
         values = _several(r, name, on_axes.get(name, its.get(name)))
         if len(values) > 1 and name not in on_axes:
-            raise InputError(
-                f"`{name}` {getattr(r, name)} are {len(values)} values; accepted: one, or a list on an axis of "
-                "`frontier`"
-            )
-        sizes |= {name: values[0]} if values else {}
-    width, mlp = sizes.setdefault("width", Decoder.width), r.mlp_width
+            raise InputError(f"`{name}` {getattr(r, name)} are {len(values)} values; accepted: one, or a list on an "
+                             "axis of `frontier`")  # fmt: skip
+        chosen |= {name: values[0]} if values else {}
+    width, mlp = chosen.setdefault("width", Decoder.width), r.mlp_width
     if r.mlp_ratio is not None:
         if mlp is not None:
             raise InputError(f"`mlp_ratio` {r.mlp_ratio:g} contradicts `mlp_width` {mlp}; give one of them")
         mlp = round(r.mlp_ratio * width)
     elif mlp is None and r.width is None:
         mlp = its.get("mlp_width")
-    given = {name: getattr(r, name) for name in ("heads", "kv_heads", "activation", "vocabulary", "norm", "positions")}
-    chosen = {name: its.get(name) if value is None else value for name, value in given.items()}
-    chosen["heads"] = max(1, width // HEAD_DIM) if chosen["heads"] is None else chosen["heads"]
-    of_setup = {name: sizes.pop(name) for name in ("batch", "seq_len") if name in sizes}
+    chosen.setdefault("heads", max(1, width // HEAD_DIM))
+    of_setup = {name: chosen.pop(name) for name in ("batch", "seq_len") if name in chosen}
     model = Decoder(
-        **sizes, **{name: value for name, value in chosen.items() if value is not None}, mlp_width=mlp,
-        gated=r.gated or its.get("gated", False), tied=not (r.untied or its.get("untied", False)),
-        bias=r.linear_bias and its.get("linear_bias", True),
+        **chosen, mlp_width=mlp, gated=r.gated or its.get("gated", False),
+        tied=not (r.untied or its.get("untied", False)), bias=r.linear_bias and its.get("linear_bias", True),
     )  # fmt: skip
     setup = Setup(
         **of_setup, attention=r.attention, causal=r.causal and its.get("causal", True), precision=r.precision,
@@ -318,13 +315,9 @@ def _time_lines(time: StepTime) -> list[str]:
 
 def as_page(prediction: TrainingPrediction, frontier: Frontier | None, command: str) -> Page:
     """The whole page. `command` is the command line that makes it again."""
-    m, s = prediction.model, prediction.setup
     gpu = prediction.profile.name
     title = (f"How much memory does a training step take on {gpu}?" if frontier is None else
              f"Which models train on {gpu}?")  # fmt: skip
-    subject = (f"{some(m.layers, 'layer')} of width {m.width}, {some(m.heads, 'head')}, "
-               f"{prediction.graph.parameter_elements / 1e6:,.1f} M parameters; batch {s.tokens}, "
-               f"{s.attention} attention, {s.precision}, {s.optimizer}, recompute {s.recompute}.")  # fmt: skip
     fits = []
     if frontier is not None:
         caption = (f"Peak memory by {frontier.axis} and sequence length; colours show it as a share of the GPU's "
@@ -344,7 +337,7 @@ def as_page(prediction: TrainingPrediction, frontier: Frontier | None, command: 
                 folded=frontier is not None),
     )  # fmt: skip
     said = prediction.answer if frontier is None else frontier.answer
-    return Page(title, subject, sections, command=command, answer=(said,))
+    return Page(title, f"{prediction.subject()}.", sections, command=command, answer=(said,))
 
 
 def _shows_capacity(prediction: TrainingPrediction) -> bool:

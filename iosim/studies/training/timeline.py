@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from iosim.readers.replay.caching_allocator import MIB, Block, CachingAllocator
+from iosim.readers.replay.caching_allocator import Block, CachingAllocator
 from iosim.studies.training.graph import Gradient, Graph, Kind, Node, Storage
 from iosim.studies.training.model import Optimizer
 
@@ -282,9 +282,6 @@ def play(
     there already; with `in_place` those that meet may be added in place (PyTorch never does so under a dispatch mode).
     """
     return _Player(graph, optimizer, element_bytes, accumulate, in_place).play()
-
-
-__all__ = ["MIB", "AllocatorPeaks", "CachingAllocator", "peaks"]
 
 
 @dataclass(frozen=True)
