@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.studies.latency import study
+    from iosim.studies.latency import latency as study
 
     common.check_place(args.out)
     if LISTED in args.stack:
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _listing(form: str) -> str:
     """The stacks, with what each runs and assumes."""
-    from iosim.studies.latency.study import stack_rows
+    from iosim.studies.latency.latency import stack_rows
 
     rows = stack_rows()
     if form == "json":

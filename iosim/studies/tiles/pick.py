@@ -12,12 +12,14 @@ among CTAs is not searched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Tile
@@ -25,7 +27,7 @@ from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.libraries import entry, entry_names, resolve
 from iosim.kernel.residency import residency
 from iosim.kernel.resource_table import BuildReport, build_report
-from iosim.kernel.tile_rules import backward_shared_bytes
+from iosim.kernel.tile_rules import backward_shared_bytes, rows_misfit, stages_misfit
 from iosim.prediction.call import Call
 from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction
@@ -35,7 +37,6 @@ from iosim.readers.replay.sharing import OWN
 from iosim.show.tables import Column, Table
 from iosim.studies.models.layers import Layers
 from iosim.studies.requests import TilesRequest
-from iosim.studies.tiles.space import rejection, tile_space
 
 if TYPE_CHECKING:
     import pandas
@@ -363,3 +364,32 @@ def _candidate(
         spilled_bytes=round(kernel.spill.frame) if kernel.spill and problem.passes == "fwd" else 0,
     )
     return PlannedTile(candidate, Request(problem, kernel, gpu, chain=chain))
+
+
+BLOCK_Q = (16, 32, 64, 128, 192, 256)
+BLOCK_K = (16, 32, 48, 64, 96, 128, 192, 256)
+WARPS = (1, 2, 4, 8)
+STAGES = (1, 2, 3)
+
+
+def tile_space() -> Iterator[Tile]:
+    """All tiles that are tried, 576 of them."""
+    for block_q, block_k, warps, stages in product(BLOCK_Q, BLOCK_K, WARPS, STAGES):
+        yield Tile(block_q, block_k, warps, stages)
+
+
+def rejection(tile: Tile, problem: AttentionProblem, profile: HardwareProfile, unit: MatrixUnit) -> str:
+    """Why a tile makes no sense for the problem on that GPU, before resources are counted; empty when it does."""
+    return (
+        _too_large("block_q", tile.block_q, BLOCK_Q, problem.seq_q, "query row")
+        or _too_large("block_k", tile.block_k, BLOCK_K, problem.seq_k, "key row")
+        or rows_misfit(tile, unit, problem.backward)
+        or stages_misfit(tile, profile)
+    )
+
+
+def _too_large(name: str, block: int, choices: tuple[int, ...], rows: int, what: str) -> str:
+    enough = next((c for c in choices if c >= rows), choices[-1])
+    if block <= enough:
+        return ""
+    return f"{name} {block} is larger than the problem: {enough} covers its {some(rows, what)}"

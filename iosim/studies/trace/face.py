@@ -17,8 +17,7 @@ from iosim.show import axes
 from iosim.show.labels import End, at_ends
 from iosim.show.page import Page, Panel, Section
 from iosim.show.tables import Cell, Column, Table
-from iosim.studies.trace.trace import TraceResult
-from iosim.studies.trace.views import reuse_rows, tensor_rows
+from iosim.studies.trace.trace import TraceResult, reuse_rows, tensor_rows
 
 
 def answer(traces: Sequence[TraceResult]) -> str:
