@@ -332,7 +332,6 @@ def _advice(p: Prediction, tried: Tried) -> str:
 
 
 def line(e: Explanation) -> str:
-    """What is explained, and its regime."""
     p = e.prediction
     regimes = ", ".join(dict.fromkeys(one.regime for one in e.launches)) or "nothing at HBM"
     return (
@@ -342,12 +341,10 @@ def line(e: Explanation) -> str:
 
 
 def text(e: Explanation) -> str:
-    """As the command line prints it."""
     return f"{answer([e])}\n\n{as_text(e, markdown=False)}"
 
 
 def parts(e: Explanation) -> list[Part]:
-    """The answer, the regime of each launch with its reasons, the sources and the changes."""
     shown: list[Part] = [answer([e]), *heads(e)]
     for one in e.launches:
         shown += [f"Regime of launch {one.name}: {one.regime}", one.reasons]
@@ -372,7 +369,6 @@ def panels(e: Explanation) -> tuple[Panel, ...]:
 
 
 def as_text(e: Explanation, *, markdown: bool) -> str:
-    """The explanation for a person."""
     written = Table.markdown if markdown else Table.text
     head, item = ("### ", "- ") if markdown else ("", "  ")
     first, second = heads(e)
@@ -406,7 +402,6 @@ def heads(e: Explanation) -> tuple[str, str]:
 
 
 def source_table(e: Explanation) -> Table:
-    """HBM bytes by launch and tensor."""
     total = max(1, e.prediction.hbm.total)
     return Table.of([
         {"launch": s.launch, "tensor": s.tensor, "direction": s.direction, "HBM": bytes_text(s.hbm_bytes),

@@ -102,7 +102,6 @@ def _shown(point: Point, level: str) -> dict[str, float | None]:
 
 
 def as_text(comparison: Comparison) -> str:
-    """As the command line prints it."""
     parts = [answer(comparison), subject(comparison.request), ratios(comparison)]
     for n in comparison.request.lengths:
         mine = [e for e in comparison.entries if e.seq_len == n]
@@ -120,17 +119,14 @@ def as_text(comparison: Comparison) -> str:
 
 
 def ratios(comparison: Comparison) -> str:
-    """What the ratios are of."""
     return f"Ratios: {comparison.baseline} over the row's; above 1 the row needs less."
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What a reader of the text should know."""
     return [n for n in comparison.notes if ALWAYS_SAID not in n]
 
 
 def missing(comparison: Comparison) -> list[str]:
-    """What cannot run, and why, a line each."""
     return list(dict.fromkeys(_missing(e, comparison) for e in comparison.missing))
 
 
@@ -161,14 +157,12 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
 
 
 def line(comparison: Comparison) -> str:
-    """What is compared."""
     request = comparison.request
     lengths = ", ".join(f"{n:,}" for n in request.lengths)
     return f"{', '.join(request.kernels)} on {', '.join(g.label for g in request.gpus)} at {lengths} tokens"
 
 
 def parts(comparison: Comparison) -> list[Part]:
-    """The tables of the text, length by length, and what cannot run."""
     shown: list[Part] = [answer(comparison), subject(comparison.request), ratios(comparison)]
     for n in comparison.request.lengths:
         mine = [e for e in comparison.entries if e.seq_len == n]
@@ -180,7 +174,6 @@ def parts(comparison: Comparison) -> list[Part]:
 
 
 def panels(comparison: Comparison) -> tuple[Panel, ...]:
-    """The plots of the comparison's page."""
     return panels_of(as_page(comparison))
 
 

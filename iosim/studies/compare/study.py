@@ -190,7 +190,6 @@ class Comparison(Shown):
 
 
 def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
-    """The comparison that is asked for; as `compare`."""
     return compare(
         asked.problems, asked.kernel, asked.gpu, baseline=asked.baseline, method=asked.method, l2_start=asked.l2_start,
         progress=progress,

@@ -314,7 +314,6 @@ class FormulaStudy(Shown):
 
 
 def _value(symbol: Mapping[str, Any]) -> str:
-    """A symbol, with its number where that is known."""
     return f"{symbol['symbol']}" if symbol["value"] is None else f"{symbol['symbol']} = {symbol['value']:,}"
 
 
@@ -382,8 +381,6 @@ def table(description: Mapping[str, Any], key: str) -> str:
 
 
 def markdown(description: Mapping[str, Any], latex: bool) -> str:
-    """The whole as Markdown."""
-
     def cell(entry: dict[str, Any]) -> str:
         return f"${entry['latex']}$" if latex else f"`{entry['text']}`"
 
@@ -423,7 +420,6 @@ class KernelBounds:
     levels: tuple[LevelBound, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's `bounds` object."""
         return {
             "problem": self.problem.to_dict(), "kernel": self.kernel, "profile": self.profile, "method": self.method,
             "levels": [one.to_dict() for one in self.levels], "why": explanation(self.levels, self.profile),
@@ -431,7 +427,6 @@ class KernelBounds:
 
     @property
     def table(self) -> Table:
-        """A row a level."""
         return Table(BOUND_COLUMNS, tuple(
             (LEVELS[one.level], one.fast_elements, one.moved_bytes, round(one.bound_bytes), one.times_above,
              one.term_text if one.decided_by == "term" else "inputs and outputs, once")
@@ -449,7 +444,6 @@ class KernelBounds:
                 "the L2.")  # fmt: skip
 
     def to_text(self) -> str:
-        """As the command line prints it."""
         title = f"{self.kernel} on {self.profile}: {self.problem.line}; HBM by {self.method}"
         below = [
             f"{LEVELS[one.level]}: {one.term_text} ({one.source}) = {bytes_text(round(one.term_bytes))}, inputs and "

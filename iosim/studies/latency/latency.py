@@ -114,17 +114,14 @@ class AllLayers:
 
     @property
     def total_s(self) -> float:
-        """Seconds of all layers' calls, one after the other."""
         return sum(p.total_s * p.layers.count for p in self.points if p.layers is not None)
 
     @property
     def count(self) -> int:
-        """Layers of the model."""
         return sum(p.layers.count for p in self.points if p.layers is not None)
 
     @property
     def title(self) -> str:
-        """The model, for people."""
         return self.points[0].layers.title if self.points[0].layers is not None else ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -292,7 +289,6 @@ class Latencies(Shown):
         return answer(self.points, self.models)
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON, but for its answer."""
         together = {"models": [step.to_dict() for step in self.models]} if self.models else {}
         return {"schema": 1, "latencies": [p.to_dict() for p in self.points]} | together
 
@@ -423,7 +419,6 @@ def of_models(models: Sequence[AllLayers]) -> Table:
 
 
 def notes(points: Sequence[Latency]) -> tuple[str, ...]:
-    """What the times assume."""
     told = dict.fromkeys(f"assumed: {sentence}" for p in points for sentence in p.assumes)
     between = ("each layer finds in the L2 what its own call left there; --l2 cold: nothing of it is left",)
     told |= dict.fromkeys(

@@ -103,7 +103,6 @@ def _noted(model: Model, note: str) -> Model:
 
 
 def _with(model: Model, name: str, value: Any) -> Model:
-    """The model with another number of one of `SHAPE`."""
     if isinstance(value, list | tuple):
         several = ",".join(map(str, value))
         raise InputError(f"`{name}` {several} are {len(value)} values; accepted beside `model`: one of them")
@@ -143,7 +142,6 @@ def _kind_with(kind: LayerKind, name: str, value: int) -> LayerKind:
 
 
 def _first(model: Model, layers: int) -> Model:
-    """The model's first layers."""
     if isinstance(layers, bool) or not 1 <= layers <= len(model.order):
         raise InputError(f"`layers` {layers} is out of range; accepted: 1 to {len(model.order)}, the layers of "
                          f"'{model.name}'")  # fmt: skip
@@ -215,7 +213,6 @@ class LayerGroup:
 
     @property
     def problems(self) -> tuple[AttentionProblem, ...]:
-        """A problem a length."""
         return tuple(call.problem for call in self.calls)
 
     @property
@@ -225,7 +222,6 @@ class LayerGroup:
 
 
 def groups_of(model: Model, values: Mapping[str, Any]) -> list[LayerGroup]:
-    """The groups of a model's calls, in the order of its layers."""
     found: dict[Any, list[LayerCall]] = {}
     for calls in calls_of(model, values):
         for call in calls:

@@ -270,7 +270,6 @@ def several(results: Sequence[ModelPrediction]) -> str:
 
 
 def heading(result: ModelPrediction) -> str:
-    """What a table is of."""
     queries = "" if result.queries == result.keys else f"{result.queries:,} x "
     return f"{result.profile.name}, batch {result.batch}, {queries}{some(result.keys, 'token')}"
 

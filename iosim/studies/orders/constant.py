@@ -68,7 +68,6 @@ class ConstantRow:
 
     @property
     def constant(self) -> SectionCost:
-        """What the constant comes to."""
         return self.of_size(self.section_bytes)
 
     @property
@@ -95,7 +94,6 @@ class ConstantRow:
 
     @property
     def words(self) -> str:
-        """The problem in words."""
         p = self.problem
         return f"{some(p.seq_q, 'token')} x {heads_text(p)}, mask {p.mask_text}"
 

@@ -61,7 +61,6 @@ class OrderPart:
 
     @classmethod
     def of(cls, p: Prediction, method: str | None = None) -> OrderPart:
-        """What a ranking keeps of a prediction."""
         settings, bounds = p.kernel.of_pass(p.problem.passes == "bwd"), p.hbm_bounds
         return cls(
             settings.tile or p.kernel.tile, settings.schedule, p.total("hbm", "read"), p.total("hbm", "write"),
@@ -92,8 +91,6 @@ class OrderEntry:
 
     @classmethod
     def of(cls, choice: OrderChoice, parts: Sequence[OrderPart], weights: Sequence[float]) -> OrderEntry:
-        """The sums of the parts."""
-
         def total(values: Iterable[float]) -> float:
             return sum(weight * value for weight, value in zip(weights, values, strict=True))
 
@@ -210,7 +207,6 @@ class OrderRanking(Shown):
         return self.listed(MOST_SHOWN)
 
     def listed(self, most: int, markdown: bool = False) -> str:
-        """The answer, the first orders and the notes."""
         rows = table(self, most)
         told = "".join(f"{'- ' if markdown else 'note: '}{note}\n" for note in notes(self, most))
         return f"{answer(self)}\n\n{rows.markdown() if markdown else rows.text()}{told}"
@@ -308,7 +304,6 @@ def _where(ranking: OrderRanking) -> str:
 
 
 def heads_text(p: AttentionProblem) -> str:
-    """The heads of a problem, in words."""
     return some(p.heads, "head") + ("" if p.group == 1 else f" on {p.kv_heads}")
 
 

@@ -67,7 +67,6 @@ class Playing:
         self._alone: dict[object, Alone] = {}
 
     def alone(self, operator: Operator) -> Alone:
-        """The operator's own prediction."""
         key = (operator.problem, operator.kernel, operator.chain.launches, tuple(operator.chain.tensors.values()))
         if key not in self._alone:
             self._alone[key] = self._worked_out(operator)

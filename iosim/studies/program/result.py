@@ -75,7 +75,6 @@ class OperatorTraffic:
 
 
 def write(rows: Sequence[OperatorTraffic], title: str, path: str | Path) -> None:
-    """Write the trace of a program's operators. Raises InputError: the file cannot be written."""
     document = {"displayTimeUnit": "ms", "traceEvents": list(events(rows, title))}
     write_whole(Path(path), json.dumps(document) + "\n")
 
@@ -234,7 +233,6 @@ class ProgramTraffic(Shown):
                 f"{bytes_text(self.hbm.write)}; {seconds_text(self.time_s)}")  # fmt: skip
 
     def _notes(self) -> tuple[str, ...]:
-        """What a reader should know, and what the model rests on."""
         return (*self.notes, f"evidence: {self.evidence}")
 
     def _parts(self) -> list[Part]:

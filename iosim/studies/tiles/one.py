@@ -54,7 +54,6 @@ class TileStudy:
 
     @property
     def fits(self) -> bool:
-        """Whether some choice of warps and stages fits."""
         return bool(self.ranked)
 
     @property
@@ -186,7 +185,6 @@ LIMITS = {"registers": "registers", "shared": "shared memory", "threads": "threa
 
 
 def answer(rankings: Sequence[TileRanking]) -> str:
-    """A sentence a GPU and length."""
     return " ".join(map(_sentence, rankings))
 
 

@@ -307,7 +307,6 @@ def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[P
 
 
 def main_launch(chain: Chain, problem: AttentionProblem) -> Launch:
-    """The launch whose tile is picked."""
     return next(n for n in chain.launches if n.name == MAIN_LAUNCH[problem.passes])
 
 
@@ -373,7 +372,6 @@ STAGES = (1, 2, 3)
 
 
 def tile_space() -> Iterator[Tile]:
-    """All tiles that are tried, 576 of them."""
     for block_q, block_k, warps, stages in product(BLOCK_Q, BLOCK_K, WARPS, STAGES):
         yield Tile(block_q, block_k, warps, stages)
 

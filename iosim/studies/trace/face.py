@@ -50,7 +50,6 @@ SAME_RATE = 0.03
 
 
 def as_page(traces: Sequence[TraceResult], command: str) -> Page:
-    """The whole page. `command` is the command line that makes it again."""
     q = traces[0].prediction.problem
     kernels = " and ".join(dict.fromkeys(t.prediction.kernel.name for t in traces))
     title = f"What does the L2 of the {traces[0].prediction.profile.name} keep for {kernels}?"

@@ -131,7 +131,6 @@ def reuse_rows(one: LaunchTrace, partition_bytes: int) -> list[dict[str, Any]]:
 
 
 def cta_rows(t: TraceResult) -> Iterator[dict[str, Any]]:
-    """One row a work tile."""
     for one in t.launches:
         c = one.ctas
         for n in range(c.tiles):
