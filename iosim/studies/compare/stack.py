@@ -78,8 +78,7 @@ class ModelComparison:
         by_default = told((p.kernel, p.profile) for p in asked)
         clauses += [by_default] if by_default else []
         return (f"For the attention of the {some(self.model.layers, 'layer')} of {self.model.title} at "
-                f"{some(longest, 'token')}, "
-                f"{'; '.join(clauses)}.")  # fmt: skip
+                f"{some(longest, 'token')}, {'; '.join(clauses)}.")  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """The command line's JSON: `rows` of all layers, and under `layers` a comparison for each kind."""

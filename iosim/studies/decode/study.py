@@ -292,8 +292,7 @@ def subject(points: Sequence[DecodePoint]) -> str:
     kind = "one latent K/V" if shape.latent_kv else some(shape.kv_heads, "key/value head")
     pages = f", pages of {some(shape.page_size, 'token')}" if shape.page_size else ""
     return (f"{some(shape.layers, 'layer')}, {some(shape.heads, 'query head')}, {kind}, head_dim {width}, "
-            f"{problem.dtype}{pages}; "
-            f"batch {p.batch}, {tokens} a step")  # fmt: skip
+            f"{problem.dtype}{pages}; batch {p.batch}, {tokens} a step")  # fmt: skip
 
 
 def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Page:
@@ -345,8 +344,7 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
             ends.append(End(kernel, members[-1].tokens_per_s, axes.colour(n)))
             readings.append(f"{kernel} {some(members[0].tokens_per_s, 'token')} a second at "
                             f"{some(members[0].context, 'token')} of context, "
-                            f"{count_text(members[-1].tokens_per_s)} at "
-                            f"{members[-1].context:,}")  # fmt: skip
+                            f"{count_text(members[-1].tokens_per_s)} at {members[-1].context:,}")  # fmt: skip
         panels.append(Panel(f"tokens-{number}", gpu, f"{gpu}: {'; '.join(readings)}.", (*data, *layered(drawn)),
                             axes.layout(x, y, **at_ends(ends, y))))  # fmt: skip
     return tuple(panels)

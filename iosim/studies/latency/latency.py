@@ -79,8 +79,7 @@ class Latency:
         ragged = problem.seq_lens is not None
         told = (
             f"{self.stack.title}, {self.stack.version}: kernel {p.kernel.name}, pages of "
-            f"{some(problem.page_size or 0, 'token')}, "
-            f"{some(p.kernel.splits, 'split')}; a call {written}",
+            f"{some(problem.page_size or 0, 'token')}, {some(p.kernel.splits, 'split')}; a call {written}",
             f"launched {'from a CUDA graph' if self._graph else 'one by one, without the host'}, the L2 {p.l2_start}",
         )
         more = ("splits of different lengths are as long as the longest sequence's; the block table is not counted",)

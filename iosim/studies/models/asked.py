@@ -117,8 +117,7 @@ def _with(model: Model, name: str, value: Any) -> Model:
             continue
         if kind.latent is not None and name != "heads":
             raise InputError(f"`{name}` {value} contradicts `model` '{model.name}', whose {kind.name} layers make "
-                             "keys and "
-                             "values of one latent vector; accepted: `heads`")  # fmt: skip
+                             "keys and values of one latent vector; accepted: `heads`")  # fmt: skip
         before[getattr(kind, name)] = None
         kinds.append(_kind_with(kind, name, value))
     if list(before) == [value]:
@@ -189,8 +188,7 @@ def calls_of(model: Model, values: Mapping[str, Any]) -> list[tuple[LayerCall, .
     latent = bool(given.get("latent_kv"))
     if latent and any(kind.latent is None for kind in model.kinds):
         raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', whose layers have no latent cache; "
-                         "accepted: "
-                         "without it")  # fmt: skip
+                         "accepted: without it")  # fmt: skip
     asked = []
     for queries in map(FIELDS["seq_q"].check, lengths(given.get("seq_q", usual("seq_q")), "seq_q")):
         total = FIELDS["seq_k"].check(keys if keys is not None else queries + (prefix or 0))
