@@ -75,23 +75,16 @@ class Latency:
     def assumes(self) -> tuple[str, ...]:
         """What the time rests on, a sentence each."""
         p, problem = self.prediction, self.prediction.problem
-        written = "first writes the new tokens' K and V to the cache" if self._writes else "writes nothing to the cache"
-        ragged = problem.seq_lens is not None
+        kinds = {part.kind for part in self.parts}
+        how = "from a CUDA graph" if "gap" in kinds else "one by one, without the host"
+        written = "first writes the new tokens' K and V" if "write" in kinds else "writes nothing"
         told = (
             f"{self.stack.title}, {self.stack.version}: kernel {p.kernel.name}, pages of "
-            f"{some(problem.page_size or 0, 'token')}, {some(p.kernel.splits, 'split')}; a call {written}",
-            f"launched {'from a CUDA graph' if self._graph else 'one by one, without the host'}, the L2 {p.l2_start}",
+            f"{some(problem.page_size or 0, 'token')}, {some(p.kernel.splits, 'split')}; a call {written} to the cache",
+            f"launched {how}, the L2 {p.l2_start}",
         )
         more = ("splits of different lengths are as long as the longest sequence's; the block table is not counted",)
-        return (*told, *self.stack.assumes, *(more if ragged else ()))
-
-    @property
-    def _writes(self) -> bool:
-        return any(part.kind == "write" for part in self.parts)
-
-    @property
-    def _graph(self) -> bool:
-        return any(part.kind == "gap" for part in self.parts)
+        return (*told, *self.stack.assumes, *(more if problem.seq_lens is not None else ()))
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of `latencies` in the JSON of `iosim latency`."""
@@ -419,10 +412,8 @@ def of_models(models: Sequence[AllLayers]) -> Table:
 
 def notes(points: Sequence[Latency]) -> tuple[str, ...]:
     told = dict.fromkeys(f"assumed: {sentence}" for p in points for sentence in p.assumes)
-    between = ("each layer finds in the L2 what its own call left there; --l2 cold: nothing of it is left",)
-    told |= dict.fromkeys(
-        between if any(p.layers is not None and p.prediction.l2_start == "warm" for p in points) else ()
-    )
+    if any(p.layers is not None and p.prediction.l2_start == "warm" for p in points):
+        told["each layer finds in the L2 what its own call left there; --l2 cold: nothing of it is left"] = None
     of_kernels = dict.fromkeys(note for p in points for note in p.prediction.kernel.notes)
     missing = dict.fromkeys(note for p in points for note in p.prediction.time.missing)
     return (*told, *of_kernels, *missing)
