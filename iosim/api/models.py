@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from iosim.problem.attention import AttentionProblem
     from iosim.studies.decode import Decoding
     from iosim.studies.distributed.ring import Ring
-    from iosim.studies.formulas.face import FormulaStudy
+    from iosim.studies.formulas.study import FormulaStudy
     from iosim.studies.latency import Latencies
     from iosim.studies.training import TrainingPrediction
 
@@ -121,7 +121,7 @@ def latency(
     Raises:
         InputError: an unknown stack, a GPU that it has no kernel for, or a problem that the kernel cannot run.
     """
-    from iosim.studies.latency.study import run
+    from iosim.studies.latency.latency import run
 
     both = {"gpu": names(gpu, "gpu"), "stack": names(stack, "stack")}
     return run(of_problem(LatencyRequest, problem, asked, model, **both))

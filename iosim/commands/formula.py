@@ -33,8 +33,7 @@ def add_options(parser: CommandParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.bound:
         return _run_bound(args)
-    from iosim.studies.formulas.face import answer, markdown, table
-    from iosim.studies.formulas.study import describe
+    from iosim.studies.formulas.study import answer, describe, markdown, table
 
     description = describe(vars(args)).to_dict()
 
@@ -49,10 +48,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_bound(args: argparse.Namespace) -> int:
-    from iosim.studies.formulas import bounds
+    from iosim.studies.formulas.study import kernel_bounds
 
-    made = bounds.kernel_bounds(vars(args))
+    made = kernel_bounds(vars(args))
     return common.tell(
-        args, bounds.answer(made), json=lambda: {"bounds": made.to_dict()}, rows=lambda: bounds.table(made),
-        text=lambda markdown: bounds.table(made).markdown() if markdown else bounds.text(made),
+        args, made.answer, json=lambda: {"bounds": made.to_dict()}, rows=lambda: made.table,
+        text=lambda markdown: made.table.markdown() if markdown else made.to_text(),
     )  # fmt: skip

@@ -29,7 +29,7 @@ def add_options(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.studies.latency import study
+    from iosim.studies.latency import latency as study
 
     common.check_place(args.out)
     if LISTED in args.stack:
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tell_stacks(args: argparse.Namespace) -> int:
-    from iosim.studies.latency.study import stack_rows
+    from iosim.studies.latency.latency import stack_rows
 
     rows = stack_rows()
     table = Table.of({k: ", ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     common.check_place(args.out)
     if args.check_constant is not None:
         return tell_constant(args)
-    from iosim.studies.orders.face import answer
+    from iosim.studies.orders.entry import MOST_SHOWN, answer
 
     rankings = ranked(args)
     if args.code is not None:
@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
             for r in rankings
             for entry in r.orders[: args.top]
         ),
-        table=lambda: "\n".join(as_text(r, args.top, markdown=False) for r in rankings),
-        md=lambda: "\n".join(as_text(r, args.top, markdown=True) for r in rankings),
+        table=lambda: "\n".join(r.listed(args.top or MOST_SHOWN) for r in rankings),
+        md=lambda: "\n".join(r.listed(args.top or MOST_SHOWN, markdown=True) for r in rankings),
     )  # fmt: skip
 
 
@@ -95,15 +95,6 @@ def as_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
     }
 
 
-def as_text(ranking: OrderRanking, top: int | None, *, markdown: bool) -> str:
-    from iosim.studies.orders.face import MOST_SHOWN, answer, notes, table
-
-    most = top or MOST_SHOWN
-    rows = table(ranking, most)
-    told = "".join(f"{'- ' if markdown else 'note: '}{note}\n" for note in notes(ranking, most))
-    return f"{answer(ranking)}\n\n{rows.markdown() if markdown else rows.text()}{told}"
-
-
 def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
     """The best order of each GPU as code, under a comment that says which it is."""
     if args.format == "json":
@@ -120,18 +111,16 @@ def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
 
 def tell_constant(args: argparse.Namespace) -> int:
     from iosim.studies.orders.constant import check_constant
-    from iosim.studies.orders.face import constant_answer, constant_table
 
     size, problems = section_size(args.check_constant), grid(args)
     checks: list[ConstantCheck] = [
         check_constant(size, problems, args.kernel, gpu, progress=progress("predicting sections")) for gpu in args.gpu
     ]
-    tables = [constant_table(check) for check in checks]
     rows = ({"profile": c.profile.name} | row for c in checks for row in c.to_dict()["checks"])
     return common.tell(
-        args, constant_answer(checks), json=lambda: {"constants": [check.to_dict() for check in checks]},
+        args, " ".join(c.answer for c in checks), json=lambda: {"constants": [c.to_dict() for c in checks]},
         rows=lambda: ({k: v for k, v in row.items() if k != "problem"} | _sizes(row["problem"]) for row in rows),
-        text=lambda markdown: "\n".join(table.markdown() if markdown else table.text() for table in tables),
+        text=lambda markdown: "\n".join(c.table.markdown() if markdown else c.table.text() for c in checks),
     )  # fmt: skip
 
 

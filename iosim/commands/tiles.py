@@ -51,7 +51,7 @@ def add_options(parser: CommandParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
     from iosim.evidence.cuda.tile_builds import reports
-    from iosim.studies.tiles.face import answer
+    from iosim.studies.tiles.one import answer
     from iosim.studies.tiles.pick import run as rank
 
     TILE_OPTIONS["top"].check(args.top)

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from iosim.prediction.predictor import planned, predict
     from iosim.show.html import html
     from iosim.studies.models.prediction import requests_of
-    from iosim.studies.trace import views
+    from iosim.studies.trace import trace as views
     from iosim.studies.trace.face import answer, as_page
     from iosim.studies.trace.trace import check_bins, check_traceable, trace
 

@@ -1,8 +1,8 @@
-"""Horizontal bars: a row a name, its parts beside each other, and the whole in words at the end."""
+"""Bars: horizontal ones, a row a name, its parts beside each other and the whole in words at the end; upright ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,3 +52,19 @@ def bars(
     y = {**axes.category_axis(names), "autorange": "reversed"}
     height = max(LEAST_REM, AXIS_REM + ROW_REM * max(most_rows, len(names)) + 1.4 * bool(axis_title))
     return Panel(panel_id, title, alt, tuple(data), axes.layout(x, y, barmode="stack", bargap=0.3), height)
+
+
+def stacked(
+    panel_id: str, title: str, names: Sequence[str], parts: Mapping[str, Sequence[float]], axis_title: str,
+    text: Callable[[float], str], of: str = "",
+) -> Panel:  # fmt: skip
+    """Upright bars, a bar a name, its parts on each other; hover texts name bar and part, with `of` in between."""
+    named = {word: list(zip(names, values, strict=True)) for word, values in parts.items()}
+    data = [
+        axes.bar(word, names, parts[word], [f"{name} {of}{word}<br>{text(v)}" for name, v in both], n)
+        for n, (word, both) in enumerate(named.items())
+    ]
+    readings = ", ".join(f"{name} {word} {text(v)}" for word, both in named.items() for name, v in both)
+    y = axes.linear_axis(map(sum, zip(*parts.values(), strict=True)), axis_title, text)
+    layout = axes.layout(axes.category_axis(names), y, barmode="stack")
+    return Panel(panel_id, title, f"{title}: {readings}.", tuple(data), layout)

@@ -24,7 +24,7 @@ from iosim.readers.replay.lowering import SPILL
 from iosim.readers.replay.tracing import LaunchTrace
 from iosim.show import axes
 from iosim.show.page import Panel
-from iosim.show.shown import Face, Part, Shown, shows
+from iosim.show.shown import Part, Shown
 from iosim.show.tables import Table
 from iosim.studies.trace.trace import TraceResult, trace
 from iosim.studies.trials import MAX_ACCESSES, SAME_TIME, Tried, run
@@ -118,6 +118,39 @@ class Explanation(Shown):
             "skipped": [{"change": words, "reason": reason} for words, reason in self.tried.skipped],
             "advice": self.advice,
         }  # fmt: skip
+
+    def _line(self) -> str:
+        p = self.prediction
+        regimes = ", ".join(dict.fromkeys(one.regime for one in self.launches)) or "nothing at HBM"
+        return (
+            f"{p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}: {regimes}; HBM "
+            f"{bytes_text(p.hbm.total)}"
+        )
+
+    def to_text(self) -> str:
+        return f"{answer([self])}\n\n{as_text(self, markdown=False)}"
+
+    def _parts(self) -> list[Part]:
+        shown: list[Part] = [answer([self]), *heads(self)]
+        for one in self.launches:
+            shown += [f"Regime of launch {one.name}: {one.regime}", one.reasons]
+        shown += ["Where the HBM bytes come from", source_table(self), f"What a change would do: {self.advice}"]
+        shown += [change_table(self)] if self.tried.trials else []
+        return [*shown, tuple(f"not tried: {words}: {reason}" for words, reason in self.tried.skipped)]
+
+    def _panels(self) -> tuple[Panel, ...]:
+        """HBM bytes now and with each change; none where nothing was tried."""
+        if not self.tried.trials:
+            return ()
+        p = self.prediction
+        bars = [("(now)", p.hbm.total), *((t.words, t.hbm_bytes) for t in self.tried.trials)]
+        title = f"HBM bytes of {p.kernel.name} on {p.profile.name} with each change"
+        hover = [f"{words}<br>{bytes_text(n)}" for words, n in bars]
+        data = axes.bar("HBM", [words for words, _ in bars], [n for _, n in bars], hover, 0)
+        layout = axes.layout(axes.category_axis([words for words, _ in bars]),
+                             axes.linear_axis((n for _, n in bars), "HBM bytes", bytes_text))  # fmt: skip
+        alt = f"{title}: {'; '.join(f'{words} {bytes_text(n)}' for words, n in bars)}."
+        return (Panel("changes", title, alt, (data,), layout),)
 
 
 def explain(prediction: Prediction, *, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Explanation:
@@ -330,62 +363,19 @@ def _advice(p: Prediction, tried: Tried) -> str:
     return advice
 
 
-def line(e: Explanation) -> str:
-    """What is explained, and its regime."""
-    p = e.prediction
-    regimes = ", ".join(dict.fromkeys(one.regime for one in e.launches)) or "nothing at HBM"
-    return (
-        f"{p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}: {regimes}; HBM "
-        f"{bytes_text(p.hbm.total)}"
-    )
-
-
-def text(e: Explanation) -> str:
-    """As the command line prints it."""
-    return f"{answer([e])}\n\n{as_text(e, markdown=False)}"
-
-
-def parts(e: Explanation) -> list[Part]:
-    """The answer, the regime of each launch with its reasons, the sources and the changes."""
-    shown: list[Part] = [answer([e]), *heads(e)]
-    for one in e.launches:
-        shown += [f"Regime of launch {one.name}: {one.regime}", one.reasons]
-    shown += ["Where the HBM bytes come from", source_table(e), f"What a change would do: {e.advice}"]
-    shown += [change_table(e)] if e.tried.trials else []
-    return [*shown, tuple(f"not tried: {words}: {reason}" for words, reason in e.tried.skipped)]
-
-
-def panels(e: Explanation) -> tuple[Panel, ...]:
-    """HBM bytes now and with each change; none where nothing was tried."""
-    if not e.tried.trials:
-        return ()
-    p = e.prediction
-    bars = [("(now)", p.hbm.total), *((t.words, t.hbm_bytes) for t in e.tried.trials)]
-    title = f"HBM bytes of {p.kernel.name} on {p.profile.name} with each change"
-    hover = [f"{words}<br>{bytes_text(n)}" for words, n in bars]
-    data = axes.bar("HBM", [words for words, _ in bars], [n for _, n in bars], hover, 0)
-    layout = axes.layout(axes.category_axis([words for words, _ in bars]),
-                         axes.linear_axis((n for _, n in bars), "HBM bytes", bytes_text))  # fmt: skip
-    alt = f"{title}: {'; '.join(f'{words} {bytes_text(n)}' for words, n in bars)}."
-    return (Panel("changes", title, alt, (data,), layout),)
-
-
 def as_text(e: Explanation, *, markdown: bool) -> str:
-    """The explanation for a person."""
     written = Table.markdown if markdown else Table.text
     head, item = ("### ", "- ") if markdown else ("", "  ")
-    first, second = heads(e)
-    out = [f"{head}{first}\n", f"{second}\n"]
-    for one in e.launches:
-        out.append(f"{head}Regime of launch {one.name}: {one.regime}")
-        out += [f"{item}{reason}" for reason in one.reasons]
-        out.append("")
-    out.append("### Where the HBM bytes come from\n" if markdown else "Where the HBM bytes come from")
-    out.append(written(source_table(e)))
-    out.append(f"{head}What a change would do: {e.advice}" + "\n" * markdown)
-    if e.tried.trials:
-        out.append(written(change_table(e)))
-    out += [f"{item}not tried: {words}: {reason}" for words, reason in e.tried.skipped]
+    _, *shown = e._parts()
+    out = []
+    for n, part in enumerate(shown):
+        if isinstance(part, Table):
+            out.append(written(part))
+        elif isinstance(part, tuple):
+            out += [f"{item}{reason}" for reason in part] + [""] * (n + 1 < len(shown))
+        else:
+            below = "\n" * (n < 2 or (markdown and not part.startswith("Regime")))
+            out.append(f"{head if n != 1 else ''}{part}{below}")
     return "\n".join(out) + "\n"
 
 
@@ -405,7 +395,6 @@ def heads(e: Explanation) -> tuple[str, str]:
 
 
 def source_table(e: Explanation) -> Table:
-    """HBM bytes by launch and tensor."""
     total = max(1, e.prediction.hbm.total)
     return Table.of([
         {"launch": s.launch, "tensor": s.tensor, "direction": s.direction, "HBM": bytes_text(s.hbm_bytes),
@@ -424,6 +413,3 @@ def change_table(e: Explanation) -> Table:
          "time": seconds_text(t.time_s), "time against now": _percent(t.time_s, time_s)}
         for t in e.tried.trials
     ])  # fmt: skip
-
-
-shows(Explanation, Face(line, text, parts, panels))

@@ -28,7 +28,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, ProblemFields, length_options, problem_options
 from iosim.studies.compare import compare
 from iosim.studies.report.request import ReportRequest
-from iosim.studies.tiles.space import rejection, tile_space
+from iosim.studies.tiles.pick import rejection, tile_space
 
 COMMON: dict[str, Any] = {
     "batch": st.integers(1, 3), "heads": st.sampled_from((4, 8)), "kv_heads": st.sampled_from((None, 1, 2, 4)),

@@ -8,8 +8,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.tiles.pick import TileCandidate, TileRanking, backward_shared_bytes, pick_tiles
-from iosim.studies.tiles.space import tile_space
+from iosim.studies.tiles.pick import TileCandidate, TileRanking, backward_shared_bytes, pick_tiles, tile_space
 
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "long": ({"heads": 8, "seq_q": 4096, "head_dim": 128, "dtype": "bf16"}, "a100", "mma.sync"),

@@ -27,7 +27,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show.axes import linear_axis
 from iosim.show.html import html
 from iosim.studies.compare import GROUPS, Comparison, as_page, as_text, by_group, compare
-from iosim.studies.compare.figures import figures
+from iosim.studies.compare.face import figures
 from iosim.studies.compare.study import QUANTITIES, group_of
 
 KERNELS = ("naive", "fa2", "fa3")

@@ -21,8 +21,17 @@ from iosim.hardware.profile import list_profiles, load_profile
 from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
 from iosim.kernel.resource_table import BuildReport, build_report, read_table
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.tiles.pick import TileRanking, backward_shared_bytes, pick_tiles
-from iosim.studies.tiles.space import BLOCK_K, BLOCK_Q, STAGES, WARPS, rejection, tile_space
+from iosim.studies.tiles.pick import (
+    BLOCK_K,
+    BLOCK_Q,
+    STAGES,
+    WARPS,
+    TileRanking,
+    backward_shared_bytes,
+    pick_tiles,
+    rejection,
+    tile_space,
+)
 
 HEADER = (
     "kernel,cc,head_dim,block_q,block_k,warps,stages,dtype,causal,registers,spill_store_bytes,spill_load_bytes,"

@@ -18,8 +18,7 @@ from iosim.commands.cli import main
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.readers.replay.tracing import CtaTable
-from iosim.studies.trace.trace import TraceResult, trace
-from iosim.studies.trace.views import as_dict, chrome, cta_rows, reuse_rows, tensor_rows
+from iosim.studies.trace.trace import TraceResult, as_dict, chrome, cta_rows, reuse_rows, tensor_rows, trace
 
 SMALL = "--gpu h200 --heads 4 --seq-len 4096 --head-dim 64 --causal --dtype bf16"
 

@@ -19,8 +19,7 @@ from iosim.kernel.cubin import read_cubin
 from iosim.kernel.kernel import Tile
 from iosim.kernel.resource_table import BuildReport, build_report
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.tiles.pick import TileRanking, by_time, has_builds, pick_tiles, try_tile, unit_of
-from iosim.studies.tiles.space import tile_space
+from iosim.studies.tiles.pick import TileRanking, by_time, has_builds, pick_tiles, tile_space, try_tile, unit_of
 
 FUNCTION = "flash_fwd"
 OWN_UNIT = "mma.sync"

@@ -8,7 +8,7 @@ from typing import Any
 from iosim.base.errors import InputError, unknown_name
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.schedule import Order, Schedule
-from iosim.studies.calls import PINNED
+from iosim.studies.requests import PINNED
 from iosim.studies.orders.code import triton
 from iosim.studies.orders.entry import OrderEntry, OrderRanking
 from iosim.studies.orders.space import pinned_fields

@@ -86,7 +86,6 @@ class ModelComparison:
         return {"schema": 1, "model": self.model.to_dict(), "rows": self.rows, "layers": layers}
 
     def to_text(self) -> str:
-        """The answer, all layers, and a comparison for each kind."""
         out = [self.answer, f"{self.model.line}.", f"All layers\n{self.table.text().rstrip()}"]
         out += [f"{group.kind.title}\n\n{as_text(one).rstrip()}" for group, one in self.parts]
         return "\n\n".join((*out, "\n".join(f"note: {note}" for note in self.model.all_notes))) + "\n"
@@ -119,6 +118,5 @@ def _row(key: tuple[int, str, str], found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_model(asked: CompareRequest, model: Model, values: Mapping[str, Any], progress: Progress) -> ModelComparison:
-    """A comparison for each kind of a model's layers."""
     parts = ((group, run(replace(asked, problems=group.problems), progress)) for group in groups_of(model, values))
     return ModelComparison(model, tuple(parts))

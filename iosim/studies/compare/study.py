@@ -189,42 +189,32 @@ class Comparison(Shown):
         return Table.of(e.to_dict() for e in self.entries).to_pandas()
 
 
-def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
-    """The comparison that is asked for; as `compare`."""
-    return compare(
-        asked.problems, asked.kernel, asked.gpu, baseline=asked.baseline, method=asked.method, l2_start=asked.l2_start,
-        progress=progress,
-    )  # fmt: skip
-
-
 def compare(
     problems: Sequence[AttentionProblem],
     kernels: Sequence[str],
     gpus: Sequence[str],
     *,
-    baseline: str | None = None,
-    method: str | None = None,
-    l2_start: str = "cold",
     progress: Progress = silent,
+    **asked: Any,
 ) -> Comparison:
-    """Every kernel on every GPU for every problem. Raises InputError: an unknown name, problems that differ in more
-    than their length, or nothing that can run.
+    """`run` of what is `asked` by the fields of a `CompareRequest`."""
+    return run(CompareRequest(problems=problems, kernel=kernels, gpu=gpus, **asked), progress)
 
-    Args:
-        problems: they may differ in their sequence length alone.
-        kernels, gpus: catalog names; profile names or paths.
-        baseline: a kernel, or `kernel@gpu` to hold everything against one GPU's; by default the first kernel that makes
-            passes over N x N tensors, else the first, of those that run. It joins the kernels where it is not among
-            them.
-        method: how HBM traffic is found, as in `predict`. By default all are replayed; what then is an estimate
-            carries a mark, and `Comparison.legend` says what the marks mean.
-        progress: hands on the jobs one by one, and may show how far it is.
+
+def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
+    """Every kernel on every GPU for every problem; the problems may differ in their sequence length alone.
+
+    The baseline, a kernel or `kernel@gpu`, joins the kernels where it is not among them; by default it is the first
+    kernel that makes passes over N x N tensors, else the first, of those that run. Without a method all are replayed;
+    what then is an estimate carries a mark, and `Comparison.legend` says what the marks mean. Raises InputError: an
+    unknown name, problems that differ in more than their length, or nothing that can run.
     """
+    method, l2_start, baseline = asked.method, asked.l2_start, asked.baseline
     Conditions(method=method, l2_start=l2_start)
-    names = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
+    names = tuple(dict.fromkeys(k.strip().lower() for k in asked.kernel))
     kernel, _, where = (_first_naive(names) if baseline is None else baseline).strip().lower().partition("@")
     names = names if kernel in names else (kernel, *names)
-    request = ReportRequest.of(tuple(gpus), names, tuple(problems), l2_start=l2_start, method=method)
+    request = ReportRequest.of(tuple(asked.gpu), names, tuple(asked.problems), l2_start=l2_start, method=method)
     against = Baseline(kernel, _gpu_label(request, where) if where else None)
     notes: tuple[str, ...] = ()
     if method == "bounds":
@@ -235,10 +225,10 @@ def compare(
     by_row = {(p.gpu.label, p.kernel, p.seq_len): p for p in points}
     reasons = {(o.gpu, o.kernel, n): o.reason for o in omissions for n in o.lengths}
     entries = []
-    for gpu, name, problem, asked in sorted(request.jobs, key=lambda job: job[2].seq_q):
+    for gpu, name, problem, asked_for in sorted(request.jobs, key=lambda job: job[2].seq_q):
         other = next((g for g in request.gpus if g.label == against.gpu), gpu)
         row, base = (gpu.label, name, problem.seq_q), (other.label, name_on(other, against.kernel, problem))
-        entries.append(Entry(*row, by_row.get(row), reasons.get(row), by_row.get((*base, problem.seq_q)), asked))
+        entries.append(Entry(*row, by_row.get(row), reasons.get(row), by_row.get((*base, problem.seq_q)), asked_for))
     return Comparison(request, against, tuple(entries), (*notes, *said(points)), commands)
 
 

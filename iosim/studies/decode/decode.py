@@ -94,14 +94,12 @@ class KindShape(ModelShape):
 
     @classmethod
     def of(cls, kind: LayerKind, fields: Mapping[str, Any]) -> KindShape:
-        """The shape of a kind of layers, with what else was asked of the problem."""
         step = kind.problem(1, 2, **fields)
         sizes = {name: getattr(step, name) for name in OF_SHAPE}
         return cls(**sizes, layers=kind.count, dtype=step.dtype, latent_kv=step.latent_kv, page_size=step.page_size,
                    kind=kind, fields=tuple(fields.items()))  # fmt: skip
 
     def call(self, batch: int, context: int, new_tokens: int) -> AttentionProblem:
-        """One layer's call, over what its cache holds."""
         assert self.kind is not None
         return self.kind.problem(new_tokens, context, batch=batch, latent_kv=self.latent_kv, **dict(self.fields))
 
@@ -152,7 +150,6 @@ class DecodePoint:
 
     @classmethod
     def of(cls, model: Model, kinds: tuple[DecodePoint, ...]) -> DecodePoint:
-        """All kinds of layers together."""
         return replace(max(kinds, key=lambda kind: kind.step_s), model=model, kinds=kinds)
 
     @property

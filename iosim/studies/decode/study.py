@@ -100,7 +100,6 @@ class Decoding(Shown):
         return len(self.points)
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON, but for its answer."""
         return {"schema": 1, "points": [p.to_dict() for p in self.points]}
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -113,7 +112,6 @@ class Decoding(Shown):
         return answer(self.points)
 
     def as_page(self, command: str = "iosim decode") -> Page:
-        """The whole page. `command` is the command line that makes it again."""
         return as_page(self.points, command)
 
     def to_text(self) -> str:
@@ -123,7 +121,6 @@ class Decoding(Shown):
         )
 
     def _more(self) -> list[tuple[str, Table]]:
-        """Tables beside that of the points, each with its title."""
         tables = [(kinds_title(self.points), kinds_table(self.points)), (WORK, work(self.points))]
         return [(title, rows) for title, rows in tables if rows is not None]
 
@@ -221,7 +218,6 @@ def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
 
 
 def kinds_title(points: Sequence[DecodePoint]) -> str:
-    """What that table is of."""
     return f"By kind of layer, at a context of {max(point.context for point in points):,} tokens"
 
 
@@ -240,7 +236,6 @@ def answer(points: Sequence[DecodePoint]) -> str:
 
 
 def _where(p: DecodePoint) -> str:
-    """The context, or the sequences of a batch."""
     if p.prediction.problem.seq_lens is None:
         return f"At a context of {some(p.context, 'token')}"
     keys = [keys for _, keys in p.prediction.problem.sequences]
@@ -266,7 +261,6 @@ def _step(p: DecodePoint) -> Iterator[str]:
 
 
 def table(points: Sequence[DecodePoint]) -> Table:
-    """A row a point."""
     rows = Table(COLUMNS, tuple(
         (p.prediction.profile.name, p.kernel_name, p.context, p.step_s, p.tokens_per_s, p.bound_tokens_per_s,
          p.prediction.time.bound_by, p.prediction.kernel.splits, p.cache_bytes, p.weight_bytes,
@@ -278,7 +272,6 @@ def table(points: Sequence[DecodePoint]) -> Table:
 
 
 def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
-    """What a reader should know of the kernels, and of all numbers."""
     told = legend(one for p in points for one in p.predictions)
     of_kernels = dict.fromkeys(n for p in points for one in p.predictions for n in one.kernel.notes)
     of_models = dict.fromkeys(n for p in points if p.model is not None for n in p.model.all_notes)
@@ -298,8 +291,7 @@ def subject(points: Sequence[DecodePoint]) -> str:
     kind = "one latent K/V" if shape.latent_kv else some(shape.kv_heads, "key/value head")
     pages = f", pages of {some(shape.page_size, 'token')}" if shape.page_size else ""
     return (f"{some(shape.layers, 'layer')}, {some(shape.heads, 'query head')}, {kind}, head_dim {width}, "
-            f"{problem.dtype}{pages}; "
-            f"batch {p.batch}, {tokens} a step")  # fmt: skip
+            f"{problem.dtype}{pages}; batch {p.batch}, {tokens} a step")  # fmt: skip
 
 
 def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Page:
@@ -351,8 +343,7 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
             ends.append(End(kernel, members[-1].tokens_per_s, axes.colour(n)))
             readings.append(f"{kernel} {some(members[0].tokens_per_s, 'token')} a second at "
                             f"{some(members[0].context, 'token')} of context, "
-                            f"{count_text(members[-1].tokens_per_s)} at "
-                            f"{members[-1].context:,}")  # fmt: skip
+                            f"{count_text(members[-1].tokens_per_s)} at {members[-1].context:,}")  # fmt: skip
         panels.append(Panel(f"tokens-{number}", gpu, f"{gpu}: {'; '.join(readings)}.", (*data, *layered(drawn)),
                             axes.layout(x, y, **at_ends(ends, y))))  # fmt: skip
     return tuple(panels)
@@ -375,7 +366,6 @@ def _name(p: DecodePoint) -> str:
 
 
 def _lines(points: Sequence[DecodePoint]) -> dict[str, list[DecodePoint]]:
-    """Points by the name of their line."""
     lines: dict[str, list[DecodePoint]] = {}
     for p in points:
         lines.setdefault(_name(p), []).append(p)

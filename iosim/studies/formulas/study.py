@@ -6,22 +6,29 @@ Which sizes stay symbols is what a caller leaves out; the stand-ins for them dec
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.units import bytes_text, number_text, times_of
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import algorithm_of, algorithms
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import entry, entry_names, is_choice, resolve
 from iosim.kernel.overrides import Overrides
+from iosim.prediction.predictor import predict
 from iosim.problem.asked import mask_of
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import LIST_MASKS
-from iosim.studies.formulas.face import FormulaStudy
+from iosim.readers.formula.levels import LEVELS, LevelBound, explanation, level_bounds
+from iosim.show.shown import Part, Shown
+from iosim.show.tables import Column, Table
 from iosim.studies.formulas.names import CHOICES, SIZES
 from iosim.studies.formulas.names import SYMBOLS as GIVEN
 
 if TYPE_CHECKING:
+    import pandas
+
     from iosim.readers.formula.symbolic import Formula
 
 DEFAULT_GPU = "a100"
@@ -255,3 +262,204 @@ def _latex(expression: Any) -> str:
     import sympy as sp
 
     return str(sp.latex(expression))
+
+
+COLUMNS = (Column("launch", "launch"), Column("tensor", "tensor"), Column("direction", "direction"),
+           Column("formula", "formula"), Column("bytes", "bytes", "count"))  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class FormulaStudy(Shown):
+    """A formula and what is to be said of it."""
+
+    formula: Formula
+    """The SymPy expressions, by launch, tensor and direction, in bytes."""
+    description: Mapping[str, Any]
+    """The command line's `formula` object: rows, totals, the leading term, the limit, symbols and conditions."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The command line's `formula` object."""
+        return dict(self.description)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a DataFrame: launch, tensor, direction, the formula as text and LaTeX, and its bytes."""
+        return Table.of(self.description["traffic"]).to_pandas()
+
+    @property
+    def latex(self) -> str:
+        """The bytes read and written, as LaTeX."""
+        return " + ".join(self.description["totals"][way]["latex"] for way in ("read", "write"))
+
+    def to_text(self) -> str:
+        return f"{answer(self.description)}\n\n{table(self.description, 'text')}"
+
+    def _line(self) -> str:
+        d = self.description
+        return f"{d['kernel']}, {d['pass']}, mask {d['mask']}: SM<->L2 bytes, leading term {d['leading']['text']}"
+
+    def _parts(self) -> list[Part]:
+        d = self.description
+        rows = [{**row, "formula": row["text"]} for row in _rows(d, "all launches")]
+        return [
+            answer(d), _title(d), Table(COLUMNS, tuple(tuple(row[c.key] for c in COLUMNS) for row in rows)),
+            f"leading term: {d['leading']['text']}", _limit_text(d, "text"),
+            tuple(d["why"]["text"].splitlines()) if d["why"] else (),
+            tuple(f"{_value(s)}: {s['meaning']}" for s in d["symbols"]),
+        ]  # fmt: skip
+
+    def _panels(self) -> tuple[()]:
+        return ()
+
+
+def _value(symbol: Mapping[str, Any]) -> str:
+    return f"{symbol['symbol']}" if symbol["value"] is None else f"{symbol['symbol']} = {symbol['value']:,}"
+
+
+def _title(description: Mapping[str, Any]) -> str:
+    return f"{description['kernel']}, {description['pass']}, mask {description['mask']}: bytes between SMs and L2"
+
+
+def _rows(description: Mapping[str, Any], all_launches: str) -> list[dict[str, Any]]:
+    """A row a launch, tensor and direction, and the totals."""
+    totals = description["totals"].items()
+    return [
+        *description["traffic"],
+        *({"launch": all_launches, "tensor": "total", "direction": way, **entry} for way, entry in totals),
+    ]
+
+
+def answer(description: Mapping[str, Any]) -> str:
+    """One sentence: the bytes where every size is given, else what they grow with, against the paper's term."""
+    name = f"{description['kernel']}, {description['pass']}, mask {description['mask']},"
+    read, written = (description["totals"][way]["bytes"] for way in ("read", "write"))
+    theta = description["theta"]
+    blocks = f" with blocks of {theta['blocks']} rows" if theta["blocks"] else ""
+    grows = (f"grow as {description['leading']['text']}:{blocks} {theta['ratio']['text']} times the {theta['text']} "
+             f"elements a head of {theta['source']}")  # fmt: skip
+    if read is None or written is None:
+        return f"The SM<->L2 bytes of {name} {grows}; HBM bytes depend on the L2 and have no closed form."
+    return (f"{name} moves {bytes_text(read + written)} between SMs and L2 ({bytes_text(read)} read, "
+            f"{bytes_text(written)} written), which {grows}.")  # fmt: skip
+
+
+def _limit_text(description: Mapping[str, Any], key: str) -> str:
+    theta = description["theta"]
+    blocks = f" with blocks of {theta['blocks']} rows" if theta["blocks"] else ""
+    return f"leading term{blocks} / ({theta['text']} elements a head, {theta['source']}) = {theta['ratio'][key]}"
+
+
+def table(description: Mapping[str, Any], key: str) -> str:
+    """The whole text, its formulas under `key`: text or latex."""
+    lines = [_title(description), ""]
+    launch = None
+    rows = _rows(description, "all launches")
+    wide = max(len(r["tensor"]) for r in rows)
+    for r in rows:
+        if r["launch"] != launch:
+            launch = r["launch"]
+            lines.append(launch)
+        number = "" if r["bytes"] is None else f"{r['bytes']:,}"
+        formula = r[key] if r["bytes"] is None else number
+        lines.append(f"  {r['tensor']:<{wide}}  {r['direction']:<5}  {formula}")
+    lines += ["", f"leading term: {description['leading'][key]}", _limit_text(description, key)]
+    if description["sparse"]:
+        from iosim.readers.formula.theory import beside_text
+
+        lines.append(beside_text(description["sparse"]))
+    if description["why"]:
+        lines += ["", description["why"]["text"]]
+    lines += ["", "where"]
+    for s in description["symbols"]:
+        lines.append(f"  {_value(s)}: {s['meaning']}")
+    if "FloorSum(" in "".join(r["text"] for r in rows):
+        lines.append("  ClippedFloorSum(n, m, a, b, h): sum over 0 <= i < n of min(h, max(0, floor((a i + b) / m)))")
+    if description["conditions"]:
+        lines.append("holds where " + " and ".join(description["conditions"]))
+    return "\n".join(lines) + "\n"
+
+
+def markdown(description: Mapping[str, Any], latex: bool) -> str:
+    def cell(entry: dict[str, Any]) -> str:
+        return f"${entry['latex']}$" if latex else f"`{entry['text']}`"
+
+    rows = [{**row, "formula": cell(row)} for row in _rows(description, "all")]
+    table = Table(COLUMNS, tuple(tuple(row[c.key] for c in COLUMNS) for row in rows))
+    lines = [
+        f"### {_title(description)}",
+        "",
+        table.markdown(),
+        f"Leading term: {cell(description['leading'])}",
+        "",
+        _limit_text(description, "text"),
+        "",
+    ]
+    if description["why"]:
+        first, *rest = description["why"]["text"].splitlines()
+        lines += [f"{first[0].upper()}{first[1:]}:", "", *(f"- {line.strip()}" for line in rest), ""]
+    lines += [f"- `{s['symbol']}`: {s['meaning']}" for s in description["symbols"]]
+    return "\n".join(lines) + "\n"
+
+
+BOUND_COLUMNS = (
+    Column("level", "level"), Column("fast_memory_elements", "M, elements", "count"),
+    Column("moved_bytes", "moved", "bytes"), Column("bound_bytes", "bound", "bytes"),
+    Column("times_above", "times above", "ratio"), Column("bound_is", "the bound is"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KernelBounds:
+    """The bounds of one call of a kernel, a level each, and why they differ."""
+
+    problem: AttentionProblem
+    kernel: str
+    profile: str
+    method: str
+    levels: tuple[LevelBound, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "problem": self.problem.to_dict(), "kernel": self.kernel, "profile": self.profile, "method": self.method,
+            "levels": [one.to_dict() for one in self.levels], "why": explanation(self.levels, self.profile),
+        }  # fmt: skip
+
+    @property
+    def table(self) -> Table:
+        return Table(BOUND_COLUMNS, tuple(
+            (LEVELS[one.level], one.fast_elements, one.moved_bytes, round(one.bound_bytes), one.times_above,
+             one.term_text if one.decided_by == "term" else "inputs and outputs, once")
+            for one in self.levels
+        ))  # fmt: skip
+
+    @property
+    def answer(self) -> str:
+        """One sentence: how far above its bound each level is."""
+        sm, l2 = self.levels
+        bound = "the bound between L2 and HBM"
+        hbm = "an amount not known" if l2.times_above is None else times_of(number_text(l2.times_above), bound)
+        above = times_of(number_text(sm.times_above or 0), "the bound between SMs and L2")
+        return (f"{self.kernel} on {self.profile} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is "
+                "the L2.")  # fmt: skip
+
+    def to_text(self) -> str:
+        title = f"{self.kernel} on {self.profile}: {self.problem.line}; HBM by {self.method}"
+        below = [
+            f"{LEVELS[one.level]}: {one.term_text} ({one.source}) = {bytes_text(round(one.term_bytes))}, inputs and "
+            f"outputs once {bytes_text(one.compulsory_bytes)}; M is {one.fast_memory}, together "
+            f"{bytes_text(one.fast_bytes)}"
+            for one in self.levels
+        ]
+        why = explanation(self.levels, self.profile)
+        return "\n".join([title, "", self.table.text().rstrip("\n"), "", *below, "", *why]) + "\n"
+
+
+def kernel_bounds(asked: Mapping[str, Any]) -> KernelBounds:
+    """The bounds of the kernel that a formula was asked of; sizes not given are the formula's stand-ins. Raises
+    InputError: values that make no sense, or a kernel that cannot run the problem on the GPU."""
+    problem = _problem(asked)
+    profile: HardwareProfile = _profile(asked.get("gpu") or DEFAULT_GPU)
+    made = predict(problem, _kernel(asked, problem)[0], profile)
+    compulsory = made.hbm_bounds.compulsory_read + made.hbm_bounds.compulsory_write
+    moved = {"l2": made.total("l2"), "hbm": made.total("hbm") if made.hbm_known else None}
+    levels = level_bounds(problem, profile, compulsory, moved)
+    return KernelBounds(problem, made.kernel.name, profile.name, made.method, levels)

@@ -37,7 +37,6 @@ class Calibration:
     """Of the write to the cache."""
 
     def attention_s(self, seconds: float, hbm_s: float, decodes: bool) -> float:
-        """Seconds of the attention and its combine."""
         return seconds * (self.decode_factor if decodes else self.prefill_factor) + hbm_s * self.hbm_factor
 
 

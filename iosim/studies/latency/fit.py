@@ -68,12 +68,10 @@ class Timed:
                    main.seconds.get("hbm", 0.0), seconds("write"), seconds("extra"))  # fmt: skip
 
     def predicted_s(self, constants: Calibration) -> float:
-        """Seconds with these constants."""
         attention = constants.attention_s(self.attention_s, self.hbm_s, self.decodes)
         return constants.call_gap_s + attention + self.write_s * constants.write_factor + self.extra_s
 
     def error(self, constants: Calibration) -> float:
-        """|predicted / measured - 1|."""
         return abs(self.predicted_s(constants) / self.measured_s - 1)
 
     def terms(self) -> list[float]:
@@ -104,7 +102,6 @@ def fit(rows: Sequence[Timed], prior: Calibration) -> Calibration:
 
 
 def mean_error(rows: Sequence[Timed], constants: Calibration) -> float:
-    """Mean of |predicted / measured - 1|."""
     return statistics.fmean(row.error(constants) for row in rows)
 
 
@@ -180,7 +177,6 @@ class Calibrated:
 
     @property
     def answer(self) -> str:
-        """One sentence."""
         who = f"{some(self.rows, 'call')} of {self.stack} on {self.profile}"
         return (f"{who} are predicted {100 * self.before:.1f} % off in the mean before and {100 * self.held_out:.1f} % "
                 f"after, each by a fit that left it out ({FOLDS} folds).")  # fmt: skip

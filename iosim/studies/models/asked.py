@@ -116,7 +116,6 @@ def _noted(model: Model, note: str) -> Model:
 
 
 def _with(model: Model, name: str, value: Any) -> Model:
-    """The model with another number of one of `SHAPE`."""
     if isinstance(value, list | tuple):
         several = ",".join(map(str, value))
         raise InputError(f"`{name}` {several} are {len(value)} values; accepted beside `model`: one of them")
@@ -131,8 +130,7 @@ def _with(model: Model, name: str, value: Any) -> Model:
             continue
         if kind.latent is not None and name != "heads":
             raise InputError(f"`{name}` {value} contradicts `model` '{model.name}', whose {kind.name} layers make "
-                             "keys and "
-                             "values of one latent vector; accepted: `heads`")  # fmt: skip
+                             "keys and values of one latent vector; accepted: `heads`")  # fmt: skip
         before[getattr(kind, name)] = None
         kinds.append(_kind_with(kind, name, value))
     if list(before) == [value]:
@@ -156,7 +154,6 @@ def _kind_with(kind: LayerKind, name: str, value: int) -> LayerKind:
 
 
 def _first(model: Model, layers: int) -> Model:
-    """The model's first layers."""
     if isinstance(layers, bool) or not 1 <= layers <= len(model.order):
         raise InputError(f"`layers` {layers} is out of range; accepted: 1 to {len(model.order)}, the layers of "
                          f"'{model.name}'")  # fmt: skip
@@ -204,8 +201,7 @@ def calls_of(model: Model, values: Mapping[str, Any]) -> list[tuple[LayerCall, .
     latent = bool(given.get("latent_kv"))
     if latent and any(kind.latent is None for kind in model.kinds):
         raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', whose layers have no latent cache; "
-                         "accepted: "
-                         "without it")  # fmt: skip
+                         "accepted: without it")  # fmt: skip
     asked = []
     for queries in map(FIELDS["seq_q"].check, lengths(given.get("seq_q", FIELDS["seq_q"].asked), "seq_q")):
         total = FIELDS["seq_k"].check(keys if keys is not None else queries + (prefix or 0))
@@ -228,7 +224,6 @@ class LayerGroup:
 
     @property
     def problems(self) -> tuple[AttentionProblem, ...]:
-        """A problem a length."""
         return tuple(call.problem for call in self.calls)
 
     @property
@@ -238,7 +233,6 @@ class LayerGroup:
 
 
 def groups_of(model: Model, values: Mapping[str, Any]) -> list[LayerGroup]:
-    """The groups of a model's calls, in the order of its layers."""
     found: dict[Any, list[LayerCall]] = {}
     for calls in calls_of(model, values):
         for call in calls:

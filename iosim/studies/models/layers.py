@@ -48,6 +48,9 @@ class Latent:
         """Columns of a token in the cache."""
         return self.kv_rank + self.rope
 
+    def to_dict(self) -> dict[str, Any]:
+        return {"kv_rank": self.kv_rank, "q_rank": self.q_rank} | vars(self)
+
 
 @dataclass(frozen=True)
 class LayerKind:
@@ -76,9 +79,9 @@ class LayerKind:
     window: int | None = None
     chunk: int | None = None
     top_k: int | None = None
-    latent: Latent | None = None
     sinks: bool = False
     alibi: bool = False
+    latent: Latent | None = None
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -167,8 +170,7 @@ class LayerKind:
         InputError: heads that cannot be shared out evenly."""
         if self.heads % gpus:
             raise InputError(f"`tensor_parallel` {gpus} does not divide the {self.heads} heads of its {self.name} "
-                             "layers; "
-                             f"accepted: {_divisors(self.heads)}")  # fmt: skip
+                             f"layers; accepted: {_divisors(self.heads)}")  # fmt: skip
         if self.latent is not None:
             return replace(self, heads=self.heads // gpus, kv_heads=self.heads // gpus)
         if max(self.kv_heads, gpus) % min(self.kv_heads, gpus):
@@ -197,16 +199,8 @@ class LayerKind:
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of `kinds` in JSON."""
-        latent = self.latent
-        return {
-            "layer": self.name, "count": self.count, "heads": self.heads, "kv_heads": self.kv_heads,
-            "head_dim": self.head_dim, "head_dim_v": self.head_dim_v, "causal": self.causal, "window": self.window,
-            "chunk": self.chunk, "top_k": self.top_k, "sinks": self.sinks, "alibi": self.alibi,
-            "latent": None if latent is None else {
-                "kv_rank": latent.kv_rank, "q_rank": latent.q_rank, "rope": latent.rope, "nope": latent.nope,
-                "index_heads": latent.index_heads, "index_dim": latent.index_dim,
-            },
-        }  # fmt: skip
+        own = {**vars(self), "latent": None if self.latent is None else self.latent.to_dict()}
+        return {"layer": own.pop("name"), **own}
 
 
 @dataclass(frozen=True)

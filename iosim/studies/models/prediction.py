@@ -16,7 +16,7 @@ from iosim.prediction.estimates import legend, marked
 from iosim.prediction.face import body
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Moved, Prediction
-from iosim.show import axes
+from iosim.show.bars import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Cell, Column, Table
@@ -201,21 +201,16 @@ class ModelPrediction(Shown):
 
     def _panels(self) -> tuple[Panel, ...]:
         shown = []
-        for level, title in (("hbm", "HBM"), ("l2", "SM<->L2")):
+        for level, word in (("hbm", "HBM"), ("l2", "SM<->L2")):
             if level == "hbm" and not self.hbm_known:
                 continue
+            title = f"{word} bytes of all layers of a kind: {self.model.title} on {self.profile.name}"
+            both = {
+                told: [one.count * one.prediction.total(level, way) for one in self.layers]
+                for way, told in (("read", "read"), ("write", "written"))
+            }
             names = [one.kind.name for one in self.layers]
-            data, readings = [], []
-            for n, (direction, word) in enumerate((("read", "read"), ("write", "written"))):
-                values = [one.count * one.prediction.total(level, direction) for one in self.layers]
-                hover = [f"{name} layers {word}<br>{bytes_text(v)}" for name, v in zip(names, values, strict=True)]
-                data.append(axes.bar(word, names, values, hover, n))
-                readings += [f"{name} {word} {bytes_text(v)}" for name, v in zip(names, values, strict=True)]
-            heading_ = f"{title} bytes of all layers of a kind: {self.model.title} on {self.profile.name}"
-            sums = [one.count * one.prediction.total(level) for one in self.layers]
-            layout = axes.layout(axes.category_axis(names), axes.linear_axis(sums, f"{title} bytes", bytes_text),
-                                 barmode="stack")  # fmt: skip
-            shown.append(Panel(level, heading_, f"{heading_}: {', '.join(readings)}.", tuple(data), layout))
+            shown.append(stacked(level, title, names, both, f"{word} bytes", bytes_text, of="layers "))
         return tuple(shown)
 
 
@@ -297,7 +292,6 @@ def several(results: Sequence[ModelPrediction]) -> str:
 
 
 def heading(result: ModelPrediction) -> str:
-    """What a table is of."""
     queries = "" if result.queries == result.keys else f"{result.queries:,} x "
     return f"{result.profile.name}, batch {result.batch}, {queries}{some(result.keys, 'token')}"
 

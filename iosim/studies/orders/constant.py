@@ -14,14 +14,17 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.words import DEFAULT
+from iosim.base.units import bytes_text, capacity_text, seconds_text, some
+from iosim.base.words import DEFAULT, sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.default import told
 from iosim.kernel.schedule import Order, Start
+from iosim.prediction.answer import times_text
 from iosim.prediction.many import Request, try_all
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.orders.entry import SAME_TIME
+from iosim.show.tables import Table
+from iosim.studies.orders.entry import SAME_TIME, SAME_WORD, heads_text
 from iosim.studies.orders.search import resolve_all
 from iosim.studies.orders.space import MIB, SECTION_MIB, OrderChoice, applied, is_even, main_launch, section_heads
 
@@ -65,7 +68,6 @@ class ConstantRow:
 
     @property
     def constant(self) -> SectionCost:
-        """What the constant comes to."""
         return self.of_size(self.section_bytes)
 
     @property
@@ -79,6 +81,21 @@ class ConstantRow:
     def is_right(self) -> bool:
         """Whether the constant does as well as any section."""
         return self.constant.is_right(self.by_heads.values())
+
+    @property
+    def more_time(self) -> float:
+        """Share of the best section's time that the constant takes beside it."""
+        return self.constant.time_s / self.best.time_s - 1
+
+    @property
+    def times_bytes(self) -> float:
+        """Bytes of the constant over those of the best section."""
+        return self.constant.hbm_bytes / self.best.hbm_bytes
+
+    @property
+    def words(self) -> str:
+        p = self.problem
+        return f"{some(p.seq_q, 'token')} x {heads_text(p)}, mask {p.mask_text}"
 
     def to_dict(self) -> dict[str, Any]:
         """One of `checks` in the command line's JSON."""
@@ -112,6 +129,38 @@ class ConstantCheck:
         counted = {size: sum(row.of_size(size).is_right(row.by_heads.values()) for row in self.rows) for size in sizes}
         size = min(counted, key=lambda size: (-counted[size], abs(size - self.section_bytes), size))
         return size, counted[size]
+
+    @property
+    def answer(self) -> str:
+        """Where the constant is right and where it loses, in one sentence."""
+        size, right = self.best_constant
+        constant, problems = capacity_text(self.section_bytes), f"{self.right} of {some(len(self.rows), 'problem')}"
+        parts = [f"Sections of {constant} are right for {problems} on {self.profile.name} ({self.kernel})"]
+        slowest = max(self.rows, key=lambda row: row.more_time)
+        heaviest = max(self.rows, key=lambda row: row.times_bytes)
+        if slowest.more_time > SAME_WORD:
+            parts.append(f"They cost most time, {100 * slowest.more_time:.1f} %, at {slowest.words}")
+        if heaviest.times_bytes > 1 + SAME_BYTES:
+            parts.append(f"They move most, {times_text(heaviest.times_bytes)} times the bytes of the best section, at "
+                         f"{heaviest.words}")  # fmt: skip
+        if size != self.section_bytes and right > self.right:
+            parts.append(f"{capacity_text(size)} are right for {right}")
+        parts += [self.by_default] if self.by_default else []
+        return sentences(parts)
+
+    @property
+    def table(self) -> Table:
+        """A row a problem: what the constant comes to, the best section, and what it costs beside that."""
+        return Table.of(
+            {
+                "tokens": f"{row.problem.seq_q:,}", "heads": row.problem.heads, "on": row.problem.kv_heads,
+                "mask": row.problem.mask_text, "section": _heads(row.constant.heads),
+                "best section": _heads(row.best.heads), "HBM": bytes_text(row.constant.hbm_bytes),
+                "over the best's": f"{100 * (row.times_bytes - 1):+.1f} %", "time": seconds_text(row.constant.time_s),
+                "over its time": f"{100 * row.more_time:+.1f} %", "right": "yes" if row.is_right else "no",
+            }
+            for row in self.rows
+        )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """The command line's JSON, without its answer."""
@@ -176,3 +225,7 @@ def _in_sections(kernel: Kernel, problem: AttentionProblem, profile: HardwarePro
     start = Start.LIGHT_FIRST if launch is None or is_even(launch) else Start.HEAVY_FIRST
     choice = replace(own, order=Order.HEAD, section_heads=heads, start=start)
     return applied(choice, kernel, problem, profile)
+
+
+def _heads(heads: int) -> str:
+    return "all heads" if heads == 0 else f"{heads} head{'s' * (heads > 1)}"

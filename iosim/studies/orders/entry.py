@@ -1,4 +1,4 @@
-"""What is predicted of an order, and the ranking of several."""
+"""What is predicted of an order, the ranking of several, and what it looks like."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.units import bytes_text, seconds_text, some, times_of
+from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile
+from iosim.hardware.trust import evidence
 from iosim.kernel.kernel import Tile
 from iosim.kernel.schedule import Schedule, Start
+from iosim.prediction.answer import times_text
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.show.shown import Shown
-from iosim.show.tables import Table
+from iosim.show import axes
+from iosim.show.page import Panel
+from iosim.show.shown import Part, Shown
+from iosim.show.tables import Column, Marked, Table
 from iosim.studies.orders.space import OrderChoice
 
 if TYPE_CHECKING:
@@ -27,6 +33,17 @@ SAME_BYTES = 0.02
 """Bytes at HBM that differ by less count as equal."""
 COARSE = "coarse"
 """Method of orders that were replayed in coarse steps alone, to choose among them."""
+SAME_WORD = 0.005
+"""Shares below this are not worth a word."""
+MOST_SHOWN = 12
+"""Orders that a text lists."""
+COLUMNS = (
+    Column("rank", "rank", "count"), Column("words", "order"), Column("tile", "tile"),
+    Column("hbm_bytes", "HBM", "bytes"), Column("times_compulsory", "over compulsory", "ratio"),
+    Column("time_s", "time", "seconds"), Column("bound_by", "bound by"), Column("what", ""),
+)  # fmt: skip
+MARKS = {"coarse": "c", "sampled": "s"}
+MEANINGS = {"coarse": "c: replayed in coarse steps", "sampled": "s: sampled, a long launch played in part"}
 ROUGHEST_FIRST = (COARSE, "bounds", "capacity", "sampled", "replay")
 
 
@@ -45,7 +62,6 @@ class OrderPart:
 
     @classmethod
     def of(cls, p: Prediction, method: str | None = None) -> OrderPart:
-        """What a ranking keeps of a prediction."""
         settings, bounds = p.kernel.of_pass(p.problem.passes == "bwd"), p.hbm_bounds
         return cls(
             settings.tile or p.kernel.tile, settings.schedule, p.total("hbm", "read"), p.total("hbm", "write"),
@@ -76,8 +92,6 @@ class OrderEntry:
 
     @classmethod
     def of(cls, choice: OrderChoice, parts: Sequence[OrderPart], weights: Sequence[float]) -> OrderEntry:
-        """The sums of the parts."""
-
         def total(values: Iterable[float]) -> float:
             return sum(weight * value for weight, value in zip(weights, values, strict=True))
 
@@ -190,6 +204,33 @@ class OrderRanking(Shown):
         """A DataFrame with a row an order, the best first."""
         return Table.of(entry.to_dict() for entry in self.orders).to_pandas()
 
+    def to_text(self) -> str:
+        return self.listed(MOST_SHOWN)
+
+    def listed(self, most: int, markdown: bool = False) -> str:
+        rows = table(self, most)
+        told = "".join(f"{'- ' if markdown else 'note: '}{note}\n" for note in notes(self, most))
+        return f"{answer(self)}\n\n{rows.markdown() if markdown else rows.text()}{told}"
+
+    def _line(self) -> str:
+        several = some(len(self.orders), "order")
+        return f"{self.kernel} on {self.profile.name}, {several}; best: {self.best.choice.words}"
+
+    def _parts(self) -> list[Part]:
+        return [answer(self), table(self), notes(self)]
+
+    def _panels(self) -> tuple[Panel, ...]:
+        """Time against bytes at HBM, a point an order."""
+        moved, times = [e.hbm_bytes for e in self.orders], [e.time_s for e in self.orders]
+        hover = [f"{e.choice.words}<br>{bytes_text(e.hbm_bytes)}, {seconds_text(e.time_s)}" for e in self.orders]
+        data = {"type": "scatter", "mode": "markers", "x": moved, "y": times, "text": hover, "hoverinfo": "text",
+                "name": "orders"}  # fmt: skip
+        layout = axes.layout(
+            axes.linear_axis(moved, "HBM bytes", bytes_text), axes.linear_axis(times, "time", seconds_text)
+        )
+        title = f"Orders of {self.kernel} on {self.profile.name}: time against HBM bytes"
+        return (Panel("orders", title, f"{title}; best: {self.best.choice.words}.", (data,), layout),)
+
 
 def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
     """The entries, the best first, those on the front of time and bytes marked.
@@ -237,3 +278,71 @@ def check_weights(weights: Sequence[float] | None, problems: Sequence[AttentionP
         if not isinstance(weight, Real) or not 0 < weight < float("inf"):
             raise InputError(f"`weights` {weight} is out of range; accepted: numbers above 0")
     return tuple(float(weight) for weight in weights)
+
+
+def answer(ranking: OrderRanking) -> str:
+    """The best order, its bytes and time, against the kernel's own."""
+    best, own = ranking.best, ranking.own
+    parts = [f"{_where(ranking)} {ranking.kernel} does best with {best.choice.words}: {_cost(best)}"]
+    if best.is_own:
+        parts.append("That is its own order")
+    else:
+        parts.append(f"Its own order ({own.choice.words}) {_against(own, best)}")
+    parts.append(f"{some(len(ranking.orders), 'order')} predicted, {len(ranking.left_out)} left out")
+    parts += [ranking.by_default] if ranking.by_default else []
+    times = next(basis for basis in evidence(ranking.profile).bases if basis.model == "time")
+    parts.append("HBM bytes by replay, times by a model")
+    parts.append(f"The time model's numbers: {times.summary}")
+    return sentences(parts)
+
+
+def _where(ranking: OrderRanking) -> str:
+    p = ranking.problems[0]
+    if len(ranking.problems) > 1:
+        return f"On {ranking.profile.name} for {some(len(ranking.problems), 'problem')} together"
+    mask = "" if p.mask == "none" else f", {p.mask_text}"
+    at = f"{some(p.seq_q, 'token')} and {heads_text(p)} of {some(p.head_dim, 'column')}"
+    return f"On {ranking.profile.name} at {at}{mask}"
+
+
+def heads_text(p: AttentionProblem) -> str:
+    return some(p.heads, "head") + ("" if p.group == 1 else f" on {p.kv_heads}")
+
+
+def _cost(e: OrderEntry) -> str:
+    against = times_of(times_text(e.times_compulsory), "the compulsory bytes")
+    return f"{bytes_text(e.hbm_bytes)} at HBM, {against}, {seconds_text(e.time_s)}"
+
+
+def _against(own: OrderEntry, best: OrderEntry) -> str:
+    """What the kernel's own order takes beside the best."""
+    more = own.time_s / best.time_s - 1 if best.time_s else 0.0
+    if more > SAME_WORD:
+        time = f"{100 * more:.1f} % more time"
+    elif more < -SAME_WORD:
+        time = f"{-100 * more:.1f} % less time"
+    else:
+        time = "as much time"
+    return f"moves {bytes_text(own.hbm_bytes)} and takes {time}"
+
+
+def table(r: OrderRanking, most: int | None = MOST_SHOWN) -> Table:
+    """A row an order, the best first; the kernel's own, and those on the front of time and bytes, named."""
+    first = list(enumerate(r.orders[:most], 1))
+    own = [(n, e) for n, e in enumerate(r.orders, 1) if e.is_own and most is not None and n > most]
+    return Table(COLUMNS, tuple(_row(n, e) for n, e in first + own))
+
+
+def _row(rank: int, e: OrderEntry) -> tuple[str | int | float | None, ...]:
+    mark = MARKS.get(e.method, "")
+    size = Marked.of(e.hbm_bytes, mark) if mark else e.hbm_bytes
+    what = ", ".join(word for word, there in (("front", e.on_front), ("its own", e.is_own)) if there)
+    return (rank, e.choice.words, str(e.parts[0].tile), size, e.times_compulsory, e.time_s, e.bound_by, what)
+
+
+def notes(r: OrderRanking, most: int | None = MOST_SHOWN) -> tuple[str, ...]:
+    """What the marks stand for, and what a reader should know."""
+    methods = {e.method for e in r.orders[:most]}
+    told = [MEANINGS[method] for method in MEANINGS if method in methods]
+    front = "front: no other order takes less time with as few bytes, or moves fewer bytes in as little time"
+    return (front, *told, *r.notes)

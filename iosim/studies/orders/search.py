@@ -158,7 +158,6 @@ class _Search:
         return _Candidate(choice, tuple(requests), least, size, accesses)
 
     def candidates(self, listed: Iterable[OrderChoice]) -> list[_Candidate]:
-        """Those of the orders that can run."""
         return [one for one in map(self.candidate, listed) if one is not None]
 
     def ranking(self, listed: Sequence[OrderChoice], in_clusters: bool) -> OrderRanking:

@@ -70,7 +70,6 @@ class OrderChoice:
         return Schedule(order, self.start, section, self.direction, self.scheduler, cluster=self.cluster)
 
     def changed_from(self, other: OrderChoice) -> int:
-        """How many settings differ."""
         return sum(getattr(self, name) != getattr(other, name) for name in self.__dataclass_fields__)
 
     @property

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
@@ -15,21 +16,19 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction.result import Moved
-from iosim.show import axes
+from iosim.show.bars import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Column, Table
 from iosim.studies.program.operators import Operator, Program
 from iosim.studies.program.play import Alone, Bytes, Playing, operators_with_bytes
 
-if TYPE_CHECKING:
-    pass
-
 US = 1e6
 Event = dict[str, Any]
 WHOLE, OWN = "whole program", "(own)"
 DEPTH = 2
 MOST_BARS, MOST_ROWS = 12, 5
+IN_TRACE = ("module", "kernel", "hbm_read", "hbm_write", "compulsory", "l2_read", "l2_write", "flops", "known")
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,6 @@ class OperatorTraffic:
         return {**asdict(self), "module": ".".join(self.module)}
 
 
-def write(rows: Sequence[OperatorTraffic], title: str, path: str | Path) -> None:
-    """Write the trace of a program's operators. Raises InputError: the file cannot be written."""
-    document = {"displayTimeUnit": "ms", "traceEvents": list(events(rows, title))}
-    write_whole(Path(path), json.dumps(document) + "\n")
-
-
 def events(rows: Sequence[OperatorTraffic], title: str) -> Iterator[Event]:
     """Operators on one line of time, the modules that they stand in above them, and HBM's rate as a counter."""
     yield {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": title}}
@@ -87,15 +80,16 @@ def events(rows: Sequence[OperatorTraffic], title: str) -> Iterator[Event]:
     now = 0.0
     for row in rows:
         path = (row.phase, *row.module)
-        shared = 0
-        names = [name for name, _ in open_modules]
-        while shared < min(len(path), len(names)) and path[shared] == names[shared]:
-            shared += 1
+        both = zip(path, (name for name, _ in open_modules), strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both))
         yield from _closed(open_modules, shared, now)
         open_modules += [(name, now) for name in path[shared:]]
         length = row.time_s * US
-        yield _operator(row, now, length)
-        yield {"ph": "C", "pid": 0, "name": "HBM GB/s", "ts": now, "args": _rates(row)}
+        values, seconds = row.to_dict(), max(row.time_s, 1e-12) * 1e9
+        yield {"ph": "X", "pid": 0, "tid": 0, "cat": row.phase, "name": row.operator, "ts": now, "dur": length,
+               "args": {name: values[name] for name in IN_TRACE}}  # fmt: skip
+        yield {"ph": "C", "pid": 0, "name": "HBM GB/s", "ts": now,
+               "args": {"read": row.hbm_read / seconds, "written": row.hbm_write / seconds}}  # fmt: skip
         now += length
     yield from _closed(open_modules, 0, now)
     yield {"ph": "C", "pid": 0, "name": "HBM GB/s", "ts": now, "args": {"read": 0, "written": 0}}
@@ -106,18 +100,6 @@ def _closed(open_modules: list[tuple[str, float]], keep: int, now: float) -> Ite
     while len(open_modules) > keep:
         name, begin = open_modules.pop()
         yield {"ph": "X", "pid": 0, "tid": 0, "cat": "module", "name": name, "ts": begin, "dur": now - begin}
-
-
-def _operator(row: OperatorTraffic, begin: float, length: float) -> Event:
-    values = row.to_dict()
-    told = ("module", "kernel", "hbm_read", "hbm_write", "compulsory", "l2_read", "l2_write", "flops", "known")
-    return {"ph": "X", "pid": 0, "tid": 0, "cat": row.phase, "name": row.operator, "ts": begin, "dur": length,
-            "args": {name: values[name] for name in told}}  # fmt: skip
-
-
-def _rates(row: OperatorTraffic) -> dict[str, float]:
-    seconds = max(row.time_s, 1e-12) * 1e9
-    return {"read": row.hbm_read / seconds, "written": row.hbm_write / seconds}
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,7 +216,6 @@ class ProgramTraffic(Shown):
                 f"{bytes_text(self.hbm.write)}; {seconds_text(self.time_s)}")  # fmt: skip
 
     def _notes(self) -> tuple[str, ...]:
-        """What a reader should know, and what the model rests on."""
         return (*self.notes, f"evidence: {self.evidence}")
 
     def _parts(self) -> list[Part]:
@@ -247,21 +228,15 @@ class ProgramTraffic(Shown):
             mine[0] += row.hbm_read
             mine[1] += row.hbm_write
         names = sorted(sums, key=lambda n: -sum(sums[n]))[:MOST_BARS]
-        data, readings = [], []
-        for n, word in enumerate(("read", "written")):
-            values = [sums[name][n] for name in names]
-            hover = [f"{name} {word}<br>{bytes_text(v)}" for name, v in zip(names, values, strict=True)]
-            data.append(axes.bar(word, names, values, hover, n))
-            readings += [f"{name} {word} {bytes_text(v)}" for name, v in zip(names, values, strict=True)]
-        y = axes.linear_axis((sum(sums[name]) for name in names), "HBM bytes", bytes_text)
         title = f"HBM bytes by operator on {self.profile.name}"
-        return (Panel("operators", title, f"{title}: {', '.join(readings)}.", tuple(data),
-                      axes.layout(axes.category_axis(names), y, barmode="stack")),)  # fmt: skip
+        both = {word: [sums[name][n] for name in names] for n, word in enumerate(("read", "written"))}
+        return (stacked("operators", title, names, both, "HBM bytes", bytes_text),)
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Write a trace for chrome://tracing or ui.perfetto.dev: modules above operators over predicted time, and the
         rate of HBM bytes. Raises InputError: the file cannot be written."""
-        write(self.rows, f"{self.profile.name} (predicted)", path)
+        made = list(events(self.rows, f"{self.profile.name} (predicted)"))
+        write_whole(Path(path), json.dumps({"displayTimeUnit": "ms", "traceEvents": made}) + "\n")
 
 
 def _named(row: OperatorTraffic) -> str:

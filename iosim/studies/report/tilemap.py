@@ -15,8 +15,7 @@ from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import Cell, Column, Table
 from iosim.studies.report.figures import FROM, WHO
 from iosim.studies.report.request import Gpu, ReportRequest, command_line
-from iosim.studies.tiles.pick import TileCandidate, TileRanking, pick_tiles
-from iosim.studies.tiles.space import BLOCK_K, BLOCK_Q
+from iosim.studies.tiles.pick import BLOCK_K, BLOCK_Q, TileCandidate, TileRanking, pick_tiles
 
 SLOWEST_COLOUR = 4.0
 """Times the fastest from which on the colour stays the same."""

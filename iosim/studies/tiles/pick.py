@@ -12,12 +12,14 @@ among CTAs is not searched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Tile
@@ -25,7 +27,8 @@ from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.libraries import entry, entry_names, resolve
 from iosim.kernel.residency import residency
 from iosim.kernel.resource_table import BuildReport, build_report
-from iosim.kernel.tile_rules import backward_shared_bytes
+from iosim.kernel.tile_rules import backward_shared_bytes, rows_misfit, stages_misfit
+from iosim.kernel.traffic import DIRECTIONS
 from iosim.prediction.call import Call
 from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction
@@ -35,7 +38,6 @@ from iosim.readers.replay.sharing import OWN
 from iosim.show.tables import Column, Table
 from iosim.studies.models.layers import Layers
 from iosim.studies.requests import TilesRequest
-from iosim.studies.tiles.space import rejection, tile_space
 
 if TYPE_CHECKING:
     import pandas
@@ -96,16 +98,8 @@ class TileCandidate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, the tile flattened."""
-        t = self.tile
-        return {
-            "kernel": self.kernel, "block_q": t.block_q, "block_k": t.block_k, "warps": t.warps, "stages": t.stages,
-            "time_s": self.time_s, "bound_by": self.bound_by, "l2_read_bytes": self.l2_read_bytes,
-            "l2_write_bytes": self.l2_write_bytes, "hbm_read_bytes": self.hbm_read_bytes,
-            "hbm_write_bytes": self.hbm_write_bytes, "ctas_per_sm": self.ctas_per_sm,
-            "limited_by": list(self.limited_by), "occupancy": self.occupancy, "waves": self.waves,
-            "shared_memory_bytes": self.shared_memory_bytes, "registers": self.registers,
-            "registers_source": self.registers_source, "spilled_bytes": self.spilled_bytes, "method": self.method,
-        }  # fmt: skip
+        own = {**vars(self), "limited_by": list(self.limited_by)}
+        return {"kernel": own.pop("kernel"), **vars(own.pop("tile")), **own}
 
 
 @dataclass(frozen=True)
@@ -116,8 +110,7 @@ class RejectedTile:
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        t = self.tile
-        return {"block_q": t.block_q, "block_k": t.block_k, "warps": t.warps, "stages": t.stages, "reason": self.reason}
+        return {**vars(self.tile), "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -157,41 +150,30 @@ class TileRanking:
         return self.candidates[0]
 
 
-def run(
-    asked: TilesRequest, reports: Mapping[Tile, BuildReport] | None = None, progress: Progress = silent
-) -> TileRanking:
-    """The ranking that is asked for; as `pick_tiles`."""
-    return pick_tiles(
-        asked.problem, asked.gpu, matrix_unit=asked.matrix_unit, library=asked.library, layers=asked.kind,
-        reports=reports, progress=progress,
-    )  # fmt: skip
-
-
 def pick_tiles(
-    problem: AttentionProblem,
-    profile: str | HardwareProfile = "a100",
-    *,
-    matrix_unit: str = "mma.sync",
-    library: bool = True,
-    replayed: int = REPLAYED,
-    progress: Progress = silent,
-    layers: Layers | None = None,
+    problem: AttentionProblem, profile: str | HardwareProfile = "a100", *, replayed: int = REPLAYED,
+    reports: Mapping[Tile, BuildReport] | None = None, progress: Progress = silent, **asked: Any,
+) -> TileRanking:  # fmt: skip
+    """`run` of what is `asked` by the fields of a `TilesRequest`."""
+    return run(TilesRequest(problem=problem, gpu=profile, **asked), reports, progress, replayed)
+
+
+def run(
+    asked: TilesRequest,
     reports: Mapping[Tile, BuildReport] | None = None,
+    progress: Progress = silent,
+    replayed: int = REPLAYED,
 ) -> TileRanking:
     """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time. Raises InputError: both
     passes at once, an unknown matrix unit, or one that the GPU or its tensor cores do not have.
 
     Args:
-        problem: one pass: fwd or bwd.
-        profile: a GPU's name, a path to a profile file, or a HardwareProfile.
-        matrix_unit: what the kernel would compute with: "mma.sync", as iosim's own kernel does, or "wgmma" (cc 9.0).
-        library: also predict the catalog's kernels of the same algorithm that can run the problem there.
+        reports: what the compiler said of tiles, before the recorded builds.
+        progress: hands the replays on one by one, and may show how far they are.
         replayed: how many of the ranking's first are replayed, and the library's kernels with them; the others' HBM
             bytes are the capacity rule's. 0 for none.
-        progress: hands the replays on one by one, and may show how far they are.
-        layers: the layers of a model whose problem it is.
-        reports: what the compiler said of tiles, before the recorded builds.
     """
+    problem, profile, matrix_unit = asked.problem, asked.gpu, asked.matrix_unit
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     if problem.passes not in MAIN_LAUNCH:
         raise InputError(f"`passes` {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd")
@@ -213,11 +195,11 @@ def pick_tiles(
             rejected.append(RejectedTile(tile, tried))
         else:
             candidates.append(tried)
-    of_library = library_tiles(problem, gpu) if library else []
+    of_library = library_tiles(problem, gpu) if asked.library else []
     if replayed > 0:
         candidates, of_library = _replayed(candidates, of_library, replayed, progress)
     first, others = (sorted((one.candidate for one in each), key=by_time) for each in (candidates, of_library))
-    return TileRanking(problem, gpu, tuple(first), tuple(rejected), tuple(others), layers, dict(reports or {}))
+    return TileRanking(problem, gpu, tuple(first), tuple(rejected), tuple(others), asked.kind, dict(reports or {}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,7 +288,6 @@ def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[P
 
 
 def main_launch(chain: Chain, problem: AttentionProblem) -> Launch:
-    """The launch whose tile is picked."""
     return next(n for n in chain.launches if n.name == MAIN_LAUNCH[problem.passes])
 
 
@@ -317,17 +298,12 @@ def _try(
     much."""
     if report is None and has_builds(problem, unit):
         report = build_report(problem, tile, gpu)
-    kernel = Kernel(
-        ALGORITHM,
-        ALGORITHM,
-        tile,
-        backward=PassSettings(tile, shared_memory_bytes=backward_shared_bytes(problem, tile)),
-        registers=report.registers if report else None,
-        shared_memory_bytes=report.shared_memory_bytes if report else None,
-        spill=report.spill if report else None,
-        matrix_unit=unit,
-        cta_shares=OWN,
-    )
+    of_pass = PassSettings(tile, shared_memory_bytes=backward_shared_bytes(problem, tile))
+    kernel = Kernel(ALGORITHM, ALGORITHM, tile, backward=of_pass, matrix_unit=unit, cta_shares=OWN)
+    if report is not None:
+        kernel = kernel.with_(
+            registers=report.registers, shared_memory_bytes=report.shared_memory_bytes, spill=report.spill
+        )
     chain = plan(problem, kernel)
     reason = residency(main_launch(chain, problem), gpu).misfit
     return reason or _candidate(problem, gpu, kernel, chain, "compiled")
@@ -344,22 +320,42 @@ def _candidate(
     traffic = call.counted + call.capacity()
     time = call.time(traffic)
     tile = kernel.tile if problem.passes == "fwd" else kernel.tile_backward
+    total: dict[str, Any] = {
+        f"{level}_{way}_bytes": int(traffic.total(level, way)) for level in ("l2", "hbm") for way in DIRECTIONS
+    }
     candidate = TileCandidate(
-        kernel=kernel.name,
-        tile=tile,
-        time_s=time.total_s,
-        bound_by=time.bound_by,
-        l2_read_bytes=int(traffic.total("l2", "read")),
-        l2_write_bytes=int(traffic.total("l2", "write")),
-        hbm_read_bytes=int(traffic.total("hbm", "read")),
-        hbm_write_bytes=int(traffic.total("hbm", "write")),
-        ctas_per_sm=resident.ctas_per_sm,
-        limited_by=resident.occupancy.limited_by,
-        occupancy=resident.occupancy.occupancy,
-        waves=resident.waves,
-        shared_memory_bytes=launch.resources.shared_memory_bytes,
-        registers=resident.registers,
+        kernel.name, tile, time.total_s, time.bound_by, **total, ctas_per_sm=resident.ctas_per_sm,
+        limited_by=resident.occupancy.limited_by, occupancy=resident.occupancy.occupancy, waves=resident.waves,
+        shared_memory_bytes=launch.resources.shared_memory_bytes, registers=resident.registers,
         registers_source="estimated" if resident.registers_estimated else source,
         spilled_bytes=round(kernel.spill.frame) if kernel.spill and problem.passes == "fwd" else 0,
-    )
+    )  # fmt: skip
     return PlannedTile(candidate, Request(problem, kernel, gpu, chain=chain))
+
+
+BLOCK_Q = (16, 32, 64, 128, 192, 256)
+BLOCK_K = (16, 32, 48, 64, 96, 128, 192, 256)
+WARPS = (1, 2, 4, 8)
+STAGES = (1, 2, 3)
+
+
+def tile_space() -> Iterator[Tile]:
+    for block_q, block_k, warps, stages in product(BLOCK_Q, BLOCK_K, WARPS, STAGES):
+        yield Tile(block_q, block_k, warps, stages)
+
+
+def rejection(tile: Tile, problem: AttentionProblem, profile: HardwareProfile, unit: MatrixUnit) -> str:
+    """Why a tile makes no sense for the problem on that GPU, before resources are counted; empty when it does."""
+    return (
+        _too_large("block_q", tile.block_q, BLOCK_Q, problem.seq_q, "query row")
+        or _too_large("block_k", tile.block_k, BLOCK_K, problem.seq_k, "key row")
+        or rows_misfit(tile, unit, problem.backward)
+        or stages_misfit(tile, profile)
+    )
+
+
+def _too_large(name: str, block: int, choices: tuple[int, ...], rows: int, what: str) -> str:
+    enough = next((c for c in choices if c >= rows), choices[-1])
+    if block <= enough:
+        return ""
+    return f"{name} {block} is larger than the problem: {enough} covers its {some(rows, what)}"

@@ -18,8 +18,7 @@ from iosim.show import axes
 from iosim.show.labels import End, at_ends
 from iosim.show.page import Page, Panel, Section
 from iosim.show.tables import Cell, Column, Table
-from iosim.studies.trace.trace import TraceResult
-from iosim.studies.trace.views import reuse_rows, tensor_rows
+from iosim.studies.trace.trace import TraceResult, reuse_rows, tensor_rows
 
 
 def answer(traces: Sequence[TraceResult]) -> str:
@@ -52,7 +51,6 @@ SAME_RATE = 0.03
 
 
 def as_page(traces: Sequence[TraceResult], command: str) -> Page:
-    """The whole page. `command` is the command line that makes it again."""
     q = traces[0].prediction.problem
     kernels = " and ".join(dict.fromkeys(t.prediction.kernel.name for t in traces))
     title = f"What does the L2 of the {traces[0].prediction.profile.name} keep for {kernels}?"

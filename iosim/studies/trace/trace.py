@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.prediction.call import Call
@@ -16,7 +20,7 @@ from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import tile_bytes
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
-from iosim.readers.replay.tracing import Recording, Span, record
+from iosim.readers.replay.tracing import LaunchTrace, Recording, Span, record
 
 DEFAULT_BINS = 200
 MAX_BINS = 100_000
@@ -93,3 +97,150 @@ def _refuse_untraceable(problem: AttentionProblem, accesses: Mapping[str, int], 
     if total > MAX_ACCESSES:
         raise InputError(f"`seq_q` {problem.seq_q}: a trace of {total:,} accesses takes too long; accepted: up "
                          f"to {MAX_ACCESSES:,}, so fewer heads or tokens")  # fmt: skip
+
+
+MAX_EVENTS = 100_000
+"""Work tiles in a Chrome trace; beyond it whole SMs are left out."""
+PS_PER_US = 1e6
+
+
+def tensor_rows(t: TraceResult) -> list[dict[str, Any]]:
+    """Bytes asked of the L2 and bytes that missed, by tensor; tensors that are only written are left out."""
+    loaded, missed = t.loaded(), t.misses()
+    return [
+        {"tensor": name, "asked_bytes": loaded[name], "missed_bytes": missed[name],
+         "hit_rate": 1 - missed[name] / loaded[name]}
+        for name in t.tensors if loaded[name]
+    ]  # fmt: skip
+
+
+def reuse_rows(one: LaunchTrace, partition_bytes: int) -> list[dict[str, Any]]:
+    """The reuse histogram in few rows: powers of two of the histogram's width, the partition's size always an edge;
+    empty rows at the end are left out."""
+    h = one.reuse
+    size = min(round(partition_bytes / h.width_bytes), h.loads.size)
+    edges = sorted({0, 1, 2, 4, 8, 16, 32, h.loads.size, size})
+    rows = [{"from_bytes": 0, "to_bytes": 0, "kind": "first load", "bytes": h.first}]
+    for low, high in pairwise(edges):
+        rows.append({"from_bytes": low * h.width_bytes, "to_bytes": high * h.width_bytes, "kind": "reuse",
+                     "bytes": int(h.loads[low:high].sum())})  # fmt: skip
+    rows.append({"from_bytes": h.loads.size * h.width_bytes, "to_bytes": None, "kind": "reuse", "bytes": h.deeper})
+    while not rows[-1]["bytes"] and len(rows) > 1:
+        rows.pop()
+    return rows
+
+
+def cta_rows(t: TraceResult) -> Iterator[dict[str, Any]]:
+    for one in t.launches:
+        c = one.ctas
+        for n in range(c.tiles):
+            yield {
+                "kernel": t.prediction.kernel.name, "launch": one.name, "work_tile": n, "head": int(c.head[n]),
+                "block": int(c.block[n]), "sm": int(c.sm[n]), "slot": int(c.slot[n]), "steps": int(c.count[n]),
+                "start_us": int(c.start_ps[n]) / PS_PER_US, "end_us": int(c.end_ps[n]) / PS_PER_US,
+            }  # fmt: skip
+
+
+def _numbers(values: Sequence[float] | np.ndarray[Any, Any]) -> list[float | None]:
+    return [round(float(v), 6) if np.isfinite(v) else None for v in values]
+
+
+def as_dict(t: TraceResult) -> dict[str, Any]:
+    """Everything but the drawing: one entry of `traces` in the command's JSON. Lists by time bin; null where idle."""
+    p = t.prediction
+    rate = t.hit_rate()
+    asked = [n for n, name in enumerate(t.tensors) if t.loaded()[name]]
+    return {
+        "problem": p.problem.to_dict(), "kernel": p.kernel.to_dict(), "profile": p.profile.name,
+        "l2_start": p.l2_start, "time_s": p.time_s, "partition_bytes": t.partition_bytes,
+        "hbm": {d: p.total("hbm", d) for d in ("read", "write")},
+        "tensors": tensor_rows(t),
+        "bin_s": t.bin_ps / PS,
+        "bins": {
+            "hit_rate": {t.tensors[n]: _numbers(rate[:, n]) for n in asked},
+            "hit_bytes": {t.tensors[n]: t.hit[:, n].tolist() for n in asked},
+            "miss_bytes": {t.tensors[n]: t.miss[:, n].tolist() for n in asked},
+        },
+        "launches": [_launch_dict(one) for one in t.launches],
+    }  # fmt: skip
+
+
+def _launch_dict(one: LaunchTrace) -> dict[str, Any]:
+    c = one.ctas
+    return {
+        "name": one.name, "begin_s": one.begin_ps / PS, "end_s": one.end_ps / PS, "slots": one.slots,
+        "shared_tensors": list(one.shared_tensors), "peak_in_use_bytes": one.peak_in_use_bytes,
+        "median_in_use_bytes": one.median_in_use_bytes, "in_use_bytes": _numbers(one.in_use_bytes),
+        "heads_in_use": _numbers(one.heads_in_use),
+        "reuse": {"width_bytes": one.reuse.width_bytes, "first_bytes": one.reuse.first,
+                  "deeper_bytes": one.reuse.deeper, "bytes": one.reuse.loads.tolist()},
+        "ctas": {
+            "head": c.head.tolist(), "block": c.block.tolist(), "sm": c.sm.tolist(), "slot": c.slot.tolist(),
+            "steps": c.count.tolist(), "start_ps": c.start_ps.tolist(), "end_ps": c.end_ps.tolist(),
+        },
+    }  # fmt: skip
+
+
+def chrome(t: TraceResult, max_events: int = MAX_EVENTS) -> dict[str, Any]:
+    """A trace in Chrome's JSON format: a row a place on an SM, a complete event a work tile, counters by time bin.
+
+    Times are microseconds. Where there are more work tiles than `max_events`, every n-th SM alone is shown, whole, and
+    `otherData.note` says so.
+    """
+    p = t.prediction
+    tiles = sum(one.ctas.tiles for one in t.launches)
+    every = max(1, -(-tiles // max_events))
+    events: list[dict[str, Any]] = [
+        _meta(1, "process_name", {"name": f"SMs ({p.kernel.name} on {p.profile.name})"}),
+        _meta(2, "process_name", {"name": "L2 and HBM"}), _meta(3, "process_name", {"name": "launches"}),
+    ]  # fmt: skip
+    places = 1 + max((int(one.ctas.slot.max(initial=0)) for one in t.launches), default=0)
+    rows: set[int] = set()
+    timed: list[dict[str, Any]] = []
+    for one in t.launches:
+        timed.append(_event(one.name, 3, 0, one.begin_ps, one.end_ps, {"slots": one.slots}))
+        c = one.ctas
+        for n in np.flatnonzero(c.sm % every == 0).tolist():
+            row = int(c.sm[n]) * places + int(c.slot[n])
+            rows.add(row)
+            args = {"launch": one.name, "work_tile": n, "head": int(c.head[n]), "block": int(c.block[n]),
+                    "steps": int(c.count[n])}  # fmt: skip
+            name = f"head {args['head']} block {args['block']}"
+            timed.append(_event(name, 1, row, int(c.start_ps[n]), int(c.end_ps[n]), args))
+    for row in sorted(rows):
+        events.append(_meta(1, "thread_name", {"name": f"SM {row // places} slot {row % places}"}, row))
+        events.append(_meta(1, "thread_sort_index", {"sort_index": row}, row))
+    timed += _counters(t)
+    timed.sort(key=lambda e: (e["ts"], e["ph"], e["pid"], e.get("tid", 0)))
+    other: dict[str, Any] = {"kernel": p.kernel.name, "gpu": p.profile.name, "made_by": "iosim trace"}
+    if every > 1:
+        other["note"] = f"{tiles:,} work tiles, more than {max_events:,}: every {every}th SM is shown, from SM 0"
+    return {"traceEvents": events + timed, "displayTimeUnit": "ms", "otherData": other}
+
+
+def _meta(pid: int, name: str, args: dict[str, Any], tid: int = 0) -> dict[str, Any]:
+    return {"ph": "M", "pid": pid, "tid": tid, "name": name, "args": args}
+
+
+def _event(name: str, pid: int, tid: int, start_ps: int, end_ps: int, args: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": start_ps / PS_PER_US,
+            "dur": (end_ps - start_ps) / PS_PER_US, "args": args}  # fmt: skip
+
+
+def _counters(t: TraceResult) -> Iterator[dict[str, Any]]:
+    rate = t.hit_rate()
+    asked = [n for n, name in enumerate(t.tensors) if t.loaded()[name]]
+    for b in range(t.bins):
+        at = b * t.bin_ps / PS_PER_US
+        hits = {t.tensors[n]: round(100 * float(rate[b, n]), 3) for n in asked if np.isfinite(rate[b, n])}
+        if hits:
+            yield {"ph": "C", "name": "hit rate (%)", "pid": 2, "ts": at, "args": hits}
+        read = {t.tensors[n]: int(t.miss[b, n]) for n in asked}
+        yield {"ph": "C", "name": "HBM bytes read", "pid": 2, "ts": at, "args": read}
+        for one in t.launches:
+            if one.in_use_bytes.size and np.isfinite(one.in_use_bytes[b]):
+                used = {"bytes": int(one.in_use_bytes[b])}
+                yield {"ph": "C", "name": f"{one.name}: bytes in use at once", "pid": 2, "ts": at, "args": used}
+
+
+__all__ = ["as_dict", "chrome", "cta_rows", "reuse_rows", "tensor_rows"]
