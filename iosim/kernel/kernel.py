@@ -268,6 +268,7 @@ class Kernel:
 
     @property
     def cta_threads(self) -> int:
+        """Threads a CTA."""
         return self.threads if self.threads is not None else 32 * self.tile.warps
 
     @property

@@ -91,7 +91,7 @@ def test_every_command_takes_it_and_says_so_first(line: str, capsys: pytest.Capt
         if command == "sweep":
             assert "kernel default: each GPU's own, as runs_as says" in first
         else:
-            assert f"kernel by default: {OWN[gpu]} on {load_profile(gpu).name}" in first
+            assert f"Kernel by default: {OWN[gpu]} on {load_profile(gpu).name}" in first
         named = answers(capsys, command, *rest, "--gpu", gpu, *length, *dtype, "--kernel", OWN[gpu])
         assert "default" not in named
 
@@ -103,7 +103,7 @@ def test_gpus_are_compared_with_their_own_kernels(capsys: pytest.CaptureFixture[
     assert [(row["gpu"], row["kernel"]) for row in made["rows"]] == [
         ("h200-sxm", "naive"), ("h200-sxm", "fa3"), ("a100-sxm-80gb", "naive"), ("a100-sxm-80gb", "fa2")]  # fmt: skip
     assert all(row["reason"] is None and row["time_ratio"] for row in made["rows"])
-    assert "kernel by default: fa3 on h200-sxm" in made["answer"]
+    assert "Kernel by default: fa3 on h200-sxm" in made["answer"]
     assert any("--kernel fa3" in line for line in made["commands"].values())
     same = iosim.compare(kernel="fa3,default", gpu="h200", seq_len=512)
     assert [e.kernel for e in same.entries] == ["fa3"], "a kernel that is named is not there twice"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from strategies import disagreements, flash1_cases, flash_cases, naive_cases, ta
 from iosim import InputError, load_profile, predict
 from iosim.commands import common
 from iosim.commands.cli import main
+from iosim.commands.parser import CommandParser
 from iosim.evidence.validate.match import problem_of
 from iosim.evidence.validate.rows import Row, read
 from iosim.kernel.algorithms import plan
@@ -406,7 +406,7 @@ def test_a_report_draws_density_against_bytes_and_time() -> None:
 def test_a_reports_line_gives_the_problem_back(values: dict[str, Any]) -> None:
     sizes = {} if "seq_lens" in values else {"seq_q": 512}
     problem = AttentionProblem(heads=2, **sizes, **values)
-    parser = argparse.ArgumentParser()
+    parser = CommandParser()
     common.add_problem_options(parser)
     line = [*length_options(problem), *problem_options(problem)]
     assert common.problems(parser.parse_args(line)) == [problem]
