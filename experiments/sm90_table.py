@@ -223,19 +223,21 @@ def order_bytes(rows: list[Row]) -> Iterator[str]:
 def tables() -> dict[str, list[str]]:
     """The tables of kernels/README.md, by a name that says which."""
     times, sweep = rows_of("h200_sm90_times.csv"), rows_of("h200_sm90_sweep.csv")
-    named = {"speeds": list(speeds(times)), "means": list(means(times)), "sustained": list(sustained(times))}
+    named = {"means": list(means(times)), "sustained": list(sustained(times))}
     named |= {f"steps {d}": list(steps(sweep, d)) for d in STEPS}
     named |= {"packed": list(packed(rows_of("h200_sm90_packed.csv")))}
     times, sweep = rows_of("h200_bwd_sm90_times.csv"), rows_of("h200_bwd_sm90_sweep.csv")
-    named |= {"backward": list(speeds(times, BACKWARD)), "backward means": list(means(times, BACKWARD))}
+    named |= {"backward means": list(means(times, BACKWARD))}
     named |= {f"backward steps {d}": list(backward_steps(sweep, d)) for d in BACKWARD_STEPS}
     return named
 
 
-def order_tables() -> dict[str, list[str]]:
-    """What orders are worth, likewise; too long for a page."""
+def long_tables() -> dict[str, list[str]]:
+    """Each call, and what orders are worth, likewise; too long for a page."""
     backward = [row for row in rows_of("h200_bwd_sm90_orders.csv") if row["causal"] == "1"]
     return {
+        "speeds": list(speeds(rows_of("h200_sm90_times.csv"))),
+        "backward": list(speeds(rows_of("h200_bwd_sm90_times.csv"), BACKWARD)),
         "orders": list(orders(rows_of("h200_sm90_orders.csv"))),
         "backward orders": list(orders(backward)),
         "bytes": list(order_bytes(rows_of("h200_sm90_orders_bytes.csv"))),
@@ -243,7 +245,7 @@ def order_tables() -> dict[str, list[str]]:
 
 
 def main() -> int:
-    for name, lines in (tables() | order_tables()).items():
+    for name, lines in (tables() | long_tables()).items():
         print(f"{name}\n", *lines, "", sep="\n")
     return 0
 
