@@ -1,7 +1,7 @@
 """Predictions beside library calls that nobody chose: drawn at random by `iosim measure --plan random` on two GPUs.
 
-    python benchmarks/random_draws.py                    the page docs/generated/random-draws.md
-    python benchmarks/random_draws.py --write            writes it
+    python benchmarks/random_draws.py                    all tables
+    python benchmarks/random_draws.py --write            writes the page docs/generated/random-draws.md
     python benchmarks/random_draws.py --found h100       the calls in which mechanisms were looked for, and no others
 
 The draws: kernels/measurements/h100_random.csv (`--seed 1001`) and h200_random.csv (`--seed 2002`). Every fourth call
@@ -30,6 +30,8 @@ SEEDS = {"h100": 1001, "h200": 2002}
 OPEN_CALLS = 4
 """Of the H100's calls, those whose number this divides were open."""
 QUANTITIES = {"l2_read": "SM<->L2 read", "l2_write": "SM<->L2 write", "hbm_read": "HBM read", "hbm_write": "HBM write"}
+ON_PAGE = ("hbm_read",)
+"""Quantities that the page has a table of, beside its first."""
 NEAR_RELATIVE, NEAR_BYTES, TIME_AIM = 0.05, 2_000_000, 0.15
 SHORT_S = 30e-6
 """Calls under it are told apart: they take what launches take."""
@@ -196,12 +198,13 @@ def left_out(all_drawn: Sequence[Drawn]) -> list[str]:
     return table(("GPU", "backend", "reason", "calls"), [(*key, str(len(n))) for key, n in sorted(counts.items())])
 
 
-def page(all_drawn: Sequence[Drawn], title: str) -> str:
-    """The page of some draws."""
+def page(all_drawn: Sequence[Drawn], title: str, quantities: Sequence[str] = tuple(QUANTITIES)) -> str:
+    """The page of some draws, with the tables of these quantities."""
     draws = " and ".join(f"{one.calls} on an {one.gpu.upper()} (seed {SEEDS[one.gpu]})" for one in all_drawn)
+    rest = len(quantities) < len(QUANTITIES)
     sections: list[tuple[str, Callable[[], list[str]]]] = [
         ("In short", lambda: in_short(all_drawn)),
-        *((name, lambda q=q: claims(all_drawn, q)) for q, name in QUANTITIES.items()),  # type: ignore[misc]
+        *((QUANTITIES[q], lambda q=q: claims(all_drawn, q)) for q in quantities),  # type: ignore[misc]
         ("Times of calls, under the profiler", lambda: times(all_drawn)),
         ("Reads that are further off than 5 % and 2 MB", lambda: missed(all_drawn)),
         ("Launches without a prediction", lambda: left_out(all_drawn)),
@@ -212,6 +215,7 @@ def page(all_drawn: Sequence[Drawn], title: str) -> str:
         f"Library calls of PyTorch 2.11 drawn by `iosim measure --plan random`: {draws}. Made by `python",
         "benchmarks/random_draws.py --write`. An error is |predicted - counted| / counted of a launch that moves 2 MB",
         "or more; the last column counts all launches.",
+        *(["`python benchmarks/random_draws.py` prints the tables of the other bytes, too."] if rest else []),
     ]
     for name, make in sections:
         lines += ["", f"## {name}", "", *make()]
@@ -226,11 +230,11 @@ def main() -> None:
     if arguments.found:
         sys.stdout.write(page([drawn(arguments.found, found=True)], "The calls in which mechanisms were looked for"))
         return
-    text = page([drawn(gpu) for gpu in SEEDS], "Calls drawn at random")
+    all_drawn, title = [drawn(gpu) for gpu in SEEDS], "Calls drawn at random"
     if arguments.write:
-        write_whole(PLACE, text)
+        write_whole(PLACE, page(all_drawn, title, ON_PAGE))
     else:
-        sys.stdout.write(text)
+        sys.stdout.write(page(all_drawn, title))
 
 
 if __name__ == "__main__":
