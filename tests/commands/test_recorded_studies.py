@@ -27,7 +27,11 @@ def apart(recorded: Any, made: Any, at: str = "") -> list[str]:
     return [] if recorded == made and type(recorded) is type(made) else [f"{at}: {recorded}, now {made}"]
 
 
-@pytest.mark.parametrize("name", list(STUDIES.STUDIES))
+LONG = ("tiles", "replay", "timing", "distributed", "training")
+
+
+@pytest.mark.recorded
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in STUDIES.STUDIES])
 def test_studies_are_as_recorded(name: str) -> None:
     recorded, differ = STUDIES.recorded(name), []
     left = list(recorded)

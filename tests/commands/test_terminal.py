@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from effort import quick_first
 from scripts import ROOT
 
 from iosim.base.units import capacity_text, quantity_text, scaled_text
@@ -33,7 +34,7 @@ LINES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("width", [60, 80, 130])
+@pytest.mark.parametrize("width", quick_first([80, 60, 130], 1))
 @pytest.mark.parametrize("line", LINES)
 def test_no_line_is_wider_than_the_terminal(
     line: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -64,7 +65,7 @@ READ_BY_PROGRAMS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("line", READ_BY_PROGRAMS)
+@pytest.mark.parametrize("line", quick_first(READ_BY_PROGRAMS, 12))
 def test_what_a_program_reads_is_as_wide_as_it_is(
     line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

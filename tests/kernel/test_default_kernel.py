@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from effort import quick_first
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,7 +81,7 @@ USED = ("predict", "compare", "explain", "trace", "orders --order head", "sweep"
         "orders --check-constant section=50MiB")  # fmt: skip
 
 
-@pytest.mark.parametrize("line", USED)
+@pytest.mark.parametrize("line", quick_first(USED, 5))
 def test_every_command_takes_it_and_says_so_first(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     command, *rest = line.split()
     length = [] if command == "decode" else ["--seq-len", "512"]

@@ -132,6 +132,7 @@ def test_nothing_is_wrong_at_any_width(browser: Browser, page: Path, width: int)
     assert faults(browser, page, width) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["compare", "train"])
 def test_nothing_is_wrong_in_the_dark(browser: Browser, folder: Path, kind: str) -> None:
     place = folder / f"{kind}-dark.html"
