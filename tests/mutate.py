@@ -621,7 +621,7 @@ def run(tree: Path, tests: tuple[str, ...], cpu_s: int) -> tuple[bool, float]:
             os.environ["PYTHONPATH"] = str(tree)
             import pytest
 
-            asked = "-x -q -p no:cacheprovider -p no:xdist --hypothesis-seed=0".split()
+            asked = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
             code = pytest.main([*asked, "-m", "not slow or recorded", *tests])
             os._exit(0 if code == 0 else 1)
         except BaseException:
