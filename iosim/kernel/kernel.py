@@ -12,7 +12,8 @@ from iosim.base.fields import whole
 from iosim.kernel.launch import Edge, Fetch, Mode, Overhead
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
-from iosim.kernel.schedule import Direction, Loop, Order, Schedule, Scheduler, Start
+from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
+from iosim.kernel.work import Loop
 
 
 @dataclass(frozen=True)

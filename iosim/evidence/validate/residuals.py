@@ -143,7 +143,7 @@ def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
     most = call.profile.need_int("max_registers_per_thread")
     spilled = int(call.counted.total("l2", "write", tensor="spill"))
     spills = spilled >= SPILL_SHARE * max(1, values["l2_write"]) or any(
-        launch.exps_per_pair and needed_registers(launch) > most for launch in launches
+        launch.work.exps_per_pair and needed_registers(launch) > most for launch in launches
     )
     regime = _regime(row, call, values, spills)
     stage = "" if row.chain else launches[0].name

@@ -8,8 +8,9 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Place
-from iosim.kernel.kernel import SUM_GROUPS, Kernel, RowPass, Spill, Tile
+from iosim.kernel.kernel import SUM_GROUPS, Kernel, MatrixUnit, RowPass, Spill, Tile
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.work import Loop, SpillAccesses, Work
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.mask import IntervalMask, Mask
@@ -134,7 +135,21 @@ def row_pass(
     """A launch without products in which each CTA moves its block of rows of tensors; `more` are fields of `Launch`."""
     loads = (n if isinstance(n, Access) else load(n, Rows.QUERY, Per.QUERY) for n in reads)
     stores = (n if isinstance(n, Access) else store(n, Rows.QUERY, Per.QUERY) for n in writes)
-    return Launch(name, domain, Outer.FLAT, (*loads, *stores), tensor_cores=False, **more)
+    return Launch(name, domain, Outer.FLAT, (*loads, *stores), **more)
+
+
+def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
+    """What the attention loop of a pass computes, as the kernel's settings for it say."""
+    backward, d, d_v = problem.backward, problem.head_dim, problem.head_dim_v
+    spill = kernel.of_pass(backward).spill or Spill()
+    return Work(
+        flops_per_pair=2 * (3 * d + 2 * d_v) if backward else 2 * (d + d_v),
+        exps_per_pair=1,
+        tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
+        stages=(kernel.tile_backward if backward else kernel.tile).stages,
+        loop=Loop() if backward else kernel.loop,
+        spill=SpillAccesses(spill.accesses_per_pair, spill.accesses_per_tile),
+    )
 
 
 def main_launch(
@@ -144,21 +159,16 @@ def main_launch(
     """The attention loop of a pass, as the kernel's settings for it say. What it moves `beside` comes on top of these;
     `more` are fields of `Launch` that differ."""
     backward = problem.backward
-    settings, tile = kernel.of_pass(backward), kernel.tile_backward if backward else kernel.tile
+    settings = kernel.of_pass(backward)
     spill = settings.spill or Spill()
     taken = resources(problem, kernel)
     if backward:
-        taken = Resources(32 * tile.warps, settings.registers, settings.shared_memory_bytes)
-    d, d_v = problem.head_dim, problem.head_dim_v
+        taken = Resources(32 * kernel.tile_backward.warps, settings.registers, settings.shared_memory_bytes)
     fields = {
         "schedule": settings.schedule,
         "resources": taken,
         "overheads": settings.overheads + spill.overheads(taken.threads) + beside,
-        "flops_per_pair": 2 * (3 * d + 2 * d_v) if backward else 2 * (d + d_v),
-        "exps_per_pair": 1,
-        "stages": tile.stages,
-        "spill_accesses": spill.accesses_per_pair,
-        "tile_spill_accesses": spill.accesses_per_tile,
+        "work": loop_work(problem, kernel),
     }
     return Launch("bwd.main" if backward else "main", domain, outer, tuple(accesses), **{**fields, **more})
 
@@ -187,7 +197,7 @@ def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS) -> Launch:
         row_domain(problem, one.rows, keys=True),
         (load(n, Rows.QUERY, Per.QUERY, times=problem.group) for n in one.reads),
         (store(n, Rows.QUERY, Per.QUERY, times=one.store_packets) for n in one.writes),
-        operations_per_value=round(one.operations + one.operations_of_group / problem.group),
+        work=Work(operations_per_value=round(one.operations + one.operations_of_group / problem.group)),
     )
 
 

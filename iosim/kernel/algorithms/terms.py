@@ -177,7 +177,7 @@ def materialise(problem: AttentionProblem) -> Launch:
 
 def _pass(name: str, problem: AttentionProblem, batch: int, heads: int, accesses: tuple[Access, ...]) -> Launch:
     domain = Domain(batch, heads, problem.seq_q, problem.seq_k, PASS_ROWS, problem.seq_k)
-    return Launch(name, domain, Outer.FLAT, accesses, resources=Resources(256), tensor_cores=False)
+    return Launch(name, domain, Outer.FLAT, accesses, resources=Resources(256))
 
 
 # What the launches compute.

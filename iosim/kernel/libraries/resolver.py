@@ -30,7 +30,8 @@ from iosim.kernel.libraries.rules import Rules, SplitGrid, rules_of
 from iosim.kernel.libraries.support import check_support
 from iosim.kernel.options import AlgorithmOptions, typed
 from iosim.kernel.overrides import Overrides
-from iosim.kernel.schedule import CLUSTER_CC, Loop, Schedule, Scheduler, Start
+from iosim.kernel.schedule import CLUSTER_CC, Schedule, Scheduler, Start
+from iosim.kernel.work import Loop
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, refuse_tile, retiled
 from iosim.problem.attention import AttentionProblem
 

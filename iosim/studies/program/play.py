@@ -123,7 +123,7 @@ class Playing:
     def _rounds(self, launch: Launch) -> Rounds:
         """How a product's CTAs go through its operands; once where a launch is none, or one of many small ones."""
         d, together = launch.domain, launch.schedule.section_heads
-        if launch.outer is not Outer.QUERY or launch.exps_per_pair or not together or d.batch > 1:
+        if launch.outer is not Outer.QUERY or launch.work.exps_per_pair or not together or d.batch > 1:
             return Rounds()
         sections = -(-d.heads // together)
         waves = min(MOST_WAVES, max(1, launch.work_tiles // sections // self.profile.sm_count))
