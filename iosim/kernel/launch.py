@@ -16,6 +16,8 @@ from iosim.kernel.work import Work
 from iosim.problem.masks.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
 
 SECTOR_BYTES, HALF_SECTOR_BYTES, BOX_BYTES = 32, 16, 128
+SPILL = "spill"
+"""What the bytes of spilled registers stand under, in overheads and in traffic, where others have a tensor."""
 
 
 class Mode(StrEnum):
@@ -125,6 +127,10 @@ class Tensor:
     cols: int
     element_bytes: int
     role: Role
+    along: Rows = Rows.OWN
+    """Whose rows it holds, where a mask may leave some of them, or some of their pairs, unneeded."""
+    format: str = ""
+    """Name of the number format that the problem gives its elements, as long as they are as wide."""
     copies: int = 1
     strided: bool = False
     """Rows of one head do not lie next to each other in memory (heads between sequence and head_dim)."""

@@ -18,7 +18,7 @@ from iosim.hardware.trust import L2_KNOWN, RATES_KNOWN, borrowed_l2, unmeasured_
 from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Mode, Per
+from iosim.kernel.launch import SPILL, Chain, Mode, Per
 from iosim.kernel.traffic import DIRECTIONS, Traffic
 from iosim.prediction.call import Call
 from iosim.prediction.replays import Replays, play_of
@@ -38,7 +38,6 @@ of recorded rows on an H200 (docs/validation.md); and times where rates were, of
 HBM_RATES = tuple(f"dram_{way}_bandwidth_bytes_per_s" for way in ("read", "write", "copy"))
 """Known or not known together."""
 CONFIRMED = "counted, within 0.1 % of an H200's counters where library kernels were recorded"
-SPILL = "spill"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
+from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Order
 from iosim.kernel.traffic import Traffic, TrafficRow
@@ -234,9 +234,9 @@ class CapacityRule:
         return Traffic(tuple(rows))
 
     def _spilled(self, launch: Launch, slots: Number) -> list[TrafficRow]:
-        spill = [o for o in launch.overheads if o.name == "spill" and o.mode is Mode.STORE]
+        spill = [o for o in launch.overheads if o.name == SPILL and o.mode is Mode.STORE]
         if not spill:
             return []
         in_use = slots * sum(o.per_tile + o.per_pair for o in spill)
-        spilled = self.value(self.counted.total("l2", "write", launch=launch.name, tensor="spill"))
-        return [TrafficRow(launch.name, "hbm", "spill", "write", np.where(in_use < self.whole, 0, spilled))]
+        spilled = self.value(self.counted.total("l2", "write", launch=launch.name, tensor=SPILL))
+        return [TrafficRow(launch.name, "hbm", SPILL, "write", np.where(in_use < self.whole, 0, spilled))]

@@ -11,7 +11,7 @@ from iosim.base.progress import Progress, silent
 from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.rows import QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Chain, Mode, Outer
+from iosim.kernel.launch import SPILL, Chain, Mode, Outer
 from iosim.kernel.residency import needed_registers
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
@@ -141,7 +141,7 @@ def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
 def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
     values, launches = _predict(call), call.chain.launches
     most = call.profile.need_int("max_registers_per_thread")
-    spilled = int(call.counted.total("l2", "write", tensor="spill"))
+    spilled = int(call.counted.total("l2", "write", tensor=SPILL))
     spills = spilled >= SPILL_SHARE * max(1, values["l2_write"]) or any(
         launch.work.exps_per_pair and needed_registers(launch) > most for launch in launches
     )

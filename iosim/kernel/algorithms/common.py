@@ -16,27 +16,33 @@ from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.mask import IntervalMask, Mask
 from iosim.problem.masks.packed import HeadsInTurn
 
+MATRICES = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
+
 
 def matrix(problem: AttentionProblem, name: str, role: Role, *, element_bytes: int | None = None) -> Tensor:
-    """Q, K, V, O or a gradient of one of them, by the last letter of its name."""
-    kind = name.removesuffix("_acc")[-1]
-    on_keys = kind in "KV"
-    default = problem.output_type if kind == "O" or name.startswith("d") else problem.input_type
+    """One of `MATRICES`, or with `_acc` behind its name the sums that it is made of. Raises ValueError: another."""
+    shape = name.removesuffix("_acc")
+    if shape not in MATRICES:
+        raise ValueError(f"matrix {name} is not known; accepted: {', '.join(MATRICES)}")
+    on_keys = shape in ("K", "V", "dK", "dV")
+    default = problem.input_type if shape in ("Q", "K", "V") else problem.output_type
     return Tensor(
         name=name,
         batch=problem.batch,
         heads=problem.kv_heads if on_keys else problem.heads,
         rows=problem.seq_k if on_keys else problem.seq_q,
-        cols=problem.head_dim_v if kind in "VO" else problem.head_dim,
+        cols=problem.head_dim_v if shape in ("V", "O", "dV", "dO") else problem.head_dim,
         element_bytes=default.bytes if element_bytes is None else element_bytes,
         role=role,
+        along=Rows.KEY if on_keys else Rows.QUERY,
+        format=default.name,
         strided=problem.layout == "bshd",
     )
 
 
 def row_vector(problem: AttentionProblem, name: str, role: Role) -> Tensor:
     """An fp32 value per query row: LSE, the running max and sum, rowsum(dO o O)."""
-    return Tensor(name, problem.batch, problem.heads, problem.seq_q, 1, 4, role)
+    return Tensor(name, problem.batch, problem.heads, problem.seq_q, 1, 4, role, Rows.QUERY)
 
 
 def score_matrix(problem: AttentionProblem, name: str, role: Role, element_bytes: int | None = None) -> Tensor:
@@ -182,7 +188,7 @@ def head_gradients(problem: AttentionProblem) -> tuple[Tensor, ...]:
 
 def matrices(problem: AttentionProblem, names: str, role: Role) -> tuple[Tensor, ...]:
     """Matrices, and of other names row vectors, one a word of `names`."""
-    return tuple(matrix(problem, n, role) if n[-1] in "QKVO" else row_vector(problem, n, role) for n in names.split())
+    return tuple(matrix(problem, n, role) if n in MATRICES else row_vector(problem, n, role) for n in names.split())
 
 
 def head_gradient(at: Place, name: str) -> str:
