@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
+from iosim.base.words import Way
 from iosim.kernel.schedule import Schedule
 from iosim.kernel.work import Work
 from iosim.problem.masks.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
@@ -28,7 +29,7 @@ class Mode(StrEnum):
     REDUCE = "reduce"
 
     @property
-    def direction(self) -> str:
+    def direction(self) -> Way:
         return "read" if self is Mode.LOAD else "write"
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from iosim.base.words import WAYS, Way
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.residency import Residency
@@ -217,15 +218,16 @@ class CapacityRule:
         rows: list[TrafficRow] = []
         for n, launch in enumerate(self.chain.launches):
             factor = self._reread_factor(launch, self.slots[n])
-            moved: dict[tuple[str, str], Number] = {}
+            moved: dict[tuple[str, Way], Number] = {}
             for access in launch.accesses:
                 if access.mode is Mode.LOAD:
-                    key, value = (access.tensor, "read"), self._loaded(n, launch, access, factor)
+                    value = self._loaded(n, launch, access, factor)
                 else:
-                    key, value = (access.tensor, "write"), self._stored(n, self.chain.tensors[access.tensor])
+                    value = self._stored(n, self.chain.tensors[access.tensor])
+                key = (access.tensor, access.mode.direction)
                 moved[key] = np.maximum(moved.get(key, 0), value)
             most = {(r.tensor, r.direction): self.value(r.bytes) for r in self.counted if r.launch == launch.name}
-            for direction in ("read", "write"):
+            for direction in WAYS:
                 for (name, way), value in moved.items():
                     if way == direction:
                         least = np.minimum(value, most[name, way])

@@ -13,7 +13,7 @@ import numpy as np
 
 from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text, some
-from iosim.base.words import sentences
+from iosim.base.words import Level, Way, sentences
 from iosim.kernel.launch import SPILL, Chain, Launch, Role, Rows
 from iosim.prediction.answer import reads, trust, why
 from iosim.prediction.result import Prediction
@@ -76,7 +76,7 @@ class Source:
     """The launch that moves them."""
     tensor: str
     """The tensor."""
-    direction: str
+    direction: Way
     """read or write."""
     hbm_bytes: int
     """Bytes at HBM."""
@@ -209,7 +209,7 @@ def sources(p: Prediction) -> tuple[Source, ...]:
 def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
     one, found = traced.launch(launch.name), reuse(p, launch)
 
-    def spilled(level: str, direction: str) -> int:
+    def spilled(level: Level, direction: Way) -> int:
         return int(p.traffic.total(level, direction, launch=launch.name, tensor=SPILL))
 
     values: dict[str, Any] = {

@@ -9,7 +9,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.evidence.validate.match import Case, NoModel, match
-from iosim.evidence.validate.rows import QUANTITIES, Row
+from iosim.evidence.validate.rows import COUNTED, QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import SPILL, Chain, Mode, Outer
 from iosim.kernel.residency import needed_registers
@@ -124,7 +124,7 @@ def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = 
 def _predict(call: Call) -> dict[str, int | float]:
     """All quantities of a chain from a cold L2."""
     traffic = call.counted + call.replay().traffic
-    moved = {q: int(traffic.total(*q.split("_"))) for q in QUANTITIES if q != "time"}
+    moved = {q: int(traffic.total(*level_and_way)) for q, level_and_way in COUNTED.items()}
     return {**moved, "time": call.time(traffic).total_s}
 
 

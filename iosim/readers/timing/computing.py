@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from iosim.base.words import Level, Way
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Launch, Mode, Outer, Per
@@ -89,7 +90,7 @@ class Running:
             return MatrixUnit.FP32
         return matrix_unit(self.launch, self.rates.profile, self.kernel)
 
-    def moved(self, level: str, direction: str | None = None, tensor: str | None = None) -> int:
+    def moved(self, level: Level, direction: Way | None = None, tensor: str | None = None) -> int:
         """Bytes that the launch moves."""
         moved: int = self.traffic.total(level, direction, launch=self.launch.name, tensor=tensor)
         return moved
