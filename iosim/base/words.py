@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal, get_args
 
-METHODS = ("bounds", "capacity", "sampled", "replay")
+Level = Literal["hbm", "l2", "smem"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+Way = Literal["read", "write"]
+"""Read is towards the SMs."""
+WAYS: tuple[Way, ...] = get_args(Way)
+Method = Literal["bounds", "capacity", "sampled", "replay"]
 """How HBM traffic is found."""
+METHODS: tuple[Method, ...] = get_args(Method)
 L2_STARTS = ("cold", "warm")
 """cold: a flushed L2; warm: as the same call just before left it, its dirty lines included."""
 CLOCKS = ("boost", "sustained")

@@ -9,7 +9,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind, about, fields_of
-from iosim.base.words import CLOCKS, L2_STARTS, LAUNCHED, METHODS
+from iosim.base.words import CLOCKS, L2_STARTS, LAUNCHED, METHODS, Method
 
 LEAST_HZ, MOST_HZ = 1e8, 1e10
 
@@ -32,7 +32,7 @@ class Conditions:
         option="--l2",
         metavar="START",
     )
-    method: str | None = about(
+    method: Method | None = about(
         None,
         Kind.WORD,
         "how HBM bytes are found: bounds (none, limits alone), capacity (a rule, an estimate), sampled (a replay in "

@@ -9,10 +9,11 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import whole
-from iosim.kernel.launch import Edge, Fetch, Mode, Overhead
+from iosim.kernel.launch import SPILL, Edge, Fetch, Mode, Overhead
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
-from iosim.kernel.schedule import Direction, Loop, Order, Schedule, Scheduler, Start
+from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
+from iosim.kernel.work import Loop
 
 
 @dataclass(frozen=True)
@@ -115,10 +116,10 @@ class Spill:
     def overheads(self, threads: int) -> tuple[Overhead, ...]:
         """The spill as overheads of a launch with `threads` threads a CTA."""
         both = (
-            Overhead("spill", Mode.STORE, per_tile=round(self.write_per_tile * threads),
+            Overhead(SPILL, Mode.STORE, per_tile=round(self.write_per_tile * threads),
                      per_pair=round(self.write_per_pair * threads), inferred_from=self.source,
                      frame=round(self.frame * threads)),
-            Overhead("spill", Mode.LOAD, per_tile=round(self.read_per_tile * threads),
+            Overhead(SPILL, Mode.LOAD, per_tile=round(self.read_per_tile * threads),
                      per_pair=round(self.read_per_pair * threads), inferred_from=self.source,
                      frame=round(self.frame * threads)),
         )  # fmt: skip

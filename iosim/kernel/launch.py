@@ -11,10 +11,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-from iosim.kernel.schedule import Loop, Schedule
+from iosim.base.words import Way
+from iosim.kernel.schedule import Schedule
+from iosim.kernel.work import Work
 from iosim.problem.masks.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
 
 SECTOR_BYTES, HALF_SECTOR_BYTES, BOX_BYTES = 32, 16, 128
+SPILL = "spill"
+"""What the bytes of spilled registers stand under, in overheads and in traffic, where others have a tensor."""
 
 
 class Mode(StrEnum):
@@ -25,7 +29,7 @@ class Mode(StrEnum):
     REDUCE = "reduce"
 
     @property
-    def direction(self) -> str:
+    def direction(self) -> Way:
         return "read" if self is Mode.LOAD else "write"
 
 
@@ -124,6 +128,10 @@ class Tensor:
     cols: int
     element_bytes: int
     role: Role
+    along: Rows = Rows.OWN
+    """Whose rows it holds, where a mask may leave some of them, or some of their pairs, unneeded."""
+    format: str = ""
+    """Name of the number format that the problem gives its elements, as long as they are as wide."""
     copies: int = 1
     strided: bool = False
     """Rows of one head do not lie next to each other in memory (heads between sequence and head_dim)."""
@@ -337,11 +345,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch.
-
-    `outer` says what one work tile is.
-    `flops_per_pair` and `exps_per_pair` are per pair of query row and key row inside visited tiles.
-    """
+    """One kernel launch; `outer` says what one work tile is."""
 
     name: str
     domain: Domain
@@ -355,47 +359,12 @@ class Launch:
     tile_ctas: int = 1
     """CTAs of a cluster, an SM each, that share the rows of a work tile and walk its keys in step; keys that one of
     them fetches arrive at all (TMA multicast). Grids are then counted in clusters."""
-    product_ctas: int = 1
-    """CTAs that compute a work tile of a product without an attention loop, each its own rows and columns of it."""
-    flops_per_pair: int = 0
-    exps_per_pair: int = 0
-    tensor_cores: bool = True
-    shared_bytes_per_pair: int = 0
-    """Bytes between shared memory and registers in whole wavefronts, where products without an attention loop state
-    them."""
-    add_packets_per_row: int = 0
-    """Packets that a row of an atomic add makes, where the lanes of an instruction add to several rows; 0: whole
-    lines."""
-    add_requests_per_row: int = 0
-    """Requests of a row of an atomic add that the warps which compute wait for; `add_packets_per_row` where a request
-    is a packet."""
     values_per_thread: int = 8
     """What a thread of an elementwise pass loads before it stores."""
-    serial_loads: int = 0
-    """Loads of a work tile that wait for one another (a combine that walks its splits; sums before a loop)."""
-    operations_per_value: int = 0
-    """Instructions a thread spends on each value of a pass, where they take longer than its bytes (offsets of a
-    strided copy)."""
-    spill_accesses: float = 0.0
-    """Loads and stores of spilled registers that a thread makes in a step of the loop."""
-    tile_spill_accesses: float = 0.0
-    """The same in a work tile, beside those of its loop's steps."""
     walks_round: bool = False
     """With key blocks outside and no mask, the CTA of split s begins each walk at query block s and goes on with the
     first after the last; only a replay knows the difference."""
-    products: int = 0
-    """Products of a backward's step, where each tile of one fetches its operands anew through a pipeline of its own;
-    `product_depth` is the sum of their depths."""
-    product_depth: int = 0
-    exposed_loads: int = 0
-    """Loads of a step that all of its warps wait for, beside those of its products."""
-    mask_operations: float = 0.0
-    """Operations on each score for a mask that every step asks for."""
-    edge_mask_operations: float = 0.0
-    """The same in the last steps of a tile alone, those of as many key blocks as its rows need."""
-    loop: Loop = field(default_factory=Loop)
-    stages: int = 1
-    note: str = ""
+    work: Work = field(default_factory=Work)
 
     @property
     def work_tiles(self) -> int:
@@ -434,7 +403,7 @@ class Launch:
 def is_attention_loop(launch: Launch) -> bool:
     """Whether the launch walks key (or query) blocks with products and exponentials in every step."""
     loops = launch.outer in (Outer.QUERY, Outer.SPLIT, Outer.KEY, Outer.HEAD)
-    return loops and launch.flops_per_pair > 0 and launch.exps_per_pair > 0
+    return loops and launch.work.flops_per_pair > 0 and launch.work.exps_per_pair > 0
 
 
 @dataclass(frozen=True)
@@ -458,12 +427,12 @@ class Chain:
     @property
     def product_flops(self) -> int:
         """Operations of all products over every pair of their domains, kept or not."""
-        return sum(launch.flops_per_pair * launch.domain.pairs for launch in self.launches)
+        return sum(launch.work.flops_per_pair * launch.domain.pairs for launch in self.launches)
 
     @property
     def exponentials(self) -> int:
         """Exponentials over every pair of the launches' domains, kept or not."""
-        return sum(launch.exps_per_pair * launch.domain.pairs for launch in self.launches)
+        return sum(launch.work.exps_per_pair * launch.domain.pairs for launch in self.launches)
 
     def role(self, role: Role) -> tuple[Tensor, ...]:
         return tuple(t for t in self.tensors.values() if t.role is role)

@@ -57,9 +57,9 @@ def needed_registers(launch: Launch) -> int:
     threads, plus a fixed part. In the backward pass the output tile is dK with dV, and dS is held beside them.
     """
     d = launch.domain
-    if launch.outer is Outer.FLAT or not (launch.tensor_cores or launch.flops_per_pair):
+    if launch.outer is Outer.FLAT or not launch.work.flops_per_pair:
         return PLAIN_REGISTERS
-    width = launch.flops_per_pair // 4
+    width = launch.work.flops_per_pair // 4
     output = (d.block_k if launch.outer is Outer.KEY else d.block_q) * width
     return loop_registers(d.block_q * d.block_k + output, launch.resources.threads)
 

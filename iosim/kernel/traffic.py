@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
-
-LEVELS = ("hbm", "l2", "smem")
-DIRECTIONS = ("read", "write")
+from iosim.base.words import LEVELS, WAYS, Level, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +15,9 @@ class TrafficRow:
     """`bytes` moved at `level` for `tensor`; read is towards the SMs. `bytes` is an int or a SymPy expression."""
 
     launch: str
-    level: str
+    level: Level
     tensor: str
-    direction: str
+    direction: Way
     bytes: Any
 
     def to_dict(self) -> dict[str, Any]:
@@ -42,13 +40,13 @@ class Traffic:
         return iter(self.rows)
 
     def total(
-        self, level: str, direction: str | None = None, *, launch: str | None = None, tensor: str | None = None
+        self, level: Level, direction: Way | None = None, *, launch: str | None = None, tensor: str | None = None
     ) -> Any:
         """Sum of the rows that match; 0 when none does. Raises InputError: a level or a direction that there is not."""
         if level not in LEVELS:
             raise InputError(f"`level` {level!r} is not known; accepted: {', '.join(LEVELS)}")
-        if direction is not None and direction not in DIRECTIONS:
-            raise InputError(f"`direction` {direction!r} is not known; accepted: {', '.join(DIRECTIONS)}")
+        if direction is not None and direction not in WAYS:
+            raise InputError(f"`direction` {direction!r} is not known; accepted: {', '.join(WAYS)}")
         return sum(
             r.bytes
             for r in self.rows
@@ -58,9 +56,9 @@ class Traffic:
             and tensor in (None, r.tensor)
         )
 
-    def tensors(self, level: str) -> dict[tuple[str, str], Any]:
+    def tensors(self, level: Level) -> dict[tuple[str, Way], Any]:
         """(tensor, direction) -> bytes at `level`, over all launches."""
-        out: dict[tuple[str, str], Any] = {}
+        out: dict[tuple[str, Way], Any] = {}
         for row in self.rows:
             if row.level == level:
                 key = (row.tensor, row.direction)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from iosim.base.units import bytes_text, some, times_of
 from iosim.base.words import sentences
-from iosim.kernel.launch import Per, Role
+from iosim.kernel.launch import SPILL, Per, Role
 from iosim.kernel.libraries.default import told
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import Reuse, reuse
@@ -22,7 +22,6 @@ SPILL_SHARE = 0.1
 """Spilled bytes over the other bytes written into the L2 from which on spills are named."""
 MOST_NAMED = 5
 """Predictions that a sentence names one by one beside the first; of more it names the least."""
-SPILL = "spill"
 
 
 def answer(predictions: Sequence[Prediction]) -> str:

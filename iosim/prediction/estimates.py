@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from iosim.base.words import Method
 from iosim.show.tables import Marked
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def legend_of(methods: Iterable[str]) -> str | None:
     return f"HBM bytes: {'; '.join(meanings)}" if meanings else None
 
 
-def method_of(methods: Iterable[str]) -> str:
+def method_of(methods: Iterable[Method]) -> Method:
     """The method of a sum: the least exact of its parts'."""
     used = set(methods)
     return next((method for method in ("bounds", "capacity", "sampled") if method in used), "replay")

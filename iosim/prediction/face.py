@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from iosim.base.units import bytes_text, joules_text, seconds_text, some
+from iosim.base.words import WAYS, Level
 from iosim.prediction.answer import answer
 from iosim.prediction.result import Prediction
 from iosim.show import axes
@@ -10,7 +11,7 @@ from iosim.show.page import Panel
 from iosim.show.shown import Face, Part, shows
 from iosim.show.tables import Cell, Column, Table
 
-LEVELS = {"l2": "SM<->L2", "hbm": "HBM"}
+LEVEL_NAMES: dict[Level, str] = {"l2": "SM<->L2", "hbm": "HBM"}
 ENERGY_TITLES = {"hbm": "HBM", "l2": "L2", "smem": "shared memory", "tensor": "tensor cores",
                  "instructions": "instructions", "awake": "being awake"}  # fmt: skip
 
@@ -127,22 +128,22 @@ def parts(p: Prediction) -> list[Part]:
 
 def panels(p: Prediction) -> tuple[Panel, ...]:
     """Bytes read and written by tensor, a plot a level: the levels differ too much to share one."""
-    known = [level for level in LEVELS if level == "l2" or p.hbm_known]
+    known = [level for level in LEVEL_NAMES if level == "l2" or p.hbm_known]
     return tuple(_panel(p, level) for level in reversed(known))
 
 
-def _panel(p: Prediction, level: str) -> Panel:
+def _panel(p: Prediction, level: Level) -> Panel:
     moved = p.traffic.tensors(level)
     names = list(dict.fromkeys(tensor for tensor, _ in moved))
-    title = f"{LEVELS[level]} bytes by tensor: {p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}"
+    what = f"{LEVEL_NAMES[level]} bytes"
+    title = f"{what} by tensor: {p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}"
     data, readings = [], []
-    for n, (direction, word) in enumerate((("read", "read"), ("write", "written"))):
+    for n, (direction, word) in enumerate(zip(WAYS, ("read", "written"), strict=True)):
         mine = [(t, int(moved[t, direction])) for t in names if (t, direction) in moved]
         hover = [f"{t} {word}<br>{bytes_text(v)}" for t, v in mine]
         data.append(axes.bar(word, [t for t, _ in mine], [v for _, v in mine], hover, n))
         readings += [f"{t} {word} {bytes_text(v)}" for t, v in mine]
-    y = axes.linear_axis((sum(n for (t, _), n in moved.items() if t == name) for name in names),
-                         f"{LEVELS[level]} bytes", bytes_text)  # fmt: skip
+    y = axes.linear_axis((sum(n for (t, _), n in moved.items() if t == name) for name in names), what, bytes_text)
     layout = axes.layout(axes.category_axis(names), y, barmode="stack")
     return Panel(level, title, f"{title}: {', '.join(readings)}.", tuple(data), layout)
 

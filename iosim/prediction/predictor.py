@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from iosim.base.errors import EngineWarning, InputError, TooLargeError
-from iosim.base.words import DEFAULT
+from iosim.base.words import DEFAULT, Method
 from iosim.hardware.occupancy import Occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
@@ -43,7 +43,7 @@ def predict(
     profile: str | HardwareProfile = "a100",
     *,
     l2_start: str = "cold",
-    method: str | None = None,
+    method: Method | None = None,
     overrides: Overrides | None = None,
     clocks: str | float = "boost",
     launched: str = "alone",
@@ -140,7 +140,7 @@ def repeats(launch: Launch) -> bool:
     return loops and visited_pairs(launch) >= SAMPLED_STEPS * launch.work_tiles
 
 
-def default_method(chain: Chain) -> tuple[str, tuple[str, ...]]:
+def default_method(chain: Chain) -> tuple[Method, tuple[str, ...]]:
     """A replay of up to `QUICK_ACCESSES` tile accesses, sampled where there are more; else the capacity rule, why."""
     accesses = tile_accesses(chain)
     if accesses <= QUICK_ACCESSES:
@@ -152,7 +152,7 @@ def default_method(chain: Chain) -> tuple[str, tuple[str, ...]]:
                         "some 20 million a second",)  # fmt: skip
 
 
-def _by_default(call: Call) -> tuple[str, tuple[str, ...]]:
+def _by_default(call: Call) -> tuple[Method, tuple[str, ...]]:
     """As `default_method`, sampled where heads stand for all, and the capacity rule where there is no engine."""
     method, why = default_method(call.chain)
     if method == "capacity" and head_share_of(call) is not None:
@@ -183,7 +183,7 @@ def does_not_fit(tile: str, threads: int, occupancy: Occupancy, profile: Hardwar
 
 
 def hbm_traffic(
-    call: Call, method: str, l2_start: str, replays: Replays, accesses: int | None = None
+    call: Call, method: Method, l2_start: str, replays: Replays, accesses: int | None = None
 ) -> tuple[Traffic, tuple[str, ...], Replay | None]:
     """HBM rows of a call by the chosen method, what a reader should know of them, and the replay behind them."""
     if method == "bounds":
@@ -195,8 +195,8 @@ def hbm_traffic(
 
 
 def _smaller(
-    call: Call, method: str, error: TooLargeError, l2_start: str, replays: Replays
-) -> tuple[str, tuple[str, ...], tuple[Traffic, tuple[str, ...], Replay | None]]:
+    call: Call, method: Method, error: TooLargeError, l2_start: str, replays: Replays
+) -> tuple[Method, tuple[str, ...], tuple[Traffic, tuple[str, ...], Replay | None]]:
     """(method, notes, HBM traffic) in place of a replay by `method` that would take too much memory."""
     if method == "replay" and head_share_of(call) is not None:
         with suppress(TooLargeError):

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.units import bytes_text
+from iosim.base.words import WAYS, Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import L2_KNOWN, RATES_KNOWN, borrowed_l2, unmeasured_rates
 from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Mode, Per
-from iosim.kernel.traffic import DIRECTIONS, Traffic
+from iosim.kernel.launch import SPILL, Chain, Mode, Per
+from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
 from iosim.prediction.replays import Replays, play_of
 from iosim.problem.attention import AttentionProblem
@@ -38,7 +39,6 @@ of recorded rows on an H200 (docs/validation.md); and times where rates were, of
 HBM_RATES = tuple(f"dram_{way}_bandwidth_bytes_per_s" for way in ("read", "write", "copy"))
 """Known or not known together."""
 CONFIRMED = "counted, within 0.1 % of an H200's counters where library kernels were recorded"
-SPILL = "spill"
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class TimeRange:
         return {"time_s": list(self.seconds), "rates": {name: list(values) for name, values in self.rates.items()}}
 
 
-def hbm_range(call: Call, method: str, l2_start: str, found: tuple[int, int]) -> HbmRange | None:
+def hbm_range(call: Call, method: Method, l2_start: str, found: tuple[int, int]) -> HbmRange | None:
     """The range of a call whose replay found so many bytes read and written; None where no L2 was played, or its
     constants are the GPU's own."""
     constants = {name: L2_KNOWN[name] for name in borrowed_l2(call.profile)}
@@ -86,7 +86,7 @@ def hbm_range(call: Call, method: str, l2_start: str, found: tuple[int, int]) ->
         several += [_again(call, profile, play) for profile in extremes(call.profile, constants)]
     read, write = (
         tuple(map(int, _widened(one, direction)))
-        for one, direction in zip(zip(*several, strict=True), DIRECTIONS, strict=True)
+        for one, direction in zip(zip(*several, strict=True), WAYS, strict=True)
     )
     if l2_start == "cold":  # no L2 spares these
         read = max(read[0], min(call.bounds.compulsory_read, found[0])), read[1]
@@ -157,7 +157,7 @@ def _inferred_stores(chain: Chain) -> bool:
 def _fp32_products(chain: Chain) -> bool:
     """Whether a launch multiplies operands of four bytes."""
     return any(
-        launch.flops_per_pair and any(a.per is Per.PAIR and a.mode is Mode.LOAD
+        launch.work.flops_per_pair and any(a.per is Per.PAIR and a.mode is Mode.LOAD
                                       and chain.tensors[a.tensor].element_bytes == 4 for a in launch.accesses)
         for launch in chain.launches
     )  # fmt: skip

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from iosim.base.digest import digest
+from iosim.base.words import Method
 from iosim.base.workers import go_on
 from iosim.kernel.launch import Chain, Per
 from iosim.prediction.call import Call
@@ -41,7 +42,7 @@ def head_share_of(call: Call) -> HeadShare | None:
     return head_share(call.chain, tile_accesses(call.chain), int(call.profile.need("l2_bytes")))
 
 
-def play_of(call: Call, method: str, l2_start: str, accesses: int | None = None) -> Play:
+def play_of(call: Call, method: Method, l2_start: str, accesses: int | None = None) -> Play:
     """What a replay by a method plays: all, or, sampled, some heads where they may stand for all, else a part of long
     launches."""
     from iosim.readers.replay.play import Play

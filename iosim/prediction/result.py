@@ -7,13 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.words import WAYS, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
 from iosim.kernel.algorithms.registry import operations
 from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
-from iosim.kernel.traffic import DIRECTIONS, Traffic
+from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
@@ -58,7 +59,7 @@ class Prediction(Shown):
     """The least bytes at HBM, and those with no L2."""
     l2_start: str
     """The L2 at the start: "cold" (flushed) or "warm", as the same call just before left it with its dirty lines."""
-    method: str
+    method: Method
     """How bytes at HBM were found: "replay", "sampled" (a replay of a part), "capacity" (an estimate), "bounds"."""
     time: ChainTime
     """Seconds by launch and resource, at measured rates where the GPU's profile has them."""
@@ -130,7 +131,7 @@ class Prediction(Shown):
         """The launches of the call, in order, with their tensors."""
         return self.call.chain
 
-    def total(self, level: str, direction: str | None = None) -> int:
+    def total(self, level: Level, direction: Way | None = None) -> int:
         """Bytes at "l2" or "hbm", read, written or both.
 
         Raises:
@@ -184,7 +185,7 @@ class Prediction(Shown):
         out: dict[str, Any] = {}
         for level in ("hbm", "l2"):
             known = level == "l2" or self.hbm_known
-            out[level] = {d: int(self.traffic.total(level, d, launch=launch)) for d in DIRECTIONS} if known else None
+            out[level] = {d: int(self.traffic.total(level, d, launch=launch)) for d in WAYS} if known else None
         return out
 
     def to_dict(self, *, ranged: bool = True) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iosim.base.errors import TooLargeError
+from iosim.base.words import Level
 from iosim.kernel.launch import Launch
 from iosim.kernel.schedule import Order
 from iosim.prediction.result import Prediction
@@ -87,7 +88,7 @@ def reuse(p: Prediction, launch: Launch) -> Reuse:
         one_head, owners = span * per_index, int(np.unique(owner[used]).size)
         in_step, heads = _in_step(low, owner, slots) * per_index, _heads_at_once(launch, slots, owners)
 
-    def moved(level: str) -> int:
+    def moved(level: Level) -> int:
         return sum(int(p.traffic.total(level, "read", launch=launch.name, tensor=name)) for name in names)
 
     return Reuse(

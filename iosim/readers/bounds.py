@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from iosim.kernel.launch import Chain, Role, Tensor
+from iosim.kernel.launch import Chain, Role, Rows, Tensor
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 
@@ -41,22 +41,16 @@ def kept_queries(problem: AttentionProblem) -> int:
     return problem.pair_mask.kept_queries(problem.seq_q, problem.seq_k)
 
 
-BY_KEY = ("K", "V", "padding")
-BY_QUERY = ("Q", "O", "dO", "LSE", "l", "m")
-"""Inputs of which only the rows are needed whose keys, or queries, the mask keeps."""
-
-
 def needed_bytes(problem: AttentionProblem, tensor: Tensor) -> int:
     """Bytes of an input that have to be read at least: of the rows and pairs that the mask keeps."""
     if tensor.keys_per_row:
         return tensor.batch * -(-kept_keys(problem) // tensor.keys_per_row) * tensor.element_bytes
-    if tensor.name in BY_KEY:
-        return tensor.bytes // max(1, tensor.rows) * kept_keys(problem)
-    if tensor.name in BY_QUERY:
-        return tensor.bytes // max(1, tensor.rows) * kept_queries(problem)
-    if tensor.name == "bias" and problem.mask_storage == "implicit":
-        kept = problem.pair_mask.kept_pairs(problem.seq_q, problem.seq_k)
-        return tensor.batch * tensor.heads * kept * tensor.element_bytes
+    if tensor.along in (Rows.KEY, Rows.QUERY):
+        kept = kept_keys(problem) if tensor.along is Rows.KEY else kept_queries(problem)
+        return tensor.bytes // max(1, tensor.rows) * kept
+    if tensor.along is Rows.PAIR and problem.mask_storage == "implicit":
+        pairs = problem.pair_mask.kept_pairs(problem.seq_q, problem.seq_k)
+        return tensor.batch * tensor.heads * pairs * tensor.element_bytes
     return tensor.bytes
 
 

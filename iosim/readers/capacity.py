@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from iosim.base.words import WAYS, Way
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
+from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Order
 from iosim.kernel.traffic import Traffic, TrafficRow
@@ -217,15 +218,16 @@ class CapacityRule:
         rows: list[TrafficRow] = []
         for n, launch in enumerate(self.chain.launches):
             factor = self._reread_factor(launch, self.slots[n])
-            moved: dict[tuple[str, str], Number] = {}
+            moved: dict[tuple[str, Way], Number] = {}
             for access in launch.accesses:
                 if access.mode is Mode.LOAD:
-                    key, value = (access.tensor, "read"), self._loaded(n, launch, access, factor)
+                    value = self._loaded(n, launch, access, factor)
                 else:
-                    key, value = (access.tensor, "write"), self._stored(n, self.chain.tensors[access.tensor])
+                    value = self._stored(n, self.chain.tensors[access.tensor])
+                key = (access.tensor, access.mode.direction)
                 moved[key] = np.maximum(moved.get(key, 0), value)
             most = {(r.tensor, r.direction): self.value(r.bytes) for r in self.counted if r.launch == launch.name}
-            for direction in ("read", "write"):
+            for direction in WAYS:
                 for (name, way), value in moved.items():
                     if way == direction:
                         least = np.minimum(value, most[name, way])
@@ -234,9 +236,9 @@ class CapacityRule:
         return Traffic(tuple(rows))
 
     def _spilled(self, launch: Launch, slots: Number) -> list[TrafficRow]:
-        spill = [o for o in launch.overheads if o.name == "spill" and o.mode is Mode.STORE]
+        spill = [o for o in launch.overheads if o.name == SPILL and o.mode is Mode.STORE]
         if not spill:
             return []
         in_use = slots * sum(o.per_tile + o.per_pair for o in spill)
-        spilled = self.value(self.counted.total("l2", "write", launch=launch.name, tensor="spill"))
-        return [TrafficRow(launch.name, "hbm", "spill", "write", np.where(in_use < self.whole, 0, spilled))]
+        spilled = self.value(self.counted.total("l2", "write", launch=launch.name, tensor=SPILL))
+        return [TrafficRow(launch.name, "hbm", SPILL, "write", np.where(in_use < self.whole, 0, spilled))]

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from iosim.base.words import Way
 from iosim.kernel.launch import (
     SECTOR_BYTES,
     Access,
@@ -137,7 +138,7 @@ def overhead_bytes(launch: Launch, overhead: Overhead) -> int:
 def count_launch(launch: Launch, chain_tensors: Chain) -> Traffic:
     """SM<->L2 bytes of one launch, a row per tensor and direction."""
     heads = launch.domain.grid_heads
-    sums: dict[tuple[str, str], int] = {}
+    sums: dict[tuple[str, Way], int] = {}
     for access in launch.accesses:
         tensor = chain_tensors.tensors[access.tensor]
         key = (access.tensor, access.mode.direction)

@@ -13,14 +13,13 @@ import numpy as np
 
 from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text, some
-from iosim.base.words import sentences
-from iosim.kernel.launch import Chain, Launch, Role
+from iosim.base.words import Level, Way, sentences
+from iosim.kernel.launch import SPILL, Chain, Launch, Role, Rows
 from iosim.prediction.answer import reads, trust, why
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import MISSING_SHARE, reuse
 from iosim.readers.bounds import needed_bytes
 from iosim.readers.replay.engine import PS
-from iosim.readers.replay.lowering import SPILL
 from iosim.readers.replay.tracing import LaunchTrace
 from iosim.show import axes
 from iosim.show.page import Panel
@@ -77,7 +76,7 @@ class Source:
     """The launch that moves them."""
     tensor: str
     """The tensor."""
-    direction: str
+    direction: Way
     """read or write."""
     hbm_bytes: int
     """Bytes at HBM."""
@@ -210,7 +209,7 @@ def sources(p: Prediction) -> tuple[Source, ...]:
 def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
     one, found = traced.launch(launch.name), reuse(p, launch)
 
-    def spilled(level: str, direction: str) -> int:
+    def spilled(level: Level, direction: Way) -> int:
         return int(p.traffic.total(level, direction, launch=launch.name, tensor=SPILL))
 
     values: dict[str, Any] = {
@@ -288,7 +287,7 @@ def _order(launch: Launch, one: LaunchTrace) -> list[str]:
     same = np.diff(c.owner) == 0
     steps = np.diff(c.count.astype(np.int64))[same]
     lean = float(np.sign(steps).sum()) / max(1, steps.size)
-    axis = "keys" if one.shared_tensors[0] in ("K", "V") else "queries"
+    axis = "keys" if one.shared_axis is Rows.KEY else "queries"
     equal = abs(lean) < MISSING_SHARE
     blocks = "equal blocks" if equal else "light blocks first" if lean > 0 else "heavy blocks first"
     down = float(c.down.mean())

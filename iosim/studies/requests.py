@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.fields import Kind, about, fields_of, like, put_checked
-from iosim.base.words import DEFAULT
+from iosim.base.words import DEFAULT, Method
 from iosim.kernel.conditions import CONDITIONS, Conditions
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.fields import FIELDS
@@ -116,7 +116,7 @@ class LatencyRequest(OfProblem):
     )
     cache_write: bool = about(True, Kind.FLAG, "the write of new K and V to the cache", option="--no-cache-write")
     calibration: str | None = about(None, Kind.FILE, "constants that 'iosim calibrate --times' fitted", metavar="FILE")
-    method: str | None = like(CONDITIONS["method"], help="how HBM bytes are found, as in `predict`", default_text="")
+    method: Method | None = like(CONDITIONS["method"], help="how HBM bytes are found, as in `predict`", default_text="")
     l2_start: str = like(
         CONDITIONS["l2_start"], "warm", help="the L2 at the start: cold, or warm as the call before left it"
     )
@@ -260,7 +260,7 @@ class SweepRequest(OfModel):
     values: Mapping[str, Any]
     """Of fields, settings, `gpu` and `kernel`, each one value or several."""
     l2_start: str = like(CONDITIONS["l2_start"], "cold")
-    method: str | None = like(
+    method: Method | None = like(
         CONDITIONS["method"],
         default_text="replay where that takes seconds; bounds and capacity take a million rows in seconds and give no "
         "times",
@@ -293,7 +293,7 @@ class CompareRequest(OfModel):
         default_text="the first kernel over N x N tensors, on each row's GPU",
     )
     l2_start: str = like(CONDITIONS["l2_start"], "cold")
-    method: str | None = like(CONDITIONS["method"])
+    method: Method | None = like(CONDITIONS["method"])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -184,11 +184,11 @@ def test_products_of_naive_go_through_shared_memory(call: int) -> None:
     for row, chain in zip(rows, match(rows, PROFILE).chains, strict=True):
         assert not isinstance(chain, str)
         (launch,) = chain.launches
-        assert not launch.tensor_cores
+        assert not launch.work.tensor_cores
         if launch.name == "softmax":
-            assert launch.shared_bytes_per_pair == 0
+            assert launch.work.shared_bytes_per_pair == 0
             continue
-        wavefronts = executed_pairs(launch) * launch.shared_bytes_per_pair / 128
+        wavefronts = executed_pairs(launch) * launch.work.shared_bytes_per_pair / 128
         assert wavefronts == pytest.approx(counted[str(row.launch)], rel=0.01)
         time = at[call, launch.name, "time"]
         cycles = PROFILE.sm_count * (PROFILE.boost_clock_hz or 0)  # no tensor core slows it

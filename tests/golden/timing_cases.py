@@ -129,11 +129,12 @@ def steps() -> Iterator[tuple[str, Any]]:
         p = AttentionProblem(heads=2, seq_q=512, head_dim=128, dtype="fp16", passes=passes)
         chosen = resolve(kernel, p, load_profile(gpu))
         for launch in plan(p, chosen).launches:
-            if not launch.exps_per_pair:
+            if not launch.work.exps_per_pair:
                 continue
             for unit in MatrixUnit:
                 for stages, cc in ((1, 90), (2, 90), (1, 75)):
-                    cost = step_cost(replace(launch, stages=stages), unit, rates, 30000.0, 2, cc)
+                    staged = replace(launch, work=replace(launch.work, stages=stages))
+                    cost = step_cost(staged, unit, rates, 30000.0, 2, cc)
                     made = [cost.tensor, cost.softmax, cost.smem, cost.l2, cost.exposed, cost.streams, cost.unhidden]
                     cycles = [step_cycles(cost, n) for n in (1, 2, 3)]
                     if stages == 1 or unit is MatrixUnit.WGMMA:
@@ -198,7 +199,9 @@ def few() -> Iterator[tuple[str, Any]]:
         chosen = resolve(kernel, p, load_profile(gpu))
         chain = plan(p, chosen)
         for shared in (0, 3):
-            one = replace(chain, launches=tuple(replace(x, shared_bytes_per_pair=shared) for x in chain.launches))
+            works = (replace(x.work, shared_bytes_per_pair=shared) for x in chain.launches)
+            launches = tuple(replace(x, work=w) for x, w in zip(chain.launches, works, strict=True))
+            one = replace(chain, launches=launches)
             call = Call.of(p, chosen, load_profile(gpu), one)
             time = call.time(call.counted + call.capacity())
             yield f"whole {kernel} {gpu} {shared}", [time.total_s, time.to_dict()]

@@ -22,7 +22,7 @@ from iosim.kernel.libraries import entry, resolve
 from iosim.kernel.libraries.builds import spills
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.energy import CONSTANTS, Work, energy_j, is_known
+from iosim.readers.timing.energy import CONSTANTS, Activity, energy_j, is_known
 
 H200 = load_profile("h200")
 BACKENDS = {"cudnn": "cudnn", "flash": "pytorch_flash", "efficient": "pytorch_mem_efficient"}
@@ -40,16 +40,16 @@ class TestEnergy:
     top = H200.need("boost_clock_hz") * (H200.tensor_clock_fraction or 1)
 
     def test_each_kind_of_work_by_hand(self) -> None:
-        work = Work(hbm_read=1e9, hbm_written=2e9, l2_read=3e9, l2_written=4e9, shared=5e9, tensor_flops=6e12,
-                    mma_sync_flops=7e12, warp_instructions=8e9)  # fmt: skip
-        found = energy_j(work, H200, self.top, 1e-3)
+        done = Activity(hbm_read=1e9, hbm_written=2e9, l2_read=3e9, l2_written=4e9, shared=5e9, tensor_flops=6e12,
+                        mma_sync_flops=7e12, warp_instructions=8e9)  # fmt: skip
+        found = energy_j(done, H200, self.top, 1e-3)
         # pJ: 1e9 x 70 + 2e9 x 43; 3e9 x 42 + 4e9 x 61; 5e9 x 8.4; 6e12 x 0.67 + 7e12 x 0.87; 8e9 x 290; 143 W x 1 ms
         assert found == pytest.approx({"hbm": 0.156, "l2": 0.37, "smem": 0.042, "tensor": 10.11, "instructions": 2.32,
                                        "awake": 0.143})  # fmt: skip
 
     def test_only_sms_and_l2_follow_the_clock(self) -> None:
-        work = Work(hbm_read=1e9, l2_read=1e9, tensor_flops=1e12)
-        fast, slow = (energy_j(work, H200, clock, 0.0) for clock in (self.top, self.top / 2))
+        done = Activity(hbm_read=1e9, l2_read=1e9, tensor_flops=1e12)
+        fast, slow = (energy_j(done, H200, clock, 0.0) for clock in (self.top, self.top / 2))
         assert slow["hbm"] == fast["hbm"]
         for level in ("l2", "tensor"):
             assert slow[level] == pytest.approx(fast[level] * 0.5 ** H200.need("energy_clock_exponent"))
@@ -87,8 +87,8 @@ class TestClocks:
     def test_light_launches_keep_their_clock(self) -> None:
         one = call("naive", heads=1, seq_q=512)
         for time in one.time(one.counted, Conditions(clocks="sustained")).launches:
-            cores = next(n.tensor_cores and n.flops_per_pair for n in one.chain.launches if n.name == time.name)
-            assert time.clock_hz == pytest.approx(1.98e9 * (0.917 if cores else 1))
+            work = next(n.work for n in one.chain.launches if n.name == time.name)
+            assert time.clock_hz == pytest.approx(1.98e9 * (0.917 if work.tensor_cores and work.flops_per_pair else 1))
 
     def test_a_clock_by_hand(self) -> None:
         one = call()

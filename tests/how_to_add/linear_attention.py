@@ -15,6 +15,7 @@ from iosim.kernel.algorithms.common import load, matrix, store
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
+from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
 
 
@@ -37,8 +38,7 @@ def plan_linear(problem: AttentionProblem, kernel: Kernel) -> Chain:
     products = {
         "resources": Resources(kernel.cta_threads, kernel.registers, kernel.shared_memory_bytes),
         "schedule": kernel.schedule,
-        "stages": kernel.tile.stages,
-        "flops_per_pair": 2 * columns,
+        "work": Work(flops_per_pair=2 * columns, stages=kernel.tile.stages),
     }
     state = Launch(
         "state",

@@ -142,7 +142,7 @@ class TestPingPong:
     def test_the_backward_takes_no_turns(self) -> None:
         asked = problem(passes="fwd+bwd")
         kernel = resolve("fa3", asked, H100)
-        units = {n.name: matrix_unit(n, H100, kernel) for n in plan(asked, kernel).launches if n.tensor_cores}
+        units = {n.name: matrix_unit(n, H100, kernel) for n in plan(asked, kernel).launches if n.work.flops_per_pair}
         assert units == {"main": MatrixUnit.PINGPONG, "bwd.main": MatrixUnit.SPECIALISED}
 
     @pytest.mark.parametrize(("warps", "unit", "groups"), [

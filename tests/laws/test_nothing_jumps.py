@@ -75,7 +75,7 @@ def longest(launch: Launch) -> int:
 
 def rounds_grow(one: Launch, other: Launch, slots: tuple[int, int], sms: int) -> float:
     """How much more rounds of CTAs there are, and steps of the longest of them."""
-    ctas = [launch.work_tiles * launch.product_ctas for launch in (one, other)]
+    ctas = [launch.work_tiles * launch.work.product_ctas for launch in (one, other)]
     waves, turns = [-(-n // at_once) for n, at_once in zip(ctas, slots, strict=True)], [-(-n // sms) for n in ctas]
     steps = longest(other) / longest(one)
     return max(1.0, steps) * max(1.0, waves[1] / max(1, waves[0]), turns[1] / max(1, turns[0]))
@@ -273,7 +273,7 @@ def test_a_wide_product_is_many_ctas() -> None:
     """512 rows in tiles of 128 by 70 heads of 128 columns: 280 CTAs on 148 SMs, where 4 took 245 us."""
     p = predict(AttentionProblem(heads=70, seq_q=512, head_dim=128, dtype="fp16"), "uniform-naive", "b200")
     values = p.chain.launches[-1]
-    assert values.work_tiles * values.product_ctas == 4 * 70
+    assert values.work_tiles * values.work.product_ctas == 4 * 70
     assert p.time.launches[-1].total_s < 20e-6
 
 

@@ -18,6 +18,7 @@ import iosim.kernel.algorithms.body as bodies
 import iosim.kernel.algorithms.registry as registered
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms import algorithm, algorithms, plan
+from iosim.kernel.algorithms.common import matrix, score_matrix
 from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Schedule, Tile
 from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Role, Rows, Tensor
@@ -273,6 +274,18 @@ def test_storage_formats() -> None:
     assert storage_format(Tensor("P", 1, 1, 2, 2, 4, Role.TEMP), problem.with_(dtype="tf32", output="tf32")) == "fp32"
     with pytest.raises(ExecutionError, match="tensor x has 3 bytes an element"):
         made("x", 3)
+
+
+def test_a_matrix_is_stored_as_the_problem_says() -> None:
+    """Whatever it is called; and scores that begin with a d are scores."""
+    problem = AttentionProblem(dtype="fp16", output="bf16", seq_q=2)
+    query, gradient = matrix(problem, "Q", Role.INPUT), matrix(problem, "dK", Role.TEMP)
+    for tensor, expected in ((query, "fp16"), (replace(query, name="dear"), "fp16"), (gradient, "bf16"),
+                             (replace(gradient, name="X"), "bf16"), (replace(gradient, element_bytes=4), "fp32"),
+                             (score_matrix(problem, "dS", Role.TEMP), "fp16")):  # fmt: skip
+        assert storage_format(tensor, problem) == expected
+    with pytest.raises(ValueError, match="matrix rank is not known; accepted: Q, K"):
+        matrix(problem, "rank", Role.TEMP)
 
 
 # What descriptions and bodies may do. A little algorithm of the test's own: Y = 2 X, a row block at a time.

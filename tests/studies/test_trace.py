@@ -18,6 +18,7 @@ from iosim.commands.cli import main
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.readers.replay.tracing import CtaTable
+from iosim.studies.trace.face import _walk
 from iosim.studies.trace.trace import TraceResult, as_dict, chrome, cta_rows, reuse_rows, tensor_rows, trace
 
 SMALL = "--gpu h200 --heads 4 --seq-len 4096 --head-dim 64 --causal --dtype bf16"
@@ -93,6 +94,13 @@ def test_drift_tells_the_two_kernels_apart(long_fa2: TraceResult, long_cudnn: Tr
     assert (cudnn.peak_in_use_bytes or 0) < long_cudnn.partition_bytes < (fa2.median_in_use_bytes or 0)
     # of at most two heads at once: 2 x 65,536 keys x 128 x 2 bytes x (K and V)
     assert (fa2.peak_in_use_bytes or 0) <= 2 * 65536 * 128 * 2 * 2
+
+
+def test_ctas_that_walk_quantised_keys_walk_keys() -> None:
+    problem = AttentionProblem(heads=2, seq_q=1024, head_dim=128, dtype="fp8")
+    traced = trace(predict(problem, "fa3-fp8", "h100", method="replay"))
+    assert traced.launches[-1].shared_tensors == ("K_fp8", "V_fp8")
+    assert [panel.layout["yaxis"]["title"]["text"] for panel in _walk(traced, "walk")] == ["key block"]
 
 
 def test_every_cta_ran_once_within_the_launch(long_fa2: TraceResult) -> None:

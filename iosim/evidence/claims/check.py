@@ -9,7 +9,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, number_text, seconds_text
-from iosim.base.words import DEFAULT, sentences
+from iosim.base.words import DEFAULT, LEVELS, WAYS, sentences
 from iosim.evidence.claims import readings
 from iosim.evidence.claims.amount import Amount, parse, share
 from iosim.evidence.claims.readings import Reading
@@ -63,8 +63,9 @@ class Check(Shown):
     def counter(self) -> dict[str, float]:
         """What the claimed quantity is by iosim's prediction: bytes read and written, seconds, or operations."""
         p, quantity = self.prediction, self.claim.quantity
-        if quantity in ("hbm", "l2"):
-            return {direction: p.total(quantity, direction) for direction in ("read", "write")}
+        for level in LEVELS:
+            if level == quantity:
+                return {direction: p.total(level, direction) for direction in WAYS}
         return {"total": p.time.total_s if quantity == "time" else p.flops}
 
     def answer(self) -> str:

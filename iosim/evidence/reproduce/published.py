@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from iosim.base.data import data_dir
+from iosim.base.words import Method
 from iosim.evidence.reproduce.paper import arithmetic, each_of
 from iosim.evidence.reproduce.side import Side
 from iosim.hardware.profile import load_profile
@@ -77,7 +78,8 @@ class Point:
     def predicted(self) -> Prediction:
         """iosim's prediction, HBM bytes by replay. The papers' backward is handed gradients that lie as it wants them:
         the copies that PyTorch makes of them are no part of it."""
-        method, gpu = "capacity" if self.kernel == "fa1" else "replay", load_profile(self.gpu)
+        method: Method = "capacity" if self.kernel == "fa1" else "replay"
+        gpu = load_profile(self.gpu)
         kernel = resolve(self.kernel, self.problem, gpu).copying()
         return predict(self.problem, kernel, gpu, method=method, clocks=self.clocks)
 

@@ -9,30 +9,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
 from iosim.evidence.times.cases import Case
 from iosim.evidence.times.groups import Errors, Group, by_group, rows_of
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Launch
+from iosim.kernel.work import MaskOperations
 from iosim.prediction.call import Call
 from iosim.readers.timing import computing, launch_time, overlap, step_time
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A mechanism and how it is switched off: `profile` and `launch` name values that replace a call's, `constants`
-    those of the model's modules."""
+    """A mechanism and how it is switched off: `profile` names values that replace a profile's, `work` those of
+    launches' work, `constants` those of the model's modules."""
 
     name: str
     profile: Callable[[HardwareProfile], dict[str, Any]] = lambda profile: {}
-    launch: Callable[[Launch], dict[str, Any]] = lambda launch: {}
+    work: dict[str, Any] = field(default_factory=dict)
     constants: tuple[tuple[Any, str, Any], ...] = ()
 
     def without(self, call: Call) -> Call:
-        launches = tuple(replace(one, **self.launch(one)) for one in call.chain.launches)
+        launches = tuple(replace(one, work=replace(one.work, **self.work)) for one in call.chain.launches)
         return replace(call, profile=replace(call.profile, **self.profile(call.profile)),
                        chain=replace(call.chain, launches=launches))  # fmt: skip
 
@@ -64,11 +64,11 @@ MECHANISMS: tuple[Mechanism, ...] = (
                                                           (launch_time, "SPLIT_OVERLAP_NORM", 50.0))),
     Mechanism("HBM's three rates", _values(dram_read_bandwidth_bytes_per_s=None)),
     Mechanism("spilled registers", _values(spill_access_cycles=0.0)),
-    Mechanism("operations of masked steps", launch=_values(mask_operations=0.0, edge_mask_operations=0.0)),
+    Mechanism("operations of masked steps", work={"mask": MaskOperations()}),
     Mechanism("atomic adds that warps wait for", _values(add_packet_cycles=0.0)),
     Mechanism("even shares of HBM", constants=((computing, "busiest_share", lambda *of: 1.0),)),
-    Mechanism("loads of a combine, one behind the other", launch=_values(serial_loads=0)),
-    Mechanism("instructions of a strided copy", launch=_values(operations_per_value=0)),
+    Mechanism("loads of a combine, one behind the other", work={"serial_loads": 0}),
+    Mechanism("instructions of a strided copy", work={"operations_per_value": 0}),
     Mechanism("clock of the tensor cores", _values(tensor_clock_fraction=1.0)),
     Mechanism("clock of light loads", lambda p: {"boost_clock_hz": min(
         p.boost_clock_hz or math.inf, (p.rated_clock_hz and p.sustained_clock_hz) or math.inf)}),

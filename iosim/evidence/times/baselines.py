@@ -60,7 +60,7 @@ def _point(row: Row) -> _Point:
     mine = [one for one in call.chain.launches if row.timed.launch in ("", one.name)]
     dtype = call.problem.dtype
     flops = sum(float(one.domain.visited.count.sum()) * one.domain.block_q * one.domain.block_k * one.domain.grid_heads
-                * one.flops_per_pair for one in mine)  # fmt: skip
+                * one.work.flops_per_pair for one in mine)  # fmt: skip
     moved = (
         float(call.bounds.compulsory_read + call.bounds.compulsory_write) if row.timed.launch in ("", "main") else 0.0
     )

@@ -17,7 +17,7 @@ from iosim.evidence.cuda.ncu import METRICS, Profiled
 from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.profile_rows import Told, row_of, said_of
 from iosim.evidence.validate.recognise import Given, Unknown, recognise, whole_call
-from iosim.evidence.validate.rows import COLUMN, QUANTITIES, Row
+from iosim.evidence.validate.rows import COLUMN, COUNTED, QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain, is_attention_loop
@@ -77,7 +77,7 @@ class LaunchAnswer:
             counted = self.row.measured.get(name)
             if counted is None:
                 continue
-            predicted = p.time.total_s if name == "time" else int(p.total(*name.split("_")))
+            predicted = p.time.total_s if name == "time" else int(p.total(*COUNTED[name]))
             off = abs(counted - predicted)
             differs = off > ALLOWED[name] * counted and (name == "time" or off > SMALL)
             found.append({"quantity": name, "predicted": predicted, "counted": counted,

@@ -9,9 +9,9 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.evidence.validate.match import Case, NoModel, match
-from iosim.evidence.validate.rows import QUANTITIES, Row
+from iosim.evidence.validate.rows import COUNTED, QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Chain, Mode, Outer
+from iosim.kernel.launch import SPILL, Chain, Mode, Outer
 from iosim.kernel.residency import needed_registers
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
@@ -124,7 +124,7 @@ def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = 
 def _predict(call: Call) -> dict[str, int | float]:
     """All quantities of a chain from a cold L2."""
     traffic = call.counted + call.replay().traffic
-    moved = {q: int(traffic.total(*q.split("_"))) for q in QUANTITIES if q != "time"}
+    moved = {q: int(traffic.total(*level_and_way)) for q, level_and_way in COUNTED.items()}
     return {**moved, "time": call.time(traffic).total_s}
 
 
@@ -141,9 +141,9 @@ def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
 def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
     values, launches = _predict(call), call.chain.launches
     most = call.profile.need_int("max_registers_per_thread")
-    spilled = int(call.counted.total("l2", "write", tensor="spill"))
+    spilled = int(call.counted.total("l2", "write", tensor=SPILL))
     spills = spilled >= SPILL_SHARE * max(1, values["l2_write"]) or any(
-        launch.exps_per_pair and needed_registers(launch) > most for launch in launches
+        launch.work.exps_per_pair and needed_registers(launch) > most for launch in launches
     )
     regime = _regime(row, call, values, spills)
     stage = "" if row.chain else launches[0].name

@@ -17,11 +17,13 @@ from pathlib import Path
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.files import require_file
+from iosim.base.words import WAYS, Level, Way
 
-QUANTITIES = ("hbm_read", "hbm_write", "l2_read", "l2_write", "time")
+COUNTED: dict[str, tuple[Level, Way]] = {f"{level}_{way}": (level, way) for level in ("hbm", "l2") for way in WAYS}
+QUANTITIES = (*COUNTED, "time")
 """What is compared: bytes, and seconds."""
 COLUMN = {**{q: q for q in QUANTITIES}, "time": "seconds"}
-NEEDED = ("hbm_read", "hbm_write", "l2_read", "l2_write")
+NEEDED = tuple(COUNTED)
 LAUNCH_COLUMNS = ("call", "launch", "implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim",
                   "causal", "dtype")  # fmt: skip
 """`call` and `launch` may both be left out: each row is then a call of one launch, numbered as it stands."""

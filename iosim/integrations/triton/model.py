@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
+from iosim.base.words import Level
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.triton.arguments import Arguments, ProblemOf, sides_of, tutorial_problem
 from iosim.integrations.triton.compiled import schedule_of
@@ -111,7 +112,7 @@ def _meta(config: Any) -> dict[str, Any]:
 
 def launch_metadata(
     gpu: str | HardwareProfile, *, problem: AttentionProblem | ProblemOf = tutorial_problem,
-    names: tuple[str, str] = ("BLOCK_M", "BLOCK_N"), kernel: str = KERNEL, level: str = "hbm",
+    names: tuple[str, str] = ("BLOCK_M", "BLOCK_N"), kernel: str = KERNEL, level: Level = "hbm",
 ) -> LaunchMetadata:  # fmt: skip
     """Predicted bytes and FLOPs for Proton, Triton's profiler, so that it prints rates beside times.
 

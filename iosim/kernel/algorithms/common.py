@@ -8,34 +8,41 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Place
-from iosim.kernel.kernel import SUM_GROUPS, Kernel, RowPass, Spill, Tile
+from iosim.kernel.kernel import SUM_GROUPS, Kernel, MatrixUnit, RowPass, Spill, Tile
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.work import Loop, SpillAccesses, Work
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.mask import IntervalMask, Mask
 from iosim.problem.masks.packed import HeadsInTurn
 
+MATRICES = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
+
 
 def matrix(problem: AttentionProblem, name: str, role: Role, *, element_bytes: int | None = None) -> Tensor:
-    """Q, K, V, O or a gradient of one of them, by the last letter of its name."""
-    kind = name.removesuffix("_acc")[-1]
-    on_keys = kind in "KV"
-    default = problem.output_type if kind == "O" or name.startswith("d") else problem.input_type
+    """One of `MATRICES`, or with `_acc` behind its name the sums that it is made of. Raises ValueError: another."""
+    shape = name.removesuffix("_acc")
+    if shape not in MATRICES:
+        raise ValueError(f"matrix {name} is not known; accepted: {', '.join(MATRICES)}")
+    on_keys = shape in ("K", "V", "dK", "dV")
+    default = problem.input_type if shape in ("Q", "K", "V") else problem.output_type
     return Tensor(
         name=name,
         batch=problem.batch,
         heads=problem.kv_heads if on_keys else problem.heads,
         rows=problem.seq_k if on_keys else problem.seq_q,
-        cols=problem.head_dim_v if kind in "VO" else problem.head_dim,
+        cols=problem.head_dim_v if shape in ("V", "O", "dV", "dO") else problem.head_dim,
         element_bytes=default.bytes if element_bytes is None else element_bytes,
         role=role,
+        along=Rows.KEY if on_keys else Rows.QUERY,
+        format=default.name,
         strided=problem.layout == "bshd",
     )
 
 
 def row_vector(problem: AttentionProblem, name: str, role: Role) -> Tensor:
     """An fp32 value per query row: LSE, the running max and sum, rowsum(dO o O)."""
-    return Tensor(name, problem.batch, problem.heads, problem.seq_q, 1, 4, role)
+    return Tensor(name, problem.batch, problem.heads, problem.seq_q, 1, 4, role, Rows.QUERY)
 
 
 def score_matrix(problem: AttentionProblem, name: str, role: Role, element_bytes: int | None = None) -> Tensor:
@@ -134,7 +141,21 @@ def row_pass(
     """A launch without products in which each CTA moves its block of rows of tensors; `more` are fields of `Launch`."""
     loads = (n if isinstance(n, Access) else load(n, Rows.QUERY, Per.QUERY) for n in reads)
     stores = (n if isinstance(n, Access) else store(n, Rows.QUERY, Per.QUERY) for n in writes)
-    return Launch(name, domain, Outer.FLAT, (*loads, *stores), tensor_cores=False, **more)
+    return Launch(name, domain, Outer.FLAT, (*loads, *stores), **more)
+
+
+def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
+    """What the attention loop of a pass computes, as the kernel's settings for it say."""
+    backward, d, d_v = problem.backward, problem.head_dim, problem.head_dim_v
+    spill = kernel.of_pass(backward).spill or Spill()
+    return Work(
+        flops_per_pair=2 * (3 * d + 2 * d_v) if backward else 2 * (d + d_v),
+        exps_per_pair=1,
+        tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
+        stages=(kernel.tile_backward if backward else kernel.tile).stages,
+        loop=Loop() if backward else kernel.loop,
+        spill=SpillAccesses(spill.accesses_per_pair, spill.accesses_per_tile),
+    )
 
 
 def main_launch(
@@ -144,21 +165,16 @@ def main_launch(
     """The attention loop of a pass, as the kernel's settings for it say. What it moves `beside` comes on top of these;
     `more` are fields of `Launch` that differ."""
     backward = problem.backward
-    settings, tile = kernel.of_pass(backward), kernel.tile_backward if backward else kernel.tile
+    settings = kernel.of_pass(backward)
     spill = settings.spill or Spill()
     taken = resources(problem, kernel)
     if backward:
-        taken = Resources(32 * tile.warps, settings.registers, settings.shared_memory_bytes)
-    d, d_v = problem.head_dim, problem.head_dim_v
+        taken = Resources(32 * kernel.tile_backward.warps, settings.registers, settings.shared_memory_bytes)
     fields = {
         "schedule": settings.schedule,
         "resources": taken,
         "overheads": settings.overheads + spill.overheads(taken.threads) + beside,
-        "flops_per_pair": 2 * (3 * d + 2 * d_v) if backward else 2 * (d + d_v),
-        "exps_per_pair": 1,
-        "stages": tile.stages,
-        "spill_accesses": spill.accesses_per_pair,
-        "tile_spill_accesses": spill.accesses_per_tile,
+        "work": loop_work(problem, kernel),
     }
     return Launch("bwd.main" if backward else "main", domain, outer, tuple(accesses), **{**fields, **more})
 
@@ -172,7 +188,7 @@ def head_gradients(problem: AttentionProblem) -> tuple[Tensor, ...]:
 
 def matrices(problem: AttentionProblem, names: str, role: Role) -> tuple[Tensor, ...]:
     """Matrices, and of other names row vectors, one a word of `names`."""
-    return tuple(matrix(problem, n, role) if n[-1] in "QKVO" else row_vector(problem, n, role) for n in names.split())
+    return tuple(matrix(problem, n, role) if n in MATRICES else row_vector(problem, n, role) for n in names.split())
 
 
 def head_gradient(at: Place, name: str) -> str:
@@ -187,7 +203,7 @@ def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS) -> Launch:
         row_domain(problem, one.rows, keys=True),
         (load(n, Rows.QUERY, Per.QUERY, times=problem.group) for n in one.reads),
         (store(n, Rows.QUERY, Per.QUERY, times=one.store_packets) for n in one.writes),
-        operations_per_value=round(one.operations + one.operations_of_group / problem.group),
+        work=Work(operations_per_value=round(one.operations + one.operations_of_group / problem.group)),
     )
 
 

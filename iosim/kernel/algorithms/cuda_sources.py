@@ -23,6 +23,7 @@ from iosim.kernel.algorithms.softmax import exp_less
 from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Outer, Overhead, Per, Resources, Rows
+from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
 
 NAIVE_SHARED_EIGHTHS = 8 * 8 * 128 // (32 * 16) + 8 * 128 * 128 // (64 * 64 * 32)
@@ -58,8 +59,7 @@ def _backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     keys = replace(
         main,
         accesses=tuple(a for a in main.accesses if a.tensor != "dQ_acc"),
-        flops_per_pair=4 * (problem.head_dim + problem.head_dim_v),
-        add_packets_per_row=0,
+        work=replace(main.work, flops_per_pair=4 * (problem.head_dim + problem.head_dim_v), add_packets_per_row=0),
     )
     left = {n: t for n, t in chain.tensors.items() if n != "dQ_acc"}
     return replace(chain, tensors=left, launches=(dot, keys, _queries(problem, kernel, main)))
@@ -81,9 +81,7 @@ def _queries(problem: AttentionProblem, kernel: Kernel, main: Launch) -> Launch:
             store("dQ", Rows.QUERY, Per.QUERY),
         ),
         resources=main.resources,
-        flops_per_pair=2 * (2 * problem.head_dim + problem.head_dim_v),
-        exps_per_pair=1,
-        stages=tile.stages,
+        work=Work(2 * (2 * problem.head_dim + problem.head_dim_v), exps_per_pair=1, stages=tile.stages),
     )
 
 
@@ -95,8 +93,8 @@ def plan_naive_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 
 def _multiply_adds(launch: Launch, problem: AttentionProblem) -> Launch:
-    fetched = launch.flops_per_pair // 2 * NAIVE_SHARED_EIGHTHS // 8
-    launch = replace(launch, tensor_cores=False, shared_bytes_per_pair=fetched)
+    fetched = launch.work.flops_per_pair // 2 * NAIVE_SHARED_EIGHTHS // 8
+    launch = replace(launch, work=replace(launch.work, tensor_cores=False, shared_bytes_per_pair=fetched))
     if launch.name not in NAIVE_RESOURCES:
         return launch
     registers, shared = NAIVE_RESOURCES[launch.name]

@@ -25,6 +25,7 @@ from iosim.kernel.algorithms.common import (
     head_gradient,
     head_gradients,
     load,
+    loop_work,
     main_launch,
     matrices,
     matrix,
@@ -38,7 +39,7 @@ from iosim.kernel.algorithms.flash import FlashOptions, output_tensor, plan_flas
 from iosim.kernel.algorithms.registry import Packs, algorithm, algorithm_of, options_of
 from iosim.kernel.algorithms.softmax import exp_less
 from iosim.kernel.algorithms.terms import KeyGradients, PairGradients, backward_terms, masked_scores
-from iosim.kernel.kernel import Kernel, MatrixUnit, Spill, Tile
+from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import (
     Access,
     Chain,
@@ -57,6 +58,7 @@ from iosim.kernel.launch import (
     tensors,
 )
 from iosim.kernel.options import number
+from iosim.kernel.work import Pipelines
 from iosim.problem.attention import AttentionProblem
 
 HEADER_BYTES = 16
@@ -138,10 +140,10 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         accesses += [load(n, Rows.QUERY, Per.SPLIT, fetch=by_row) for n in ("O", "dO")]
         accesses.append(store("D", Rows.QUERY, Per.SPLIT))
 
-    products, depth = _products(problem, tile)
     fragments, turns = _row_sum_loop(problem, tile) if half else (0, 0)
-    spill = kernel.backward.spill or Spill()
     locked = tiles if domain.splits > 1 else 0
+    exposed_loads = PAIR_LOADS + LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in key_sums)
+    work = loop_work(problem, kernel)
     main = main_launch(
         problem,
         kernel,
@@ -149,13 +151,13 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         Outer.KEY if domain.splits == domain.key_blocks_total else Outer.HEAD,
         accesses,
         (*_locks(tile, locked), *_local_fragments(tile, turns, domain.query_blocks)),
-        tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
         walks_round=domain.splits > 1 and (problem.mask == "none" or problem.mask_storage != "implicit"),
-        products=products,
-        product_depth=depth,
-        exposed_loads=PAIR_LOADS + LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in key_sums),
-        serial_loads=fragments * domain.query_blocks,
-        tile_spill_accesses=spill.accesses_per_tile + 4 * turns * domain.query_blocks,
+        work=replace(
+            work,
+            pipelines=Pipelines(*_products(problem, tile), exposed_loads),
+            serial_loads=fragments * domain.query_blocks,
+            spill=replace(work.spill, tile=work.spill.tile + 4 * turns * domain.query_blocks),
+        ),
     )
     before = () if half else _row_sums(problem)
     fill = (_fill(problem, workspace, tiles * domain.query_blocks),) if zeroed else ()

@@ -33,6 +33,7 @@ from iosim.kernel.algorithms.common import (
     head_gradients,
     heads_in_turn,
     load,
+    loop_work,
     main_launch,
     matrices,
     matrix,
@@ -56,7 +57,7 @@ from iosim.kernel.algorithms.terms import (
     save_random_state,
     zero_bias_gradient,
 )
-from iosim.kernel.kernel import Kernel, MatrixUnit, RowPass, Tile
+from iosim.kernel.kernel import Kernel, RowPass, Tile
 from iosim.kernel.launch import (
     SECTOR_BYTES,
     Access,
@@ -77,6 +78,7 @@ from iosim.kernel.launch import (
 )
 from iosim.kernel.options import number
 from iosim.kernel.schedule import Scheduler
+from iosim.kernel.work import MaskOperations, Work
 from iosim.problem.attention import AttentionProblem
 
 MAX_COMBINE_BLOCKS = 1 << 26
@@ -209,7 +211,6 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     q, o = matrix(problem, "Q", Role.INPUT), output_tensor(problem, kernel)
     k, v = (in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
     lse = row_vector(problem, "LSE", Role.OUTPUT)
-    everywhere, at_edges = _mask_operations(problem, options.mask_operations)
     main = main_launch(
         problem,
         kernel,
@@ -222,11 +223,11 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         schedule=replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule,
         persistent_ctas=grid(kernel, together),
         tile_ctas=together,
-        flops_per_pair=2 * sum(_product_columns(problem, kernel)),
-        tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
-        loop=kernel.loop,
-        mask_operations=everywhere,
-        edge_mask_operations=at_edges,
+        work=replace(
+            loop_work(problem, kernel),
+            flops_per_pair=2 * sum(_product_columns(problem, kernel)),
+            mask=_mask_operations(problem, options.mask_operations),
+        ),
     )
     by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
     return finish(problem, kernel, main, by_name)
@@ -288,13 +289,13 @@ def _narrow_stores(
     return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile, inferred_from=source),)
 
 
-def _mask_operations(problem: AttentionProblem, each: int) -> tuple[float, float]:
-    """Operations on a score for the mask, of every step and of the last steps of a tile: both limits of a window are
-    asked of every score, the causal one at the diagonal. A single query, the last one, has nothing to mask."""
+def _mask_operations(problem: AttentionProblem, each: int) -> MaskOperations:
+    """Both limits of a window are asked of every score, the causal one at the diagonal. A single query, the last one,
+    has nothing to mask."""
     if problem.mask == "window":
-        return 2.0 * each, 0.0
+        return MaskOperations(every_step=2.0 * each)
     alone = problem.mask == "causal" and problem.longest_q == 1
-    return 0.0, 0.0 if alone or problem.mask == "none" else float(each)
+    return MaskOperations(edge_steps=0.0 if alone or problem.mask == "none" else float(each))
 
 
 def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool = False) -> tuple[Overhead, ...]:
@@ -381,8 +382,7 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
             *(store(name, Rows.QUERY, Per.QUERY) for name in final),
         ),
         resources=Resources(threads),
-        tensor_cores=False,
-        serial_loads=options.combine_waits + -(-splits // options.combine_loads_at_once),
+        work=Work(serial_loads=options.combine_waits + -(-splits // options.combine_loads_at_once)),
     )
     if not kernel.writes_lse:
         by_name = {n: t for n, t in by_name.items() if n != "LSE"}
@@ -439,8 +439,11 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         _columns_outside(problem, kernel, keys_outer=True)
         + _narrow_stores(problem, kernel, 2 * tile.block_k, NARROW_GRADIENTS, apart=grouped),
         persistent_ctas=None if kernel.backward.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
-        add_requests_per_row=0 if options.adds is Adds.APART else -(-problem.head_dim // SUMS_PER_LINE),
-        add_packets_per_row=problem.head_dim * 4 // SECTOR_BYTES if options.adds is Adds.PACKETS else 0,
+        work=replace(
+            loop_work(problem, kernel),
+            add_requests_per_row=0 if options.adds is Adds.APART else -(-problem.head_dim // SUMS_PER_LINE),
+            add_packets_per_row=problem.head_dim * 4 // SECTOR_BYTES if options.adds is Adds.PACKETS else 0,
+        ),
     )
     return Chain(held, (*before, main, *after), kernel.notes)
 
@@ -490,7 +493,7 @@ def _row_launch(
         resources=Resources(one.threads),
         overheads=(Overhead("split_sectors", Mode.STORE, per_tile=split),) if one.split_percent else (),
         values_per_thread=one.values,
-        operations_per_value=round(one.operations),
+        work=Work(operations_per_value=round(one.operations)),
     )
 
 

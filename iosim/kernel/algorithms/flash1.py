@@ -6,7 +6,7 @@ the random state is saved and set once a call (Algorithm 2, line 1; Algorithm 4,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from iosim.kernel.algorithms.common import (
     attention_domain,
     head_gradients,
     load,
+    loop_work,
     main_launch,
     matrices,
     matrix,
@@ -99,7 +100,7 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
         schedule=kernel.schedule,
         resources=resources(problem, kernel),
         overheads=() if backward else kernel.overheads,
-        stages=kernel.tile.stages,
+        work=replace(loop_work(problem, kernel), stages=kernel.tile.stages),
     )
     held = tensors((
         *matrices(problem, "Q K V O dO l m" if backward else "Q K V", Role.INPUT),

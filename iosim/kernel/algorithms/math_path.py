@@ -61,8 +61,7 @@ def _safe_softmax(b: ChainBuilder, scores: str) -> None:
     b.hold(flags, Tensor("zero", 1, 1, 1, 1, 4, Role.TEMP))
     b.pass_over_scores("all_masked", ("is_masked",), ())
     b.also(store(flags.name, Rows.QUERY, Per.QUERY, packet_rows=FLAGS_A_PACKET))
-    b.launches.append(Launch("zero", Domain(1, 1, 1, 1, 1, 1), Outer.FLAT, (store("zero", Rows.OWN, Per.LAUNCH),),
-                             tensor_cores=False))  # fmt: skip
+    b.launches.append(Launch("zero", Domain(1, 1, 1, 1, 1, 1), Outer.FLAT, (store("zero", Rows.OWN, Per.LAUNCH),)))
     b.pass_over_scores("select", ("P",), (score_matrix(p, "P", Role.TEMP, 4),), rows=SECTOR_BYTES,
                        values=SELECT_VALUES)  # fmt: skip
     ctas = max(1, SECTOR_BYTES * p.seq_k // SELECT_ELEMENTS)

@@ -16,6 +16,7 @@ from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Outer, Per, Role, Rows, tensors
+from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
 
 
@@ -47,8 +48,7 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
             *(store(n, Rows.QUERY, Per.PAIR) for n in running),
         ),
         overheads=(),
-        stages=1,
-        tensor_cores=False,
+        work=Work(2 * (problem.head_dim + problem.head_dim_v), exps_per_pair=1, tensor_cores=False),
     )
     held = (
         *matrices(problem, "Q K V", Role.INPUT),

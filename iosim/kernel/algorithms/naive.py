@@ -49,6 +49,7 @@ from iosim.kernel.algorithms.terms import add_bias_gradients, write_alibi
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Resources, Role, Rows, Tensor
 from iosim.kernel.options import AlgorithmOptions, number
+from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
 
 
@@ -160,7 +161,7 @@ class ChainBuilder:
         self.launches.append(
             Launch(name, self._domain((product_tile.rows, product_tile.cols)), Outer.PAIR,
                    (load(left, Rows.QUERY, Per.PAIR), load(right, Rows.KEY, Per.PAIR), store(out, Rows.PAIR, Per.PAIR)),
-                   resources=WIDE, flops_per_pair=2 * cols, stages=3)
+                   resources=WIDE, work=Work(2 * cols, stages=3))
         )  # fmt: skip
 
     def product_over_keys(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
@@ -183,8 +184,7 @@ class ChainBuilder:
             Launch(name, self._domain((own, 64) if by_query else (64, own)), outer,
                    (load(scores, Rows.PAIR, Per.PAIR, times=beside, edge=edge),
                     load(right, other, Per.PAIR, times=product_tile.cluster, edge=edge), store(out, mine, per)),
-                   resources=WIDE, product_ctas=product_tile.cluster * beside, flops_per_pair=2 * cols,
-                   stages=3)
+                   resources=WIDE, work=Work(2 * cols, product_ctas=product_tile.cluster * beside, stages=3))
         )  # fmt: skip
 
     def pass_over_scores(
@@ -203,7 +203,7 @@ class ChainBuilder:
         p = self.problem
         domain = Domain(p.batch, p.heads, p.seq_q, p.seq_k, rows, p.seq_k)
         self.launches.append(
-            Launch(name, domain, Outer.FLAT, accesses, resources=WIDE, exps_per_pair=exps, tensor_cores=False,
+            Launch(name, domain, Outer.FLAT, accesses, resources=WIDE, work=Work(exps_per_pair=exps),
                    values_per_thread=softmax_values(p.seq_k) if exps else values)
         )  # fmt: skip
 

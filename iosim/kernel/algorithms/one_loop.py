@@ -20,13 +20,14 @@ outside, splits) is a planner of its own: docs/how-to-add.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Body, body
-from iosim.kernel.algorithms.common import attention_domain, load, main_launch, matrix, row_vector, store
+from iosim.kernel.algorithms.common import attention_domain, load, loop_work, main_launch, matrix, row_vector, store
 from iosim.kernel.algorithms.registry import algorithm
-from iosim.kernel.kernel import Kernel, MatrixUnit
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Outer, Per, Role, Rows, tensors
 from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
@@ -67,7 +68,8 @@ class LoopAlgorithm(Body):
             if value != accepted:
                 raise InputError(f"`{field}` {value} is not possible with kernel '{kernel.name}'; accepted: {accepted}")
         stored = {t: per for t, per in cls.stores.items() if t != "LSE" or kernel.writes_lse}
-        columns = 2 * (problem.head_dim + problem.head_dim_v)
+        work = loop_work(problem, kernel)
+        flops = work.flops_per_pair if cls.flops_per_pair is None else cls.flops_per_pair
         launch = main_launch(
             problem,
             kernel,
@@ -76,10 +78,7 @@ class LoopAlgorithm(Body):
             (*(_load(tensor, per, kernel) for tensor, per in cls.loads.items()),
              *(store(tensor, Rows.QUERY, per) for tensor, per in stored.items())),
             persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
-            exps_per_pair=cls.exps_per_pair,
-            tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
-            loop=kernel.loop,
-            flops_per_pair=columns if cls.flops_per_pair is None else cls.flops_per_pair,
+            work=replace(work, flops_per_pair=flops, exps_per_pair=cls.exps_per_pair),
         )  # fmt: skip
         names = dict.fromkeys((*cls.loads, *stored))
         moved = [matrix(problem, t, Role.OUTPUT if t in stored else Role.INPUT) for t in names if t in MATRICES]

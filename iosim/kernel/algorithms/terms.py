@@ -44,7 +44,9 @@ PASS_ROWS = 4
 def bias(problem: AttentionProblem, name: str = "bias", role: Role = Role.INPUT) -> Tensor:
     """A bias in the shape that the problem gives it."""
     p = problem
-    return Tensor(name, p.bias_batch, p.bias_heads, p.seq_q, p.seq_k, p.bias_type.bytes, role)
+    return Tensor(
+        name, p.bias_batch, p.bias_heads, p.seq_q, p.seq_k, p.bias_type.bytes, role, Rows.PAIR, p.bias_type.name
+    )
 
 
 def slopes(problem: AttentionProblem) -> Tensor:
@@ -54,13 +56,13 @@ def slopes(problem: AttentionProblem) -> Tensor:
 
 def padding(problem: AttentionProblem, element_bytes: int = 1) -> Tensor:
     """The key-padding mask, [batch, seq_k]: bytes, or wider elements where it is added to the scores."""
-    return Tensor("padding", problem.batch, 1, problem.seq_k, 1, element_bytes, Role.INPUT)
+    return Tensor("padding", problem.batch, 1, problem.seq_k, 1, element_bytes, Role.INPUT, Rows.KEY)
 
 
 def stored_mask(problem: AttentionProblem, name: str = "mask", role: Role = Role.INPUT) -> Tensor:
     """A mask as a tensor that all sequences and heads share: of bytes, or of the bias's type where it is added."""
     size = problem.bias_type.bytes if problem.mask_storage == "additive" else 1
-    return Tensor(name, 1, 1, problem.seq_q, problem.seq_k, size, role)
+    return Tensor(name, 1, 1, problem.seq_q, problem.seq_k, size, role, format=problem.bias_type.name)
 
 
 def _random_state(role: Role) -> Tensor:
@@ -177,7 +179,7 @@ def materialise(problem: AttentionProblem) -> Launch:
 
 def _pass(name: str, problem: AttentionProblem, batch: int, heads: int, accesses: tuple[Access, ...]) -> Launch:
     domain = Domain(batch, heads, problem.seq_q, problem.seq_k, PASS_ROWS, problem.seq_k)
-    return Launch(name, domain, Outer.FLAT, accesses, resources=Resources(256), tensor_cores=False)
+    return Launch(name, domain, Outer.FLAT, accesses, resources=Resources(256))
 
 
 # What the launches compute.

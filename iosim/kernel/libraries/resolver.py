@@ -30,8 +30,9 @@ from iosim.kernel.libraries.rules import Rules, SplitGrid, rules_of
 from iosim.kernel.libraries.support import check_support
 from iosim.kernel.options import AlgorithmOptions, typed
 from iosim.kernel.overrides import Overrides
-from iosim.kernel.schedule import CLUSTER_CC, Loop, Schedule, Scheduler, Start
+from iosim.kernel.schedule import CLUSTER_CC, Schedule, Scheduler, Start
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, refuse_tile, retiled
+from iosim.kernel.work import Loop
 from iosim.problem.attention import AttentionProblem
 
 AS_STATED = ("rereads_q", "sm_spread", "sms_alike", "step_spread", "hbm_share", "cta_shares")

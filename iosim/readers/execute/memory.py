@@ -15,8 +15,9 @@ import numpy.typing as npt
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Array, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
-from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Fetch, Per, Rows, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Fetch, Per, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.dtypes import dtype
 from iosim.readers.execute.arrays import place_of_rows, scattered
 from iosim.readers.execute.numerics import round_to
 
@@ -25,22 +26,15 @@ ROW_STATISTICS = ("LSE", "l", "m", "D")
 
 
 def storage_format(tensor: Tensor, problem: AttentionProblem) -> str:
-    """Name of the format a tensor is stored in; temporaries take the problem's own format of that width if it has one.
-    Raises ExecutionError: no format is that wide."""
-    if tensor.name in ("Q", "K", "V"):
-        return problem.input_type.name
-    if tensor.name in ("bias", "dBias", "dBias_heads") and tensor.element_bytes == problem.bias_type.bytes:
-        return problem.bias_type.name
-    if tensor.name in ("mask", "mask_added") and tensor.element_bytes > 1:
-        return problem.bias_type.name if tensor.element_bytes == problem.bias_type.bytes else "fp32"
-    if tensor.name == "rng_state":
-        return "fp64"
-    if tensor.name in ("O", "dO", "dQ", "dK", "dV"):
-        return problem.output_type.name
-    if tensor.element_bytes == 4:
+    """Name of the format a tensor is stored in: the one that the problem gives it; else, and for temporaries of four
+    bytes, fp32 or the problem's own format of that width if it has one. Raises ExecutionError: no format is that wide.
+    """
+    stated = tensor.format != "" and dtype(tensor.format).bytes == tensor.element_bytes
+    if tensor.element_bytes == 4 and (tensor.role is Role.TEMP or not stated):
         return "fp32"
-    own = [problem.output_type, problem.input_type] if tensor.name.startswith("d") else [problem.input_type]
-    for kind in (*own, problem.output_type):
+    if stated:
+        return tensor.format
+    for kind in (problem.input_type, problem.output_type):
         if kind.bytes == tensor.element_bytes:
             return kind.name
     by_width = {1: "fp8", 2: "bf16", 8: "fp64"}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from iosim.base.words import Way
 from iosim.kernel.algorithms.body import Array, Body, BodyFactory, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.kernel import Kernel
@@ -47,7 +48,7 @@ class Walk:
         self.make = make
         self.grid = Grid(launch)
         self.at = WalkPlace(launch, problem, kernel, seed, self.grid)
-        self.moved: dict[tuple[str, str], int] = {}
+        self.moved: dict[tuple[str, Way], int] = {}
         self.work_tiles = self.empty_tiles = 0
         self.pairs = 0
         self.iq = self.ik = 0
@@ -68,7 +69,7 @@ class Walk:
             if a.skip and a.per is not Per.PAIR:
                 raise ExecutionError(f"{where} skips visits but is per {a.per}")
             seen.add((a.tensor, a.mode is Mode.LOAD, a.per))
-            self.moved[a.tensor, "read" if a.mode is Mode.LOAD else "write"] = 0
+            self.moved[a.tensor, a.mode.direction] = 0
 
     def run(self) -> Traffic:
         """Walk the launch. Raises ExecutionError: description and mathematics do not fit."""
@@ -98,7 +99,7 @@ class Walk:
         if self.launch.persistent_ctas is not None:
             ctas = min(ctas, self.launch.persistent_ctas)
         for o in self.launch.overheads:
-            key = (o.name, "read" if o.mode is Mode.LOAD else "write")
+            key = (o.name, o.mode.direction)
             tile_bytes = o.per_tile * (self.work_tiles - self.empty_tiles) + o.per_tile_fetch * self.work_tiles
             cta_bytes = (o.per_cta + o.per_tile_fetch) * ctas
             self.moved[key] = self.moved.get(key, 0) + tile_bytes + cta_bytes + o.per_pair * self.pairs
@@ -300,7 +301,7 @@ class Walk:
             q = tensor.rows
         rows = k if access.rows is Rows.KEY else q
         cols = k if access.rows is Rows.PAIR else tensor.cols
-        self.moved[access.tensor, "read" if access.mode is Mode.LOAD else "write"] += moved_bytes(
+        self.moved[access.tensor, access.mode.direction] += moved_bytes(
             tensor, access, rows, cols, self.at.keys.size if access.rows is Rows.KEY else self.at.q.size
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from iosim.base.words import Way
 from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Fetch, Launch, Overhead, Per, Rows, Tensor
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntervalMask
@@ -159,7 +160,7 @@ def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, Bl
 def _launch_form(launch: Launch, chain: Chain) -> Traffic:
     parts = _sums(launch.domain)
     heads = launch.domain.batch * launch.domain.heads
-    bytes_of: dict[tuple[str, str], int] = {}
+    bytes_of: dict[tuple[str, Way], int] = {}
     for access in launch.accesses:
         key = (access.tensor, access.mode.direction)
         tensor = chain.tensors[access.tensor]

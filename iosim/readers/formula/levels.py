@@ -20,11 +20,12 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
+from iosim.base.words import Level
 from iosim.hardware.profile import HardwareProfile
 from iosim.problem.attention import AttentionProblem
 
 FORWARD, BACKWARD = "arXiv 2402.07443", "arXiv 2410.09397v2"
-LEVELS = {"l2": "SM <-> L2", "hbm": "L2 <-> HBM"}
+LEVELS: dict[Level, str] = {"l2": "SM <-> L2", "hbm": "L2 <-> HBM"}
 """Level -> how tables call it."""
 FLASH_CONSTANT = 4
 """Q and O of B query rows fill M = 2 d B elements while K and V pass by: 2 N^2 d / B = 4 N^2 d^2 / M."""
@@ -45,7 +46,7 @@ class LevelBound:
         crossover_head_dim: the head_dim up to which M >= d^2, where FlashAttention's term is the smaller one.
     """
 
-    level: str
+    level: Level
     fast_memory: str
     fast_bytes: int
     fast_elements: int
@@ -90,7 +91,7 @@ class LevelBound:
         }  # fmt: skip
 
 
-def fast_memories(profile: HardwareProfile) -> dict[str, tuple[str, int]]:
+def fast_memories(profile: HardwareProfile) -> dict[Level, tuple[str, int]]:
     """Level -> (what the fast memory is, its bytes): shared memory and registers of an SM, and all of the L2. Raises
     InputError: the profile does not know one of them."""
     shared = profile.need_int("shared_memory_per_sm_bytes")

@@ -17,6 +17,7 @@ from typing import Any
 import sympy as sp
 
 from iosim.base.errors import InputError
+from iosim.base.words import Way
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
@@ -203,7 +204,7 @@ class Formula:
         pinned = {c.lhs: int(c.rhs) for c in self.conditions if _fixes(c)}
         return {name: pinned[symbol(name)] for name in self.values if symbol(name) in pinned}
 
-    def total(self, direction: str | None = None, *, launch: str | None = None, tensor: str | None = None) -> Any:
+    def total(self, direction: Way | None = None, *, launch: str | None = None, tensor: str | None = None) -> Any:
         """The sum of the rows that match, as one expression."""
         return sp.sympify(self.traffic.total("l2", direction, launch=launch, tensor=tensor))
 

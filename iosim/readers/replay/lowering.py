@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.progress import progress
-from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Overhead, Per, Role, Rows, Tensor
+from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Outer, Overhead, Per, Role, Rows, Tensor
 from iosim.kernel.remap import place
 from iosim.kernel.schedule import Direction, Order
 from iosim.problem.masks.mask import Steps
@@ -25,7 +25,6 @@ from iosim.readers.replay.objects import Grid, cut, refuse_too_large, streams
 Int32 = npt.NDArray[np.int32]
 NONE = -1
 MODES = {Mode.LOAD: 0, Mode.STORE: 1, Mode.REDUCE: 2}
-SPILL = "spill"
 TILES_AT_ONCE = 1 << 18
 """Work tiles of an elementwise pass that are lowered together: 64-bit numbers of all would fill gigabytes."""
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
+from iosim.base.words import WAYS
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Mode, Outer, Tensor
@@ -377,7 +378,7 @@ def _rows(
     launch: str, lowered: Lowered, before: tuple[list[int], list[int]], after: tuple[list[int], list[int]], code: int
 ) -> list[TrafficRow]:
     rows = []
-    for direction, k in (("read", 0), ("write", 1)):
+    for k, direction in enumerate(WAYS):
         for number, name in enumerate(lowered.tensors):
             n = after[k][number] - before[k][number]
             if n:

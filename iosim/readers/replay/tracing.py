@@ -93,6 +93,8 @@ class LaunchTrace:
     ctas: CtaTable
     reuse: ReuseHistogram
     shared_tensors: tuple[str, ...]
+    shared_axis: Rows | None
+    """Whose blocks CTAs walk; None where each has its own."""
     bytes_per_index: int
     in_use_bytes: Float
     heads_in_use: Float
@@ -269,7 +271,8 @@ def _launch(kept: _Kept, span: Span, slots: int, bins: int, bin_ps: int, width: 
     depth = np.array(kept.record.depth, dtype=np.int64) * kept.sample_bytes
     reuse = ReuseHistogram(width, depth[:MAX_DEPTH], int(depth[MAX_DEPTH]), int(kept.record.first) * kept.sample_bytes)
     in_use, heads = _in_use(ctas, per_index, bins, bin_ps, begin, end) if names else (np.array([]), np.array([]))
-    return LaunchTrace(low.name, begin, end, slots, ctas, reuse, names, per_index, in_use, heads)
+    return LaunchTrace(low.name, begin, end, slots, ctas, reuse, names,
+                       SHARED_AXIS.get(kept.launch.outer), per_index, in_use, heads)  # fmt: skip
 
 
 def shared_loop(launch: Launch, low: LoweredLaunch, lowered: Lowered) -> tuple[tuple[str, ...], Int64, int]:

@@ -126,7 +126,7 @@ def ceiling_s(
     hbm, tensor = rates.peak_hbm(), rates.peak_tensor(problem.dtype, fastest_hz)
     seconds = 0.0
     for launch in chain.launches:
-        products = executed_pairs(launch) * launch.flops_per_pair
+        products = executed_pairs(launch) * launch.work.flops_per_pair
         moved = traffic.total("hbm", launch=launch.name)
         seconds += max(moved / hbm if hbm else 0.0, products / tensor if tensor else 0.0)
     return seconds
@@ -139,13 +139,13 @@ def _at_its_clock(running: Running) -> LaunchTime:
 
     def at(clock_hz: float | None) -> tuple[LaunchTime, bool]:
         rates.clock_hz = clock_hz
-        time, work = launch_time(running)
+        time, activity = launch_time(running)
         if rates.power_is_modelled and clock_hz is not None:
-            time = replace(time, energy_j=energy_j(work, profile, clock_hz, time.total_s))
+            time = replace(time, energy_j=energy_j(activity, profile, clock_hz, time.total_s))
             limit = profile.power_w if clocks == "sustained" else profile.peak_power_w
             return time, limit is None or (time.power_w or 0.0) <= limit
         products = rates.product_limit(problem.dtype)
-        return time, products is None or work.mma_sync_flops <= products * time.total_s
+        return time, products is None or activity.mma_sync_flops <= products * time.total_s
 
     highest = rates.highest_clock_hz(uses_tensor_cores(running.launch, problem))
     if not isinstance(clocks, str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from iosim.base.words import Level, Way
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Launch, Mode, Outer, Per
@@ -65,7 +66,7 @@ def worked(launch: Launch, unit: MatrixUnit, pairs: float) -> tuple[float, float
     padded = pairs * (1.0 if is_backward(launch) else row_padding(launch.domain.block_q, warps, unit))
     instructions = padded * INSTRUCTIONS_PER_SCORE / 32
     if unit is MatrixUnit.MMA_SYNC:
-        instructions += padded * launch.flops_per_pair / MMA_FLOPS
+        instructions += padded * launch.work.flops_per_pair / MMA_FLOPS
     return padded * (IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)), instructions
 
 
@@ -89,7 +90,7 @@ class Running:
             return MatrixUnit.FP32
         return matrix_unit(self.launch, self.rates.profile, self.kernel)
 
-    def moved(self, level: str, direction: str | None = None, tensor: str | None = None) -> int:
+    def moved(self, level: Level, direction: Way | None = None, tensor: str | None = None) -> int:
         """Bytes that the launch moves."""
         moved: int = self.traffic.total(level, direction, launch=self.launch.name, tensor=tensor)
         return moved
@@ -107,8 +108,8 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     tile_cycles = profile.need("pingpong_tile_cycles" if turns else "tile_cycles")
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
         tile_cycles *= OVERLAPPED_TILE_SHARE
-    tile_cycles += launch.tile_spill_accesses * sm.waits.spill_access
-    tile_cycles += launch.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
+    tile_cycles += launch.work.spill.tile * sm.waits.spill_access
+    tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
     span = makespan(launch, profile.sm_count, per_sm, lambda ctas: step_cycles(cost, ctas), tile_cycles)
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz
@@ -117,7 +118,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         total = _pingpong_seconds(scheduled, running)
     limit = rates.mean_limit(running.problem.dtype, unit)
     if limit is not None:
-        total = max(total, worked(launch, unit, float(executed_pairs(launch)))[0] * launch.flops_per_pair / limit)
+        total = max(total, worked(launch, unit, float(executed_pairs(launch)))[0] * launch.work.flops_per_pair / limit)
     lengthened = total / scheduled / sm.clock_hz if scheduled else 0.0
     return Computing(
         seconds={name: span.steps * cycles / sm.clock_hz for name, cycles in units.items() if cycles},
@@ -157,7 +158,7 @@ def other_computing(running: Running) -> Computing:
     """A launch without an attention loop: the longest of its units."""
     launch, resident = running.launch, running.resident
     seconds = _unit_seconds(running)
-    total = _pass_seconds(running) if launch.operations_per_value else 0.0
+    total = _pass_seconds(running) if launch.work.operations_per_value else 0.0
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
     rounds = -(-launch.work_tiles // resident.slots)
     per_sm = -(-resident.slots // running.rates.profile.sm_count)
@@ -172,7 +173,7 @@ def _pass_seconds(running: Running) -> float:
     lanes, clock = running.rates.fp32_lanes(), running.rates.clock_hz
     if not (lanes and clock):
         return 0.0
-    return float(values * running.launch.operations_per_value / (lanes * clock))
+    return float(values * running.launch.work.operations_per_value / (lanes * clock))
 
 
 def _unit_seconds(running: Running) -> dict[str, float]:
@@ -182,16 +183,16 @@ def _unit_seconds(running: Running) -> dict[str, float]:
     l2 = rates.l2()
     if l2:
         seconds["l2"] = running.moved("l2") / l2
-    pairs, ctas = executed_pairs(launch), launch.work_tiles * launch.product_ctas
-    if launch.flops_per_pair:
+    pairs, ctas = executed_pairs(launch), launch.work_tiles * launch.work.product_ctas
+    if launch.work.flops_per_pair:
         rate = rates.tensor(running.problem.dtype, running.unit)
         if rate:
-            seconds["tensor"] = pairs * launch.flops_per_pair / rate * (-(-ctas // slots) * slots / ctas)
+            seconds["tensor"] = pairs * launch.work.flops_per_pair / rate * (-(-ctas // slots) * slots / ctas)
     profile, clock = rates.profile, rates.clock_hz
     shared, exps = profile.shared_memory_bytes_per_clock_per_sm, profile.exp_per_clock_per_sm
-    if launch.shared_bytes_per_pair and shared and clock:
+    if launch.work.shared_bytes_per_pair and shared and clock:
         busiest = pairs * -(-ctas // profile.sm_count) / ctas
-        seconds["smem"] = busiest * launch.shared_bytes_per_pair / (shared * clock)
-    if launch.exps_per_pair and exps and clock:
-        seconds["exp"] = pairs * launch.exps_per_pair / (exps * clock * profile.sm_count)
+        seconds["smem"] = busiest * launch.work.shared_bytes_per_pair / (shared * clock)
+    if launch.work.exps_per_pair and exps and clock:
+        seconds["exp"] = pairs * launch.work.exps_per_pair / (exps * clock * profile.sm_count)
     return seconds

@@ -27,7 +27,7 @@ INSTRUCTIONS_PER_SCORE = 13.0
 
 
 @dataclass(frozen=True)
-class Work:
+class Activity:
     """What a launch does that costs energy: bytes by level, tensor operations (of wgmma, two on fp8 as one; or of
     mma.sync, which fetches its operands from registers) and warp instructions."""
 
@@ -46,7 +46,7 @@ def is_known(profile: HardwareProfile) -> bool:
     return all(getattr(profile, name) is not None for name in (*CONSTANTS, "power_w"))
 
 
-def energy_j(work: Work, profile: HardwareProfile, clock_hz: float, seconds: float) -> dict[str, float]:
+def energy_j(done: Activity, profile: HardwareProfile, clock_hz: float, seconds: float) -> dict[str, float]:
     """Joules by level: "hbm", "l2", "smem", "tensor", "instructions", and "awake" for what the time costs.
 
     Args:
@@ -56,11 +56,11 @@ def energy_j(work: Work, profile: HardwareProfile, clock_hz: float, seconds: flo
     scale = 1e-12 * (clock_hz / top) ** profile.need("energy_clock_exponent")
     pj = {name: float(profile.need(name)) for name in CONSTANTS}
     return {
-        "hbm": 1e-12 * (work.hbm_read * pj["hbm_read_pj_per_byte"] + work.hbm_written * pj["hbm_write_pj_per_byte"]),
-        "l2": scale * (work.l2_read * pj["l2_read_pj_per_byte"] + work.l2_written * pj["l2_write_pj_per_byte"]),
-        "smem": scale * work.shared * pj["shared_pj_per_byte"],
+        "hbm": 1e-12 * (done.hbm_read * pj["hbm_read_pj_per_byte"] + done.hbm_written * pj["hbm_write_pj_per_byte"]),
+        "l2": scale * (done.l2_read * pj["l2_read_pj_per_byte"] + done.l2_written * pj["l2_write_pj_per_byte"]),
+        "smem": scale * done.shared * pj["shared_pj_per_byte"],
         "tensor": scale
-        * (work.tensor_flops * pj["tensor_pj_per_flop"] + work.mma_sync_flops * pj["mma_sync_pj_per_flop"]),
-        "instructions": scale * work.warp_instructions * pj["warp_instruction_pj"],
+        * (done.tensor_flops * pj["tensor_pj_per_flop"] + done.mma_sync_flops * pj["mma_sync_pj_per_flop"]),
+        "instructions": scale * done.warp_instructions * pj["warp_instruction_pj"],
         "awake": pj["awake_power_w"] * seconds,
     }

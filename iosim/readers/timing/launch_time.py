@@ -9,7 +9,7 @@ from iosim.kernel.launch import Launch, Outer, is_attention_loop
 from iosim.kernel.pace import Pace
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import Computing, Running, executed_pairs, loop_computing, other_computing, worked
-from iosim.readers.timing.energy import Work
+from iosim.readers.timing.energy import Activity
 from iosim.readers.timing.overlap import SPLIT_OVERLAP_NORM, beside
 
 ENERGY_BYTES = 2
@@ -64,21 +64,21 @@ def reuses_keys(launch: Launch) -> bool:
 
 
 def uses_tensor_cores(launch: Launch, problem: AttentionProblem) -> bool:
-    return launch.tensor_cores and launch.flops_per_pair > 0 and problem.dtype != "fp32"
+    return launch.work.tensor_cores and launch.work.flops_per_pair > 0 and problem.dtype != "fp32"
 
 
-def launch_time(running: Running) -> tuple[LaunchTime, Work]:
-    """Time of one launch at the clock of its rates, and its work."""
+def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
+    """Time of one launch at the clock of its rates, and what of it costs energy."""
     launch, rates, resident = running.launch, running.rates, running.resident
     sm = rates.of_sm(running.problem.dtype, running.unit) if is_attention_loop(launch) else None
     done = other_computing(running) if sm is None else loop_computing(running, sm)
     hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and sm is None)
     seconds = ({} if hbm is None else {"hbm": hbm}) | done.seconds
     start = _start_s(running)
-    if launch.serial_loads and sm is None:  # they wait for one another, in every round of CTAs
+    if launch.work.serial_loads and sm is None:  # they wait for one another, in every round of CTAs
         in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")  # the launch before left it there
         rounds = -(-launch.work_tiles // resident.slots)
-        together = rounds * launch.serial_loads * rates.load_latency_s(from_dram=not in_l2) + (hbm or 0.0)
+        together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + (hbm or 0.0)
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
         together = done.total_s if sm is None else _beside_hbm(launch, done, hbm or 0.0)
@@ -93,7 +93,7 @@ def launch_time(running: Running) -> tuple[LaunchTime, Work]:
         clock_hz=rates.clock_hz,
         pace=Pace(start, done.tile_s, done.step_s),
     )
-    return time, _work(running, done, loops=sm is not None)
+    return time, _activity(running, done, loops=sm is not None)
 
 
 def _hbm_seconds(running: Running, is_pass: bool) -> float | None:
@@ -120,14 +120,14 @@ def _beside_hbm(launch: Launch, done: Computing, hbm: float) -> float:
     return computing if reuses_keys(launch) else max(computing, hbm * done.busiest_share)
 
 
-def _work(running: Running, done: Computing, loops: bool) -> Work:
+def _activity(running: Running, done: Computing, loops: bool) -> Activity:
     launch, problem = running.launch, running.problem
     pairs, instructions = float(executed_pairs(launch)), 0.0
     if loops:
         pairs, instructions = worked(launch, running.unit, pairs)
-    flops = pairs * launch.flops_per_pair if uses_tensor_cores(launch, problem) else 0.0
+    flops = pairs * launch.work.flops_per_pair if uses_tensor_cores(launch, problem) else 0.0
     by_mma_sync = running.unit is MatrixUnit.MMA_SYNC
-    return Work(
+    return Activity(
         hbm_read=running.moved("hbm", "read"),
         hbm_written=running.moved("hbm", "write"),
         l2_read=running.moved("l2", "read"),

@@ -60,7 +60,7 @@ def matrix_unit(launch: Launch, profile: HardwareProfile, kernel: Kernel | None 
     of two warpgroups there, and all of three or more, are taken as warp-specialised, all others as mma.sync. A
     backward launch of a ping-pong kernel is warp-specialised (arXiv 2407.08608, section 7.1).
     """
-    if not launch.tensor_cores:
+    if not launch.work.tensor_cores:
         return MatrixUnit.FP32
     unit = kernel.matrix_unit if kernel is not None else None
     if unit is MatrixUnit.FP32:
@@ -139,7 +139,7 @@ class StepCost:
 
 
 def is_backward(launch: Launch) -> bool:
-    return launch.outer is Outer.KEY or launch.products > 0
+    return launch.outer is Outer.KEY or launch.work.pipelines is not None
 
 
 def _rereads(launch: Launch) -> bool:
@@ -181,29 +181,29 @@ def step_cost(
         element_bytes: of the operands.
         cc: compute capability as one number; below 80 no load runs ahead.
     """
-    d = launch.domain
+    d, work = launch.domain, launch.work
     backward, rereads = is_backward(launch), _rereads(launch)
     warps = max(1, launch.resources.threads // 32)
     both_ways = backward or rereads
     scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit))
-    width = launch.flops_per_pair / 4
+    width = work.flops_per_pair / 4
     operations = FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
-    operations += launch.mask_operations + launch.loop.score_operations
-    if launch.edge_mask_operations:
-        operations += launch.edge_mask_operations * edge_share(launch)
-    exps = scores * launch.exps_per_pair / rates.exps if rates.exps else 0.0
+    operations += work.mask.every_step + work.loop.score_operations
+    if work.mask.edge_steps:
+        operations += work.mask.edge_steps * edge_share(launch)
+    exps = scores * work.exps_per_pair / rates.exps if rates.exps else 0.0
     others = scores * operations / rates.fp32_lanes if rates.fp32_lanes else 0.0
     beside = unit is MatrixUnit.TCGEN05
     loaded = _operand_bytes(launch, unit, scores, warps, element_bytes) + _kept_bytes(launch, scores, element_bytes)
     return StepCost(
-        tensor=scores * launch.flops_per_pair / rates.tensor_flops if rates.tensor_flops else 0.0,
+        tensor=scores * work.flops_per_pair / rates.tensor_flops if rates.tensor_flops else 0.0,
         softmax=max(exps, others) if beside else exps + others,
         smem=loaded / rates.shared_bytes if rates.shared_bytes else 0.0,
         l2=l2_bytes / rates.l2_bytes if rates.l2_bytes else 0.0,
         exposed=_exposed(launch, unit, rereads, cc, rates.waits)
-        + d.block_q * (launch.add_packets_per_row or launch.add_requests_per_row) * rates.waits.add_packet
-        + launch.spill_accesses * rates.waits.spill_access,
-        streams=computing_groups(warps, unit, launch.loop.producer_warps),
+        + d.block_q * (work.add_packets_per_row or work.add_requests_per_row) * rates.waits.add_packet
+        + work.spill.step * rates.waits.spill_access,
+        streams=computing_groups(warps, unit, work.loop.producer_warps),
         unit=unit,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,
         chain=exps + others if beside else 0.0,
@@ -231,7 +231,7 @@ def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, 
     Q is fetched again.
     """
     d = launch.domain
-    column_bytes = launch.flops_per_pair // 2 * element_bytes
+    column_bytes = launch.work.flops_per_pair // 2 * element_bytes
     filled = d.block_k * column_bytes
     if unit is MatrixUnit.FP32:
         return scores * column_bytes * 2 / WARP_TILE + filled
@@ -253,26 +253,27 @@ def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, 
 def _kept_bytes(launch: Launch, scores: float, element_bytes: int) -> float:
     """Shared-memory bytes of a step more or less than `_operand_bytes`, for what is kept elsewhere: no fetch of Q
     from registers, a store and a fetch of P."""
-    q = launch.domain.block_q * (launch.flops_per_pair // 2) * element_bytes / 2
-    loop = launch.loop
+    q = launch.domain.block_q * (launch.work.flops_per_pair // 2) * element_bytes / 2
+    loop = launch.work.loop
     return (2 * scores * element_bytes if loop.p_in_shared else 0) - (q if loop.q_in_registers else 0)
 
 
 def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int, waits: Waits) -> float:
-    if launch.products:
-        steps = launch.products * STAGED_LOADS_PER_PRODUCT + launch.product_depth / PRODUCT_DEPTH
-        return waits.product_step * steps + waits.load * launch.exposed_loads
+    work = launch.work
+    if work.pipelines:
+        steps = work.pipelines.products * STAGED_LOADS_PER_PRODUCT + work.pipelines.depth / PRODUCT_DEPTH
+        return waits.product_step * steps + waits.load * work.pipelines.exposed_loads
     if rereads:
-        products = launch.flops_per_pair // 4 + launch.domain.block_k
+        products = work.flops_per_pair // 4 + launch.domain.block_k
         return waits.product_step * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)
     if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG, MatrixUnit.TCGEN05):
         return 0.0
-    ahead = launch.loop.loads_ahead
+    ahead = work.loop.loads_ahead
     if ahead is False or (ahead is None and cc < ASYNC_COPY_CC):
         return waits.load * EXPOSED_LOADS
-    if ahead is None and unit is MatrixUnit.WGMMA and launch.stages <= EXPOSED_LOADS:
-        return waits.load * (EXPOSED_LOADS + 1 - launch.stages)
-    return waits.sync + (waits.single_buffer if launch.stages == 1 else 0.0)
+    if ahead is None and unit is MatrixUnit.WGMMA and work.stages <= EXPOSED_LOADS:
+        return waits.load * (EXPOSED_LOADS + 1 - work.stages)
+    return waits.sync + (waits.single_buffer if work.stages == 1 else 0.0)
 
 
 def step_cycles(cost: StepCost, ctas: int) -> float:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from iosim.base.units import bytes_text, seconds_text
+from iosim.base.words import Level
 from iosim.prediction.estimates import marked
+from iosim.prediction.face import LEVEL_NAMES
 from iosim.prediction.predictor import planned, predict
 from iosim.prediction.replays import tile_accesses
 from iosim.prediction.result import Prediction
@@ -86,7 +88,7 @@ def _row(e: Entry) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
-def tensors(entries: Sequence[Entry], level: str) -> Table:
+def tensors(entries: Sequence[Entry], level: Level) -> Table:
     """A row a prediction: bytes by group of tensors, for groups that any of them has."""
     by_entry = [(e, _shown(e.point, level)) for e in entries if e.point is not None]
     used = [g for g in GROUPS if any(g in groups for _, groups in by_entry)]
@@ -95,7 +97,7 @@ def tensors(entries: Sequence[Entry], level: str) -> Table:
     return Table(columns, tuple(rows) if used else ())
 
 
-def _shown(point: Point, level: str) -> dict[str, float | None]:
+def _shown(point: Point, level: Level) -> dict[str, float | None]:
     """Bytes by group of tensors, those of HBM with a mark where they are estimates."""
     groups = by_group(point.prediction, level)
     return {group: marked(n, point.prediction) if level == "hbm" else n for group, n in groups.items()}
@@ -106,7 +108,7 @@ def as_text(comparison: Comparison) -> str:
     for n in comparison.request.lengths:
         mine = [e for e in comparison.entries if e.seq_len == n]
         parts += [f"N = {n:,}", summary(mine).without("seq_len", "reason").text().rstrip()]
-        for level, name in (("l2", "SM<->L2"), ("hbm", "HBM")):
+        for level, name in LEVEL_NAMES.items():
             by_tensor = tensors(mine, level)
             if by_tensor.rows:
                 parts.append(f"{name} bytes by tensor\n{by_tensor.text().rstrip()}")
@@ -167,7 +169,7 @@ def parts(comparison: Comparison) -> list[Part]:
     for n in comparison.request.lengths:
         mine = [e for e in comparison.entries if e.seq_len == n]
         shown += [f"N = {n:,}", summary(mine).without("seq_len", "reason")]
-        for level, name in (("l2", "SM<->L2"), ("hbm", "HBM")):
+        for level, name in LEVEL_NAMES.items():
             by_tensor = tensors(mine, level)
             shown += [f"{name} bytes by tensor", by_tensor] if by_tensor.rows else []
     return [*shown, tuple(missing(comparison)), tuple(notes(comparison))]
@@ -235,7 +237,7 @@ def _panels(bars_there: Sequence[tuple[str, str, T]]) -> list[tuple[str, list[tu
     return list(by_gpu.items())
 
 
-def stacked(comparison: Comparison, level: str, word: str) -> Figure:
+def stacked(comparison: Comparison, level: Level, word: str) -> Figure:
     """Bytes at one level by group of tensors at the longest sequence, a panel a GPU and a bar a kernel."""
     points = [p for p in comparison.points if p.seq_len == comparison.request.lengths[-1]]
     parts = {p.id: by_group(p.prediction, level) for p in points}

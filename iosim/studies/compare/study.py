@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.words import DEFAULT
+from iosim.base.words import DEFAULT, Level
 from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import Chain, Rows
@@ -52,7 +52,7 @@ def group_of(chain: Chain, tensor: str) -> str:
     return "scores" if cut_both_ways else "copies"
 
 
-def by_group(p: Prediction, level: str) -> dict[str, int]:
+def by_group(p: Prediction, level: Level) -> dict[str, int]:
     """Bytes at "l2" or "hbm", read and written together, by group; groups without any are left out."""
     sums: dict[str, int] = {}
     for row in p.traffic:

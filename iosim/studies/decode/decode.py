@@ -17,7 +17,7 @@ from typing import Any, TypedDict, Unpack
 
 from iosim.base.errors import InputError
 from iosim.base.fields import MAX_SIZE
-from iosim.base.words import DEFAULT
+from iosim.base.words import DEFAULT, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.libraries import Overrides, split_alike
 from iosim.prediction.estimates import method_of
@@ -194,7 +194,7 @@ class DecodePoint:
         memory = self.prediction.profile.memory_bytes
         return None if memory is None else self.cache_bytes + (self.weight_bytes or 0) <= memory
 
-    def per_token(self, level: str, direction: str | None = None) -> float | None:
+    def per_token(self, level: Level, direction: Way | None = None) -> float | None:
         """Bytes at `level` a generated token; None for HBM where only bounds are known.
 
         Dirty lines of others that a call drives out of a flushed L2 are left out: there is no flush between layers.
@@ -259,7 +259,7 @@ class Step(TypedDict, total=False):
     new_tokens: int
     """Tokens a sequence checks or generates in a step (more than one with speculative decoding); by default 1."""
     overrides: Overrides | None
-    method: str | None
+    method: Method | None
     launched: str
     """These three as in `predict`."""
 

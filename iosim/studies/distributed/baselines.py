@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from iosim.base.words import Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
@@ -43,7 +44,7 @@ class Baseline:
     memory_bytes: int
     l2_bytes: int
     hbm_bytes: int
-    method: str
+    method: Method
     """How `hbm_bytes` was found."""
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import Progress, silent
-from iosim.base.words import DEFAULT
+from iosim.base.words import DEFAULT, Level, Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.kernel import Kernel
@@ -54,7 +54,7 @@ class Result:
     longest_sequence: int | None
     l2_bytes: int
     hbm_bytes: int
-    method: str
+    method: Method
     formula: str = ""
     schedules: tuple[ChunkSchedule, ...] = field(default=(), repr=False)
     timelines: tuple[Timeline, ...] = field(default=(), repr=False)
@@ -203,6 +203,6 @@ class _Study:
         longest = None if budget is None else min(most_tokens(budget, b) for b in self.passes)
         return Result(name, width_bytes=self.width, seconds=seconds, speedup=speedup, longest_sequence=longest, **own)
 
-    def _most_moved(self, built: Sequence[ChunkSchedule], level: str) -> int:
+    def _most_moved(self, built: Sequence[ChunkSchedule], level: Level) -> int:
         by_pass = [self.times.moved(s, level) for s in built]
         return max(sum(one[g] for one in by_pass) for g in range(self.gpus))

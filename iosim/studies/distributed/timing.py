@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from iosim.base.words import Level, Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.prediction.many import Request, predict_many
@@ -83,14 +84,14 @@ class ChunkTimes:
         asked = [Request(pair.problem(self.problem, passes), self.kernel, self.profile) for pair, passes in kinds]
         self.known |= zip(kinds, predict_many(asked), strict=True)
 
-    def methods(self, schedule: ChunkSchedule) -> set[str]:
+    def methods(self, schedule: ChunkSchedule) -> set[Method]:
         """How the HBM bytes of a schedule's calls were found."""
         return {self.prediction(schedule.pair(c), schedule.passes).method for c in schedule.computes}
 
     def __call__(self, pair: Pair, passes: str) -> float:
         return self.prediction(pair, passes).time.total_s
 
-    def moved(self, schedule: ChunkSchedule, level: str) -> list[int]:
+    def moved(self, schedule: ChunkSchedule, level: Level) -> list[int]:
         """Bytes at a level ("l2" or "hbm") that each GPU moves in a schedule's local calls; merging is not in them."""
         totals = [0] * schedule.gpus
         for c in schedule.computes:

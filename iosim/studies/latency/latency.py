@@ -234,7 +234,7 @@ def _extra_s(moved: int, problem: AttentionProblem, kernel: Kernel, profile: Har
     accesses = tuple(
         Access(name, mode, Rows.QUERY, Per.QUERY) for name, mode in zip(names, (Mode.LOAD, Mode.STORE), strict=False)
     )
-    launch = Launch("extra", Domain(1, 1, rows, 1, ROWS_A_CTA, 1), Outer.FLAT, accesses, tensor_cores=False)
+    launch = Launch("extra", Domain(1, 1, rows, 1, ROWS_A_CTA, 1), Outer.FLAT, accesses)
     call = Call.of(problem, kernel, profile, Chain(tensors, (launch, launch), ()))
     return call.time(call.counted, Conditions(l2_start="warm", launched=launched)).launches[1].total_s
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text, some
-from iosim.base.words import DEFAULT, sentences
+from iosim.base.words import DEFAULT, WAYS, Level, Way, sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import CONDITIONS
 from iosim.prediction.answer import against, left_in_l2, trust
 from iosim.prediction.estimates import legend, marked
-from iosim.prediction.face import body
+from iosim.prediction.face import LEVEL_NAMES, body
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Moved, Prediction
 from iosim.show.bars import stacked
@@ -116,7 +116,7 @@ class ModelPrediction(Shown):
         """Whether bytes at HBM were found, rather than their bounds alone."""
         return all(p.hbm_known for p in self.predictions)
 
-    def total(self, level: str, direction: str | None = None) -> int:
+    def total(self, level: Level, direction: Way | None = None) -> int:
         """Bytes of all layers at "l2" or "hbm", read, written or both. Raises InputError: another level or direction,
         or "hbm" of predictions that know their bounds alone."""
         return sum(one.count * one.prediction.total(level, direction) for one in self.layers)
@@ -201,13 +201,13 @@ class ModelPrediction(Shown):
 
     def _panels(self) -> tuple[Panel, ...]:
         shown = []
-        for level, word in (("hbm", "HBM"), ("l2", "SM<->L2")):
+        for level, word in reversed(LEVEL_NAMES.items()):
             if level == "hbm" and not self.hbm_known:
                 continue
             title = f"{word} bytes of all layers of a kind: {self.model.title} on {self.profile.name}"
             both = {
                 told: [one.count * one.prediction.total(level, way) for one in self.layers]
-                for way, told in (("read", "read"), ("write", "written"))
+                for way, told in zip(WAYS, ("read", "written"), strict=True)
             }
             names = [one.kind.name for one in self.layers]
             shown.append(stacked(level, title, names, both, f"{word} bytes", bytes_text, of="layers "))

@@ -20,6 +20,7 @@ from iosim.base.progress import Progress, silent
 from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import is_attention_loop
 from iosim.kernel.libraries import is_choice, resolve
 from iosim.kernel.libraries.default import told
 from iosim.kernel.libraries.resolver import check_cluster
@@ -265,7 +266,7 @@ def _coarse(request: Request, accesses: int) -> Request:
 
 def _compulsory(call: Call) -> Traffic:
     """The compulsory bytes as traffic of the launch that loops over keys."""
-    main = next(launch.name for launch in call.chain.launches if launch.flops_per_pair and launch.exps_per_pair)
+    main = next(launch.name for launch in call.chain.launches if is_attention_loop(launch))
     return Traffic((
         TrafficRow(main, "hbm", "inputs", "read", call.bounds.compulsory_read),
         TrafficRow(main, "hbm", "outputs", "write", call.bounds.compulsory_write),

@@ -18,6 +18,7 @@ from iosim.kernel.algorithms.matrix_tiles import fp32_tile, wave_tile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
 from iosim.kernel.schedule import Schedule
+from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
 
 CTA_THREADS = 256
@@ -148,7 +149,7 @@ def streamed(
         *(store(n, Rows.OWN, Per.LAUNCH) for n in writes),
     )
     return Launch(name, Domain(1, 1, blocks, 1, 1, 1), Outer.FLAT, accesses, resources=Resources(threads),
-                  tensor_cores=False, values_per_thread=max(1, 16 // element_bytes))  # fmt: skip
+                  values_per_thread=max(1, 16 // element_bytes))  # fmt: skip
 
 
 def flat(name: str, elements: int, element_bytes: int, role: Role) -> Tensor:
@@ -179,8 +180,8 @@ def product(
         name, Domain(batch, heads, along_rows, inner, block, INNER_ROWS), Outer.QUERY,
         (load(along, Rows.PAIR, Per.PAIR), load(across, Rows.KEY, Per.PAIR),
          *(load(t.name, Rows.OWN, Per.LAUNCH) for t in beside), store("C", Rows.QUERY, Per.QUERY)),
-        schedule=Schedule(section_heads=RASTER_TILES), resources=Resources(CTA_THREADS), flops_per_pair=2 * width,
-        stages=3,
+        schedule=Schedule(section_heads=RASTER_TILES), resources=Resources(CTA_THREADS),
+        work=Work(2 * width, stages=3),
     )  # fmt: skip
     operands = (
         Tensor(along, batch, 1, along_rows, inner, element_bytes, Role.INPUT),

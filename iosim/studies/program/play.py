@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.progress import progress
+from iosim.base.words import WAYS
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch, Mode, Outer, Role, Rows, Tensor
-from iosim.kernel.traffic import DIRECTIONS
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
@@ -85,7 +85,7 @@ class Playing:
                 sum(int(row.bytes) for row in prediction.traffic
                     if (row.level, row.launch, row.direction) == ("hbm", launch.name, direction)
                     and row.tensor not in (CODE, FOREIGN))
-                for direction in DIRECTIONS
+                for direction in WAYS
             ]  # fmt: skip
             there = streamed.get(launch.name, (0, 0))
             beyond[launch.name] = (found[0] - there[0], found[1] - there[1])
@@ -123,7 +123,7 @@ class Playing:
     def _rounds(self, launch: Launch) -> Rounds:
         """How a product's CTAs go through its operands; once where a launch is none, or one of many small ones."""
         d, together = launch.domain, launch.schedule.section_heads
-        if launch.outer is not Outer.QUERY or launch.exps_per_pair or not together or d.batch > 1:
+        if launch.outer is not Outer.QUERY or launch.work.exps_per_pair or not together or d.batch > 1:
             return Rounds()
         sections = -(-d.heads // together)
         waves = min(MOST_WAVES, max(1, launch.work_tiles // sections // self.profile.sm_count))

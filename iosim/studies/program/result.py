@@ -12,6 +12,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.base.units import bytes_text, seconds_text
+from iosim.base.words import WAYS
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
 from iosim.kernel.traffic import Traffic, TrafficRow
@@ -310,7 +311,7 @@ def _seconds(alone: Alone, moved: dict[str, Bytes]) -> float:
     at_hbm = tuple(
         TrafficRow(name, "hbm", "all", direction, n)
         for name, both in moved.items()
-        for direction, n in zip(("read", "write"), both, strict=True)
+        for direction, n in zip(WAYS, both, strict=True)
     )
     return alone.call.time(alone.call.counted + Traffic(at_hbm)).total_s
 

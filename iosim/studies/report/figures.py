@@ -10,6 +10,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, number_text, rate_text, seconds_text
+from iosim.base.words import Level
 from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.estimates import mark_of, marked
 from iosim.show import axes
@@ -190,7 +191,7 @@ def tensor_rate(profile: HardwareProfile, dtype: str, measured: bool) -> float |
         return None if measured else profile.fp32_flops_per_s
 
 
-def bandwidth(profile: HardwareProfile, level: str, measured: bool) -> float | None:
+def bandwidth(profile: HardwareProfile, level: Level, measured: bool) -> float | None:
     """Bytes per second of a level; of L2's measured curve, the best."""
     if level == "hbm":
         return profile.dram_bandwidth_measured_bytes_per_s if measured else profile.dram_bandwidth_bytes_per_s
@@ -200,7 +201,7 @@ def bandwidth(profile: HardwareProfile, level: str, measured: bool) -> float | N
     return max(rate for _, rate in curve) if curve else profile.l2_read_bandwidth_measured_bytes_per_s
 
 
-def ceilings(profile: HardwareProfile, dtype: str, level: str) -> Ceilings:
+def ceilings(profile: HardwareProfile, dtype: str, level: Level) -> Ceilings:
     """The roofs of a level that a profile knows. A measured roof takes the specification's number for the one half of
     it that was not measured."""
     roofs: Ceilings = {}
@@ -215,7 +216,9 @@ def ceilings(profile: HardwareProfile, dtype: str, level: str) -> Ceilings:
     return roofs
 
 
-def roofline(request: ReportRequest, points: Sequence[Point], level: str, profile_ids: dict[str, str]) -> Figure | None:
+def roofline(
+    request: ReportRequest, points: Sequence[Point], level: Level, profile_ids: dict[str, str]
+) -> Figure | None:
     """The roofline of "l2" or "hbm"; None where the level's bytes are not predicted.
 
     `profile_ids` gives, by GPU label, the id of the command line that prints its ceilings.

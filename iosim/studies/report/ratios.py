@@ -7,6 +7,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.units import number_text
+from iosim.base.words import Level
 from iosim.prediction.estimates import marked
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
@@ -29,7 +30,7 @@ QUANTITIES: dict[str, tuple[str, Value]] = {
 """What is compared, a panel each: its name, and its value of a prediction."""
 
 
-def ratio(request: ReportRequest, points: Sequence[Point], level: str) -> Figure | None:
+def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figure | None:
     """Bytes of the naive kernel over those of every other at one level; None where there is nothing to compare."""
     base = baseline(points)
     value = QUANTITIES[level][1]

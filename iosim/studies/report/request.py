@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from itertools import product
 
 from iosim.base.errors import InputError
-from iosim.base.words import DEFAULT
+from iosim.base.words import DEFAULT, Method
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.libraries import default_kernel, entry_name, is_choice
@@ -35,7 +35,7 @@ class ReportRequest:
     """Those that run, a GPU's own by its name."""
     problems: tuple[AttentionProblem, ...]
     l2_start: str = "cold"
-    method: str | None = None
+    method: Method | None = None
     """How HBM traffic is found, as in `predict`: None for its choice in each case."""
     asked: tuple[str, ...] = ()
     """The kernels as they were asked for, DEFAULT among them; where there are none, `kernels`."""
@@ -62,7 +62,7 @@ class ReportRequest:
         problems: tuple[AttentionProblem, ...],
         *,
         l2_start: str = "cold",
-        method: str | None = None,
+        method: Method | None = None,
     ) -> ReportRequest:
         """A request from names: GPUs and kernels are looked up, doubles dropped, lengths sorted. Raises InputError: a
         GPU or a kernel that is not known."""

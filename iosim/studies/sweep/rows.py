@@ -10,6 +10,7 @@ import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
+from iosim.base.words import Method
 from iosim.prediction.many import Request, try_many
 from iosim.prediction.result import Prediction
 from iosim.studies.sweep import closed
@@ -27,7 +28,7 @@ MOST = 1 << 63
 class Asked:
     """What is found for the rows: the method of `predict`, or None for its own choice, and the L2's start."""
 
-    method: str | None = None
+    method: Method | None = None
     l2_start: str = "cold"
 
     @property

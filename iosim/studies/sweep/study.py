@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.base.units import sizes
+from iosim.base.words import Method
 from iosim.hardware.profile import load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.libraries import entry_name, is_choice
@@ -70,7 +71,7 @@ def cases_of_model(model: Model, given: Iterable[Mapping[str, Any]], grid: Mappi
     )
 
 
-def checked(made: Cases, method: str | None, l2_start: str) -> Asked:
+def checked(made: Cases, method: Method | None, l2_start: str) -> Asked:
     Conditions(l2_start=l2_start, method=method)
     for gpu in made.values("gpu"):
         load_profile(gpu)

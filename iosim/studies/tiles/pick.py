@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.units import some
+from iosim.base.words import Method, WAYS
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Tile
@@ -28,7 +29,6 @@ from iosim.kernel.libraries import entry, entry_names, resolve
 from iosim.kernel.residency import residency
 from iosim.kernel.resource_table import BuildReport, build_report
 from iosim.kernel.tile_rules import backward_shared_bytes, rows_misfit, stages_misfit
-from iosim.kernel.traffic import DIRECTIONS
 from iosim.prediction.call import Call
 from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction
@@ -46,7 +46,7 @@ ALGORITHM = "flash"
 """The algorithm whose tiles are picked."""
 LIBRARY = (ALGORITHM, "efficient")
 """Algorithms whose forward is that one's."""
-QUICK = "capacity"
+QUICK: Method = "capacity"
 """The method that ranks all tiles before any is replayed."""
 REPLAYED = 10
 """Of the ranking's first tiles, how many are replayed."""
@@ -93,7 +93,7 @@ class TileCandidate:
     registers_source: str
     spilled_bytes: int = 0
     """Of a thread's registers, that lie in local memory."""
-    method: str = QUICK
+    method: Method = QUICK
     """How the HBM bytes were found, as in `Prediction`."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -321,7 +321,7 @@ def _candidate(
     time = call.time(traffic)
     tile = kernel.tile if problem.passes == "fwd" else kernel.tile_backward
     total: dict[str, Any] = {
-        f"{level}_{way}_bytes": int(traffic.total(level, way)) for level in ("l2", "hbm") for way in DIRECTIONS
+        f"{level}_{way}_bytes": int(traffic.total(level, way)) for level in ("l2", "hbm") for way in WAYS
     }
     candidate = TileCandidate(
         kernel.name, tile, time.total_s, time.bound_by, **total, ctas_per_sm=resident.ctas_per_sm,

@@ -11,6 +11,7 @@ import numpy as np
 
 from iosim.base.units import bytes_text
 from iosim.base.words import sentences
+from iosim.kernel.launch import Rows
 from iosim.prediction.answer import trust, who
 from iosim.readers.replay.engine import PS
 from iosim.readers.replay.tracing import LaunchTrace
@@ -254,7 +255,7 @@ def _walk(t: TraceResult, panel: str) -> list[Panel]:
             hover += [f"work tile {tile} on SM {int(c.sm[tile])}"] * 2 + [""]
         title = f"{t.prediction.kernel.name}, {one.name}"
         line = axes.line("CTA", xs, ys, hover, 0, mode="lines") | {"line": {"color": axes.colour(0), "width": 0.7}}
-        what = "key" if one.shared_tensors[0] in ("K", "V") else "query"
+        what = "key" if one.shared_axis is Rows.KEY else "query"
         layout = axes.layout(axes.axis("time (ms)"), axes.axis(f"{what} block"))
         panels.append(Panel(f"{panel}-{k}", title, f"{title}: {mine.size} CTAs of one head.", (line,), layout))
     return panels

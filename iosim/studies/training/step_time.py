@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from iosim.base.errors import InputError
+from iosim.base.words import Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.estimates import method_of
 from iosim.prediction.predictor import predict
@@ -30,7 +31,7 @@ class StepTime:
     nodes: tuple[tuple[str, int, float], ...]
     parts: dict[str, dict[Part, float]]
     kernel: str
-    method: str
+    method: Method
     """How the attention's HBM bytes were found; of several, the least exact."""
 
     @property
@@ -159,7 +160,7 @@ def _beyond_prediction(graph: Graph, setup: Setup, rates: Rates, phase: str) -> 
 
 def _attention_seconds(
     model: Decoder, setup: Setup, profile: HardwareProfile, kernel: str | None
-) -> tuple[dict[str, float], str]:
+) -> tuple[dict[str, float], Method]:
     """(seconds of a layer's attention by phase, how its HBM bytes were found)."""
     seconds, methods = {}, []
     for phase, passes in (("forward", "fwd"), ("backward", "bwd")):
@@ -174,6 +175,6 @@ def _attention_seconds(
 
 
 @lru_cache(maxsize=4096)
-def _predicted(problem: AttentionProblem, kernel: str, profile: HardwareProfile) -> tuple[float, str]:
+def _predicted(problem: AttentionProblem, kernel: str, profile: HardwareProfile) -> tuple[float, Method]:
     prediction = predict(problem, kernel, profile)
     return prediction.time.total_s, prediction.method

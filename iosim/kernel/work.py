@@ -1,0 +1,90 @@
+"""Work: what a launch computes and what its warps wait for.
+
+Time and energy follow from it, bytes do not: the readers that count, replay or execute never look at it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The key loop of a kernel's forward; the defaults are what holds where a kernel says nothing.
+
+    Time and shared memory follow from it; bytes do not.
+    """
+
+    producer_warps: int | None = None
+    """Warps that load and do not compute; None for a warpgroup where one loads."""
+    q_in_registers: bool = False
+    """Whether Q is held in registers, and takes no shared memory; else products fetch it from there."""
+    p_in_shared: bool = False
+    """Whether P goes through shared memory between the products; else it stays in registers."""
+    loads_ahead: bool | None = None
+    """Whether a step's keys and values are fetched during the step before; None where it follows from the unit and
+    the number of buffers."""
+    score_operations: float = 0.0
+    """Instructions on each score in every step, beyond its exponential and what every softmax needs."""
+
+
+@dataclass(frozen=True)
+class MaskOperations:
+    """Operations on each score for a mask."""
+
+    every_step: float = 0.0
+    edge_steps: float = 0.0
+    """Of the last steps of a tile alone, those of as many key blocks as its rows need."""
+
+
+@dataclass(frozen=True)
+class SpillAccesses:
+    """Loads and stores of spilled registers that a thread makes."""
+
+    step: float = 0.0
+    """In a step of the loop."""
+    tile: float = 0.0
+    """In a work tile, beside those of its steps."""
+
+
+@dataclass(frozen=True)
+class Pipelines:
+    """Products of a backward's step, each tile of which fetches its operands anew through a pipeline of its own."""
+
+    products: int
+    depth: int
+    """The sum of the products' depths."""
+    exposed_loads: int
+    """Loads of a step that all of its warps wait for, beside those of its products."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """`flops_per_pair` and `exps_per_pair` are per pair of query row and key row inside visited tiles."""
+
+    flops_per_pair: int = 0
+    exps_per_pair: int = 0
+    tensor_cores: bool = True
+    """Whether tensor cores compute the products, where there are any."""
+    product_ctas: int = 1
+    """CTAs that compute a work tile of a product without an attention loop, each its own rows and columns of it."""
+    shared_bytes_per_pair: int = 0
+    """Bytes between shared memory and registers in whole wavefronts, where products without an attention loop state
+    them."""
+    stages: int = 1
+    """Key/value buffers of the software pipeline."""
+    loop: Loop = field(default_factory=Loop)
+    mask: MaskOperations = field(default_factory=MaskOperations)
+    spill: SpillAccesses = field(default_factory=SpillAccesses)
+    pipelines: Pipelines | None = None
+    add_packets_per_row: int = 0
+    """Packets that a row of an atomic add makes, where the lanes of an instruction add to several rows; 0: whole
+    lines."""
+    add_requests_per_row: int = 0
+    """Requests of a row of an atomic add that the warps which compute wait for; `add_packets_per_row` where a request
+    is a packet."""
+    serial_loads: int = 0
+    """Loads of a work tile that wait for one another (a combine that walks its splits; sums before a loop)."""
+    operations_per_value: int = 0
+    """Instructions a thread spends on each value of a pass, where they take longer than its bytes (offsets of a
+    strided copy)."""
