@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from experiment import profiled, record, run_script
 
 from iosim.base.errors import InputError
-from iosim.evidence.cuda.ncu import METRICS, range_table, unit_scale
+from iosim.evidence.cuda.ncu import METRICS, raw_page, unit_scale
 
 MIB = 1 << 20
 SIZES = (8, 16, 20, 24, 26, 28, 30, 32, 34, 36, 40, 44, 48, 56, 64)
@@ -84,7 +84,7 @@ def launch_all() -> None:
 
 def measured(folder: Path) -> pd.DataFrame:
     """A row a range, with what was counted."""
-    names, units, rows = range_table(profiled([__file__, "--launch"], OPTIONS, COUNTED, folder))
+    names, units, rows = raw_page(profiled([__file__, "--launch"], OPTIONS, COUNTED, folder))
     if len(rows) != len(plan()):
         raise InputError(f"{len(rows)} ranges were seen, {len(plan())} made")
     table = pd.DataFrame(plan(), columns=["chain", "mib", "launches"])

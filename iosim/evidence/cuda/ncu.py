@@ -109,7 +109,7 @@ def _triple(text: str) -> tuple[int, int, int]:
     return numbers[0], numbers[1], numbers[2]
 
 
-def _page(text: str, needed: Sequence[str] = ()) -> tuple[list[str], list[str], list[list[str]]]:
+def raw_page(text: str, needed: Sequence[str] = ()) -> tuple[list[str], list[str], list[list[str]]]:
     """The header of a raw page in CSV, its row of units, and the others. Lines that the profiler prints before the
     table are skipped. Raises InputError where there is no table, no column that is needed, or no row of units."""
     lines = text.splitlines(keepends=True)
@@ -131,7 +131,7 @@ def _page(text: str, needed: Sequence[str] = ()) -> tuple[list[str], list[str], 
 def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
     """Launches of a raw page in CSV (`ncu --import FILE --csv --page raw`), and notes on what was left out: a last row
     that breaks off. Raises InputError where there is no table, or no unit row, or a unit is not known."""
-    names, units, rows = _page(text, ("Kernel Name", "Grid Size", "Block Size"))
+    names, units, rows = raw_page(text, ("Kernel Name", "Grid Size", "Block Size"))
     scales = {name: unit_scale(unit) for name, unit in zip(names, units, strict=True) if name in _KNOWN}
     launches: list[Profiled] = []
     notes: list[str] = []
@@ -166,7 +166,7 @@ def parse_range(text: str, wanted: tuple[str, ...]) -> dict[str, float]:
         return InputError(f"the profiler's report of the range is not understood: {what}{shown}")
 
     try:
-        names, units, rows = _page(text)
+        names, units, rows = raw_page(text)
     except InputError as error:
         raise refused(str(error)) from None
     if lacking := [METRICS[name][0] for name in wanted if METRICS[name][0] not in names]:

@@ -8,10 +8,10 @@ from typing import Any
 from iosim.base.errors import InputError, unknown_name
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.schedule import Order, Schedule
-from iosim.studies.requests import PINNED
 from iosim.studies.orders.code import triton
 from iosim.studies.orders.entry import OrderEntry, OrderRanking
 from iosim.studies.orders.space import pinned_fields
+from iosim.studies.requests import PINNED
 
 
 def remap(order: OrderRanking | OrderEntry | Schedule | Kernel | str, **settings: Any) -> str:
