@@ -144,10 +144,6 @@ def saved_storages(graph: Graph) -> tuple[Storage, ...]:
     return tuple(graph.storages[n] for n in names)
 
 
-def saved_bytes(graph: Graph) -> int:
-    return sum(s.bytes for s in saved_storages(graph))
-
-
 def by_kind(storages: tuple[Storage, ...]) -> dict[Kind, int]:
     """Bytes by what the storages hold, largest first."""
     total: Counter[Kind] = Counter()
@@ -161,8 +157,8 @@ class Builder:
 
     What each node saves follows PyTorch's derivatives.yaml (addmm and bmm their operands, softmax and relu their
     result, gelu and silu their input, layer norm its input and two statistics a row), what it copies the rules of
-    `reshape` and `matmul`, and what autocast casts its lists of operations. tests/test_training_torch.py compares each
-    with PyTorch.
+    `reshape` and `matmul`, and what autocast casts its lists of operations. tests/studies/test_training_torch.py
+    compares each with PyTorch.
     """
 
     def __init__(self, model: Decoder, setup: Setup) -> None:
