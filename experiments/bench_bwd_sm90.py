@@ -36,12 +36,12 @@ from bench_sm90 import (
     timed_problems,
     weights,
 )
+from sm90 import BLOCKS, Ragged, Sm90Forward, Sm90Order, fastest
+from sm90_bwd import Sm90Backward, Sm90BwdSpec, fastest_backward
 from sm90_variants import backward_variants
 from watch import guarded, prebuild
 
 from iosim.evidence.cuda.launch import Launch, Shape
-from iosim.evidence.cuda.sm90 import BLOCKS, Ragged, Sm90Forward, Sm90Order, fastest
-from iosim.evidence.cuda.sm90_bwd import Sm90Backward, Sm90BwdSpec, fastest_backward
 from iosim.evidence.cuda.spec import DIRECTIONS, MASKS
 from iosim.evidence.measure.timing import median_ms
 

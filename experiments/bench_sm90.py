@@ -28,13 +28,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
+from sm90 import BLOCKS, Ragged, Sm90Forward, Sm90Order, Sm90Spec, fastest
 from sm90_variants import variants
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from watch import guarded, prebuild
 
 from iosim.evidence.cuda.launch import Shape
-from iosim.evidence.cuda.sm90 import BLOCKS, Ragged, Sm90Forward, Sm90Order, Sm90Spec, fastest
 from iosim.evidence.cuda.spec import DIRECTIONS, MASKS
 from iosim.evidence.measure.timing import median_ms
 

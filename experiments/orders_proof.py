@@ -273,9 +273,9 @@ SCHEDULES = {Scheduler.STATIC: "one_tile", Scheduler.PERSISTENT: "static", Sched
 def calls_of(shape: Shape, several: Sequence[Case], kernels: TritonKernels) -> Iterator[tuple[Case, Callable[[], Any]]]:
     """The calls of one problem's cases; libraries take their own outputs."""
     from bench_sm90 import library_call, own_call, tensors
+    from sm90 import Sm90Order, fastest
 
     from iosim.evidence.cuda.launch import Shape as CudaShape
-    from iosim.evidence.cuda.sm90 import Sm90Order, fastest
 
     heads, kv_heads, tokens, head_dim, causal = shape
     s = CudaShape(1, heads, kv_heads, tokens, tokens, head_dim)
@@ -399,8 +399,8 @@ def profile(predicted: Path, grouped: dict[Shape, list[Case]]) -> dict[tuple[str
 def measure(predicted: Path, out: Path) -> None:
     """Times and bytes of the predicted cases, and times of the libraries."""
     from bench_sm90 import prebuild
+    from sm90 import fastest
 
-    from iosim.evidence.cuda.sm90 import fastest
     from iosim.evidence.measure.machine import facts, profiler_version, write_provenance
 
     several = [Case.of(row) for row in rows_of(predicted)]

@@ -16,12 +16,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from profile_sm90 import COUNTERS, ORDER, PROBLEM, counted, profile
+from sm90 import Sm90Order
+from sm90_bwd import Sm90BwdSpec, fastest_backward
 
 from iosim.base.files import write_whole
 from iosim.evidence.cuda.launch import Shape
 from iosim.evidence.cuda.ncu import Profiled
-from iosim.evidence.cuda.sm90 import Sm90Order
-from iosim.evidence.cuda.sm90_bwd import Sm90BwdSpec, fastest_backward
 
 KNOBS = ("block_q", "stages", "score_stages", "sums", "overlap")
 COLUMNS = ("call", "launch", *PROBLEM, *KNOBS, *ORDER, "window", "kernel", "grid", *COUNTERS)

@@ -17,11 +17,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from sm90 import Sm90Order, Sm90Spec, fastest
+
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.evidence.cuda.launch import Shape
 from iosim.evidence.cuda.ncu import METRICS, Profiled, find_ncu, import_report, parse_raw
-from iosim.evidence.cuda.sm90 import Sm90Order, Sm90Spec, fastest
 
 COUNTERS = ("hbm_read", "hbm_write", "l2_read", "l2_write", "l2_slice_read", "l2_slice_write", "l2_slice_miss",
             "l2_fabric", "seconds", "registers", "smem_bytes")  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+from sm90 import ACCEPTED, CC, PIPELINES, SCHEDULES, TURNS, Sm90Spec, fastest
+from sm90_bwd import OVERLAPS, SUMS, Sm90BwdSpec, fastest_backward
+
 from iosim.base.errors import InputError
-from iosim.evidence.cuda.sm90 import ACCEPTED, CC, PIPELINES, SCHEDULES, TURNS, Sm90Spec, fastest
-from iosim.evidence.cuda.sm90_bwd import OVERLAPS, SUMS, Sm90BwdSpec, fastest_backward
 from iosim.evidence.cuda.spec import Spec
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from iosim.evidence.measure.machine import write_provenance
-from iosim.integrations.triton.kernel import KERNEL, Config, TimedConfig, try_config
+from iosim.integrations.triton.kernel import Config, rank
 from iosim.integrations.triton.model import TritonModel
 from iosim.problem.attention import AttentionProblem
 
@@ -81,10 +81,8 @@ def space() -> Iterator[Config]:
 
 def kept(case: Case) -> list[tuple[Config, float]]:
     """What the model keeps of the configurations, with its milliseconds, best first."""
-    gpu = case.model().profile
-    tried = (try_config(c, case.problem, gpu, KERNEL) for c in space())
-    timed = [(one.config, one.time_s * 1e3) for one in tried if isinstance(one, TimedConfig)]
-    return sorted(timed, key=lambda pair: pair[1])[:KEPT]
+    ranked = rank(case.problem, case.model().profile, space())
+    return [(each.config, each.time_s * 1e3) for each in ranked[:KEPT]]
 
 
 class Bench:

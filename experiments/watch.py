@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from sm90 import CC
+
 from iosim.base.files import write_whole
 from iosim.evidence.cuda import Spec, build
-from iosim.evidence.cuda.sm90 import CC
 from iosim.evidence.measure.machine import facts, write_provenance
 
 SILENT_S, MOST_LOST = 30, 4

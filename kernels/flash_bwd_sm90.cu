@@ -16,7 +16,7 @@
 //   written.
 // Build: nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin -Xptxas -v -DHEAD_DIM=128 -DBLOCK_Q=64 -DSTAGES=2
 //   -DSCORE_STAGES=1 -DMASK=1 -DBF16=1 -DSUMS=0 -DOVERLAP=0 -DSHARED_BYTES=181376 flash_bwd_sm90.cu
-//   (iosim.evidence.cuda.sm90_bwd knows the macros; wgmma must not be reported as serialised.)
+//   (experiments/sm90_bwd.py knows the macros; wgmma must not be reported as serialised.)
 // CPU reference: gradients in float64, `gradients` in bench_bwd_sm90.py.
 // Speed on an H200: README.md has the tables.
 #include "flash_bwd_sm90.cuh"

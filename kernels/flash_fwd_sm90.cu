@@ -12,7 +12,7 @@
 //   not fetched; a cluster of two fetches each once for both), its O rows and 4 bytes of LSE a row written once.
 // Build: nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cubin -Xptxas -v -DHEAD_DIM=128 -DCONSUMERS=2 -DBLOCK_K=128 -DSTAGES=2
 //   -DQ_STAGES=2 -DMASK=1 -DBF16=1 -DSCHEDULE=2 -DCLUSTER=1 -DPIPELINE=0 -DTURNS=0 -DPOLY=0 -DPACK=1 -DSHARED_BYTES=196732 flash_fwd_sm90.cu
-//   (iosim.evidence.cuda.sm90 knows the macros; wgmma must not be reported as serialised.)
+//   (experiments/sm90.py knows the macros; wgmma must not be reported as serialised.)
 // CPU reference: softmax in float64, `reference` in bench_sm90.py.
 // Speed on an H200: README.md has the tables.
 #include "flash_fwd_sm90.cuh"

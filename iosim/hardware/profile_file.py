@@ -319,7 +319,8 @@ def capability_fact(capability: str, quantity: str) -> int | None:
 
 @lru_cache(maxsize=1)
 def _capability_tables() -> dict[str, Any]:
-    return read_toml(data_dir("hardware_profiles") / INHERITANCE_FILE)
+    tables = read_toml(data_dir("hardware_profiles") / INHERITANCE_FILE)
+    return dict(schema.checked(tables, INHERITANCE, f"{INHERITANCE_FILE} of this installation"))
 
 
 @lru_cache(maxsize=64)
@@ -328,7 +329,6 @@ def _inherited(capability: str) -> dict[str, Any]:
     tables, found = _capability_tables(), {}
     for table in ("all", capability):
         entries = dict(tables.get(table, {}) if table == "all" or parse_capability(table) else {})
-        schema.checked(entries, CAPABILITY_TABLE, f"{INHERITANCE_FILE} of this installation, [{table}]")
         source = entries.pop("source", "")
         for name, raw in entries.items():
             entry = raw if isinstance(raw, dict) else {"value": raw, "source": source}

@@ -104,19 +104,15 @@ class Call:
     def replay_inputs(self, play: Play | None = None) -> Inputs:
         """All that a replay of the call depends on; by default of all of it, from a cold L2."""
         from iosim.readers.replay.play import Play
-        from iosim.readers.replay.replay import replay_inputs
+        from iosim.readers.replay.replay import launch_inputs, replay_inputs
 
-        return replay_inputs(
-            self.problem,
-            self.kernel,
-            self.chain,
-            self.profile,
-            residencies=self.residencies,
-            paces=self.paces,
-            counted=self.counted,
-            added=self.added,
-            play=play or Play(),
+        of_launch = tuple(
+            launch_inputs(self.problem, self.kernel, self.profile, launch, resident.slots, pace, added)
+            for launch, resident, pace, added in zip(
+                self.chain.launches, self.residencies, self.paces, self.added, strict=True
+            )
         )
+        return replay_inputs(self.kernel, self.chain, self.profile, of_launch, self.counted, play or Play())
 
     def replay(self, play: Play | None = None, trace: Trace | None = None) -> Replay:
         """HBM bytes by playing the launches through the L2, as `replay_inputs` says."""

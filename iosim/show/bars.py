@@ -26,12 +26,19 @@ class Part:
     hover: Sequence[str]
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Of all panels that are to be compared: the longest bar, and the most bars."""
+
+    longest: float
+    most: int
+
+
 def bars(
     panel_id: str, title: str, alt: str, names: Sequence[str], parts: Sequence[Part], text: Callable[[float], str], *,
-    axis_title: str = "", top: float | None = None, most_rows: int = 0,
+    axis_title: str = "", beside: Beside | None = None,
 ) -> Panel:  # fmt: skip
-    """Bars with one part are plain, others stack. `top` is the longest bar, and `most_rows` the most bars, of all
-    panels that are to be compared."""
+    """Bars with one part are plain, others stack."""
     wholes = [sum(p.values[n] or 0.0 for p in parts) for n in range(len(names))]
     data: list[dict[str, Any]] = [
         {
@@ -46,11 +53,12 @@ def bars(
         "text": [f" {text(v)}" for v in wholes], "textposition": "middle right", "hoverinfo": "skip",
         "cliponaxis": False,
     })  # fmt: skip
-    x = axes.linear_axis([top if top is not None else max(wholes, default=0.0)], axis_title, text)
-    x["range"] = [0, ROOM * (top if top is not None else max(wholes, default=0.0)) or 1.0]
+    longest = beside.longest if beside else max(wholes, default=0.0)
+    x = axes.linear_axis([longest], axis_title, text)
+    x["range"] = [0, ROOM * longest or 1.0]
     x["tickvals"], x["ticktext"] = x["tickvals"][::2], x["ticktext"][::2]
     y = {**axes.category_axis(names), "autorange": "reversed"}
-    height = max(LEAST_REM, AXIS_REM + ROW_REM * max(most_rows, len(names)) + 1.4 * bool(axis_title))
+    height = max(LEAST_REM, AXIS_REM + ROW_REM * max(beside.most if beside else 0, len(names)) + 1.4 * bool(axis_title))
     return Panel(panel_id, title, alt, tuple(data), axes.layout(x, y, barmode="stack", bargap=0.3), height)
 
 

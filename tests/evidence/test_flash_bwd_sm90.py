@@ -8,14 +8,9 @@ from pathlib import Path
 
 import pytest
 from nvcc import assembler_report, nvcc_or_skip
-from scripts import ROOT, load_script
-
-from iosim.base.data import data_dir
-from iosim.base.errors import InputError
-from iosim.evidence.cuda import compiler
-from iosim.evidence.cuda.launch import Shape
-from iosim.evidence.cuda.sm90 import CC, Ragged
-from iosim.evidence.cuda.sm90_bwd import (
+from scripts import load_script
+from sm90 import CC, Ragged
+from sm90_bwd import (
     ACCEPTED,
     Sm90Backward,
     Sm90BwdParams,
@@ -23,6 +18,11 @@ from iosim.evidence.cuda.sm90_bwd import (
     Workspace,
     fastest_backward,
 )
+
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
+from iosim.evidence.cuda import compiler
+from iosim.evidence.cuda.launch import Shape
 
 TABLE = load_script("experiments/sm90_table.py")
 VARIANTS = load_script("experiments/sm90_variants.py")
@@ -151,12 +151,11 @@ def test_recorded_times_are_of_the_fastest() -> None:
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("mask", ACCEPTED["mask"])
 @pytest.mark.parametrize("ordered", [False, True])
-def test_agrees_with_float64(head_dim: int, mask: str, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agrees_with_float64(head_dim: int, mask: str, ordered: bool) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs a Hopper GPU")
     nvcc_or_skip()
-    monkeypatch.syspath_prepend(ROOT / "experiments")  # for what its scripts share
     bench = load_script("experiments/bench_bwd_sm90.py")
     kernel = bench.Sm90Backward(fastest_backward(head_dim, mask, ordered=ordered))
     for n, problem in enumerate(bench.small(kernel.spec)):

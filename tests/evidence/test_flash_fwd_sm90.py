@@ -12,12 +12,7 @@ from pathlib import Path
 import pytest
 from nvcc import assembler_report, nvcc_or_skip
 from scripts import ROOT, load_script
-
-from iosim.base.data import data_dir
-from iosim.base.errors import InputError
-from iosim.evidence.cuda import compiler
-from iosim.evidence.cuda.launch import Shape
-from iosim.evidence.cuda.sm90 import (
+from sm90 import (
     ACCEPTED,
     CC,
     Ragged,
@@ -27,6 +22,11 @@ from iosim.evidence.cuda.sm90 import (
     Sm90Spec,
     fastest,
 )
+
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
+from iosim.evidence.cuda import compiler
+from iosim.evidence.cuda.launch import Shape
 from iosim.evidence.cuda.spec import DTYPES, MASKS
 
 TABLE = load_script("experiments/sm90_table.py")
@@ -219,12 +219,11 @@ def test_readme_shows_the_tables_as_measured() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("mask", MASKS)
-def test_agrees_with_float64(head_dim: int, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agrees_with_float64(head_dim: int, mask: str) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs a Hopper GPU")
     nvcc_or_skip()
-    monkeypatch.syspath_prepend(ROOT / "experiments")  # for what its scripts share
     bench = load_script("experiments/bench_sm90.py")
     kernel = bench.Sm90Forward(fastest(head_dim, mask))
     for n, problem in enumerate(bench.small(kernel.spec)):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
-from scripts import measurements
+from scripts import measurements, read_provenance
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
@@ -26,7 +26,7 @@ from iosim.evidence.cuda.spec import BUILT, BwdSpec, FwdSpec, MinimalSpec, Naive
 from iosim.evidence.measure import choose, collect, library_case, plan, run, table
 from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, flops
 from iosim.evidence.measure.choose import Choice, cases_of, fitted
-from iosim.evidence.measure.machine import PROVENANCE, read_provenance, write_provenance
+from iosim.evidence.measure.machine import PROVENANCE, write_provenance
 from iosim.evidence.measure.table import COLUMNS, TIME_COLUMNS, missing, next_call, read_table, write_table
 
 OWN = measurements("h200_iosim_kernels.csv")

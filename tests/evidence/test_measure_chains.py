@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 from refusals import refused
-from scripts import measurements
+from scripts import measurements, read_provenance
 
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.evidence.cuda.ncu import METRICS, Profiled, parse_range
 from iosim.evidence.measure import chain_case, collect, table
 from iosim.evidence.measure.chain_case import COLUMNS, OWN, ChainCase, planned, unlisted
-from iosim.evidence.measure.machine import read_provenance
 from iosim.evidence.measure.table import COLUMNS as LAUNCH_COLUMNS
 from iosim.evidence.measure.table import missing, read_table
 from iosim.evidence.validate import compare, read

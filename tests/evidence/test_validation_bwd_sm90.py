@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 from scripts import ROOT
+from sm90 import fastest
+from sm90_bwd import fastest_backward
 from strategies import disagreements
 
 from iosim.base.errors import InputError
-from iosim.evidence.cuda.sm90 import fastest
-from iosim.evidence.cuda.sm90_bwd import fastest_backward
 from iosim.evidence.validate import Row, read
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import calls

@@ -18,7 +18,7 @@ from iosim.prediction.predictor import planned, predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import replay as replays_module
 from iosim.readers.replay.coarse import Coarse, CoarseSteps, coarse_plan
-from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, Ctas, TraceRecord
+from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, PS, Ctas, TraceRecord
 from iosim.readers.replay.l2 import L2Model, model, sample_lines, sm_partitions
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower, start_order
 from iosim.readers.replay.objects import refuse_bytes, tile_bytes
@@ -601,7 +601,7 @@ def traces() -> Iterator[tuple[str, Any]]:
                 found.loaded(),
                 found.partition_bytes,
                 found.bins,
-                found.bin_start_s,
+                np.arange(found.bins) * (found.bin_ps / PS),
                 found.launch(found.launches[-1].name).slots,
                 launches,
             ],

@@ -20,7 +20,7 @@ from iosim.studies.training import (
     predict_training,
 )
 from iosim.studies.training.frontier import changed, peak_bytes, step_seconds
-from iosim.studies.training.graph import saved_bytes
+from iosim.studies.training.graph import saved_storages
 from iosim.studies.training.model import OPTIMIZERS, STEPS, optimizer
 
 SEED = 11
@@ -58,7 +58,7 @@ def told(p: TrainingPrediction) -> dict[str, Any]:
     made["events"] = [len(made.pop("timeline")), checksum(p), len(p.timeline.requests)]
     made["curve"] = [sum(x[0] for x in p.curve()), p.curve()[-1][0]]
     made["parameters"] = made.pop("model")["parameters"]
-    made["kept"] = [saved_bytes(p.graph), p.peak_bytes, p.capacity_bytes]
+    made["kept"] = [sum(s.bytes for s in saved_storages(p.graph)), p.peak_bytes, p.capacity_bytes]
     del made["setup"], made["profile"]
     return made
 

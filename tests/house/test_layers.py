@@ -6,9 +6,12 @@ Imports inside functions and under TYPE_CHECKING count too: a name that is only 
 from __future__ import annotations
 
 import ast
+from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 from house import DOORS, FLOORS, MOST_ARROWS, PACKAGE, circle, edges, modules, room, upward
+from scripts import ROOT
 
 
 def test_every_file_lies_in_a_room_with_a_floor() -> None:
@@ -32,6 +35,28 @@ def test_every_room_says_what_it_is_for() -> None:
     for name in FLOORS:
         first = ast.get_docstring(ast.parse((PACKAGE / name / "__init__.py").read_text(encoding="utf-8"))) or ""
         assert len(first.split()) > 10, name
+
+
+def is_there(module: str, name: str) -> bool:
+    try:
+        return hasattr(import_module(module), name) or find_spec(f"{module}.{name}") is not None
+    except ModuleNotFoundError as error:
+        return not str(error.name).startswith("iosim")  # a package that is not installed here
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", ["benchmarks", "experiments", "examples", "docs"])
+def test_what_scripts_import_is_there(folder: str) -> None:
+    """Also inside functions that run on a GPU alone."""
+    lacking = [
+        f"{path.name}:{node.lineno}: {node.module}.{alias.name}"
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "iosim"
+        for alias in node.names
+        if not is_there(str(node.module), alias.name)
+    ]
+    assert lacking == []
 
 
 @pytest.mark.slow

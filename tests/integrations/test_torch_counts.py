@@ -28,8 +28,7 @@ if not MEASUREMENTS.is_dir():
 
 
 @pytest.mark.slow
-def test_counted_bytes_are_met(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+def test_counted_bytes_are_met(capsys: pytest.CaptureFixture[str]) -> None:
     script = load_script("experiments/torch_traffic.py")
     with (MEASUREMENTS / "h200_torch_traffic.csv").open(encoding="utf-8", newline="") as file:
         counted = {tuple(row[c] for c in script.COLUMNS): row for row in csv.DictReader(file)}
@@ -52,9 +51,8 @@ def _errors(line: str) -> list[float]:
 
 
 @pytest.mark.parametrize(("chain", "most"), [("fill a, scale a to b", 1.0), ("copy a to b, copy a to b", 0.8)])
-def test_passes_one_after_the_other(chain: str, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_one_after_the_other(chain: str, most: float) -> None:
     """Bytes of elementwise passes over 8 to 64 MiB, to a megabyte; loads and stores in step are twice as far off."""
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
     script = load_script("experiments/passes.py")
     with (MEASUREMENTS / "h200_passes.csv").open(encoding="utf-8", newline="") as file:
         counted = [row for row in csv.DictReader(file) if row["chain"] == chain]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
-from scripts import ROOT
 
 from iosim.base.errors import InputError
 from iosim.evidence.cuda import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, driver, find_nvcc
@@ -38,7 +35,6 @@ def bench() -> object:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("PyTorch here is built without CUDA")
-    sys.path.insert(0, str(ROOT / "experiments"))
     return pytest.importorskip("bench")
 
 

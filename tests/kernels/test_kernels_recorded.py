@@ -7,10 +7,9 @@ import math
 from itertools import groupby
 
 import pytest
-from scripts import measurements
+from scripts import measurements, read_provenance
 
 from iosim.evidence.cuda import FwdSpec
-from iosim.evidence.measure.machine import read_provenance
 
 PATH = measurements("h200_iosim_kernels.csv")
 with PATH.open(newline="") as _file:

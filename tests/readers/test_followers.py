@@ -13,11 +13,10 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripts import load_script, measurements
+from scripts import load_script, measurements, read_provenance
 from traces import LINE, Access, play, random_trace, small
 
 from iosim.base.errors import InputError
-from iosim.evidence.measure.machine import read_provenance
 from iosim.hardware.profile import load_profile
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import L2Model, model

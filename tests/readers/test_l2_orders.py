@@ -11,9 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
-from scripts import ROOT, load_script, measurements
-
-from iosim.evidence.measure.machine import read_provenance
+from scripts import ROOT, load_script, measurements, read_provenance
 
 BENCHMARK = load_script("benchmarks/orders.py")
 KERNEL = BENCHMARK.KERNEL

@@ -18,11 +18,11 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import ROOT, load_script, measurements
+from sm90 import Sm90Order, fastest, table_of
 
 import iosim
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
-from iosim.evidence.cuda.sm90 import Sm90Order, fastest, table_of
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile

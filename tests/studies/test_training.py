@@ -19,7 +19,7 @@ from iosim.hardware.profile import load_profile
 from iosim.readers.replay.caching_allocator import MIB, CachingAllocator
 from iosim.studies.training import Decoder, Kind, Setup, frontier, longest_sequence, plan, predict_training
 from iosim.studies.training.frontier import peak_bytes, step_seconds
-from iosim.studies.training.graph import saved_bytes, saved_storages
+from iosim.studies.training.graph import Graph, saved_storages
 from iosim.studies.training.model import optimizer
 from iosim.studies.training.timeline import peaks, play
 
@@ -30,6 +30,10 @@ SMALL = Decoder(layers=2, width=128, heads=4, vocabulary=512)
 def recorded(name: str) -> list[tuple[Decoder, Setup, dict[str, str]]]:
     with open(measurements(name), encoding="utf-8", newline="") as file:
         return [(Decoder(**json.loads(r["model"])), Setup(**json.loads(r["setup"])), r) for r in csv.DictReader(file)]
+
+
+def saved_bytes(graph: Graph) -> int:
+    return sum(s.bytes for s in saved_storages(graph))
 
 
 # Saved tensors by hand

@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from sm90 import CC, Sm90Spec
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.evidence.cuda import compiler, find_nvcc
-from iosim.evidence.cuda.sm90 import CC, Sm90Spec
 
 
 def nvcc_or_skip() -> Path:

@@ -86,11 +86,6 @@ PROVENANCE = "provenance.toml"
 """What measured the tables of its folder: a TOML table each, under the file's name."""
 
 
-def read_provenance(table: Path) -> dict[str, Any]:
-    """What measured a table; empty where nothing is told. Raises InputError where the folder's file is not TOML."""
-    return _told(table.parent).get(table.name) or {}
-
-
 def write_provenance(table: Path, values: Mapping[str, Any]) -> None:
     """Writes what measured a table into its folder's file, in place of what stood there of it. Raises InputError
     where the folder's file is not TOML; it is left as it is."""

@@ -209,17 +209,16 @@ class Recorder:
         return view, view
 
     def _product(self, name: str, piece: Product) -> tuple[Chain, dict[str, View], str]:
-        batch, rows, cols, inner = piece.extent
         views = {"A": self.view(piece.a), "B": self.view(piece.b), "C": self.view(piece.c)}
         beside: tuple[Tensor, ...] = ()
         if piece.bias is not None and piece.bias is not piece.c:
             views["bias"] = self.view(piece.bias)
             beside = (flat("bias", piece.bias.numel(), piece.bias.element_size(), Role.INPUT),)
         chain = product(
-            name, batch, rows, cols, inner, piece.a.element_size(), self.profile.sm_count, beside=beside,
+            name, piece.extent, piece.a.element_size(), self.profile.sm_count, beside=beside,
             output_bytes=piece.c.element_size(),
         )  # fmt: skip
-        if math.prod((batch, rows, cols, inner)) == 0:
+        if math.prod(piece.extent) == 0:
             return Chain({}, ()), {}, "fp32"
         dtype = dtype_of([piece.a])
         if dtype == "fp32" and torch.backends.cuda.matmul.allow_tf32:

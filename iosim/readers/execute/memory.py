@@ -15,7 +15,7 @@ import numpy.typing as npt
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Array, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
-from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Fetch, Per, Role, Rows, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Fetch, Mode, Per, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 from iosim.readers.execute.arrays import place_of_rows, scattered
@@ -126,26 +126,24 @@ class Memory:
         return np.asarray(whole[..., 0] if name in ROW_STATISTICS else whole, dtype=np.float64)
 
     def read(
-        self, tensor: Tensor, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices,
-        entries: Array | None = None,
-    ) -> Array:  # fmt: skip
+        self, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices, entries: Array | None = None
+    ) -> Array:
         """The tile of the access at query rows `q` and key rows `k`, found through `entries` of the block table where
         its rows lie in pages."""
+        tensor = self.tensors[access.tensor]
         if tensor.name not in self.written:
             raise ExecutionError(f"{tensor.name} is loaded before anything has written it")
-        copy, batch, head, row, cols = self._index(tensor, access, domain, spot, q, k)
+        copy, batch, head, row, cols = self._index(access, domain, spot, q, k)
         if entries is not None and not isinstance(row, int):
             there, row = place_of_rows(tensor, row[:, 0], entries)
             batch, row = there[:, None], row[:, None]
         tile = self.arrays[tensor.name][copy, batch, head, row, cols]
         return np.asarray(tile, dtype=np.float64)
 
-    def write(
-        self, tensor: Tensor, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices, values: Array,
-        *, add: bool,
-    ) -> None:  # fmt: skip
+    def write(self, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices, values: Array) -> None:
         """Store `values`, or add them, at the access's tile, rounded to the tensor's format."""
-        index = self._index(tensor, access, domain, spot, q, k)
+        tensor, add = self.tensors[access.tensor], access.mode is Mode.REDUCE
+        index = self._index(access, domain, spot, q, k)
         stored = self.arrays[tensor.name]
         if stored[index].shape != values.shape:
             raise ExecutionError(f"a tile of {tensor.name} has shape {stored[index].shape}, not {values.shape}")
@@ -155,9 +153,8 @@ class Memory:
         stored[index] = round_to(stored[index] + values if add else values, self.formats[tensor.name])
         self.written.add(tensor.name)
 
-    def _index(
-        self, tensor: Tensor, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices
-    ) -> tuple[int | Indices, ...]:
+    def _index(self, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices) -> tuple[int | Indices, ...]:
+        tensor = self.tensors[access.tensor]
         along, length = (k, domain.seq_k) if access.rows is Rows.KEY else (q, domain.rows)
         if access.rows is Rows.OWN:
             along, length = np.arange(tensor.rows), tensor.rows

@@ -313,7 +313,7 @@ class Walk:
         entries = at[TABLE] if tensor.page_rows else None
         for repetition in range(access.times):
             spot = Spot(at.spot.batch, at.spot.head, at.spot.split, repetition)
-            parts.append(self.memory.read(tensor, access, d, spot, at.q, at.keys, entries))
+            parts.append(self.memory.read(access, d, spot, at.q, at.keys, entries))
             self._count(access)
         if access.rows is Rows.KEY and access.edge is Edge.NEEDED:
             parts[0][self._touched(access)[1] :] = 0.0
@@ -324,5 +324,4 @@ class Walk:
         at, d = self.at, self.launch.domain
         for _ in range(access.times):
             self._count(access)
-        self.memory.write(self.memory.tensors[access.tensor], access, d, at.spot, at.q, at.keys, values,
-                          add=access.mode is Mode.REDUCE)  # fmt: skip
+        self.memory.write(access, d, at.spot, at.q, at.keys, values)

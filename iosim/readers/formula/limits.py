@@ -33,7 +33,8 @@ def _powers(expression: Any) -> dict[Any, Any]:
 
 
 class _Smoother:
-    """`smooth` on expressions in which long sizes carry a factor t; `values` decide what is open without them."""
+    """Takes floors, rounding and sums out of expressions in which long sizes carry a factor t; `values` decide what is
+    open without them."""
 
     def __init__(self, values: Mapping[str, int]) -> None:
         self.values = {symbol(name): value for name, value in values.items()}
@@ -90,23 +91,15 @@ class _Smoother:
         return e.func(*arguments)
 
 
-def _in_t(expression: Any, values: Mapping[str, int] | None) -> Any:
-    long = {symbol(name): symbol(name) * _T for name in LONG}
-    return sp.expand(_Smoother(values or {})(sp.sympify(expression).subs(long, simultaneous=True)))
-
-
-def smooth(expression: Any, values: Mapping[str, int] | None = None) -> Any:
-    """The expression without floors, rounding or sums: x for floor(x) and ceiling(x), integrals for sums of floors.
+def leading(expression: Any, values: Mapping[str, int] | None = None) -> Any:
+    """The terms of the highest power of the sequence length, windows and offsets growing along with it, without
+    floors, rounding or sums: x for floor(x) and ceiling(x), integrals for sums of floors.
 
     Where a minimum or maximum depends on the sizes, long sequences decide it. What that leaves open (whether there are
     more keys than queries) `values` decide (sizes by their names in `iosim.readers.formula.symbolic.SYMBOLS`): the
     result then holds for sizes in the same order. Without them a window is taken shorter than the sequence, the rest
-    stays open. It differs from the expression by terms of a lower power of the sequence length than the leading one.
+    stays open.
     """
-    return sp.expand(_in_t(expression, values).subs(_T, 1))
-
-
-def leading(expression: Any, values: Mapping[str, int] | None = None) -> Any:
-    """The terms of `smooth` of the highest power of the sequence length, windows and offsets growing along with it."""
-    powers = _powers(_in_t(expression, values))
+    long = {symbol(name): symbol(name) * _T for name in LONG}
+    powers = _powers(_Smoother(values or {})(sp.sympify(expression).subs(long, simultaneous=True)))
     return sp.factor_terms(sp.expand(powers[max(powers)])) if powers else sp.Integer(0)

@@ -16,7 +16,6 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Mode, Outer, Tensor
 from iosim.kernel.pace import Pace
-from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
@@ -184,46 +183,32 @@ class Inputs:
         return Chain(self.tensors, self.launches)
 
 
+def launch_inputs(
+    problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, launch: Launch,
+    slots: int, pace: Pace, added: Mapping[str, int],
+) -> LaunchInputs:  # fmt: skip
+    """Of `slots` CTAs at once, at a pace; `added`: bytes of atomic adds by tensor, each of which reads what it adds to.
+    Raises InputError: the profile lacks a number."""
+    if streams(launch):  # an object stands for several CTAs
+        rates: tuple[float, ...] = (1.0,)
+    else:
+        rates = rates_of(kernel, problem, -(-slots // profile.sm_count), compiled=launch.name == "main")
+    return LaunchInputs(slots, pace, rates, added, _streaming_threads(launch, profile))
+
+
 def replay_inputs(
-    problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *,
-    residencies: Sequence[Residency], paces: Sequence[Pace], counted: Traffic,
-    added: Sequence[Mapping[str, int]], play: Play,
+    kernel: Kernel, chain: Chain, profile: HardwareProfile, of_launch: tuple[LaunchInputs, ...], counted: Traffic,
+    play: Play,
 ) -> Inputs:  # fmt: skip
-    """What a replay of a chain depends on.
-
-    Args:
-        residencies: of each launch, in order.
-        paces: of each launch's CTAs, in order.
-        counted: what the chain moves between SMs and L2: HBM moves no more.
-        added: bytes of each launch's atomic adds by tensor, in order; each reads what it adds to.
-        play: what of the chain is played, and from which L2.
-
-    Raises:
-        InputError: the profile lacks a number.
-    """
+    """What a replay of a chain depends on; `counted` is what it moves between SMs and L2: HBM moves no more. Raises
+    InputError: the profile lacks a number."""
     l2 = play.l2_model or model(profile)
     l2 = replace(l2, dram_bytes_per_s=l2.dram_bytes_per_s * kernel.hbm_share)
-    of_launch = tuple(
-        LaunchInputs(
-            resident.slots, pace, _rates(problem, kernel, profile, launch, resident.slots), adds,
-            _streaming_threads(launch, profile),
-        )
-        for launch, resident, pace, adds in zip(chain.launches, residencies, paces, added, strict=True)
-    )  # fmt: skip
     spread = l2.sm_spread if kernel.sm_spread is None else kernel.sm_spread
     return Inputs(
         chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, play,
         profile.name, kernel.step_spread, kernel.sms_alike,
     )  # fmt: skip
-
-
-def _rates(
-    problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, launch: Launch, slots: int
-) -> tuple[float, ...]:
-    """Rates of the CTAs of an SM, the oldest first. An object of a launch that streams stands for several of them."""
-    if streams(launch):
-        return (1.0,)
-    return rates_of(kernel, problem, -(-slots // profile.sm_count), compiled=launch.name == "main")
 
 
 def _streaming_threads(launch: Launch, profile: HardwareProfile) -> int:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -130,10 +129,6 @@ class Recording:
     @property
     def bins(self) -> int:
         return int(self.hit.shape[0])
-
-    @cached_property
-    def bin_start_s(self) -> Float:
-        return np.arange(self.bins, dtype=np.float64) * float(self.bin_ps / PS)
 
     def misses(self) -> dict[str, int]:
         """Bytes read from HBM by tensor."""

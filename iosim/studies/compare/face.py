@@ -13,8 +13,8 @@ from iosim.prediction.predictor import planned, predict
 from iosim.prediction.replays import tile_accesses
 from iosim.prediction.result import Prediction
 from iosim.show import axes
+from iosim.show.bars import Beside, bars
 from iosim.show.bars import Part as BarPart
-from iosim.show.bars import bars
 from iosim.show.page import Figure, Page, Panel, Section, Series, listed
 from iosim.show.shown import Face, Part, panels_of, shows
 from iosim.show.tables import Cell, Column, Table
@@ -221,7 +221,7 @@ def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Fi
         part = BarPart(title, [axes.colour(kernels.index(e.kernel)) for _, e in members], values, hover)
         readings = "; ".join(f"{name} {text(v)}" for (name, _), v in zip(members, values, strict=True))
         panels.append(bars(f"{quantity}-{n}", gpu, f"{title}, {gpu}: {readings}.", [name for name, _ in members],
-                           [part], text, top=top, most_rows=len(kernels)))  # fmt: skip
+                           [part], text, beside=Beside(top, len(kernels))))  # fmt: skip
     heading = title[0].upper() + title[1:]
     return Figure(quantity, heading, f"{heading} of one call.", Table(columns, tuple(rows)), tuple(panels), (),
                   "seq_len", (quantity, "ratio"), most_across=2)  # fmt: skip
@@ -250,8 +250,8 @@ def stacked(comparison: Comparison, level: Level, word: str) -> Figure:
         data = [_part(g, [p for _, p in members], parts) for g in used]
         readings = "; ".join(f"{name}: {_listed(parts[p.id])}" for name, p in members)
         panels.append(bars(f"parts-{level}-{n}", gpu, f"{word} bytes by tensor, {gpu}: {readings}.",
-                           [name for name, _ in members], data, bytes_text, top=top,
-                           most_rows=len(comparison.request.kernels)))  # fmt: skip
+                           [name for name, _ in members], data, bytes_text,
+                           beside=Beside(top, len(comparison.request.kernels))))  # fmt: skip
     legend = tuple(Series(g, axes.colour(GROUPS.index(g)), "■") for g in used)
     at = f", at N = {comparison.request.lengths[-1]:,}" if len(comparison.request.lengths) > 1 else ""
     return Figure(

@@ -158,10 +158,10 @@ def flat(name: str, elements: int, element_bytes: int, role: Role) -> Tensor:
 
 
 def product(
-    name: str, batch: int, rows: int, cols: int, inner: int, element_bytes: int, sm_count: int, *,
+    name: str, sizes: tuple[int, int, int, int], element_bytes: int, sm_count: int, *,
     beside: tuple[Tensor, ...] = (), output_bytes: int | None = None,
 ) -> Chain:  # fmt: skip
-    """C [batch, rows, cols] = A [batch, rows, inner] B [batch, inner, cols].
+    """C [batch, rows, cols] = A [batch, rows, inner] B [batch, inner, cols], of sizes (batch, rows, cols, inner).
 
     A CTA takes a tile of C and walks `inner`. Tiles side by side are the launch's heads, which share the other side's
     operand.
@@ -169,6 +169,7 @@ def product(
     Args:
         beside: what the epilogue reads: a bias.
     """
+    batch, rows, cols, inner = sizes
     size = output_bytes or element_bytes
     half = element_bytes <= 2
     taken = wave_tile(rows, cols, batch, sm_count) if half else fp32_tile(rows, cols, batch, narrow=False)

@@ -144,10 +144,6 @@ def saved_storages(graph: Graph) -> tuple[Storage, ...]:
     return tuple(graph.storages[n] for n in names)
 
 
-def saved_bytes(graph: Graph) -> int:
-    return sum(s.bytes for s in saved_storages(graph))
-
-
 def by_kind(storages: tuple[Storage, ...]) -> dict[Kind, int]:
     """Bytes by what the storages hold, largest first."""
     total: Counter[Kind] = Counter()
@@ -161,8 +157,8 @@ class Builder:
 
     What each node saves follows PyTorch's derivatives.yaml (addmm and bmm their operands, softmax and relu their
     result, gelu and silu their input, layer norm its input and two statistics a row), what it copies the rules of
-    `reshape` and `matmul`, and what autocast casts its lists of operations. tests/test_training_torch.py compares each
-    with PyTorch.
+    `reshape` and `matmul`, and what autocast casts its lists of operations. tests/studies/test_training_torch.py
+    compares each with PyTorch.
     """
 
     def __init__(self, model: Decoder, setup: Setup) -> None:
@@ -231,14 +227,13 @@ class Builder:
         kind: Kind,
         size: tuple[int, int] | None = None,
         *,
-        saved: Sequence[str] = (),
+        saved: Sequence[str | Storage] = (),
         gradients: Iterable[Gradient] | None = None,
-        extra: tuple[Storage, ...] = (),
         parameters: tuple[str, ...] = (),
     ) -> str:
         """A node that reads `sources` and makes one tensor of a size (elements, bytes of each; by default the first
-        source's), and `extra` ones that it saves; `saved` may name its own result. Unless `gradients` says otherwise
-        each source gets a new gradient of its own size."""
+        source's). It saves values, of which its own result may be one, and storages that it makes for that. Unless
+        `gradients` says otherwise each source gets a new gradient of its own size."""
         of, saves_output = tuple(sources), name in saved
         elements, element_bytes = size or (self.elements[of[0]], self.sizes[of[0]])
         new = self.storage(name, kind, elements * element_bytes)
@@ -246,7 +241,9 @@ class Builder:
         if gradients is None:
             gradients = tuple(Gradient(s, self.bytes_of(s)) for s in of)
         gradients = (*gradients, *(Gradient(p, self.parameter_bytes(p)) for p in parameters))
-        kept = (*(self.lies_in[s] for s in saved if s != name), *(e.name for e in extra), *(name,) * saves_output)
+        extra = tuple(s for s in saved if isinstance(s, Storage))
+        others = (s.name if isinstance(s, Storage) else self.lies_in[s] for s in saved if s != name)
+        kept = (*others, *(name,) * saves_output)
         self.add(Node(name, Part.ELEMENTWISE, (name,), (new, *extra), tuple(self.lies_in[s] for s in of), kept,
                       saves_output=saves_output or bool(extra), gradients=gradients, segment=self.segment))  # fmt: skip
         return name
@@ -323,9 +320,9 @@ class Builder:
             made["normalized"] = in_fp32
             if self.sizes[source] < STATISTIC_BYTES:
                 made["fp32"], saved = in_fp32, []
-        extra = tuple(self.storage(f"{name}.{s}", Kind.NORM, size) for s, size in made.items())
+        extra = [self.storage(f"{name}.{s}", Kind.NORM, size) for s, size in made.items()]
         weights = (f"{name}.weight", f"{name}.bias") if layer else (f"{name}.weight",)
-        return self.pointwise(name, [source], Kind.NORM, saved=saved, extra=extra, parameters=weights)
+        return self.pointwise(name, [source], Kind.NORM, saved=[*saved, *extra], parameters=weights)
 
     def activation(self, name: str, source: str, kind: Kind) -> str:
         """gelu or silu, which keep their input, or relu, which keeps its result."""

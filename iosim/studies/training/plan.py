@@ -53,7 +53,7 @@ def _flash(b: Builder, at: str, q: str, k: str, v: str) -> str:
     extra = [b.storage(f"{name}.lse", Kind.ATTENTION, rows * STATISTIC_BYTES)]
     if s.backend == "cuda" and s.fused_kernel == "flash":
         extra += [b.storage(f"{name}.{x}", Kind.ATTENTION, RANDOM_STATE_BYTES) for x in ("seed", "offset")]
-    output = b.pointwise(name, (q, k, v), Kind.ATTENTION, saved=(q, k, v, name), extra=tuple(extra))
+    output = b.pointwise(name, (q, k, v), Kind.ATTENTION, saved=(q, k, v, name, *extra))
     b.amend(part=Part.ATTENTION, backward_scratch=_workspace(b) if s.backend == "cuda" else 0)
     return output
 
@@ -168,7 +168,7 @@ def _embed(b: Builder) -> str:
         return x
     numbers = b.storage("position numbers", Kind.INPUT, s.seq_len * INDEX_BYTES)
     rows = s.seq_len * m.width
-    p = b.pointwise("positioned", [], Kind.RESIDUAL, (rows, size), gradients=(), extra=(numbers,),
+    p = b.pointwise("positioned", [], Kind.RESIDUAL, (rows, size), saved=[numbers], gradients=(),
                     parameters=("positions",))  # fmt: skip
     to_both = [Gradient(x), Gradient(p, rows * size, fitted=True)]
     return b.pointwise("summed", [x, p], Kind.RESIDUAL, gradients=to_both)
@@ -224,7 +224,7 @@ def _head(b: Builder, x: str) -> Graph:
         p = b.cast("log_softmax.fp32", p, wide, Kind.LOGITS)
         b.hold(logits)
     total = b.storage("total weight", Kind.LOGITS, wide)
-    b.pointwise("loss", [p], Kind.LOGITS, (1, wide), saved=[p, "targets"], extra=(total,))
+    b.pointwise("loss", [p], Kind.LOGITS, (1, wide), saved=[p, "targets", total])
     b.hold(logits, last)
     seed = b.storage("gradient", Kind.LOGITS, wide)
     return b.graph(seed, False)

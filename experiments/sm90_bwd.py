@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
+from sm90 import Hopper, HopperSpec, Ragged, Sm90Order, TensorMap
+
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.launch import Launch, Shape, laid_out
-from iosim.evidence.cuda.sm90 import Hopper, HopperSpec, Ragged, Sm90Order, TensorMap
 from iosim.evidence.cuda.spec import CODES, DTYPES, MASKS
 
 OVERLAPS = {"same_queries": 0, "former_queries": 1}
