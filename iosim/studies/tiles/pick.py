@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.units import some
-from iosim.base.words import Method, WAYS
+from iosim.base.words import WAYS, Method
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Tile
