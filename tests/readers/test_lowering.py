@@ -126,10 +126,10 @@ def test_the_cases_reach_every_kind_of_launch() -> None:
     """Splits, packs, key-outer loops, whole heads, pairs, streams and temporary blocks that are used again."""
     seen: set[str] = set()
 
-    @settings(max_examples=700, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=400, deadline=None, database=None, derandomize=True)
     @given(data=st.data())
     def look(data: st.DataObject) -> None:
-        algorithm, passes = data.draw(st.sampled_from(PAIRS))
+        algorithm, passes = data.draw(st.sampled_from((*PAIRS, *4 * (("flash", "fwd"),))))  # it alone splits keys
         chain = plan(*data.draw(cases(algorithm, passes)))
         for launch in chain.launches:
             seen.add(launch.outer)
