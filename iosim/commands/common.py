@@ -197,7 +197,8 @@ def layer_problems(args: argparse.Namespace) -> list[tuple[Layers | None, Attent
     kind of its layers. Raises InputError: values that make no sense or contradict each other."""
     from iosim.studies.models.asked import asked_problems
 
-    return asked_problems(request(args, OfProblem, problems=None))
+    of_model = {} if hasattr(args, "model") else {"layers": None}  # a command without models has layers of its own
+    return asked_problems(request(args, OfProblem, problems=None, **of_model))
 
 
 def problems(args: argparse.Namespace) -> list[AttentionProblem]:

@@ -123,6 +123,12 @@ def test_the_other_unit_is_a_slip() -> None:
     assert any(m.reading.slips == ("MiB written as MB",) for m in result.matches)
 
 
+def test_the_command_takes_layers_without_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["check-claim", "--hbm", "8.6GB", "--kernel", "fa2", "--heads", "32", "--seq-len", "4096"]
+    assert main([*words, "--layers", "64", "--tolerance", "1%"]) == 0
+    assert "of all 64 layers" in capsys.readouterr().out
+
+
 def test_all_layers_are_a_slip_where_their_number_is_known() -> None:
     value = 7 * 4 * 32 * 1000 * 128 * 2
     amount = parse("hbm", f"{value}B")

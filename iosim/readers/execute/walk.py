@@ -37,6 +37,11 @@ _COVERS = {
 """The places that know which tile an access means, by the axes of its rows."""
 
 
+def _way(mode: Mode) -> Way:
+    """Said here once more: the count, which says it too, is not followed into a mistake."""
+    return "read" if mode is Mode.LOAD else "write"
+
+
 class Walk:
     """One launch on one memory."""
 
@@ -69,7 +74,7 @@ class Walk:
             if a.skip and a.per is not Per.PAIR:
                 raise ExecutionError(f"{where} skips visits but is per {a.per}")
             seen.add((a.tensor, a.mode is Mode.LOAD, a.per))
-            self.moved[a.tensor, a.mode.direction] = 0
+            self.moved[a.tensor, _way(a.mode)] = 0
 
     def run(self) -> Traffic:
         """Walk the launch. Raises ExecutionError: description and mathematics do not fit."""
@@ -85,7 +90,10 @@ class Walk:
         for batch in range(d.batch):
             for head in range(d.heads):
                 self.at.spot = Spot(batch, head)
-                walk()
+                try:
+                    walk()
+                except (LookupError, StopIteration, ValueError) as error:  # of a body that lacks what it computes on
+                    raise ExecutionError(f"launch {self.launch.name} cannot be computed: {error!r}") from error
         for a in self.launch.accesses:
             loaded = a.mode is Mode.LOAD and self.moved[a.tensor, "read"] > 0
             idle = a.rows is Rows.OWN and self.pairs == 0  # read as a CTA starts, whether or not it visits anything
@@ -99,7 +107,7 @@ class Walk:
         if self.launch.persistent_ctas is not None:
             ctas = min(ctas, self.launch.persistent_ctas)
         for o in self.launch.overheads:
-            key = (o.name, o.mode.direction)
+            key = (o.name, _way(o.mode))
             tile_bytes = o.per_tile * (self.work_tiles - self.empty_tiles) + o.per_tile_fetch * self.work_tiles
             cta_bytes = (o.per_cta + o.per_tile_fetch) * ctas
             self.moved[key] = self.moved.get(key, 0) + tile_bytes + cta_bytes + o.per_pair * self.pairs
@@ -301,7 +309,7 @@ class Walk:
             q = tensor.rows
         rows = k if access.rows is Rows.KEY else q
         cols = k if access.rows is Rows.PAIR else tensor.cols
-        self.moved[access.tensor, access.mode.direction] += moved_bytes(
+        self.moved[access.tensor, _way(access.mode)] += moved_bytes(
             tensor, access, rows, cols, self.at.keys.size if access.rows is Rows.KEY else self.at.q.size
         )
 
