@@ -230,6 +230,16 @@ class TestAttention:
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(InputError, match="no kernel"):
             one(lambda: functional.scaled_dot_product_attention(q.float(), k.float(), v.float()))
 
+    def test_fused_kernels_take_no_strided_mask(self) -> None:
+        q, k, v = heads(1, 2, 128, 64)
+        bias = torch.empty(128, 128, 2, dtype=BF16).permute(2, 0, 1)[None]  # as T5 makes its own of an embedding
+        seen = {
+            name: one(lambda mask=mask: functional.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+            for name, mask in (("strided", bias), ("contiguous", bias.contiguous()))
+        }
+        assert fused(seen["contiguous"]) == [("attention", "cudnn")]
+        assert [r.operator for r in seen["strided"].rows].count("bmm") == 2
+
     def test_alone_it_moves_what_predict_says(self) -> None:
         q, k, v = heads(2, 8, 1024, 64)
         traffic = one(lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=True), cudnn="none")

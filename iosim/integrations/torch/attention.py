@@ -167,7 +167,13 @@ def _choose(
         fields |= {"bias": "full", "bias_shared": _shared(mask)}
     problem = _problem(query, key, value, **fields)
     asked = problem.with_(passes="fwd+bwd") if trained else problem
-    backend, reason = choose(asked, recorder.profile, backends_now(recorder.profile, cudnn), cudnn)
+    backends = backends_now(recorder.profile, cudnn)
+    strided = [name for name, t in (("query", query), ("key", key), ("value", value), ("mask", mask)) if _strided(t)]
+    if strided:
+        backends = tuple(name for name in backends if name == "math")
+    backend, reason = choose(asked, recorder.profile, backends, cudnn)
+    if strided:
+        reason = f"since fused kernels take no {strided[0]} whose last axis is strided"
     if not backend:
         raise InputError(f"no kernel of scaled_dot_product_attention that sdpa_kernel allows takes this call: {reason}")
     note = f"attention on {recorder.profile.name}: {TITLES[backend]}{f', {reason}' if reason else ''}"
@@ -181,6 +187,12 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, **fields: Any) -> Attent
         batch=batch, heads=heads, kv_heads=key.shape[1], seq_q=seq_q, seq_k=key.shape[2], head_dim=head_dim,
         head_dim_v=value.shape[-1], dtype=dtype_name(query), layout=layout, **fields,
     )  # fmt: skip
+
+
+def _strided(tensor: Tensor | None) -> bool:
+    """Whether neighbours along the last axis are no neighbours in memory (sdp_utils_cpp.h, check_last_dim_stride): so is
+    the bias of relative positions where an embedding of heads is transposed into it, as in T5."""
+    return tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1
 
 
 def _shared(mask: Tensor) -> str:
