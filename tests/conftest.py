@@ -7,6 +7,8 @@ expression, also for a single file, every example is drawn.
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from typing import Any
 
 import effort
@@ -15,6 +17,9 @@ from hypothesis import settings
 
 os.environ["IOSIM_CACHE"] = "off"  # no test finds or leaves anything in the user's cache
 os.environ["IOSIM_PROFILES"] = os.devnull  # nor the user's own profiles
+CONTROLS = "PYTEST_XDIST_WORKER" not in os.environ
+if CONTROLS:
+    os.environ[effort.KEPT_REPLAYS] = tempfile.mkdtemp(prefix="iosim-tests-")
 os.environ.pop("COLUMNS", None)  # output is as wide as it comes, whatever terminal the tests are started from
 QUICK = "not slow"
 TOGETHER = {
@@ -28,6 +33,17 @@ def pytest_configure(config: pytest.Config) -> None:
     effort.quick = config.option.markexpr.strip() == QUICK
     settings.register_profile("here", max_examples=effort.examples(effort.DEFAULT_EXAMPLES))
     settings.load_profile("here")
+
+
+def pytest_unconfigure() -> None:
+    if CONTROLS:
+        shutil.rmtree(os.environ.pop(effort.KEPT_REPLAYS, ""), ignore_errors=True)
+
+
+@pytest.fixture
+def kept_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long replays are kept for the tests of this run that print what users see, as they are for users."""
+    monkeypatch.setenv("IOSIM_CACHE", os.environ[effort.KEPT_REPLAYS])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import ROOT, measurements
@@ -345,7 +346,7 @@ def changed(path: tuple[Any, ...], instead: Any, **changes: Any) -> dict[str, An
     return raw
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(path=st.sampled_from(PATHS), instead=st.sampled_from(INSTEAD), known=st.booleans())
 def test_one_changed_number_leaves_a_profile(path: tuple[Any, ...], instead: Any, known: bool) -> None:
     """Of a GPU that is shipped always; of another, unless its SMs or its capability are what is missing."""
@@ -365,7 +366,7 @@ def test_one_changed_number_leaves_a_profile(path: tuple[Any, ...], instead: Any
     assert all(f"# Left out: {one_line(line)}." in text for line in lines)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 @given(row=st.integers(0, len(RAW["counters"]["rows"]) - 1), instead=st.sampled_from(INSTEAD),
        name=st.sampled_from(["footprint_bytes", "passes", "ctas", "hbm_read", "hbm_write", "pattern"]))  # fmt: skip
 def test_one_changed_scan_is_fitted_or_left_out(row: int, name: str, instead: Any) -> None:

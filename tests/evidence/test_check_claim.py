@@ -8,6 +8,7 @@ import math
 
 import pytest
 import reproduced
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -172,7 +173,7 @@ def test_a_number_that_matches_nothing_says_what_is_nearest() -> None:
     assert f"{100 * result.nearest.error:+.2f} %" in result.answer()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(exponent=st.floats(5, 12))
 @pytest.mark.slow
 def test_errors_are_the_claim_over_the_count(exponent: float) -> None:

@@ -37,6 +37,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kept_replays")
 @pytest.mark.parametrize(
     "page", [README, *(p for p in PAGES if any(kind in ("sh", "python") for kind, _ in blocks(p)))], ids=title
 )

@@ -15,6 +15,7 @@ RECORDED = sorted(p.stem for p in (EXAMPLES / "output").glob("*.txt"))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kept_replays")
 @pytest.mark.parametrize("name", RECORDED)
 def test_an_example_prints_what_is_recorded(name: str) -> None:
     environment = dict(os.environ)  # without the terminal's width, which readline puts into the process' own

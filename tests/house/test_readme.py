@@ -27,6 +27,7 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kept_replays")
 @pytest.mark.parametrize(
     "command",
     [pytest.param(c, marks=pytest.mark.slow) if c.startswith(("iosim validate", "iosim report")) else c for c in IOSIM],

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser
+from effort import some
 from looks import broken, faults, faults_on_paper
 
 from iosim.problem.attention import AttentionProblem
@@ -119,7 +120,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture(scope="module", params=[*PAGES, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+@pytest.fixture(scope="module", params=[*PAGES, *(pytest.param(name, marks=pytest.mark.slow) for name in some(OTHERS))])
 def page(request: pytest.FixtureRequest, folder: Path) -> Path:
     place = folder / f"{request.param}.html"
     place.write_text(html((PAGES | OTHERS)[request.param](), PLOTLY.name), encoding="utf-8")

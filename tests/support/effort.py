@@ -17,6 +17,9 @@ DEFAULT_EXAMPLES = 100
 SHARE = int(os.environ.get("IOSIM_EXAMPLES_SHARE", "1"))
 """One in so many of them in any other run: .ci/run asks for a sixth."""
 
+KEPT_REPLAYS = "IOSIM_TESTS_KEPT"
+"""The environment variable of the directory that a run's tests may keep replays in, together."""
+
 quick = False
 """Set by conftest.py before tests are collected."""
 
@@ -24,6 +27,11 @@ quick = False
 def examples(all_of_them: int) -> int:
     """How many examples of a property are drawn in this run."""
     return min(all_of_them, max(LEAST_EXAMPLES, all_of_them // (QUICK_SHARE if quick else SHARE)))
+
+
+def some(values: Iterable[Any]) -> list[Any]:
+    """Parameters of a slow test, of which a run that asks for a share takes one in three."""
+    return list(values)[:: 3 if SHARE > 1 else 1]
 
 
 def quick_first(values: Iterable[Any], number: int) -> list[Any]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
+from unittest.mock import patch
+
+from effort import KEPT_REPLAYS
 
 from iosim.evidence.reproduce import Row, reproduce, sections
 
 
 @cache
 def _section(letter: str) -> tuple[Row, ...]:
-    return tuple(reproduce([letter]))
+    with patch.dict(os.environ, IOSIM_CACHE=os.environ[KEPT_REPLAYS]):
+        return tuple(reproduce([letter]))
 
 
 def rows(letters: str = "") -> list[Row]:
