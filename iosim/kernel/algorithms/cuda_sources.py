@@ -59,7 +59,12 @@ def _backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     keys = replace(
         main,
         accesses=tuple(a for a in main.accesses if a.tensor != "dQ_acc"),
-        work=replace(main.work, flops_per_pair=4 * (problem.head_dim + problem.head_dim_v), add_packets_per_row=0),
+        work=replace(
+            main.work,
+            flops_per_pair=4 * (problem.head_dim + problem.head_dim_v),
+            add_packets_per_row=0,
+            add_requests_per_row=0,
+        ),
     )
     left = {n: t for n, t in chain.tensors.items() if n != "dQ_acc"}
     return replace(chain, tensors=left, launches=(dot, keys, _queries(problem, kernel, main)))
