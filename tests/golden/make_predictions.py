@@ -10,6 +10,7 @@ out of the recording. Bytes are compared exactly, times to 1e-9 of their size.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import csv
 import hashlib
@@ -178,7 +179,9 @@ def differences(row: dict[str, str]) -> Iterator[str]:
 
 
 def main() -> int:
-    if "--compare" in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--compare", action="store_true", help="write nothing, print what differs from the recorded")
+    if parser.parse_args().compare:
         found = 0
         for row in recorded():
             for text in differences(row):
