@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Loop:
-    """The key loop of a kernel's forward; the defaults are what holds where a kernel says nothing.
+    """The loop of a kernel's main launch; the defaults are what holds where a kernel says nothing of its forward.
 
     Time and shared memory follow from it; bytes do not.
     """
@@ -26,6 +26,9 @@ class Loop:
     the number of buffers."""
     score_operations: float = 0.0
     """Instructions on each score in every step, beyond its exponential and what every softmax needs."""
+    warps_meet: bool = False
+    """Whether the warps of a CTA divide a step's tile both ways, hand P and dS on in shared memory, and so meet between
+    its products and its softmax (FlashAttention-2's backward, CUTLASS's); else they take turns at the units."""
 
 
 @dataclass(frozen=True)

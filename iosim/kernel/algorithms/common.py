@@ -145,15 +145,18 @@ def row_pass(
 
 
 def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
-    """What the attention loop of a pass computes, as the kernel's settings for it say."""
+    """What the attention loop of a pass computes, as the kernel's settings for it say: a build for one wider head_dim
+    multiplies all of its columns."""
     backward, d, d_v = problem.backward, problem.head_dim, problem.head_dim_v
+    if d == d_v and kernel.compiled_head_dim:
+        d = d_v = max(d, kernel.compiled_head_dim)
     spill = kernel.of_pass(backward).spill or Spill()
     return Work(
         flops_per_pair=2 * (3 * d + 2 * d_v) if backward else 2 * (d + d_v),
         exps_per_pair=1,
         tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
         stages=(kernel.tile_backward if backward else kernel.tile).stages,
-        loop=Loop() if backward else kernel.loop,
+        loop=Loop(warps_meet=True) if backward else kernel.loop,
         spill=SpillAccesses(spill.accesses_per_pair, spill.accesses_per_tile),
     )
 

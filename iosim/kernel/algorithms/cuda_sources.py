@@ -23,7 +23,7 @@ from iosim.kernel.algorithms.softmax import exp_less
 from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Outer, Overhead, Per, Resources, Rows
-from iosim.kernel.work import Work
+from iosim.kernel.work import Loop, Work
 from iosim.problem.attention import AttentionProblem
 
 NAIVE_SHARED_EIGHTHS = 8 * 8 * 128 // (32 * 16) + 8 * 128 * 128 // (64 * 64 * 32)
@@ -50,9 +50,10 @@ def plan_flash_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 
 def _backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The passes and main launch of `flash`; where it is deterministic, nothing is added to dQ, and one more launch
-    computes it."""
+    """The passes and main launch of `flash`, whose warps own keys each; where it is deterministic, nothing is added to
+    dQ, and one more launch computes it."""
     chain = flash.backward(problem, kernel)
+    chain = replace(chain, launches=tuple(replace(n, work=replace(n.work, loop=Loop())) for n in chain.launches))
     if not options_of(kernel, CudaOptions).deterministic:
         return chain
     dot, main = (n for n in chain.launches if n.name in ("bwd.dot", "bwd.main"))

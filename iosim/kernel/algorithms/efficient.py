@@ -35,7 +35,7 @@ from iosim.kernel.algorithms.common import (
     store,
     sum_groups,
 )
-from iosim.kernel.algorithms.flash import FlashOptions, output_tensor, plan_flash
+from iosim.kernel.algorithms.flash import DEPTH, FlashOptions, output_tensor, plan_flash
 from iosim.kernel.algorithms.registry import Packs, algorithm, algorithm_of, options_of
 from iosim.kernel.algorithms.softmax import exp_less
 from iosim.kernel.algorithms.terms import KeyGradients, PairGradients, backward_terms, masked_scores
@@ -143,7 +143,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     fragments, turns = _row_sum_loop(problem, tile) if half else (0, 0)
     locked = tiles if domain.splits > 1 else 0
     exposed_loads = PAIR_LOADS + LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in key_sums)
-    work = loop_work(problem, kernel)
+    work, (products, depth, columns) = loop_work(problem, kernel), _products(problem, tile)
     main = main_launch(
         problem,
         kernel,
@@ -154,7 +154,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         walks_round=domain.splits > 1 and (problem.mask == "none" or problem.mask_storage != "implicit"),
         work=replace(
             work,
-            pipelines=Pipelines(*_products(problem, tile), exposed_loads),
+            flops_per_pair=2 * columns,
+            pipelines=Pipelines(products, depth, exposed_loads),
             serial_loads=fragments * domain.query_blocks,
             spill=replace(work.spill, tile=work.spill.tile + 4 * turns * domain.query_blocks),
         ),
@@ -210,12 +211,13 @@ def _running(tensor: str, rows: Rows, edge: Edge, read_first: bool = False) -> l
     ]
 
 
-def _products(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
-    """(number, sum of depths) of the products of a pair: QK^T and dO V^T, as deep as the head has columns; for dV, dQ
-    and dK one a tile of columns, as deep as a block has rows."""
+def _products(problem: AttentionProblem, tile: Tile) -> tuple[int, int, int]:
+    """(number, sum of depths, sum of columns) of the products of a pair: QK^T and dO V^T, as deep as the head has
+    columns, in whole k-steps; for dV, dQ and dK one a tile of columns, as deep as a block has rows."""
     d, d_v, of_query, of_key = problem.head_dim, problem.head_dim_v, tile.block_q, tile.block_k
     dk_dv, dq = -(-d_v // of_query) + -(-d // of_query), -(-d // of_key)
-    return 2 + dk_dv + dq, d + d_v + dk_dv * of_query + dq * of_key
+    columns = sum(-(-n // DEPTH) * DEPTH for n in (d, d_v)) + dk_dv * of_query + dq * of_key
+    return 2 + dk_dv + dq, d + d_v + dk_dv * of_query + dq * of_key, columns
 
 
 def _row_sum_loop(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:

@@ -441,7 +441,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         persistent_ctas=None if kernel.backward.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         work=replace(
             loop_work(problem, kernel),
-            add_requests_per_row=0 if options.adds is Adds.APART else -(-problem.head_dim // SUMS_PER_LINE),
+            add_requests_per_row=0 if options.adds is Adds.APART else -(-held["dQ_acc"].cols // SUMS_PER_LINE),
             add_packets_per_row=problem.head_dim * 4 // SECTOR_BYTES if options.adds is Adds.PACKETS else 0,
         ),
     )

@@ -47,6 +47,8 @@ TENSOR_MEMORY_ROWS = 128
 """Query rows of a tcgen05 product, the lanes of tensor memory."""
 TENSOR_MEMORY_HELPERS = 2
 """Warpgroups of FlashAttention-4 that take no softmax: four warps correct O, four load, issue and store."""
+MEETING = (MatrixUnit.MMA_SYNC, MatrixUnit.FP32)
+"""Units that each warp feeds itself."""
 WARP_TILE = 32
 """Rows and columns of a warp's tile where warps divide it both ways (CUTLASS; FlashAttention-2's backward)."""
 BACKWARD_LOADED_SHARE = 0.4
@@ -128,6 +130,7 @@ class StepCost:
     exposed: float
     streams: float
     unit: MatrixUnit
+    warps_meet: bool = False
     unhidden: float = 0.0
     chain: float = 0.0
     """Cycles from the scores to P, one operation behind the other, where products run beside them (tcgen05); `softmax`
@@ -204,6 +207,7 @@ def step_cost(
         + d.block_q * (work.add_packets_per_row or work.add_requests_per_row) * rates.waits.add_packet
         + work.spill.step * rates.waits.spill_access,
         streams=computing_groups(warps, unit, work.loop.producer_warps),
+        warps_meet=work.loop.warps_meet and unit in MEETING,
         unit=unit,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,
         chain=exps + others if beside else 0.0,
@@ -284,11 +288,15 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
     the first pays its whole path and the waiting, each further one the busiest unit's part. Of n ping-pong warpgroups
     the step so takes the longer of tensor and softmax work and 1/n of the shorter. With tcgen05 the n tiles of a CTA
     run in a fixed turn, so that one takes its products and its softmax in the time of a step. With mma.sync the
-    fragments' shared memory is such a unit. Throughput of each unit and of the L2 is a floor.
+    fragments' shared memory is such a unit. Streams whose warps meet in every step take no turns: all are at the
+    products, where one's fragments are fetched during another's, and then all at the softmax. Throughput of each unit
+    and of the L2 is a floor.
     """
     longer, shorter = max(cost.tensor, cost.softmax), min(cost.tensor, cost.softmax)
     if cost.unit is MatrixUnit.TCGEN05:
         path = cost.exposed + ctas * (cost.tensor + cost.chain) / cost.streams
+    elif cost.warps_meet and cost.streams > 1:
+        path = cost.exposed + max(cost.tensor, cost.smem) + cost.softmax + (ctas - 1) * cost.busiest
     elif cost.unit is MatrixUnit.SPECIALISED:
         path = cost.exposed + ctas * (longer + cost.unhidden * shorter)
     else:
