@@ -22,7 +22,7 @@ from iosim.base.schema import Table as Form
 from iosim.base.units import bytes_text, parse_limit, seconds_text, some
 from iosim.base.words import sentences
 from iosim.kernel.launch import SPILL
-from iosim.prediction.answer import times_text, who, why
+from iosim.prediction.answer import left_out_spills, times_text, who, why
 from iosim.prediction.face import LEVEL_NAMES
 from iosim.prediction.result import Prediction
 from iosim.show.shown import Face, Part, Shown, shows
@@ -192,9 +192,7 @@ class Difference:
         both = (self.later, self.earlier)
         changed = ", ".join(f"{name} {now} (before {was})" for name, (was, now) in self.fields.items())
         told = [f"Changed: {changed}"] if changed else []
-        for name, what in (("method", "HBM bytes are found"), ("bound_by", "The time is bound")):
-            if self.earlier[name] != self.later[name]:
-                told.append(f"{what} by {self.later[name]}, before by {self.earlier[name]}")
+        told += self._became("method", "HBM bytes are found")
         spilled = [bytes_text(_sum(one, "l2", SPILL, "write")) for one in both]
         told += [f"Spilled registers: {spilled[0]} stored, before {spilled[1]}"] if len({*spilled}) > 1 else []
         if self.levels[0].more is not None:
@@ -202,7 +200,12 @@ class Difference:
             now, was = map(times_text, times)
             told += [f"HBM reads are {now} times the compulsory bytes, before {was}"] if now != was else []
             told += [why(self.prediction)] if now != was and times[0] > times[1] else []
+        told += self._became("bound_by", "The time is bound")
         return tuple(filter(None, told)) or ((UNSAID,) if any(c.more for c in self.levels) else ())
+
+    def _became(self, name: str, what: str) -> list[str]:
+        before, now = self.earlier[name], self.later[name]
+        return [f"{what} by {now}, before by {before}"] if now != before else []
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -274,12 +277,13 @@ class Differences(Shown):
 
     @property
     def answer(self) -> str:
-        """Whether the limits hold, what moved furthest, and why."""
+        """Whether the limits hold, what moved furthest, and why; and which kernels spill what is not counted."""
         verdict = f"{'Within' if self.holds else 'Above'} the limits" if self.differences[0].limits else ""
         first = max(self.differences, key=lambda d: (len(d.exceeded), max(abs(c.share or 0) for c in d.levels)))
         moved = sum(any(c.more for c in d.levels) for d in self.differences)
         several = f"{moved} of {len(self.differences)} predictions moved" if len(self.differences) > 1 else ""
-        return sentences((verdict, several, f"Against {self.file}, {first.line}", *first.reasons[:2]))
+        spills = left_out_spills(d.prediction for d in self.differences)
+        return sentences((verdict, several, f"Against {self.file}, {first.line}", *first.reasons[:3], spills))
 
     def body(self) -> str:
         """What stands below the answer."""

@@ -4,10 +4,13 @@ somewhere, and every file that a page or a message names is there."""
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from scripts import ROOT, load_script
+
+from iosim.commands.cli import main
 
 DOCS = ROOT / "docs"
 
@@ -60,6 +63,26 @@ def test_outputs_have_their_commands_and_prose_says_what_they_say(page: Path) ->
     prose = re.sub(r"^\|.*$", "", FENCE.sub("", page.read_text(encoding="utf-8")), flags=re.M)
     said = [figure for figure in FIGURE.findall(prose) if sum(map(str.isdigit, figure)) > 3]
     assert [figure for figure in said if figure not in outputs] == []
+
+
+GATE = DOCS / "how-to" / "gate.md"
+
+
+def test_the_workflow_and_the_hook_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their commands hold what the page's first commands wrote."""
+    yaml = pytest.importorskip("yaml")
+    workflow, hooks = (yaml.safe_load(text) for kind, text in blocks(GATE) if kind == "yaml")
+    (hook,) = hooks["repos"][0]["hooks"]
+    assert re.search(hook["files"], "kernels/mine.toml")
+    steps = [step["run"] for step in workflow["jobs"]["bytes"]["steps"] if "run" in step]
+    console = [
+        line.removeprefix("$ ") for kind, text in blocks(GATE) if kind == "console" for line in text.splitlines()
+    ]
+    commands = [line for line in (*steps, hook["entry"], *console) if line.startswith("iosim ")]
+    assert len(commands) == 3
+    monkeypatch.chdir(tmp_path)
+    for line in (*next(text for kind, text in blocks(GATE) if kind == "sh").splitlines(), *commands):
+        assert main(shlex.split(line)[1:]) == 0, line
 
 
 PAGE = """One says two.

@@ -66,6 +66,9 @@ def test_another_tile_is_told_by_level_and_tensor_with_its_reason(
     assert {"field": "tile", "before": "128x64", "now": "64x64"} in one["fields"]
     assert any("64x64" in reason and "128x64" in reason for reason in one["reasons"])
     assert any(reason.startswith("Spilled registers: 0 B") for reason in one["reasons"])
+    moved = [(c["level"], abs(c["now"] - c["before"])) for c in one["parts"]]
+    assert moved == sorted(moved, key=lambda part: (part[0], -part[1])), "one launch: its time is the call's"
+    assert {level for level, _ in moved} == {"hbm", "l2"}
 
 
 def test_parts_add_up_to_the_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,6 +89,13 @@ def test_less_never_fails_and_that_is_said(base: str, capsys: pytest.CaptureFixt
     assert "within +0 %, less never fails" in captured.out
     assert "Within the limits." in captured.out
     assert captured.err == ""
+
+
+def test_a_pass_that_leaves_spills_out_says_so(base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ("--kernel", "fa2", "--tile", "128x128", "--against", base, "--fail-above", "l2=0")
+    found = told(capsys, 0, *more)
+    assert "fa2 would spill registers, at a cost that is in no number here." in found["answer"]
+    assert any("registers a thread" in note for note in found["against"]["differences"][0]["new_notes"])
 
 
 def test_what_fails_is_told_on_standard_error(base: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,8 +150,11 @@ def test_where_no_field_differs_the_sentence_says_so(base: str) -> None:
 def test_more_hbm_reads_have_the_predictions_own_reason(tmp_path: Path) -> None:
     long: dict[str, Any] = {"gpu": "h200", "heads": 8, "seq_len": "32k", "causal": True, "kernel": "cutlass"}
     (one,) = iosim.predict(**long, tile="64x64", against=iosim.predict(**long)).differences
-    assert one.reasons[-2] == "HBM reads are 1.21 times the compulsory bytes, before 1"
-    assert "the L2 keeps" in one.reasons[-1]
+    changed, reads, why, bound = one.reasons
+    assert changed == "Changed: tile 64x64 (before 64x128)"
+    assert reads == "HBM reads are 1.21 times the compulsory bytes, before 1"
+    assert "the L2 keeps" in why
+    assert bound == "The time is bound by l2, before by smem"
 
 
 def test_kernels_are_held_against_those_of_their_name_else_the_only_other(
