@@ -20,6 +20,7 @@ if not DOCS.is_dir():
 PAGES = sorted(DOCS.rglob("*.md"))
 renew = load_script("docs/renew.py")
 README = ROOT / "README.md"
+FOR_AGENTS = [path for path in (ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")) if path.is_file()]
 FENCE = re.compile(r"^```(\w*)[ \w]*\n(.*?)^```$", re.S | re.M)
 FIGURE = re.compile(r"(?<![\w.,])\d[\d,.]* (?:[kMGT]?B|times|us|ms)\b")
 
@@ -125,7 +126,7 @@ def test_lines_of_a_part_keep_their_order_and_their_digits() -> None:
     assert renew.alike(shown, lines) == ["row 2 has 3 GB", "", "row 4 has 5.5 GB"]
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [*PAGES, README, *FOR_AGENTS], ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([\w-]+))?\)", text):
@@ -134,12 +135,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [*PAGES, README, *FOR_AGENTS], ids=lambda p: p.name)
 def test_files_that_a_page_names_are_there(page: Path) -> None:
     if page.parent.name == "generated":
         return
     text = page.read_text(encoding="utf-8")
-    for name in re.findall(r"(?:iosim|docs|kernels|experiments|benchmarks|examples|tests|reports)/[\w./-]*\w", text):
+    for name in re.findall(
+        r"(?<!skills/)(?:iosim|docs|kernels|experiments|benchmarks|examples|tests|reports)/[\w./-]*\w", text
+    ):
         assert (ROOT / name).exists(), name
 
 
