@@ -22,7 +22,7 @@ from iosim.base.schema import Table as Form
 from iosim.base.units import bytes_text, parse_limit, seconds_text, some
 from iosim.base.words import sentences
 from iosim.kernel.launch import SPILL
-from iosim.prediction.answer import left_out_spills, times_text, who, why
+from iosim.prediction.answer import ONCE, left_out_spills, times_text, who, why
 from iosim.prediction.face import LEVEL_NAMES
 from iosim.prediction.result import Prediction
 from iosim.show.shown import Face, Part, Shown, shows
@@ -198,8 +198,9 @@ class Difference:
         if self.levels[0].more is not None:
             times = [_sum(one, "hbm", "read") / (one["hbm_bounds"]["compulsory"]["read"] or 1) for one in both]
             now, was = map(times_text, times)
-            told += [f"HBM reads are {now} times the compulsory bytes, before {was}"] if now != was else []
-            told += [why(self.prediction)] if now != was and times[0] > times[1] else []
+            if now != was and max(times) > ONCE:
+                told.append(f"HBM reads are {now} times the compulsory bytes, before {was}")
+                told += [why(self.prediction)] if times[0] > max(times[1], ONCE) else []
         told += self._became("bound_by", "The time is bound")
         return tuple(filter(None, told)) or ((UNSAID,) if any(c.more for c in self.levels) else ())
 

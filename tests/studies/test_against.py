@@ -157,6 +157,14 @@ def test_more_hbm_reads_have_the_predictions_own_reason(tmp_path: Path) -> None:
     assert bound == "The time is bound by l2, before by smem"
 
 
+def test_reads_that_stay_the_compulsory_ones_need_no_reason() -> None:
+    """1.01 times against 1: why the L2 serves the rest is no reason of the difference."""
+    call: dict[str, Any] = {"gpu": "h100", "heads": 32, "seq_len": 2048}
+    (one,) = iosim.predict(**call, kernel="flash", against=iosim.predict(**call, kernel="fa3")).differences
+    assert any((c.level, c.direction) == ("hbm", "read") for c in one.parts)
+    assert not any("HBM" in reason or "L2 serves" in reason for reason in one.reasons)
+
+
 def test_kernels_are_held_against_those_of_their_name_else_the_only_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
