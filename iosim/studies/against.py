@@ -286,16 +286,21 @@ class Differences(Shown):
         spills = left_out_spills(d.prediction for d in self.differences)
         return sentences((verdict, several, f"Against {self.file}, {first.line}", *first.reasons[:3], spills))
 
-    def body(self) -> str:
-        """What stands below the answer."""
-        parts = []
+    def sections(self) -> list[Part]:
+        """What stands below the answer: of each prediction its tables and reasons."""
+        parts: list[Part] = []
         for d in self.differences:
             layer = f"{d.later['layer']}: " if "layer" in d.later else ""
-            parts.append(f"{layer}{who(d.prediction)}: {d.prediction.problem.line}")
-            parts += [table.text().rstrip() for table in d.tables()]
-            parts.append("\n".join([*(f"{reason}." for reason in d.reasons), *(f"new note: {n}" for n in d.notes)]))
-        parts += [f"not predicted again: {', '.join(self.left_out)}"] * bool(self.left_out)
-        return "\n\n".join(filter(None, parts)) + "\n"
+            told = (*(f"{reason}." for reason in d.reasons), *(f"new note: {note}" for note in d.notes))
+            parts += [f"{layer}{who(d.prediction)}: {d.prediction.problem.line}", *d.tables(), told]
+        parts.append(f"not predicted again: {', '.join(self.left_out)}" if self.left_out else "")
+        return [part for part in parts if part]
+
+    def body(self) -> str:
+        """The sections as text."""
+        parts = (part.text().rstrip() if isinstance(part, Table) else part for part in self.sections())
+        texts = (part if isinstance(part, str) else "\n".join(part) for part in parts)
+        return "\n\n".join(texts) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
         """`against` in the command line's JSON."""
@@ -309,19 +314,12 @@ class Differences(Shown):
             yield from (named | c.to_dict() for c in (*d.levels, *d.parts))
 
 
-def _face_parts(found: Differences) -> list[Part]:
-    parts: list[Part] = [found.answer]
-    for d in found.differences:
-        parts += [d.line, *d.tables(), (*d.reasons, *d.notes)]
-    return parts
-
-
 def _line(found: Differences) -> str:
     verdict = "within" if found.holds else "above"
     return f"{some(len(found.differences), 'prediction')} against {found.file}, {verdict} the limits"
 
 
-shows(Differences, Face(_line, lambda found: f"{found.answer}\n\n{found.body()}", _face_parts))
+shows(Differences, Face(_line, lambda d: f"{d.answer}\n\n{d.body()}", lambda d: [d.answer, *d.sections()]))
 
 
 def run(asked: AgainstRequest, progress: Progress = silent) -> Differences:
