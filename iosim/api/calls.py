@@ -6,6 +6,7 @@ prints, as data.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -18,11 +19,11 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.requests import (
     CLAIMS,
+    AgainstRequest,
     ClaimRequest,
     CompareRequest,
     OfProblem,
     OrdersRequest,
-    PredictRequest,
     TilesRequest,
 )
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from iosim.hardware.profile import HardwareProfile
     from iosim.kernel.kernel import Kernel
     from iosim.kernel.overrides import Overrides
+    from iosim.studies.against import Differences
     from iosim.studies.compare import Comparison
     from iosim.studies.explain import Explanation
     from iosim.studies.models.prediction import ModelPrediction
@@ -55,13 +57,19 @@ GPU = "a100"
 @overload
 def predict(
     problem: AttentionProblem | None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
-    model: None = ..., overrides: Overrides | None = ..., **asked: Unpack[PredictKeywords],
+    model: None = ..., overrides: Overrides | None = ..., against: None = ..., **asked: Unpack[PredictKeywords],
 ) -> Prediction: ...  # fmt: skip
 @overload
 def predict(
     problem: None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
-    model: ModelLike, overrides: Overrides | None = ..., **asked: Unpack[PredictKeywords],
+    model: ModelLike, overrides: Overrides | None = ..., against: None = ..., **asked: Unpack[PredictKeywords],
 ) -> ModelPrediction: ...  # fmt: skip
+@overload
+def predict(
+    problem: AttentionProblem | None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
+    model: ModelLike | None = ..., overrides: Overrides | None = ..., against: str | os.PathLike[str] | Prediction,
+    **asked: Unpack[PredictKeywords],
+) -> Differences: ...  # fmt: skip
 @public
 def predict(
     problem: AttentionProblem | None = None,
@@ -70,13 +78,15 @@ def predict(
     *,
     model: ModelLike | None = None,
     overrides: Overrides | None = None,
+    against: str | os.PathLike[str] | Prediction | None = None,
     **asked: Unpack[PredictKeywords],
-) -> Prediction | ModelPrediction:
+) -> Prediction | ModelPrediction | Differences:
     """Bytes by level and tensor, bounds, time and memory of one attention call, or of all of a model's, on one GPU.
 
         >>> p = iosim.predict(kernel="fa2", gpu="h100", heads=32, seq_len=4096, head_dim=128, causal=True)
         >>> p.hbm.read, p.l2.read, p.time_s
         >>> iosim.predict(model="llama-3-8b", gpu="h100", seq_len=8192).cache_bytes
+        >>> iosim.predict(kernel="mine.toml", against="base.json", fail_above="hbm=5%").holds
 
     Args:
         problem: what is computed, as an AttentionProblem; by default what the keywords say.
@@ -86,22 +96,25 @@ def predict(
         model: a model's name, a path to a Hugging Face config.json or its directory, or what such a file holds. Other
             keywords take the place of its own numbers.
         overrides: settings over a catalog kernel's choice, in place of the keywords for them.
+        against: a file that `iosim predict --format json` wrote, or a Prediction, of the same problem on the same GPU.
         **asked: of a model, the conditions, the fields of a problem and the settings over a kernel's choice.
 
     Returns:
         A Prediction: `p.hbm.read`, `p.l2.read`, `p.time_s`, `p.to_pandas()`, `p.figure()`. Of a model a
-        ModelPrediction, which has them too, and `p.layers`, a prediction a kind of layer.
+        ModelPrediction, which has them too, and `p.layers`, a prediction a kind of layer. With `against` Differences:
+        `d.holds`, `d.exceeded`, `d.results`, `d.differences`, by level and part, with reasons.
 
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the problem on that GPU.
     """
+    from iosim.studies import against as differences
     from iosim.studies.models.prediction import run
 
-    which = [DEFAULT if kernel is None else one(kernel, "kernel")]
     settings = overrides_of(asked, kernel, overrides)
-    what = of_problem(PredictRequest, problem, asked, model, kernel=which, gpu=[one(gpu, "gpu")], overrides=settings)
+    which = {"kernel": [DEFAULT if kernel is None else one(kernel, "kernel")], "gpu": [one(gpu, "gpu")]}
+    what = of_problem(AgainstRequest, problem, asked, model, **which, overrides=settings, against=against)
     check_one(what)
-    return run(what)[0]
+    return run(what)[0] if against is None else differences.run(what)
 
 
 @public

@@ -17,7 +17,7 @@ from numbers import Real
 from typing import Any, ParamSpec, SupportsIndex, TypeVar
 
 from iosim.base.errors import InputError, spelled
-from iosim.base.fields import MAX_SIZE, About, Kind, default_text, described, fields_of
+from iosim.base.fields import MAX_SIZE, About, Kind, default_text, described
 from iosim.base.names import alike
 from iosim.base.schema import one_line
 from iosim.base.scope import out_of_scope
@@ -45,7 +45,7 @@ SETTINGS = {keyword_of(about): about for about in OVERRIDES.values()}
 SHORT = dict(BESIDES)
 """What says a problem besides its fields."""
 _REQUESTS: Mapping[str, Mapping[str, About]] = {
-    "predict": fields_of(requests.PredictRequest),
+    "predict": requests.AGAINST,
     "compare": requests.COMPARE,
     "pick_tiles": {name: about for name, about in requests.TILES.items() if name not in OF_TILE[:3]},
     "study_tile": {name: requests.TILES[name] for name in OF_TILE},

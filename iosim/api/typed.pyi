@@ -177,6 +177,10 @@ class PredictKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, ModelKey
     launched: str
     """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
     """
+    fail_above: str | Sequence[str] | None
+    """How much more of a level (hbm, l2, time) than `against` has is a failure, exit code 1: hbm=5%,time=10%; less
+    never fails.
+    """
 
 class CompareKeywords(ChosenKeywords, ProblemKeywords, ModelKeywords, ConditionKeywords, total=False):
     """Of iosim.compare."""

@@ -1,8 +1,9 @@
-"""Numbers as text: bytes in decimal units (MB is 10^6), seconds, and sizes with k and M for 1024 and 1024^2."""
+"""Numbers as text: bytes in decimal units (MB is 10^6), seconds, sizes (k is 1024, M 1024^2) and limits in %."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from iosim.base.errors import InputError
 
@@ -141,3 +142,20 @@ def sizes(text: str, option: str) -> list[int]:
                 raise InputError(f"{option} '{text}' has too many values; accepted: up to 10,000")
             value = value * step if factor.startswith("x") else value + step
     return out
+
+
+def parse_limit(
+    text: str, what: str, names: Sequence[str], statistics: Sequence[str], usual: str, examples: str
+) -> tuple[str, str, float]:
+    """The parts of NAME[:STATISTIC]=LIMIT, the limit as a share; `what` a name is of, and the usual statistic. Without
+    `statistics` it is NAME=LIMIT. Raises InputError where it is not of that form."""
+    match = re.fullmatch(r"\s*([a-z0-9_-]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
+    if not match or (match[2] and not statistics):
+        form = f"{what.upper()}{'[:STATISTIC]' * bool(statistics)}=LIMIT"
+        raise InputError(f"`fail_above` '{text}' is not of the form {form}; accepted: such as {examples}")
+    name, statistic = match[1], match[2] or usual
+    for kind, word, accepted in ((what, name, names), ("statistic", statistic, (*statistics, usual))):
+        if word not in accepted:
+            known = ", ".join(dict.fromkeys(accepted))
+            raise InputError(f"`fail_above` '{text}': {kind} '{word}' is not known; accepted: {known}")
+    return name, statistic, float(match[3]) / (100 if match[4] else 1)

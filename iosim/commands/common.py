@@ -288,6 +288,13 @@ def show(args: argparse.Namespace, found: Printed, whole: Mapping[str, Any] | No
                 table=found.to_text, **written)  # fmt: skip
 
 
+def held(exceeded: Sequence[str | None]) -> int:
+    """1, and why, where a limit of --fail-above does not hold."""
+    if any(exceeded):
+        print(f"iosim: --fail-above: {'; '.join(filter(None, exceeded))}", file=sys.stderr)
+    return int(any(exceeded))
+
+
 PLACES = ("--out", "-o", "--html", "--csv")
 """Options that say where files go."""
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
 from iosim.base.words import DEFAULT
-from iosim.commands import common
+from iosim.commands import common, options
 from iosim.commands.options import Usual
 from iosim.commands.parser import CommandParser
+from iosim.studies.requests import AGAINST, AgainstRequest
 
 if TYPE_CHECKING:
     from iosim.prediction.result import Prediction
@@ -22,6 +23,7 @@ def add_options(parser: CommandParser) -> None:
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)
     common.add_conditions(parser)
+    options.add(parser.group("against an earlier prediction"), AGAINST, ("against", "fail_above"))
     common.add_output_options(parser)
 
 
@@ -45,11 +47,12 @@ def flat(p: Prediction) -> dict[str, Any]:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.studies.models.prediction import run
-    from iosim.studies.requests import PredictRequest
 
     common.check_place(args.out)
     default = args.model is not None and isinstance(args.kernel, Usual)
-    asked = common.request(args, PredictRequest, kernel=[DEFAULT] if default else args.kernel)
+    asked = common.request(args, AgainstRequest, kernel=[DEFAULT] if default else args.kernel)
+    if asked.against is not None:
+        return _tell_differences(args, asked)
     found: Any = run(asked, progress("predicting"))
     if asked.model is not None:
         return _tell_models(args, found)
@@ -60,6 +63,22 @@ def run(args: argparse.Namespace) -> int:
         args, answer(found), json=lambda: {"predictions": [p.to_dict() for p in found]},
         rows=lambda: map(flat, found), text=lambda _: "\n\n".join(map(body, found)) + "\n",
     )  # fmt: skip
+
+
+def _tell_differences(args: argparse.Namespace, asked: AgainstRequest) -> int:
+    """What changed since; the JSON holds today's predictions, too, so that others can be held against it."""
+    from iosim.studies.against import run
+    from iosim.studies.models.prediction import as_json
+
+    found = run(asked, progress("predicting"))
+    results: Any = found.results
+
+    def whole() -> dict[str, Any]:
+        made = {"predictions": [p.to_dict() for p in results]} if asked.model is None else as_json(results)
+        return made | {"against": found.to_dict()}
+
+    common.tell(args, found.answer, json=whole, rows=found.records, text=lambda _: found.body())
+    return common.held(found.exceeded)
 
 
 def _tell_models(args: argparse.Namespace, found: Any) -> int:

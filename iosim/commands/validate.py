@@ -105,7 +105,7 @@ def _run_bytes(args: argparse.Namespace) -> int:
         _tell(args, comparison, gates)
     if not comparison.residuals:
         raise InputError(_nothing(comparison))
-    return _held([gate.exceeded(comparison.residuals) for gate in gates])
+    return common.held([gate.exceeded(comparison.residuals) for gate in gates])
 
 
 def _check_measured_on(args: argparse.Namespace, profile: HardwareProfile) -> None:
@@ -207,11 +207,4 @@ def _run_times(args: argparse.Namespace) -> int:
         return "\n".join([*parts, *(f"{key} left out: {reason}\n" for key, reason in report.missing.items())])
 
     common.tell(args, report.answer, json=report.to_dict, rows=lambda: (row.record() for row in report.rows), text=text)
-    return _held([gate.exceeded(report) for gate in gates])
-
-
-def _held(exceeded: Sequence[str | None]) -> int:
-    """1, and why, where a gate does not hold."""
-    if any(exceeded):
-        print(f"iosim: --fail-above: {'; '.join(filter(None, exceeded))}", file=sys.stderr)
-    return int(any(exceeded))
+    return common.held([gate.exceeded(report) for gate in gates])

@@ -140,10 +140,14 @@ def trust(predictions: Iterable[Prediction]) -> str:
         where = f" on {_list(list(gpus))}" if len(gpus_of) > 1 else ""
         bases.append(f"HBM bytes{where} {how}")
         bases += [f"The L2 model's numbers{where}: {numbers}"] if numbers else []
-    spilling = list(dict.fromkeys(p.kernel.name for p in several if p.call.spilling))
-    spills = f"{_list(spilling)} would spill registers, at a cost that is in no number here" if spilling else ""
     by_default = told((p.kernel, p.profile) for p in several)
-    return ". ".join(part for part in (by_default, *bases, spills) if part)
+    return ". ".join(part for part in (by_default, *bases, left_out_spills(several)) if part)
+
+
+def left_out_spills(predictions: Iterable[Prediction]) -> str:
+    """Kernels of which spills are left out; empty for none."""
+    spilling = list(dict.fromkeys(p.kernel.name for p in predictions if p.call.spilling))
+    return f"{_list(spilling)} would spill registers, at a cost that is in no number here" if spilling else ""
 
 
 def _basis(p: Prediction) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.errors import InputError
 from iosim.base.fields import Kind, about, fields_of, like, put_checked
 from iosim.base.words import DEFAULT, Method
 from iosim.kernel.conditions import CONDITIONS, Conditions
@@ -230,6 +231,30 @@ class PredictRequest(OfProblem, Conditions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AgainstRequest(PredictRequest):
+    """Predictions, held against earlier ones where there are some."""
+
+    against: Any = about(
+        None,
+        Kind.FILE,
+        "what 'iosim predict --format json' wrote earlier: what changed since, by level, launch and tensor, and why",
+        metavar="FILE",
+    )
+    fail_above: Sequence[str] | None = about(
+        None,
+        Kind.NAMES,
+        "how much more of a level (hbm, l2, time) than `against` has is a failure, exit code 1: hbm=5%,time=10%; less "
+        "never fails",
+        metavar="LEVEL=SHARE,...",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fail_above is not None and self.against is None:
+            raise InputError(f"`fail_above` {','.join(self.fail_above)} needs `against`; accepted: both")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExplainRequest(PredictRequest):
     """Why calls move what they move."""
 
@@ -398,7 +423,7 @@ class ClaimRequest:
 OF_MODEL, DECODE, LATENCY, RING, TRAIN = map(
     fields_of, (OfModel, DecodeRequest, LatencyRequest, RingRequest, TrainRequest)
 )
-EXPLAIN, TRACE, SWEEP = map(fields_of, (ExplainRequest, TraceRequest, SweepRequest))
+AGAINST, EXPLAIN, TRACE, SWEEP = map(fields_of, (AgainstRequest, ExplainRequest, TraceRequest, SweepRequest))
 COMPARE, TILES, ORDERS, CLAIM = map(fields_of, (CompareRequest, TilesRequest, OrdersRequest, ClaimRequest))
 CLAIMS: Mapping[str, str] = {"hbm": "4.3GB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP"}
 """Quantities that are claimed, with an example each."""

@@ -37,6 +37,9 @@ OF_PYTHON = {"problem", "overrides", "library", "mask_blocks"}
 """Parameters that only Python can give."""
 RESULTS = {
     "prediction": lambda: iosim.predict(kernel="fa2", gpu="l4", **SMALL),
+    "differences": lambda: iosim.predict(
+        kernel="flash", gpu="l4", against=iosim.predict(kernel="fa2", gpu="l4", **SMALL), fail_above="l2=5%", **SMALL
+    ),
     "bounds": lambda: iosim.predict(kernel="naive", gpu="l4", method="bounds", passes="fwd+bwd", **SMALL),
     "comparison": lambda: iosim.compare(kernel="naive,fa2,fa3", gpu=["l4", "a100"], **SMALL),
     "explanation": lambda: iosim.explain(kernel="fa2", gpu="l4", **SMALL),
@@ -62,7 +65,7 @@ COMMANDS = {
 }
 
 
-NO_FIGURES = ("formula", "claim", "latencies")
+NO_FIGURES = ("formula", "claim", "latencies", "differences")
 
 
 @pytest.fixture(scope="module")

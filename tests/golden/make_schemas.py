@@ -52,6 +52,9 @@ LINES: dict[str, tuple[str, ...]] = {
         "--l2 warm --seq-len 512",
         "--model gemma-3-4b --layers 6 --seq-len 2k --gpu h100",
         "--model deepseek-v3.2 --layers 1 --seq-len 1 --seq-len-k 2k --method bounds",
+        "--kernel flash --tile 64x64 --stages 2 --heavy-first --seq-len 512 --against BEFORE --fail-above hbm=5%",
+        "--kernel flash,eager --seq-len 512 --against BEFORE",
+        "--kernel flash --seq-len 512 --method bounds --against BEFORE",
     ),
     "compare": (
         "--seq-len 512,1k",
@@ -165,11 +168,19 @@ def few_rows(folder: str) -> str:
     return str(place)
 
 
+def before(folder: str) -> str:
+    """Predictions of an earlier day."""
+    place = Path(folder) / "before.json"
+    place.write_text(json.dumps(output("predict", "--kernel flash,naive --seq-len 512")), encoding="utf-8")
+    return str(place)
+
+
 def output(command: str, rest: str) -> Any:
     """What a command prints as JSON."""
-    if "ROWS" in rest:
-        with tempfile.TemporaryDirectory() as folder:
-            return output(command, rest.replace("ROWS", few_rows(folder)))
+    for word, written in (("ROWS", few_rows), ("BEFORE", before)):
+        if word in rest:
+            with tempfile.TemporaryDirectory() as folder:
+                return output(command, rest.replace(word, written(folder)))
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
         code = iosim([*command.split(), *rest.split(), "--format", "json"])

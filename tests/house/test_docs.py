@@ -4,10 +4,13 @@ somewhere, and every file that a page or a message names is there."""
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from scripts import ROOT, load_script
+
+from iosim.commands.cli import main
 
 DOCS = ROOT / "docs"
 
@@ -17,6 +20,7 @@ if not DOCS.is_dir():
 PAGES = sorted(DOCS.rglob("*.md"))
 renew = load_script("docs/renew.py")
 README = ROOT / "README.md"
+FOR_AGENTS = [path for path in (ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")) if path.is_file()]
 FENCE = re.compile(r"^```(\w*)[ \w]*\n(.*?)^```$", re.S | re.M)
 FIGURE = re.compile(r"(?<![\w.,])\d[\d,.]* (?:[kMGT]?B|times|us|ms)\b")
 
@@ -63,6 +67,26 @@ def test_outputs_have_their_commands_and_prose_says_what_they_say(page: Path) ->
     assert [figure for figure in said if figure not in outputs] == []
 
 
+GATE = DOCS / "how-to" / "gate.md"
+
+
+def test_the_workflow_and_the_hook_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their commands hold what the page's first commands wrote."""
+    yaml = pytest.importorskip("yaml")
+    workflow, hooks = (yaml.safe_load(text) for kind, text in blocks(GATE) if kind == "yaml")
+    (hook,) = hooks["repos"][0]["hooks"]
+    assert re.search(hook["files"], "kernels/mine.toml")
+    steps = [step["run"] for step in workflow["jobs"]["bytes"]["steps"] if "run" in step]
+    console = [
+        line.removeprefix("$ ") for kind, text in blocks(GATE) if kind == "console" for line in text.splitlines()
+    ]
+    commands = [line for line in (*steps, hook["entry"], *console) if line.startswith("iosim ")]
+    assert len(commands) == 3
+    monkeypatch.chdir(tmp_path)
+    for line in (*next(text for kind, text in blocks(GATE) if kind == "sh").splitlines(), *commands):
+        assert main(shlex.split(line)[1:]) == 0, line
+
+
 PAGE = """One says two.
 
 ```sh
@@ -103,7 +127,7 @@ def test_lines_of_a_part_keep_their_order_and_their_digits() -> None:
     assert renew.alike(shown, lines) == ["row 2 has 3 GB", "", "row 4 has 5.5 GB"]
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [*PAGES, README, *FOR_AGENTS], ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([\w-]+))?\)", text):
@@ -112,12 +136,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [*PAGES, README, *FOR_AGENTS], ids=lambda p: p.name)
 def test_files_that_a_page_names_are_there(page: Path) -> None:
     if page.parent.name == "generated":
         return
     text = page.read_text(encoding="utf-8")
-    for name in re.findall(r"(?:iosim|docs|kernels|experiments|benchmarks|examples|tests|reports)/[\w./-]*\w", text):
+    for name in re.findall(
+        r"(?<!skills/)(?:iosim|docs|kernels|experiments|benchmarks|examples|tests|reports)/[\w./-]*\w", text
+    ):
         assert (ROOT / name).exists(), name
 
 

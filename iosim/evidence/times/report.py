@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from iosim.base.units import parse_limit
 from iosim.evidence.fitted import fitted
 from iosim.evidence.times.ablation import Worth, ablation
 from iosim.evidence.times.baselines import Compared, compared
 from iosim.evidence.times.groups import GROUPS, KEYS, STATISTICS, Errors, Row, by_group, collect, rows_of
-from iosim.evidence.validate.summary import parse_limit
 from iosim.show.tables import Cell, Column, Table
 
 MOST_MOVED = 3

@@ -3,12 +3,11 @@ at: for each row, and for the whole, of kernels without spills."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from iosim.base.errors import InputError
+from iosim.base.units import parse_limit
 from iosim.evidence.validate.residuals import SMALL_BYTES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
 
@@ -115,23 +114,6 @@ def summarise(comparison: Comparison, *, split: bool = False) -> dict[str, Any]:
 
 def _plain(summaries: dict[str, Summary]) -> dict[str, Any]:
     return {q: asdict(s) for q, s in summaries.items()}
-
-
-def parse_limit(
-    text: str, what: str, names: Sequence[str], statistics: Sequence[str], usual: str, examples: str
-) -> tuple[str, str, float]:
-    """The parts of NAME[:STATISTIC]=LIMIT, the limit as a share; `what` a name is of, and the usual statistic.
-    Raises InputError where it is not of that form."""
-    match = re.fullmatch(r"\s*([a-z0-9_-]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
-    if not match:
-        raise InputError(
-            f"`fail_above` '{text}' is not of the form {what.upper()}[:STATISTIC]=LIMIT; accepted: such as {examples}"
-        )
-    name, statistic = match[1], match[2] or usual
-    for kind, word, accepted in ((what, name, names), ("statistic", statistic, statistics)):
-        if word not in accepted:
-            raise InputError(f"`fail_above` '{text}': {kind} '{word}' is not known; accepted: {', '.join(accepted)}")
-    return name, statistic, float(match[3]) / (100 if match[4] else 1)
 
 
 @dataclass(frozen=True)

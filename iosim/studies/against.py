@@ -1,0 +1,402 @@
+"""Predictions against earlier ones: what changed by level, launch and tensor, why, and which limits it passes.
+
+Both sides are read in the form of `iosim predict --format json`. A kernel, its tile and its settings may differ;
+another problem, GPU or start of the L2 is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.files import read_object
+from iosim.base.progress import Progress, silent
+from iosim.base.schema import ListOf, MapOf, Problem, Real, Spec, Text, Whole, checked, one_line
+from iosim.base.schema import Table as Form
+from iosim.base.units import bytes_text, parse_limit, seconds_text, some
+from iosim.base.words import sentences
+from iosim.kernel.launch import SPILL
+from iosim.prediction.answer import ONCE, left_out_spills, times_text, who, why
+from iosim.prediction.face import LEVEL_NAMES
+from iosim.prediction.result import Prediction
+from iosim.show.shown import Face, Part, Shown, shows
+from iosim.show.tables import RIGHT, Column, Table
+from iosim.studies.models.prediction import LayerPrediction, ModelPrediction
+from iosim.studies.models.prediction import run as predictions_of
+from iosim.studies.requests import AgainstRequest
+
+SCHEMA = 1
+MAX_BYTES = 100_000_000
+TITLES: Mapping[str, str] = {"hbm": LEVEL_NAMES["hbm"], "l2": LEVEL_NAMES["l2"], "time": "time"}
+ROUNDING = 1e-9
+"""Times nearer than this share are the same."""
+OF_OTHERS = ("name", "algorithm", "block_q", "block_k")
+"""Fields of a kernel that its name and its tile stand for."""
+ACCEPTED = "what 'iosim predict --format json' wrote"
+UNSAID = (
+    "The JSON shows no difference of the kernel: the cause is a key of its file that JSON does not hold (registers, "
+    "roles of warps), the GPU's profile, the clocks or launches that were asked for, or iosim's version"
+)
+COLUMNS = (
+    *(Column(key, key) for key in ("level", "launch", "tensor", "direction")),
+    *(Column(key, key, RIGHT) for key in ("before", "now", "change")),
+    Column("limit", "limit"),
+)
+Entry = Mapping[str, Any]
+"""One of `predictions` in JSON."""
+
+
+class _Anything:
+    def problems(self, value: Any, key: str) -> Iterator[Problem]:
+        return iter(())
+
+
+def _holding(**keys: Spec) -> Form:
+    """A table with these keys, and any others."""
+    return Form(keys, tuple(keys), others=("(?s).*", _Anything()))
+
+
+FORM = _holding(
+    predictions=ListOf(
+        _holding(
+            problem=MapOf(_Anything()),
+            kernel=_holding(name=Text(), block_q=Whole(), block_k=Whole()),
+            profile=Text(),
+            l2_start=Text(),
+            method=Text(),
+            traffic=ListOf(_holding(launch=Text(), level=Text(), tensor=Text(), direction=Text(), bytes=Whole())),
+            hbm_bounds=_holding(compulsory=_holding(read=Whole())),
+            time=ListOf(_holding(launches=ListOf(_holding(name=Text(), time_s=Real(0, 1e18))))),
+            time_s=Real(0, 1e18),
+            bound_by=Text(),
+            notes=ListOf(Text(lines=True, longest=100_000), least=0),
+        )
+    )
+)
+"""What is read of a file of predictions."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Bytes at "hbm" or "l2", or seconds ("time"), before and now; None where they are not known."""
+
+    level: str
+    """hbm, l2 or time."""
+    launch: str
+    """The launch; empty for all."""
+    tensor: str
+    """The tensor; empty for all, and for times."""
+    direction: str
+    """read or write; empty for both, and for times."""
+    before: float | None
+    """Bytes or seconds of the earlier prediction."""
+    now: float | None
+    """Bytes or seconds of today's."""
+    limit: float | None = None
+    """The share above before that is allowed."""
+
+    @property
+    def more(self) -> float | None:
+        """How much more there is now; None where either is not known."""
+        if self.before is None or self.now is None:
+            return None
+        more = self.now - self.before
+        return 0 if self.level == "time" and abs(more) <= ROUNDING * self.before else more
+
+    @property
+    def share(self) -> float | None:
+        """By which share of before that is; None where nothing was there, too."""
+        return self.more / self.before if self.more is not None and self.before else None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the limit holds, where there is one. Less always does."""
+        return self.limit is None or (self.more or 0) <= self.limit * (self.before or 0)
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        """Before, now and the change, as people read them."""
+        text = seconds_text if self.level == "time" else bytes_text
+        change = "not known" if self.more is None else "new" if self.more else "as before"
+        if self.share:
+            change = f"{100 * self.share:+{'.3g' if abs(self.share) < 10 else ',.0f'}} %"
+        before, now = ("-" if value is None else text(value) for value in (self.before, self.now))
+        return before, now, change
+
+    @property
+    def verdict(self) -> str:
+        """Whether the limit holds, in words; empty without one."""
+        less = ", less never fails" if (self.more or 0) < 0 else ""
+        return "" if self.limit is None else f"{'within' if self.holds else 'above'} +{100 * self.limit:g} %{less}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its values; bytes are integers, times seconds."""
+        where = {"launch": self.launch or None, "tensor": self.tensor or None, "direction": self.direction or None}
+        return {"level": self.level, **where, "before": self.before, "now": self.now, "change": self.share}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One prediction against the earlier one of the same call."""
+
+    earlier: Entry
+    """As the file has it."""
+    later: Entry
+    """Today's, in the same form."""
+    prediction: Prediction
+    """Today's."""
+    limits: Mapping[str, float]
+    """Level -> the share above before that is allowed."""
+
+    @cached_property
+    def levels(self) -> tuple[Change, ...]:
+        """All bytes at HBM, all between SMs and L2, and the time."""
+        before, now = (
+            {
+                "hbm": None if one["method"] == "bounds" else _sum(one, "hbm"),
+                "l2": _sum(one, "l2"),
+                "time": one["time_s"],
+            }
+            for one in (self.earlier, self.later)
+        )
+        return tuple(Change(level, "", "", "", before[level], now[level], self.limits.get(level)) for level in TITLES)
+
+    @cached_property
+    def parts(self) -> tuple[Change, ...]:
+        """What moved by launch, tensor and direction, the most first; times of launches where there are several."""
+        before, now = _parts(self.earlier), _parts(self.later)
+        shown = {c.level for c in self.levels if c.more is not None}
+        shown -= {"time"} if len({launch for _, launch, *_ in (*before, *now)}) == 1 else set()
+        changes = (Change(*key, before.get(key, 0), now.get(key, 0)) for key in {**now, **before} if key[0] in shown)
+        moved = (c for c in changes if c.more)
+        return tuple(sorted(moved, key=lambda c: ([*TITLES].index(c.level), -abs(c.more or 0))))
+
+    @property
+    def fields(self) -> dict[str, tuple[Any, Any]]:
+        """Field of the kernel that differs, its tile as one -> its value before and now."""
+        before, now = (
+            {"kernel": k["name"], "tile": f"{k['block_q']}x{k['block_k']}"} | {n: k[n] for n in k if n not in OF_OTHERS}
+            for k in (self.earlier["kernel"], self.later["kernel"])
+        )
+        return {name: (before[name], now[name]) for name in now if name in before and before[name] != now[name]}
+
+    @cached_property
+    def reasons(self) -> tuple[str, ...]:
+        """What differs and explains it, a sentence each without its full stop."""
+        both = (self.later, self.earlier)
+        changed = ", ".join(f"{name} {now} (before {was})" for name, (was, now) in self.fields.items())
+        told = [f"Changed: {changed}"] if changed else []
+        told += self._became("method", "HBM bytes are found")
+        spilled = [bytes_text(_sum(one, "l2", SPILL, "write")) for one in both]
+        told += [f"Spilled registers: {spilled[0]} stored, before {spilled[1]}"] if len({*spilled}) > 1 else []
+        if self.levels[0].more is not None:
+            times = [_sum(one, "hbm", "read") / (one["hbm_bounds"]["compulsory"]["read"] or 1) for one in both]
+            now, was = map(times_text, times)
+            if now != was and max(times) > ONCE:
+                told.append(f"HBM reads are {now} times the compulsory bytes, before {was}")
+                told += [why(self.prediction)] if times[0] > max(times[1], ONCE) else []
+        told += self._became("bound_by", "The time is bound")
+        return tuple(filter(None, told)) or ((UNSAID,) if any(c.more for c in self.levels) else ())
+
+    def _became(self, name: str, what: str) -> list[str]:
+        before, now = self.earlier[name], self.later[name]
+        return [f"{what} by {now}, before by {before}"] if now != before else []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes of the prediction that the earlier one did not have, with other numbers or the same."""
+        before, now = (
+            [re.sub(r"[\d.,]+ [kMGT]?B", "", note) for note in one["notes"]] for one in (self.earlier, self.later)
+        )
+        return tuple(note for note, bare in zip(self.later["notes"], now, strict=True) if bare not in before)
+
+    @property
+    def exceeded(self) -> tuple[str, ...]:
+        """Limits that it passes, in words; none where all hold."""
+        return tuple(
+            f"{c.level} of {who(self.prediction)} is {c.texts[1]}, before {c.texts[0]} ({c.texts[2]}), {c.verdict}"
+            for c in self.levels
+            if not c.holds
+        )
+
+    @property
+    def line(self) -> str:
+        """What became of each level."""
+        levels = (f"{TITLES[c.level]} {c.texts[2]}" + (f" ({c.texts[1]})" if c.more else "") for c in self.levels)
+        return f"{who(self.prediction)}: {', '.join(levels)}"
+
+    def tables(self) -> list[Table]:
+        """The levels, and what moved of them."""
+        levels, parts = (
+            Table(COLUMNS, tuple((TITLES[c.level], c.launch, c.tensor, c.direction, *c.texts, c.verdict) for c in rows))
+            for rows in (self.levels, self.parts)
+        )
+        hidden = ("launch", "tensor", "direction", *["limit"] * (not self.limits))
+        return [levels.without(*hidden), *([parts.without("limit")] if self.parts else [])]
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of `differences` in JSON."""
+        names = {key: self.later[key] for key in ("layer", "problem", "profile") if key in self.later}
+        return names | {
+            "kernel": self.later["kernel"]["name"],
+            "levels": [c.to_dict() | {"limit": c.limit, "holds": c.holds} for c in self.levels],
+            "parts": [c.to_dict() for c in self.parts],
+            "fields": [{"field": name, "before": was, "now": now} for name, (was, now) in self.fields.items()],
+            "reasons": list(self.reasons),
+            "new_notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Differences(Shown):
+    """Predictions against earlier ones, and the limits that they pass."""
+
+    file: str
+    """Where the earlier ones are from."""
+    results: Sequence[Prediction] | Sequence[ModelPrediction]
+    """Today's predictions."""
+    differences: tuple[Difference, ...]
+    """One for each prediction, of a model for each kind of its layers."""
+    left_out: tuple[str, ...]
+    """Earlier predictions that were not made again, by kernel and GPU."""
+
+    @property
+    def exceeded(self) -> tuple[str, ...]:
+        """Limits that are passed, in words; none where all hold."""
+        return tuple(one for d in self.differences for one in d.exceeded)
+
+    @property
+    def holds(self) -> bool:
+        """Whether no limit is passed."""
+        return not self.exceeded
+
+    @property
+    def answer(self) -> str:
+        """Whether the limits hold, what moved furthest, and why; and which kernels spill what is not counted."""
+        verdict = f"{'Within' if self.holds else 'Above'} the limits" if self.differences[0].limits else ""
+        first = max(self.differences, key=lambda d: (len(d.exceeded), max(abs(c.share or 0) for c in d.levels)))
+        moved = sum(any(c.more for c in d.levels) for d in self.differences)
+        several = f"{moved} of {len(self.differences)} predictions moved" if len(self.differences) > 1 else ""
+        spills = left_out_spills(d.prediction for d in self.differences)
+        return sentences((verdict, several, f"Against {self.file}, {first.line}", *first.reasons[:3], spills))
+
+    def sections(self) -> list[Part]:
+        """What stands below the answer: of each prediction its tables and reasons."""
+        parts: list[Part] = []
+        for d in self.differences:
+            layer = f"{d.later['layer']}: " if "layer" in d.later else ""
+            told = (*(f"{reason}." for reason in d.reasons), *(f"new note: {note}" for note in d.notes))
+            parts += [f"{layer}{who(d.prediction)}: {d.prediction.problem.line}", *d.tables(), told]
+        parts.append(f"not predicted again: {', '.join(self.left_out)}" if self.left_out else "")
+        return [part for part in parts if part]
+
+    def body(self) -> str:
+        """The sections as text."""
+        parts = (part.text().rstrip() if isinstance(part, Table) else part for part in self.sections())
+        texts = (part if isinstance(part, str) else "\n".join(part) for part in parts)
+        return "\n\n".join(texts) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """`against` in the command line's JSON."""
+        found = [d.to_dict() for d in self.differences]
+        return {"file": self.file, "holds": self.holds, "differences": found, "left_out": list(self.left_out)}
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """A row a level, and one for each part of it that moved."""
+        for d in self.differences:
+            named = {"gpu": d.prediction.profile.name, "kernel": d.prediction.kernel.name}
+            yield from (named | c.to_dict() for c in (*d.levels, *d.parts))
+
+
+def _line(found: Differences) -> str:
+    verdict = "within" if found.holds else "above"
+    return f"{some(len(found.differences), 'prediction')} against {found.file}, {verdict} the limits"
+
+
+shows(Differences, Face(_line, lambda d: f"{d.answer}\n\n{d.body()}", lambda d: [d.answer, *d.sections()]))
+
+
+def run(asked: AgainstRequest, progress: Progress = silent) -> Differences:
+    """The predictions of a request against the earlier ones that it names.
+
+    Raises:
+        InputError: the file holds no predictions, or none of these calls; a limit of no known level, or on HBM bytes
+            that are not known; or as `predict`.
+    """
+    file, before = _read(asked.against)
+    limits: dict[str, float] = {}
+    for text in asked.fail_above or ():
+        level, _, limit = parse_limit(text, "level", tuple(TITLES), (), "", "hbm=5% or time=10%")
+        limits[level] = min(limit, limits.get(level, limit))
+    results = predictions_of(asked, progress)
+    found = [layer for one in results for layer in ([one] if isinstance(one, Prediction) else one.layers)]
+    predictions = [p for one in results for p in ([one] if isinstance(one, Prediction) else one.predictions)]
+    entries = [_entry(one) for one in found]
+    differences = tuple(
+        Difference(_earlier_of(entry, before, entries, file), entry, prediction, limits)
+        for entry, prediction in zip(entries, predictions, strict=True)
+    )
+    if "hbm" in limits and any(d.levels[0].more is None for d in differences):
+        accepted = "accepted: l2 or time, or another method on both sides"
+        raise InputError(f"`fail_above` hbm needs HBM bytes, which `method` bounds does not find; {accepted}")
+    left = (one for one in before if not any(one is d.earlier for d in differences))
+    left_out = tuple(f"{one['kernel']['name']} on {one['profile']}" for one in left)
+    return Differences(file, results, differences, left_out)
+
+
+def _entry(prediction: Prediction | LayerPrediction) -> Entry:
+    """As it is written and read again."""
+    return dict(json.loads(json.dumps(prediction.to_dict(ranged=False))))
+
+
+def _read(against: str | os.PathLike[str] | Prediction) -> tuple[str, list[Entry]]:
+    """What earlier predictions are called, and their entries. Raises InputError: the file is not of that form."""
+    if isinstance(against, Prediction):
+        return "the earlier prediction", [_entry(against)]
+    file = one_line(os.fspath(against))
+    where = f"`against` '{file}'"
+    data = read_object(os.fspath(against), where, ACCEPTED, MAX_BYTES)
+    if "predictions" in data and data.get("schema") != SCHEMA:
+        raise InputError(f"{where} has schema {one_line(data.get('schema'), 20)}; accepted: {SCHEMA}, {ACCEPTED}")
+    return file, checked(data, FORM, f"{where} is not {ACCEPTED}")["predictions"]
+
+
+def _call(entry: Entry) -> dict[str, Any]:
+    """What two predictions must share to be compared."""
+    return {"layer": entry.get("layer"), "gpu": entry["profile"], "l2": entry["l2_start"], **entry["problem"]}
+
+
+def _earlier_of(entry: Entry, before: Sequence[Entry], today: Sequence[Entry], file: str) -> Entry:
+    """The earlier prediction of a call: of the same kernel, or the only one whose kernel is not asked for today. Raises
+    InputError: there is none, or there are several."""
+    call, name = _call(entry), entry["kernel"]["name"]
+    same = {one["kernel"]["name"]: one for one in before if _call(one) == call}
+    if not same:
+        apart = (([k for k in {**was, **call} if was.get(k) != call.get(k)], was) for was in map(_call, before))
+        keys, was = min(apart, key=lambda pair: len(pair[0]))
+        differs = ", ".join(f"{key} {one_line(was.get(key), 40)} (now {one_line(call.get(key), 40)})" for key in keys)
+        accepted = "accepted: the same problem, GPU and start of the L2"
+        raise InputError(f"`against` '{file}' is of another call: {differs}; {accepted}")
+    asked = {one["kernel"]["name"] for one in today if _call(one) == call}
+    others = [one for kernel, one in same.items() if kernel not in asked]
+    if name not in same and len(others) != 1:
+        held = f"`against` '{file}' has {', '.join(same)}, and which is to be held against `kernel` {name} is open"
+        raise InputError(f"{held}; accepted: a kernel that it has, or a file of one kernel")
+    return same[name] if name in same else others[0]
+
+
+def _parts(entry: Entry) -> dict[tuple[str, str, str, str], float]:
+    """Level, launch, tensor and direction -> bytes; for times level and launch -> seconds."""
+    rows = {(r["level"], r["launch"], r["tensor"], r["direction"]): r["bytes"] for r in entry["traffic"]}
+    return rows | {("time", n["name"], "", ""): n["time_s"] for n in entry["time"][0]["launches"]}
+
+
+def _sum(entry: Entry, level: str, *of: str) -> float:
+    """Bytes at a level, of a tensor or direction alone where they are named."""
+    return sum(n for key, n in _parts(entry).items() if key[0] == level and {*of} <= {*key[1:]})
