@@ -14,7 +14,6 @@ import stat
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from iosim.base.errors import InputError
 from iosim.base.names import alike
+from iosim.base.records import MISSING, dataclass, field, fields
 
 MAX_FILE_BYTES = 1_000_000
 UNBOUNDED = 2**63

@@ -11,12 +11,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import length_hint
 from typing import TYPE_CHECKING
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass
 from iosim.base.workers import cores, working
 from iosim.prediction.predictor import Request as Request
 from iosim.prediction.replays import Replays

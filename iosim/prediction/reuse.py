@@ -6,11 +6,10 @@ regime.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from iosim.base.errors import TooLargeError
+from iosim.base.records import dataclass
 from iosim.base.words import Level
 from iosim.kernel.launch import Launch
 from iosim.kernel.schedule import Order

@@ -6,11 +6,11 @@ command line can be parsed, and refused, at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iosim.base.errors import InputError
 from iosim.base.fields import MAX_SIZE, UNSET, Kind, Resolved, about, fields_of
+from iosim.base.records import dataclass
 from iosim.problem.dtypes import INPUT_DTYPES, dtype
 
 if TYPE_CHECKING:

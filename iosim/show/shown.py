@@ -7,11 +7,11 @@ A result is data and knows no pages. Its class has the four methods below, or a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.records import dataclass, replace
 from iosim.show.page import Page, Panel
 from iosim.show.tables import NOTHING, Cell, Table
 

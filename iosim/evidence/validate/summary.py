@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import asdict, dataclass
 from iosim.evidence.validate.residuals import SMALL_BYTES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
 

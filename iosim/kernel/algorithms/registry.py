@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, field
 from iosim.base.registry import Registry
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain

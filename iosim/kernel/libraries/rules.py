@@ -7,9 +7,9 @@ called. Files without one have the rules of this module's `Rules`: none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+from iosim.base.records import dataclass, replace
 from iosim.base.registry import Registry
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, MatrixUnit

@@ -1,0 +1,111 @@
+"""Dataclasses that cost next to nothing at import; the names of the standard library's `dataclasses`.
+
+That writes and compiles six methods of each class where it stands, which for the 150 classes of one prediction takes
+as long as to import NumPy. Here the methods that are alike for all classes are not compiled, and `__init__` is when it
+is first looked up. What a class does, and what is found of its fields, is the same.
+"""
+
+from dataclasses import MISSING as MISSING
+from dataclasses import asdict as asdict
+from dataclasses import field as field
+from dataclasses import fields as fields
+from dataclasses import is_dataclass as is_dataclass
+from dataclasses import replace as replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+    import dataclasses
+    from operator import attrgetter
+    from reprlib import recursive_repr
+
+    def dataclass(cls=None, /, *, frozen=False, eq=True, repr=True, kw_only=False):
+        """As `dataclasses.dataclass`, with those of its settings that the package needs."""
+        if cls is None:
+            return lambda cls: dataclass(cls, frozen=frozen, eq=eq, repr=repr, kw_only=kw_only)
+        made = {"__init__": _Init(cls, frozen)}
+        if repr:
+            made["__repr__"] = _repr
+        if frozen:
+            made |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
+        cls.__doc__ = cls.__doc__ or cls.__name__  # else it would be worked out of the signature
+        dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+        if eq:
+            compared = [f for f in fields(cls) if f.compare]
+            made["__eq__"] = _equal(_values(compared))
+            hashed = [f for f in compared if f.hash is not False]
+            made["__hash__"] = _hash(_values(hashed)) if frozen else None
+        for name, method in made.items():
+            if name not in vars(cls) or (name == "__hash__" and cls.__hash__ is None):
+                setattr(cls, name, method)
+        return cls
+
+    class _Init:
+        """Stands in the place of a class's `__init__` until that is looked up."""
+
+        def __init__(self, cls, frozen):
+            self.cls, self.frozen = cls, frozen
+
+        def __get__(self, instance, owner):
+            self.cls.__init__ = made = _compiled(self.cls, self.frozen)
+            return made.__get__(instance, owner)
+
+    def _compiled(cls, frozen):
+        """The `__init__` of a class: values of its fields as arguments, then its `__post_init__`."""
+        given, named, body, known = ["self"], [], [], {"_unset": MISSING, "_set": object.__setattr__}
+        for f in fields(cls):
+            name, value = f.name, f.name
+            default = f.default if f.default_factory is MISSING else MISSING
+            known |= {f"_type_{name}": f.type, f"_default_{name}": default, f"_make_{name}": f.default_factory}
+            argument = f"{name}: _type_{name}"
+            if f.default_factory is not MISSING:
+                value = f"_make_{name}() if {name} is _unset else {name}" if f.init else f"_make_{name}()"
+            elif not f.init:
+                continue
+            if f.default is not MISSING or f.default_factory is not MISSING:
+                argument += f" = _default_{name}"
+            if f.init:
+                (named if f.kw_only else given).append(argument)
+            body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+        if hasattr(cls, "__post_init__"):
+            body.append("self.__post_init__()")
+        arguments = ", ".join([*given, *["*"] * bool(named), *named])
+        exec(f"def __init__({arguments}) -> None:\n " + "\n ".join(body or ["pass"]), known)
+        made = known["__init__"]
+        made.__qualname__, made.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
+        return made
+
+    def _values(some):
+        """What reads the values of some fields, as a tuple."""
+        names = [f.name for f in some]
+        if len(names) > 1:
+            return attrgetter(*names)
+        return lambda self: tuple(getattr(self, name) for name in names)
+
+    def _equal(values):
+        def __eq__(self, other):
+            return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
+
+        return __eq__
+
+    def _hash(values):
+        return lambda self: hash(values(self))
+
+    @recursive_repr()
+    def _repr(self):
+        shown = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.repr)
+        return f"{type(self).__qualname__}({shown})"
+
+    def _refuse_to_set(self, name, value):
+        _refuse(self, name, "assign to")
+        object.__setattr__(self, name, value)
+
+    def _refuse_to_delete(self, name):
+        _refuse(self, name, "delete")
+        object.__delattr__(self, name)
+
+    def _refuse(self, name, what):
+        """A subclass that is no dataclass may have attributes of its own."""
+        if "__dataclass_fields__" in vars(type(self)) or name in self.__dataclass_fields__:
+            raise dataclasses.FrozenInstanceError(f"cannot {what} field {name!r}")
