@@ -84,7 +84,7 @@ def reuse(p: Prediction, launch: Launch) -> Reuse:
     if low is not None and names:
         used = low.count > 0
         span = int((low.first + low.count)[used].max() - low.first[used].min()) if used.any() else 0
-        one_head, owners = span * per_index, int(np.unique(owner[used]).size)
+        one_head, owners = span * per_index, len(set(owner[used].tolist()))
         in_step, heads = _in_step(low, owner, slots) * per_index, _heads_at_once(launch, slots, owners)
 
     def moved(level: Level) -> int:
