@@ -409,7 +409,10 @@ def read_csv(path: Path, columns: Mapping[str, Column], what: str = "table") -> 
 
 def one_line(text: object, limit: int = 200) -> str:
     """`text` as one line of printable characters, cut after `limit` of them, for messages about hostile input."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in str(text)[: 4 * limit]).split())
+    start = str(text)[: 4 * limit]
+    if not start.isprintable():
+        start = "".join(c if c.isprintable() else " " for c in start)
+    line = " ".join(start.split())
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 

@@ -59,7 +59,7 @@ def try_many(
     at_once = (1 if _is_little(requests) else cores()) if jobs is None else jobs
     if at_once < 1:
         raise InputError(f"`jobs` {jobs} is out of range; accepted: 1 or more")
-    replays = Replays(shares=True)
+    replays = Replays(shares=length_hint(requests) != 1)
     if at_once == 1:
         outcomes: Iterator[Prediction | InputError] = (_tried(request, replays) for request in requests)
     else:
