@@ -53,26 +53,25 @@ else:
 
     def _compiled(cls, frozen):
         """The `__init__` of a class: values of its fields as arguments, then its `__post_init__`."""
-        given, named, body, known = ["self"], [], [], {"_unset": MISSING, "_set": object.__setattr__}
+        asked = [f for f in fields(cls) if f.init]
+        defaults = {f.name: f.default for f in asked if f.default is not MISSING or f.default_factory is not MISSING}
+        given, named = [f.name for f in asked if not f.kw_only], [f.name for f in asked if f.kw_only]
+        known, body = {"_unset": MISSING, "_set": object.__setattr__}, []
         for f in fields(cls):
-            name, value = f.name, f.name
-            default = f.default if f.default_factory is MISSING else MISSING
-            known |= {f"_type_{name}": f.type, f"_default_{name}": default, f"_make_{name}": f.default_factory}
-            argument = f"{name}: _type_{name}"
+            name = value = f.name
             if f.default_factory is not MISSING:
+                known[f"_make_{name}"] = f.default_factory
                 value = f"_make_{name}() if {name} is _unset else {name}" if f.init else f"_make_{name}()"
-            elif not f.init:
-                continue
-            if f.default is not MISSING or f.default_factory is not MISSING:
-                argument += f" = _default_{name}"
-            if f.init:
-                (named if f.kw_only else given).append(argument)
-            body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+            if f.init or value != name:
+                body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
         if hasattr(cls, "__post_init__"):
             body.append("self.__post_init__()")
-        arguments = ", ".join([*given, *["*"] * bool(named), *named])
-        exec(f"def __init__({arguments}) -> None:\n " + "\n ".join(body or ["pass"]), known)
-        made = known["__init__"]
+        arguments = ", ".join(["self", *given, *["*"] * bool(named), *named])
+        exec(f"def __init__({arguments}):\n " + "\n ".join([*body, "pass"]), known)
+        made = known["__init__"]  # what the text need not say takes less time to compile
+        made.__defaults__ = tuple(defaults[name] for name in given if name in defaults)
+        made.__kwdefaults__ = {name: defaults[name] for name in named if name in defaults}
+        made.__annotations__ = {f.name: f.type for f in asked} | {"return": None}
         made.__qualname__, made.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
         return made
 
