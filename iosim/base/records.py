@@ -2,7 +2,8 @@
 
 That writes and compiles six methods of each class where it stands, which for the 150 classes of one prediction takes
 as long as to import NumPy. Here the methods that are alike for all classes are not compiled, and `__init__` is when it
-is first looked up. What a class does, and what is found of its fields, is the same.
+is first looked up. What a class does, and what is found of its fields, is the same, but that an instance of a frozen
+class takes no attribute at all.
 """
 
 from dataclasses import MISSING as MISSING
@@ -28,14 +29,14 @@ else:
         if repr:
             made["__repr__"] = _repr
         if frozen:
-            made |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
+            made |= {"__setattr__": _refuse, "__delattr__": _refuse}
         cls.__doc__ = cls.__doc__ or cls.__name__  # else it would be worked out of the signature
         dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
         if eq:
             compared = [f for f in fields(cls) if f.compare]
-            made["__eq__"] = _equal(_values(compared))
-            hashed = [f for f in compared if f.hash is not False]
-            made["__hash__"] = _hash(_values(hashed)) if frozen else None
+            values, hashed = _values(compared), _values([f for f in compared if f.hash is not False])
+            made["__eq__"] = lambda a, b: values(a) == values(b) if a.__class__ is b.__class__ else NotImplemented
+            made["__hash__"] = (lambda self: hash(hashed(self))) if frozen else None
         for name, method in made.items():
             if name not in vars(cls) or (name == "__hash__" and cls.__hash__ is None):
                 setattr(cls, name, method)
@@ -78,33 +79,12 @@ else:
     def _values(some):
         """What reads the values of some fields, as a tuple."""
         names = [f.name for f in some]
-        if len(names) > 1:
-            return attrgetter(*names)
-        return lambda self: tuple(getattr(self, name) for name in names)
-
-    def _equal(values):
-        def __eq__(self, other):
-            return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
-
-        return __eq__
-
-    def _hash(values):
-        return lambda self: hash(values(self))
+        return attrgetter(*names) if len(names) > 1 else lambda self: tuple(getattr(self, name) for name in names)
 
     @recursive_repr()
     def _repr(self):
         shown = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.repr)
         return f"{type(self).__qualname__}({shown})"
 
-    def _refuse_to_set(self, name, value):
-        _refuse(self, name, "assign to")
-        object.__setattr__(self, name, value)
-
-    def _refuse_to_delete(self, name):
-        _refuse(self, name, "delete")
-        object.__delattr__(self, name)
-
-    def _refuse(self, name, what):
-        """A subclass that is no dataclass may have attributes of its own."""
-        if "__dataclass_fields__" in vars(type(self)) or name in self.__dataclass_fields__:
-            raise dataclasses.FrozenInstanceError(f"cannot {what} field {name!r}")
+    def _refuse(self, name, *value):
+        raise dataclasses.FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
