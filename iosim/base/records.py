@@ -21,6 +21,8 @@ else:
     from operator import attrgetter
     from reprlib import recursive_repr
 
+    PARAMS = "__dataclass_params__"
+
     def dataclass(cls=None, /, *, frozen=False, eq=True, repr=True, kw_only=False):
         """As `dataclasses.dataclass`, with those of its settings that the package needs."""
         if cls is None:
@@ -31,7 +33,13 @@ else:
         if frozen:
             made |= {"__setattr__": _refuse, "__delattr__": _refuse}
         cls.__doc__ = cls.__doc__ or cls.__name__  # else it would be worked out of the signature
+        bases = [vars(base)[PARAMS] for base in cls.__mro__[1:] if PARAMS in vars(base)]
+        were_frozen = [base.frozen for base in bases]
+        for base in bases:  # it would have methods compiled that refuse changes
+            base.frozen = False
         dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+        for base, was_frozen in zip([*bases, vars(cls)[PARAMS]], [*were_frozen, frozen], strict=True):
+            base.frozen = was_frozen
         if eq:
             compared = [f for f in fields(cls) if f.compare]
             values, hashed = _values(compared), _values([f for f in compared if f.hash is not False])

@@ -124,6 +124,24 @@ def test_a_record_does_what_a_dataclass_does(what: str) -> None:
     assert outcome(lambda: ACTS[what](OURS)) == outcome(lambda: ACTS[what](THEIRS))
 
 
+@pytest.mark.parametrize("outer", [records.dataclass, dataclasses.dataclass])
+@pytest.mark.parametrize("inner", [records.dataclass, dataclasses.dataclass])
+def test_either_kind_inherits_from_the_other(outer: Callable[..., Any], inner: Callable[..., Any]) -> None:
+    @outer(frozen=True)
+    class Base:
+        a: int = 1
+
+    @inner(frozen=True)
+    class Child(Base):
+        b: int = 2
+
+    one = Child(b=3)
+    assert (one.a, one.b, one == Child(1, 3), hash(one) == hash(Child(1, 3))) == (1, 3, True, True)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.b = 4  # type: ignore[misc]
+    assert Base(2) != Base()
+
+
 def test_methods_are_compiled_when_they_are_looked_up() -> None:
     class Late:
         a: int
