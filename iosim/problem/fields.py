@@ -26,8 +26,17 @@ BIASES = ("none", "full", "alibi")
 BIAS_SHARED = ("none", "heads", "batch", "both")
 BIAS_DTYPES = ("fp32", "fp16", "bf16")
 MASK_STORAGES = ("implicit", "bool", "additive")
-TERMS = tuple(
-    ["alibi", "bias", "bias_grad", "block_lists", "key_padding", "latent_kv", "looks_ahead", "mask_tensor", "page_size", "seq_lens"]
+TERMS = (
+    "alibi",
+    "bias",
+    "bias_grad",
+    "block_lists",
+    "key_padding",
+    "latent_kv",
+    "looks_ahead",
+    "mask_tensor",
+    "page_size",
+    "seq_lens",
 )
 """What a problem may ask for besides Q, K, V and dropout: the keys of `AttentionProblem.terms`."""
 MAX_TOKENS = 1 << 24

@@ -190,8 +190,8 @@ def _problem(query: Tensor, key: Tensor, value: Tensor, **fields: Any) -> Attent
 
 
 def _strided(tensor: Tensor | None) -> bool:
-    """Whether neighbours along the last axis are no neighbours in memory (sdp_utils_cpp.h, check_last_dim_stride): so is
-    the bias of relative positions where an embedding of heads is transposed into it, as in T5."""
+    """Whether neighbours along the last axis are no neighbours in memory (sdp_utils_cpp.h, check_last_dim_stride): so
+    is the bias of relative positions where an embedding of heads is transposed into it, as in T5."""
     return tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1
 
 
