@@ -1,7 +1,17 @@
-"""`python -m iosim`: the command line."""
+"""`iosim` and `python -m iosim`: the command line as a process of its own."""
 
+import gc
 import sys
 
 from iosim.commands.cli import main
 
-sys.exit(main())
+
+def script() -> int:
+    """Run a command; returns the exit code. What it leaves ends with the process: no circles are looked for in it."""
+    code = main()
+    gc.freeze()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(script())

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
 import numpy as np
+
+from iosim.base.records import fields, is_dataclass
 
 
 def digest(value: Any) -> str:

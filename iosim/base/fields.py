@@ -9,14 +9,13 @@ checks that itself.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from numbers import Real
 from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.records import dataclass, field, fields, replace
 from iosim.base.schema import Whole
 from iosim.base.units import size, sizes
 
@@ -230,12 +229,12 @@ class About:
 
 def about(default: Any, kind: Kind, help: str, **rest: Any) -> Any:
     """A field of a dataclass with what is to be said of it; see `About`."""
-    return dataclasses.field(default=default, metadata={"about": About(kind, help, **rest)})
+    return field(default=default, metadata={"about": About(kind, help, **rest)})
 
 
-def like(field: About, default: Any = None, **changes: Any) -> Any:
-    """A field of a dataclass that says what `field` says of another one's, with `changes`."""
-    return dataclasses.field(default=default, metadata={"about": dataclasses.replace(field, usual=None, **changes)})
+def like(other: About, default: Any = None, **changes: Any) -> Any:
+    """A field of a dataclass that says what `other` says of another one's, with `changes`."""
+    return field(default=default, metadata={"about": replace(other, usual=None, **changes)})
 
 
 def put_checked(owner: Any) -> None:
@@ -247,12 +246,12 @@ def put_checked(owner: Any) -> None:
 def fields_of(owner: type[Any]) -> Mapping[str, About]:
     """What the fields of a dataclass say of themselves, by name, in their order."""
     table: dict[str, About] = {}
-    for field in dataclasses.fields(owner):
-        about_field: About | None = field.metadata.get("about")
+    for one in fields(owner):
+        about_field: About | None = one.metadata.get("about")
         if about_field is not None:
-            option = f"--{field.name.replace('_', '-')}" if about_field.option == "" else about_field.option
-            table[field.name] = dataclasses.replace(
-                about_field, name=field.name, default=field.default, option=option, key=about_field.key or field.name
+            option = f"--{one.name.replace('_', '-')}" if about_field.option == "" else about_field.option
+            table[one.name] = replace(
+                about_field, name=one.name, default=one.default, option=option, key=about_field.key or one.name
             )
     return table
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,6 +90,8 @@ def json_object(text: str, where: str, accepted: str) -> dict[str, Any]:
 @contextmanager
 def _replacing(target: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `target` once all is written."""
+    import tempfile  # nothing is written by most commands
+
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -14,7 +14,6 @@ import stat
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from iosim.base.errors import InputError
 from iosim.base.names import alike
+from iosim.base.records import MISSING, dataclass, field, fields
 
 MAX_FILE_BYTES = 1_000_000
 UNBOUNDED = 2**63
@@ -409,7 +409,10 @@ def read_csv(path: Path, columns: Mapping[str, Column], what: str = "table") -> 
 
 def one_line(text: object, limit: int = 200) -> str:
     """`text` as one line of printable characters, cut after `limit` of them, for messages about hostile input."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in str(text)[: 4 * limit]).split())
+    start = str(text)[: 4 * limit]
+    if not start.isprintable():
+        start = "".join(c if c.isprintable() else " " for c in start)
+    line = " ".join(start.split())
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 

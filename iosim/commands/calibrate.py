@@ -92,8 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fit_times(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
+    from iosim.base.records import asdict
     from iosim.hardware.profile import load_profile
     from iosim.studies.latency.calibration import calibration_text
     from iosim.studies.latency.fit import calibrate_times, read_times

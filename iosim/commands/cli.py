@@ -12,7 +12,7 @@ from typing import TextIO
 
 from iosim.base.errors import EngineWarning, InputError, unknown_name
 from iosim.commands.options import with_options
-from iosim.commands.parser import CommandParser, UnknownWordError
+from iosim.commands.parser import CommandParser, ListFormatter, UnknownWordError
 from iosim.show.terminal import coloured, output
 
 COMMAND_GROUPS: Mapping[str, Mapping[str, str]] = {
@@ -67,7 +67,7 @@ def build_parser(*only: str) -> argparse.ArgumentParser:
         prog="iosim",
         description=f"{DESCRIPTION}\n{_listing()}",
         epilog="iosim COMMAND --help lists a command's options.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=ListFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     subparsers = parser.add_subparsers(

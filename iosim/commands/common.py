@@ -7,12 +7,12 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.base.progress import announce
+from iosim.base.records import fields, replace
 from iosim.base.units import some
 from iosim.commands import options
 from iosim.commands.parser import COMMON, CommandParser

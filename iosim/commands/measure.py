@@ -6,13 +6,13 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.base.progress import progress
+from iosim.base.records import replace
 from iosim.base.units import some
 from iosim.commands import common, options
 from iosim.commands.parser import COMMON, CommandParser

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from iosim.base.errors import InputError, spelled
 from iosim.base.fields import About, Kind, default_text
+from iosim.base.records import replace
 from iosim.base.units import sizes
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS

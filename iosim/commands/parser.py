@@ -25,7 +25,7 @@ class CommandParser(argparse.ArgumentParser):
     """argparse with one-line errors, suggestions for what is misspelt, and help in groups."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=settings.pop("formatter_class", _Formatter), **settings)
+        super().__init__(formatter_class=settings.pop("formatter_class", Formatter), **settings)
 
     def group(self, title: str) -> Any:
         """The group of options with this title, a new one where there is none yet."""
@@ -90,7 +90,7 @@ def _name(action: argparse.Action) -> str:
     return action.option_strings[0] if action.option_strings else str(action.metavar or action.dest)
 
 
-class _Formatter(argparse.HelpFormatter):
+class Formatter(argparse.HelpFormatter):
     """A column of options as wide as most of them need, and one metavar for an option with two spellings."""
 
     def __init__(self, prog: str) -> None:
@@ -103,3 +103,7 @@ class _Formatter(argparse.HelpFormatter):
             return super()._format_action_invocation(action)
         value = self._format_args(action, self._get_default_metavar_for_optional(action))
         return f"{', '.join(action.option_strings)} {value}"
+
+
+class ListFormatter(Formatter, argparse.RawDescriptionHelpFormatter):
+    """The same, with the lines of the description as they are."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
+from iosim.base.records import replace
 from iosim.commands import options
 from iosim.commands.parser import CommandParser
 from iosim.kernel.overrides import OVERRIDES

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass
 from iosim.base.units import some
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ are not here. tests/evidence/test_fitted.py finds fitted numbers that are missin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import ModuleType
 
+from iosim.base.records import dataclass
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import efficient, flash
 from iosim.kernel.libraries.loader import entry

@@ -7,10 +7,9 @@ barriers and the choice of a good tile are not treated here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from iosim.base.errors import InputError
 from iosim.base.fields import whole
+from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
 
 _UNLIMITED = 2**31 - 1

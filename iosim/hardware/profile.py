@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.places import profiles_dir
+from iosim.base.records import dataclass, field
 from iosim.base.schema import one_line, refuse
 from iosim.hardware import profile_file as _file
 from iosim.hardware.quantities import QUANTITIES, Quantities

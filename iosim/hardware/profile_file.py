@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from iosim.base import schema
 from iosim.base.data import data_dir
+from iosim.base.records import dataclass, field
 from iosim.base.schema import ListOf, MapOf, Problem, Spec, Table, Text, Whole, one_line
 from iosim.hardware.quantities import QUANTITIES, Quantity
 

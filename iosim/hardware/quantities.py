@@ -7,9 +7,9 @@ docs/profiles.md says what each quantity means.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple
 
+from iosim.base.records import MISSING, dataclass, field, fields
 from iosim.base.schema import ListOf, Pairs, Real, Spec, Whole
 
 L2, REPLACEMENT, ORDER = "L2 structure", "L2 replacement", "order of CTAs"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from iosim.base.records import dataclass
 from iosim.base.units import bytes_text
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.quantities import QUANTITIES, READ_BY

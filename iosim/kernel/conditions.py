@@ -3,12 +3,12 @@ a command line can be parsed, and refused, at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind, about, fields_of
+from iosim.base.records import dataclass
 from iosim.base.words import CLOCKS, L2_STARTS, LAUNCHED, METHODS, Method
 
 LEAST_HZ, MOST_HZ = 1e8, 1e10

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 
 FORMAT_SIZED = 4
 REGISTER_COUNT, FRAME_SIZE = 0x2F, 0x11

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import whole
+from iosim.base.records import dataclass, field, replace
 from iosim.kernel.launch import SPILL, Edge, Fetch, Mode, Overhead
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS

@@ -7,10 +7,10 @@ often, which rows. It knows nothing of caches or SMs; the schedule beside it say
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
+from iosim.base.records import dataclass, field, replace
 from iosim.base.words import Way
 from iosim.kernel.schedule import Schedule
 from iosim.kernel.work import Work

@@ -6,13 +6,13 @@ Options that every kernel may have, whatever its algorithm, are fields of `Kerne
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cache
 from types import NoneType
 from typing import Any, Self, get_args, get_type_hints
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.records import dataclass, field, fields
 from iosim.base.schema import Spec, Table
 
 

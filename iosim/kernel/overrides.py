@@ -3,10 +3,10 @@ parsed, and refused, at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.fields import Kind, about, fields_of
+from iosim.base.records import dataclass
 from iosim.kernel.schedule import Direction, Order, Scheduler
 
 MAX_BLOCK = 4096

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from iosim.base.records import dataclass
 from iosim.hardware.occupancy import Occupancy, occupancy
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch, Outer, is_attention_loop

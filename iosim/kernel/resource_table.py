@@ -6,7 +6,6 @@ A row is one build; what no row covers is not known here, and callers estimate i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.pointwise import pointwise
+from iosim.base.records import dataclass
 from iosim.base.schema import Column, Table, Text, Whole, checked, read_csv, read_toml, whole, word
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Spill, Tile

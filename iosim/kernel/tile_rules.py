@@ -3,9 +3,8 @@ by themselves. Limits of registers and shared memory need the planned launch (`i
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from iosim.base.errors import InputError
+from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
 from iosim.problem.attention import AttentionProblem

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.base.words import LEVELS, WAYS, Level, Way
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrafficRow:
     """`bytes` moved at `level` for `tensor`; read is towards the SMs. `bytes` is an int or a SymPy expression."""
 
@@ -27,7 +27,7 @@ class TrafficRow:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Traffic:
     """A table of `TrafficRow`s that adds with `+`."""
 

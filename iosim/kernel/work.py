@@ -5,7 +5,7 @@ Time and energy follow from it, bytes do not: the readers that count, replay or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from iosim.base.records import dataclass, field
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from iosim.base.places import cache_dir
+from iosim.base.records import dataclass
 
 FILE = "replays.sqlite3"
 MOST_BYTES = 256 << 20

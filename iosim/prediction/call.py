@@ -6,10 +6,10 @@ beside HBM) is handed over here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.conditions import ALONE, Conditions

@@ -11,12 +11,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import length_hint
 from typing import TYPE_CHECKING
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass
 from iosim.base.workers import cores, working
 from iosim.prediction.predictor import Request as Request
 from iosim.prediction.replays import Replays
@@ -59,7 +59,7 @@ def try_many(
     at_once = (1 if _is_little(requests) else cores()) if jobs is None else jobs
     if at_once < 1:
         raise InputError(f"`jobs` {jobs} is out of range; accepted: 1 or more")
-    replays = Replays(shares=True)
+    replays = Replays(shares=length_hint(requests) != 1)
     if at_once == 1:
         outcomes: Iterator[Prediction | InputError] = (_tried(request, replays) for request in requests)
     else:

@@ -9,9 +9,9 @@ where all is measured comes on top. Nothing of it is computed unless it is asked
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text
 from iosim.base.words import WAYS, Method
 from iosim.hardware.profile import HardwareProfile

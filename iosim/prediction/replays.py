@@ -15,8 +15,6 @@ from iosim.prediction.call import Call
 from iosim.readers.count import visited_pairs
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from iosim.readers.replay.play import HeadShare, Play
     from iosim.readers.replay.replay import Inputs, Replay
 
@@ -75,6 +73,14 @@ class Memory:
                 self._freed.notify_all()
 
 
+class Shared:
+    """A replay that several predictions ask for: the first plays it, and the others wait."""
+
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.replay: Replay | None = None
+
+
 class Replays:
     """Replays of several predictions, which may run in threads side by side.
 
@@ -85,7 +91,7 @@ class Replays:
     def __init__(self, *, shares: bool = False) -> None:
         self._shares = shares
         self._lock = threading.Lock()
-        self._played: dict[str, Future[Replay]] = {}
+        self._played: dict[str, Shared] = {}
         self._memory = Memory(MOST_BYTES)
 
     def of(self, call: Call, play: Play | None = None) -> Replay:
@@ -99,20 +105,15 @@ class Replays:
         key = digest(inputs)
         if not self._shares:
             return _kept(key, inputs)
-        from concurrent.futures import Future
-
         with self._lock:
-            mine = key not in self._played
-            played = self._played.setdefault(key, Future())
+            shared = self._played.setdefault(key, Shared())
             if len(self._played) > MOST_SHARED:
                 del self._played[next(iter(self._played))]
-        if mine:
-            try:
+        with shared.turn:
+            if shared.replay is None:
                 with self._memory.taken(_about_bytes(inputs)):
-                    played.set_result(_kept(key, inputs) if keeps else _play(inputs))
-            except BaseException as error:
-                played.set_exception(error)
-        return played.result()
+                    shared.replay = _kept(key, inputs) if keeps else _play(inputs)
+            return shared.replay
 
 
 def _about_bytes(inputs: Inputs) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, field
 from iosim.base.words import WAYS, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from iosim.readers.replay.replay import Replay
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Moved:
     """Bytes at one level: read is towards the SMs."""
 

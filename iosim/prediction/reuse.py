@@ -6,11 +6,10 @@ regime.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from iosim.base.errors import TooLargeError
+from iosim.base.records import dataclass
 from iosim.base.words import Level
 from iosim.kernel.launch import Launch
 from iosim.kernel.schedule import Order
@@ -85,7 +84,7 @@ def reuse(p: Prediction, launch: Launch) -> Reuse:
     if low is not None and names:
         used = low.count > 0
         span = int((low.first + low.count)[used].max() - low.first[used].min()) if used.any() else 0
-        one_head, owners = span * per_index, int(np.unique(owner[used]).size)
+        one_head, owners = span * per_index, len(set(owner[used].tolist()))
         in_step, heads = _in_step(low, owner, slots) * per_index, _heads_at_once(launch, slots, owners)
 
     def moved(level: Level) -> int:

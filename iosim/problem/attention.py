@@ -7,11 +7,11 @@ O [batch, heads, seq_q, head_dim_v], LSE [batch, heads, seq_q]. `layout` says ho
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import UNSET, Resolved, documented
+from iosim.base.records import dataclass, field, replace
 from iosim.base.units import some
 from iosim.problem.dtypes import DType, dtype
 from iosim.problem.fields import FIELDS, LIST_MASKS, ProblemFields

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from iosim.base.errors import unknown_name
+from iosim.base.records import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DType:
     """A storage format. `bytes` is what one element takes in memory; `significand_bits` counts the hidden bit."""
 

@@ -6,11 +6,11 @@ command line can be parsed, and refused, at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iosim.base.errors import InputError
 from iosim.base.fields import MAX_SIZE, UNSET, Kind, Resolved, about, fields_of
+from iosim.base.records import dataclass
 from iosim.problem.dtypes import INPUT_DTYPES, dtype
 
 if TYPE_CHECKING:
@@ -26,6 +26,19 @@ BIASES = ("none", "full", "alibi")
 BIAS_SHARED = ("none", "heads", "batch", "both")
 BIAS_DTYPES = ("fp32", "fp16", "bf16")
 MASK_STORAGES = ("implicit", "bool", "additive")
+TERMS = (
+    "alibi",
+    "bias",
+    "bias_grad",
+    "block_lists",
+    "key_padding",
+    "latent_kv",
+    "looks_ahead",
+    "mask_tensor",
+    "page_size",
+    "seq_lens",
+)
+"""What a problem may ask for besides Q, K, V and dropout: the keys of `AttentionProblem.terms`."""
 MAX_TOKENS = 1 << 24
 """Sequences up to here are counted block by block in fractions of a second."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from iosim.base.records import dataclass
 from iosim.kernel.launch import Chain, Role, Rows, Tensor
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem

@@ -17,11 +17,11 @@ the numbers of a chain, a sweep the arrays of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from iosim.base.records import dataclass
 from iosim.base.words import WAYS, Way
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor

@@ -6,10 +6,9 @@ O(seq^2).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
+from iosim.base.records import replace
 from iosim.base.words import Way
 from iosim.kernel.launch import (
     SECTOR_BYTES,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from iosim.base.records import dataclass
 from iosim.show import axes
 from iosim.show.page import Panel
 

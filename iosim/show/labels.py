@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from iosim.base.records import dataclass
 
 LINE_PX = 15.0
 CHARACTER_PX = 6.5

@@ -8,10 +8,10 @@ Prose may carry **bold**, `code` and line breaks, and nothing else; "<->" become
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from iosim.base.records import dataclass, field
 from iosim.show.tables import Table
 
 

@@ -7,11 +7,10 @@ A result is data and knows no pages. Its class has the four methods below, or a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.records import dataclass, replace
 from iosim.show.page import Page, Panel
 from iosim.show.tables import NOTHING, Cell, Table
 
@@ -163,4 +162,4 @@ def _table(table: Table) -> str:
 
 
 def _plain(text: str) -> str:
-    return escape(text.replace("<->", "↔"), quote=False)
+    return text.replace("<->", "↔").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -9,10 +9,10 @@ import csv
 import io
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from iosim.base.records import dataclass, field, replace
 from iosim.base.units import bytes_text, count_text, number_text, rate_text, seconds_text
 from iosim.show import terminal
 

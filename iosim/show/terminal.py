@@ -6,7 +6,6 @@ A text that goes into a file or a pipe has no width: it is read by programs, and
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -39,6 +38,8 @@ def columns() -> int | None:
         return max(NARROWEST, int(said))
     if sys.stdout is None or not sys.stdout.isatty():
         return None
+    import shutil  # it loads five kinds of compression
+
     return max(NARROWEST, shutil.get_terminal_size().columns)
 
 

@@ -10,13 +10,13 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.files import read_object
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass
 from iosim.base.schema import ListOf, MapOf, Problem, Real, Spec, Text, Whole, checked, one_line
 from iosim.base.schema import Table as Form
 from iosim.base.units import bytes_text, parse_limit, seconds_text, some

@@ -6,12 +6,12 @@ The numbers come from a traced replay and from trials; the words are chosen by t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import Level, Way, sentences
 from iosim.kernel.launch import SPILL, Chain, Launch, Role, Rows

@@ -7,11 +7,11 @@ nothing heavy, so that a command line can be parsed, and refused, at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind, about, fields_of, like, put_checked
+from iosim.base.records import dataclass
 from iosim.base.words import DEFAULT, Method
 from iosim.kernel.conditions import CONDITIONS, Conditions
 from iosim.kernel.overrides import OVERRIDES, Overrides

@@ -7,11 +7,11 @@ left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass, replace
 from iosim.base.units import some
 from iosim.kernel.algorithms import algorithm_of, plan
 from iosim.kernel.kernel import Kernel, Tile

@@ -272,6 +272,22 @@ def test_commands_without_figures_load_none_of_them(name: str) -> None:
     assert process("-c", code).stderr.splitlines()[-1] == "[]"
 
 
+def test_a_prediction_loads_what_it_needs() -> None:
+    """A cold start takes less than twice the import of NumPy (benchmarks/README.md). Each module of iosim is a part of
+    a millisecond of it, and each of these, with what it loads, several."""
+    slow = ("numpy.ma", "concurrent.futures", "logging", "statistics", "zipfile", "tempfile", "shutil", "html",
+            "subprocess", "unittest", "email", "http", "importlib.metadata")  # fmt: skip
+    code = (
+        "import sys\nfrom iosim.commands.cli import main\n"
+        "main('predict --gpu h100 --kernel fa2 --seq-len 4096'.split())\n"
+        f"print([m for m in {(*HEAVY[:4], *slow)} if m in sys.modules], file=sys.stderr)\n"
+        "print(sum(m.split('.')[0] == 'iosim' for m in sys.modules), file=sys.stderr)"
+    )
+    heavy, modules = process("-c", code).stderr.splitlines()[-2:]
+    assert heavy == "[]"
+    assert int(modules) <= 128
+
+
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     command = f"{sys.executable} -m iosim predict --seq-len 1k:64k:x2 --method capacity --format json | head -c 10"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)

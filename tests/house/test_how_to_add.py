@@ -20,7 +20,7 @@ from iosim.hardware.profile import check_profile_file
 from iosim.kernel.algorithms import plan
 from iosim.kernel.schedule import Start
 from iosim.kernel.traffic import Traffic
-from iosim.problem.masks import save_block_mask
+from iosim.problem.masks.files import save_block_mask
 from iosim.readers.count import count
 from iosim.readers.execute import execute
 from iosim.readers.formula.closed_form import closed_form

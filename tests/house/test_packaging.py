@@ -108,7 +108,7 @@ def test_metadata(wheel: Path, names: set[str]) -> None:
     assert f"Version: {iosim.__version__}" in text
     assert "License-Expression: Apache-2.0" in text
     assert not re.search(r"^Requires-Dist: torch(?!.*extra)", text, re.M), "torch comes in extras only"
-    assert "iosim = iosim.commands.cli:main" in entry
+    assert "iosim = iosim.__main__:script" in entry
     assert any(n.endswith("/LICENSE") for n in names)
 
 

@@ -15,7 +15,8 @@ from iosim import InputError, predict
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.problem.attention import AttentionProblem
-from iosim.problem.masks import BlockMask, butterfly, load_block_mask, save_block_mask, strided, window_global
+from iosim.problem.masks import BlockMask, butterfly, strided, window_global
+from iosim.problem.masks.files import load_block_mask, save_block_mask
 from iosim.problem.masks.mask import IntervalMask
 
 # Files.

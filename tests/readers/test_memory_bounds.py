@@ -29,7 +29,7 @@ from iosim.kernel.schedule import Order
 from iosim.prediction.predictor import planned
 from iosim.prediction.replays import head_share_of, tile_accesses
 from iosim.problem.attention import AttentionProblem
-from iosim.problem.masks import load_block_mask
+from iosim.problem.masks.files import load_block_mask
 from iosim.readers.replay.l2 import LINES_AT_ONCE, model, sample_lines
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import tile_bytes

@@ -23,7 +23,7 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import sharing
-from iosim.readers.replay.sharing import measured_rates, rates_from_ends, rates_of, sloped
+from iosim.readers.replay.sharing import Key, measured_rates, rates_from_ends, rates_of, sloped, usual_heights
 
 GPU = load_profile("h200-sxm")
 Rates = Callable[[Sequence[float], Sequence[float]], Sequence[float]]
@@ -136,8 +136,13 @@ def rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def all_rates() -> dict[Key, tuple[float, ...]]:
+    names = dict.fromkeys(row["kernel"] for row in rows())
+    return {key: rates for name in names for key, rates in measured_rates(name).items()}
+
+
 def test_the_table_loads() -> None:
-    found, usual = measured_rates()
+    found, usual = all_rates(), usual_heights()
     assert len(found) > 200
     assert set(usual) == {2, 3, 4, 5, 6, 7}
     for key, rates in found.items():
@@ -151,7 +156,7 @@ def test_the_table_loads() -> None:
 
 
 def test_every_row_is_used() -> None:
-    found, _ = measured_rates()
+    found = all_rates()
     for row in rows():
         assert len(row["keys"].split()) == len(row["ends_us"].split()) == int(row["ctas"])
         assert (*sharing._key(row), int(row["ctas"])) in found
@@ -196,7 +201,7 @@ def test_an_untested_mask_takes_the_unmasked_kernel_of_the_library() -> None:
     plain = AttentionProblem(heads=8, seq_q=4096, head_dim=128, dtype="bf16")
     causal = AttentionProblem(heads=8, seq_q=4096, head_dim=128, dtype="bf16", mask="causal")
     kernel = resolve("cutlass", causal, GPU)
-    assert rates_of(kernel, causal, 2) == rates_of(kernel, plain, 2) != sloped(measured_rates()[1][2], 2)
+    assert rates_of(kernel, causal, 2) == rates_of(kernel, plain, 2) != sloped(usual_heights()[2], 2)
 
 
 def own(tile: tuple[int, int] = (128, 64), dtype: str = "bf16", mask: str = "none", **over: Any) -> tuple[
@@ -223,14 +228,14 @@ def test_the_mask_and_the_list_are_part_of_the_kernel() -> None:
 
 
 def test_a_dtype_that_was_not_measured_takes_that_of_bf16() -> None:
-    found, _ = measured_rates()
+    found = all_rates()
     assert ("own", 128, 128, 64, 4, 2, False, False, "fp16", 2) not in found
     assert rates_of(*own(dtype="fp16"), 2) == rates_of(*own(), 2)
     assert rates_of(*own(dtype="fp16", mask="causal"), 2) != rates_of(*own(mask="causal"), 2)  # this one was
 
 
 def test_what_was_not_measured_falls_evenly() -> None:
-    _, usual = measured_rates()
+    usual = usual_heights()
     assert rates_of(*own((192, 64)), 2) == (1 + usual[2] / 2, 1 - usual[2] / 2)
     assert rates_of(*own(), 2, compiled=False) == (1 + usual[2] / 2, 1 - usual[2] / 2)
     kernel, problem = own()
@@ -240,7 +245,7 @@ def test_what_was_not_measured_falls_evenly() -> None:
 
 
 def test_as_many_ctas_as_nobody_has_take_the_nearest_number() -> None:
-    _, usual = measured_rates()
+    usual = usual_heights()
     kernel, problem = own()
     assert rates_of(kernel, problem, 16) == pytest.approx(sloped(usual[7], 16))
 
@@ -325,5 +330,5 @@ def test_a_column_read_backwards_is_seen(column: str, monkeypatch: pytest.Monkey
 
     expected = two_ctas("flash", "64", "1")
     monkeypatch.setattr(sharing.csv, "DictReader", turned)
-    found, _ = measured_rates.__wrapped__()
+    found = measured_rates.__wrapped__("flash")
     assert found["flash", 64, True, 2] != pytest.approx(expected)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, number_text, seconds_text
 from iosim.base.words import DEFAULT, LEVELS, WAYS, sentences
 from iosim.evidence.claims import readings

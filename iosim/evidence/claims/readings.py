@@ -7,9 +7,9 @@ head in place of all, ...). A slip is also a factor that a claim may be off by.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text
 from iosim.evidence.claims.amount import BYTES, OTHER_UNIT, Amount
 from iosim.evidence.reproduce.side import moved, standard, standard_kernel

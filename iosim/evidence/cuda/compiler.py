@@ -10,11 +10,11 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
+from iosim.base.records import asdict, dataclass
 from iosim.evidence.cuda.spec import Spec
 
 _INCLUDE = re.compile(r'#include "([^"]+)"')

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.evidence.cuda.compiler import Built, build
 from iosim.evidence.cuda.driver import Function, compute_capability, multiprocessors
 from iosim.evidence.cuda.spec import (

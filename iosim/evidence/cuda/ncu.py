@@ -13,11 +13,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 
 SECTOR_BYTES = 32
 SHOWN = 240

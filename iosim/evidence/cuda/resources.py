@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from iosim.base.data import data_dir
+from iosim.base.records import replace
 from iosim.evidence.cuda.compiler import source_files
 from iosim.evidence.cuda.spec import BUILT, STATIC_BYTES_MARGIN, FwdSpec
 from iosim.hardware.profile_file import capability_fact

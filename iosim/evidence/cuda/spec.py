@@ -7,10 +7,10 @@ The arithmetic mirrors the traits structs of the CUDA sources (`FwdTraits`, `Bwd
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, fields
 from iosim.hardware.profile_file import capability_fact
 
 BUILT = ("7.5", "8.0", "8.6", "8.9", "9.0")

@@ -7,10 +7,10 @@ Cubins lie in the user's cache, by source, compiler and options.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.records import replace
 from iosim.evidence.cuda.compiler import Built, build, find_nvcc
 from iosim.evidence.cuda.resources import most_ctas
 from iosim.evidence.cuda.spec import DTYPES, FwdSpec

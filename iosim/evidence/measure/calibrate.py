@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.base.schema import one_line, shown
 from iosim.evidence.cuda.microbench import MIB, SCHEMA
 from iosim.evidence.measure.fit import L2Fit, fit, points_of

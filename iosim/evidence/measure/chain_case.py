@@ -7,11 +7,11 @@ the three launches of kernels/naive.cu. In a chain a launch finds in the L2 what
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import asdict, dataclass
 from iosim.evidence.cuda.launch import Shape
 from iosim.evidence.cuda.spec import NaiveSpec
 from iosim.evidence.measure.case import DTYPE_NAMES, Case

@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +30,7 @@ from iosim.base.data import import_path
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass, replace
 from iosim.evidence.cuda.ncu import (
     METRICS,
     Profiled,

@@ -7,10 +7,10 @@ HBM reads come nearest to the counted ones on the cliffs. The grid is searched s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from iosim.base.records import dataclass, replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.scan import PATTERNS, block_scan, scan, with_capacity

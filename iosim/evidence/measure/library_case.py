@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
+from iosim.base.records import asdict, dataclass
 from iosim.evidence.measure.case import DTYPE_NAMES
 from iosim.problem.attention import AttentionProblem
 

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 
 from iosim.base.errors import InputError
+from iosim.base.records import replace
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.resources import LIVE_LIMIT, live_registers, tuned
 from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec

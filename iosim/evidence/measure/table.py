@@ -10,12 +10,12 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
+from iosim.base.records import dataclass, field
 from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE
 from iosim.evidence.measure.machine import facts, write_provenance
 

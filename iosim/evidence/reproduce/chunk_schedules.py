@@ -8,11 +8,11 @@ rate; norms, rotations, optimiser, FSDP's traffic and everything on the host are
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from typing import Any
 
+from iosim.base.records import dataclass
 from iosim.evidence.reproduce.paper import arithmetic
 from iosim.evidence.reproduce.side import Side
 from iosim.hardware.profile import HardwareProfile, load_profile

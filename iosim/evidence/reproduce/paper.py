@@ -21,7 +21,6 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass
 from iosim.base.schema import read_toml
 from iosim.evidence.reproduce.row import Row
 from iosim.evidence.reproduce.side import SIDE, Side, scaled

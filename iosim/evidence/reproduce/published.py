@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from iosim.base.data import data_dir
+from iosim.base.records import dataclass
 from iosim.base.words import Method
 from iosim.evidence.reproduce.paper import arithmetic, each_of
 from iosim.evidence.reproduce.side import Side

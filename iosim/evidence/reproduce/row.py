@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from iosim.base.records import dataclass
 
 AGREES, NEAR = 0.01, 0.2
 """How far a ratio may be from 1 to agree, and to be near."""

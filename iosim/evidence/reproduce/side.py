@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
+from iosim.base.records import fields
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import naive, options_for, options_of, plan
 from iosim.kernel.algorithms.uniform import SharedValueOptions

@@ -8,13 +8,13 @@ reading fixes them; all are computed alike, with the profile's rates, and none i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
+from iosim.base.records import dataclass, replace
 from iosim.base.schema import read_toml
 from iosim.evidence.reproduce.paper import PLACE, arithmetic, each_of
 from iosim.hardware.profile import load_profile

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
+from iosim.base.records import dataclass, field, replace
 from iosim.evidence.times.cases import Case
 from iosim.evidence.times.groups import Errors, Group, by_group, rows_of
 from iosim.hardware.profile import HardwareProfile

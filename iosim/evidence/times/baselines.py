@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.records import dataclass
 from iosim.evidence.times.groups import KEYS, Row
 
 FloatArray = npt.NDArray[np.float64]

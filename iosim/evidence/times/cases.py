@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call

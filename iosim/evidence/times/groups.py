@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.evidence.times import tables
 from iosim.evidence.times.cases import Case, Timed
 from iosim.evidence.times.tables import VARLEN, WHEEL_A30

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
+from iosim.base.records import asdict, dataclass
 from iosim.base.units import parse_limit
 from iosim.evidence.fitted import fitted
 from iosim.evidence.times.ablation import Worth, ablation

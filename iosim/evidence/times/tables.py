@@ -8,10 +8,10 @@ show that another build of it did, the rule stands here with its reason.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
+from iosim.base.records import replace
 from iosim.evidence.times.cases import SHORT_S, Case, moved, rows
 from iosim.hardware.profile import load_profile
 from iosim.kernel.conditions import Conditions

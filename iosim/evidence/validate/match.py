@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
 from iosim.evidence.validate.rows import CHAIN_COLUMNS, LAUNCH_COLUMNS, OPTION, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan

@@ -8,10 +8,10 @@ than once. What is written less than predicted lay in the L2 when the launch end
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, seconds_text
 from iosim.evidence.cuda.ncu import METRICS, Profiled
 from iosim.evidence.validate.match import Case, NoModel, match

@@ -7,11 +7,11 @@ an experiment isolates it; a group that nothing explains yet says so (`found = f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from iosim.base.records import dataclass
 from iosim.base.schema import Flag, ListOf, OneOrMany, Table, Text, Whole, checked, read_toml
 from iosim.evidence.validate.residuals import REGIMES, Residual
 from iosim.evidence.validate.rows import QUANTITIES

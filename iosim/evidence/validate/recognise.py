@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+
+from iosim.base.records import dataclass, field, fields, replace
 
 Triple = tuple[int, int, int]
 Facts = dict[str, str]

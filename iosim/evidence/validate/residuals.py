@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass, replace
 from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.rows import COUNTED, QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile

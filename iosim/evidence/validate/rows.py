@@ -11,12 +11,12 @@ import io
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.files import require_file
+from iosim.base.records import dataclass
 from iosim.base.words import WAYS, Level, Way
 
 COUNTED: dict[str, tuple[Level, Way]] = {f"{level}_{way}": (level, way) for level in ("hbm", "l2") for way in WAYS}

@@ -4,9 +4,9 @@ at: for each row, and for the whole, of kernels without spills."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
+from iosim.base.records import asdict, dataclass
 from iosim.base.units import parse_limit
 from iosim.evidence.validate.residuals import SMALL_BYTES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES

@@ -7,10 +7,10 @@ window is said by `layer_types`, or by the older keys of each family.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import replace
 from iosim.base.schema import Whole, one_line, refuse
 from iosim.integrations.models.presets import class_defaults
 from iosim.studies.models.layers import Latent, LayerKind, Model, Weights

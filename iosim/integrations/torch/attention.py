@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
 from iosim.integrations.torch.pieces import Pass
 from iosim.integrations.torch.recorder import Recorder, dtype_name, is_real

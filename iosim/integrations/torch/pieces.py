@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.base.registry import Registry
 
 

@@ -6,7 +6,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.module_tracker import ModuleTracker
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.integrations.torch.pieces import Part, Pass, Piece, Place, Product, Scratch
 from iosim.kernel.kernel import Kernel

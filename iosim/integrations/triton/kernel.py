@@ -12,10 +12,10 @@ are left out, unless the compiler's reports are given: what spills is then timed
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.records import replace
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.schedule import Order, Schedule
 from iosim.studies.orders.code import triton

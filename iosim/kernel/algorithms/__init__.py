@@ -1,18 +1,6 @@
 """Attention algorithms, each described once as launches, schedule and chain. Knows no caches."""
 
 from iosim.base.errors import refusing
-from iosim.kernel.algorithms import (  # noqa: F401 - planners, which register themselves
-    cuda_sources,
-    efficient,
-    flash,
-    flash1,
-    fp8,
-    math_path,
-    minimal,
-    mla,
-    naive,
-    uniform,
-)
 from iosim.kernel.algorithms.registry import (
     algorithm,
     algorithm_of,

@@ -14,9 +14,8 @@ sectors where page_size x row bytes is a multiple of 32. Where they are not, eac
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms.body import ExecutionError, Place
 from iosim.kernel.algorithms.common import load, row_pass
 from iosim.kernel.algorithms.registry import options_of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import replace
 from iosim.kernel.algorithms.body import Place
 from iosim.kernel.kernel import SUM_GROUPS, Kernel, MatrixUnit, RowPass, Spill, Tile
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor

@@ -9,10 +9,9 @@ fp32 multiply-adds out of shared memory, whatever the tensors' type.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
+from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms import flash
 from iosim.kernel.algorithms.body import Body, Place, body, share_bodies
 from iosim.kernel.algorithms.common import attention_domain, load, store

@@ -13,11 +13,10 @@ NB: what a CTA waits for a lock that another has is left out. Queries that see n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms.body import Array, Place, body, share_bodies
 from iosim.kernel.algorithms.cache import check_append
 from iosim.kernel.algorithms.common import (

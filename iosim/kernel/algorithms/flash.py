@@ -10,12 +10,12 @@ converts dQ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms.body import Array, Body, Place, body
 from iosim.kernel.algorithms.cache import (
     CacheOptions,

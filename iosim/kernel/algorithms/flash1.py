@@ -6,10 +6,9 @@ the random state is saved and set once a call (Algorithm 2, line 1; Algorithm 4,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
+from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms.body import Array, Body, Place, body
 from iosim.kernel.algorithms.common import (
     add_group_gradients,

@@ -14,12 +14,12 @@ before attention (rotary embedding) is not told here: without `flash_fp8`, `flas
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms import flash
 from iosim.kernel.algorithms.body import Place, body, share_bodies
 from iosim.kernel.algorithms.common import matrix, row_domain, row_pass

@@ -14,11 +14,10 @@ in L1, which is not modelled.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from iosim.base.errors import InputError
+from iosim.base.records import replace
 from iosim.kernel.algorithms.body import Array, Body, Place, body
 from iosim.kernel.algorithms.common import load, matrices, matrix, row_vector, score_matrix, store
 from iosim.kernel.algorithms.naive import ChainBuilder, ProductOptions, add_bias, mask_keys, masked, source, step

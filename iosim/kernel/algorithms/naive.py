@@ -23,11 +23,11 @@ NB: PyTorch's products take further tiles from a queue in memory, 64 bytes each 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
+from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms import terms
 from iosim.kernel.algorithms.body import Array, Body, Place, body
 from iosim.kernel.algorithms.common import (

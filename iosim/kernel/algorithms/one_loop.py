@@ -20,10 +20,10 @@ outside, splits) is a planner of its own: docs/how-to-add.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from iosim.base.errors import InputError
+from iosim.base.records import replace
 from iosim.kernel.algorithms.body import Body, body
 from iosim.kernel.algorithms.common import attention_domain, load, loop_work, main_launch, matrix, row_vector, store
 from iosim.kernel.algorithms.registry import algorithm

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, field
 from iosim.base.registry import Registry
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
@@ -57,7 +57,22 @@ class Algorithm:
     """A tile that it runs with, where formulas need one."""
 
 
-_ALGORITHMS: Registry[str, Algorithm] = Registry("algorithm")
+_ALGORITHMS: Registry[str, Algorithm] = Registry(
+    "algorithm",
+    {
+        "iosim.kernel.algorithms.cuda_sources": ("flash-cu", "minimal-cu", "naive-cu"),
+        "iosim.kernel.algorithms.efficient": ("efficient",),
+        "iosim.kernel.algorithms.flash": ("flash",),
+        "iosim.kernel.algorithms.flash1": ("flash1",),
+        "iosim.kernel.algorithms.fp8": ("flash_fp8",),
+        "iosim.kernel.algorithms.math_path": ("math",),
+        "iosim.kernel.algorithms.minimal": ("minimal",),
+        "iosim.kernel.algorithms.mla": ("mla",),
+        "iosim.kernel.algorithms.naive": ("naive",),
+        "iosim.kernel.algorithms.uniform": ("uniform", "uniform_naive"),
+    },
+)
+"""The package's own load when they are asked for."""
 
 
 def algorithm(name: str, *, override: bool = False, **fields: Any) -> Callable[[Planner], Planner]:
@@ -72,7 +87,7 @@ def algorithm(name: str, *, override: bool = False, **fields: Any) -> Callable[[
 
 
 def algorithms() -> tuple[str, ...]:
-    return tuple(sorted(_ALGORITHMS))
+    return _ALGORITHMS.names()
 
 
 def algorithm_of(name: str) -> Algorithm:

@@ -12,10 +12,10 @@ NB: what the added terms cost in instructions and shared memory is not in the ti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
 
+from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms.body import Array, Body, Place
 from iosim.kernel.algorithms.common import head_gradient, load, store
 from iosim.kernel.algorithms.registry import options_of

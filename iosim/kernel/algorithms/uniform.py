@@ -23,9 +23,9 @@ V and O lie as [batch, tokens, heads x head_dim_v], which is what the projection
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms import flash, naive
 from iosim.kernel.algorithms.body import share_bodies
 from iosim.kernel.algorithms.registry import algorithm, options_of

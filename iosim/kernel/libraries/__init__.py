@@ -1,19 +1,6 @@
 """Real library kernels: tables of tiles as data, and a rule book a library for what it decides at launch."""
 
-from iosim.kernel.libraries import (  # noqa: F401 - rule books, which register themselves
-    cudnn,
-    cutlass,
-    default,
-    fa2,
-    fa3,
-    flash_sm90,
-    flashinfer,
-    flashmla,
-    sdpa,
-    tiled,
-    triton,
-    varlen,
-)
+from iosim.kernel.libraries import sdpa  # noqa: F401 - registers itself
 from iosim.kernel.libraries.default import default_kernel
 from iosim.kernel.libraries.loader import check_file, choice_names, entry, entry_name, entry_names, is_choice
 from iosim.kernel.libraries.resolver import resolve, split_alike

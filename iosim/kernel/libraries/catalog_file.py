@@ -20,6 +20,7 @@ from iosim.kernel.overrides import MAX_BLOCK, MAX_CLUSTER
 from iosim.kernel.schedule import CLUSTER_CC, Direction, Order, Scheduler, Start
 from iosim.kernel.tile_rules import TRITON, WHOLE_ROWS
 from iosim.problem.dtypes import INPUT_DTYPES
+from iosim.problem.fields import TERMS
 
 SCHEMA = 1
 
@@ -49,13 +50,9 @@ _BYTES = Real(-1e6, 1e6)
 """Of a work tile less than 0: where the loop's first or last turn moves less than the others."""
 
 
-def _terms() -> tuple[str, ...]:
-    return tuple(sorted({term for name in algorithms() for term in algorithm_of(name).takes}))
-
-
 REQUIRES: Mapping[str, Key] = {
     "takes": Key(
-        ListOf(Text(_terms), least=0, unique=True), "biases, masks, pages, packed sequences it has a place for"
+        ListOf(Text(TERMS), least=0, unique=True), "biases, masks, pages, packed sequences it has a place for"
     ),
     "one_score_tensor": Key(Flag(), "whether a bias and a mask share one tensor"),
     "min_cc": Key(_CC, "first compute capability"),

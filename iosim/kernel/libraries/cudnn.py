@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from iosim.base.pointwise import pointwise
+from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Mode, Overhead
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rule_book

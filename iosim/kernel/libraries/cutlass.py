@@ -7,9 +7,9 @@ splits".
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms.efficient import EfficientOptions, keeps_sums
 from iosim.kernel.algorithms.registry import options_of

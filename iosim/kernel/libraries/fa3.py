@@ -7,10 +7,9 @@ hopper/tile_scheduler.hpp (SingleTileBwdLPTScheduler) and hopper/flash_attn_inte
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from iosim.base.errors import InputError
 from iosim.base.pointwise import pointwise
+from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.fa2 import drops_mask

@@ -7,9 +7,9 @@ called. Files without one have the rules of this module's `Rules`: none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+from iosim.base.records import dataclass, replace
 from iosim.base.registry import Registry
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, MatrixUnit
@@ -106,7 +106,21 @@ class Rules:
 
 
 NO_RULES = Rules()
-_BOOKS: Registry[str, Rules] = Registry("rules")
+_BOOKS: Registry[str, Rules] = Registry(
+    "rules",
+    {
+        "iosim.kernel.libraries.cudnn": ("cudnn",),
+        "iosim.kernel.libraries.cutlass": ("cutlass", "eager"),
+        "iosim.kernel.libraries.fa2": ("fa2",),
+        "iosim.kernel.libraries.fa3": ("fa3",),
+        "iosim.kernel.libraries.flash_sm90": ("flash-sm90",),
+        "iosim.kernel.libraries.flashinfer": ("flashinfer",),
+        "iosim.kernel.libraries.flashmla": ("flashmla", "mla"),
+        "iosim.kernel.libraries.tiled": ("flash1", "tiled", "uniform"),
+        "iosim.kernel.libraries.triton": ("triton",),
+        "iosim.kernel.libraries.varlen": ("fa3-sm80", "fa3-varlen", "vllm-fa2", "vllm-fa3"),
+    },
+)
 
 
 def rule_book(name: str) -> Callable[[type[Rules]], type[Rules]]:
@@ -120,7 +134,7 @@ def rule_book(name: str) -> Callable[[type[Rules]], type[Rules]]:
 
 
 def rule_books() -> tuple[str, ...]:
-    return tuple(sorted(_BOOKS))
+    return _BOOKS.names()
 
 
 def rules_of(name: str | None) -> Rules:

@@ -3,8 +3,7 @@ CTA holds (`uniform`, UniForm's Reuse Attention)."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import options_of
 from iosim.kernel.algorithms.flash1 import algorithm1_blocks

@@ -8,8 +8,8 @@ hopper/tile_size.h @07602adc.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
+from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.fa2 import Fa2Rules, fa2_splits

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.records import dataclass
 from iosim.base.schema import Flag, ListOf, Real, Spec, Table, Text, Whole, read_toml, refuse
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel

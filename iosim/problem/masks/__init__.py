@@ -1,8 +1,7 @@
 """Irregular domains: masks that are lists of blocks, and sequences of different lengths in one batch."""
 
 from iosim.problem.masks.blocks import BlockMask
-from iosim.problem.masks.files import load_block_mask, save_block_mask
 from iosim.problem.masks.packed import PackedMask
 from iosim.problem.masks.patterns import butterfly, strided, window_global
 
-__all__ = ["BlockMask", "PackedMask", "butterfly", "load_block_mask", "save_block_mask", "strided", "window_global"]
+__all__ = ["BlockMask", "PackedMask", "butterfly", "strided", "window_global"]

@@ -8,7 +8,6 @@ tiles.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, field
 from iosim.problem.masks.mask import Axis, BoolArray, IntArray, IntervalMask, Steps
 
 MAX_BLOCKS = 1 << 25

@@ -8,11 +8,12 @@ sequences of different lengths in `iosim.problem.masks.packed`; readers know the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from iosim.base.records import dataclass
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -49,7 +50,7 @@ class Axis:
         return np.asarray(np.clip(ends - starts, 0, block).reshape(-1), dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Steps:
     """Loops of work tiles: tile t takes `count[t]` steps; step n has index indices[first[t] + n], or first[t] + n."""
 
@@ -113,7 +114,7 @@ class Mask(Protocol):
         """The visited key blocks: those with a kept pair of a true query row."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class IntervalMask:
     """Keys kept around a shifted diagonal. `left` and `right` count keys beyond the diagonal, or None."""
 
@@ -192,7 +193,7 @@ class IntervalMask:
         return KeyBlocks(first=first, end=end, end_row=np.where(empty, first * block_k, end_key))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KeyBlocks:
     """`Visited` where each query block visits an interval of key blocks, [first, end).
 

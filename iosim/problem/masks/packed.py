@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from iosim.base.records import dataclass
 from iosim.problem.masks.blocks import BlockMask, ranges
 from iosim.problem.masks.mask import Axis, BoolArray, IntArray, IntervalMask, KeyBlocks, Mask, Visited
 

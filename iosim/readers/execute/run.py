@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.records import dataclass
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.body import Array, body_of
 from iosim.kernel.algorithms.registry import reading

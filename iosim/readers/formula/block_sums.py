@@ -10,10 +10,10 @@ those of `iosim.readers.formula.sums.BlockSums`, so that the bytes follow by the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from iosim.base.records import replace
 from iosim.kernel.launch import Domain, Edge
 from iosim.readers.formula.sums import BlockSums, Sums
 

@@ -8,8 +8,8 @@ gives SymPy expressions (`iosim.readers.formula.symbolic`) or arrays (a sweep's)
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
+from iosim.base.records import replace
 from iosim.base.words import Way
 from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Fetch, Launch, Overhead, Per, Rows, Tensor
 from iosim.kernel.traffic import Traffic, TrafficRow

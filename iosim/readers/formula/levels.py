@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.base.units import bytes_text
 from iosim.base.words import Level
 from iosim.hardware.profile import HardwareProfile

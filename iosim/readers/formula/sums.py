@@ -9,9 +9,9 @@ every sum over blocks is a `clipped_floor_sum`. The last query block stands apar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
+from iosim.base.records import dataclass
 from iosim.kernel.launch import Domain, Edge
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.formula.dual import ceil_div, clip, clipped_floor_sum, maximum, minimum

@@ -11,12 +11,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy as sp
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
 from iosim.base.words import Way
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.traffic import Traffic

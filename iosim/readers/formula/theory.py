@@ -12,10 +12,10 @@ M is cut to N d, where a whole head fits and the compulsory N d remain.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, count_text, number_text
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import algorithm_of

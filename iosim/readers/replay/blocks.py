@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Chain, Role, Tensor
 from iosim.readers.replay.caching_allocator import Block, CachingAllocator
 from iosim.readers.replay.objects import Grid, Int32, streams

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import sys
-import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -48,6 +46,9 @@ def is_current(engine: Path, folder: Path = FOLDER) -> bool:
 
 def system_compiler() -> list[str] | None:
     """The C compiler at hand that makes a shared library: CC's, Python's own, cc, gcc or clang."""
+    import shutil
+    import sysconfig
+
     configured = str(sysconfig.get_config_var("CC") or "").split()[:1]
     for name in dict.fromkeys((*os.environ.get("CC", "").split()[:1], *configured, "cc", "gcc", "clang")):
         path = shutil.which(name)

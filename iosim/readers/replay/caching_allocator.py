@@ -9,7 +9,7 @@ NB: segments are never given back, which PyTorch does before it reports out of m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from iosim.base.records import dataclass, field
 
 MIB = 1 << 20
 ROUND_BYTES = 512

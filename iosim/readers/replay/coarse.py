@@ -7,11 +7,10 @@ Where each head begins anew, with work tiles of all lengths, the first heads sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Chain, Launch, Mode, Outer
 from iosim.readers.replay.l2 import L2Model
 from iosim.readers.replay.lowering import MODES, Lowered, LoweredLaunch, Template, lower

@@ -9,13 +9,13 @@ import ctypes as ct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.base.progress import AFTER_S, counter
+from iosim.base.records import dataclass
 from iosim.base.workers import go_on, is_worker
 from iosim.readers.replay.coarse import Coarse
 from iosim.readers.replay.l2 import LEAST_SETS, L2Model, Samples, sample_lines, sm_partitions

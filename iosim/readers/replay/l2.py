@@ -9,12 +9,11 @@ can know it: the followed sets are shared out over several placements, so that a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from iosim.base.progress import progress
+from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
 from iosim.readers.replay.objects import refuse_bytes
 

@@ -8,13 +8,13 @@ tensors side by side.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.base.progress import progress
+from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Outer, Overhead, Per, Role, Rows, Tensor
 from iosim.kernel.remap import place
 from iosim.kernel.schedule import Direction, Order

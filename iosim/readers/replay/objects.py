@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import TooLargeError
+from iosim.base.records import dataclass
 from iosim.base.units import bytes_text
 from iosim.kernel.launch import Chain, Launch, Outer, Role, Rows, Tensor
 

@@ -7,8 +7,7 @@ finds there of the one before it is at most what the L2 holds, and that is the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Chain, Launch, Outer, Tensor
 from iosim.kernel.schedule import Order
 from iosim.readers.replay.l2 import L2Model

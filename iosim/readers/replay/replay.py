@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, field, replace
 from iosim.base.units import bytes_text
 from iosim.base.words import WAYS
 from iosim.hardware.profile import HardwareProfile

@@ -6,11 +6,10 @@ error is estimated from the windows themselves: how far each lies from the line 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.records import dataclass
 from iosim.readers.replay.lowering import LoweredLaunch
 
 Int64 = npt.NDArray[np.int64]

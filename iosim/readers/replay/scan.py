@@ -7,12 +7,11 @@ Others published scans whose CTAs take the blocks of a footprint in turn, again 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
+from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.readers.replay.engine import L2, Ctas
 from iosim.readers.replay.l2 import L2Model, model, sm_partitions

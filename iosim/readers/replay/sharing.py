@@ -9,7 +9,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from functools import cache
-from statistics import fmean, median
+from math import fsum
+
+import numpy as np
 
 from iosim.base.data import data_dir
 from iosim.kernel.kernel import Kernel
@@ -34,10 +36,11 @@ def rates_of(kernel: Kernel, problem: AttentionProblem, ctas: int, *, compiled: 
         return (1.0,)
     if kernel.age_share is not None:
         return sloped(kernel.age_share, ctas)
-    rates, usual = measured_rates()
     for key in keys_of(kernel, problem, ctas) if compiled else ():
+        rates = measured_rates(str(key[0]))
         if key in rates:
             return rates[key]
+    usual = usual_heights()
     return sloped(usual[min(usual, key=lambda n: abs(n - ctas))], ctas)
 
 
@@ -53,7 +56,7 @@ def keys_of(kernel: Kernel, problem: AttentionProblem, ctas: int) -> list[Key]:
     if not kernel.cta_shares:
         return []
     if kernel.cta_shares != OWN:
-        measured = {key[1:] for key in measured_rates()[0] if key[0] == kernel.cta_shares and key[-1] == ctas}
+        measured = {key[1:] for key in measured_rates(kernel.cta_shares) if key[-1] == ctas}
         width = min((int(w) for w, *_ in measured if int(w) >= problem.head_dim), default=problem.head_dim)  # type: ignore[call-overload]
         return [(kernel.cta_shares, width, causal, ctas), (kernel.cta_shares, width, False, ctas)]
     tile = kernel.tile
@@ -63,22 +66,29 @@ def keys_of(kernel: Kernel, problem: AttentionProblem, ctas: int) -> list[Key]:
 
 
 @cache
-def measured_rates() -> tuple[dict[Key, tuple[float, ...]], dict[int, float]]:
-    """(rates by key, the mean of the runs; the median height of the own kernels' slopes by their number of CTAs)."""
-    runs = runs_by_key()
-    rates_of_key = {key: tuple(fmean(each) for each in zip(*several, strict=True)) for key, several in runs.items()}
+def measured_rates(name: str) -> dict[Key, tuple[float, ...]]:
+    """Rates of the kernels of that name by key, the mean of the runs."""
+    return {key: tuple(map(_mean, zip(*several, strict=True))) for key, several in runs_by_key(name).items()}
+
+
+@cache
+def usual_heights() -> dict[int, float]:
+    """The median height of the own kernels' slopes by their number of CTAs."""
     heights: dict[int, list[float]] = {}
-    for key, rates in rates_of_key.items():
-        if key[0] == OWN:
-            heights.setdefault(len(rates), []).append(rates[0] - rates[-1])
-    return rates_of_key, {ctas: median(several) for ctas, several in heights.items()}
+    for rates in measured_rates(OWN).values():
+        heights.setdefault(len(rates), []).append(rates[0] - rates[-1])
+    return {ctas: float(np.median(several)) for ctas, several in heights.items()}
 
 
-def runs_by_key() -> dict[Key, list[tuple[float, ...]]]:
-    """Rates of every recorded run."""
+def _mean(values: Sequence[float]) -> float:
+    return fsum(values) / len(values)
+
+
+def runs_by_key(name: str) -> dict[Key, list[tuple[float, ...]]]:
+    """Rates of every recorded run of the kernels of that name."""
     runs: dict[Key, list[tuple[float, ...]]] = {}
     with (data_dir("kernels") / TABLE).open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
+        for row in csv.DictReader(line for n, line in enumerate(file) if not n or line.startswith(f"{name},")):
             ends, work = ([float(x) for x in row[name].split()] for name in ("ends_us", "keys"))
             if min(ends) > 0:
                 runs.setdefault((*_key(row), len(ends)), []).append(rates_from_ends(ends, work))
@@ -107,5 +117,5 @@ def rates_from_ends(ends: Sequence[float], work: Sequence[float]) -> tuple[float
     for i in range(len(ends)):
         before = sum(rates[i - k] * (ends[k] - ends[k - 1]) for k in range(1, i + 1))
         rates.append((work[i] - before) / ends[0])
-    middle = fmean(rates)
+    middle = _mean(rates)
     return tuple(rate / middle for rate in rates)

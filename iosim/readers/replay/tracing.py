@@ -5,12 +5,12 @@ head stood apart. The replay itself is unchanged; nothing here draws or prints.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch, Mode, Outer, Per, Rows
 from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, PS, TraceRecord

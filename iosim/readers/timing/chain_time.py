@@ -10,9 +10,9 @@ constants and what they leave unexplained: docs/timing.md. NB: times of the host
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+from iosim.base.records import dataclass, replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel

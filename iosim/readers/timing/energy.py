@@ -8,8 +8,7 @@ time. The constants of a GPU are those of its profile; docs/timing.md says how t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
 
 CONSTANTS = (

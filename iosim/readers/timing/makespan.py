@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Domain, Launch, Outer
 from iosim.kernel.remap import place, turns
 from iosim.kernel.schedule import Order, Schedule, Scheduler

@@ -9,10 +9,9 @@ errors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Launch, Mode, Outer, Per, Rows

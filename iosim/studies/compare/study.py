@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass
 from iosim.base.words import DEFAULT, Level
 from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.conditions import Conditions

@@ -7,11 +7,11 @@ HBM per generated token, and the splits that the kernel chose.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, count_text, seconds_text, some, times_of
 from iosim.base.words import DEFAULT, sentences
 from iosim.hardware.profile import HardwareProfile, load_profile

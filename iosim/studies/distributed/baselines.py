@@ -13,8 +13,8 @@ reduce-scatter of dK and dV.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 
+from iosim.base.records import dataclass
 from iosim.base.words import Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan

@@ -7,10 +7,10 @@ and LSE of further layers for the backward. NB: weights, optimiser states and al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed.schedule import INPUTS, SCHEDULES, ChunkSchedule, Send, Step, build, token_bytes
 

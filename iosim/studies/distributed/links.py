@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.base.schema import ListOf, MapOf, Problem, Real, Table, Text, Whole, checked, read_toml
 from iosim.hardware.profile import HardwareProfile
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.records import asdict, dataclass
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile

@@ -18,10 +18,10 @@ Readers: `count` (bytes, idle slots and memory), `timing` (seconds), `closed_for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.records import asdict, dataclass
 from iosim.base.units import some
 from iosim.problem.attention import AttentionProblem
 
@@ -138,7 +138,7 @@ def sequence_width_bytes(problem: AttentionProblem) -> int:
     return problem.batch * problem.seq_q * problem.heads * problem.head_dim * problem.input_type.bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Compute:
     """GPU `gpu` computes attention of a query chunk to a key chunk; backward, their gradients."""
 
@@ -147,7 +147,7 @@ class Compute:
     keys: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Send:
     """One message: tensors of some chunks from one GPU to another."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, TypedDict, Unpack
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import Progress, silent
+from iosim.base.records import asdict, dataclass, field
 from iosim.base.words import DEFAULT, Level, Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms.registry import reading

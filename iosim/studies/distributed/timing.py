@@ -11,9 +11,9 @@ NB: adding up partial outputs takes no time here, and messages do not slow the c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+from iosim.base.records import dataclass
 from iosim.base.words import Level, Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
@@ -25,7 +25,7 @@ from iosim.studies.distributed.links import Cluster
 from iosim.studies.distributed.schedule import ChunkSchedule, Pair, token_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Event:
     """Something that took time: "compute" on `gpu`, or "send" from `gpu` to `target`."""
 

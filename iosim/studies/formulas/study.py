@@ -6,10 +6,10 @@ Which sizes stay symbols is what a caller leaves out; the stand-ins for them dec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, number_text, times_of
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import algorithm_of, algorithms

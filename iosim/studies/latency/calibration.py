@@ -7,11 +7,11 @@ writes and `iosim latency --calibration` reads.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import asdict, dataclass, fields
 from iosim.base.schema import Real, Spec, Table, Text, Whole, read_toml, refuse
 
 BOUNDS: Mapping[str, tuple[float, float]] = {

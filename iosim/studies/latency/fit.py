@@ -11,7 +11,6 @@ import csv
 import io
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.serving import read_stack

@@ -8,10 +8,10 @@ same call left in the L2; what none of them explains is the gap between calls, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
 from iosim.base.units import seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile, load_profile

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import whole
+from iosim.base.records import dataclass, replace
 from iosim.base.units import some
 from iosim.problem.asked import check_queries, lengths, problems
 from iosim.problem.attention import AttentionProblem

@@ -7,11 +7,11 @@ query sees, itself included, as transformers counts it (masking_utils.sliding_wi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, field, replace
 from iosim.base.units import some
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import DEFAULT, WAYS, Level, Way, sentences
 from iosim.hardware.profile import HardwareProfile, load_profile

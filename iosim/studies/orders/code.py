@@ -7,9 +7,9 @@ written twice. Numbers of tiles, heads and blocks stay names, so that the code h
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from iosim.base.errors import unknown_name
+from iosim.base.records import dataclass
 from iosim.kernel.remap import place
 from iosim.kernel.schedule import Direction, Schedule, Scheduler
 

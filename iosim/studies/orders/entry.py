@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from math import floor, log
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text, seconds_text, some, times_of
 from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile

@@ -6,11 +6,11 @@ Orders that come to the same for every problem asked for are listed once, under 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, field, replace
 from iosim.base.units import capacity_text, some
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan

@@ -10,9 +10,9 @@ again where a product has more columns than eight tiles of 256, and its head goe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 
+from iosim.base.records import dataclass, field
 from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.algorithms.matrix_tiles import fp32_tile, wave_tile
 from iosim.kernel.kernel import Kernel, Tile

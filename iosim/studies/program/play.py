@@ -9,12 +9,12 @@ cold L2 is added here, launch by launch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.base.progress import progress
+from iosim.base.records import dataclass
 from iosim.base.words import WAYS
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch, Mode, Outer, Role, Rows, Tensor

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
+from iosim.base.records import asdict, dataclass, replace
 from iosim.base.units import bytes_text, seconds_text
 from iosim.base.words import WAYS
 from iosim.hardware.profile import HardwareProfile

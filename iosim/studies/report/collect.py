@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass
 from iosim.kernel.algorithms import algorithm_of
 from iosim.prediction.estimates import legend, marked
 from iosim.prediction.many import Request, try_all

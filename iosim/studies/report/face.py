@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, length_text, some
 from iosim.base.words import sentences
 from iosim.prediction.answer import against, left_in_l2, times_text, trust, why

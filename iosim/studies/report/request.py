@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from itertools import product
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, fields
 from iosim.base.words import DEFAULT, Method
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.kernel.conditions import Conditions

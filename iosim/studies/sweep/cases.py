@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import About, Kind
+from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.asked import check_queries

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.records import dataclass
 from iosim.problem.masks.mask import BoolArray, IntArray
 
 Floats = npt.NDArray[np.float64]

@@ -9,12 +9,12 @@ to who asked: masks that are lists of blocks, packed sequences, and sizes beyond
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
 from iosim.hardware.occupancy import Occupancy, occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
+from iosim.base.records import dataclass
 from iosim.base.words import Method
 from iosim.prediction.many import Request, try_many
 from iosim.prediction.result import Prediction

@@ -12,13 +12,13 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from iosim.base.errors import InputError
 from iosim.base.progress import counter
+from iosim.base.records import dataclass, replace
 from iosim.base.units import some
 from iosim.base.version import __version__
 from iosim.base.workers import cores

@@ -13,12 +13,12 @@ among CTAs is not searched.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass, field, replace
 from iosim.base.units import some
 from iosim.base.words import WAYS, Method
 from iosim.hardware.profile import HardwareProfile, load_profile

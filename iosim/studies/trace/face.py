@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from iosim.base.records import replace
 from iosim.base.units import bytes_text
 from iosim.base.words import sentences
 from iosim.kernel.launch import Rows

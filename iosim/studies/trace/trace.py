@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass, fields, replace
 from iosim.prediction.call import Call
 from iosim.prediction.replays import tile_accesses
 from iosim.prediction.result import Prediction

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from iosim.base.records import dataclass, replace
 from iosim.studies.training.model import Decoder, Parameter, Setup
 
 STATISTIC_BYTES = 4

@@ -8,10 +8,10 @@ with 8-bit states (arXiv 2110.02861). The counters of Adam's steps are tensors o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import UNSET, Kind, Resolved, about, put_checked
+from iosim.base.records import asdict, dataclass
 from iosim.base.units import some
 from iosim.problem.dtypes import dtype, is_dtype
 

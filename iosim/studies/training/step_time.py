@@ -7,10 +7,10 @@ Every kernel adds one launch latency. NB: nothing stays in L2 between nodes, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.base.words import Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.estimates import method_of

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from iosim.base.records import dataclass
 from iosim.readers.replay.caching_allocator import Block, CachingAllocator
 from iosim.studies.training.graph import Gradient, Graph, Kind, Node, Storage
 from iosim.studies.training.model import Optimizer

@@ -1,0 +1,98 @@
+"""Dataclasses that cost next to nothing at import; the names of the standard library's `dataclasses`.
+
+That writes and compiles six methods of each class where it stands, which for the 150 classes of one prediction takes
+as long as to import NumPy. Here the methods that are alike for all classes are not compiled, and `__init__` is when it
+is first looked up. What a class does, and what is found of its fields, is the same, but that an instance of a frozen
+class takes no attribute at all.
+"""
+
+from dataclasses import MISSING as MISSING
+from dataclasses import asdict as asdict
+from dataclasses import field as field
+from dataclasses import fields as fields
+from dataclasses import is_dataclass as is_dataclass
+from dataclasses import replace as replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+    import dataclasses
+    from operator import attrgetter
+    from reprlib import recursive_repr
+
+    PARAMS = "__dataclass_params__"
+
+    def dataclass(cls=None, /, *, frozen=False, eq=True, repr=True, kw_only=False):
+        """As `dataclasses.dataclass`, with those of its settings that the package needs."""
+        if cls is None:
+            return lambda cls: dataclass(cls, frozen=frozen, eq=eq, repr=repr, kw_only=kw_only)
+        made = {"__init__": _Init(cls, frozen)}
+        if repr:
+            made["__repr__"] = _repr
+        if frozen:
+            made |= {"__setattr__": _refuse, "__delattr__": _refuse}
+        cls.__doc__ = cls.__doc__ or cls.__name__  # else it would be worked out of the signature
+        bases = [vars(base)[PARAMS] for base in cls.__mro__[1:] if PARAMS in vars(base)]
+        were_frozen = [base.frozen for base in bases]
+        for base in bases:  # it would have methods compiled that refuse changes
+            base.frozen = False
+        dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+        for base, was_frozen in zip([*bases, vars(cls)[PARAMS]], [*were_frozen, frozen], strict=True):
+            base.frozen = was_frozen
+        if eq:
+            compared = [f for f in fields(cls) if f.compare]
+            values, hashed = _values(compared), _values([f for f in compared if f.hash is not False])
+            made["__eq__"] = lambda a, b: values(a) == values(b) if a.__class__ is b.__class__ else NotImplemented
+            made["__hash__"] = (lambda self: hash(hashed(self))) if frozen else None
+        for name, method in made.items():
+            if name not in vars(cls) or (name == "__hash__" and cls.__hash__ is None):
+                setattr(cls, name, method)
+        return cls
+
+    class _Init:
+        """Stands in the place of a class's `__init__` until that is looked up."""
+
+        def __init__(self, cls, frozen):
+            self.cls, self.frozen = cls, frozen
+
+        def __get__(self, instance, owner):
+            self.cls.__init__ = made = _compiled(self.cls, self.frozen)
+            return made.__get__(instance, owner)
+
+    def _compiled(cls, frozen):
+        """The `__init__` of a class: values of its fields as arguments, then its `__post_init__`."""
+        asked = [f for f in fields(cls) if f.init]
+        defaults = {f.name: f.default for f in asked if f.default is not MISSING or f.default_factory is not MISSING}
+        given, named = [f.name for f in asked if not f.kw_only], [f.name for f in asked if f.kw_only]
+        known, body = {"_unset": MISSING, "_set": object.__setattr__}, []
+        for f in fields(cls):
+            name = value = f.name
+            if f.default_factory is not MISSING:
+                known[f"_make_{name}"] = f.default_factory
+                value = f"_make_{name}() if {name} is _unset else {name}" if f.init else f"_make_{name}()"
+            if f.init or value != name:
+                body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+        if hasattr(cls, "__post_init__"):
+            body.append("self.__post_init__()")
+        arguments = ", ".join(["self", *given, *["*"] * bool(named), *named])
+        exec(f"def __init__({arguments}):\n " + "\n ".join([*body, "pass"]), known)
+        made = known["__init__"]  # what the text need not say takes less time to compile
+        made.__defaults__ = tuple(defaults[name] for name in given if name in defaults)
+        made.__kwdefaults__ = {name: defaults[name] for name in named if name in defaults}
+        made.__annotations__ = {f.name: f.type for f in asked} | {"return": None}
+        made.__qualname__, made.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
+        return made
+
+    def _values(some):
+        """What reads the values of some fields, as a tuple."""
+        names = [f.name for f in some]
+        return attrgetter(*names) if len(names) > 1 else lambda self: tuple(getattr(self, name) for name in names)
+
+    @recursive_repr()
+    def _repr(self):
+        shown = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.repr)
+        return f"{type(self).__qualname__}({shown})"
+
+    def _refuse(self, name, *value):
+        raise dataclasses.FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
