@@ -8,7 +8,7 @@ fetches for itself, are no such wavefronts: they are counted in bytes, and no co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from iosim.base.words import WAYS, Way
@@ -193,6 +193,19 @@ def _copies_by_chunk(tile: CtaTile) -> Iterator[Staged]:
     yield tile.instructions(once, step=False)
 
 
+def _wgmma(tile: CtaTile) -> Iterator[Staged]:
+    """A forward by wgmma: Q, K and V by TMA; each 64 rows fetch their Q and all of K and V, P stays in registers; O
+    stored as fragments and fetched by TMA. Each CTA of a cluster has K and V for itself."""
+    e, groups = tile.element_bytes, -(-tile.block_q // WGMMA_ROWS)
+    yield Staged("Q", "read", tile.block_q * tile.columns * e, Through.PRODUCTS)
+    for name, columns in (("K", tile.columns), ("V", tile.columns_v)):
+        yield Staged(name, "read", groups * tile.block_k * columns * e, Through.PRODUCTS)
+        yield _copied(tile, name, tile.launch.tile_ctas * tile.block_k, columns)
+    yield _copied(tile, "Q", tile.block_q, tile.columns, step=False)
+    for item in _outputs(tile, tile.block_q, tile.columns_v):
+        yield item if item.way == "write" else replace(item, through=Through.COPIES)
+
+
 def _split_weights(tile: CtaTile) -> Iterator[Staged]:
     """FlashAttention-2's combine: the LSE of all splits stored, fetched transposed and stored as weights, in a table as
     long as the next power of two; a row's weight fetched with each split."""
@@ -212,13 +225,14 @@ def _keys_outside(tile: CtaTile) -> Iterator[Staged]:
     for name in ("K", "V"):
         yield Staged(name, "read", keys * d * e)
         yield _copied(tile, name, keys, d, step=False)
-    d_o = next(a.tensor for a in tile.launch.accesses if a.tensor.startswith("dO"))
+    read = [a.tensor for a in tile.launch.accesses]
+    d_o, lse = (next(name for name in read if name.startswith(kind)) for kind in ("dO", "LSE"))
     for name in ("Q", d_o):
         yield Staged(name, "read", 2 * tile.warps * q * d * e)
         yield _copied(tile, name, q, d)
-    for name in ("LSE", "D"):
+    for name in (lse, "D"):
         yield Staged(name, "read", tile.warps * q // 8 * 2 * WAVEFRONT_BYTES)
-    if any(a.tensor == "dQ_acc" for a in tile.launch.accesses):
+    if "dQ_acc" in read:
         yield Staged("dS", "write", q * keys * e)
         row_warps = q // MMA_ROWS
         yield Staged("dS", "read", q * keys * e * (tile.warps // row_warps))
@@ -278,6 +292,7 @@ LAYOUTS: Mapping[Layout, Callable[[CtaTile], Iterator[Staged]]] = {
     Layout.NOTHING: lambda tile: iter(()),
     Layout.WHOLE_ROWS: _whole_rows,
     Layout.CHUNKS: _copies_by_chunk,
+    Layout.WGMMA: _wgmma,
     Layout.SPLIT_WEIGHTS: _split_weights,
     Layout.KEYS_OUTSIDE: _keys_outside,
     Layout.QUERIES_OUTSIDE: _queries_outside,

@@ -68,6 +68,8 @@ class Layout(StrEnum):
     """Warps own whole rows of a forward: mma.sync on fragments of Q, K and V."""
     CHUNKS = "chunks"
     """The same as FlashAttention-2 compiles it: copies and stores of zeros that are asked for 16 bytes by 16 bytes."""
+    WGMMA = "wgmma"
+    """A forward whose warpgroups own 64 rows: wgmma fetches Q, K and V, tiles come and results leave by TMA."""
     SPLIT_WEIGHTS = "split-weights"
     """FlashAttention-2's combine of splits."""
     KEYS_OUTSIDE = "keys-outside"

@@ -62,7 +62,7 @@ def test_backward_by_hand() -> None:
     assert table["V", "read"] == tile  # 16 keys a warp
     assert table["K", "read"] == tile + 8 * tile  # and for dQ 8 warps own 16 queries and all columns
     assert table["dS", "write"] == 128 * 128 * 2 == table["dS", "read"]
-    assert table["LSE", "read"] == table["D", "read"] == 8 * (128 // 8) * 2 * 128  # a word for each of two rows
+    assert table["LSE_copy", "read"] == table["D", "read"] == 8 * (128 // 8) * 2 * 128  # a word for each of two rows
     assert table["dK", "read"] == table["dV", "write"] == tile
 
 
@@ -94,6 +94,24 @@ def test_what_is_staged_whole_moves_no_less_than_at_the_l2(kernel: str, head_dim
             assert table.get((name, "write"), 0) >= l2, (launch.name, name)
             if name != "Q" or launch.domain.splits == 1:  # a split without keys leaves Q where it is
                 assert table.get((name, "read"), 0) >= table.get((name, "write"), 0)
+
+
+def test_wgmma_by_hand() -> None:
+    """One head of 1,024 queries, head_dim 128: 8 tiles of 128 rows, two warpgroups, walk 8 blocks of 128 keys. What
+    wgmma fetches is no wavefront of the counter: that is O alone."""
+    chain, launches = planned("flash-sm90", heads=1, seq_q=1024, head_dim=128, dtype="bf16")
+    tile = launches["main"].domain.block_q, launches["main"].domain.block_k
+    rows, keys = (128, 128) if launches["main"].tile_ctas == 1 else (256, 128)
+    assert tile == (rows, keys)
+    steps, row = 1024 // rows * 8, 128 * 2
+    assert moved(chain, launches["main"]) == {
+        ("Q", "read"): steps * rows * row, ("Q", "write"): 1024 * row,
+        ("K", "read"): steps * rows // 64 * keys * row, ("V", "read"): steps * rows // 64 * keys * row,
+        ("K", "write"): steps * launches["main"].tile_ctas * keys * row,
+        ("V", "write"): steps * launches["main"].tile_ctas * keys * row,
+        ("O", "write"): 1024 * row, ("O", "read"): 1024 * row,
+    }  # fmt: skip
+    assert wavefronts(launches["main"], chain) == 1024 * row // 128
 
 
 def test_an_unknown_layout_moves_nothing_that_is_told() -> None:
