@@ -13,7 +13,7 @@ from iosim.kernel.launch import SPILL, Edge, Fetch, Mode, Overhead
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
-from iosim.kernel.work import Loop
+from iosim.kernel.work import Fragments, Loop
 
 
 @dataclass(frozen=True)
@@ -256,6 +256,8 @@ class Kernel:
     """Height of the slope of rates by age among the CTAs of an SM, where it is stated; else as measured."""
     cta_shares: str = ""
     """Under which name the recorded table of shares by age has the compiled kernel; empty where it has none."""
+    fragments: Fragments | None = None
+    """How the forward's operands pass through shared memory; None where it is not known."""
     loop: Loop = field(default_factory=Loop)
     """How the forward's CTAs go through their keys, and what they keep where."""
     options: AlgorithmOptions | None = None

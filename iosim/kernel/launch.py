@@ -396,6 +396,18 @@ class Launch:
         return filled * d.grid_heads * (d.splits if self.outer is Outer.SPLIT else 1)
 
     @property
+    def is_backward(self) -> bool:
+        """Whether it is the main launch of a backward."""
+        return self.outer is Outer.KEY or self.work.pipelines is not None
+
+    @property
+    def rereads_q(self) -> bool:
+        """Whether it is a forward that fetches Q again for every key block."""
+        return not self.is_backward and any(
+            a.per is Per.PAIR and a.rows is Rows.QUERY and a.mode is Mode.LOAD for a in self.accesses
+        )
+
+    @property
     def ctas(self) -> int:
         return self.work_tiles if self.persistent_ctas is None else min(self.persistent_ctas, self.work_tiles)
 

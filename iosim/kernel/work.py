@@ -5,6 +5,8 @@ Time and energy follow from it, bytes do not: the readers that count, replay or 
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from iosim.base.records import dataclass, field
 
 
@@ -61,6 +63,45 @@ class Pipelines:
     """Loads of a step that all of its warps wait for, beside those of its products."""
 
 
+class Layout(StrEnum):
+    """Which way operands take through shared memory (`iosim.kernel.shared_memory` has what each moves)."""
+
+    NOTHING = "nothing"
+    """No operand lies there."""
+    WHOLE_ROWS = "whole-rows"
+    """Warps own whole rows of a forward: mma.sync on fragments of Q, K and V."""
+    CHUNKS = "chunks"
+    """The same as FlashAttention-2 compiles it: copies and stores of zeros that are asked for 16 bytes by 16 bytes."""
+    WGMMA = "wgmma"
+    """A forward whose warpgroups own 64 rows: wgmma fetches Q, K and V, tiles come and results leave by TMA."""
+    SPLIT_WEIGHTS = "split-weights"
+    """FlashAttention-2's combine of splits."""
+    KEYS_OUTSIDE = "keys-outside"
+    """flash_bwd's loop: a warp owns 16 keys."""
+    QUERIES_OUTSIDE = "queries-outside"
+    """flash_bwd_query's loop where dQ is computed anew: a warp owns 16 queries."""
+    ONE_WARP = "one-warp"
+    """minimal.cu: a thread owns a row."""
+    MULTIPLY_ADDS = "multiply-adds"
+    """naive.cu's products: 4 x 4 results a thread."""
+    ROWS_OF_SCORES = "rows-of-scores"
+    """naive.cu's softmax: a CTA holds a row."""
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """How a launch's warps take operands out of shared memory. `step` and `tile` are wavefronts of a warp, in a step of
+    its loop and once a work tile, that hold no operand."""
+
+    layout: Layout
+    step: float = 0
+    tile: float = 0
+    skips_masked: bool = False
+    """Whether a warp leaves out steps whose pairs the mask takes from all of its rows."""
+    stages_output: bool = True
+    """Whether results leave through shared memory."""
+
+
 @dataclass(frozen=True)
 class Work:
     """`flops_per_pair` and `exps_per_pair` are per pair of query row and key row inside visited tiles."""
@@ -74,6 +115,8 @@ class Work:
     shared_bytes_per_pair: int = 0
     """Bytes between shared memory and registers in whole wavefronts, where products without an attention loop state
     them."""
+    fragments: Fragments | None = None
+    """How operands pass through shared memory; None where it is not known."""
     stages: int = 1
     """Key/value buffers of the software pipeline."""
     loop: Loop = field(default_factory=Loop)

@@ -20,7 +20,7 @@ from iosim.kernel.residency import Residency, residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds, bounds
-from iosim.readers.count import added_bytes, count
+from iosim.readers.count import added_bytes, count, count_shared
 from iosim.readers.timing.chain_time import ChainTime, chain_time
 
 if TYPE_CHECKING:
@@ -82,6 +82,12 @@ class Call:
     def added(self) -> tuple[dict[str, int], ...]:
         """Bytes of atomic adds by tensor, of each launch in order."""
         return tuple(added_bytes(launch, self.chain) for launch in self.chain.launches)
+
+    @cached_property
+    def staged(self) -> Traffic:
+        """Bytes at shared memory of the launches whose fragments are known."""
+        known = (count_shared(launch, self.chain) for launch in self.chain.launches)
+        return sum((traffic for traffic in known if traffic is not None), Traffic())
 
     def capacity(self, l2_start: str = "cold") -> Traffic:
         """HBM bytes by the capacity rule, an estimate."""

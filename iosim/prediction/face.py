@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from iosim.base.units import bytes_text, joules_text, seconds_text, some
 from iosim.base.words import WAYS, Level
+from iosim.kernel.shared_memory import INSTRUCTIONS
 from iosim.prediction.answer import answer
 from iosim.prediction.result import Prediction
 from iosim.show import axes
@@ -11,7 +12,7 @@ from iosim.show.page import Panel
 from iosim.show.shown import Face, Part, shows
 from iosim.show.tables import Cell, Column, Table
 
-LEVEL_NAMES: dict[Level, str] = {"l2": "SM<->L2", "hbm": "HBM"}
+LEVEL_NAMES: dict[Level, str] = {"smem": "shared memory", "l2": "SM<->L2", "hbm": "HBM"}
 ENERGY_TITLES = {"hbm": "HBM", "l2": "L2", "smem": "shared memory", "tensor": "tensor cores",
                  "instructions": "instructions", "awake": "being awake"}  # fmt: skip
 
@@ -91,6 +92,8 @@ def level_table(p: Prediction) -> Table:
     """Bytes by level, and the bounds of HBM's."""
     bounds = p.hbm_bounds
     rows: list[tuple[Cell, ...]] = [("SM <-> L2 (counted)", p.total("l2", "read"), p.total("l2", "write"))]
+    if p.smem is not None:
+        rows.insert(0, ("shared memory (counted)", p.smem.read, p.smem.write))
     if p.hbm_known:
         rows.append((f"L2 <-> HBM ({p.method})", p.total("hbm", "read"), p.total("hbm", "write")))
     rows.append(("  compulsory", bounds.compulsory_read, bounds.compulsory_write))
@@ -105,16 +108,20 @@ def level_table(p: Prediction) -> Table:
 
 def tensor_table(p: Prediction) -> Table:
     """Bytes by tensor and direction, and by launch where there are several."""
-    hbm = {(r.launch, r.tensor, r.direction): r.bytes for r in p.traffic if r.level == "hbm"}
-    rows = (
-        (r.launch, r.tensor, r.direction, int(r.bytes), hbm.get((r.launch, r.tensor, r.direction)))
-        for r in p.traffic
-        if r.level == "l2"
-    )
+    moved: dict[Level, dict[tuple[str, str, str], int]] = {level: {} for level in LEVEL_NAMES}
+    for r in p.traffic:
+        moved[r.level][r.launch, r.tensor, r.direction] = int(r.bytes)
+    keys = list(dict.fromkeys((*moved["l2"], *moved["smem"])))
+    if moved["smem"]:  # both directions of a tensor together
+        tensors = list(dict.fromkeys(key[:2] for key in keys if key[1] != INSTRUCTIONS))
+        launches = [n.name for n in p.chain.launches]
+        keys.sort(key=lambda k: (launches.index(k[0]), tensors.index(k[:2]) if k[:2] in tensors else len(tensors)))
+    rows = ((*key, *(moved[level].get(key) for level in LEVEL_NAMES)) for key in keys)
     columns = (Column("launch", "launch"), Column("tensor", "tensor"), Column("direction", ""),
-               Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"))  # fmt: skip
+               *(Column(f"{level}_bytes", name, "bytes") for level, name in LEVEL_NAMES.items()))  # fmt: skip
     table = Table(columns, tuple(rows))
-    return table if len(p.chain.launches) > 1 else table.without("launch")
+    unknown = ("launch",) * (len(p.chain.launches) == 1) + ("smem_bytes",) * (not moved["smem"])
+    return table.without(*unknown)
 
 
 def parts(p: Prediction) -> list[Part]:
@@ -128,7 +135,8 @@ def parts(p: Prediction) -> list[Part]:
 
 def panels(p: Prediction) -> tuple[Panel, ...]:
     """Bytes read and written by tensor, a plot a level: the levels differ too much to share one."""
-    known = [level for level in LEVEL_NAMES if level == "l2" or p.hbm_known]
+    there = {row.level for row in p.traffic}
+    known = [level for level in LEVEL_NAMES if level == "l2" or level in there]
     return tuple(_panel(p, level) for level in reversed(known))
 
 

@@ -102,7 +102,7 @@ class Request(Conditions):
         traffic = call.counted + hbm
         return Prediction(
             call=call,
-            traffic=traffic,
+            traffic=traffic + call.staged,
             hbm_bounds=call.bounds,
             l2_start=self.l2_start,
             method=method,

@@ -48,7 +48,8 @@ class Moved:
 class Prediction(Shown):
     """Bytes by level, launch, tensor and direction; bounds; time; memory; and notes on how they were found.
 
-    `traffic` has rows at level "l2" (SM<->L2, counted) and, unless the method is "bounds", at "hbm".
+    `traffic` has rows at level "l2" (SM<->L2, counted), unless the method is "bounds" at "hbm", and at "smem" (shared
+    memory, counted) of launches whose fragments are known.
     """
 
     call: Call
@@ -87,6 +88,16 @@ class Prediction(Shown):
     def l2(self) -> Moved:
         """Bytes between SMs and L2, exact."""
         return Moved(self.total("l2", "read"), self.total("l2", "write"))
+
+    @property
+    def smem(self) -> Moved | None:
+        """Bytes between shared memory and what computes: read out of it, written into it; None where the fragments of
+        a launch are not known."""
+        return Moved(self.total("smem", "read"), self.total("smem", "write")) if self.smem_known() else None
+
+    def smem_known(self, launch: str | None = None) -> bool:
+        """Whether the fragments of a launch, or of all, are known."""
+        return all(n.work.fragments for n in self.chain.launches if launch in (None, n.name))
 
     @property
     def time_s(self) -> float:
@@ -132,11 +143,14 @@ class Prediction(Shown):
         return self.call.chain
 
     def total(self, level: Level, direction: Way | None = None) -> int:
-        """Bytes at "l2" or "hbm", read, written or both.
+        """Bytes at "l2", "hbm" or "smem", read, written or both.
 
         Raises:
-            InputError: another level or direction, or "hbm" of a prediction that knows its bounds alone.
+            InputError: another level or direction, "hbm" of a prediction that knows its bounds alone, or "smem" where
+                a launch's fragments are not known.
         """
+        if level == "smem" and not self.smem_known():
+            raise InputError(f"`level` 'smem' is not known of kernel {self.kernel.name}; accepted: l2, hbm")
         if level == "hbm" and not self.hbm_known:
             raise InputError("`level` 'hbm' is not known with `method` bounds; accepted: l2, or the bounds themselves")
         return int(self.traffic.total(level, direction))
@@ -183,8 +197,8 @@ class Prediction(Shown):
 
     def _totals(self, launch: str | None = None) -> dict[str, Any]:
         out: dict[str, Any] = {}
-        for level in ("hbm", "l2"):
-            known = level == "l2" or self.hbm_known
+        levels: dict[Level, bool] = {"hbm": self.hbm_known, "l2": True, "smem": self.smem_known(launch)}
+        for level, known in levels.items():
             out[level] = {d: int(self.traffic.total(level, d, launch=launch)) for d in WAYS} if known else None
         return out
 
@@ -202,7 +216,7 @@ class Prediction(Shown):
             "l2_start": self.l2_start,
             "l2_end_dirty_bytes": self.replay.dirty_bytes if self.replay else None,
             "method": self.method,
-            "totals": {**self._totals(), "smem": None},
+            "totals": self._totals(),
             "launches": [{"name": n.name, "totals": self._totals(n.name)} for n in self.chain.launches],
             "traffic": [row.to_dict() for row in self.traffic],
             "hbm_bounds": self.hbm_bounds.to_dict(),

@@ -6,6 +6,8 @@ O(seq^2).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from iosim.base.records import replace
@@ -24,6 +26,7 @@ from iosim.kernel.launch import (
     Rows,
     Tensor,
 )
+from iosim.kernel.shared_memory import WAVEFRONT_BYTES, Staged, Through, staged
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntArray
 
@@ -161,6 +164,46 @@ def added_bytes(launch: Launch, chain_tensors: Chain) -> dict[str, int]:
         if overhead.mode is Mode.REDUCE:
             sums[overhead.name] = sums.get(overhead.name, 0) + overhead_bytes(launch, overhead)
     return sums
+
+
+def _own_steps(launch: Launch, rows: int) -> float:
+    """Visited pairs of blocks of a launch whose warps have `rows` rows each and leave out what the mask takes from all
+    of these: the mean over the warps of a CTA. Warps past the end of the queries go with their tile."""
+    d = launch.domain
+    own = int(replace(d, block_q=rows).visited.count.sum())
+    idle = int((d.visited.count * ((d.block_q - d.query_rows) // rows)).sum())
+    return (own + idle) * d.grid_heads / (d.block_q // rows)
+
+
+def staged_bytes(launch: Launch, items: Iterable[Staged]) -> dict[tuple[str, Way, Through], int]:
+    """Bytes at shared memory of a launch, by tensor, direction and how they come or go."""
+    sums: dict[tuple[str, Way, Through], float] = {}
+    for item in items:
+        times: float = launch.tiles_with_rows
+        if item.step:
+            times = _own_steps(launch, item.own_rows) if item.own_rows else visited_pairs(launch)
+        key = (item.tensor, item.way, item.through)
+        sums[key] = sums.get(key, 0) + item.bytes * times
+    return {key: round(moved) for key, moved in sums.items()}
+
+
+def wavefronts(launch: Launch, chain: Chain) -> int | None:
+    """Wavefronts of a launch's loads and stores at shared memory, as its counter has them; None where not known."""
+    items = staged(launch, chain)
+    if items is None:
+        return None
+    return sum(n for (*_, way), n in staged_bytes(launch, items).items() if way is Through.LSU) // WAVEFRONT_BYTES
+
+
+def count_shared(launch: Launch, chain: Chain) -> Traffic | None:
+    """Bytes between shared memory and what computes, a row per tensor and direction; None where they are not known."""
+    items = staged(launch, chain)
+    if items is None:
+        return None
+    sums: dict[tuple[str, Way], int] = {}
+    for (tensor, way, _), moved in staged_bytes(launch, items).items():
+        sums[tensor, way] = sums.get((tensor, way), 0) + moved
+    return Traffic(tuple(TrafficRow(launch.name, "smem", t, way, n) for (t, way), n in sums.items()))
 
 
 def count(chain: Chain) -> Traffic:

@@ -64,17 +64,20 @@ def test_json_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert p["problem"]["pass"] == "fwd"
     assert p["profile"] == "h200-sxm"
     assert p["bound_by"] in ("tensor", "hbm", "l2", "smem", "exp", "latency")
-    assert p["totals"]["smem"] is None
+    (other,) = predictions(capsys, "--kernel", "cudnn", "--gpu", "h200")
+    assert other["totals"]["smem"] is None is other["launches"][0]["totals"]["smem"]
     assert isinstance(p["time_s"], float)
     assert p["time_s"] > 0
 
 
-def test_bytes_are_integers_and_add_up(capsys: pytest.CaptureFixture[str]) -> None:
-    (p,) = predictions(capsys, *GQA, "--pass", "fwd+bwd")
+@pytest.mark.parametrize("passes", ["fwd", "fwd+bwd"])
+def test_bytes_are_integers_and_add_up(capsys: pytest.CaptureFixture[str], passes: str) -> None:
+    (p,) = predictions(capsys, *GQA, "--pass", passes)
     for row in p["traffic"]:
         assert set(row) == {"launch", "level", "tensor", "direction", "bytes"}
         assert type(row["bytes"]) is int
-    for level in ("hbm", "l2"):
+    assert (p["totals"]["smem"] is None) == (passes != "fwd")  # fragments of its backward are not known
+    for level in ("hbm", "l2", "smem") if passes == "fwd" else ("hbm", "l2"):
         for direction in ("read", "write"):
             total = p["totals"][level][direction]
             assert type(total) is int
@@ -99,7 +102,7 @@ def test_method_bounds_gives_no_hbm_figure(capsys: pytest.CaptureFixture[str]) -
     assert p["method"] == "bounds"
     assert p["totals"]["hbm"] is None
     assert p["totals"]["l2"]["read"] > 0
-    assert all(r["level"] == "l2" for r in p["traffic"])
+    assert {r["level"] for r in p["traffic"]} == {"l2", "smem"}
 
 
 def test_the_first_number_of_the_article(capsys: pytest.CaptureFixture[str]) -> None:

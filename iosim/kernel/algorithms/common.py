@@ -157,6 +157,7 @@ def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
         tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
         stages=(kernel.tile_backward if backward else kernel.tile).stages,
         loop=Loop(warps_meet=True) if backward else kernel.loop,
+        fragments=None if backward else kernel.fragments,
         spill=SpillAccesses(spill.accesses_per_pair, spill.accesses_per_tile),
     )
 

@@ -9,6 +9,8 @@ fp32 multiply-adds out of shared memory, whatever the tensors' type.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from iosim.base.records import dataclass, replace
@@ -22,13 +24,27 @@ from iosim.kernel.algorithms.softmax import exp_less
 from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Outer, Overhead, Per, Resources, Rows
-from iosim.kernel.work import Loop, Work
+from iosim.kernel.work import Fragments, Layout, Loop, Work
 from iosim.problem.attention import AttentionProblem
 
 NAIVE_SHARED_EIGHTHS = 8 * 8 * 128 // (32 * 16) + 8 * 128 * 128 // (64 * 64 * 32)
 """Eighths of a byte between shared memory and registers for each multiply-add of kernels/naive.cu: a warp makes 8
 loads, a wavefront each, for the 16 products of every thread, and what a tile of 64 x 64 x 32 products takes is stored
 there in 128 wavefronts before."""
+FLASH_FRAGMENTS = {
+    "main": Fragments(Layout.WHOLE_ROWS, step=18, tile=24, skips_masked=True),
+    "bwd.main": Fragments(Layout.KEYS_OUTSIDE, step=12, tile=19),
+    "bwd.dq": Fragments(Layout.QUERIES_OUTSIDE, step=3, tile=9),
+    **dict.fromkeys(("combine", "bwd.fill", "bwd.dot", "bwd.convert"), Fragments(Layout.NOTHING)),
+}
+"""Launch -> its layout, with the wavefronts that hold no operand: words of shared memory that a warp reads to know its
+blocks, idle loads before copies, shuffles of a row's sum. Counted in the code compiled for sm_90 (nvcc 13.0)."""
+NAIVE_FRAGMENTS = {
+    "scores": Fragments(Layout.MULTIPLY_ADDS), "values": Fragments(Layout.MULTIPLY_ADDS),
+    "softmax": Fragments(Layout.ROWS_OF_SCORES, tile=1 + 2 * (5 + 1 + 2 * 2)),
+}  # fmt: skip
+"""Of a row of the softmax a warp makes two reductions: five shuffles, a store and two fetches of 16 bytes, two
+wavefronts each."""
 NAIVE_RESOURCES = {"scores": (80, 16640), "softmax": (32, 64), "values": (64, 16640)}
 """Registers a thread and static shared memory of the launches of kernels/naive.cu (nvcc 13.0, sm_90); softmax holds a
 row of scores beside."""
@@ -45,7 +61,15 @@ class CudaOptions(flash.FlashOptions):
 def plan_flash_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
     chain = flash.forward(problem, kernel) if problem.forward else _backward(problem, kernel)
     unasked = (replace(n, accesses=tuple(replace(a, visited_only=False) for a in n.accesses)) for n in chain.launches)
-    return replace(chain, launches=tuple(unasked))
+    return replace(chain, launches=tuple(_stated(n, FLASH_FRAGMENTS) for n in unasked))
+
+
+def _stated(launch: Launch, fragments: Mapping[str, Fragments]) -> Launch:
+    """The launch with what is known of its shared memory; as results of a split leave, they are not staged."""
+    known = fragments.get(launch.name)
+    if known is not None and launch.outer is Outer.SPLIT:
+        known = replace(known, stages_output=False)
+    return replace(launch, work=replace(launch.work, fragments=known))
 
 
 def _backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
@@ -94,7 +118,7 @@ def _queries(problem: AttentionProblem, kernel: Kernel, main: Launch) -> Launch:
 def plan_naive_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The three launches of kernels/naive.cu, whose mask and scale are no passes of their own."""
     chain = plan_naive(problem, kernel)
-    return replace(chain, launches=tuple(_multiply_adds(n, problem) for n in chain.launches))
+    return replace(chain, launches=tuple(_stated(_multiply_adds(n, problem), NAIVE_FRAGMENTS) for n in chain.launches))
 
 
 def _multiply_adds(launch: Launch, problem: AttentionProblem) -> Launch:
@@ -114,7 +138,9 @@ def plan_minimal_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
     filled, main = chain.launches
     more = kernel.tile.block_q * problem.head_dim_v * (SECTOR_BYTES - 4)
     packets = Overhead("store packets", Mode.STORE, per_pair=more, inferred_from="kernels/minimal.cu")
-    return replace(chain, launches=(filled, replace(main, overheads=(*main.overheads, packets))))
+    main = replace(main, overheads=(*main.overheads, packets))
+    known = {"fill": Fragments(Layout.NOTHING), "main": Fragments(Layout.ONE_WARP)}
+    return replace(chain, launches=tuple(_stated(n, known) for n in (filled, main)))
 
 
 # What the launches compute.

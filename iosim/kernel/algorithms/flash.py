@@ -78,7 +78,7 @@ from iosim.kernel.launch import (
 )
 from iosim.kernel.options import number
 from iosim.kernel.schedule import Scheduler
-from iosim.kernel.work import MaskOperations, Work
+from iosim.kernel.work import Fragments, Layout, MaskOperations, Work
 from iosim.problem.attention import AttentionProblem
 
 MAX_COMBINE_BLOCKS = 1 << 26
@@ -88,6 +88,8 @@ SUMS_PER_LINE = 32
 """fp32 values of dQ in a line of the L2, which an atomic add takes as one request where lanes add to neighbours."""
 TILE_NUMBERS = (Overhead("tile_number", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from="kernels/flash_fwd_sm90.cuh"),)
 """What the CTA of a cluster that asks for a tile tells the others, a packet."""
+COMBINES = {Layout.CHUNKS: Fragments(Layout.SPLIT_WEIGHTS)}
+"""How the combine stages what it reads, by how the forward does."""
 DEPTH = 32
 """Columns of Q and K that a product of CUTLASS takes at a time (ThreadK of gemm_kernel_utils.h)."""
 NARROW_STORES, NARROW_GRADIENTS = 0.7, 0.88
@@ -382,7 +384,10 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
             *(store(name, Rows.QUERY, Per.QUERY) for name in final),
         ),
         resources=Resources(threads),
-        work=Work(serial_loads=options.combine_waits + -(-splits // options.combine_loads_at_once)),
+        work=Work(
+            serial_loads=options.combine_waits + -(-splits // options.combine_loads_at_once),
+            fragments=kernel.fragments and COMBINES.get(kernel.fragments.layout),
+        ),
     )
     if not kernel.writes_lse:
         by_name = {n: t for n, t in by_name.items() if n != "LSE"}

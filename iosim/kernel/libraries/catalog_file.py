@@ -19,6 +19,7 @@ from iosim.kernel.libraries.rules import rule_books
 from iosim.kernel.overrides import MAX_BLOCK, MAX_CLUSTER
 from iosim.kernel.schedule import CLUSTER_CC, Direction, Order, Scheduler, Start
 from iosim.kernel.tile_rules import TRITON, WHOLE_ROWS
+from iosim.kernel.work import Layout
 from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.problem.fields import TERMS
 
@@ -82,6 +83,7 @@ KERNEL: Mapping[str, Key] = {
     "q_in": Key(Text(tuple(Place)), "shared or registers: where products take Q from", '"shared"'),
     "p_in": Key(Text(tuple(Place)), "registers or shared: where P waits for the second product", '"registers"'),
     "rereads_q": Key(Flag(), "whether Q is fetched again at every key block", "false"),
+    "fragments": Key(Text(tuple(Layout)), "how operands pass through shared memory; bytes there are unknown without"),
     "score_operations": Key(Real(0, 100), "instructions a score beside those of every softmax", "0"),
     "order": Key(
         Text(tuple(Order)),

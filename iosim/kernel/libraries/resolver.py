@@ -32,7 +32,7 @@ from iosim.kernel.options import AlgorithmOptions, typed
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.schedule import CLUSTER_CC, Schedule, Scheduler, Start
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, refuse_tile, retiled
-from iosim.kernel.work import Loop
+from iosim.kernel.work import Fragments, Layout, Loop
 from iosim.problem.attention import AttentionProblem
 
 AS_STATED = ("rereads_q", "sm_spread", "sms_alike", "step_spread", "hbm_share", "cta_shares")
@@ -195,6 +195,7 @@ def _resolved(
         backward=_backward(data, problem, profile, width),
         spill=_spill(build),
         matrix_unit=_unit(settings),
+        fragments=Fragments(Layout(settings["fragments"])) if "fragments" in settings else None,
         loop=_loop(settings),
         **{name: settings[name] for name in AS_STATED if name in settings},
         options=_options(data, rules, profile, split_table, overrides.append_kv),

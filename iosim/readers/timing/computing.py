@@ -11,6 +11,7 @@ from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
+from iosim.kernel.shared_memory import WAVEFRONT_BYTES
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE
@@ -18,9 +19,7 @@ from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import (
-    WAVEFRONT_BYTES,
     SmRates,
-    is_backward,
     matrix_unit,
     row_padding,
     step_cost,
@@ -63,7 +62,7 @@ def worked(launch: Launch, unit: MatrixUnit, pairs: float) -> tuple[float, float
     rows = launch.domain.query_rows
     filled = float(rows[rows > 0].mean()) / launch.domain.block_q if (rows > 0).any() else 1.0
     warps = max(1, launch.resources.threads // 32)
-    padded = pairs * (1.0 if is_backward(launch) else row_padding(launch.domain.block_q, warps, unit))
+    padded = pairs * (1.0 if launch.is_backward else row_padding(launch.domain.block_q, warps, unit))
     instructions = padded * INSTRUCTIONS_PER_SCORE / 32
     if unit is MatrixUnit.MMA_SYNC:
         instructions += padded * launch.work.flops_per_pair / MMA_FLOPS

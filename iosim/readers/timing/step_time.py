@@ -14,7 +14,8 @@ import numpy as np
 from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, MatrixUnit
-from iosim.kernel.launch import Launch, Mode, Outer, Per, Rows
+from iosim.kernel.launch import Launch, Outer
+from iosim.kernel.shared_memory import TENSOR_MEMORY_ROWS, estimate
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS
 
 FP32_OPERATIONS_PER_SCORE = 3.5
@@ -28,10 +29,6 @@ on cudnn."""
 UNHIDDEN_FRAGMENTS = 0.32
 """Part of a warp's fragment loads from shared memory that its own mma.sync does not hide. Fitted; other warps hide
 it."""
-STEP_WAVEFRONTS_PER_WARP = 26
-"""Shared-memory wavefronts of a warp and step besides fragments (parameters, shuffles, barriers): the counter less the
-fragments in kernels/measurements/h200_iosim_kernels.csv. cp.async writes are not in the counter and are left out."""
-WAVEFRONT_BYTES = 128
 EXPOSED_LOADS = 2
 """K and V, each waited for once a step, where nothing loads ahead: without cp.async, and in Triton's kernels of one
 stage. Of two stages one is waited for: wgmma reads from shared memory, so that a buffer is free only when its product
@@ -42,16 +39,10 @@ STAGED_LOADS_PER_PRODUCT = 2
 backward whose products do)."""
 PRODUCT_DEPTH = 32
 """Columns of a k-step of such a product (CUTLASS's threadblock shape)."""
-TENSOR_MEMORY_ROWS = 128
-"""Query rows of a tcgen05 product, the lanes of tensor memory."""
 TENSOR_MEMORY_HELPERS = 2
 """Warpgroups of FlashAttention-4 that take no softmax: four warps correct O, four load, issue and store."""
 MEETING = (MatrixUnit.MMA_SYNC, MatrixUnit.FP32)
 """Units that each warp feeds itself."""
-WARP_TILE = 32
-"""Rows and columns of a warp's tile where warps divide it both ways (CUTLASS; FlashAttention-2's backward)."""
-BACKWARD_LOADED_SHARE = 0.4
-"""Of the backward's five products a step, the operand columns that a step loads anew: Q and dO, 2 of 5."""
 
 
 def matrix_unit(launch: Launch, profile: HardwareProfile, kernel: Kernel | None = None) -> MatrixUnit:
@@ -140,16 +131,6 @@ class StepCost:
         return max(self.tensor, self.softmax, self.smem, self.l2)
 
 
-def is_backward(launch: Launch) -> bool:
-    return launch.outer is Outer.KEY or launch.work.pipelines is not None
-
-
-def _rereads(launch: Launch) -> bool:
-    return not is_backward(launch) and any(
-        a.per is Per.PAIR and a.rows is Rows.QUERY and a.mode is Mode.LOAD for a in launch.accesses
-    )
-
-
 def edge_share(launch: Launch) -> float:
     """Steps in which a tile's rows meet the end of what they may see, of all steps."""
     d = launch.domain
@@ -184,7 +165,7 @@ def step_cost(
         cc: compute capability as one number; below 80 no load runs ahead.
     """
     d, work = launch.domain, launch.work
-    backward, rereads = is_backward(launch), _rereads(launch)
+    backward, rereads = launch.is_backward, launch.rereads_q
     warps = max(1, launch.resources.threads // 32)
     both_ways = backward or rereads
     scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit))
@@ -196,7 +177,7 @@ def step_cost(
     exps = scores * work.exps_per_pair / rates.exps if rates.exps else 0.0
     others = scores * operations / rates.fp32_lanes if rates.fp32_lanes else 0.0
     beside = unit is MatrixUnit.TCGEN05
-    loaded = _operand_bytes(launch, unit, scores, warps, element_bytes) + _kept_bytes(launch, scores, element_bytes)
+    loaded = estimate(launch, unit, scores, warps, element_bytes)
     return StepCost(
         tensor=scores * work.flops_per_pair / rates.tensor_flops if rates.tensor_flops else 0.0,
         softmax=max(exps, others) if beside else exps + others,
@@ -221,44 +202,6 @@ def computing_groups(warps: int, unit: MatrixUnit, producers: int | None = None)
         return max(1.0, groups - TENSOR_MEMORY_HELPERS)
     loading = 1.0 if producers is None else producers / WARPS_PER_GROUP
     return max(1.0, groups - loading) if unit is MatrixUnit.PINGPONG else groups
-
-
-def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, element_bytes: int) -> float:
-    """Shared-memory bytes of a step: operands as the instructions fetch them.
-
-    mma.sync: every warp fetches all of K and V, and its rows of Q. wgmma: each 64 rows fetch K and V, Q comes from
-    shared memory as well, and the loads' writes are counted. tcgen05: each 128 rows fetch Q, K and V, and P lies in
-    tensor memory (768 cycles for 128 rows and 128 keys at head_dim 128, as Zadouri et al. count). FlashAttention-3 in
-    fp8 reads V once more and writes it transposed (arXiv 2407.08608, section 3.3). Where warps divide the tile both
-    ways, 32 x 32 to a warp, and on the fp32 units, both operands come from shared memory; there P goes through it where
-    Q is fetched again.
-    """
-    d = launch.domain
-    column_bytes = launch.work.flops_per_pair // 2 * element_bytes
-    filled = d.block_k * column_bytes
-    if unit is MatrixUnit.FP32:
-        return scores * column_bytes * 2 / WARP_TILE + filled
-    if is_backward(launch):
-        share = 2 / WARP_TILE if unit is MatrixUnit.MMA_SYNC else 1 / WGMMA_ROWS
-        return scores * column_bytes * share + d.block_q * column_bytes * BACKWARD_LOADED_SHARE
-    if _rereads(launch):
-        p_bytes = 3 * element_bytes
-        return scores * (column_bytes * 2 / WARP_TILE + p_bytes) + filled
-    if unit is MatrixUnit.TCGEN05:
-        return scores / d.block_k / TENSOR_MEMORY_ROWS * filled + d.block_q * column_bytes / 2
-    if unit in (MatrixUnit.WGMMA, MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
-        groups = scores / d.block_k / WGMMA_ROWS
-        transposed = filled if unit is MatrixUnit.PINGPONG and element_bytes == 1 else 0
-        return groups * filled + d.block_q * column_bytes / 2 + filled + transposed
-    return warps * (filled + STEP_WAVEFRONTS_PER_WARP * WAVEFRONT_BYTES) + d.block_q * column_bytes / 2
-
-
-def _kept_bytes(launch: Launch, scores: float, element_bytes: int) -> float:
-    """Shared-memory bytes of a step more or less than `_operand_bytes`, for what is kept elsewhere: no fetch of Q
-    from registers, a store and a fetch of P."""
-    q = launch.domain.block_q * (launch.work.flops_per_pair // 2) * element_bytes / 2
-    loop = launch.work.loop
-    return (2 * scores * element_bytes if loop.p_in_shared else 0) - (q if loop.q_in_registers else 0)
 
 
 def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int, waits: Waits) -> float:

@@ -33,7 +33,8 @@ SAME = 1e-3
 TITLE = "Which kernel moves the fewest bytes?"
 COLUMNS = (
     Column("gpu", "GPU"), Column("kernel", "kernel"), Column("seq_len", "N", "count"), Column("tile", "tile"),
-    Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"), Column("time_s", "time", "seconds"),
+    Column("smem_bytes", "shared memory", "bytes"), Column("l2_bytes", "SM<->L2", "bytes"),
+    Column("hbm_bytes", "HBM", "bytes"), Column("time_s", "time", "seconds"),
     Column("bound_by", "bound by"), Column("peak_bytes", "peak", "bytes"),
     Column("workspace_bytes", "workspace", "bytes"), Column("fits", "fits"), Column("l2_ratio", "x less L2", "number"),
     Column("hbm_ratio", "x less HBM", "number"), Column("time_ratio", "x faster", "number"),
@@ -75,16 +76,19 @@ def grouped(p: Prediction) -> str:
 
 def summary(entries: Sequence[Entry]) -> Table:
     """Every entry in one row, what cannot run included. `peak` counts the workspace."""
-    return Table(COLUMNS, tuple(map(_row, entries)))
+    table = Table(COLUMNS, tuple(map(_row, entries)))
+    known = any(e.point is not None and e.point.smem for e in entries)
+    return table if known else table.without("smem_bytes")
 
 
 def _row(e: Entry) -> tuple[Cell, ...]:
     if e.point is None:
-        return (e.gpu, e.kernel, e.seq_len, "cannot run", *(None,) * 11, e.reason)
+        return (e.gpu, e.kernel, e.seq_len, "cannot run", *(None,) * 12, e.reason)
     p = e.point.prediction
     return (
-        e.gpu, e.kernel, e.seq_len, str(p.kernel.tile), e.point.l2, e.point.hbm_shown, e.point.time_s, p.time.bound_by,
-        p.memory_bytes["peak"], p.memory_bytes["workspace"], fits(e.point), *(e.shown(q) for q in QUANTITIES), "",
+        e.gpu, e.kernel, e.seq_len, str(p.kernel.tile), e.point.smem, e.point.l2, e.point.hbm_shown, e.point.time_s,
+        p.time.bound_by, p.memory_bytes["peak"], p.memory_bytes["workspace"], fits(e.point),
+        *(e.shown(q) for q in QUANTITIES), "",
     )  # fmt: skip
 
 

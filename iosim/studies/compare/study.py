@@ -113,8 +113,8 @@ class Entry:
         p = None if self.point is None else self.point.prediction
         row: dict[str, Any] = {"gpu": self.gpu, "kernel": self.kernel, "seq_len": self.seq_len}
         row["tile"] = None if p is None else str(p.kernel.tile)
-        for level in ("l2", "hbm"):
-            known = p is not None and (level == "l2" or p.hbm_known)
+        for level in ("l2", "hbm", "smem"):
+            known = p is not None and {"l2": True, "hbm": p.hbm_known, "smem": p.smem_known()}[level]
             for direction in ("read", "write"):
                 row[f"{level}_{direction}_bytes"] = p.total(level, direction) if p is not None and known else None
         row["method"] = None if p is None else p.method

@@ -32,6 +32,11 @@ class Point:
         return self.prediction.total("l2")
 
     @property
+    def smem(self) -> int | None:
+        """Bytes at shared memory; None where they are not known."""
+        return self.prediction.smem.total if self.prediction.smem else None
+
+    @property
     def hbm(self) -> int | None:
         """Bytes between L2 and HBM; None where only bounds are known."""
         return self.prediction.total("hbm") if self.prediction.hbm_known else None

@@ -18,8 +18,8 @@ from iosim.studies.report.collect import Point, baseline, by_gpu, least_bytes, s
 from iosim.studies.report.figures import FROM, HOLLOW, WHO, estimated, who
 from iosim.studies.report.request import ReportRequest
 
-COLUMNS = (*WHO, Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"),
-           Column("compulsory_bytes", "compulsory", "bytes"), FROM)  # fmt: skip
+COLUMNS = (*WHO, Column("smem_bytes", "shared memory", "bytes"), Column("l2_bytes", "SM<->L2", "bytes"),
+           Column("hbm_bytes", "HBM", "bytes"), Column("compulsory_bytes", "compulsory", "bytes"), FROM)  # fmt: skip
 LEVELS = {"SM<->L2": ("l2", "dash"), "HBM": ("hbm", "solid")}
 LEVEL_COLOURS = {"SM<->L2": axes.colour(0), "HBM": axes.colour(1)}
 BAND = "rgba(139,143,152,0.55)"
@@ -48,10 +48,11 @@ def overview(request: ReportRequest, points: Sequence[Point]) -> Figure:
         "inputs once, outputs once. Outputs that still wait in L2 at the end count not."
     )
     legend = tuple(Series(name, colour, "■" if name == "HBM" else "●") for name, colour in LEVEL_COLOURS.items())
-    rows = tuple((*who(p), p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown)
+    table = Table(COLUMNS, tuple((*who(p), p.smem, p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown))
+    table = table if any(p.smem for p in shown) else table.without("smem_bytes")
     return Figure(
         "overview", "Bytes moved against the sequence length" if several else "Bytes moved",
-        caption + HOLLOW * any(map(estimated, shown)), Table(COLUMNS, rows), panels, () if several else legend,
+        caption + HOLLOW * any(map(estimated, shown)), table, panels, () if several else legend,
         "seq_len", ("l2_bytes", "hbm_bytes"), most_across=2, short=_short(request, shown) if several else None,
     )  # fmt: skip
 

@@ -1,0 +1,308 @@
+"""What a launch moves between shared memory and what computes: the one description that counts and times both read.
+
+In bytes of whole wavefronts: a load or store of a warp takes one or several of 128 bytes, as the counter
+l1tex__data_pipe_lsu_wavefronts_mem_shared has them. Asynchronous copies into shared memory, and operands that wgmma
+fetches for itself, are no such wavefronts: they are counted in bytes, and no counter here holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+
+from iosim.base.records import dataclass, replace
+from iosim.base.words import WAYS, Way
+from iosim.kernel.kernel import MatrixUnit
+from iosim.kernel.launch import Chain, Launch, Mode, Tensor
+from iosim.kernel.tile_rules import MMA_ROWS, WGMMA_ROWS
+from iosim.kernel.work import Fragments, Layout
+
+WAVEFRONT_BYTES = 128
+INSTRUCTIONS = "instructions"
+"""What wavefronts stand under that hold no operand: shuffles, a warp's start, words that threads hand each other, and
+the three idle loads (LDS with a false predicate) that the compiler puts before asynchronous copies."""
+STEP_WAVEFRONTS_PER_WARP = 26
+"""The mean of such wavefronts a warp and step, as times take it of every mma.sync kernel: the counter less the
+fragments in kernels/measurements/h200_iosim_kernels.csv."""
+IDLE_LOADS = 3
+SHUFFLES_PER_ROW_TILE = 4
+"""A thread has two rows of an m16n8 tile, and a row lies in four lanes: two shuffles a row for its maximum or sum."""
+CHUNK_BYTES = 16
+"""What a thread copies or clears at once; a warp's take four wavefronts."""
+WARP_TILE = 32
+"""Rows and columns of a warp's tile where warps divide it both ways (CUTLASS; FlashAttention-2's backward)."""
+BACKWARD_LOADED_SHARE = 0.4
+"""Of the backward's five products a step, the operand columns that a step loads anew: Q and dO, 2 of 5."""
+TENSOR_MEMORY_ROWS = 128
+"""Query rows of a tcgen05 product, the lanes of tensor memory."""
+
+
+class Through(StrEnum):
+    """How bytes reach shared memory, or leave it."""
+
+    LSU = "lsu"
+    """Loads, stores and ldmatrix of warps: the counter's wavefronts."""
+    COPIES = "copies"
+    """Asynchronous copies from the L2: cp.async and TMA."""
+    PRODUCTS = "products"
+    """wgmma's own fetches."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Bytes of a tensor that a launch moves: in each step of its loop (a visited pair of blocks), or once a work tile.
+
+    `way` is read out of shared memory, write into it. Of a warp that leaves out steps whose pairs the mask takes whole,
+    `own_rows` is how many rows it has; `bytes` are then of all warps of the CTA still.
+    """
+
+    tensor: str
+    way: Way
+    bytes: float
+    through: Through = Through.LSU
+    step: bool = True
+    own_rows: int = 0
+
+
+@dataclass(frozen=True)
+class CtaTile:
+    """A CTA's tile with its launch: sides, warps, columns of Q and K and of V as a forward's products take them and
+    those of a head, bytes of an element of the inputs, and the matrices that are written."""
+
+    launch: Launch
+    fragments: Fragments
+    block_q: int
+    block_k: int
+    warps: int
+    columns: int
+    columns_v: int
+    head_dim: int
+    element_bytes: int
+    outputs: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, launch: Launch, fragments: Fragments, chain: Chain) -> CtaTile:
+        d, k, v = launch.domain, chain.tensors["K"], chain.tensors["V"]
+        both = launch.work.flops_per_pair // 2
+        wide = both // 2 if k.cols == v.cols else v.cols
+        written = (chain.tensors[a.tensor] for a in launch.accesses if a.mode is Mode.STORE)
+        return cls(launch, fragments, d.block_q, d.block_k, max(1, launch.resources.threads // 32), both - wide, wide,
+                   k.cols, k.element_bytes, tuple(t for t in written if not t.is_vector))  # fmt: skip
+
+    def instructions(self, a_warp: float, *, step: bool = True, own_rows: int = 0) -> Staged:
+        """Wavefronts of every warp that hold no operand."""
+        return Staged(INSTRUCTIONS, "read", self.warps * a_warp * WAVEFRONT_BYTES, step=step, own_rows=own_rows)
+
+
+# What a step fetches, by how warps share the products.
+
+
+def every_warp(block_k: int, warps: int, columns: int, element_bytes: int) -> int:
+    """Bytes of K, or V, where warps own whole rows and products take fragments from registers (ldmatrix): every warp
+    fetches all of it."""
+    return warps * block_k * columns * element_bytes
+
+
+def estimate(launch: Launch, unit: MatrixUnit, scores: float, warps: int, element_bytes: int) -> float:
+    """Shared-memory bytes of a forward's or backward's step, whatever the kernel, for its time: operands as the
+    instructions fetch them.
+
+    mma.sync: every warp fetches all of K and V, and its rows of Q. wgmma: each 64 rows fetch K and V, Q comes from
+    shared memory as well, and the loads' writes are counted. tcgen05: each 128 rows fetch Q, K and V, and P lies in
+    tensor memory (768 cycles for 128 rows and 128 keys at head_dim 128, as Zadouri et al. count). FlashAttention-3 in
+    fp8 reads V once more and writes it transposed (arXiv 2407.08608, section 3.3). Where warps divide the tile both
+    ways, 32 x 32 to a warp, and on the fp32 units, both operands come from shared memory; there P goes through it where
+    Q is fetched again. `p_in_shared` adds a store and a fetch of P, `q_in_registers` takes Q's fetches away.
+
+    Args:
+        scores: of the step, idle rows of instructions with them.
+    """
+    d, loop = launch.domain, launch.work.loop
+    column_bytes = launch.work.flops_per_pair // 2 * element_bytes
+    filled, q = d.block_k * column_bytes, d.block_q * column_bytes / 2
+    kept = (2 * scores * element_bytes if loop.p_in_shared else 0) - (q if loop.q_in_registers else 0)
+    if unit is MatrixUnit.FP32:
+        return scores * column_bytes * 2 / WARP_TILE + filled + kept
+    if launch.is_backward:
+        share = 2 / WARP_TILE if unit is MatrixUnit.MMA_SYNC else 1 / WGMMA_ROWS
+        return scores * column_bytes * share + d.block_q * column_bytes * BACKWARD_LOADED_SHARE + kept
+    if launch.rereads_q:
+        return scores * (column_bytes * 2 / WARP_TILE + 3 * element_bytes) + filled + kept
+    if unit is MatrixUnit.TCGEN05:
+        return scores / d.block_k / TENSOR_MEMORY_ROWS * filled + q + kept
+    if unit in (MatrixUnit.WGMMA, MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
+        groups = scores / d.block_k / WGMMA_ROWS
+        transposed = filled if unit is MatrixUnit.PINGPONG and element_bytes == 1 else 0
+        return groups * filled + q + filled + transposed + kept
+    return warps * (filled + STEP_WAVEFRONTS_PER_WARP * WAVEFRONT_BYTES) + q + kept
+
+
+# What launches stage whose layout is known.
+
+
+def _copied(tile: CtaTile, tensor: str, rows: int, columns: int, *, step: bool = True) -> Staged:
+    return Staged(tensor, "write", rows * columns * tile.element_bytes, Through.COPIES, step)
+
+
+def _outputs(tile: CtaTile, rows: int, columns: int) -> Iterator[Staged]:
+    """Tiles of results on their way out: fragments stored, whole rows fetched, once."""
+    for tensor in tile.outputs:
+        for way in WAYS:
+            yield Staged(tensor.name, way, rows * columns * tensor.element_bytes, step=False)
+
+
+def _whole_rows(tile: CtaTile) -> Iterator[Staged]:
+    """A forward with mma.sync whose warps own whole rows: Q, K and V by cp.async; ldmatrix of Q (once a tile where it
+    stays in registers), K and V; O stored as fragments and fetched as rows."""
+    f, rows = tile.fragments, tile.block_q // tile.warps
+    own = rows if f.skips_masked else 0
+    q_once = tile.launch.work.loop.q_in_registers
+    turns = SHUFFLES_PER_ROW_TILE * rows // MMA_ROWS
+    q_bytes = tile.block_q * tile.columns * tile.element_bytes
+    yield Staged("Q", "read", q_bytes, step=not q_once, own_rows=0 if q_once else own)
+    for name, columns in (("K", tile.columns), ("V", tile.columns_v)):
+        fetched = every_warp(tile.block_k, tile.warps, columns, tile.element_bytes)
+        yield Staged(name, "read", fetched, own_rows=own)
+        yield _copied(tile, name, tile.block_k, columns)
+    yield tile.instructions(turns, own_rows=own)
+    yield tile.instructions(f.step)
+    yield _copied(tile, "Q", tile.block_q, tile.columns, step=False)
+    if f.stages_output:
+        yield from _outputs(tile, tile.block_q, tile.columns_v)
+    yield tile.instructions(f.tile + turns + 1, step=False)
+
+
+def _copies_by_chunk(tile: CtaTile) -> Iterator[Staged]:
+    """`_whole_rows` of FlashAttention-2: what copies leave out of V, and past a head's columns, is cleared by stores;
+    a copy that is asked for one by one has idle loads of its own."""
+    domain = tile.launch.domain
+    a_thread = CHUNK_BYTES * tile.warps * 32
+    per_k, per_q = (rows * tile.columns * tile.element_bytes // a_thread for rows in (tile.block_k, tile.block_q))
+    narrow, whole = tile.head_dim < tile.columns, domain.seq_k % tile.block_k == 0 and domain.rows % tile.block_q == 0
+    panel = 64 if tile.columns % 64 == 0 else 32
+    outside = 1 - tile.head_dim // panel / (tile.columns // panel)
+    clears = per_k * (1 + 3 * outside)
+    yield from _whole_rows(tile)
+    yield tile.instructions(2 * (IDLE_LOADS * per_k + clears) if narrow else 2 * IDLE_LOADS)
+    there = domain.rows / domain.query_blocks / tile.block_q
+    once = IDLE_LOADS * per_q * there + narrow * per_q * (1 + 3 * outside) if narrow or not whole else IDLE_LOADS
+    if not whole:  # in the last key block each copy is asked for by itself, and rows of V past the end are cleared
+        missing = (-domain.seq_k % tile.block_k) / tile.block_k
+        asked = 2 * IDLE_LOADS * (per_k * (1 - missing) - (per_k if narrow else 1))
+        once += asked + per_k * (1 + 3 * missing) - (per_k * missing * (1 + 3 * outside) if narrow else 0)
+    yield tile.instructions(once, step=False)
+
+
+def _wgmma(tile: CtaTile) -> Iterator[Staged]:
+    """A forward by wgmma: Q, K and V by TMA; each 64 rows fetch their Q and all of K and V, P stays in registers; O
+    stored as fragments and fetched by TMA. Each CTA of a cluster has K and V for itself."""
+    e, groups = tile.element_bytes, -(-tile.block_q // WGMMA_ROWS)
+    yield Staged("Q", "read", tile.block_q * tile.columns * e, Through.PRODUCTS)
+    for name, columns in (("K", tile.columns), ("V", tile.columns_v)):
+        yield Staged(name, "read", groups * tile.block_k * columns * e, Through.PRODUCTS)
+        yield _copied(tile, name, tile.launch.tile_ctas * tile.block_k, columns)
+    yield _copied(tile, "Q", tile.block_q, tile.columns, step=False)
+    for item in _outputs(tile, tile.block_q, tile.columns_v):
+        yield item if item.way == "write" else replace(item, through=Through.COPIES)
+
+
+def _split_weights(tile: CtaTile) -> Iterator[Staged]:
+    """FlashAttention-2's combine: the LSE of all splits stored, fetched transposed and stored as weights, in a table as
+    long as the next power of two; a row's weight fetched with each split."""
+    d = tile.launch.domain
+    table = 1 << max(1, (d.splits - 1).bit_length())
+    a_thread = -(-table * d.block_q // (32 * tile.warps))
+    lanes = min(32 * tile.warps // d.block_q, table)
+    for way, times in (("write", 2 * a_thread), ("read", a_thread + d.splits)):
+        yield Staged("LSE_partial", way, tile.warps * times * WAVEFRONT_BYTES, step=False)  # type: ignore[arg-type]
+    yield tile.instructions(1 + 2 * (lanes.bit_length() - 1), step=False)
+
+
+def _keys_outside(tile: CtaTile) -> Iterator[Staged]:
+    """kernels/flash_bwd.cuh: a warp owns 16 keys. K and V are fetched as its own rows in every step, Q and dO whole,
+    twice each; the LSE and D by word, twice a row; dS stored, and with K fetched by all warps for dQ."""
+    e, d, q, keys = tile.element_bytes, tile.head_dim, tile.block_q, tile.block_k
+    for name in ("K", "V"):
+        yield Staged(name, "read", keys * d * e)
+        yield _copied(tile, name, keys, d, step=False)
+    read = [a.tensor for a in tile.launch.accesses]
+    d_o, lse = (next(name for name in read if name.startswith(kind)) for kind in ("dO", "LSE"))
+    for name in ("Q", d_o):
+        yield Staged(name, "read", 2 * tile.warps * q * d * e)
+        yield _copied(tile, name, q, d)
+    for name in (lse, "D"):
+        yield Staged(name, "read", tile.warps * q // 8 * 2 * WAVEFRONT_BYTES)
+    if "dQ_acc" in read:
+        yield Staged("dS", "write", q * keys * e)
+        row_warps = q // MMA_ROWS
+        yield Staged("dS", "read", q * keys * e * (tile.warps // row_warps))
+        yield Staged("K", "read", keys * d * e * row_warps)
+    yield tile.instructions(tile.fragments.step)
+    yield from _outputs(tile, keys, d)
+    yield tile.instructions(tile.fragments.tile + 1, step=False)
+
+
+def _queries_outside(tile: CtaTile) -> Iterator[Staged]:
+    """The deterministic dQ of kernels/flash_bwd.cuh: a warp owns 16 queries; K is fetched twice, V once."""
+    e, d, keys = tile.element_bytes, tile.head_dim, tile.block_k
+    for name, times in (("K", 2), ("V", 1)):
+        yield Staged(name, "read", times * every_warp(keys, tile.warps, d, e))
+        yield _copied(tile, name, keys, d)
+    for name in ("Q", "dO"):
+        yield Staged(name, "read", tile.block_q * d * e)
+        yield _copied(tile, name, tile.block_q, d, step=False)
+    yield tile.instructions(tile.fragments.step)
+    yield from _outputs(tile, tile.block_q, d)
+    yield tile.instructions(tile.fragments.tile + 1, step=False)
+
+
+def _one_warp(tile: CtaTile) -> Iterator[Staged]:
+    """kernels/minimal.cu, a thread a row, in wavefronts: a scalar of each thread's own row is one, 16 bytes that all
+    threads share are two; a row of K or V is stored with all lanes in one bank, 32 for each column."""
+    d, side = tile.columns, tile.block_k
+    for tensor, way, wavefronts in (
+        ("Q", "write", d), ("Q", "read", side * d), ("K", "read", side * d // 4 * 2), ("V", "read", side * d),
+        ("S", "write", 2 * side), ("S", "read", side),
+    ):  # fmt: skip
+        yield Staged(tensor, way, wavefronts * WAVEFRONT_BYTES)  # type: ignore[arg-type]
+    steps_a_key_block = tile.launch.domain.query_blocks
+    for name in ("K", "V"):
+        yield Staged(name, "write", d * 32 * WAVEFRONT_BYTES / 2 / steps_a_key_block)
+
+
+def _multiply_adds(tile: CtaTile) -> Iterator[Staged]:
+    """kernels/naive.cu's products: of 16 products of every thread a warp makes 8 loads, a wavefront each, and a tile of
+    64 x 64 x 32 products is stored in 128 wavefronts before."""
+    moved = tile.block_q * tile.block_k * tile.launch.work.shared_bytes_per_pair
+    for name in (a.tensor for a in tile.launch.accesses if a.mode is Mode.LOAD):
+        yield Staged(name, "read", moved * 8 / 18)
+        yield Staged(name, "write", moved / 18)
+
+
+def _rows_of_scores(tile: CtaTile) -> Iterator[Staged]:
+    """kernels/naive.cu's softmax, a CTA a row: stored, fetched and stored as exponentials, fetched; two reductions."""
+    d = tile.launch.domain
+    for way in WAYS:
+        yield Staged("S", way, 2 * 4 * d.rows * d.seq_k / d.query_blocks, step=False)
+    a_row = tile.fragments.tile * tile.warps * WAVEFRONT_BYTES
+    yield Staged(INSTRUCTIONS, "read", a_row * d.rows / d.query_blocks, step=False)
+
+
+LAYOUTS: Mapping[Layout, Callable[[CtaTile], Iterator[Staged]]] = {
+    Layout.NOTHING: lambda tile: iter(()),
+    Layout.WHOLE_ROWS: _whole_rows,
+    Layout.CHUNKS: _copies_by_chunk,
+    Layout.WGMMA: _wgmma,
+    Layout.SPLIT_WEIGHTS: _split_weights,
+    Layout.KEYS_OUTSIDE: _keys_outside,
+    Layout.QUERIES_OUTSIDE: _queries_outside,
+    Layout.ONE_WARP: _one_warp,
+    Layout.MULTIPLY_ADDS: _multiply_adds,
+    Layout.ROWS_OF_SCORES: _rows_of_scores,
+}
+
+
+def staged(launch: Launch, chain: Chain) -> tuple[Staged, ...] | None:
+    """What a launch moves; None where its layout is not known."""
+    fragments = launch.work.fragments
+    return None if fragments is None else tuple(LAYOUTS[fragments.layout](CtaTile.of(launch, fragments, chain)))
