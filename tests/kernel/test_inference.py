@@ -392,3 +392,19 @@ def test_published_rows_are_all_there_and_none_is_fitted() -> None:
     split = [r.ratio for r in times if "split-KV" in r.claim]
     assert all(ratio is not None and 0.7 < ratio < 1.2 for ratio in split)
     assert all(r.note for r in times if r.ratio is not None and not 0.9 < r.ratio < 1.1)
+
+
+@pytest.mark.parametrize(
+    ("problem", "ctas"),
+    [
+        ({"batch": 16, "heads": 7, "seq_k": 512, "head_dim": 120}, 28),  # 112 rows, 4 a CTA of the build for 128
+        ({"batch": 2, "heads": 20, "kv_heads": 5, "seq_k": 333, "head_dim": 136}, 5),  # 40 rows, 8: for 192
+        ({"batch": 5, "heads": 12, "kv_heads": 3, "seq_k": 321, "head_dim": 80}, 4),  # 60 rows, 16: for 96
+    ],
+)
+def test_a_combine_has_the_rows_of_its_build(problem: dict[str, int], ctas: int) -> None:
+    """The grids of `h100_random.csv`."""
+    asked = AttentionProblem(**problem, seq_q=1, dtype="fp16")
+    chain = plan(asked, resolve("fa2", asked, load_profile("h100")))
+    combine = next(n for n in chain.launches if n.name == "combine")
+    assert combine.domain.query_blocks == ctas

@@ -369,7 +369,7 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     per = Per.SPLIT if splits > 1 else Per.QUERY
     writes = tuple(store(n, Rows.QUERY, per) for n in ("O_partial", *(v.name for v in vectors)))
     threads = options.combine_threads
-    combine_rows = options.combine_rows or _combine_rows(problem.head_dim_v, threads)
+    combine_rows = options.combine_rows or _combine_rows(_product_columns(problem, kernel)[1], threads)
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
         raise InputError(f"`splits` {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
                          f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)")  # fmt: skip
@@ -395,10 +395,10 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     return Chain(by_name, (replace(main, accesses=main.accesses + writes), combine), kernel.notes)
 
 
-def _combine_rows(head_dim_v: int, threads: int) -> int:
-    """Rows a CTA of FlashAttention's combine kernel takes: 4, 8, 16 for head_dim a multiple of 128, of 64, other, with
-    FlashAttention-2's 128 threads; twice that with FlashAttention-3's 256."""
-    rows = 4 if head_dim_v % 128 == 0 else 8 if head_dim_v % 64 == 0 else 16
+def _combine_rows(columns: int, threads: int) -> int:
+    """Rows a CTA of FlashAttention's combine kernel takes: 4, 8, 16 where the build's columns are a multiple of 128, of
+    64, other, with FlashAttention-2's 128 threads; twice that with FlashAttention-3's 256."""
+    rows = 4 if columns % 128 == 0 else 8 if columns % 64 == 0 else 16
     return rows * threads // 128
 
 
