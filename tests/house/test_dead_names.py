@@ -28,6 +28,7 @@ OTHERS_CALL = {
         "whoever asks what fits on an SM: a field of Occupancy",
     ),
     "bytes_per_index": "whoever looks into a trace: a field of LaunchTrace",
+    "save_block_mask": "whoever has a mask of their own: docs/how-to-add.md",
 }  # fmt: skip
 """Name -> who calls or passes it."""
 OF_C = "readers/replay/"
