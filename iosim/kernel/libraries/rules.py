@@ -113,6 +113,7 @@ _BOOKS: Registry[str, Rules] = Registry(
         "iosim.kernel.libraries.cutlass": ("cutlass", "eager"),
         "iosim.kernel.libraries.fa2": ("fa2",),
         "iosim.kernel.libraries.fa3": ("fa3",),
+        "iosim.kernel.libraries.fa4": ("fa4",),
         "iosim.kernel.libraries.flash_sm90": ("flash-sm90",),
         "iosim.kernel.libraries.flashinfer": ("flashinfer",),
         "iosim.kernel.libraries.flashmla": ("flashmla", "mla"),
