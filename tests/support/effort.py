@@ -15,7 +15,7 @@ DEFAULT_EXAMPLES = 100
 """Hypothesis' own number."""
 
 SHARE = int(os.environ.get("IOSIM_EXAMPLES_SHARE", "1"))
-"""One in so many of them in any other run: .ci/run asks for a sixth."""
+"""One in so many of them in any other run: .ci/run asks for a twelfth."""
 
 KEPT_REPLAYS = "IOSIM_TESTS_KEPT"
 """The environment variable of the directory that a run's tests may keep replays in, together."""
@@ -30,8 +30,8 @@ def examples(all_of_them: int) -> int:
 
 
 def some(values: Iterable[Any]) -> list[Any]:
-    """Parameters of a slow test, of which a run that asks for a share takes one in three."""
-    return list(values)[:: 3 if SHARE > 1 else 1]
+    """Parameters of a slow test, of which a run that asks for a share takes one in four."""
+    return list(values)[:: 4 if SHARE > 1 else 1]
 
 
 def quick_first(values: Iterable[Any], number: int) -> list[Any]:
