@@ -194,10 +194,17 @@ def _copies_by_chunk(tile: CtaTile) -> Iterator[Staged]:
 
 
 def _wgmma(tile: CtaTile) -> Iterator[Staged]:
-    """A forward by wgmma: Q, K and V by TMA; each 64 rows fetch their Q and all of K and V, P stays in registers; O
-    stored as fragments and fetched by TMA. Each CTA of a cluster has K and V for itself."""
+    """A forward by wgmma: Q, K and V by TMA; each 64 rows fetch their Q and all of K and V; O stored as fragments and
+    fetched by TMA. Each CTA of a cluster has K and V for itself. P stays in registers, or is stored and fetched by its
+    product. V in fp8 is fetched and stored transposed (arXiv 2407.08608, section 3.3)."""
     e, groups = tile.element_bytes, -(-tile.block_q // WGMMA_ROWS)
     yield Staged("Q", "read", tile.block_q * tile.columns * e, Through.PRODUCTS)
+    if tile.launch.work.loop.p_in_shared:
+        yield Staged("P", "write", tile.block_q * tile.block_k * e)
+        yield Staged("P", "read", tile.block_q * tile.block_k * e, Through.PRODUCTS)
+    if e == 1:
+        for way in WAYS:
+            yield Staged("V", way, tile.block_k * tile.columns_v)
     for name, columns in (("K", tile.columns), ("V", tile.columns_v)):
         yield Staged(name, "read", groups * tile.block_k * columns * e, Through.PRODUCTS)
         yield _copied(tile, name, tile.launch.tile_ctas * tile.block_k, columns)

@@ -59,7 +59,7 @@ def foot_lines(p: Prediction) -> list[str]:
         *range_lines(p),
         f"  {energy_line(p)}",
         f"  evidence: {p.evidence}; SM<->L2 bytes {p.exactness}",
-        *(f"  note: {n}" for n in (*p.notes, *p.time.missing)),
+        *(f"  note: {n}" for n in (*p.notes, *p.missing)),
     ]
 
 

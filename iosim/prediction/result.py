@@ -191,6 +191,13 @@ class Prediction(Shown):
         return exactness(self.problem, self.kernel, self.chain, self.traffic)
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """What is not known of the call, a sentence each."""
+        names = [n.name for n in self.chain.launches if not n.work.fragments]
+        shared = f"shared-memory bytes are not known: how warps of {', '.join(names)} divide operands is not described"
+        return (*self.time.missing, *([shared] if names else []))
+
+    @property
     def hbm_known(self) -> bool:
         """Whether bytes at HBM were found, rather than their bounds alone."""
         return self.method != "bounds"
@@ -232,7 +239,7 @@ class Prediction(Shown):
             "time": [self.time.to_dict(), self.time_specification.to_dict()],
             "memory_bytes": dict(self.memory_bytes),
             "evidence": {**self.evidence.to_dict(), "sm_l2": self.exactness},
-            "notes": list(self.notes) + list(self.time.missing),
+            "notes": list(self.notes) + list(self.missing),
         }
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -43,6 +43,21 @@ def backward(**values: object) -> AttentionProblem:
     return AttentionProblem(**({"seq_q": 2048, "head_dim": 64, "dtype": "bf16", "passes": "bwd"} | values))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("head_dim", "block", "columns"),
+    [
+        # QK^T and dO V^T as deep as the head, in k-steps of 32; dV, dK and dQ in whole tiles as wide as the block
+        (80, (128, 128), 2 * 96 + 2 * 128 + 128),
+        (64, (64, 64), 2 * 64 + 2 * 64 + 64),
+        (40, (64, 64), 2 * 64 + 2 * 64 + 64),
+    ],
+)
+def test_products_take_whole_tiles_of_columns(head_dim: int, block: tuple[int, int], columns: int) -> None:
+    main = main_of(chain_of(backward(head_dim=head_dim)))
+    assert (main.domain.block_q, main.domain.block_k) == block
+    assert main.work.flops_per_pair == 2 * columns
+
+
 def predicted(row: Row) -> Prediction:
     """The main launch alone, from an empty L2, as it was profiled."""
     case = match([row], H100)

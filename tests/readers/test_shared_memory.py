@@ -19,7 +19,7 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.libraries import resolve
-from iosim.readers.count import count, count_shared, wavefronts
+from iosim.readers.count import count, count_shared, visited_pairs, wavefronts
 
 H200 = load_profile("h200")
 
@@ -112,6 +112,36 @@ def test_wgmma_by_hand() -> None:
         ("O", "write"): 1024 * row, ("O", "read"): 1024 * row,
     }  # fmt: skip
     assert wavefronts(launches["main"], chain) == 1024 * row // 128
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "mask", "dtype", "p_in_shared"),
+    [(64, "none", "bf16", True), (64, "causal", "bf16", False), (96, "causal", "bf16", True),
+     (128, "none", "bf16", False), (64, "none", "fp8", False)],
+)  # fmt: skip
+def test_flash_attention_3_by_hand(head_dim: int, mask: str, dtype: str, p_in_shared: bool) -> None:
+    """P goes through shared memory as hopper/tile_size.h says (MmaPV_is_RS); V in fp8 is fetched and stored transposed
+    beside its copy and its product's fetches."""
+    chain, launches = planned("fa3", heads=2, seq_q=1152, head_dim=head_dim, mask=mask, dtype=dtype)
+    main, table = launches["main"], moved(chain, launches["main"])
+    steps, width = visited_pairs(main), 1 if dtype == "fp8" else 2
+    scores, values = main.domain.block_q * main.domain.block_k, main.domain.block_k * head_dim
+    assert table.get(("P", "read")) == table.get(("P", "write")) == (steps * scores * width if p_in_shared else None)
+    again = steps * values if dtype == "fp8" else 0
+    assert table["V", "write"] == steps * values * width + again
+    assert table["V", "read"] == steps * values * width * (main.domain.block_q // 64) + again
+    assert table["K", "write"] == steps * values * width
+
+
+def test_what_is_not_known_is_said() -> None:
+    """A split's combine is not described: no bytes of the call, and a note that names the launch."""
+    problem = iosim.AttentionProblem(heads=8, seq_q=1, seq_k=8192, head_dim=128, dtype="bf16")
+    known, unknown = (iosim.predict(problem, name, "h200") for name in ("flash-cu", "fa3"))
+    assert known.smem is not None
+    assert unknown.smem is None
+    said = "shared-memory bytes are not known: how warps of combine divide operands is not described"
+    assert said in unknown.to_dict()["notes"]
+    assert not any("shared-memory" in note for note in known.to_dict()["notes"])
 
 
 def test_an_unknown_layout_moves_nothing_that_is_told() -> None:

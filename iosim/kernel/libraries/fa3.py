@@ -27,6 +27,8 @@ REGISTERS_PER_CTA = 65_536
 REGISTER_STEP = 8
 """One CTA fills an SM: its threads share all registers (launch bounds of one CTA an SM), in steps of eight."""
 FEW_KEY_BLOCKS = 4
+ONE_WARPGROUP = 4
+"""Warps that compute where a tile has 64 rows."""
 L2_BYTES = 50 << 20
 FULL_SHARE = 0.8
 PACKED_GAIN = 0.9
@@ -70,7 +72,8 @@ class Fa3Rules(Rules):
             raise InputError(f"`passes` {problem.passes}: kernel {kernel.name} has no backward in fp8; accepted: fwd")
         width = kernel.compiled_head_dim or max(problem.head_dim, problem.head_dim_v)
         together = cluster(problem, kernel.tile.block_q, width, kernel.splits)
-        kernel = replace(kernel, schedule=replace(kernel.schedule, cluster=together))
+        loop = replace(kernel.loop, p_in_shared=p_in_shared(problem, width, kernel.tile.warps))
+        kernel = replace(kernel, schedule=replace(kernel.schedule, cluster=together), loop=loop)
         backward = kernel.backward
         if backward.tile is None:
             return kernel
@@ -87,6 +90,14 @@ def cluster(problem: AttentionProblem, block_q: int, head_dim: int, splits: int)
     wide = head_dim == CLUSTER_HEAD_DIM_FP8 if problem.dtype == "fp8" else head_dim >= CLUSTER_HEAD_DIM
     even = -(-problem.seq_q // block_q) % 2 == 0
     return 2 if wide and even and problem.mask == "none" and splits == 1 else 1
+
+
+def p_in_shared(problem: AttentionProblem, width: int, warps: int) -> bool:
+    """Whether P waits for its product in shared memory: in 16 bits at widths of 96, and at 64 without a mask where
+    three warpgroups compute (hopper/tile_size.h, MmaPV_is_RS)."""
+    if problem.dtype == "fp8" or warps == ONE_WARPGROUP:
+        return False
+    return 64 < width <= 96 or (width <= 64 and problem.mask == "none")
 
 
 def fa3_section_heads(problem: AttentionProblem, budget_bytes: int = SECTION_BYTES) -> int:
