@@ -222,20 +222,20 @@ def order_bytes(rows: list[Row]) -> Iterator[str]:
 
 def tables() -> dict[str, list[str]]:
     """The tables of kernels/README.md, by a name that says which."""
-    times, sweep = rows_of("h200_sm90_times.csv"), rows_of("h200_sm90_sweep.csv")
+    times = rows_of("h200_sm90_times.csv")
     named = {"means": list(means(times)), "sustained": list(sustained(times))}
-    named |= {f"steps {d}": list(steps(sweep, d)) for d in STEPS}
-    named |= {"packed": list(packed(rows_of("h200_sm90_packed.csv")))}
-    times, sweep = rows_of("h200_bwd_sm90_times.csv"), rows_of("h200_bwd_sm90_sweep.csv")
-    named |= {"backward means": list(means(times, BACKWARD))}
-    named |= {f"backward steps {d}": list(backward_steps(sweep, d)) for d in BACKWARD_STEPS}
+    named |= {"backward means": list(means(rows_of("h200_bwd_sm90_times.csv"), BACKWARD))}
     return named
 
 
 def long_tables() -> dict[str, list[str]]:
-    """Each call, and what orders are worth, likewise; too long for a page."""
+    """Each call, and what knobs and orders are worth, likewise; too long for a page."""
+    sweep, backward_sweep = rows_of("h200_sm90_sweep.csv"), rows_of("h200_bwd_sm90_sweep.csv")
     backward = [row for row in rows_of("h200_bwd_sm90_orders.csv") if row["causal"] == "1"]
-    return {
+    named = {f"steps {d}": list(steps(sweep, d)) for d in STEPS}
+    named |= {f"backward steps {d}": list(backward_steps(backward_sweep, d)) for d in BACKWARD_STEPS}
+    return named | {
+        "packed": list(packed(rows_of("h200_sm90_packed.csv"))),
         "speeds": list(speeds(rows_of("h200_sm90_times.csv"))),
         "backward": list(speeds(rows_of("h200_bwd_sm90_times.csv"), BACKWARD)),
         "orders": list(orders(rows_of("h200_sm90_orders.csv"))),
