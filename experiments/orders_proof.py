@@ -2,7 +2,7 @@
 
     python experiments/orders_proof.py predict                        # no GPU: written before the run
     python experiments/orders_proof.py measure --out h200_orders.csv  # on a Hopper GPU
-    python experiments/orders_proof.py table                          # docs/orders.md's tables; no GPU
+    python experiments/orders_proof.py table                          # the tables; no GPU
 
 flash_fwd_sm90 runs in the orders that it has for each problem, a Triton flash forward has its program_id remapped by
 the lines that iosim prints, and cuDNN and FlashAttention-2 run as they are. Times are medians of device events, the L2

@@ -1,4 +1,4 @@
-"""The tables of docs/orders.md, of what was predicted and measured: `python experiments/orders_proof.py table`."""
+"""Tables of what was predicted and measured of orders: `python experiments/orders_proof.py table`."""
 
 from __future__ import annotations
 
