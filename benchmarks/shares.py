@@ -18,7 +18,7 @@ NAMED: dict[str, Key] = {
     "flash_fwd 128x128, head_dim 64, causal": ("own", 64, 128, 128, 4, 2, True, False, "bf16", 2),
     **{f"PyTorch's flash, head_dim {d}{', causal' * causal}": ("flash", d, causal, 2)
        for d in (64, 128, 256) for causal in (False, True)},
-    **{f"PyTorch's CUTLASS kernel, head_dim {d}": ("efficient", d, False, n) for d, n in ((64, 4), (128, 2), (256, 2))},
+    **{f"PyTorch's CUTLASS kernel, head_dim {d}": ("efficient", d, False, n) for d, n in ((64, 4), (128, 2), (256, 4))},
 }  # fmt: skip
 
 

@@ -162,6 +162,10 @@ def test_every_row_is_used() -> None:
         assert (*sharing._key(row), int(row["ctas"])) in found
 
 
+def test_kernels_that_the_benchmark_names_were_measured() -> None:
+    assert set(load_script("benchmarks/shares.py").NAMED.values()) <= set(all_rates())
+
+
 def test_runs_of_a_kernel_agree() -> None:
     """By 0.05 in a rate, which is the noise."""
     runs: dict[Any, list[tuple[float, ...]]] = {}
