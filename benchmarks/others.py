@@ -157,10 +157,10 @@ def hand_written_section() -> list[str]:
         "## HBM bytes of hand-written kernels on an L4",
         "",
         "fp32, one head of 32 columns, 8,192 tokens, three launches with an N x N matrix (268 MB) "
-        "between them, tiles of 16x16,",
-        "bytes from a rate times a time; beside `naive`, whose tiles are larger and whose launches find "
-        "what the one before",
-        "left. A warp of those kernels reads a row of P again for each 16 columns of O.",
+        "between them, tiles of 16x16.",
+        "Bytes are a rate times a time. They stand beside `naive`, whose tiles are larger and whose launches "
+        "find what the one",
+        "before left. A warp of those kernels reads a row of P again for each 16 columns of O.",
         "",
         "| launch | measured | predicted |",
         "| --- | ---: | ---: |",
@@ -176,8 +176,8 @@ def times_section(found: Sequence[Timed]) -> list[str]:
         "",
         "## Times",
         "",
-        "Of each file, GPU, kernel and phase at most 24 rows are drawn by a hash of their shape",
-        "(`experiments/measurements/published_attention_times.csv`). `error` is predicted over measured "
+        "Of each file, GPU, kernel, phase and start at most 40 rows are drawn by a hash of their shape",
+        "(`experiments/measurements/published_attention_times.csv`). The error is predicted over measured "
         "less one: the median with its",
         "sign, the median and the ninetieth percentile without. `L2` is the start: as the same call "
         "left it, or flushed.",
@@ -194,7 +194,7 @@ def times_section(found: Sequence[Timed]) -> list[str]:
         lines.append(f"| {file} | {' | '.join(group[1:])} | {len(errors)} | {signed(errors)} | {percent(sizes)} | "
                      f"{100 * ninth:.0f} % |")  # fmt: skip
     lines += ["", "What is true of all rows of a file:", ""]
-    return lines + [f"- `{file}`: {text}." for file, text in FILES.items()]
+    return lines + [f"- {file}: {text}." for file, text in FILES.items()]
 
 
 def left_out_section(refused: Sequence[tuple[str, str, str]]) -> list[str]:
@@ -217,10 +217,10 @@ def text(left_out: bool = False) -> str:
         "",
         f"HBM bytes of FlashAttention-2 on an A30 are within 6 % cold and 10 % or 2 MB warm. Of {len(found)} "
         f"times, the {len(same)} of",
-        f"kernels that the catalog has, timed by themselves, are off by {percent(same)} (median); those "
+        f"kernels that the catalog has, timed by themselves, are off by {percent(same)} (median). Times "
         "of serving stacks, of other",
-        f"kernels and of whole modules by {percent(rest)}: most are faster here than there, by what is "
-        "launched beside the kernel.",
+        f"kernels and of whole modules are off by {percent(rest)}: most are faster here, by what runs beside "
+        "the kernel.",
         "",
         "Made by `python benchmarks/others.py --write`; without `--write` it lists the rows left out, too. No row "
         "reaches a prediction,",
