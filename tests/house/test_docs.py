@@ -147,6 +147,29 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
+EVERYWHERE = [
+    p for folder in ("docs", "examples", "experiments", "kernels", "benchmarks") for p in (ROOT / folder).rglob("*.md")
+]
+
+
+def sentences(text: str) -> list[str]:
+    """Of prose, items and cells; a link counts by its text, code as one word."""
+    text = re.sub(r"^(    |#).*$", "", FENCE.sub("", text), flags=re.M)
+    text = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "]", text))
+    text = re.sub(r"^\s*([-*]|\d+\.) |\|", "\n\n", text, flags=re.M)
+    return [one for part in re.split(r"\n\s*\n", text) for one in re.split(r"(?<=[.!?])[*)]*\s+", part)]
+
+
+@pytest.mark.parametrize("page", [p for p in EVERYWHERE if p.parent.name != "generated"], ids=title)
+def test_a_sentence_is_read_once(page: Path) -> None:
+    assert [one for one in sentences(page.read_text(encoding="utf-8")) if len(one.split()) > 40] == []
+
+
+def test_long_sentences_are_found() -> None:
+    item = "- **One** two `three four` [five six](seven.md).\n\n```sh\nnot counted\n```\n| a cell. b | c |\n"
+    assert [len(one.split()) for one in sentences(item) if one.strip()] == [5, 2, 1, 1]
+
+
 def test_pages_that_code_names_are_there() -> None:
     for folder in ("iosim", "benchmarks", "kernels", "examples", "tests", "reports"):
         for path in (ROOT / folder).rglob("*.py"):
