@@ -28,10 +28,13 @@ SERVING = "odd rows of published_latency.csv"
 NVIDIA = "odd rows of published_cudnn_benchmark.csv, GB200 and GB300"
 BUILDS = "h100_library_builds.csv"
 SUMS = "three calls of h100_random.csv"
+STALLS = "FlashAttention-2 with a mask, and the memory-efficient backward (h100_stalls.csv)"
 CURVES = "the GPU's curves in published_l2_curves.csv"
 MODULES: tuple[tuple[ModuleType, str, str], ...] = (
     (step_time, "FP32_OPERATIONS_PER_SCORE", ODD), (step_time, "UNHIDDEN_SPECIALISED", ODD),
-    (step_time, "UNHIDDEN_FRAGMENTS", ODD), (overlap, "OVERLAP_NORM", FA3), (overlap, "SPLIT_OVERLAP_NORM", GRAPH),
+    (step_time, "UNHIDDEN_FRAGMENTS", ODD), (step_time, "LOCKED_LOADS", STALLS),
+    (step_time, "CODE_BYTES_PER_CYCLE", STALLS), (flash, "RAGGED_CODE", STALLS),
+    (overlap, "OVERLAP_NORM", FA3), (overlap, "SPLIT_OVERLAP_NORM", GRAPH),
     (rates, "DRAM_LOAD_CYCLES", f"{COMBINES}h200_decode.csv"), (rates, "L2_LOAD_CYCLES", f"{COMBINES}{GRAPH}"),
     (flash, "NARROW_STORES", BUILDS), (flash, "NARROW_GRADIENTS", BUILDS), (efficient, "LOCK_READ", BUILDS),
     (efficient, "LOCK_WRITE", BUILDS),

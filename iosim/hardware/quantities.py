@@ -93,6 +93,7 @@ class Quantities:
     l2_read_bandwidth_bytes_per_s: float | None = quantity(*_BANDWIDTH, L2_RATES)
     l2_read_bandwidth_measured_bytes_per_s: float | None = quantity(*_BANDWIDTH, L2_RATES)
     l2_read_bandwidth_by_footprint_bytes_per_s: tuple[tuple[int, float], ...] | None = quantity(*_BANDWIDTH)
+    l2_write_fraction: float | None = quantity(0.05, 1.0, L2_RATES)
     l2_over_dram_bandwidth: float | None = quantity(1, 100, L2_RATES)
     l2_latency_near_cycles: float | None = quantity(10, 1e5, L2_RATES)
     l2_latency_far_cycles: float | None = quantity(10, 1e5, L2_RATES)

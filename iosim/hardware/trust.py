@@ -39,6 +39,7 @@ RATES_KNOWN: Mapping[str, tuple[float, float]] = {
     "dram_read_bandwidth_bytes_per_s": (0.85, 1.05),
     "achieved_dram_fraction": (0.85, 1.05),
     "l2_read_bandwidth_measured_bytes_per_s": (0.8, 1.2),
+    "l2_write_fraction": (0.7, 1.4),
     "l2_over_dram_bandwidth": (0.5, 1.5),
     "tensor_flops_achieved_per_s": (0.8, 1.1),
     "achieved_tensor_fraction": (0.6, 1.25),

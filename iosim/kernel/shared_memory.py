@@ -134,7 +134,15 @@ def estimate(launch: Launch, unit: MatrixUnit, scores: float, warps: int, elemen
         groups = scores / d.block_k / WGMMA_ROWS
         transposed = filled if unit is MatrixUnit.PINGPONG and element_bytes == 1 else 0
         return groups * filled + q + filled + transposed + kept
-    return warps * (filled + STEP_WAVEFRONTS_PER_WARP * WAVEFRONT_BYTES) + q + kept
+    idle: float = STEP_WAVEFRONTS_PER_WARP
+    if (fragments := launch.work.fragments) is not None:
+        idle = fragments.step + shuffles(d.block_q, warps)
+    return warps * (filled + idle * WAVEFRONT_BYTES) + q + kept
+
+
+def shuffles(block_q: int, warps: int) -> int:
+    """Of a warp in a step where warps own whole rows: its rows' maxima and sums."""
+    return SHUFFLES_PER_ROW_TILE * (block_q // warps) // MMA_ROWS
 
 
 # What launches stage whose layout is known.
@@ -157,7 +165,7 @@ def _whole_rows(tile: CtaTile) -> Iterator[Staged]:
     f, rows = tile.fragments, tile.block_q // tile.warps
     own = rows if f.skips_masked else 0
     q_once = tile.launch.work.loop.q_in_registers
-    turns = SHUFFLES_PER_ROW_TILE * rows // MMA_ROWS
+    turns = shuffles(tile.block_q, tile.warps)
     q_bytes = tile.block_q * tile.columns * tile.element_bytes
     yield Staged("Q", "read", q_bytes, step=not q_once, own_rows=0 if q_once else own)
     for name, columns in (("K", tile.columns), ("V", tile.columns_v)):
@@ -172,24 +180,43 @@ def _whole_rows(tile: CtaTile) -> Iterator[Staged]:
     yield tile.instructions(f.tile + turns + 1, step=False)
 
 
+def _chunks(block: int, warps: int, columns: int, element_bytes: int) -> int:
+    """Copies of a thread for a block of rows."""
+    return block * columns * element_bytes // (CHUNK_BYTES * warps * 32)
+
+
+def _clears(columns: int, head_dim: int) -> float:
+    """Stores of zeros for each copy of V, and past a head's columns, which are copied in panels."""
+    panel = 64 if columns % 64 == 0 else 32
+    return 1 + 3 * (1 - head_dim // panel / (columns // panel))
+
+
+def by_chunk(
+    fragments: Fragments, block_k: int, warps: int, columns: int, head_dim: int, element_bytes: int
+) -> Fragments:
+    """Fragments of a build of `columns` with what a step of FlashAttention-2's loop has beside: idle loads, of heads
+    with fewer columns before each copy, which then has stores of zeros as well."""
+    per_k = _chunks(block_k, warps, columns, element_bytes)
+    each = per_k * (IDLE_LOADS + _clears(columns, head_dim)) if head_dim < columns else IDLE_LOADS
+    return replace(fragments, step=2 * each)
+
+
 def _copies_by_chunk(tile: CtaTile) -> Iterator[Staged]:
     """`_whole_rows` of FlashAttention-2: what copies leave out of V, and past a head's columns, is cleared by stores;
     a copy that is asked for one by one has idle loads of its own."""
     domain = tile.launch.domain
-    a_thread = CHUNK_BYTES * tile.warps * 32
-    per_k, per_q = (rows * tile.columns * tile.element_bytes // a_thread for rows in (tile.block_k, tile.block_q))
+    per_k, per_q = (
+        _chunks(rows, tile.warps, tile.columns, tile.element_bytes) for rows in (tile.block_k, tile.block_q)
+    )
     narrow, whole = tile.head_dim < tile.columns, domain.seq_k % tile.block_k == 0 and domain.rows % tile.block_q == 0
-    panel = 64 if tile.columns % 64 == 0 else 32
-    outside = 1 - tile.head_dim // panel / (tile.columns // panel)
-    clears = per_k * (1 + 3 * outside)
+    cleared = _clears(tile.columns, tile.head_dim)
     yield from _whole_rows(tile)
-    yield tile.instructions(2 * (IDLE_LOADS * per_k + clears) if narrow else 2 * IDLE_LOADS)
     there = domain.rows / domain.query_blocks / tile.block_q
-    once = IDLE_LOADS * per_q * there + narrow * per_q * (1 + 3 * outside) if narrow or not whole else IDLE_LOADS
+    once = IDLE_LOADS * per_q * there + narrow * per_q * cleared if narrow or not whole else IDLE_LOADS
     if not whole:  # in the last key block each copy is asked for by itself, and rows of V past the end are cleared
         missing = (-domain.seq_k % tile.block_k) / tile.block_k
         asked = 2 * IDLE_LOADS * (per_k * (1 - missing) - (per_k if narrow else 1))
-        once += asked + per_k * (1 + 3 * missing) - (per_k * missing * (1 + 3 * outside) if narrow else 0)
+        once += asked + per_k * (1 + 3 * missing) - (per_k * missing * cleared if narrow else 0)
     yield tile.instructions(once, step=False)
 
 

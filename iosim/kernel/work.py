@@ -40,6 +40,8 @@ class MaskOperations:
     every_step: float = 0.0
     edge_steps: float = 0.0
     """Of the last steps of a tile alone, those of as many key blocks as its rows need."""
+    unrolled: float = 0.0
+    """Steps of a tile that are compiled apart from the loop, one behind the other."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ class Pipelines:
     """The sum of the products' depths."""
     exposed_loads: int
     """Loads of a step that all of its warps wait for, beside those of its products."""
+    locked_flops: int = 0
+    """Of a product whose sums only one CTA of a head at a time may add to, by the lock of its block of queries; 0: no
+    lock."""
 
 
 class Layout(StrEnum):

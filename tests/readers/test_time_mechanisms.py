@@ -17,7 +17,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import busiest_share
 from iosim.readers.timing.launch_time import LaunchTime
 from iosim.readers.timing.rates import Rates
-from iosim.readers.timing.step_time import edge_share
+from iosim.readers.timing.step_time import SmRates, Waits, edge_share, fetched_cycles, lock_cycles, step_cost
 
 
 def call(gpu: str, kernel: str = "fa2", **problem: object) -> Call:
@@ -76,12 +76,88 @@ class TestSpillsAndMasks:
         short, long = (call("h200", mask="causal", seq_q=n, seq_k=n).chain.launches[0] for n in (512, 4096))
         window, free = (call("h200", **mask).chain.launches[0] for mask in ({"mask": "window", "window": 1000}, {}))
         alone = call("h200", mask="causal", seq_q=1).chain.launches[0]
-        assert short.work.mask == MaskOperations(edge_steps=2)
-        assert window.work.mask == MaskOperations(every_step=4)
-        assert free.work.mask == alone.work.mask == MaskOperations()
+        assert short.work.mask == MaskOperations(edge_steps=2, unrolled=1)  # 64 rows see the end of one block of 128
+        assert window.work.mask == MaskOperations(every_step=4, unrolled=2)
+        assert free.work.mask == MaskOperations(unrolled=1)
+        assert alone.work.mask == MaskOperations()
         # tiles of 128 queries and 64 keys: two masked steps of 2, 4, 6 and 8
         assert edge_share(short) == pytest.approx(8 / 20)
         assert edge_share(long) == pytest.approx(64 / (2 * 32 * 33 / 2))
+
+
+class TestCode:
+    """Steps of FlashAttention-2 that are compiled apart from the loop."""
+
+    def test_tiles_of_one_length_share_what_they_fetch(self) -> None:
+        assert fetched_cycles(call("h100").chain.launches[0], 2) == 0
+        assert fetched_cycles(call("h100", "cudnn", mask="causal").chain.launches[0], 2) == 0
+
+    def test_tiles_of_unequal_length_fetch_it_for_themselves(self) -> None:
+        launch = call("h100", mask="causal", seq_q=512, seq_k=512, heads=64).chain.launches[0]
+        # 2,048 scores a warp: 13 / 32 instructions each, and 512 FLOPs at 4,096; two steps, 16 bytes, 12 a cycle
+        instructions = 2048 * (13 / 32 + 512 / 4096)
+        assert fetched_cycles(launch, 1) == pytest.approx(2 * instructions * 16 / 12)
+        assert fetched_cycles(launch, 2) == 2 * fetched_cycles(launch, 1)
+
+    def test_lengths_that_are_no_whole_tiles_have_one_more_and_longer_ones(self) -> None:
+        launch = call("h100", mask="causal", seq_q=500, seq_k=500, heads=64).chain.launches[0]
+        assert launch.work.mask.unrolled == 1.5 * 3
+
+    def test_the_time_is_that_of_each_tile(self) -> None:
+        made = call("h100", mask="causal", seq_q=512, seq_k=512, heads=64)
+        with_code, without = main_launch(made), main_launch(made, mask=MaskOperations(edge_steps=2))
+        cycles = (with_code.pace.tile_s - without.pace.tile_s) * (with_code.clock_hz or 0.0)
+        assert cycles == pytest.approx(fetched_cycles(made.chain.launches[0], 2), rel=0.02)
+
+
+class TestNarrowBuilds:
+    def test_each_copy_has_instructions_of_its_own(self) -> None:
+        """A build of 64 columns, 128 keys, 4 warps: 8 copies a thread of K and of V, each with 3 idle loads and 4
+        stores of zeros; twice that is issued, 4 instructions a cycle."""
+        narrow, whole = (call("h100", head_dim=n).chain.launches[0] for n in (56, 64))
+        assert narrow.work.fragments is not None
+        assert whole.work.fragments is not None
+        assert (narrow.work.fragments.step, whole.work.fragments.step) == (2 * 8 * 7, 6)
+        rates = SmRates(Waits(*[0.0] * 6), 1e9, 1024.0, 128.0, 16.0, 128.0, 64.0)
+        costs = [step_cost(one, MatrixUnit.MMA_SYNC, rates, 0.0, 2, 90) for one in (narrow, whole)]
+        assert costs[0].softmax - costs[1].softmax == 2 * (112 - 6) * 4 / 4
+        assert costs[0].smem - costs[1].smem == 4 * (112 - 6)  # a wavefront of each warp
+
+
+class TestLocks:
+    """CTAs of a head that add to the same sums of dQ (PyTorch's memory-efficient backward)."""
+
+    rates = SmRates(Waits(100.0, 0, 0, 0, 0, 0), 1e9, 1024.0, 128.0, 16.0, 128.0, 64.0)
+
+    def locked(self, slots: int, **problem: object) -> float:
+        launches = call("h100", "cutlass", passes="bwd", **problem).chain.launches
+        return lock_cycles(next(n for n in launches if n.name == "bwd.main"), self.rates, slots)
+
+    def test_those_that_run_at_once_take_the_query_blocks_in_turn(self) -> None:
+        # a query block of 128, 64 key blocks; four accesses and a product of 128 x 128 x 128 under the lock
+        held = 4 * 100 + 2 * 128**3 / 1024
+        assert self.locked(132, seq_q=128, seq_k=8192) == held * (64 - 1)
+        assert self.locked(16, seq_q=128, seq_k=8192) == held * (16 - 1)
+        assert self.locked(132, seq_q=1024, seq_k=8192) == held * (64 / 8 - 1)
+
+    def test_nobody_waits_where_there_are_blocks_enough(self) -> None:
+        assert self.locked(132, seq_q=8192, seq_k=8192) == 0
+        assert self.locked(132, seq_q=8192, seq_k=128) == 0
+
+    def test_key_blocks_that_no_query_sees_hold_no_lock(self) -> None:
+        assert self.locked(132, seq_q=128, seq_k=8192, mask="causal", offset=0) == 0
+
+
+class TestStores:
+    def test_what_a_step_stores_takes_the_l2_longer_than_what_it_loads(self) -> None:
+        """Sums of dQ, dK and dV that pass through memory, and spilled registers; not what a tile stores at its end."""
+        made = call("h100", "cutlass", passes="bwd", head_dim=192, seq_q=1024, seq_k=1024)
+        time = main_launch(made)
+        slow = replace(made.profile, l2_write_fraction=made.profile.need("l2_write_fraction") / 2)
+        assert main_launch(replace(made, profile=slow)).seconds["l2"] > 1.5 * time.seconds["l2"]
+        forward = call("h100", "cudnn")
+        slow_forward = replace(forward, profile=replace(forward.profile, l2_write_fraction=0.05))
+        assert main_launch(slow_forward).seconds["l2"] == main_launch(forward).seconds["l2"]
 
 
 class TestAdds:

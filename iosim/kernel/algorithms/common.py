@@ -10,7 +10,8 @@ from iosim.base.records import replace
 from iosim.kernel.algorithms.body import Place
 from iosim.kernel.kernel import SUM_GROUPS, Kernel, MatrixUnit, RowPass, Spill, Tile
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
-from iosim.kernel.work import Loop, SpillAccesses, Work
+from iosim.kernel.shared_memory import by_chunk
+from iosim.kernel.work import Layout, Loop, SpillAccesses, Work
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.mask import IntervalMask, Mask
@@ -151,13 +152,17 @@ def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
     if d == d_v and kernel.compiled_head_dim:
         d = d_v = max(d, kernel.compiled_head_dim)
     spill = kernel.of_pass(backward).spill or Spill()
+    fragments, tile = None if backward else kernel.fragments, kernel.tile
+    if fragments is not None and fragments.layout is Layout.CHUNKS:
+        width = problem.input_type.bytes
+        fragments = by_chunk(fragments, tile.block_k, tile.warps, d, problem.head_dim, width)
     return Work(
         flops_per_pair=2 * (3 * d + 2 * d_v) if backward else 2 * (d + d_v),
         exps_per_pair=1,
         tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
         stages=(kernel.tile_backward if backward else kernel.tile).stages,
         loop=Loop(warps_meet=True) if backward else kernel.loop,
-        fragments=None if backward else kernel.fragments,
+        fragments=fragments,
         spill=SpillAccesses(spill.accesses_per_pair, spill.accesses_per_tile),
     )
 

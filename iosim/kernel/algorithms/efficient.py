@@ -8,7 +8,7 @@ CTA's own, or in fp32 through dK and dV themselves. D = rowsum(dO o O) is comput
 starts, in fp32 by launches before. (pytorch/pytorch, aten/src/ATen/native/transformers/cuda: attention_backward.cu and
 mem_eff_attention/kernel_backward.h.)
 
-NB: what a CTA waits for a lock that another has is left out. Queries that see no key get no dQ there; here it is 0.
+NB: Queries that see no key get no dQ there; here it is 0.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         work=replace(
             work,
             flops_per_pair=2 * columns,
-            pipelines=Pipelines(products, depth, exposed_loads),
+            pipelines=Pipelines(products, depth, exposed_loads, 2 * tile.block_q * tile.block_k**2 if locked else 0),
             serial_loads=fragments * domain.query_blocks,
             spill=replace(work.spill, tile=work.spill.tile + 4 * turns * domain.query_blocks),
         ),

@@ -88,6 +88,8 @@ SUMS_PER_LINE = 32
 """fp32 values of dQ in a line of the L2, which an atomic add takes as one request where lanes add to neighbours."""
 TILE_NUMBERS = (Overhead("tile_number", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from="kernels/flash_fwd_sm90.cuh"),)
 """What the CTA of a cluster that asks for a tile tells the others, a packet."""
+RAGGED_CODE = 1.5
+"""Instructions of a masked step of FlashAttention-2 where lengths are no whole tiles, over one where they are. Fitted."""
 COMBINES = {Layout.CHUNKS: Fragments(Layout.SPLIT_WEIGHTS)}
 """How the combine stages what it reads, by how the forward does."""
 DEPTH = 32
@@ -228,7 +230,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         work=replace(
             loop_work(problem, kernel),
             flops_per_pair=2 * sum(_product_columns(problem, kernel)),
-            mask=_mask_operations(problem, options.mask_operations),
+            mask=_mask_operations(problem, kernel, options.mask_operations),
         ),
     )
     by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
@@ -291,13 +293,22 @@ def _narrow_stores(
     return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile, inferred_from=source),)
 
 
-def _mask_operations(problem: AttentionProblem, each: int) -> MaskOperations:
+def _mask_operations(problem: AttentionProblem, kernel: Kernel, each: int) -> MaskOperations:
     """Both limits of a window are asked of every score, the causal one at the diagonal. A single query, the last one,
-    has nothing to mask."""
+    has nothing to mask. FlashAttention-2 compiles the steps that may need a mask apart from the loop
+    (csrc/flash_attn/src/flash_fwd_kernel.h, n_masking_steps); where lengths are no whole tiles, each of them is longer.
+    """
+    if not each:
+        return MaskOperations()
+    tile = kernel.tile
+    whole = problem.seq_lens is None and problem.seq_q % tile.block_q == 0 and problem.seq_k % tile.block_k == 0
+    needed = 1 if problem.mask == "none" else -(-tile.block_q // tile.block_k) + (not whole)
+    unrolled = needed if whole else RAGGED_CODE * needed
     if problem.mask == "window":
-        return MaskOperations(every_step=2.0 * each)
-    alone = problem.mask == "causal" and problem.longest_q == 1
-    return MaskOperations(edge_steps=0.0 if alone or problem.mask == "none" else float(each))
+        return MaskOperations(every_step=2.0 * each, unrolled=unrolled)
+    if problem.mask == "causal" and problem.longest_q == 1:
+        return MaskOperations()
+    return MaskOperations(edge_steps=0.0 if problem.mask == "none" else float(each), unrolled=unrolled)
 
 
 def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool = False) -> tuple[Overhead, ...]:

@@ -8,27 +8,25 @@ from iosim.base.records import dataclass
 from iosim.base.words import Level, Way
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel, MatrixUnit
-from iosim.kernel.launch import Launch, Mode, Outer, Per
+from iosim.kernel.launch import SPILL, Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE
+from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import (
     SmRates,
+    fetched_cycles,
+    lock_cycles,
     matrix_unit,
     row_padding,
     step_cost,
     step_cycles,
 )
-
-MMA_FLOPS = 4096
-"""Operations of a warp's mma.sync (m16n8k16), an instruction like any other; wgmma's are too few to count."""
-
 
 OVERLAPPED_TILE_SHARE = 0.1
 """What a tile takes besides its steps where the next one begins meanwhile, over what it takes else: the tiles of
@@ -94,13 +92,23 @@ class Running:
         moved: int = self.traffic.total(level, direction, launch=self.launch.name, tensor=tensor)
         return moved
 
+    def l2_loads(self) -> float:
+        """Bytes that are loaded from the L2, and those that could be loaded in the time of its stores. Of a loop those
+        of its steps alone: what a work tile stores at its end, the next one's loads overlap."""
+        accesses = self.launch.accesses
+        names: set[str | None] = {SPILL, *(a.tensor for a in accesses if a.per is Per.PAIR and a.mode is not Mode.LOAD)}
+        if not self.launch.work.exps_per_pair:
+            names = {None}
+        stored = sum(self.moved("l2", "write", name) for name in names)
+        return self.moved("l2") + stored * (1 / self.rates.profile.need("l2_write_fraction") - 1)
+
 
 def loop_computing(running: Running, sm: SmRates) -> Computing:
     """An attention loop: its steps in the schedule of its CTAs, at the rates of one SM."""
     launch, rates, unit, resident = running.launch, running.rates, running.unit, running.resident
     profile = rates.profile
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
-    l2_bytes = running.moved("l2") / max(1, steps)
+    l2_bytes = running.l2_loads() / max(1, steps)
     cost = step_cost(launch, unit, sm, l2_bytes, running.problem.input_type.bytes, profile.cc)
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
     turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
@@ -109,7 +117,13 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         tile_cycles *= OVERLAPPED_TILE_SHARE
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
-    span = makespan(launch, profile.sm_count, per_sm, lambda ctas: step_cycles(cost, ctas), tile_cycles)
+    tile_cycles += fetched_cycles(launch, per_sm)
+    locked = lock_cycles(launch, sm, resident.slots)
+
+    def step(ctas: int) -> float:
+        return step_cycles(cost, ctas) + locked
+
+    span = makespan(launch, profile.sm_count, per_sm, step, tile_cycles)
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz
     total = scheduled
@@ -125,7 +139,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         total_s=total,
         shared_bytes=steps * cost.smem * (sm.shared_bytes or WAVEFRONT_BYTES),
         tile_s=tile_cycles * lengthened,
-        step_s=tuple(step_cycles(cost, ctas) * lengthened for ctas in range(1, per_sm + 1)),
+        step_s=tuple(step(ctas) * lengthened for ctas in range(1, per_sm + 1)),
         busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count),
     )
 
@@ -149,7 +163,7 @@ def _pingpong_seconds(computing: float, running: Running) -> float:
     launch, l2 = running.launch, running.rates.l2()
     streamed = {a.tensor for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD}
     multicast = sum(running.moved("l2", "read", name) for name in streamed)
-    fetched = running.moved("l2") - multicast * (1 - 1 / launch.schedule.cluster)
+    fetched = running.l2_loads() - multicast * (1 - 1 / launch.schedule.cluster)
     return beside(computing, fetched / l2 if l2 else 0.0)
 
 
@@ -181,7 +195,7 @@ def _unit_seconds(running: Running) -> dict[str, float]:
     launch, rates, slots = running.launch, running.rates, running.resident.slots
     l2 = rates.l2()
     if l2:
-        seconds["l2"] = running.moved("l2") / l2
+        seconds["l2"] = running.l2_loads() / l2
     pairs, ctas = executed_pairs(launch), launch.work_tiles * launch.work.product_ctas
     if launch.work.flops_per_pair:
         rate = rates.tensor(running.problem.dtype, running.unit)

@@ -20,6 +20,8 @@ IDLE_ROW_SHARE = 0.17
 """Energy of a product of zeros beside one of random numbers: rows of a tile that hold no query. wgmma on an H200,
 287 - 143 W of zeros against 0.86 pJ a FLOP of random numbers, operands included
 (experiments/measurements/h200_power.csv)."""
+MMA_FLOPS = 4096
+"""Operations of a warp's mma.sync (m16n8k16), an instruction like any other; wgmma's are too few to count."""
 INSTRUCTIONS_PER_SCORE = 13.0
 """Instructions a thread executes for each score, products aside: 12 to 14.5 in FlashAttention-2's and cuDNN's forward
 (counted by the profiler: smsp__inst_executed less pipe_tensor, at 512 to 16k tokens, head_dim 64 and 128)."""

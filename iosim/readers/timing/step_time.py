@@ -17,6 +17,7 @@ from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Launch, Outer
 from iosim.kernel.shared_memory import TENSOR_MEMORY_ROWS, estimate
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS
+from iosim.readers.timing.energy import INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 
 FP32_OPERATIONS_PER_SCORE = 3.5
 """fp32 operations a score besides its exponential: scale and subtract, maximum, sum, conversion of P (half an
@@ -37,6 +38,17 @@ QK^T, and the next K behind PV, with one buffer of each."""
 STAGED_LOADS_PER_PRODUCT = 2
 """Fill and drain of a threadblock product's own pipeline (kernels that fetch Q again for every key block, and the
 backward whose products do)."""
+LOCKED_LOADS = 4
+"""Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums. Fitted; pytorch,
+mem_eff_attention/kernel_backward.h has the sums, a fence, the sums again, a fence and the lock."""
+SCHEDULERS = 4
+"""Warp instructions that an SM issues in a cycle."""
+INSTRUCTION_BYTES = 16
+CODE_BYTES_PER_CYCLE = 12
+"""Code that an SM fetches in a cycle where CTAs at different places of a kernel do not share it. Fitted."""
+BESIDE_A_COPY = 2
+"""Instructions of a copy that is asked for by itself, over its loads and stores at shared memory (counted: an H100's
+FlashAttention-2 at head_dims of 56, 88, 120 and 200)."""
 PRODUCT_DEPTH = 32
 """Columns of a k-step of such a product (CUTLASS's threadblock shape)."""
 TENSOR_MEMORY_HELPERS = 2
@@ -176,6 +188,8 @@ def step_cost(
         operations += work.mask.edge_steps * edge_share(launch)
     exps = scores * work.exps_per_pair / rates.exps if rates.exps else 0.0
     others = scores * operations / rates.fp32_lanes if rates.fp32_lanes else 0.0
+    if work.fragments is not None:
+        others += work.fragments.step * BESIDE_A_COPY * warps / SCHEDULERS
     beside = unit is MatrixUnit.TCGEN05
     loaded = estimate(launch, unit, scores, warps, element_bytes)
     return StepCost(
@@ -220,6 +234,28 @@ def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int, waits: Wa
     if ahead is None and unit is MatrixUnit.WGMMA and work.stages <= EXPOSED_LOADS:
         return waits.load * (EXPOSED_LOADS + 1 - work.stages)
     return waits.sync + (waits.single_buffer if work.stages == 1 else 0.0)
+
+
+def lock_cycles(launch: Launch, rates: SmRates, slots: int) -> float:
+    """SM cycles that a CTA waits in a step for the locks of sums that others of its head hold: as many of them as run
+    at once take the head's query blocks in turn."""
+    pipelines, domain = launch.work.pipelines, launch.domain
+    if pipelines is None or not pipelines.locked_flops or not rates.tensor_flops:
+        return 0.0
+    held = LOCKED_LOADS * rates.waits.load + pipelines.locked_flops / rates.tensor_flops
+    at_work = min(domain.splits, int((domain.visitors.count > 0).sum()), slots)
+    return held * max(0.0, at_work / domain.query_blocks - 1)
+
+
+def fetched_cycles(launch: Launch, ctas: int) -> float:
+    """SM cycles in which a work tile waits for code that it alone runs: steps that are compiled apart from the loop,
+    where tiles have different numbers of steps and so are at different places."""
+    d, work = launch.domain, launch.work
+    if not work.mask.unrolled or len(set(d.visited.count[d.query_rows > 0].tolist())) < 2:
+        return 0.0
+    warps = max(1, launch.resources.threads // 32)
+    instructions = d.block_q * d.block_k / warps * (INSTRUCTIONS_PER_SCORE / 32 + work.flops_per_pair / MMA_FLOPS)
+    return work.mask.unrolled * instructions * INSTRUCTION_BYTES * ctas / CODE_BYTES_PER_CYCLE
 
 
 def step_cycles(cost: StepCost, ctas: int) -> float:
