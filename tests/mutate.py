@@ -79,7 +79,6 @@ AREAS = {
     ),
     "count": area("readers/*.py", "count @counts level_bounds", "traffic_laws memory_bounds what_fits"),
     "formula": area("readers/formula/*.py", "floor_sums theory @counts formula", "level_bounds block_sparse"),
-    "execute": area("readers/execute/*.py", "execute readers_agree", "paged varlen uniform mla"),
     "algorithms": area(
         "kernel/algorithms/*.py",
         "once_missed @counts execute uniform chain_launches",

@@ -276,10 +276,6 @@ class Domain:
         """The query token of each row of a head."""
         return row % (self.rows // self.pack) if self.in_turn else row // self.pack
 
-    def packed_head(self, row: IntArray) -> IntArray:
-        """Which of the heads packed each row belongs to."""
-        return row // (self.rows // self.pack) if self.in_turn else row % self.pack
-
     @property
     def query_axis(self) -> Axis:
         return self.mask.query_axis(self.rows, self.pack)

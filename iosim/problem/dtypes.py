@@ -1,4 +1,4 @@
-"""Number formats: their storage size, and rounding to their precision for the executing reader."""
+"""Number formats and their storage size."""
 
 from __future__ import annotations
 
@@ -8,25 +8,14 @@ from iosim.base.records import dataclass
 
 @dataclass(frozen=True)
 class DType:
-    """A storage format. `bytes` is what one element takes in memory; `significand_bits` counts the hidden bit."""
+    """A storage format. `bytes` is what one element takes in memory."""
 
     name: str
     bytes: int
-    significand_bits: int
-    max_finite: float
 
 
-_DTYPES = {
-    d.name: d
-    for d in (
-        DType("fp64", 8, 53, 1.7976931348623157e308),
-        DType("fp32", 4, 24, 3.4028234663852886e38),
-        DType("tf32", 4, 11, 3.4028234663852886e38),
-        DType("fp16", 2, 11, 65504.0),
-        DType("bf16", 2, 8, 3.3895313892515355e38),
-        DType("fp8", 1, 4, 448.0),
-    )
-}
+_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+_DTYPES = {name: DType(name, size) for name, size in _BYTES.items()}
 
 _ALIASES = {
     "float64": "fp64", "double": "fp64", "float32": "fp32", "float": "fp32", "f32": "fp32", "single": "fp32",

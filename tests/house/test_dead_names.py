@@ -27,6 +27,7 @@ OTHERS_CALL = {
         ("warps_per_sm", "limit_shared_memory", "shared_memory_per_cta_bytes", "shared_memory_carveout_bytes"),
         "whoever asks what fits on an SM: a field of Occupancy",
     ),
+    **dict.fromkeys(("body_of", "finish_query"), "what runs a launch on arrays: tests/support/executor"),
     "bytes_per_index": "whoever looks into a trace: a field of LaunchTrace",
     "save_block_mask": "whoever has a mask of their own: docs/how-to-add.md",
 }  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import reproduced
 from effort import examples
+from executor import execute, random_arrays, reference
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -31,7 +32,6 @@ from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
-from iosim.readers.execute import execute, random_arrays, reference
 from iosim.studies.decode import ModelShape, decode_point, sweep
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from effort import examples
+from executor import execute
+from executor.arrays import shuffled_table
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -30,8 +32,6 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.bounds import bounds, memory
 from iosim.readers.count import access_bytes, count
-from iosim.readers.execute import execute
-from iosim.readers.execute.arrays import shuffled_table
 from iosim.readers.formula.symbolic import derive
 from iosim.readers.formula.table_sums import TableSums
 
@@ -184,7 +184,7 @@ def test_keys_cannot_be_found_without_the_table() -> None:
 
 def test_a_wrong_table_is_not_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that ignores the table reads another sequence's pages."""
-    monkeypatch.setattr("iosim.readers.execute.memory.place_of_rows", lambda tensor, row, entries: (row * 0, row))
+    monkeypatch.setattr("executor.memory.place_of_rows", lambda tensor, row, entries: (row * 0, row))
     assert any("off by" in text for text in disagreements(CASE, kernel()))
 
 

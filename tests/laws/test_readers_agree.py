@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from effort import examples
+from executor import random_arrays, reference
+from executor.reference import dense_mask, dropout_factor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import ALGORITHMS, FORWARD_ONLY, cases, disagreements, problems
@@ -13,8 +15,6 @@ from iosim.kernel.algorithms import options_of
 from iosim.kernel.algorithms.flash import SplitOptions
 from iosim.kernel.kernel import Kernel
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.execute import random_arrays, reference
-from iosim.readers.execute.reference import dense_mask, dropout_factor
 
 PAIRS = [(a, p) for a in ALGORITHMS for p in ("fwd", "bwd", "fwd+bwd") if p == "fwd" or a not in FORWARD_ONLY]
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from effort import examples
+from executor import execute, random_arrays, reference
+from executor.reference import dense_mask, dropout_factor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowered import objects_of, wrong_bytes
@@ -30,8 +32,6 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS
 from iosim.readers.bounds import memory
 from iosim.readers.count import count
-from iosim.readers.execute import execute, random_arrays, reference
-from iosim.readers.execute.reference import dense_mask, dropout_factor
 from iosim.readers.formula.symbolic import derive
 from iosim.readers.replay.lowering import lower
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from effort import examples
+from executor.reference import dense_blocks, dense_mask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowered import loop_steps, wrong_bytes
@@ -32,7 +33,6 @@ from iosim.problem.fields import length_options, problem_options
 from iosim.problem.masks import BlockMask, butterfly, strided, window_global
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.count import access_bytes, count, visited_pairs
-from iosim.readers.execute.reference import dense_mask
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import streams
@@ -123,7 +123,7 @@ def test_a_tile_is_visited_when_it_overlaps_a_kept_block(data: st.DataObject) ->
     mask, pack = data.draw(block_masks(seq_q, seq_k)), data.draw(st.integers(1, 3))
     tile = data.draw(st.tuples(st.integers(1, 40), st.integers(1, 40)))
     d = Domain(1, 1, seq_q * pack, seq_k, *tile, mask=mask, pack=pack)
-    pairs = np.repeat(np.repeat(mask.to_dense(), mask.block_q, 0), mask.block_k, 1)[:seq_q, :seq_k]
+    pairs = np.repeat(np.repeat(dense_blocks(mask), mask.block_q, 0), mask.block_k, 1)[:seq_q, :seq_k]
     pairs = np.repeat(pairs, pack, 0)
     right = [
         [j for j in range(d.key_blocks_total) if pairs[i * tile[0] :][: tile[0], j * tile[1] :][:, : tile[1]].any()]

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from effort import examples
+from executor import execute
+from executor.reference import dense_mask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowered import loop_steps, wrong_bytes
@@ -22,8 +24,6 @@ from iosim.kernel.schedule import Direction, Order
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import Axis
 from iosim.readers.count import count
-from iosim.readers.execute import execute
-from iosim.readers.execute.reference import dense_mask
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.formula.symbolic import derive
 from iosim.readers.replay.lowering import lower, start_order

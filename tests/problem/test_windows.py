@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from effort import examples
+from executor import execute
+from executor.reference import dense_mask
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -29,8 +31,6 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import problem_options
 from iosim.problem.masks.mask import dense
 from iosim.readers.count import count
-from iosim.readers.execute import execute
-from iosim.readers.execute.reference import dense_mask
 from iosim.readers.formula.limits import leading
 from iosim.readers.formula.symbolic import derive
 

@@ -9,6 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 from effort import examples
+from executor import (
+    Body,
+    ExecutionError,
+    Place,
+    body,
+    execute,
+    kept_weights,
+    random_arrays,
+    reference,
+    round_to,
+)
+from executor.memory import Memory, moved_bytes, storage_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -24,18 +36,6 @@ from iosim.kernel.kernel import Kernel, Schedule, Tile
 from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.schedule import Direction
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.execute import (
-    Body,
-    ExecutionError,
-    Place,
-    body,
-    execute,
-    kept_weights,
-    random_arrays,
-    reference,
-    round_to,
-)
-from iosim.readers.execute.memory import Memory, moved_bytes, storage_format
 
 
 def flash(tile: tuple[int, int] = (8, 8), **changes: Any) -> Kernel:

@@ -12,6 +12,7 @@ import chunk_ranks as reader
 import numpy as np
 import pytest
 from effort import examples
+from executor import ExecutionError, random_arrays, reference
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -22,7 +23,6 @@ from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.execute import ExecutionError, random_arrays, reference
 from iosim.studies.distributed import (
     SCHEDULES,
     ChunkSchedule,

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from executor import ExecutionError, execute, reference
+from executor.reference import dense_mask
 from hypothesis import strategies as st
 
 from iosim.kernel.algorithms import options_for, plan
@@ -16,8 +18,6 @@ from iosim.kernel.schedule import Direction, Schedule, Scheduler
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
-from iosim.readers.execute import ExecutionError, execute, reference
-from iosim.readers.execute.reference import dense_mask
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.formula.dual import ArrayKind, lifted
 from iosim.readers.formula.lifting import lifted_chain

@@ -129,11 +129,6 @@ class BlockMask:
         """Block row of every entry."""
         return np.repeat(np.arange(self.shape[0], dtype=np.int64), np.diff(self.indptr))
 
-    def to_dense(self) -> BoolArray:
-        dense = np.zeros(self.shape, dtype=np.bool_)
-        dense[self.rows, self.indices] = True
-        return dense
-
     # What readers ask of a mask (iosim.problem.masks.mask.Mask).
 
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:

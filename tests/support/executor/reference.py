@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from executor.numerics import kept_weights, round_to
 from iosim.kernel.algorithms.body import Array
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
-from iosim.readers.execute.numerics import kept_weights, round_to
 
 
 def random_arrays(problem: AttentionProblem, seed: int = 0) -> dict[str, Array]:
@@ -92,7 +92,14 @@ def _kept_blocks(p: AttentionProblem, mask: BlockMask) -> npt.NDArray[np.bool_]:
         nearest = np.maximum((np.abs(a - b) - 1) * block + 1, 0)
         near = (a == b) | (nearest <= (p.window or 0))
         return np.asarray(near | (np.minimum(a, b) * block < (p.global_tokens or 0)), dtype=np.bool_)
-    return mask.to_dense()
+    return dense_blocks(mask)
+
+
+def dense_blocks(mask: BlockMask) -> npt.NDArray[np.bool_]:
+    """Boolean [block rows, block columns] of the kept blocks."""
+    dense = np.zeros(mask.shape, dtype=np.bool_)
+    dense[mask.rows, mask.indices] = True
+    return dense
 
 
 def added_terms(problem: AttentionProblem, arrays: Mapping[str, npt.ArrayLike]) -> Array:

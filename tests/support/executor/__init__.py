@@ -5,10 +5,10 @@ bytes are counted tile by tile. A body may use only tiles that the launch's acce
 them, so a description that forgets a tensor cannot compute attention.
 """
 
+from executor.numerics import kept_weights, round_to
+from executor.reference import random_arrays, reference
+from executor.run import Execution, execute
 from iosim.kernel.algorithms.body import Body, ExecutionError, Place, body
-from iosim.readers.execute.numerics import kept_weights, round_to
-from iosim.readers.execute.reference import random_arrays, reference
-from iosim.readers.execute.run import Execution, execute
 
 __all__ = [
     "Body",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from executor.memory import Spot, packed_head
+from executor.numerics import kept_weights
 from iosim.kernel.algorithms.body import Array, ExecutionError, Indices, Place
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Launch, Mode, Per, Rows
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.execute.memory import Spot
-from iosim.readers.execute.numerics import kept_weights
 
 
 def tile_ends(lengths: tuple[int, ...], block: int) -> tuple[Indices, Indices]:
@@ -113,7 +113,7 @@ class WalkPlace(Place):
 
     def _survivors_of(self, seed: int) -> Array:
         domain = self.launch.domain
-        heads = self.spot.head * domain.pack + domain.packed_head(self.q)
+        heads = self.spot.head * domain.pack + packed_head(domain, self.q)
         queries, keys = self.grid.tokens[self.q][:, None], self.keys[None, :]
         kept = kept_weights(seed, self.spot.batch, heads[:, None], queries, keys, self.problem.dropout)
         return kept.astype(np.float64)

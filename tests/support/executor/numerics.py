@@ -16,6 +16,9 @@ from iosim.problem.dtypes import dtype
 
 _SMALLEST_NORMAL_EXPONENT = {"bf16": -126, "tf32": -126, "fp8": -6}
 """IEEE 754 binary32's for bf16 and tf32; OCP 8-bit floating point specification, E4M3, for fp8."""
+_SIGNIFICAND_BITS = {"bf16": 8, "tf32": 11, "fp8": 4}
+"""With the hidden bit."""
+_MAX_FINITE = {"bf16": 3.3895313892515355e38, "tf32": 3.4028234663852886e38, "fp8": 448.0}
 _STEP = 0x9E3779B97F4A7C15
 _MASK64 = (1 << 64) - 1
 
@@ -36,9 +39,9 @@ def round_to(values: npt.ArrayLike, name: str) -> Array:
             return exact.astype(narrow).astype(np.float64)
     smallest = _SMALLEST_NORMAL_EXPONENT[kind.name] + 1
     exponent = np.maximum(np.frexp(exact)[1], smallest)
-    unit = np.ldexp(1.0, exponent - kind.significand_bits)
+    unit = np.ldexp(1.0, exponent - _SIGNIFICAND_BITS[kind.name])
     rounded = np.rint(exact / unit) * unit
-    limit = kind.max_finite
+    limit = _MAX_FINITE[kind.name]
     beyond = np.copysign(limit if kind.name == "fp8" else np.inf, rounded)
     return np.asarray(np.where(np.abs(rounded) > limit, beyond, rounded), dtype=np.float64)
 

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from executor.arrays import cut, joined, new_tokens, parted, shuffled_table
+from executor.memory import Memory, check_size
+from executor.reference import random_arrays
+from executor.walk import Walk
 from iosim.base.records import dataclass
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.body import Array, body_of
@@ -16,10 +20,6 @@ from iosim.kernel.launch import Chain, Mode, Role
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import dense
-from iosim.readers.execute.arrays import cut, joined, new_tokens, parted, shuffled_table
-from iosim.readers.execute.memory import Memory, check_size
-from iosim.readers.execute.reference import random_arrays
-from iosim.readers.execute.walk import Walk
 
 
 @dataclass(frozen=True)

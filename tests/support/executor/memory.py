@@ -11,6 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from executor.arrays import place_of_rows, scattered
+from executor.numerics import round_to
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.kernel.algorithms.body import Array, ExecutionError, Indices
@@ -18,8 +20,6 @@ from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Fetch, Mode, Per, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
-from iosim.readers.execute.arrays import place_of_rows, scattered
-from iosim.readers.execute.numerics import round_to
 
 MAX_ELEMENTS = 1 << 27
 ROW_STATISTICS = ("LSE", "l", "m", "D")
@@ -98,6 +98,11 @@ class Spot:
     head: int
     split: int = 0
     repetition: int = 0
+
+
+def packed_head(domain: Domain, row: Indices) -> Indices:
+    """Which of the heads packed into a tile's rows each row belongs to."""
+    return row // (domain.rows // domain.pack) if domain.in_turn else row % domain.pack
 
 
 class Memory:
@@ -191,7 +196,7 @@ def _locate(
         raise ExecutionError(f"{tensor.name} has {tensor.batch} sequences, the grid {domain.batch}")
     pack = domain.pack
     if packs and tensor.heads == domain.heads * pack and tensor.rows * pack == length:
-        return in_batch, spot.head * pack + domain.packed_head(along), domain.token(along)
+        return in_batch, spot.head * pack + packed_head(domain, along), domain.token(along)
     if tensor.rows != length:
         raise ExecutionError(f"{tensor.name} has {tensor.rows} rows, the launch {length} along {access.rows}")
     if domain.heads % tensor.heads == 0:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from executor.arrays import at_sectors
+from executor.memory import Memory, Spot, moved_bytes
+from executor.place import Grid, WalkPlace
 from iosim.base.words import Way
 from iosim.kernel.algorithms.body import Array, Body, BodyFactory, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
@@ -14,9 +17,6 @@ from iosim.kernel.launch import SECTOR_BYTES, Access, Edge, Launch, Mode, Outer,
 from iosim.kernel.schedule import Direction
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.execute.arrays import at_sectors
-from iosim.readers.execute.memory import Memory, Spot, moved_bytes
-from iosim.readers.execute.place import Grid, WalkPlace
 
 _PLACES = {
     Outer.QUERY: {Per.QUERY, Per.PAIR, Per.SPLIT},
