@@ -32,8 +32,8 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.bounds import bounds, memory
 from iosim.readers.count import access_bytes, count
+from iosim.readers.formula.sums import BlockSums
 from iosim.readers.formula.symbolic import derive
-from iosim.readers.formula.table_sums import TableSums
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -114,7 +114,7 @@ def test_sums_of_sectors_in_closed_form(
     domain = Domain(1, 1, rows * pack, keys, block_q, block_k, mask, pack=pack, splits=min(splits, blocks))
     table = Tensor(TABLE, 1, 1, -(-keys // page), 1, 4, Role.INPUT, keys_per_row=page)
     access = Access(TABLE, Mode.LOAD, Rows.KEY, Per.PAIR)
-    assert access_bytes(domain, table, access) == 32 * TableSums(domain).sectors(8 * page)
+    assert access_bytes(domain, table, access) == 32 * BlockSums(domain).sectors(8 * page)
 
 
 # Counters of a Triton kernel that decodes through a shuffled table (experiments/paged.py), on an H200.

@@ -15,10 +15,8 @@ from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Fetch
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntervalMask
 from iosim.problem.masks.packed import PackedMask
-from iosim.readers.formula.block_sums import ListSums
 from iosim.readers.formula.dual import ceil_div, minimum
-from iosim.readers.formula.sums import BlockSums, Sums
-from iosim.readers.formula.table_sums import TableSums
+from iosim.readers.formula.sums import BlockSums, ListSums, Sums
 
 
 def _tile_bytes(tensor: Tensor, access: Access, rows: int) -> int:
@@ -113,7 +111,7 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
         rows = replace(tensor, cols=split, element_bytes=1, strided=False)
         return access_bytes(sums, tensor, plain) + access_bytes(sums, rows, inside)
     if tensor.keys_per_row:
-        return TableSums(sums.domain).sectors(tensor.keys_per_sector) * SECTOR_BYTES
+        return sums.sectors(tensor.keys_per_sector) * SECTOR_BYTES
     if access.rows is Rows.OWN:
         moved = _times_owned(sums, access) * tensor.tile_bytes(tensor.rows)
     elif access.rows is Rows.PAIR:

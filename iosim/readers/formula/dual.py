@@ -38,13 +38,17 @@ class Kind(Protocol):
         """A float with its companion. Raises TypeError: the kind has none."""
 
     def pointwise(self, function: Callable[..., int], numbers: tuple[int, ...]) -> int:
-        """`function` of numbers some of which are duals of this kind."""
+        """`function` of numbers some of which are duals of this kind; by default of their values in the representative,
+        as are tables and texts."""
+        return function(*numbers)
 
     def looked_up(self, a: Any, value: int) -> None:
         """A table was asked for the value: what it gave holds for that value alone."""
+        return
 
     def written(self, a: Any, value: float) -> None:
         """The value went into a text, which holds for that value alone."""
+        return
 
 
 def lifted(x: Any) -> Any:
@@ -251,7 +255,7 @@ def clipped_floor_sum(n: int, m: int, a: int, b: int, hi: int) -> int:
     return _of_numbers("clipped_floor_sum", floor_sums.clipped_floor_sum, n, m, a, b, hi)
 
 
-class ArrayKind:
+class ArrayKind(Kind):
     """Companions are broadcastable arrays. `holds` is where every branch so far came out as for the value; `texts`
     are the companions and values that went into texts."""
 

@@ -45,8 +45,8 @@ class _LiftedProblem(AttentionProblem):
 
 
 LISTS = "lists"
-"""A list of blocks' companion: from a name of `iosim.readers.formula.block_sums`, its value and whether the tile is the
-backward's own, to the companion of the sum."""
+"""A list of blocks' companion: from a name of `sums.NAMES`, its value and whether the tile is the backward's, to the
+sum's."""
 
 
 class _LiftedInterval(IntervalMask):

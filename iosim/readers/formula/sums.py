@@ -5,13 +5,28 @@ query r // p), block i's first row is i block_q and its last (i + 1) block_q - 1
 floor(i block_q / p) + offset - left up to but not including floor(((i + 1) block_q - 1) / p) + offset + right + 1,
 both cut to [0, N_k]. Nested floors merge, floor((floor(x / p) + w) / block_k) = floor((x + w p) / (p block_k)), so
 every sum over blocks is a `clipped_floor_sum`. The last query block stands apart: its last row is the last true row.
+
+Of a list of blocks no formula gives the number of visited tiles; it is counted, and stands in the formula as Z. The
+bytes follow by the same formulas:
+
+    keys read a visit   Z B_k - Z_k (n_k B_k - N_k)     Z_k of the visits are to the last of n_k key tiles
+    queries read a visit   (Z - Z_q) B_q + Z_q (N_q - (n_q - 1) B_q)
+
+A sector of a block table holds the entries of `keys` keys (8 pages). A work tile looks up the rows of the key blocks it
+visits, [F block_k, min(E block_k, seq_k)), so it touches ceil(end / keys) - floor(start / keys) sectors, and one more
+for every split boundary inside that is no multiple of `keys`. Where block_k does not divide `keys`, with
+L = keys / gcd(block_k, keys): ceil(E block_k / keys) = sum over 1 <= r <= L of (ceil(r block_k / keys) -
+ceil((r - 1) block_k / keys)) floor((E + L - r) / L), each term a clipped floor sum; the same for floors.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Domain, Edge
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.formula.dual import ceil_div, clip, clipped_floor_sum, maximum, minimum
@@ -168,14 +183,19 @@ class BlockSums:
         return to_end - self._first * d.block_k
 
     @cached_property
+    def _key_blocks_per_split(self) -> int:
+        return ceil_div(self.key_blocks, self.domain.splits) if self._per_split is None else self._per_split
+
+    @cached_property
     def visited_splits(self) -> Sums:
         """Splits of the keys that hold a visited key block."""
-        d = self.domain
-        per = ceil_div(self.key_blocks, d.splits) if self._per_split is None else self._per_split
-        most = (self.key_blocks - 1) // per
+        per = self._key_blocks_per_split
+        return self._spans(per * self.domain.block_k, (self.key_blocks - 1) // per)
+
+    def _spans(self, step: int, most: int) -> Sums:
+        """Parts of `step` keys that query blocks reach into, `step` a multiple of block_k; `most` is the last part."""
         if self.left is None and self.right is None:
             return self.same(most + 1)
-        step = per * d.block_k
         if self.right is None:
             to_end = self.visiting.full * most
             end = most
@@ -203,3 +223,147 @@ class BlockSums:
             last_query = (minimum(stop * d.block_q, d.rows) - 1) // d.pack
             end = ceil_div(clip(last_query + self.right + 1, 0, d.seq_k), d.block_k)
         return some * (end - first), some * (1 - minimum(1, self.key_blocks - end))
+
+    # Of a table of pages.
+
+    def sectors(self, keys: int) -> int:
+        """Sectors of a block table, each of the entries of `keys` keys, that all work tiles of one (batch, head) touch.
+
+        NB: `block_k`, and with splits their length, enter by their values: a formula in symbols holds for these alone.
+        """
+        touched = self._ends(keys) - self._starts(keys)
+        d = self.domain
+        if d.splits == 1:
+            return touched
+        split = int(self._key_blocks_per_split) * int(d.block_k)
+        meeting = math.lcm(split, keys)
+        inside = self._spans(split, (d.seq_k - 1) // split) - self._spans(meeting, (d.seq_k - 1) // meeting)
+        return touched + inside.total
+
+    def _ends(self, keys: int) -> int:
+        """Sum of ceil(end / keys)."""
+        d, most = self.domain, ceil_div(self.domain.seq_k, keys)
+        if self.right is None:
+            blocks = self.query_blocks if self.left is None else self._used + self._last_visits
+            return blocks * most
+        bk = int(d.block_k)
+        end = minimum(ceil_div(self._last_end_key, bk) * bk, d.seq_k)
+        last = self._last_visits * ceil_div(end, keys)
+        if keys % bk == 0:
+            return self._line_to_end(keys, keys - 1, most) + last
+        past = ceil_div(self.key_blocks * bk, keys) - most
+        full = -past * self.reaching_last.full
+        length, parts = _period(bk, keys)
+        for r in range(1, min(length, int(self.key_blocks)) + 1):
+            weight = ceil_div(r * bk, keys) - ceil_div((r - 1) * bk, keys)
+            if weight:
+                top = (self.key_blocks + length - r) // length
+                full += weight * self._line_to_end(parts, bk - 1 + (length - r) * bk, top)
+        return full + last
+
+    def _starts(self, keys: int) -> int:
+        """Sum of floor(start / keys)."""
+        if self.left is None:
+            return 0
+        bk = int(self.domain.block_k)
+        last = self._last_visits * (self._last_first_key // bk * bk // keys)
+        if keys % bk == 0:
+            return self._line_to_first(keys) + last
+        length, parts = _period(bk, keys)
+        full = 0
+        for r in range(1, min(length, int(self.key_blocks)) + 1):
+            weight = r * bk // keys - (r - 1) * bk // keys
+            if weight:
+                full += weight * self._shifted_first(parts, (length - r) * bk)
+        return full + last
+
+    def _shifted_first(self, step: int, shift: int) -> int:
+        """Sum over used full blocks of floor((first key + shift) / step), for 0 <= shift < step."""
+        assert self.left is not None
+        d = self.domain
+        most = ceil_div(d.seq_k, step) + 1
+        return clipped_floor_sum(self._used, step * d.pack, d.block_q, (self.left + shift) * d.pack, most)
+
+
+def _period(block_k: int, keys: int) -> tuple[int, int]:
+    """Key blocks after which block and sector boundaries meet again, and the keys in them."""
+    length = keys // math.gcd(block_k, keys)
+    return length, length * block_k
+
+
+# Of a list of blocks
+
+NAMES = {
+    "visits": ("Z", "visited pairs of tiles, of one head"),
+    "visits_last_q": ("Z_q", "of them, with the last query tile"),
+    "visits_last_k": ("Z_k", "of them, with the last key tile"),
+    "visiting": ("T", "query tiles that visit a key tile"),
+    "visited_keys": ("U", "key tiles that are visited"),
+    "unneeded": ("R", "key rows of visited tiles past the last that is needed"),
+    "splits_visited": ("Z_s", "pairs of a query tile and a split that hold a visited tile"),
+}
+"""Sum -> (symbol, meaning); those of a backward tile of its own have `backward_` before the name and Y for Z."""
+
+
+class ListSums(BlockSums):
+    """`BlockSums` of a mask that is a list of blocks."""
+
+    def __init__(self, domain: Domain) -> None:
+        super().__init__(domain)
+        names = ("rows", "seq_k", "block_q", "block_k", "pack", "splits")
+        sizes: dict[str, Any] = {name: int.__index__(getattr(domain, name)) for name in names}
+        self._plain = replace(domain, batch=1, heads=1, **sizes)
+        self._visited = self._plain.visited
+
+    def _bounds(self, domain: Domain) -> tuple[int | None, int | None]:
+        return 0, 0
+
+    def _lift(self, name: str, value: int) -> int:
+        """The sum as a dual, where the mask was lifted (`iosim.readers.formula.lifting`)."""
+        lift: Callable[[Domain, str, int], int] | None = getattr(self.domain.mask, "lift", None)
+        return value if lift is None else lift(self.domain, name, value)
+
+    @cached_property
+    def visits(self) -> Sums:
+        count = self._visited.count
+        last = self._lift("visits_last_q", int(count[-1]))
+        return Sums(self._lift("visits", int(count.sum())) - last, last)
+
+    @cached_property
+    def visiting(self) -> Sums:
+        some = self._visited.count > 0
+        if some.all():
+            return self.same(1)
+        last = int(some[-1])
+        return Sums(self._lift("visiting", int(some.sum())) - last, last)
+
+    @cached_property
+    def reaching_last(self) -> Sums:
+        end = self._visited.end == self._plain.key_blocks_total
+        last = int(end[-1])
+        return Sums(self._lift("visits_last_k", int(end.sum())) - last, last)
+
+    def key_rows(self, edge: Edge) -> Sums:
+        d, v = self.domain, self._visited
+        whole = self.visits * d.block_k
+        if edge is Edge.WHOLE:
+            return whole
+        if edge is Edge.NEEDED:
+            past = (v.end * self._plain.block_k - v.end_row) * (v.count > 0)
+            of_last = int(past[-1])
+            return whole - Sums(self._lift("unneeded", int(past.sum())) - of_last, of_last)
+        return whole - self.reaching_last * (self.key_blocks * d.block_k - d.seq_k)
+
+    @cached_property
+    def visited_splits(self) -> Sums:
+        splits = self._visited.splits(self._plain.key_blocks_per_split)
+        last = int(splits[-1])
+        return Sums(self._lift("splits_visited", int(splits.sum())) - last, last)
+
+    def key_range(self) -> tuple[int, int]:
+        some = self._plain.visitors.count > 0
+        number = self.key_blocks if some.all() else self._lift("visited_keys", int(some.sum()))
+        return number, int(some[-1])
+
+    def sectors(self, keys: int) -> int:
+        raise TypeError("a block table's sectors have no closed form under a list of blocks")

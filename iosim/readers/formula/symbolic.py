@@ -22,10 +22,10 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.formula import floor_sums
-from iosim.readers.formula.block_sums import NAMES as SUMS
 from iosim.readers.formula.closed_form import closed_form
-from iosim.readers.formula.dual import Compare, Real, lifted
+from iosim.readers.formula.dual import Compare, Kind, Real, lifted
 from iosim.readers.formula.lifting import LISTS, lifted_chain
+from iosim.readers.formula.sums import NAMES as SUMS
 
 
 class ClippedFloorSum(sp.Function):  # type: ignore[misc]  # SymPy has no types
@@ -59,7 +59,7 @@ _RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-class SymbolKind:
+class SymbolKind(Kind):
     """Companions are SymPy expressions; `conditions` are the branches taken that are not always so."""
 
     mod = staticmethod(sp.Mod)
@@ -96,15 +96,6 @@ class SymbolKind:
 
     def real(self, value: float, companion: Any) -> Real:
         raise TypeError("a description of a kernel divides whole numbers with //")
-
-    def pointwise(self, function: Callable[..., int], numbers: tuple[int, ...]) -> int:
-        return function(*numbers)
-
-    def looked_up(self, a: Any, value: int) -> None:
-        """Sizes are told apart by their values in the representative."""
-
-    def written(self, a: Any, value: float) -> None:
-        """Texts are the representative's."""
 
 
 def _at_least_one(x: Any) -> bool:

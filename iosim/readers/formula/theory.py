@@ -107,7 +107,7 @@ def with_density(expression: Any, values: dict[str, int]) -> Any:
     """A formula with its visits Z as s n_q n_k; sums along one side of the mask, of a lower power in N, are dropped."""
     import sympy as sp
 
-    from iosim.readers.formula.block_sums import NAMES
+    from iosim.readers.formula.sums import NAMES
     from iosim.readers.formula.symbolic import symbol
 
     kept = sp.Symbol("s", positive=True)

@@ -100,7 +100,7 @@ def _profile(gpu: str | HardwareProfile) -> HardwareProfile:
 
 def _given(asked: Mapping[str, Any], formula: Formula, tile: bool) -> dict[str, int]:
     """Symbols that have a number, by name: what the user gave, and the tile where it was given or chosen."""
-    from iosim.readers.formula.block_sums import NAMES as SUMS
+    from iosim.readers.formula.sums import NAMES as SUMS
 
     names = {name for name in GIVEN if asked.get(name) is not None}
     if "seq_q" in names and ("seq_k" in names or asked.get("seq_k") is None):
