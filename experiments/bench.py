@@ -28,7 +28,7 @@ from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.measure.case import PROBLEM, Case, flops
 from iosim.evidence.measure.harness import trusted
 from iosim.evidence.measure.machine import prebuild, require
-from iosim.evidence.measure.plan import BWD_TILES, GROUPS, HEAVY, TILES, named
+from iosim.evidence.measure.plan import BWD_TILES, HEAVY, TILES, named, parts
 from iosim.evidence.measure.timing import case_ms
 
 
@@ -126,7 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", choices=("check", "time"))
     parser.add_argument("--out", type=Path, help="CSV to write (time)")
-    parser.add_argument("--groups", nargs="+", choices=tuple(GROUPS), default=list(GROUPS), help="parts of the plan")
+    parser.add_argument("--groups", nargs="+", choices=parts(), default=list(parts()), help="parts of the plan")
     parser.add_argument(
         "--passes", nargs="+", choices=("fwd", "bwd", "chain"), default=["fwd", "bwd", "chain"], help="what to time"
     )

@@ -12,7 +12,7 @@ import pytest
 from house import modules
 
 import iosim
-from iosim.evidence.fitted import CATALOG, MODULES, PROFILES, fitted
+from iosim.evidence.fitted import fitted, registry
 from iosim.hardware.profile import list_profiles, load_profile
 from iosim.kernel.serving import stack_names
 
@@ -39,7 +39,7 @@ def constants(path: Path) -> Iterator[str]:
 
 def test_constants_of_modules_that_say_so_are_registered() -> None:
     told = {(module, name) for module, path in modules().items() for name in constants(path)}
-    registered = {(module.__name__, name) for module, name, _ in MODULES}
+    registered = {(one["module"], name) for one in registry()["constant"] for name in one["names"]}
     assert {one for one in told if one[0] not in NO_NUMBERS} == registered
 
 
@@ -47,7 +47,7 @@ def test_profiles_call_fitted_what_is_registered_and_nothing_else() -> None:
     called = {
         (gpu, name) for gpu in list_profiles() for name, kind in load_profile(gpu).kinds.items() if kind == "fitted"
     }
-    assert called == {(gpu, name) for gpu, _, names in PROFILES for name in names}
+    assert called == {(gpu, name) for one in registry()["profile"] for gpu in one["gpus"] for name in one["names"]}
 
 
 @pytest.mark.parametrize("gpu", list_profiles())
@@ -71,7 +71,7 @@ def test_the_catalog_says_what_is_fitted_and_so_does_the_registry() -> None:
                 of_pass = f"{value.split(chr(34))[1]}."
             if comment.startswith("#") and SAYS.search(comment) and "=" in value:
                 said.add((path.stem, of_pass + value.partition("=")[0].strip()))
-    assert said == {(name, key) for name, key, _ in CATALOG}
+    assert said == {(one["kernel"], key) for one in registry()["catalog"] for key in one["names"]}
 
 
 def test_every_stacks_gap_is_registered() -> None:

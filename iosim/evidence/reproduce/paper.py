@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -31,10 +31,10 @@ from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass
 from iosim.base.schema import read_toml
+from iosim.evidence.crossed import Keys, columns, crossed
 from iosim.evidence.reproduce.row import Row
 from iosim.evidence.reproduce.side import SIDE, Side, scaled
 
-Keys = Mapping[str, Any]
 TEXTS = ("claim", "arithmetic", "note", "mistake")
 ROW = (*TEXTS, "claimed", "unit", "computes", "over", "each", "each_of", "among", "choose", "row", "takes", "whole",
        "kernels")  # fmt: skip
@@ -102,7 +102,7 @@ def _rows(paper: Keys, letter: str, sides: dict[str, Side]) -> Iterator[Row]:
     defaults, read = paper.get("defaults", {}), set[str]()
     for claim in paper["claim"]:
         shared = {"kernels": paper.get("kernels", {}), **defaults, **claim}
-        points, several = list(_points(claim)), claim.get("row", [{}])
+        points, several = list(crossed(claim.get("each", ()), *_of_code(claim))), claim.get("row", [{}])
         for row in several:
             _refuse_unread(row, _read({**shared, **row}))
         here = set[str]().union(*(_read({**shared, **points[0], **row}) for row in several))
@@ -114,18 +114,8 @@ def _rows(paper: Keys, letter: str, sides: dict[str, Side]) -> Iterator[Row]:
     _refuse_unread(defaults, read)
 
 
-def _points(claim: Keys) -> Iterator[dict[str, Any]]:
-    axes: list[Iterable[Keys]] = [_columns(table) for table in claim.get("each", ())]
-    axes += [_EACH[claim["each_of"]]()] if "each_of" in claim else []
-    for several in product(*axes):
-        yield {key: value for one in several for key, value in one.items()}
-
-
-def _columns(table: Keys) -> Iterator[dict[str, Any]]:
-    """The rows of a table that stands by columns, or as `columns` and `rows`."""
-    names, rows = (table["columns"], table["rows"]) if "rows" in table else (table, zip(*table.values(), strict=True))
-    for row in rows:
-        yield dict(zip(names, row, strict=True))
+def _of_code(claim: Keys) -> list[Iterable[Keys]]:
+    return [_EACH[claim["each_of"]]()] if "each_of" in claim else []
 
 
 def _parameters(keys: Keys) -> set[str]:
@@ -147,7 +137,7 @@ def _refuse_unread(stated: Iterable[str], read: set[str]) -> None:
 
 def _row(keys: Keys, letter: str, sides: dict[str, Side]) -> Row:
     if "among" in keys:
-        points = [_valued({**keys, **point}, sides) for point in _columns(keys["among"])]
+        points = [_valued({**keys, **point}, sides) for point in columns(keys["among"])]
         found = {"min": min, "max": max}[keys["choose"]](points, key=lambda values: float(values["computed"]))
     else:
         found = _valued(keys, sides)
