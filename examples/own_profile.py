@@ -14,7 +14,7 @@ from iosim.base.units import bytes_text
 from iosim.evidence.validate import compare
 from iosim.evidence.validate.profile_rows import read_profile
 from iosim.evidence.validate.recognise import Given
-from iosim.evidence.validate.sections import size_text
+from iosim.evidence.validate.report import size_text
 from iosim.hardware.profile import load_profile
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "data" / "ncu_user.csv"

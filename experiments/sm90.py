@@ -27,6 +27,9 @@ BLOCKS = {"light_first": 0, "heavy_first": 1, "fold": 2}
 SCHEDULES = {"one_tile": 0, "static": 1, "dynamic": 2}
 PIPELINES = {"sequential": 0, "interleaved": 1, "overlapped": 2, "eager": 3}
 TURNS = {"free": 0, "products": 1, "exponentials": 2}
+MAP_TYPES = {"fp16": 6, "bf16": 9}
+SWIZZLE_128, PROMOTE_TO_256 = 3, 3
+"""What the driver's cuTensorMapEncodeTiled calls types, the swizzle and the promotion in the L2."""
 RAGGED = 1 << 30
 """`flash90::kRagged`."""
 
@@ -197,9 +200,19 @@ class Ragged:
 def _tensor_map(
     dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], rows: int, outer: int = 1
 ) -> TensorMap:
-    """A map whose boxes are `rows` x `outer` rows of 64 columns, as wide as the 128-byte swizzle."""
-    box = (64, rows, outer, 1, 1)
-    return TensorMap.from_buffer_copy(driver.tensor_map(dtype, address, dims, [2 * s for s in strides], box))
+    """A map (Hopper's copies of boxes of a tensor) of 16-bit elements. Boxes are `rows` x `outer` rows of 64 columns, as
+    wide as the 128-byte swizzle. `dims`, `strides`: in elements, innermost first, without the innermost stride."""
+    driver.use_device()
+    memory, rank = ctypes.create_string_buffer(192), len(dims)
+    start = -ctypes.addressof(memory) % 64  # the driver wants its place on 64 bytes
+    place_of_map = ctypes.c_void_p(ctypes.addressof(memory) + start)
+    sizes_and_strides = (ctypes.c_uint64 * rank)(*dims), (ctypes.c_uint64 * (rank - 1))(*(2 * s for s in strides))
+    box = (ctypes.c_uint32 * rank)(64, rows, outer, 1, 1), (ctypes.c_uint32 * rank)(*([1] * rank))
+    driver.call(
+        "cuTensorMapEncodeTiled", place_of_map, MAP_TYPES[dtype], rank, ctypes.c_void_p(address), *sizes_and_strides,
+        *box, 0, SWIZZLE_128, PROMOTE_TO_256, 0,
+    )  # fmt: skip
+    return TensorMap.from_buffer_copy(memory.raw[start : start + 128])
 
 
 def dense_map(dtype: str, address: int, shape: tuple[int, int, int, int], rows: int) -> TensorMap:

@@ -117,9 +117,9 @@ def marked_source(folder: Path, steps: bool = False) -> Path:
 
 def from_device(module: ctypes.c_void_p, name: str, dtype: Any) -> np.ndarray[Any, Any]:
     address, size = ctypes.c_uint64(), ctypes.c_size_t()
-    driver._call("cuModuleGetGlobal_v2", ctypes.byref(address), ctypes.byref(size), module, name.encode())
+    driver.call("cuModuleGetGlobal_v2", ctypes.byref(address), ctypes.byref(size), module, name.encode())
     found = np.empty(size.value // np.dtype(dtype).itemsize, dtype=dtype)
-    driver._call("cuMemcpyDtoH_v2", found.ctypes.data_as(ctypes.c_void_p), address, size)
+    driver.call("cuMemcpyDtoH_v2", found.ctypes.data_as(ctypes.c_void_p), address, size)
     return found
 
 
@@ -138,7 +138,7 @@ def sides_of_sms(folder: Path, sms: int) -> np.ndarray[Any, Any]:
               ctypes.c_void_p(took.data_ptr()), ctypes.c_void_p(order.data_ptr())]  # fmt: skip
     pointers = (ctypes.c_void_p * len(values))(*[ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values])
     for _ in range(2):
-        driver._call("cuLaunchKernel", function._handle, sms, 1, 1, 32, 1, 1, shared, None, pointers, None)
+        driver.call("cuLaunchKernel", function._handle, sms, 1, 1, 32, 1, 1, shared, None, pointers, None)
         torch.cuda.synchronize()
     latency = took.cpu().numpy().reshape(sms, n).astype(np.float64)
     latency -= np.median(latency, axis=1, keepdims=True)

@@ -167,8 +167,7 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 
 def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate]) -> None:
     from iosim.evidence.validate import summarise
-    from iosim.evidence.validate.report import comparison_page
-    from iosim.evidence.validate.sections import INTRODUCTION, answer, sections
+    from iosim.evidence.validate.report import INTRODUCTION, answer, comparison_page, tables
     from iosim.show.html import html
     from iosim.show.markdown import markdown
 
@@ -179,7 +178,7 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
         return {"rows": rows, **summarise(comparison, split=args.split), "gates": held, "skipped": skipped}
 
     def text(_: bool) -> str:
-        shown = sections(comparison, split=args.split, most=TABLE_WORST)
+        shown = tables(comparison, split=args.split, most=TABLE_WORST)
         parts = [f"{s.heading}\n{s.table.text()}" for s in shown if s.table]
         limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
         return "\n".join([*limits, *parts, INTRODUCTION + "\n"])

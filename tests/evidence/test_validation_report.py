@@ -192,7 +192,7 @@ def test_the_page_draws_bands_and_fetches_nothing(folder: Path) -> None:
 
 
 def test_tables_are_by_level_and_regime(some: Comparison) -> None:
-    made = {s.heading: s.table for s in report.sections(some)}
+    made = {s.heading: s.table for s in report.report_sections(some)}
     levels = made["The project's own kernels: errors by level and regime"]
     assert levels is not None
     counted = sum(row[2] for row in levels.rows)

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from effort import examples
+from executor.reference import dense
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from lowered import moved, wrong_bytes
@@ -27,7 +28,6 @@ from iosim.kernel.libraries import entry_names, resolve
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.problem.masks.mask import dense
 from iosim.readers.bounds import needed_bytes
 from iosim.readers.count import added_bytes, count
 from iosim.readers.replay import engine

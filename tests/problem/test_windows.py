@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from effort import examples
 from executor import execute
-from executor.reference import dense_mask
+from executor.reference import dense, dense_mask
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -29,7 +29,6 @@ from iosim.kernel.libraries.fa3 import window_keys
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import problem_options
-from iosim.problem.masks.mask import dense
 from iosim.readers.count import count
 from iosim.readers.formula.limits import leading
 from iosim.readers.formula.symbolic import derive

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,6 @@ from iosim.base.errors import InputError
 _MAX_DYNAMIC_SHARED = 8
 _NUM_REGS = 4
 _MULTIPROCESSORS, _CC_MAJOR, _CC_MINOR, _L2_BYTES = 16, 75, 76, 38
-_MAP_TYPES = {"fp16": 6, "bf16": 9}
-_SWIZZLE_128, _PROMOTE_TO_256 = 3, 3
 _CLOCK_KHZ, _MEMORY_CLOCK_KHZ, _MEMORY_BUS_BITS = 13, 36, 37
 
 
@@ -32,7 +30,8 @@ def _library() -> ctypes.CDLL:
     raise InputError("no NVIDIA driver: libcuda.so.1 is not found, so nothing can be launched here")
 
 
-def _call(name: str, *arguments: object) -> None:
+def call(name: str, *arguments: object) -> None:
+    """A function of the driver. Raises RuntimeError where it fails."""
     code = getattr(_library(), name)(*arguments)
     if code != 0:
         text = ctypes.c_char_p()
@@ -43,11 +42,11 @@ def _call(name: str, *arguments: object) -> None:
 @functools.cache
 def _device() -> int:
     count = ctypes.c_int()
-    _call("cuDeviceGetCount", ctypes.byref(count))
+    call("cuDeviceGetCount", ctypes.byref(count))
     if count.value == 0:
         raise InputError("no GPU: the NVIDIA driver sees no device")
     device = ctypes.c_int()
-    _call("cuDeviceGet", ctypes.byref(device), 0)
+    call("cuDeviceGet", ctypes.byref(device), 0)
     return device.value
 
 
@@ -56,13 +55,13 @@ def use_device() -> None:
     """Makes the first GPU's primary context (the one that PyTorch uses) current. Raises InputError where there is no
     driver or no GPU."""
     context = ctypes.c_void_p()
-    _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), _device())
-    _call("cuCtxSetCurrent", context)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), _device())
+    call("cuCtxSetCurrent", context)
 
 
 def _attribute(which: int) -> int:
     value = ctypes.c_int()
-    _call("cuDeviceGetAttribute", ctypes.byref(value), which, _device())
+    call("cuDeviceGetAttribute", ctypes.byref(value), which, _device())
     return value.value
 
 
@@ -79,9 +78,9 @@ def properties() -> dict[str, Any]:
     """What the driver says of the first GPU: its name and compute capability, the newest CUDA version that the driver
     knows, sizes in bytes (of device memory as much as it gives out), and the highest clocks in hertz."""
     name, size, version = ctypes.create_string_buffer(256), ctypes.c_size_t(), ctypes.c_int()
-    _call("cuDeviceGetName", name, len(name), _device())
-    _call("cuDeviceTotalMem_v2", ctypes.byref(size), _device())
-    _call("cuDriverGetVersion", ctypes.byref(version))
+    call("cuDeviceGetName", name, len(name), _device())
+    call("cuDeviceTotalMem_v2", ctypes.byref(size), _device())
+    call("cuDriverGetVersion", ctypes.byref(version))
     return {
         "gpu": name.value.decode(),
         "compute_capability": compute_capability(),
@@ -97,7 +96,7 @@ def properties() -> dict[str, Any]:
 
 def start_profiler() -> None:
     """Where one waits for it: it counts from here on."""
-    _call("cuProfilerStart")
+    call("cuProfilerStart")
 
 
 class Buffer:
@@ -106,8 +105,8 @@ class Buffer:
     def __init__(self, size_bytes: int) -> None:
         use_device()
         self._handle = ctypes.c_uint64()
-        _call("cuMemAlloc_v2", ctypes.byref(self._handle), ctypes.c_size_t(size_bytes))
-        _call("cuMemsetD8_v2", self._handle, ctypes.c_ubyte(0), ctypes.c_size_t(size_bytes))
+        call("cuMemAlloc_v2", ctypes.byref(self._handle), ctypes.c_size_t(size_bytes))
+        call("cuMemsetD8_v2", self._handle, ctypes.c_ubyte(0), ctypes.c_size_t(size_bytes))
 
     @property
     def address(self) -> int:
@@ -116,7 +115,7 @@ class Buffer:
     def read(self, size_bytes: int) -> bytes:
         """The first bytes, once all launches on the default stream have ended."""
         host = ctypes.create_string_buffer(size_bytes)
-        _call("cuMemcpyDtoH_v2", host, self._handle, ctypes.c_size_t(size_bytes))
+        call("cuMemcpyDtoH_v2", host, self._handle, ctypes.c_size_t(size_bytes))
         return host.raw
 
     def __del__(self) -> None:
@@ -131,33 +130,17 @@ def elapsed_s(work: Callable[[], None], before: Callable[[], None] | None = None
     """
     start, end, ms = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float()
     for event in (start, end):
-        _call("cuEventCreate", ctypes.byref(event), 0)
+        call("cuEventCreate", ctypes.byref(event), 0)
     if before is not None:
         before()
-    _call("cuEventRecord", start, None)
+    call("cuEventRecord", start, None)
     work()
-    _call("cuEventRecord", end, None)
-    _call("cuEventSynchronize", end)
-    _call("cuEventElapsedTime", ctypes.byref(ms), start, end)
+    call("cuEventRecord", end, None)
+    call("cuEventSynchronize", end)
+    call("cuEventElapsedTime", ctypes.byref(ms), start, end)
     for event in (start, end):
-        _call("cuEventDestroy_v2", event)
+        call("cuEventDestroy_v2", event)
     return ms.value * 1e-3
-
-
-def tensor_map(dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> bytes:
-    """A tensor map (Hopper's copies of boxes of a tensor) of 16-bit elements under the 128-byte swizzle. `dims`:
-    elements, innermost first. `strides`: bytes, of every dimension but the innermost. `box`: elements that one copy
-    brings."""
-    use_device()
-    memory, rank = ctypes.create_string_buffer(192), len(dims)
-    start = -ctypes.addressof(memory) % 64  # the driver wants its place on 64 bytes
-    place = ctypes.c_void_p(ctypes.addressof(memory) + start)
-    _call(
-        "cuTensorMapEncodeTiled", place, _MAP_TYPES[dtype], rank, ctypes.c_void_p(address),
-        (ctypes.c_uint64 * rank)(*dims), (ctypes.c_uint64 * (rank - 1))(*strides), (ctypes.c_uint32 * rank)(*box),
-        (ctypes.c_uint32 * rank)(*([1] * rank)), 0, _SWIZZLE_128, _PROMOTE_TO_256, 0,
-    )  # fmt: skip
-    return memory.raw[start : start + 128]
 
 
 class Function:
@@ -168,23 +151,23 @@ class Function:
         self.name = name
         self.shared_bytes = shared_bytes
         self._module = ctypes.c_void_p()
-        _call("cuModuleLoadData", ctypes.byref(self._module), cubin.read_bytes())
+        call("cuModuleLoadData", ctypes.byref(self._module), cubin.read_bytes())
         self._handle = ctypes.c_void_p()
-        _call("cuModuleGetFunction", ctypes.byref(self._handle), self._module, name.encode())
+        call("cuModuleGetFunction", ctypes.byref(self._handle), self._module, name.encode())
         if shared_bytes:
-            _call("cuFuncSetAttribute", self._handle, _MAX_DYNAMIC_SHARED, shared_bytes)
+            call("cuFuncSetAttribute", self._handle, _MAX_DYNAMIC_SHARED, shared_bytes)
 
     @property
     def registers(self) -> int:
         value = ctypes.c_int()
-        _call("cuFuncGetAttribute", ctypes.byref(value), _NUM_REGS, self._handle)
+        call("cuFuncGetAttribute", ctypes.byref(value), _NUM_REGS, self._handle)
         return value.value
 
     def ctas_per_sm(self, threads: int) -> int:
         """Resident CTAs, as the driver's occupancy calculator gives them."""
         count = ctypes.c_int()
         name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-        _call(name, ctypes.byref(count), self._handle, threads, ctypes.c_size_t(self.shared_bytes))
+        call(name, ctypes.byref(count), self._handle, threads, ctypes.c_size_t(self.shared_bytes))
         return count.value
 
     def launch(
@@ -194,4 +177,4 @@ class Function:
         arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.pointer(parameters), ctypes.c_void_p))
         x, y, z = grid
         handle = ctypes.c_void_p(stream)
-        _call("cuLaunchKernel", self._handle, x, y, z, threads, 1, 1, shared_bytes, handle, arguments, None)
+        call("cuLaunchKernel", self._handle, x, y, z, threads, 1, 1, shared_bytes, handle, arguments, None)

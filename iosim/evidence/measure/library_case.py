@@ -1,9 +1,7 @@
 """Calls of PyTorch's attention kernels as data: what is drawn at random, and one or two of every build. No GPU.
 
-`random` draws calls from the distribution that `drawn` states, the same for a seed on every machine. `builds` has
-every instantiation of FlashAttention-2 and of the memory-efficient kernel that PyTorch launches without dropout, at
-two sizes; FlashAttention-2's causal ones at a third, of few masked blocks, and those that split the keys; and cuDNN's
-kernels at every head dimension.
+`random` draws calls from the distribution that `drawn` states, the same for a seed on every machine; `builds` are those
+of builds.toml.
 """
 
 from __future__ import annotations
@@ -11,11 +9,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from pathlib import Path
 from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.base.records import asdict, dataclass
+from iosim.base.schema import read_toml
+from iosim.evidence.crossed import crossed
 from iosim.evidence.measure.case import DTYPE_NAMES
 from iosim.problem.attention import AttentionProblem
 
@@ -188,44 +188,11 @@ def _head_dim(rng: random.Random, backend: str) -> int:
     return 8 * (1 + int(rng.random() * (WIDEST[backend] // 8)))
 
 
-# Every build
-
-FLASH_WIDTHS = (32, 64, 96, 128, 192, 256)
-EFFICIENT_WIDTHS = (32, 64, 96, 128, 192, 256)
-SIZES = {"whole tiles": (1024, 2048), "ragged": (1000, 2000)}
-FEW = {"whole tiles": 256, "ragged": 200}
-SPLIT_KEYS = 16_384
-NARROWER = 8
-"""Columns that a head dimension lacks of those that its build has."""
-
-
 def builds() -> Iterator[LibraryCase]:
-    """Forwards and backwards of every width, type, mask and kind of edge, at two sizes each; then what the module's
-    first sentences say."""
-    for passes, mask, dtype, width in product(("fwd", "bwd"), ("none", "causal"), ("bf16", "fp16"), FLASH_WIDTHS):
-        common: dict[str, Any] = {"dtype": dtype, "mask": mask, "passes": passes}
-        for seq in SIZES["whole tiles"]:
-            yield _square("flash", seq, width, **common)
-            yield _square("flash", seq, width - NARROWER, **common)
-        if width <= 128:  # wider ones have one build for all lengths
-            for seq in SIZES["ragged"]:
-                yield _square("flash", seq, width, **common)
-    for passes, mask, dtype, width in product(
-        ("fwd", "bwd"), ("none", "causal"), ("bf16", "fp16", "fp32"), EFFICIENT_WIDTHS
-    ):
-        for seq in (SIZES["whole tiles"][1], SIZES["ragged"][0]):
-            yield _square("efficient", seq, width, dtype=dtype, mask=mask, passes=passes)
-    for passes, width in product(("fwd", "bwd"), FLASH_WIDTHS):
-        yield _square("flash", FEW["whole tiles"], width, mask="causal", passes=passes)
-        yield _square("flash", FEW["whole tiles"], width - NARROWER, mask="causal", passes=passes)
-        if width <= 128:
-            yield _square("flash", FEW["ragged"], width, mask="causal", passes=passes)
-    for width in FLASH_WIDTHS:
-        for head_dim in (width, width - NARROWER):
-            yield LibraryCase("flash", 1, 4, 4, 1, SPLIT_KEYS, head_dim)
-    for passes, head_dim in product(("fwd", "bwd"), range(NARROWER, WIDEST["cudnn"] + 1, NARROWER)):
-        yield _square("cudnn", SIZES["ragged"][0], head_dim, passes=passes)
-
-
-def _square(backend: str, seq: int, head_dim: int, **more: Any) -> LibraryCase:
-    return LibraryCase(backend, 1, 16, 16, seq, seq, head_dim, **more)
+    """The calls of `builds.toml`."""
+    for table in read_toml(Path(__file__).with_name("builds.toml"))["call"]:
+        for point in crossed(table["each"]):
+            row = {"batch": 1, "heads": 16, **table, **point}
+            row["kv_heads"], seq = row["heads"], row.pop("seq", None)
+            del row["each"]
+            yield LibraryCase(**({"seq_q": seq, "seq_k": seq} | row))

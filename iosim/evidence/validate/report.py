@@ -1,4 +1,5 @@
-"""Pages of a comparison: figures of predicted against measured with its tables, and the validation report.
+"""A comparison in words, tables and figures: its answer in one sentence, the titled tables that the terminal, Markdown
+and HTML print alike, figures of predicted against measured, and the validation report.
 
 The report has targets and what is reached, errors by level and regime, and every miss with its reason; library kernels,
 chains and the project's own kernels stand apart.
@@ -6,141 +7,179 @@ chains and the project's own kernels stand apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from iosim.base.units import bytes_text, seconds_text
-from iosim.evidence.validate import sections as tables
 from iosim.evidence.validate.match import OWN
-from iosim.evidence.validate.reasons import Group, groups, reason_of
+from iosim.evidence.validate.reasons import Group, reason_of
+from iosim.evidence.validate.reasons import groups as reasons
 from iosim.evidence.validate.residuals import REGIMES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
-from iosim.evidence.validate.sections import (
-    ERRORS,
-    NAMES,
-    QUANTITY,
-    amount,
-    answer,
-    errors,
-    name_text,
-    percent,
-    size_text,
-    skipped_section,
-    titled,
-    with_rows,
+from iosim.evidence.validate.summary import (
+    TARGETS,
+    Summary,
+    by_quantity,
+    clean,
+    grouped,
+    groups,
+    halves,
+    misses,
+    small,
 )
-from iosim.evidence.validate.summary import TARGETS, by_quantity, clean, grouped, misses
+from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.tables import RIGHT, Column
+from iosim.show.tables import RIGHT, Cell, Column, Table
 
-TITLE = "Validation"
-SUBJECT = (
-    "Predicted bytes and times beside hardware counters. A prediction knows a row's launch (sizes, grid, registers), "
-    "never its bytes or times. Errors are |predicted - measured| / measured; rows under 2 MB have none. A group of "
-    "misses is isolated where an experiment shows its mechanism alone."
+WORST = 12
+EXACT = 1e-3
+"""SM<->L2 bytes within this share of the measured ones count as such."""
+TITLE = "Predictions beside measurements"
+INTRODUCTION = (
+    "Errors are |predicted - measured| / measured. Rows of less than 2 MB have no error; their differences in bytes "
+    "stand apart, and the last column of a summary counts them, too. Of a measured row a prediction knows the launch "
+    "(sizes, grid, registers), never its bytes or times."
 )
-COMMAND = "iosim validate --report reports"
-BANDS = (0.05, 0.10)
-"""Relative errors whose lines the figures carry."""
-KINDS = {"library": "Library kernels", "chain": "Chains of launches", "own": "The project's own kernels"}
-OPEN = "no reason found yet"
+NAMES = {"hbm_read": "HBM read", "hbm_write": "HBM write", "l2_read": "SM<->L2 read", "l2_write": "SM<->L2 write",
+         "time": "time"}  # fmt: skip
+ERRORS = (
+    Column("rows", "rows", "count"), Column("median_error", "median", "error"), Column("p95_error", "p95", "error"),
+    Column("max_error", "max", "error"), Column("near_share", "within 5 % or 2 MB", "error"),
+)  # fmt: skip
+QUANTITY = Column("quantity", "quantity")
 
 
-def parts(comparison: Comparison) -> dict[str, list[Residual]]:
-    """Launches of library kernels, chains, and launches of the project's own kernels: those of KINDS that have rows."""
-    by_kind = grouped(
-        comparison.residuals,
-        lambda r: "chain" if r.row.chain else "own" if r.row.implementation in OWN else "library",
-    )
-    return {kind: by_kind[kind] for kind in KINDS if kind in by_kind}
+def titled(title: str, columns: Sequence[Column], rows: Iterable[tuple[Cell, ...]]) -> Section:
+    return Section(re.sub(r"\W+", "-", title.lower()).strip("-"), title, table=Table(tuple(columns), tuple(rows)))
 
 
-def sections(comparison: Comparison) -> list[Section]:
-    """All tables and lists, in order."""
-    every: list[Section] = []
-    for kind, residuals in parts(comparison).items():
-        every += [_targets(KINDS[kind], residuals), _levels(KINDS[kind], residuals)]
-    for kind, residuals in parts(comparison).items():
-        missed = misses(residuals)
-        every += [_why(kind, missed)] if missed else []
-        every.append(_missed(KINDS[kind], missed))
-    every.append(skipped_section(comparison))
-    return with_rows(every)
+def with_rows(sections: Iterable[Section]) -> list[Section]:
+    """Sections but for those whose table is empty."""
+    return [s for s in sections if s.table is None or s.table.rows]
 
 
-def _targets(kind: str, residuals: Sequence[Residual]) -> Section:
-    columns = (QUANTITY, Column("rows", "rows", "count"), Column("target", "target"), Column("reached", "reached"),
-               Column("met", "met"), Column("misses", "misses", "count"))  # fmt: skip
-    of_quantity, rows = grouped(clean(residuals), lambda r: r.quantity), []
-    for quantity in (q for q in QUANTITIES if q in of_quantity):
-        target, compared = TARGETS[quantity], of_quantity[quantity]
-        good, reached = target.reached(compared)
-        outside = sum(not target.row(r) for r in compared)
-        rows.append((NAMES[quantity], len(compared), target.text, reached, "yes" if good else "no", outside))
-    return titled(f"{kind}: targets (kernels without spills)", columns, rows)
+def errors(s: Summary) -> tuple[Cell, ...]:
+    return s.n, s.median, s.p95, s.max, s.near
 
 
-def _levels(kind: str, residuals: Sequence[Residual]) -> Section:
-    """Errors by quantity and regime, spills among them as a regime of their own."""
-    of_regime = {name: by_quantity(rows) for name, rows in grouped(residuals, lambda r: r.regime).items()}
-    cells = ((q, regime, of_regime.get(regime, {}).get(q)) for q in QUANTITIES for regime in REGIMES)
-    rows = ((NAMES[q], regime, *errors(s)) for q, regime, s in cells if s is not None and s.n)
-    columns = (QUANTITY, Column("regime", "regime"), *ERRORS)
-    return titled(f"{kind}: errors by level and regime", columns, rows)
+def percent(error: float | None) -> str:
+    """0.01234 -> "1.23 %"; "-" where there is none."""
+    return "-" if error is None else f"{100 * error:.2f} %"
 
 
-def _why(kind: str, missed: Sequence[Residual]) -> Section:
-    """Each group of misses with its reason, the largest groups first; rows of no group last."""
-    among = {group.name: group for group in groups()}
-    of_group = grouped(missed, lambda r: getattr(reason_of(r, groups()), "name", ""))
-    known = sorted((name for name in among if name in of_group), key=lambda name: -len(of_group[name]))
-    items = [_group(among[name], of_group[name]) for name in known]
-    if rest := of_group.get(""):
-        items.append(f"**{OPEN}** ({_found(rest)})")
-    title = f"{KINDS[kind]}: why {len(missed)} rows miss their target"
-    return Section(f"{kind}-why", title, items=tuple(items))
+def amount(quantity: str, value: float) -> str:
+    return seconds_text(value) if quantity == "time" else bytes_text(value)
 
 
-def _group(group: Group, rows: Sequence[Residual]) -> str:
-    state = "isolated by experiment" if group.found else "not isolated"
-    return (f"**{group.title}** ({group.name}: {_found(rows)}; {state}.)\n{group.reason}\n"
-            f"Experiment: {group.experiment} `{group.command}`")  # fmt: skip
+def size_text(p: AttentionProblem) -> str:
+    heads = str(p.heads) if p.group == 1 else f"{p.heads}/{p.kv_heads}"
+    seq = str(p.seq_q) if p.seq_q == p.seq_k else f"{p.seq_q}x{p.seq_k}"
+    mask = f"window {p.window}" if p.mask == "window" and p.window_right is None else p.mask_text
+    words = [f"b{p.batch} h{heads} n{seq} d{p.head_dim} {p.dtype}", "" if p.mask == "none" else mask]
+    return ", ".join(filter(None, [*words, "" if p.passes == "fwd" else p.passes]))
 
 
-def _found(rows: Sequence[Residual]) -> str:
-    """How many, of what, and the smallest to the largest signed error."""
-    words, shares = ", ".join(dict.fromkeys(NAMES[r.quantity] for r in rows)), sorted(map(_signed, rows))
-    return f"{len(rows)} rows, {words}, {100 * shares[0]:+.1f} to {100 * shares[-1]:+.1f} %"
+def name_text(r: Residual) -> str:
+    row = r.row
+    return f"{row.implementation}, chain {row.call}" if row.chain else (
+        f"{row.implementation} {row.call}.{row.launch} {r.launch}")  # fmt: skip
 
 
-def _signed(r: Residual) -> float:
-    return r.difference / max(1, r.measured)
+def worst(residuals: Iterable[Residual], quantity: str, n: int = WORST) -> list[Residual]:
+    """Rows with the largest errors."""
+    comparable = [r for r in residuals if r.quantity == quantity and r.error is not None]
+    return sorted(comparable, key=lambda r: -(r.error or 0.0))[:n]
 
 
-def _missed(kind: str, missed: Sequence[Residual]) -> Section:
-    columns = (QUANTITY, Column("row", "row"), Column("problem", "problem"), Column("settings", "settings"),
-               Column("measured", "measured", RIGHT), Column("predicted", "predicted", RIGHT),
-               Column("error", "error", RIGHT), Column("regime", "regime"), Column("group", "group"))  # fmt: skip
+def answer(comparison: Comparison) -> str:
+    """One sentence: errors of HBM reads without spills and with, SM<->L2 bytes, and what is left out."""
+    every = comparison.residuals
+    parts = []
+    for kind, some in (("without spills", clean(every)), ("with spills", [r for r in every if r.spills])):
+        s = by_quantity(some).get("hbm_read")
+        if s is not None and s.n:
+            largest = name_text(worst(some, "hbm_read", 1)[0])
+            parts.append(f"HBM reads of {s.n} rows {kind} are off by {percent(s.median)} at the median, "
+                         f"{percent(s.p95)} at p95 and {percent(s.max)} at most ({largest})")  # fmt: skip
+    rows = [r for r in every if r.quantity in ("l2_read", "l2_write") and r.error is not None]
+    beyond = [r for r in rows if (r.error or 0) > EXACT]
+    if rows:
+        parts.append(f"SM<->L2 bytes are within 0.1 % in {len(rows) - len(beyond)} of {len(rows)}")
+    if beyond:
+        names = ", ".join(sorted({r.row.implementation for r in beyond}))
+        parts[-1] += f", the others of {names}, {sum(r.spills for r in beyond)} of them with spills"
+    if comparison.skipped:
+        parts.append(f"{len(comparison.skipped)} rows that no model covers are left out")
+    return f"{'; '.join(parts) or 'No row was compared'}."
+
+
+def tables(comparison: Comparison, *, split: bool = False, most: int = WORST) -> list[Section]:
+    """All tables, the summaries first."""
+    every = comparison.residuals
+    of_source, of_regime = groups(clean(every), lambda r: r.row.source), groups(every, lambda r: r.regime)
+    by_name = {f"Without spills, {name}": s for name, s in of_source.items() if len(of_source) > 1}
+    found = [
+        _summary("Kernels without spills", by_quantity(clean(every))),
+        *(_summary(title, summaries) for title, summaries in by_name.items()),
+        _summary("Kernels with spills", by_quantity(r for r in every if r.spills)),
+        _small(every),
+    ]
+    if split:
+        found += [_summary(_half(name), summaries) for name, summaries in halves(every).items()]
+    found += [
+        _by("regime", {k: of_regime[k] for k in REGIMES if k in of_regime}),
+        _by("implementation", groups(every, lambda r: r.row.implementation)),
+        *(_worst(every, q, most) for q in QUANTITIES),
+        skipped_section(comparison),
+    ]
+    return with_rows(found)
+
+
+def _half(name: str) -> str:
+    parity, _, spills = name.partition("_")
+    fitted = "constants were fitted on these" if parity == "odd" else "nothing was fitted on these"
+    return f"{parity.capitalize()} calls, {'with' if spills else 'without'} spills ({fitted})"
+
+
+def _summary(title: str, by_quantity_name: Mapping[str, Summary]) -> Section:
+    return titled(title, (QUANTITY, *ERRORS), ((NAMES[q], *errors(s)) for q, s in by_quantity_name.items() if s.n))
+
+
+def _small(residuals: Sequence[Residual]) -> Section:
+    columns = (QUANTITY, Column("rows", "rows", "count"), Column("median_difference", "median difference", RIGHT),
+               Column("max_difference", "max difference", RIGHT))  # fmt: skip
     rows = (
-        (NAMES[r.quantity], name_text(r), size_text(r.problem), r.variant or None, amount(r.quantity, r.measured),
-         amount(r.quantity, r.predicted), f"{100 * _signed(r):+.1f} %", r.regime,
-         getattr(reason_of(r, groups()), "name", OPEN))
-        for r in missed
-    )  # fmt: skip
-    return titled(f"{kind}: every row that misses its target", columns, rows)
+        (NAMES[q], s["n"], amount(q, s["median_difference"]), amount(q, s["max_difference"]))
+        for q, s in small(residuals).items()
+    )
+    return titled("Rows under 2 MB", columns, rows)
 
 
-def as_page(comparison: Comparison) -> Page:
-    drawn = tuple(
-        Section(
-            kind, KINDS[kind], legend=legend(residuals, BANDS),
-            panels=tuple(scatters(residuals, f"figure-{kind}",
-                                  "predicted against measured, with lines at 5 and 10 %", BANDS)),
-        )
-        for kind, residuals in parts(comparison).items()
-    )  # fmt: skip
-    said = answer(comparison)
-    return Page(TITLE, SUBJECT, (*drawn, *sections(comparison)), command=COMMAND, answer=(said,))
+def _by(what: str, by_group: Mapping[str, Mapping[str, Summary]]) -> Section:
+    of = [(group, q, s.get(q)) for q in ("hbm_read", "hbm_write") for group, s in by_group.items()]
+    rows = ((group, NAMES[q], *errors(s)) for group, q, s in of if s is not None and s.n)
+    return titled(f"By {what}", (Column(what, what), QUANTITY, *ERRORS), rows)
+
+
+def _worst(residuals: Sequence[Residual], quantity: str, most: int) -> Section:
+    unit, kind = ("s", "seconds") if quantity == "time" else ("bytes", "bytes")
+    columns = (Column("row", "row"), Column("problem", "problem"), Column("settings", "settings"),
+               Column(f"measured_{unit}", "measured", kind), Column(f"predicted_{unit}", "predicted", kind),
+               Column("error", "error", "error"), Column("regime", "regime"))  # fmt: skip
+    rows = (
+        (name_text(r), size_text(r.problem), r.variant or None, r.measured, r.predicted, r.error, r.regime)
+        for r in worst(residuals, quantity, most)
+    )
+    return titled(f"Largest errors: {NAMES[quantity]}", columns, rows)
+
+
+def skipped_section(comparison: Comparison) -> Section:
+    """Rows that no model covers, by implementation and reason."""
+    counted = Counter((s.row.implementation, s.reason) for s in comparison.skipped)
+    columns = (Column("implementation", "implementation"), Column("rows", "rows", "count"), Column("reason", "reason"))
+    return titled("Skipped", columns, ((name, n, reason) for (name, reason), n in counted.items()))
 
 
 # Figures, and the page of any comparison
@@ -159,8 +198,8 @@ def comparison_page(comparison: Comparison, command: str = "", *, split: bool = 
     if any(r.quantity == "hbm_read" and r.error is not None for r in residuals):
         panels.append(_by_regime(residuals))
     figures = Section("figures", "Figures", legend=legend(residuals), panels=tuple(panels))
-    shown = (figures, *tables.sections(comparison, split=split))
-    return Page(tables.TITLE, tables.INTRODUCTION, shown, command=command, answer=(answer(comparison),))
+    shown = (figures, *tables(comparison, split=split))
+    return Page(TITLE, INTRODUCTION, shown, command=command, answer=(answer(comparison),))
 
 
 def legend(residuals: Sequence[Residual], bands: Sequence[float] = ()) -> tuple[Series, ...]:
@@ -233,3 +272,115 @@ def _regimes(residuals: Sequence[Residual]) -> Iterable[tuple[int, str, list[Res
     for n, regime in enumerate(REGIMES):
         if mine := [r for r in residuals if r.regime == regime]:
             yield n, regime, mine
+
+
+# The validation report
+
+REPORT_TITLE = "Validation"
+SUBJECT = (
+    "Predicted bytes and times beside hardware counters. A prediction knows a row's launch (sizes, grid, registers), "
+    "never its bytes or times. Errors are |predicted - measured| / measured; rows under 2 MB have none. A group of "
+    "misses is isolated where an experiment shows its mechanism alone."
+)
+COMMAND = "iosim validate --report reports"
+BANDS = (0.05, 0.10)
+"""Relative errors whose lines the figures carry."""
+KINDS = {"library": "Library kernels", "chain": "Chains of launches", "own": "The project's own kernels"}
+OPEN = "no reason found yet"
+
+
+def parts(comparison: Comparison) -> dict[str, list[Residual]]:
+    """Launches of library kernels, chains, and launches of the project's own kernels: those of KINDS that have rows."""
+    by_kind = grouped(
+        comparison.residuals,
+        lambda r: "chain" if r.row.chain else "own" if r.row.implementation in OWN else "library",
+    )
+    return {kind: by_kind[kind] for kind in KINDS if kind in by_kind}
+
+
+def report_sections(comparison: Comparison) -> list[Section]:
+    """All tables and lists, in order."""
+    every: list[Section] = []
+    for kind, residuals in parts(comparison).items():
+        every += [_targets(KINDS[kind], residuals), _levels(KINDS[kind], residuals)]
+    for kind, residuals in parts(comparison).items():
+        missed = misses(residuals)
+        every += [_why(kind, missed)] if missed else []
+        every.append(_missed(KINDS[kind], missed))
+    every.append(skipped_section(comparison))
+    return with_rows(every)
+
+
+def _targets(kind: str, residuals: Sequence[Residual]) -> Section:
+    columns = (QUANTITY, Column("rows", "rows", "count"), Column("target", "target"), Column("reached", "reached"),
+               Column("met", "met"), Column("misses", "misses", "count"))  # fmt: skip
+    of_quantity, rows = grouped(clean(residuals), lambda r: r.quantity), []
+    for quantity in (q for q in QUANTITIES if q in of_quantity):
+        target, compared = TARGETS[quantity], of_quantity[quantity]
+        good, reached = target.reached(compared)
+        outside = sum(not target.row(r) for r in compared)
+        rows.append((NAMES[quantity], len(compared), target.text, reached, "yes" if good else "no", outside))
+    return titled(f"{kind}: targets (kernels without spills)", columns, rows)
+
+
+def _levels(kind: str, residuals: Sequence[Residual]) -> Section:
+    """Errors by quantity and regime, spills among them as a regime of their own."""
+    of_regime = {name: by_quantity(rows) for name, rows in grouped(residuals, lambda r: r.regime).items()}
+    cells = ((q, regime, of_regime.get(regime, {}).get(q)) for q in QUANTITIES for regime in REGIMES)
+    rows = ((NAMES[q], regime, *errors(s)) for q, regime, s in cells if s is not None and s.n)
+    columns = (QUANTITY, Column("regime", "regime"), *ERRORS)
+    return titled(f"{kind}: errors by level and regime", columns, rows)
+
+
+def _why(kind: str, missed: Sequence[Residual]) -> Section:
+    """Each group of misses with its reason, the largest groups first; rows of no group last."""
+    among = {group.name: group for group in reasons()}
+    of_group = grouped(missed, lambda r: getattr(reason_of(r, reasons()), "name", ""))
+    known = sorted((name for name in among if name in of_group), key=lambda name: -len(of_group[name]))
+    items = [_group(among[name], of_group[name]) for name in known]
+    if rest := of_group.get(""):
+        items.append(f"**{OPEN}** ({_found(rest)})")
+    title = f"{KINDS[kind]}: why {len(missed)} rows miss their target"
+    return Section(f"{kind}-why", title, items=tuple(items))
+
+
+def _group(group: Group, rows: Sequence[Residual]) -> str:
+    state = "isolated by experiment" if group.found else "not isolated"
+    return (f"**{group.title}** ({group.name}: {_found(rows)}; {state}.)\n{group.reason}\n"
+            f"Experiment: {group.experiment} `{group.command}`")  # fmt: skip
+
+
+def _found(rows: Sequence[Residual]) -> str:
+    """How many, of what, and the smallest to the largest signed error."""
+    words, shares = ", ".join(dict.fromkeys(NAMES[r.quantity] for r in rows)), sorted(map(_signed, rows))
+    return f"{len(rows)} rows, {words}, {100 * shares[0]:+.1f} to {100 * shares[-1]:+.1f} %"
+
+
+def _signed(r: Residual) -> float:
+    return r.difference / max(1, r.measured)
+
+
+def _missed(kind: str, missed: Sequence[Residual]) -> Section:
+    columns = (QUANTITY, Column("row", "row"), Column("problem", "problem"), Column("settings", "settings"),
+               Column("measured", "measured", RIGHT), Column("predicted", "predicted", RIGHT),
+               Column("error", "error", RIGHT), Column("regime", "regime"), Column("group", "group"))  # fmt: skip
+    rows = (
+        (NAMES[r.quantity], name_text(r), size_text(r.problem), r.variant or None, amount(r.quantity, r.measured),
+         amount(r.quantity, r.predicted), f"{100 * _signed(r):+.1f} %", r.regime,
+         getattr(reason_of(r, reasons()), "name", OPEN))
+        for r in missed
+    )  # fmt: skip
+    return titled(f"{kind}: every row that misses its target", columns, rows)
+
+
+def as_page(comparison: Comparison) -> Page:
+    drawn = tuple(
+        Section(
+            kind, KINDS[kind], legend=legend(residuals, BANDS),
+            panels=tuple(scatters(residuals, f"figure-{kind}",
+                                  "predicted against measured, with lines at 5 and 10 %", BANDS)),
+        )
+        for kind, residuals in parts(comparison).items()
+    )  # fmt: skip
+    said = answer(comparison)
+    return Page(REPORT_TITLE, SUBJECT, (*drawn, *report_sections(comparison)), command=COMMAND, answer=(said,))

@@ -8,7 +8,7 @@ sequences of different lengths in `iosim.problem.masks.packed`; readers know the
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -237,8 +237,3 @@ class KeyBlocks:
     def splits(self, per: int) -> IntArray:
         base = 0 if self.base is None else self.base
         return np.where(self.count > 0, (self.end - 1 - base) // per - (self.first - base) // per + 1, 0)
-
-
-def dense(mask: Mask, seq_q: int, seq_k: int) -> npt.NDArray[Any]:
-    """Boolean [seq_q, seq_k], True where kept: O(seq_q x seq_k)."""
-    return mask.keeps(np.arange(seq_q, dtype=np.int64)[:, None], np.arange(seq_k, dtype=np.int64)[None, :])

@@ -15,6 +15,7 @@ from executor.numerics import kept_weights, round_to
 from iosim.kernel.algorithms.body import Array
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
+from iosim.problem.masks.mask import Mask
 
 
 def random_arrays(problem: AttentionProblem, seed: int = 0) -> dict[str, Array]:
@@ -93,6 +94,11 @@ def _kept_blocks(p: AttentionProblem, mask: BlockMask) -> npt.NDArray[np.bool_]:
         near = (a == b) | (nearest <= (p.window or 0))
         return np.asarray(near | (np.minimum(a, b) * block < (p.global_tokens or 0)), dtype=np.bool_)
     return dense_blocks(mask)
+
+
+def dense(mask: Mask, seq_q: int, seq_k: int) -> npt.NDArray[np.bool_]:
+    """Boolean [seq_q, seq_k], True where kept, as the mask says itself."""
+    return mask.keeps(np.arange(seq_q, dtype=np.int64)[:, None], np.arange(seq_k, dtype=np.int64)[None, :])
 
 
 def dense_blocks(mask: BlockMask) -> npt.NDArray[np.bool_]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from executor.arrays import cut, joined, new_tokens, parted, shuffled_table
 from executor.memory import Memory, check_size
-from executor.reference import random_arrays
+from executor.reference import dense, random_arrays
 from executor.walk import Walk
 from iosim.base.records import dataclass
 from iosim.kernel.algorithms import plan
@@ -19,7 +19,6 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Mode, Role
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
-from iosim.problem.masks.mask import dense
 
 
 @dataclass(frozen=True)
