@@ -200,8 +200,8 @@ class Ragged:
 def _tensor_map(
     dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], rows: int, outer: int = 1
 ) -> TensorMap:
-    """A map (Hopper's copies of boxes of a tensor) of 16-bit elements. Boxes are `rows` x `outer` rows of 64 columns, as
-    wide as the 128-byte swizzle. `dims`, `strides`: in elements, innermost first, without the innermost stride."""
+    """A map (Hopper's copies of boxes of a tensor) of 16-bit elements. Boxes are `rows` x `outer` rows of 64 columns,
+    as wide as the 128-byte swizzle. `dims`, `strides`: in elements, innermost first, without the innermost stride."""
     driver.use_device()
     memory, rank = ctypes.create_string_buffer(192), len(dims)
     start = -ctypes.addressof(memory) % 64  # the driver wants its place on 64 bytes

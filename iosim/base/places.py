@@ -13,19 +13,10 @@ OFF = ("off", "0", "no", "false")
 def cache_dir() -> Path | None:
     """The directory of iosim's cache, which need not exist; None where it is switched off or there is no home.
 
-    It is $IOSIM_CACHE, else $XDG_CACHE_HOME/iosim, else ~/.cache/iosim. A relative XDG_CACHE_HOME is ignored, as the
-    XDG specification asks.
+    It is $IOSIM_CACHE, else $XDG_CACHE_HOME/iosim, else ~/.cache/iosim.
     """
-    named = os.environ.get(CACHE, "").strip()
-    if named:
-        return None if named.lower() in OFF else Path(named).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if base and os.path.isabs(base):
-        return Path(base, "iosim")
-    try:
-        return Path.home() / ".cache" / "iosim"
-    except RuntimeError:
-        return None
+    off = os.environ.get(CACHE, "").strip().lower() in OFF
+    return None if off else _of_user(CACHE, "XDG_CACHE_HOME", ".cache", "iosim")
 
 
 PROFILES = "IOSIM_PROFILES"
@@ -37,13 +28,17 @@ def profiles_dir() -> Path | None:
 
     It is $IOSIM_PROFILES, else $XDG_DATA_HOME/iosim/profiles, else ~/.local/share/iosim/profiles.
     """
-    named = os.environ.get(PROFILES, "").strip()
-    if named:
+    return _of_user(PROFILES, "XDG_DATA_HOME", ".local/share", "iosim/profiles")
+
+
+def _of_user(variable: str, base: str, usual: str, place: str) -> Path | None:
+    """The directory that a variable names, else the `place` in that of another, or in the home's usual one. A relative
+    base is ignored, as the XDG specification asks."""
+    if named := os.environ.get(variable, "").strip():
         return Path(named).expanduser().absolute()
-    base = os.environ.get("XDG_DATA_HOME", "")
-    if base and os.path.isabs(base):
-        return Path(base, "iosim", "profiles")
+    if os.path.isabs(home := os.environ.get(base, "")):
+        return Path(home, place)
     try:
-        return Path.home() / ".local" / "share" / "iosim" / "profiles"
+        return Path.home() / usual / place
     except RuntimeError:
         return None

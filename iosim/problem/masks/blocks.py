@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, field
-from iosim.problem.masks.mask import Axis, BoolArray, IntArray, IntervalMask, Steps
+from iosim.problem.masks.mask import BoolArray, IntArray, IntervalMask, Mask, Steps
 
 MAX_BLOCKS = 1 << 25
 """Kept blocks, or visited tiles, of one head: some seconds and a few GB."""
@@ -35,7 +35,7 @@ def ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
 
 
 @dataclass(frozen=True, eq=False)
-class BlockMask:
+class BlockMask(Mask):
     """Kept blocks of a mask over `seq_q` queries and `seq_k` keys.
 
     Args:
@@ -156,12 +156,6 @@ class BlockMask:
 
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
         return bool((np.diff(self.indptr) == 0).any())
-
-    def query_axis(self, rows: int, pack: int) -> Axis:
-        return Axis((rows,))
-
-    def key_axis(self, seq_k: int) -> Axis:
-        return Axis((seq_k,))
 
     def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> BlockLists:
         """The tiles that overlap a kept block; `block_q` x `block_k` are the tile's sides."""

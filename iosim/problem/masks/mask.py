@@ -108,14 +108,18 @@ class Mask(Protocol):
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
         """Whether some query keeps no key."""
 
-    def query_axis(self, rows: int, pack: int) -> Axis: ...
-    def key_axis(self, seq_k: int) -> Axis: ...
+    def query_axis(self, rows: int, pack: int) -> Axis:
+        return Axis((rows,))
+
+    def key_axis(self, seq_k: int) -> Axis:
+        return Axis((seq_k,))
+
     def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> Visited:
         """The visited key blocks: those with a kept pair of a true query row."""
 
 
 @dataclass(frozen=True)
-class IntervalMask:
+class IntervalMask(Mask):
     """Keys kept around a shifted diagonal. `left` and `right` count keys beyond the diagonal, or None."""
 
     left: int | None = None
@@ -173,12 +177,6 @@ class IntervalMask:
         before = self.right is not None and self.offset + self.right < 0
         beyond = self.left is not None and seq_q - 1 + self.offset - self.left >= seq_k
         return before or beyond
-
-    def query_axis(self, rows: int, pack: int) -> Axis:
-        return Axis((rows,))
-
-    def key_axis(self, seq_k: int) -> Axis:
-        return Axis((seq_k,))
 
     def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int = 1) -> KeyBlocks:
         """The visited key blocks of every query block. O(rows / block_q) time and memory."""

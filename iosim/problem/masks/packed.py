@@ -12,7 +12,7 @@ from iosim.problem.masks.mask import Axis, BoolArray, IntArray, IntervalMask, Ke
 
 
 @dataclass(frozen=True)
-class PackedMask:
+class PackedMask(Mask):
     """A mask for each of several sequences, one after the other in one batch (FlashAttention's cu_seqlens).
 
     Queries keep keys of their own sequence only.
@@ -88,7 +88,7 @@ class PackedMask:
 
 
 @dataclass(frozen=True)
-class HeadsInTurn:
+class HeadsInTurn(Mask):
     """The mask of rows in which several heads of `seq_q` queries lie one after the other; `of_head` is each one's."""
 
     of_head: Mask
@@ -108,9 +108,6 @@ class HeadsInTurn:
 
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
         return self.of_head.leaves_rows_empty(self.seq_q, seq_k)
-
-    def query_axis(self, rows: int, pack: int) -> Axis:
-        return Axis((rows,))
 
     def key_axis(self, seq_k: int) -> Axis:
         return self.of_head.key_axis(seq_k)

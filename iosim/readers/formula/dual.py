@@ -89,6 +89,10 @@ def _by_value(name: str) -> Any:
     return lambda *numbers: getattr(operator, name)(*map(int, numbers))
 
 
+def _comparison(compare: Compare) -> Any:
+    return lambda self, other: self._compare(compare, other)
+
+
 class _WithCompanion:
     """A number with a companion of some `kind`: its comparisons, and its texts."""
 
@@ -105,17 +109,8 @@ class _WithCompanion:
         self.kind.compared(compare, self.lifted, lifted(other), outcome)
         return outcome
 
-    def __lt__(self, other: Any) -> bool:
-        return self._compare(operator.lt, other)
-
-    def __le__(self, other: Any) -> bool:
-        return self._compare(operator.le, other)
-
-    def __gt__(self, other: Any) -> bool:
-        return self._compare(operator.gt, other)
-
-    def __ge__(self, other: Any) -> bool:
-        return self._compare(operator.ge, other)
+    __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
+    __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, int | float) and self._compare(operator.eq, other)
