@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench_time import chains, library
 
 from iosim.base.errors import InputError
-from iosim.evidence.cuda import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
 from iosim.evidence.cuda.launch import Order, Shape
+from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
 from iosim.evidence.measure.case import PROBLEM, Case, flops
 from iosim.evidence.measure.harness import trusted
 from iosim.evidence.measure.machine import prebuild, require

@@ -16,7 +16,8 @@ from pathlib import Path
 from sm90 import CC
 
 from iosim.base.files import write_whole
-from iosim.evidence.cuda import Spec, build
+from iosim.evidence.cuda.compiler import build
+from iosim.evidence.cuda.spec import Spec
 from iosim.evidence.measure.machine import facts, write_provenance
 
 SILENT_S, MOST_LOST = 30, 4

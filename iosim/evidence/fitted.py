@@ -37,7 +37,6 @@ def registry() -> dict[str, list[dict[str, Any]]]:
 
 
 def fitted() -> list[Fitted]:
-    """All fitted numbers with their present values."""
     return list(_fitted())
 
 

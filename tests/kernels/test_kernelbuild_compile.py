@@ -14,21 +14,11 @@ from scripts import ROOT, load_script
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.evidence.cuda import (
-    BwdSpec,
-    FwdSpec,
-    MinimalSpec,
-    NaiveSpec,
-    build,
-    compiler,
-    driver,
-    find_nvcc,
-    launch,
-    microbench,
-)
-from iosim.evidence.cuda.compiler import cache_key, parse_report
+from iosim.evidence.cuda import compiler, driver, launch, microbench
+from iosim.evidence.cuda.compiler import build, cache_key, find_nvcc, parse_report
 from iosim.evidence.cuda.microbench import cliff_bytes
 from iosim.evidence.cuda.resources import read_table, row_key, source_digest
+from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
 from iosim.evidence.measure import machine
 
 ENDS, FOLLOWERS, SETS, RESOURCES = (

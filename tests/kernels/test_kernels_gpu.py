@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from iosim.base.errors import InputError
-from iosim.evidence.cuda import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, driver, find_nvcc
+from iosim.evidence.cuda import driver
+from iosim.evidence.cuda.compiler import find_nvcc
 from iosim.evidence.cuda.launch import Forward, Order, Shape
+from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
 
 pytestmark = pytest.mark.gpu
 

@@ -9,7 +9,7 @@ from itertools import groupby
 import pytest
 from scripts import measurements, read_provenance
 
-from iosim.evidence.cuda import FwdSpec
+from iosim.evidence.cuda.spec import FwdSpec
 
 PATH = measurements("h200_iosim_kernels.csv")
 with PATH.open(newline="") as _file:

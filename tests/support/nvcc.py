@@ -10,7 +10,8 @@ from sm90 import CC, Sm90Spec
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.evidence.cuda import compiler, find_nvcc
+from iosim.evidence.cuda import compiler
+from iosim.evidence.cuda.compiler import find_nvcc
 
 
 def nvcc_or_skip() -> Path:

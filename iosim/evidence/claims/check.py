@@ -101,13 +101,11 @@ class Check(Shown):
         return (f"Predicted for {who}: {self.text(self.counter['total'])}",)
 
     def text(self, value: float) -> str:
-        """A value of the claimed quantity in words."""
         if self.claim.quantity == "time":
             return seconds_text(value)
         return bytes_text(value) if self.claim.quantity != "flops" else f"{number_text(value / 1e9)} GFLOP"
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of `claims` in the command line's JSON."""
         p = self.prediction
         return {
             "quantity": self.claim.quantity, "claim": self.claim.text, "value": self.claim.value,
@@ -171,7 +169,6 @@ def _distinct(matches: list[Match]) -> tuple[Match, ...]:
 
 
 def _readings(claim: Amount, p: Prediction, overrides: Overrides | None, layers: int | None) -> Iterator[Reading]:
-    """Of the problem as given, with a factor, as another problem, and as that with a factor."""
     for words, problem in (("", p.problem), *readings.other_problems(p.problem)):
         for reading in _of_problem(claim, problem, p, overrides, replayed=not words):
             one = reading.slipped(words) if words else reading

@@ -8,18 +8,15 @@ from iosim.show.tables import Column, Table
 
 
 def line(c: Check) -> str:
-    """The claim, and the first count that it agrees with."""
     said = c.matches[0].reading.counts if c.matches else f"none of {c.tried} counts"
     return f"{c.claim.text} ({c.claim.quantity}) matches {said}"
 
 
 def head(c: Check) -> str:
-    """What the table holds."""
     return f"{c.claim.text} within {100 * c.tolerance:.2g} % of" if c.matches else f"{c.claim.text}: the nearest count"
 
 
 def table(c: Check) -> Table:
-    """The counts that agree, or the nearest one."""
     columns = (Column("counts", "what it may count"), Column("direction", "direction"), Column("value", "value"),
                Column("error", "claim is off by"), Column("slips", "if it is"),
                Column("why", "why a counter differs"))  # fmt: skip

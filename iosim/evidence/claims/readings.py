@@ -176,7 +176,6 @@ def flop_readings(p: Prediction) -> Iterator[Reading]:
 
 
 def other_problems(p: AttentionProblem) -> Iterator[tuple[str, AttentionProblem]]:
-    """The slip in words, and the problem with it."""
     for words, values in _changes(p):
         try:
             yield words, p.with_(**values)
@@ -217,7 +216,6 @@ def factors(p: AttentionProblem, claim: Amount, layers: int | None) -> Iterator[
 
 
 def with_factors(reading: Reading, p: AttentionProblem, claim: Amount, layers: int | None) -> Iterator[Reading]:
-    """A reading, and the same with each factor."""
     yield reading
     for words, factor in factors(p, claim, layers):
         yield reading.slipped(words, factor)

@@ -7,19 +7,3 @@ every build; and it needs no Python package. A kernel for one architecture only 
 Launching goes through the driver's C interface (`driver`). The rest of iosim imports nothing
 of this until it is asked for.
 """
-
-from iosim.evidence.cuda.compiler import Built, Resources, build, compiler_version, find_nvcc
-from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
-
-__all__ = [
-    "Built",
-    "BwdSpec",
-    "FwdSpec",
-    "MinimalSpec",
-    "NaiveSpec",
-    "Resources",
-    "Spec",
-    "build",
-    "compiler_version",
-    "find_nvcc",
-]

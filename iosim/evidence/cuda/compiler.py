@@ -40,8 +40,6 @@ class Resources:
 
 @dataclass(frozen=True)
 class Built:
-    """A compiled instantiation."""
-
     cubin: Path
     cc: str
     compiler: str

@@ -144,8 +144,6 @@ def elapsed_s(work: Callable[[], None], before: Callable[[], None] | None = None
 
 
 class Function:
-    """A kernel of a loaded cubin."""
-
     def __init__(self, cubin: Path, name: str, shared_bytes: int = 0) -> None:
         use_device()
         self.name = name

@@ -86,8 +86,6 @@ def laid_out(**names: str) -> list[tuple[str, type]]:
 
 
 class FwdParams(ctypes.Structure):
-    """`flash::FwdParams`."""
-
     _fields_ = laid_out(
         c_void_p="q k v o lse o_partial lse_partial",
         c_int64="q_row q_head q_batch k_row k_head k_batch v_row v_head v_batch o_row o_head o_batch",
@@ -97,8 +95,6 @@ class FwdParams(ctypes.Structure):
 
 
 class BwdParams(ctypes.Structure):
-    """`flash::BwdParams`."""
-
     _fields_ = laid_out(
         c_void_p="q k v o d_o lse rows dq_sum dq dk dv",
         c_int32="batch heads group seq_q seq_k window",
@@ -107,14 +103,10 @@ class BwdParams(ctypes.Structure):
 
 
 class NaiveParams(ctypes.Structure):
-    """`NaiveParams` of naive.cu."""
-
     _fields_ = laid_out(c_void_p="q k v s p o", c_int32="heads group seq_q seq_k causal", c_float="scale")
 
 
 class MinimalParams(ctypes.Structure):
-    """`MinimalParams` of minimal.cu."""
-
     _fields_ = laid_out(c_void_p="q k v o sum top", c_int32="heads n", c_float="scale")
 
 
@@ -236,8 +228,6 @@ class Backward(Loaded[BwdSpec]):
 
 
 class Naive(Loaded[NaiveSpec]):
-    """The three compiled and loaded kernels of naive attention."""
-
     def launches(
         self, shape: Shape, addresses: dict[str, int], causal: bool = False, scale: float | None = None
     ) -> list[Launch]:
@@ -258,8 +248,6 @@ class Naive(Loaded[NaiveSpec]):
 
 
 class Minimal(Loaded[MinimalSpec]):
-    """The compiled and loaded minimal kernel."""
-
     def launches(self, shape: Shape, addresses: dict[str, int], scale: float | None = None) -> list[Launch]:
         """`addresses`: fp32 `q k v o sum top`; o and sum zeroed and top filled with -inf before each call."""
         if shape.seq_q % 32 or shape.seq_q != shape.seq_k or shape.heads != shape.kv_heads:

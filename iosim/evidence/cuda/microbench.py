@@ -32,8 +32,6 @@ SUSTAINED_S = 1.0
 
 
 class MicroParams(ctypes.Structure):
-    """`MicroParams` of microbench.cu."""
-
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
@@ -45,8 +43,6 @@ class MicroParams(ctypes.Structure):
 
 
 class Bench:
-    """The loaded kernels with one large buffer."""
-
     def __init__(self, size_bytes: int) -> None:
         cubin = build(MicroSpec(), driver.compute_capability()).cubin
         self.kernels = {name: driver.Function(cubin, name) for name in MicroSpec.functions}

@@ -67,7 +67,6 @@ class Spec:
         self.check_fields()
 
     def check_fields(self) -> None:
-        """Raises `InputError` where a field has a value that is not accepted."""
         for name, values in self.accepted.items():
             one_of(name, getattr(self, name), values)
 
@@ -169,8 +168,6 @@ class BwdSpec(Spec):
 
 @dataclass(frozen=True)
 class NaiveSpec(Spec):
-    """The three kernels of naive attention: scores, softmax, values."""
-
     head_dim: int
     dtype: str = "bf16"
     bypass_l1: bool = False

@@ -88,7 +88,6 @@ def check(problem: AttentionProblem) -> None:
 
 
 def _spec(tile: Tile, problem: AttentionProblem, cc: str) -> FwdSpec | None:
-    """The instantiation of a tile; None where there is none."""
     spec = FwdSpec(problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages, problem.mask, problem.dtype)
     try:
         spec.check(cc)

@@ -82,7 +82,6 @@ def sound(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
 
 
 def _rows(counters: Any, kept: Mapping[str, Any], left_out: list[str]) -> list[Mapping[str, Any]]:
-    """The rows of the counters that say what was scanned, and what was read or written."""
     rows = counters.get("rows") if isinstance(counters, Mapping) else None
     if counters is not None and not isinstance(rows, list):
         left_out.append("counters: they hold no rows")
@@ -109,7 +108,6 @@ def _point(point: Any) -> bool:
 
 
 def _why_not(row: Any) -> str:
-    """Why a row of the counters cannot be used; empty where it can."""
     if not isinstance(row, Mapping) or not isinstance(row.get("pattern"), str):
         return "it does not say what was scanned"
     for name, most in MOST.items():
@@ -186,7 +184,6 @@ FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Mapping[str, Any]], Any], s
 
 
 def figures(raw: Mapping[str, Any]) -> dict[str, Entry]:
-    """The quantities whose numbers are there."""
     asked = f"the driver, asked by iosim calibrate on {raw['gpu']}, {raw['date']}"
     return {
         name: Entry(value(raw), asked if how == DRIVER else _said(raw, how))

@@ -81,7 +81,6 @@ class Run:
 
     @property
     def end(self) -> str:
-        """What was printed last."""
         return " ".join(self.output.split())[-300:]
 
     def report(self, of: str = "") -> str:
@@ -122,7 +121,6 @@ def run(kind: str, plan: object, options: Sequence[str] | None) -> Run:
 
 
 def run_calls(kind: str, calls: Mapping[int, Described], options: Sequence[str] | None, **how: object) -> Run:
-    """Numbered calls by a runner that makes such calls."""
     listed = [{"call": n, "case": case.to_dict()} for n, case in calls.items()]
     return run(kind, {"calls": listed, **how}, options)
 

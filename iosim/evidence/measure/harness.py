@@ -130,7 +130,6 @@ def _heads(
 
 
 def gradients(case: Case, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """dQ, dK, dV in float64."""
     grads = {f"d{x}": torch.zeros(t[x].shape, device=t["q"].device, dtype=torch.float64) for x in "qkv"}
     for b, h, kv, q, k, v, scores in _heads(case, t, torch.arange(case.shape.seq_q, device=t["q"].device)):
         d_o, p = t["d_o"][b, h].double(), torch.nan_to_num(torch.softmax(scores, -1))
@@ -182,7 +181,6 @@ def check(case: Case, seed: int, magnitude: float = 1.0, scale: float | None = N
 
 
 def trusted(case: Case, seed: int, **extremes: float) -> tuple[bool, dict[str, float]]:
-    """Whether a call's outputs agree with the float64 reference, and its errors."""
     errors = check(case, seed, **extremes)
     limit = LSE_TOLERANCE * (50 if extremes else 1)
     good = all(error <= (limit if name == "lse" else TOLERANCE[case.dtype]) for name, error in errors.items())

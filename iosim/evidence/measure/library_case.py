@@ -64,7 +64,6 @@ class LibraryCase:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LibraryCase:
-        """The inverse of `dataclasses.asdict` after JSON."""
         return cls(**{**data, "seq_lens": tuple(data["seq_lens"])})
 
     def to_dict(self) -> dict[str, Any]:

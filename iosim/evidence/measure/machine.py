@@ -52,7 +52,6 @@ def prebuild(specs: Iterable[Spec], cc: str) -> None:
 
 
 def facts() -> dict[str, str]:
-    """GPU, driver, compiler, PyTorch and iosim of this machine, and the day."""
     query = "name,driver_version,vbios_version,clocks.max.sm,clocks.max.mem"
     return {
         "gpu": _said(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]) or driver.properties()["gpu"],

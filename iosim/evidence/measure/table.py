@@ -34,8 +34,6 @@ Row = dict[str, str]
 
 
 class Described(Protocol):
-    """A call as data."""
-
     def columns(self) -> Row:
         """The columns of a row that the call decides."""
 
@@ -67,7 +65,6 @@ class Table:
         self.measured += len({row["call"] for row in rows})
 
     def save(self) -> None:
-        """Writes the file whole, and what measured it."""
         write_table(self.path, self.rows, self.columns)
         write_provenance(self.path, {**facts(), **self.told})
 

@@ -71,7 +71,6 @@ def profiled(call: int) -> Iterator[None]:
 
 
 def _own(planned: Call, call: int, *, warm: bool) -> Answer:
-    """Checks and profiles a call; says what its launches are."""
     case = Case.from_dict(planned)
     harness.refuse_wrong(case)
     t = inputs(case, call)
@@ -162,7 +161,6 @@ def _once(case: ChainCase, call: int) -> None:
 
 
 def _chain(planned: Call, call: int, *, profile: list[int]) -> Answer:
-    """Checks a call, and makes it with the profiler on where it is to be."""
     case = ChainCase(**planned)
     checked(case)
     torch.cuda.empty_cache()

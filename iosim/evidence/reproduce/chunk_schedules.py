@@ -113,7 +113,6 @@ def achieved_flops(profile: HardwareProfile) -> float:
 
 
 def attention(model: str, tokens: int, passes: str = "fwd+bwd") -> AttentionProblem:
-    """A layer's attention on one sequence."""
     heads, kv_heads = HEADS[model]
     return AttentionProblem(
         heads=heads, kv_heads=kv_heads, seq_q=tokens, head_dim=HEAD_DIM, mask="causal", passes=passes
@@ -122,8 +121,6 @@ def attention(model: str, tokens: int, passes: str = "fwd+bwd") -> AttentionProb
 
 @dataclass(frozen=True)
 class Iteration:
-    """Seconds of a training iteration by part."""
-
     attention_s: float
     linear_s: float
     communication_s: float

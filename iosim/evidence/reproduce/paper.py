@@ -78,7 +78,6 @@ class Section:
 
 @cache
 def sections() -> tuple[Section, ...]:
-    """All sections, by letter. A section's title stands in one of its files."""
     files: dict[str, list[Path]] = {}
     papers = {path: read_toml(path) for path in sorted(PLACE.glob("*.toml"))}
     titles = {head["section"]: head["title"] for head in papers.values() if "title" in head}

@@ -36,8 +36,6 @@ TERA = 1e12
 
 @dataclass(frozen=True)
 class Point:
-    """One published speed in TFLOP/s."""
-
     source: str
     gpu: str
     kernel: str
@@ -57,7 +55,6 @@ class Point:
 
     @property
     def counted_flops(self) -> float:
-        """Operations as the papers count them."""
         return counted_flops(self.problem)
 
     @property
@@ -111,7 +108,6 @@ def published_points() -> Iterator[Mapping[str, Any]]:
 
 @cache
 def predicted_speed(point: Point) -> float:
-    """TFLOP/s that iosim predicts for a point."""
     return point.speed(point.predicted())
 
 

@@ -13,8 +13,6 @@ AGREES, NEAR = 0.01, 0.2
 
 
 class Verdict(Enum):
-    """What a row amounts to."""
-
     AGREES = "agrees"
     NEAR = "near"
     OFF = "off"

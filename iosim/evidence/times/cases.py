@@ -20,8 +20,6 @@ SHORT_S = 30e-6
 
 @dataclass(frozen=True)
 class Timed:
-    """One predicted and one measured time."""
-
     launch: str
     predicted_s: float
     measured_s: float

@@ -102,8 +102,6 @@ STATISTICS = ("mean", "median", "p90", "max")
 
 @dataclass(frozen=True)
 class Row:
-    """One timed launch of a group."""
-
     group: Group
     case: Case
     timed: Timed

@@ -64,7 +64,6 @@ class TimesReport:
         return Table(tuple(columns), tuple(lines))
 
     def worth_table(self) -> Table:
-        """The mean of the groups' mean errors without each mechanism, and the groups that it changes most."""
         lines = tuple(
             (w.mechanism, f"{w.whole:.1%}", f"{w.without:.1%}",
              "; ".join(f"{key} {a:.1%} to {b:.1%}" for key, a, b in w.groups[:MOST_MOVED]))

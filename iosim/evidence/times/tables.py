@@ -242,7 +242,6 @@ What PyTorch's build for cc 9.0 spills is not known of the wheel's: none."""
 
 
 def problem_of(row: Mapping[str, str]) -> AttentionProblem:
-    """The problem of a row of published_attention_times.csv."""
     latent = {"latent_kv": True} if row["kernel"] == "flashmla" else {}
     mask = "none" if row["file"] == VARLEN and row["gpu"] == "rtx-a6000" else row["mask"]
     return asked(row, mask=mask, passes=row.get("pass") or "fwd", **latent)

@@ -291,7 +291,6 @@ def overrides_of(row: Row) -> Overrides | None:
 
 
 def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
-    """The kernel with the block and the order of a row of flash_bwd_sm90."""
     facts, tile = row.facts, kernel.tile_backward
     blocks = facts.get("blocks") or "heavy_first"
     if blocks not in BACKWARD_STARTS:
@@ -329,7 +328,6 @@ def _with_spills(row: Row, kernel: Kernel) -> Kernel:
 
 
 def _with_facts(launch: Launch, row: Row) -> Launch:
-    """The launch with the threads, registers and shared memory of its row."""
     registers, shared = row.number("registers"), row.number("smem_bytes")
     if not row.facts.get("block") or not registers or shared is None:
         return launch

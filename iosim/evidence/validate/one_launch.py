@@ -85,7 +85,6 @@ class LaunchAnswer:
         return found
 
     def answer(self) -> str:
-        """What to know of the launch, in a few sentences."""
         if self.prediction is None:
             return f"No prediction: {self.reason}."
         p = self.prediction
@@ -104,7 +103,6 @@ class LaunchAnswer:
                          for x in large)  # fmt: skip
 
     def _where(self, direction: str) -> str:
-        """Which tensors a difference at HBM lies with."""
         one = next((q for q in self.quantities() if q["quantity"] == f"hbm_{direction}"), None)
         if one is None or not one["differs"]:
             return ""

@@ -166,6 +166,5 @@ def row_of(
 
 
 def _bare(launch: Profiled, source: str, number: int) -> Row:
-    """A launch that is not matched, under its own name."""
     name = launch.kernel if len(launch.kernel) <= NAME_SHOWN else f"{launch.kernel[:NAME_SHOWN]}..."
     return Row(source, number, 1, False, name, {"kernel": launch.kernel, "grid": str(launch.grid)}, {})

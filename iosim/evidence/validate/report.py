@@ -88,7 +88,6 @@ def name_text(r: Residual) -> str:
 
 
 def worst(residuals: Iterable[Residual], quantity: str, n: int = WORST) -> list[Residual]:
-    """Rows with the largest errors."""
     comparable = [r for r in residuals if r.quantity == quantity and r.error is not None]
     return sorted(comparable, key=lambda r: -(r.error or 0.0))[:n]
 
@@ -116,7 +115,6 @@ def answer(comparison: Comparison) -> str:
 
 
 def tables(comparison: Comparison, *, split: bool = False, most: int = WORST) -> list[Section]:
-    """All tables, the summaries first."""
     every = comparison.residuals
     of_source, of_regime = groups(clean(every), lambda r: r.row.source), groups(every, lambda r: r.regime)
     by_name = {f"Without spills, {name}": s for name, s in of_source.items() if len(of_source) > 1}
@@ -226,7 +224,6 @@ def drawable(r: Residual, quantity: str) -> bool:
 
 
 def hover(r: Residual) -> str:
-    """Row, problem, settings, both values and the error."""
     settings = f"<br>{r.variant}" if r.variant else ""
     return (
         f"{name_text(r)}: {size_text(r.problem)}{settings}"
@@ -268,7 +265,6 @@ def _by_regime(residuals: Sequence[Residual]) -> Panel:
 
 
 def _regimes(residuals: Sequence[Residual]) -> Iterable[tuple[int, str, list[Residual]]]:
-    """Number, name and rows of every regime that has rows."""
     for n, regime in enumerate(REGIMES):
         if mine := [r for r in residuals if r.regime == regime]:
             yield n, regime, mine
@@ -299,7 +295,6 @@ def parts(comparison: Comparison) -> dict[str, list[Residual]]:
 
 
 def report_sections(comparison: Comparison) -> list[Section]:
-    """All tables and lists, in order."""
     every: list[Section] = []
     for kind, residuals in parts(comparison).items():
         every += [_targets(KINDS[kind], residuals), _levels(KINDS[kind], residuals)]

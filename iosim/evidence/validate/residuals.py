@@ -122,7 +122,6 @@ def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = 
 
 
 def _predict(call: Call) -> dict[str, int | float]:
-    """All quantities of a chain from a cold L2."""
     traffic = call.counted + call.replay().traffic
     moved = {q: int(traffic.total(*level_and_way)) for q, level_and_way in COUNTED.items()}
     return {**moved, "time": call.time(traffic).total_s}

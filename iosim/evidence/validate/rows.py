@@ -83,7 +83,6 @@ def default_files(gpu: str = "h200-sxm") -> list[Path]:
 
 
 def own_file() -> Path:
-    """The shipped measurements of the project's own kernels."""
     return _shipped(OWN)
 
 

@@ -82,7 +82,6 @@ def clean(residuals: Iterable[Residual]) -> list[Residual]:
 
 
 def groups(residuals: Iterable[Residual], key: Callable[[Residual], str]) -> dict[str, dict[str, Summary]]:
-    """Errors by group and quantity."""
     return {name: by_quantity(members) for name, members in sorted(grouped(residuals, key).items())}
 
 
