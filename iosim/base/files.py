@@ -58,13 +58,18 @@ def require_file(path: str | Path, where: str) -> None:
 
 def read_object(path: str | Path, where: str, accepted: str, most: int) -> dict[str, Any]:
     """The JSON object in a file of up to `most` bytes. Raises InputError: there is none; `where` begins the message."""
+    return json_object(read_text(path, where, accepted, most), where, accepted)
+
+
+def read_text(path: str | Path, where: str, accepted: str, most: int) -> str:
+    """The text in a file of up to `most` bytes. Raises InputError: there is none; `where` begins the message."""
     try:
         require_file(path, where)
         with open(path, "rb") as file:
             data = file.read(most + 1)
         if len(data) > most:
             raise InputError(f"{where} is too large: more than {most:,} bytes; accepted: {accepted}")
-        return json_object(data.decode("utf-8-sig"), where, accepted)
+        return data.decode("utf-8-sig")
     except InputError:
         raise
     except UnicodeDecodeError:

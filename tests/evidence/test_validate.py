@@ -377,7 +377,7 @@ def refused_table(capsys: pytest.CaptureFixture[str], path: str) -> str:
 @pytest.mark.parametrize(
     ("content", "said"),
     [(b"", "is empty"), (b"\n\n", "lacks the columns"), (b"call,launch\n1,1\n", "lacks the columns implementation"),
-     (b"\x7fELF\x00\x01\xff\xfe", "is not text"), (b"a\0b\n", "null bytes"), (b'"a\n', "no CSV table")],
+     (b"\x7fELF\x00\x01\xff\xfe", "is not UTF-8 text"), (b"a\0b\n", "null bytes"), (b'"a\n', "no CSV table")],
 )  # fmt: skip
 def test_files_that_are_no_table(content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bad.csv"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.files import require_file, write_together
+from iosim.base.files import read_object, read_text, write_together
 from iosim.base.places import profiles_dir
 from iosim.base.schema import one_line, parse_toml
 from iosim.base.version import __version__
@@ -25,6 +25,7 @@ from iosim.hardware.profile_file import missing_for_predictions, parse
 
 SCHEMA = 1
 MAX_BYTES = 4 << 20
+ACCEPTED = "what iosim calibrate --bundle writes, or a profile that ends in .toml"
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 RESERVED = re.compile(r"con|prn|aux|nul|(com|lpt)\d", re.IGNORECASE)
 """Names of devices, which Windows has no files of."""
@@ -45,23 +46,11 @@ def bundle(raw: Mapping[str, Any], profile: str) -> dict[str, Any]:
 def read_bundle(path: str | Path) -> dict[str, Any]:
     """A bundle from its file, checked. Raises InputError where the file cannot be read, or is none."""
     where = f"`file` '{path}'"
-    try:
-        require_file(path, where)
-        with open(path, encoding="utf-8") as file:
-            whole = json.loads(file.read(MAX_BYTES))
-    except OSError as error:
-        raise InputError(f"{where} cannot be read: {error.strerror}; accepted: a bundle of iosim calibrate "
-                         "--bundle, or a profile that ends in .toml") from None  # fmt: skip
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{where} is no bundle: {error}; accepted: what iosim calibrate --bundle writes") from None
-    if not isinstance(whole, dict) or whole.get("iosim_bundle") != SCHEMA:
-        raise InputError(f"{where} is no bundle of version {SCHEMA}; accepted: what iosim calibrate --bundle writes")
+    whole = read_object(path, where, ACCEPTED, MAX_BYTES)
+    if whole.get("iosim_bundle") != SCHEMA:
+        raise InputError(f"{where} is no bundle of version {SCHEMA}; accepted: {ACCEPTED}")
     if not isinstance(whole.get("raw"), dict) or not isinstance(whole.get("profile"), str):
-        raise InputError(
-            f"{where} lacks its raw numbers or its profile; accepted: what iosim calibrate --bundle writes"
-        )
+        raise InputError(f"{where} lacks its raw numbers or its profile; accepted: {ACCEPTED}")
     check_schema(whole["raw"], where)
     return whole
 
@@ -73,12 +62,7 @@ def add(path: str | Path, name: str | None = None, *, replace: bool = False) -> 
     or the profile in it is not valid, predictions would miss a number, or the name is taken. `name`: in place of the
     one in the file. `replace`: where there is one of that name, put this in its place."""
     if str(path).lower().endswith(".toml"):
-        try:
-            text, raw = Path(path).read_text(encoding="utf-8"), None
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise InputError(f"`file` '{path}' cannot be read: {why}; accepted: a "
-                             "profile file, or a bundle of iosim calibrate --bundle") from None  # fmt: skip
+        text, raw = read_text(path, f"`file` '{path}'", ACCEPTED, MAX_BYTES), None
     else:
         whole = read_bundle(path)
         raw = whole["raw"]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.base.files import require_file
+from iosim.base.files import read_text
 from iosim.base.records import dataclass
 from iosim.base.words import WAYS, Level, Way
 
@@ -131,21 +131,7 @@ def read(path: str | Path) -> list[Row]:
 def text_of_file(path: str | Path, where: str) -> str:
     """The text of a file of up to MAX_FILE_BYTES. Raises InputError where it cannot be read or is no text; `where`
     begins the message."""
-    try:
-        require_file(path, where)
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{where} cannot be read: {why}; accepted: a CSV file") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise InputError(f"{where} is larger than {MAX_FILE_BYTES} bytes; accepted: smaller tables")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{where} is not text in UTF-8; accepted: a CSV file") from None
+    text = read_text(path, where, "a CSV file", MAX_FILE_BYTES)
     if "\0" in text:
         raise InputError(f"{where} holds null bytes, so it is no text; accepted: a CSV file")
     return text

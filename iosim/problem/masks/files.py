@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import io
 import lzma
-import math
+import os
 import struct
 import zipfile
 import zlib
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ from iosim.problem.masks.mask import BoolArray, IntArray
 
 MAX_BYTES = 1 << 29
 """Of the arrays of a file together: 8,192 x 8,192 blocks as a BlockMask's two lists."""
-PIECE_BYTES = 1 << 20
 MEMBERS = ("mask", "BLOCK_SIZE", "kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 Array = npt.NDArray[Any]
 
@@ -34,42 +33,16 @@ Array = npt.NDArray[Any]
 def _arrays(path: str) -> tuple[dict[str, Array], list[str]]:
     """(the arrays that a mask is made of, the names of all members). Others are not unpacked. Raises ValueError: too
     large, or no array."""
-    with open(path, "rb") as file:
-        if file.read(2) != b"PK":
-            file.seek(0)
-            return {"mask": _array(file, MAX_BYTES)}, ["mask"]
-        arrays: dict[str, Array] = {}
-        left = MAX_BYTES
-        with zipfile.ZipFile(file) as archive:
-            names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
-            for name, info in zip(names, archive.infolist(), strict=True):
-                if name not in MEMBERS:
-                    continue
-                if info.flag_bits & 1:
-                    raise ValueError(f"{name} is encrypted")
-                with archive.open(info) as member:
-                    arrays[name] = _array(member, left)
-                left -= arrays[name].nbytes
-    return arrays, names
-
-
-def _array(file: IO[bytes], most: int) -> Array:
-    """The array in an open .npy file or member: as large as its header says, and read in pieces up to there. Raises
-    ValueError: no array of numbers, or one of more than `most` bytes."""
-    version = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read_header(file)
-    if dtype.kind not in "biuf":
-        raise ValueError(f"dtype {dtype} is not of numbers")
-    size = math.prod(shape) * dtype.itemsize
-    if size > most or min(shape, default=0) < 0:
-        raise ValueError(f"arrays of more than {MAX_BYTES >> 20} MiB")
-    data = bytearray()
-    while len(data) < size and (piece := file.read(min(PIECE_BYTES, size - len(data)))):
-        data += piece
-    if len(data) < size:
-        raise ValueError(f"{len(data)} bytes where its header says {size}")
-    return np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
+    if os.path.getsize(path) <= MAX_BYTES:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"mask": loaded}, ["mask"]
+        with loaded:
+            members = {info.filename.removesuffix(".npy"): info.file_size for info in loaded.zip.infolist()}
+            sizes = {name: size for name, size in members.items() if name in MEMBERS}
+            if sum(sizes.values()) <= MAX_BYTES:
+                return {name: np.asarray(loaded[name]) for name in sizes}, list(members)
+    raise ValueError(f"arrays of more than {MAX_BYTES >> 20} MiB")
 
 
 _BROKEN = (ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError, RuntimeError, MemoryError,
