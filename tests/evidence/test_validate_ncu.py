@@ -334,7 +334,7 @@ def test_files_that_are_no_profile(
     monkeypatch.setattr("iosim.integrations.ncu.report.launches", lambda path: None)
     path = tmp_path / "bad.csv"
     for content, said in (
-        (b"", "no raw page"), (b"\x7fELF\x00\x01\xff\xfe", "is not text"), (b"a,b\n1,2\n", "no raw page"),
+        (b"", "no raw page"), (b"\x7fELF\x00\x01\xff\xfe", "is not UTF-8 text"), (b"a,b\n1,2\n", "no raw page"),
         (TEXT[: TEXT.index("\n") + 1].encode(), "no row of units"),
         ("\n".join(TEXT.splitlines()[:2]).encode(), "holds no whole launch"),
         (TEXT[: TEXT.index("pytorch_flash") + 40].encode(), "no CSV|holds no whole launch"),
