@@ -3,12 +3,15 @@
     python benchmarks/random_draws.py                    all tables
     python benchmarks/random_draws.py --write            writes the page docs/generated/random-draws.md
     python benchmarks/random_draws.py --found h100       the calls in which mechanisms were looked for, and no others
-    python benchmarks/random_draws.py --later h200       a later draw
+    python benchmarks/random_draws.py --later h200       the last draw
+    python benchmarks/random_draws.py --later h200 --draw 2
 
 The draws: kernels/measurements/h100_random.csv (`--seed 1001`) and h200_random.csv (`--seed 2002`). Every fourth call
 of the H100's was open while mechanisms were looked for; all others were compared once, when predictions were final.
 The times of backward passes were looked at again in all of them; for what that changed, h200_random_2.csv
-(`--seed 3003`) and h100_random_2.csv (`--seed 4004`) were counted afterwards.
+(`--seed 3003`) and h100_random_2.csv (`--seed 4004`) were counted afterwards. All of these were looked at for the times
+of narrow builds, of short calls under a mask and of locks; for what that changed, h100_random_3.csv (`--seed 64530`) and
+h200_random_3.csv (`--seed 69708`) were counted.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "docs" / "generated" / "random-draws.md"
 MEASUREMENTS = ROOT / "kernels" / "measurements"
 SEEDS = {"h100": 1001, "h200": 2002}
-LATER = {"h100": 4004, "h200": 3003}
+LATER = {"h100": {2: 4004, 3: 64530}, "h200": {2: 3003, 3: 69708}}
+"""GPU -> seeds of later draws, by their numbers."""
 OPEN_CALLS = 4
 """Of the H100's calls, those whose number this divides were open."""
 QUANTITIES = {"l2_read": "SM<->L2 read", "l2_write": "SM<->L2 write", "hbm_read": "HBM read", "hbm_write": "HBM write"}
@@ -53,10 +57,10 @@ class Drawn:
     calls: int
 
 
-def drawn(gpu: str, found: bool = False, later: bool = False) -> Drawn:
-    """The recorded calls of a GPU beside their predictions."""
+def drawn(gpu: str, found: bool = False, later: int = 0) -> Drawn:
+    """The recorded calls of a GPU beside their predictions: of its first draw, or of a `later` one."""
     if later:
-        seed, rows = LATER[gpu], list(read(ROOT / "experiments" / "measurements" / f"{gpu}_random_2.csv"))
+        seed, rows = LATER[gpu][later], list(read(ROOT / "experiments" / "measurements" / f"{gpu}_random_{later}.csv"))
     else:
         seed = SEEDS[gpu]
         rows = [r for r in read(MEASUREMENTS / f"{gpu}_random.csv") if _is_open(gpu, r.call) == found]
@@ -236,9 +240,10 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"write {PLACE.name}")
     parser.add_argument("--found", choices=sorted(SEEDS), help="of a GPU, the calls that were open")
     parser.add_argument("--later", choices=sorted(LATER), help="of a GPU, a later draw")
+    parser.add_argument("--draw", type=int, choices=(2, 3), default=3, help="which of the later draws")
     arguments = parser.parse_args()
     if arguments.later:
-        sys.stdout.write(page([drawn(arguments.later, later=True)], "Calls drawn later"))
+        sys.stdout.write(page([drawn(arguments.later, later=arguments.draw)], "Calls drawn later"))
         return
     if arguments.found:
         sys.stdout.write(page([drawn(arguments.found, found=True)], "The calls in which mechanisms were looked for"))

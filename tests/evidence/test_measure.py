@@ -396,6 +396,27 @@ def test_calls_of_a_library_go_on_where_they_stopped(monkeypatch: pytest.MonkeyP
     assert read_provenance(out)["l2_start"] == collect.COLD
 
 
+def test_a_time_that_ends_while_kernels_are_compiled_ends_no_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The profiled process begins no call then, and the profiler finds nothing to report."""
+    now = [0.0]
+
+    def run(kind: str, plan: Any, options: list[str] | None) -> collect.Run:
+        now[0] += 0 if options else 120
+        return collect.Run([], "No kernels were profiled", "")
+
+    for module, name, value in (
+        (collect, "run", run), (table, "facts", lambda: {"gpu": "a GPU"}), (collect, "profiler_version", lambda: "1"),
+        (collect, "profiler_options", lambda warm, columns: []), (collect.time, "time", lambda: now[0]),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    cases = [library_case.LibraryCase("flex", 1, 8, 8, 128, 128, 64)]
+    assert collect.collect_library(tmp_path / "rows.csv", cases, minutes=1).measured == 0
+    with pytest.raises(InputError, match="left no report"):
+        collect.collect_library(tmp_path / "rows.csv", cases)
+
+
 def test_a_runner_says_a_line_a_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also in the process of its own, where a driver is missing: what it printed is the reason."""
     plan, done = tmp_path / "plan.json", tmp_path / "done.jsonl"

@@ -278,6 +278,8 @@ def collect_library(
                 list(pool.map(lambda part: run_calls("library", part, None, profile=False), parts))
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its workers would be profiled, too
         done = run_calls("library", calls, options, profile=True, end=None if end == math.inf else end)
+        if not done.lines and time.time() > end:  # compiling took what time was left
+            break
         counted, _ = done.launches()
         for line in done.lines:
             n = line["call"]

@@ -89,7 +89,7 @@ SUMS_PER_LINE = 32
 TILE_NUMBERS = (Overhead("tile_number", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from="kernels/flash_fwd_sm90.cuh"),)
 """What the CTA of a cluster that asks for a tile tells the others, a packet."""
 RAGGED_CODE = 1.5
-"""Instructions of a masked step of FlashAttention-2 where lengths are no whole tiles, over one where they are. Fitted."""
+"""Instructions of a masked step of FlashAttention-2, where lengths are no whole tiles over where they are. Fitted."""
 COMBINES = {Layout.CHUNKS: Fragments(Layout.SPLIT_WEIGHTS)}
 """How the combine stages what it reads, by how the forward does."""
 DEPTH = 32
