@@ -24,7 +24,6 @@ from iosim.base.scope import out_of_scope
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.studies import requests
-from iosim.studies.formulas import names
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,7 +51,7 @@ _REQUESTS: Mapping[str, Mapping[str, About]] = {
     "orders": requests.ORDERS,
     "explain": {"l2_start": requests.EXPLAIN["l2_start"]},
     "check_claim": requests.CLAIM,
-    "formula": names.FORMULA,
+    "formula": requests.FORMULA,
     "decode": requests.DECODE,
     "latency": requests.LATENCY,
     "ring": requests.RING,

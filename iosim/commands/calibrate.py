@@ -10,8 +10,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from iosim.base import fields as ask
 from iosim.base.errors import InputError
+from iosim.base.fields import fields_of
 from iosim.base.progress import announce, counter
+from iosim.base.records import dataclass
 from iosim.base.units import quantity_text
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
@@ -29,21 +32,24 @@ TIMES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")
 """Columns of a file of times, those of `iosim.studies.latency.fit`, which takes longer to load than a parser may."""
 
 
-CALIBRATE = options.table(
-    out=options.value("profile to write", "FILE", "standard output", spellings=("-o",)),
-    name=options.value("name inside the profile", "NAME", "the file's, else my-gpu"),
-    raw=options.value("also keep the raw numbers, as JSON", "FILE"),
-    bundle=options.value("also write one small file to send: raw numbers and profile", "FILE"),
-    given=options.value("take raw numbers from there; needs no GPU", "FILE", option="--from"),
-    times=options.value(
+@dataclass(frozen=True, kw_only=True)
+class CalibrateRequest:
+    """Where numbers come from, and where they go."""
+
+    out: str | None = ask.file("profile to write", default_text="standard output", spellings=("-o",))
+    name: str | None = ask.name("name inside the profile", default_text="the file's, else my-gpu")
+    raw: str | None = ask.file("also keep the raw numbers, as JSON")
+    bundle: str | None = ask.file("also write one small file to send: raw numbers and profile")
+    given: str | None = ask.file("take raw numbers from there; needs no GPU", option="--from")
+    times: str | None = ask.file(
         f"fit a serving stack's constants to a CSV of your own times ({', '.join(TIMES)}; causal, dtype; and "
-        "seconds, ms or us); needs no GPU",
-        "FILE",
-    ),
-    stack=options.value("with --times: the stack that was timed", "NAME", "vllm"),
-    profiler=options.flag("ncu, and so without the L2's constants", default=True, option="--no-profiler"),
-)
-"""Where numbers come from, and where they go."""
+        "seconds, ms or us); needs no GPU"
+    )
+    stack: str | None = ask.name("with --times: the stack that was timed", default_text="vllm")
+    profiler: bool = ask.flag("ncu, and so without the L2's constants", True, option="--no-profiler")
+
+
+CALIBRATE = fields_of(CalibrateRequest)
 
 
 def add_options(parser: CommandParser) -> None:

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     from iosim.integrations.models import load_model, preset_names
-    from iosim.integrations.models.presets import preset
+    from iosim.integrations.models.load import preset
 
     rows: list[dict[str, Cell]] = []
     for name in preset_names():

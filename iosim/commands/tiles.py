@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from iosim.base.fields import Kind
+from iosim.base import fields as ask
+from iosim.base.fields import fields_of
 from iosim.base.progress import progress
+from iosim.base.records import dataclass
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
@@ -24,18 +26,20 @@ if TYPE_CHECKING:
 DEFAULT_TOP = 10
 
 
-TILE_OPTIONS = options.table(
-    top=options.value(
-        f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)", "N", kind=Kind.WHOLE
-    ),
-    rejected=options.flag("say why the other tiles are rejected, by reason"),
-    triton=options.value(
+@dataclass(frozen=True, kw_only=True)
+class TilesShown:
+    """What is shown of a ranking."""
+
+    top: int | None = ask.count(f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)")
+    rejected: bool = ask.flag("say why the other tiles are rejected, by reason")
+    triton: str | None = ask.name(
         "print Python: a triton.Config list, best first, out of all configurations or of the tutorial's",
-        "all|tutorial",
+        metavar="all|tutorial",
         bare="all",
-    ),
-)
-"""What is shown of a ranking."""
+    )
+
+
+TILE_OPTIONS = fields_of(TilesShown)
 
 
 def add_options(parser: CommandParser) -> None:
@@ -134,18 +138,18 @@ def heading(ranking: TileRanking) -> str:
 def tell_triton(args: argparse.Namespace) -> int:
     """The command's output with `--triton`. Raises InputError: options that do not go with it, or nothing fits."""
     from iosim.base.errors import InputError
-    from iosim.commands import triton_list
+    from iosim.integrations.triton import kernel
 
     if args.format == "md" or args.rejected or args.matrix_unit != "mma.sync":
         option = "--rejected" if args.rejected else "--format md" if args.format == "md" else "--matrix-unit"
         raise InputError(f"{option} does not go with --triton; accepted: --top, --format table, json or csv")
-    lists = triton_list.ranked(
+    lists = kernel.ranked(
         args.gpu, common.problems(args), args.top or DEFAULT_TOP, args.triton, args.compile, progress("compiling")
     )
     rows = [row for one_list in lists for row in one_list.rows()]
     return common.tell(
         args, " ".join(one_list.answer for one_list in lists), json=lambda: {"triton": rows}, rows=lambda: rows,
-        table=lambda: triton_list.source(lists), code=True,
+        table=lambda: kernel.source(lists), code=True,
     )  # fmt: skip
 
 

@@ -6,15 +6,18 @@ window is said by `layer_types`, or by the older keys of each family.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.base.schema import Whole, one_line, refuse
-from iosim.integrations.models.presets import class_defaults
 from iosim.studies.models.layers import Latent, LayerKind, Model, Weights
 
+DEFAULTS = Path(__file__).with_name("defaults.toml")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
@@ -40,6 +43,12 @@ EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 BYTES = {"float32": 4.0, "fp32": 4.0}
 QUANTISED = {"fp8": (1.0, 1.0), "mxfp4": (2.0, 17 / 32)}
 """Method -> bytes of a number in attention and dense MLPs, and in experts (of MXFP4 with a scale for every 32)."""
+
+
+@cache
+def class_defaults() -> dict[str, Any]:
+    """What a config.json means where it leaves a key out: `types` by model_type, and the `encoders` among them."""
+    return tomllib.loads(DEFAULTS.read_text(encoding="utf-8"))
 
 
 class Reading:

@@ -6,7 +6,9 @@ NAME:vision and FILE:vision take the vision tower of a model that has one; the t
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ from iosim.base.errors import InputError, unknown_name
 from iosim.base.files import read_object
 from iosim.base.schema import one_line
 from iosim.integrations.models.kinds import model_of
-from iosim.integrations.models.presets import all_names, preset
 from iosim.studies.models.layers import Model
 
 PARTS = {"text": ("text_config", "llm_config", "language_config", "thinker_config"),
@@ -22,6 +23,26 @@ PARTS = {"text": ("text_config", "llm_config", "language_config", "thinker_confi
 """Part of a model -> the keys under which a config.json may hold it."""
 FILE = "config.json"
 MAX_BYTES = 10_000_000
+PRESETS = Path(__file__).parent / "presets"
+"""The models that ship: a TOML file each, with the keys of its config.json that tell of attention."""
+
+
+@cache
+def preset(name: str) -> dict[str, Any]:
+    """A preset's file: `title`, `aliases`, `source` and `config`."""
+    return tomllib.loads((PRESETS / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def preset_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
+
+
+@cache
+def all_names() -> dict[str, str]:
+    """Every name in lower case, other names included -> the preset's."""
+    names = {name: name for name in preset_names()}
+    return names | {alias.lower(): name for name in preset_names() for alias in preset(name).get("aliases", ())}
 
 
 def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:

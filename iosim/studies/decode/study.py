@@ -25,7 +25,7 @@ from iosim.show.bars import Part, bars
 from iosim.show.labels import End, alike, at_ends, layered
 from iosim.show.page import Page, Panel, Section, listed
 from iosim.show.shown import Part as ShownPart
-from iosim.show.shown import Shown, panels_of
+from iosim.show.shown import Shown
 from iosim.show.tables import Cell, Column, Table, spread_out
 from iosim.studies.decode.decode import (
     DecodePoint,
@@ -130,9 +130,6 @@ class Decoding(Shown):
 
     def _parts(self) -> list[ShownPart]:
         return [self.answer, table(self.points), *(p for both in self._more() for p in both), notes(self.points)]
-
-    def _panels(self) -> tuple[Panel, ...]:
-        return panels_of(self.as_page())
 
 
 def run(request: DecodeRequest, progress: Progress = silent) -> Decoding:

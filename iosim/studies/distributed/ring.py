@@ -16,8 +16,8 @@ from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.default import told
 from iosim.prediction.estimates import legend_of
 from iosim.problem.attention import AttentionProblem
-from iosim.show.page import Page, Panel
-from iosim.show.shown import Part, Shown, panels_of
+from iosim.show.page import Page
+from iosim.show.shown import Part, Shown
 from iosim.show.tables import Column, Table
 from iosim.studies.distributed import face
 from iosim.studies.distributed.links import Cluster, cluster
@@ -105,9 +105,6 @@ class Ring(Shown):
     def _parts(self) -> list[Part]:
         notes = tuple(line.strip() for line in face.NOTES.splitlines())
         return [self.answer, self._subject(), face.text_table(self.results), notes]
-
-    def _panels(self) -> tuple[Panel, ...]:
-        return panels_of(self.as_page())
 
     def _subject(self) -> str:
         """What was computed, in one sentence."""

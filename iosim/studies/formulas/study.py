@@ -23,12 +23,10 @@ from iosim.problem.fields import LIST_MASKS
 from iosim.readers.formula.levels import LEVELS, LevelBound, explanation, level_bounds
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Column, Table
-from iosim.studies.formulas.names import CHOICES, SIZES
-from iosim.studies.formulas.names import SYMBOLS as GIVEN
+from iosim.studies.requests import CHOICES, SIZES
+from iosim.studies.requests import SYMBOLS as GIVEN
 
 if TYPE_CHECKING:
-    import pandas
-
     from iosim.readers.formula.symbolic import Formula
 
 DEFAULT_GPU = "a100"
@@ -281,9 +279,9 @@ class FormulaStudy(Shown):
         """The command line's `formula` object."""
         return dict(self.description)
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """The rows as a DataFrame: launch, tensor, direction, the formula as text and LaTeX, and its bytes."""
-        return Table.of(self.description["traffic"]).to_pandas()
+    def records(self) -> list[dict[str, Any]]:
+        """The rows: launch, tensor, direction, the formula as text and LaTeX, and its bytes."""
+        return list(self.description["traffic"])
 
     @property
     def latex(self) -> str:
@@ -306,9 +304,6 @@ class FormulaStudy(Shown):
             tuple(d["why"]["text"].splitlines()) if d["why"] else (),
             tuple(f"{_value(s)}: {s['meaning']}" for s in d["symbols"]),
         ]  # fmt: skip
-
-    def _panels(self) -> tuple[()]:
-        return ()
 
 
 def _value(symbol: Mapping[str, Any]) -> str:

@@ -308,9 +308,6 @@ class Latencies(Shown):
         together = [of_models(self.models)] if self.models else []
         return [self.answer, table(self.points), *together, notes(self.points)]
 
-    def _panels(self) -> tuple[()]:
-        return ()
-
 
 def run(request: LatencyRequest) -> Latencies:
     """Every problem, of a model one for each kind of its layers, in every stack on every GPU. Raises InputError: values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import floor, log
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
@@ -23,9 +23,6 @@ from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Column, Marked, Table
 from iosim.studies.orders.space import OrderChoice
-
-if TYPE_CHECKING:
-    import pandas
 
 SAME_TIME = 0.01
 """Times that differ by less count as equal: about what the model of time can tell apart."""
@@ -195,14 +192,14 @@ class OrderRanking(Shown):
             ],
             "compulsory_bytes": self.own.compulsory_bytes,
             "own": self.own.to_dict(),
-            "orders": [entry.to_dict() for entry in self.orders],
+            "orders": self.records(),
             "left_out": [{"words": choice.words, "reason": reason} for choice, reason in self.left_out],
             "notes": list(self.notes),
         }  # fmt: skip
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a row an order, the best first."""
-        return Table.of(entry.to_dict() for entry in self.orders).to_pandas()
+    def records(self) -> list[dict[str, Any]]:
+        """A row an order, the best first."""
+        return [entry.to_dict() for entry in self.orders]
 
     def to_text(self) -> str:
         return self.listed(MOST_SHOWN)

@@ -16,7 +16,7 @@ from iosim.prediction.estimates import legend_of
 from iosim.problem.asked import lengths
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.shown import Part, Shown, panels_of
+from iosim.show.shown import Part, Shown
 from iosim.show.tables import Column, Table
 from iosim.studies.requests import TrainRequest
 from iosim.studies.training.frontier import (
@@ -183,9 +183,6 @@ class TrainingPrediction(Shown):
 
     def _parts(self) -> list[Part]:
         return [self.answer, self._head(), memory_table(self), tuple(self._below())]
-
-    def _panels(self) -> tuple[Panel, ...]:
-        return panels_of(self.as_page())
 
     def _head(self) -> str:
         grouped = f" ({self.model.kv_heads} key/value)" if self.model.heads != self.model.kv_heads else ""
