@@ -10,8 +10,19 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from iosim.api.asked import call_of, calls_of, check_one, names, of_problem, one, overrides_of, read, request
-from iosim.api.keywords import SETTINGS, public
+from iosim.api.keywords import (
+    SETTINGS,
+    call_of,
+    calls_of,
+    check_one,
+    names,
+    of_problem,
+    one,
+    overrides_of,
+    public,
+    read,
+    request,
+)
 from iosim.base.errors import InputError
 from iosim.base.words import DEFAULT
 from iosim.prediction.predictor import predict as predict_typed
@@ -21,7 +32,7 @@ from iosim.studies import requests
 
 if TYPE_CHECKING:
     from iosim.api import typed
-    from iosim.api.asked import ModelLike
+    from iosim.api.keywords import ModelLike
     from iosim.evidence.claims import Check
     from iosim.hardware.profile import HardwareProfile
     from iosim.kernel.kernel import Kernel

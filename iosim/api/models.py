@@ -9,9 +9,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from iosim.api.asked import call_of, loaded, names, of_problem, one, read, request
 from iosim.api.calls import GPU
-from iosim.api.keywords import KEYWORDS, public
+from iosim.api.keywords import KEYWORDS, call_of, loaded, names, of_problem, one, public, read, request
 from iosim.base.words import DEFAULT
 from iosim.studies import requests
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     import pandas
 
     from iosim.api import typed
-    from iosim.api.asked import ModelLike
+    from iosim.api.keywords import ModelLike
     from iosim.hardware.profile import HardwareProfile
     from iosim.kernel.kernel import Kernel
     from iosim.problem.attention import AttentionProblem
@@ -195,7 +194,7 @@ def train_memory(
     Raises:
         InputError: values that make no sense, or an attention that cannot run on the GPU.
     """
-    from iosim.integrations.models.training import decoder_of
+    from iosim.integrations.models.load import decoder_of
     from iosim.studies.training.prediction import run
 
     which = None if kernel is None else one(kernel, "kernel")

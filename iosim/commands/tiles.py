@@ -18,7 +18,7 @@ from iosim.show.tables import Table
 from iosim.studies.requests import OF_MODEL, TILES, TilesRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from iosim.studies.tiles.one import Rejections, TileStudy
     from iosim.studies.tiles.pick import TileCandidate, TileRanking
@@ -111,23 +111,34 @@ def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
 
 
 def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str:
-    from iosim.prediction.estimates import legend_of
     from iosim.studies.tiles.one import excess_text
 
-    write = Table.markdown if markdown else Table.text
-    out = [f"{'### ' if markdown else ''}{study.answer}", f"{heading(ranking)}\n"]
-    if study.ranked:
-        out.append(write(Table.of([_row(rank, c) for rank, c in study.ranked])))
-    elif study.nearest is not None:
-        out += ["The nearest tile that fits\n", write(Table.of([_row(*study.nearest)]))]
-    shown = [c for _, c in study.ranked] or ([] if study.nearest is None else [study.nearest[1]])
-    told = legend_of(c.method for c in shown)
-    out += [] if told is None else [f"{told}\n"]
+    shown = study.ranked or ([] if study.nearest is None else [study.nearest])
+    parts: list[str | Table] = [f"{study.answer}\n{heading(ranking)}"]
+    parts += ["The nearest tile that fits"] * (not study.ranked and bool(shown))
+    parts += [_listed(shown), *_legend(c for _, c in shown)] if shown else []
     if study.rejected:
-        rows = [{"warps": r.tile.warps, "stages": r.tile.stages, "reason": r.reason + excess_text(r.reason)}
-                for r in study.rejected]  # fmt: skip
-        out += ["Rejected\n", write(Table.of(rows))]
-    return "\n".join(out)
+        rows = ((r.tile, r.reason + excess_text(r.reason)) for r in study.rejected)
+        parts += ["Rejected", Table.of({"warps": t.warps, "stages": t.stages, "reason": why} for t, why in rows)]
+    return _written(parts, markdown)
+
+
+def _listed(tiles: Iterable[tuple[int | str, TileCandidate]]) -> Table:
+    """Tiles by their rank or kernel."""
+    return Table.of(_row(name, c) for name, c in tiles)
+
+
+def _legend(tiles: Iterable[TileCandidate]) -> list[str]:
+    from iosim.prediction.estimates import legend_of
+
+    told = legend_of(c.method for c in tiles)
+    return [] if told is None else [told]
+
+
+def _written(parts: Sequence[str | Table], markdown: bool) -> str:
+    write = Table.markdown if markdown else Table.text
+    texts = (write(part) if isinstance(part, Table) else f"{part}\n" for part in parts)
+    return "### " * markdown + "\n".join(texts)
 
 
 def heading(ranking: TileRanking) -> str:
@@ -192,31 +203,21 @@ def as_rows(rankings: Sequence[TileRanking], top: int | None, rejected: bool) ->
 
 
 def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -> str:
-    from iosim.prediction.estimates import legend_of
     from iosim.studies.tiles.one import by_reason
 
-    write = Table.markdown if markdown else Table.text
-    spills = any(c.spilled_bytes for c in ranking.candidates[:top])
-    spilled = ", +N: N bytes of them spilled a thread" if spills else ""
-    out = [
-        f"{'### ' if markdown else ''}{heading(ranking)}\n",
-        f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated{spilled}\n",
-        write(Table.of([_row(n, c) for n, c in enumerate(ranking.candidates[:top], 1)])),
-    ]
+    shown = ranking.candidates[:top]
+    spilled = ", +N: N bytes of them spilled a thread" if any(c.spilled_bytes for c in shown) else ""
+    fit = f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated{spilled}"
+    parts: list[str | Table] = [heading(ranking), fit, _listed(enumerate(shown, 1))]
     if ranking.library:
-        out += [
-            "Library kernels, with their own tiles\n",
-            write(Table.of([_row(c.kernel, c) for c in ranking.library])),
-        ]
-    told = legend_of(c.method for c in (*ranking.candidates[:top], *ranking.library))
-    out += [] if told is None else [f"{told}\n"]
+        parts += ["Library kernels, with their own tiles", _listed((c.kernel, c) for c in ranking.library)]
+    parts += _legend((*shown, *ranking.library))
     if rejected:
-        listed = [
-            {"tiles": len(g.tiles), "reason": g.reason, "such as": _examples(g)} for g in by_reason(ranking.rejected)
-        ]
-        out += [f"Rejected: {len(ranking.rejected)}; --tile QxK says more of one, --format csv lists them\n",
-                write(Table.of(listed))]  # fmt: skip
-    return "\n".join(out)
+        groups = by_reason(ranking.rejected)
+        listed = ({"tiles": len(g.tiles), "reason": g.reason, "such as": _examples(g)} for g in groups)
+        how = "--tile QxK says more of one, --format csv lists them"
+        parts += [f"Rejected: {len(ranking.rejected)}; {how}", Table.of(listed)]
+    return _written(parts, markdown)
 
 
 def _examples(group: Rejections) -> str:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from iosim.evidence.validate import Comparison, Gate
     from iosim.hardware.profile import HardwareProfile
-    from iosim.show.page import Page
 
 TABLE_WORST = 6
 FORMATS = ("table", "json", "csv", "md", "html")
@@ -147,12 +146,9 @@ def write_report(comparison: Comparison, folder: str) -> None:
     """validation.html and validation.md in a directory that exists."""
     from iosim.base.files import write_whole
     from iosim.evidence.validate.report import as_page
-    from iosim.show.html import html
-    from iosim.show.markdown import markdown
 
-    page = as_page(comparison)
-    write_whole(Path(folder) / "validation.html", html(page))
-    write_whole(Path(folder) / "validation.md", markdown(page))
+    for kind, written in common.paged(lambda: as_page(comparison)).items():
+        write_whole(Path(folder) / f"validation.{kind}", written())
     print(f"wrote {Path(folder) / 'validation.html'} and {Path(folder) / 'validation.md'}")
 
 
@@ -174,8 +170,6 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate]) -> None:
     from iosim.evidence.validate import summarise
     from iosim.evidence.validate.report import INTRODUCTION, answer, comparison_page, tables
-    from iosim.show.html import html
-    from iosim.show.markdown import markdown
 
     def whole() -> dict[str, Any]:
         rows = [r.to_dict() for r in comparison.residuals]
@@ -189,11 +183,8 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
         limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
         return "\n".join([*limits, *parts, INTRODUCTION + "\n"])
 
-    def page() -> Page:
-        return comparison_page(comparison, common.typed("validate"), split=args.split)
-
-    common.tell(args, answer(comparison), json=whole, rows=comparison.records, text=text,
-                md=lambda: markdown(page()), html=lambda: html(page()))  # fmt: skip
+    pages = common.paged(lambda: comparison_page(comparison, common.typed("validate"), split=args.split))
+    common.tell(args, answer(comparison), json=whole, rows=comparison.records, text=text, **pages)
 
 
 def _run_times(args: argparse.Namespace) -> int:

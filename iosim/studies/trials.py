@@ -175,12 +175,7 @@ class _Trier:
 
 
 def run(now: Prediction, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Tried:
-    """Every change alone, then the best ones in pairs.
-
-    Args:
-        progress: hands on the changes one by one, and may show how far it is.
-        budget: accesses that may be replayed.
-    """
+    """Every change alone, then the best ones in pairs, in a `budget` of accesses that may be replayed."""
     if not any(is_attention_loop(launch) for launch in now.chain.launches):
         return Tried((), (("all changes", "no launch loops over keys, so no order or tile changes its HBM bytes"),))
     trier = _Trier(now, budget)

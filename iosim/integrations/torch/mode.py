@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.torch import attention, formulas, values
-from iosim.integrations.torch.pieces import REGISTRY, Pass
+from iosim.integrations.torch.formulas import REGISTRY, Pass
 from iosim.integrations.torch.recorder import Recorder, is_real
 from iosim.prediction.result import Moved
 from iosim.show.tables import Table
@@ -53,7 +53,7 @@ class TrafficMode:
     """
 
     def __init__(self, gpu: str | HardwareProfile = "h100", *, cudnn: str | None = None, display: bool = False) -> None:
-        self.profile = load_profile(gpu) if isinstance(gpu, str) else gpu
+        self.profile = load_profile(gpu)
         self.cudnn = attention.default_cudnn() if cudnn is None else _version(cudnn)
         self.display = display
         self._recorder = Recorder(self.profile)

@@ -152,7 +152,7 @@ def compile_for(
         raise InputError(f"{fn!r} is neither a compiled Triton kernel nor a triton.jit function")
     if gpu is None:
         raise InputError("`gpu` None: a function that is not compiled yet needs one; accepted: a GPU's name")
-    profile = load_profile(gpu) if isinstance(gpu, str) else gpu
+    profile = load_profile(gpu)
     triton = _triton()
     constants = {n: args[n] for n, p in zip(fn.arg_names, fn.params, strict=True) if p.is_constexpr and n in args}
     signature, attributes = {}, {}

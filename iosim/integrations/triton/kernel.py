@@ -172,7 +172,7 @@ def rank(
 ) -> list[TimedConfig]:
     """The configurations that fit a forward pass, fastest first, of equals the one with the least shared memory, out of
     `configs` or all of `space`; of those without a compiler's report, registers are estimated."""
-    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    gpu = load_profile(profile)
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: Triton configurations are ranked for the forward; accepted: fwd")
     tried = list(space() if configs is None else configs)

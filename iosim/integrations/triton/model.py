@@ -55,7 +55,7 @@ class TritonModel:
         Raises:
             InputError: the GPU is not known.
         """
-        self.profile = load_profile(profile) if isinstance(profile, str) else profile
+        self.profile = load_profile(profile)
         self.names = names
         self.kernel = kernel
         self._problem = problem

@@ -18,12 +18,10 @@ from iosim.studies.models.asked import LayerGroup, groups_of
 from iosim.studies.models.layers import Model
 from iosim.studies.requests import CompareRequest
 
-COLUMNS = (
-    Column("gpu", "GPU"), Column("kernel", "kernel"), Column("seq_len", "N", "count"),
-    Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"), Column("time_s", "time", "seconds"),
-    Column("l2_ratio", "x less L2", "number"), Column("hbm_ratio", "x less HBM", "number"),
-    Column("time_ratio", "x faster", "number"), Column("cannot_run", "cannot run"),
-)  # fmt: skip
+COLUMNS = (Column("gpu", "GPU"), Column("kernel"), Column("seq_len", "N", "count"), Column("l2_bytes", "SM<->L2"),
+           Column("hbm_bytes", "HBM"), Column("time_s", "time"), Column("l2_ratio", "x less L2", "number"),
+           Column("hbm_ratio", "x less HBM", "number"), Column("time_ratio", "x faster", "number"),
+           Column("cannot_run", "cannot run"))  # fmt: skip
 OF_SUM = tuple(name for name in QUANTITIES if name != "memory")
 
 

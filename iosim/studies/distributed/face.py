@@ -30,11 +30,10 @@ MAX_BARS = 5000
 IDLE_GPUS = range(2, 33)
 
 COLUMNS = (
-    Column("name", "method"), Column("steps", "steps", "count"), Column("idle_slots", "idle slots"),
+    Column("name", "method"), Column("steps", kind="count"), Column("idle_slots", "idle slots"),
     Column("idle_of_unbalanced", "idle /P^2"), Column("received_bytes_per_gpu", "received", "bytes"),
-    Column("received_nd", "in Nd", "number"), Column("compute_s", "computing", "seconds"),
-    Column("exposed_s", "exposed", "seconds"), Column("time_s", "time", "seconds"),
-    Column("speedup", "speed-up", "ratio"), Column("memory_bytes_per_gpu", "memory", "bytes"),
+    Column("received_nd", "in Nd", "number"), Column("compute_s", "computing"), Column("exposed_s", "exposed"),
+    Column("time_s", "time"), Column("speedup", "speed-up", "ratio"), Column("memory_bytes_per_gpu", "memory", "bytes"),
     Column("longest_sequence", "longest N", "count"),
 )  # fmt: skip
 NAMES = (

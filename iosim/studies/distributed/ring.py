@@ -26,10 +26,8 @@ from iosim.studies.models.asked import calls_of, chosen, layer_problems
 from iosim.studies.models.layers import LayerKind, Model
 from iosim.studies.requests import RingRequest
 
-COLUMNS = (
-    Column("method", "method"), Column("layers", "layers", "count"), Column("time_s", "time", "seconds"),
-    Column("received_bytes", "received", "bytes"),
-)  # fmt: skip
+COLUMNS = (Column("method"), Column("layers", kind="count"), Column("time_s", "time"),
+           Column("received_bytes", "received"))  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -212,7 +210,7 @@ def run_model(request: RingRequest, *, steps: bool = False, progress: Progress =
 
 
 def _ring(problem: AttentionProblem, r: RingRequest, layers: int, steps: bool, progress: Progress) -> Ring:
-    profile = load_profile(r.gpu) if isinstance(r.gpu, str) else r.gpu
+    profile = load_profile(r.gpu)
     links = cluster(profile, r.link, r.network, r.gpus_per_node, shared_network=r.shared_network)
     kernel, by_default = r.kernel, ""
     if kernel == DEFAULT:

@@ -252,9 +252,8 @@ def rows_of(model: Model, values: Mapping[str, Any]) -> list[dict[str, Any]]:
         for call in calls:
             if call.problem.seq_lens is not None:
                 raise InputError(f"`model` '{model.name}': {call.kind.name} layers over more than one chunk are "
-                                 "sequences of "
-                                 "several lengths, which no sweep takes; accepted: `iosim predict`, or fewer "
-                                 "tokens")  # fmt: skip
+                                 "sequences of several lengths, which no sweep takes; accepted: `iosim predict`, or "
+                                 "fewer tokens")  # fmt: skip
             fields = {name: getattr(call.problem, name) for name, about in FIELDS.items()
                       if name in ALWAYS or getattr(call.problem, name) != about.resolve(call.problem)}  # fmt: skip
             rows.append({"model": model.name, "layer": call.kind.name, "count": call.kind.count, **fields})

@@ -181,18 +181,10 @@ def check_constant(
     progress: Progress = silent,
 ) -> ConstantCheck:
     """Compare a constant size of sections with every other; heads run fastest inside, heavy query blocks first. Raises
-    InputError: a section of less than a byte, no problems, or a kernel that cannot run one.
-
-    Args:
-        section_bytes: of the keys and values of a section's heads.
-        problems: the grid.
-        kernel: a catalog name or a Kernel; by default the GPU's own for the first problem.
-        profile: a GPU's name, a path to a profile file, or a HardwareProfile.
-        progress: hands the predictions on one by one, and may show how far they are.
-    """
+    InputError: a section of less than a byte, no problems, or a kernel that cannot run one."""
     if section_bytes < 1:
         raise InputError(f"`check_constant` section {section_bytes} is out of range; accepted: 1 byte or more")
-    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    gpu = load_profile(profile)
     asked: list[tuple[int, int, Request]] = []
     kernels = resolve_all(kernel, problems, gpu)
     for number, (problem, own) in enumerate(zip(problems, kernels, strict=True)):

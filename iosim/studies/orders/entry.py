@@ -34,11 +34,9 @@ SAME_WORD = 0.005
 """Shares below this are not worth a word."""
 MOST_SHOWN = 12
 """Orders that a text lists."""
-COLUMNS = (
-    Column("rank", "rank", "count"), Column("words", "order"), Column("tile", "tile"),
-    Column("hbm_bytes", "HBM", "bytes"), Column("times_compulsory", "over compulsory", "ratio"),
-    Column("time_s", "time", "seconds"), Column("bound_by", "bound by"), Column("what", ""),
-)  # fmt: skip
+COLUMNS = (Column("rank", kind="count"), Column("words", "order"), Column("tile"), Column("hbm_bytes", "HBM"),
+           Column("times_compulsory", "over compulsory", "ratio"), Column("time_s", "time"),
+           Column("bound_by", "bound by"), Column("what", ""))  # fmt: skip
 MARKS = {"coarse": "c", "sampled": "s"}
 MEANINGS = {"coarse": "c: replayed in coarse steps", "sampled": "s: sampled, a long launch played in part"}
 ROUGHEST_FIRST = (COARSE, "bounds", "capacity", "sampled", "replay")
@@ -230,11 +228,8 @@ class OrderRanking(Shown):
 
 
 def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
-    """The entries, the best first, those on the front of time and bytes marked.
-
-    Args:
-        own: the kernel's order, from which the fewest changes are made.
-    """
+    """The entries, the best first, those on the front of time and bytes marked; of equals the one with the fewest
+    changes from the kernel's `own` order."""
     if not entries:
         return []
     fastest = min(e.time_s for e in entries)

@@ -274,12 +274,10 @@ def summed(
 ) -> Table:
     """A row a group: operators, bytes at HBM and their share of all, bytes at L2, compulsory ones, operations, time."""
     total = max(1, sum(r.hbm for r in rows))
-    columns = (
-        Column(first, first), Column("operators", "operators", "number"), Column("hbm_read_bytes", "HBM read", "bytes"),
-        Column("hbm_write_bytes", "HBM written", "bytes"), Column("hbm_share", "share", "percent"),
-        Column("compulsory_bytes", "in and out once", "bytes"), Column("l2_bytes", "SM<->L2", "bytes"),
-        Column("gflop", "GFLOP", "number"), Column("time_s", "time", "seconds"),
-    )  # fmt: skip
+    columns = (Column(first, first), Column("operators", kind="number"), Column("hbm_read_bytes", "HBM read"),
+               Column("hbm_write_bytes", "HBM written"), Column("hbm_share", "share", "percent"),
+               Column("compulsory_bytes", "in and out once"), Column("l2_bytes", "SM<->L2"),
+               Column("gflop", "GFLOP", "number"), Column("time_s", "time"))  # fmt: skip
     table = tuple(
         (
             text(name), len(group), sum(r.hbm_read for r in group), sum(r.hbm_write for r in group),
