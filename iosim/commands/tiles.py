@@ -6,6 +6,7 @@ With `--triton` the ranking is a list of `triton.Config` in Python.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from iosim.base import fields as ask
@@ -149,13 +150,14 @@ def heading(ranking: TileRanking) -> str:
 def tell_triton(args: argparse.Namespace) -> int:
     """The command's output with `--triton`. Raises InputError: options that do not go with it, or nothing fits."""
     from iosim.base.errors import InputError
-    from iosim.integrations.triton import kernel
+    from iosim.integrations.triton import compiled, kernel
 
     if args.format == "md" or args.rejected or args.matrix_unit != "mma.sync":
         option = "--rejected" if args.rejected else "--format md" if args.format == "md" else "--matrix-unit"
         raise InputError(f"{option} does not go with --triton; accepted: --top, --format table, json or csv")
+    made = partial(compiled.compiled_configs, most=args.compile, progress=progress("compiling"))
     lists = kernel.ranked(
-        args.gpu, common.problems(args), args.top or DEFAULT_TOP, args.triton, args.compile, progress("compiling")
+        args.gpu, common.problems(args), args.top or DEFAULT_TOP, args.triton, None if args.compile is None else made
     )
     rows = [row for one_list in lists for row in one_list.rows()]
     return common.tell(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas
 
 Cell = str | int | float | None
+K = TypeVar("K")
 V = TypeVar("V")
 
 COMMANDS = "commands"
@@ -216,6 +217,14 @@ class Table:
         heads = (f"{title}{self.columns[spread].text(name)}" for name in names)
         columns = (*(self.columns[n] for n in fixed), *(Column(h, h, RIGHT) for h in heads))
         return Table(columns, tuple((*place, *map(of_name.get, names)) for place, of_name in cells.items()))
+
+
+def grouped(members: Iterable[V], key: Callable[[V], K]) -> dict[K, list[V]]:
+    """The members by a key, in the order of the first of each."""
+    found: dict[K, list[V]] = {}
+    for member in members:
+        found.setdefault(key(member), []).append(member)
+    return found
 
 
 def spread_out(values: Sequence[V], most: int) -> list[V]:

@@ -11,12 +11,11 @@ are left out, unless the compiler's reports are given: what spills is then timed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass
 from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -230,22 +229,20 @@ class TritonList:
 
 
 def ranked(
-    gpus: Sequence[str], problems: Iterable[AttentionProblem], top: int, choice: str, compiled: int | None = None,
-    progress: Progress = silent,
+    gpus: Sequence[str], problems: Iterable[AttentionProblem], top: int, choice: str,
+    compiled: Callable[[list[Config], AttentionProblem, HardwareProfile], dict[Config, BuildReport]] | None = None,
 ) -> list[TritonList]:  # fmt: skip
-    """The `top` best configurations of every problem on every GPU, out of all or of the tutorial's; the first
-    `compiled` of them are ranked with what Triton's compiler says. Raises InputError: an unknown choice, nothing fits,
-    or Triton's kernel cannot run a problem there."""
-    from iosim.integrations.triton.compiled import compiled_configs
-
+    """The `top` best configurations of every problem on every GPU, out of all or of the tutorial's; those that
+    `compiled` has a report of are ranked with it. Raises InputError: an unknown choice, nothing fits, or Triton's
+    kernel cannot run a problem there."""
     if choice not in CHOICES:
         raise InputError(f"`triton` '{choice}' is not known; accepted: {', '.join(CHOICES)}")
     configs = tutorial_configs() if choice == "tutorial" else list(space())
     asked = list(problems)
     profiles = [load_profile(name) for name in gpus]
     reports: dict[tuple[str, AttentionProblem], dict[Config, BuildReport]] = {}
-    for gpu, p in product(profiles, asked) if compiled is not None else ():
-        reports[gpu.name, p] = compiled_configs(_likely(p, gpu, configs), p, gpu, compiled or 0, progress)
+    if compiled is not None:
+        reports = {(gpu.name, p): compiled(_likely(p, gpu, configs), p, gpu) for gpu, p in product(profiles, asked)}
     return [
         TritonList(gpu.name, p, tuple(rank(p, gpu, configs, reports=reports.get((gpu.name, p)))[:top]))
         for gpu in profiles for p in asked

@@ -26,7 +26,7 @@ from iosim.show.labels import End, alike, at_ends, layered
 from iosim.show.page import Page, Panel, Section, listed
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Shown
-from iosim.show.tables import Cell, Column, Table, spread_out
+from iosim.show.tables import Cell, Column, Table, grouped, spread_out
 from iosim.studies.decode.decode import (
     DecodePoint,
     ModelShape,
@@ -309,15 +309,12 @@ def _short(points: Sequence[DecodePoint]) -> Table:
 
 def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     """A panel a GPU: tokens a second of each kernel, below the bound that the keys and values set."""
-    by_gpu: dict[str, dict[str, list[DecodePoint]]] = {}
-    for p in points:
-        of_kernel = by_gpu.setdefault(p.prediction.profile.name, {})
-        of_kernel.setdefault(p.kernel_name, []).append(p)
     rates = [v for p in points for v in (p.tokens_per_s, p.bound_tokens_per_s) if v]
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
     y = axes.log_axis(rates, "tokens a second", count_text)
     panels = []
-    for number, (gpu, of_kernel) in enumerate(by_gpu.items(), 1):
+    for number, (gpu, here) in enumerate(grouped(points, lambda p: p.prediction.profile.name).items(), 1):
+        of_kernel = grouped(here, lambda p: p.kernel_name)
         data: list[dict[str, Any]] = []
         ends, readings = [], []
         bounds: dict[int, float] = {}
@@ -355,13 +352,6 @@ def _name(p: DecodePoint) -> str:
     return f"{p.prediction.profile.name}, {p.kernel_name}"
 
 
-def _lines(points: Sequence[DecodePoint]) -> dict[str, list[DecodePoint]]:
-    lines: dict[str, list[DecodePoint]] = {}
-    for p in points:
-        lines.setdefault(_name(p), []).append(p)
-    return lines
-
-
 def _panel(
     name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str]
 ) -> Panel:  # fmt: skip
@@ -370,7 +360,7 @@ def _panel(
     ends: list[End] = []
     readings: list[str] = []
     lines = {name: [(p.context, v) for p in members if (v := value(p)) is not None]
-             for name, members in _lines(points).items()}  # fmt: skip
+             for name, members in grouped(points, _name).items()}  # fmt: skip
     values = [v for shown in lines.values() for _, v in shown]
     together = alike({name: [v for _, v in shown] for name, shown in lines.items() if shown})
     for n, names in enumerate(together):

@@ -18,7 +18,7 @@ from iosim.prediction.estimates import legend_of
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import Page
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.distributed import face
 from iosim.studies.distributed.links import Cluster, cluster
 from iosim.studies.distributed.study import Result, study
@@ -128,10 +128,7 @@ class RingStack:
     @property
     def totals(self) -> list[dict[str, Any]]:
         """Seconds and bytes received of all layers that can be spread, by method, those of every kind."""
-        by_name: dict[str, list[tuple[int, Result]]] = {}
-        for kind, found in self.rings:
-            for r in found:
-                by_name.setdefault(r.name, []).append((kind.count, r))
+        by_name = grouped(((kind.count, r) for kind, found in self.rings for r in found), lambda one: one[1].name)
         return [
             {"name": name, "layers": sum(n for n, _ in of_kinds), "time_s": sum(n * r.seconds for n, r in of_kinds),
              "received_bytes": sum(n * float(r.received_bytes) for n, r in of_kinds)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import count, takewhile
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -203,12 +204,8 @@ def check_constant(
 
 def _sections(problem: AttentionProblem) -> list[int]:
     """Heads of every section that a size in bytes can come to: a power of two of key/value heads; 0 for all."""
-    heads, all_heads = problem.group, problem.batch * problem.heads
-    several = []
-    while heads < all_heads:
-        several.append(heads)
-        heads *= 2
-    return [*several, 0]
+    powers = (problem.group << n for n in count())
+    return [*takewhile(lambda heads: heads < problem.batch * problem.heads, powers), 0]
 
 
 def _in_sections(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile, heads: int) -> Kernel:

@@ -25,7 +25,7 @@ from iosim.kernel.libraries.resolver import check_cluster
 from iosim.kernel.schedule import CLUSTER_CC, Scheduler
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction.call import Call
-from iosim.prediction.many import Request, try_all
+from iosim.prediction.many import Request, predict_many, try_all
 from iosim.prediction.predictor import planned
 from iosim.prediction.replays import tile_accesses
 from iosim.problem.attention import AttentionProblem
@@ -166,11 +166,7 @@ class _Search:
         """The kernel as it runs each problem by itself."""
         each = zip(self.problems, self.kernels, strict=True)
         requests = [Request(p, k, self.profile, l2_start=self.l2_start) for p, k in each]
-        parts = []
-        for outcome in try_all(requests):
-            if isinstance(outcome, InputError):
-                raise outcome
-            parts.append(OrderPart.of(outcome))
+        parts = [OrderPart.of(prediction) for prediction in predict_many(requests)]
         return replace(OrderEntry.of(self.own, parts, self.weights), is_own=True)
 
     def _play_some(self, candidates: list[_Candidate]) -> None:

@@ -14,6 +14,7 @@ from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.trust import evidence
 from iosim.kernel.kernel import Tile
+from iosim.show.tables import grouped
 from iosim.studies.tiles import pick
 from iosim.studies.tiles.pick import PlannedTile, RejectedTile, TileCandidate, TileRanking
 
@@ -153,10 +154,7 @@ class Rejections:
 
 def by_reason(rejected: Iterable[RejectedTile]) -> list[Rejections]:
     """The rejected tiles by reason, the most frequent first."""
-    groups: dict[str, list[RejectedTile]] = {}
-    for one in rejected:
-        groups.setdefault(NUMBER.sub("#", one.reason), []).append(one)
-    ordered = sorted(groups.values(), key=len, reverse=True)
+    ordered = sorted(grouped(rejected, lambda one: NUMBER.sub("#", one.reason)).values(), key=len, reverse=True)
     return [Rejections(_ranged([r.reason for r in group]), tuple(r.tile for r in group)) for group in ordered]
 
 
