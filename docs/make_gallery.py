@@ -13,8 +13,7 @@ from pathlib import Path
 
 from iosim.base.files import write_together
 from iosim.show.html import PLOTLY, html
-from iosim.show.markdown import markdown
-from iosim.show.page import Page
+from iosim.show.page import Page, markdown
 
 REPORTS = Path(__file__).resolve().parent.parent / "reports"
 

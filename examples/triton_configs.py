@@ -13,8 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from iosim import AttentionProblem, predict
-from iosim.commands.triton_list import ranked, source
-from iosim.integrations.triton.kernel import Config, rank
+from iosim.integrations.triton.kernel import Config, rank, ranked, source
 from iosim.integrations.triton.streaming_mask import streaming_mask
 from iosim.triton import TritonModel, describe, launch_metadata
 

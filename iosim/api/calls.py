@@ -10,34 +10,29 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from iosim.api.asked import call_of, calls_of, check_one, names, of_problem, one, overrides_of, read, request
-from iosim.api.keywords import SETTINGS, public
+from iosim.api.keywords import (
+    SETTINGS,
+    call_of,
+    calls_of,
+    check_one,
+    names,
+    of_problem,
+    one,
+    overrides_of,
+    public,
+    read,
+    request,
+)
 from iosim.base.errors import InputError
 from iosim.base.words import DEFAULT
 from iosim.prediction.predictor import predict as predict_typed
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.requests import (
-    CLAIMS,
-    AgainstRequest,
-    ClaimRequest,
-    CompareRequest,
-    OfProblem,
-    OrdersRequest,
-    TilesRequest,
-)
+from iosim.studies import requests
 
 if TYPE_CHECKING:
-    from iosim.api.asked import ModelLike
-    from iosim.api.typed import (
-        CheckClaimKeywords,
-        CompareKeywords,
-        ExplainKeywords,
-        OrdersKeywords,
-        PickTilesKeywords,
-        PredictKeywords,
-        StudyTileKeywords,
-    )
+    from iosim.api import typed
+    from iosim.api.keywords import ModelLike
     from iosim.evidence.claims import Check
     from iosim.hardware.profile import HardwareProfile
     from iosim.kernel.kernel import Kernel
@@ -57,18 +52,18 @@ GPU = "a100"
 @overload
 def predict(
     problem: AttentionProblem | None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
-    model: None = ..., overrides: Overrides | None = ..., against: None = ..., **asked: Unpack[PredictKeywords],
+    model: None = ..., overrides: Overrides | None = ..., against: None = ..., **asked: Unpack[typed.PredictKeywords],
 ) -> Prediction: ...  # fmt: skip
 @overload
 def predict(
     problem: None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
-    model: ModelLike, overrides: Overrides | None = ..., against: None = ..., **asked: Unpack[PredictKeywords],
+    model: ModelLike, overrides: Overrides | None = ..., against: None = ..., **asked: Unpack[typed.PredictKeywords],
 ) -> ModelPrediction: ...  # fmt: skip
 @overload
 def predict(
     problem: AttentionProblem | None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
     model: ModelLike | None = ..., overrides: Overrides | None = ..., against: str | os.PathLike[str] | Prediction,
-    **asked: Unpack[PredictKeywords],
+    **asked: Unpack[typed.PredictKeywords],
 ) -> Differences: ...  # fmt: skip
 @public
 def predict(
@@ -79,7 +74,7 @@ def predict(
     model: ModelLike | None = None,
     overrides: Overrides | None = None,
     against: str | os.PathLike[str] | Prediction | None = None,
-    **asked: Unpack[PredictKeywords],
+    **asked: Unpack[typed.PredictKeywords],
 ) -> Prediction | ModelPrediction | Differences:
     """Bytes by level and tensor, bounds, time and memory of one attention call, or of all of a model's, on one GPU.
 
@@ -112,7 +107,7 @@ def predict(
 
     settings = overrides_of(asked, kernel, overrides)
     which = {"kernel": [DEFAULT if kernel is None else one(kernel, "kernel")], "gpu": [one(gpu, "gpu")]}
-    what = of_problem(AgainstRequest, problem, asked, model, **which, overrides=settings, against=against)
+    what = of_problem(requests.AgainstRequest, problem, asked, model, **which, overrides=settings, against=against)
     check_one(what)
     return run(what)[0] if against is None else differences.run(what)
 
@@ -124,7 +119,7 @@ def compare(
     gpu: str | Sequence[str] = GPU,
     *,
     model: ModelLike | None = None,
-    **asked: Unpack[CompareKeywords],
+    **asked: Unpack[typed.CompareKeywords],
 ) -> Comparison:
     """Kernels, GPUs and sequence lengths side by side: bytes by level, time and memory, with ratios to a baseline.
 
@@ -146,10 +141,10 @@ def compare(
     """
     from iosim.studies.compare.study import run
 
-    problems = [what for _, what in calls_of(of_problem(OfProblem, problem, asked, model))]
+    problems = [what for _, what in calls_of(of_problem(requests.OfProblem, problem, asked, model))]
     of_model = {"model": None, "layers": None, "tensor_parallel": None}
     which = {"kernel": names(kernel, "kernel"), "gpu": names(gpu, "gpu")}
-    return run(request(CompareRequest, asked, problems=problems, **which, **of_model))
+    return run(request(requests.CompareRequest, asked, problems=problems, **which, **of_model))
 
 
 @public
@@ -158,7 +153,7 @@ def pick_tiles(
     gpu: str | HardwareProfile = GPU,
     *,
     model: ModelLike | None = None,
-    **asked: Unpack[PickTilesKeywords],
+    **asked: Unpack[typed.PickTilesKeywords],
 ) -> TileRanking:
     """The tiles that fit a problem on a GPU, ranked by predicted time, and why the others do not fit.
 
@@ -182,7 +177,7 @@ def pick_tiles(
     from iosim.studies.tiles.pick import run
 
     kind, what = call_of(problem, asked, model)
-    tiles = request(TilesRequest, asked, problem=what, gpu=one(gpu, "gpu"), kind=kind)
+    tiles = request(requests.TilesRequest, asked, problem=what, gpu=one(gpu, "gpu"), kind=kind)
     return run(tiles, reports(what, tiles.gpu, tiles.compile, tiles.matrix_unit))
 
 
@@ -191,7 +186,7 @@ def study_tile(
     tile: str | tuple[int, int],
     problem: AttentionProblem | None = None,
     gpu: str | HardwareProfile = GPU,
-    **asked: Unpack[StudyTileKeywords],
+    **asked: Unpack[typed.StudyTileKeywords],
 ) -> TileStudy:
     """Everything about one tile, as `iosim tiles --tile` prints it: whether it fits, what it is short of, its rank.
 
@@ -213,7 +208,7 @@ def study_tile(
     from iosim.studies.tiles.pick import run
 
     _, what = call_of(problem, asked)
-    how = request(TilesRequest, asked, problem=what, gpu=one(gpu, "gpu"), tile=None, library=False)
+    how = request(requests.TilesRequest, asked, problem=what, gpu=one(gpu, "gpu"), tile=None, library=False)
     sides = SETTINGS["tile"].check(read("tile", SETTINGS["tile"], tile))
     return study_typed(run(how), sides, how.matrix_unit, warps=how.warps, stages=how.stages)
 
@@ -226,7 +221,7 @@ def orders(
     *,
     model: ModelLike | None = None,
     tile: str | tuple[int, int] | Sequence[str | tuple[int, int]] | None = None,
-    **asked: Unpack[OrdersKeywords],
+    **asked: Unpack[typed.OrdersKeywords],
 ) -> OrderRanking:
     """In which order a kernel's tiles should start: every order predicted, the best first.
 
@@ -253,11 +248,11 @@ def orders(
 
     sides = [tile] if isinstance(tile, (str, tuple)) else list(tile or ())
     tiles = [SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile or ())) for one_tile in sides]
-    both = asked_problems(of_problem(OfProblem, problem, asked, model))
+    both = asked_problems(of_problem(requests.OfProblem, problem, asked, model))
     counts = [float(layers.count) for layers, _ in both if layers is not None] or None
     which = DEFAULT if kernel is None else one(kernel, "kernel")
     what = {"problems": [what for _, what in both], "kernel": which, "gpu": one(gpu, "gpu")}
-    return run(request(OrdersRequest, asked, **what, counts=counts, tile=tiles))
+    return run(request(requests.OrdersRequest, asked, **what, counts=counts, tile=tiles))
 
 
 @public
@@ -267,7 +262,7 @@ def explain(
     gpu: str | HardwareProfile = GPU,
     *,
     overrides: Overrides | None = None,
-    **asked: Unpack[ExplainKeywords],
+    **asked: Unpack[typed.ExplainKeywords],
 ) -> Explanation:
     """Why a kernel reads from HBM what it reads, in words and numbers, and which change would help most.
 
@@ -305,7 +300,7 @@ def check_claim(
     problem: AttentionProblem | None = None,
     kernel: str = DEFAULT,
     gpu: str | HardwareProfile = GPU,
-    **asked: Unpack[CheckClaimKeywords],
+    **asked: Unpack[typed.CheckClaimKeywords],
 ) -> Check:
     """Which level, direction and count a number from elsewhere is of, and why a counter would show another.
 
@@ -325,10 +320,10 @@ def check_claim(
     """
     from iosim.evidence.claims.check import run
 
-    claims = [name for name in CLAIMS if asked.get(name) is not None]
+    claims = [name for name in requests.CLAIMS if asked.get(name) is not None]
     if len(claims) != 1:
-        raise InputError(f"check_claim() takes one claim and has {len(claims)}; accepted: one of {', '.join(CLAIMS)}, "
-                         "such as hbm='4.3GB'")  # fmt: skip
+        accepted = f"one of {', '.join(requests.CLAIMS)}, such as hbm='4.3GB'"
+        raise InputError(f"check_claim() takes one claim and has {len(claims)}; accepted: {accepted}")
     _, what = call_of(problem, asked, several="a loop", layers=None)
     which = {"kernel": one(kernel, "kernel"), "gpu": one(gpu, "gpu"), "overrides": overrides_of(asked, kernel)}
-    return run(request(ClaimRequest, asked, problem=what, **which))[0]
+    return run(request(requests.ClaimRequest, asked, problem=what, **which))[0]

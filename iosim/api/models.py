@@ -9,18 +9,16 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from iosim.api.asked import call_of, loaded, names, of_problem, one, read, request
 from iosim.api.calls import GPU
-from iosim.api.keywords import KEYWORDS, public
+from iosim.api.keywords import KEYWORDS, call_of, loaded, names, of_problem, one, public, read, request
 from iosim.base.words import DEFAULT
 from iosim.studies import requests
-from iosim.studies.requests import DecodeRequest, LatencyRequest, RingRequest, SweepRequest, TrainRequest
 
 if TYPE_CHECKING:
     import pandas
 
-    from iosim.api.asked import ModelLike
-    from iosim.api.typed import DecodeKeywords, FormulaKeywords, LatencyKeywords, RingKeywords, TrainMemoryKeywords
+    from iosim.api import typed
+    from iosim.api.keywords import ModelLike
     from iosim.hardware.profile import HardwareProfile
     from iosim.kernel.kernel import Kernel
     from iosim.problem.attention import AttentionProblem
@@ -32,7 +30,9 @@ if TYPE_CHECKING:
 
 
 @public
-def formula(name: str, gpu: str | HardwareProfile | None = None, **asked: Unpack[FormulaKeywords]) -> FormulaStudy:
+def formula(
+    name: str, gpu: str | HardwareProfile | None = None, **asked: Unpack[typed.FormulaKeywords]
+) -> FormulaStudy:
     """A kernel's bytes between SMs and L2 in closed form: in symbols, or with the numbers put in that are given.
 
         >>> iosim.formula("flash", head_dim=128, tile=(128, 64)).formula.total("read")
@@ -62,7 +62,7 @@ def decode(
     kernel: str | Sequence[str] | None = None,
     *,
     model: ModelLike | None = None,
-    **asked: Unpack[DecodeKeywords],
+    **asked: Unpack[typed.DecodeKeywords],
 ) -> Decoding:
     """Attention of a model that generates text: bytes and seconds a token over the context's length.
 
@@ -88,7 +88,7 @@ def decode(
     from iosim.studies.decode.study import run
 
     kernels = None if kernel is None else names(kernel, "kernel")
-    return run(request(DecodeRequest, asked, gpu=names(gpu, "gpu"), kernel=kernels, model=loaded(model)))
+    return run(request(requests.DecodeRequest, asked, gpu=names(gpu, "gpu"), kernel=kernels, model=loaded(model)))
 
 
 @public
@@ -98,7 +98,7 @@ def latency(
     gpu: str | HardwareProfile | Sequence[str | HardwareProfile] = GPU,
     *,
     model: ModelLike | None = None,
-    **asked: Unpack[LatencyKeywords],
+    **asked: Unpack[typed.LatencyKeywords],
 ) -> Latencies:
     """What an attention call takes inside serving stacks, part by part: kernel, combine, cache write, gap.
 
@@ -124,7 +124,7 @@ def latency(
     from iosim.studies.latency.latency import run
 
     both = {"gpu": names(gpu, "gpu"), "stack": names(stack, "stack")}
-    return run(of_problem(LatencyRequest, problem, asked, model, **both))
+    return run(of_problem(requests.LatencyRequest, problem, asked, model, **both))
 
 
 @public
@@ -135,7 +135,7 @@ def ring(
     *,
     model: ModelLike | None = None,
     kernel: str | Kernel = DEFAULT,
-    **asked: Unpack[RingKeywords],
+    **asked: Unpack[typed.RingKeywords],
 ) -> Ring:
     """One attention over several GPUs: chunk schedules, idle time, bytes on the links, time and memory.
 
@@ -163,7 +163,7 @@ def ring(
     of_model = {"model": None, "tensor_parallel": None} | ({} if layers is None else {"layers": layers.count})
     number = read("num_gpus", requests.RING["num_gpus"], num_gpus)
     both = {"gpu": one(gpu, "gpu"), "kernel": one(kernel, "kernel"), "num_gpus": number, "problems": [what]}
-    return run(request(RingRequest, asked, values={}, **both, **of_model))
+    return run(request(requests.RingRequest, asked, values={}, **both, **of_model))
 
 
 @public
@@ -172,7 +172,7 @@ def train_memory(
     kernel: str | None = None,
     *,
     model: ModelLike | None = None,
-    **asked: Unpack[TrainMemoryKeywords],
+    **asked: Unpack[typed.TrainMemoryKeywords],
 ) -> TrainingPrediction:
     """Memory and time of a training step on one GPU, and from there the map of what fits.
 
@@ -194,13 +194,13 @@ def train_memory(
     Raises:
         InputError: values that make no sense, or an attention that cannot run on the GPU.
     """
-    from iosim.integrations.models.training import decoder_of
+    from iosim.integrations.models.load import decoder_of
     from iosim.studies.training.prediction import run
 
     which = None if kernel is None else one(kernel, "kernel")
     its = loaded(model)
     of_model = None if its is None else decoder_of(its)
-    return run(request(TrainRequest, asked, gpu=one(gpu, "gpu"), kernel=which, of_model=of_model))
+    return run(request(requests.TrainRequest, asked, gpu=one(gpu, "gpu"), kernel=which, of_model=of_model))
 
 
 @public
@@ -232,4 +232,4 @@ def sweep(
     from iosim.studies.sweep.study import run
 
     asked = {name: values.pop(name) for name in KEYWORDS["sweep"] if name in values}
-    return run(request(SweepRequest, asked, problems=problems, model=loaded(model), values=values))
+    return run(request(requests.SweepRequest, asked, problems=problems, model=loaded(model), values=values))

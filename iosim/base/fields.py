@@ -232,6 +232,19 @@ def about(default: Any, kind: Kind, help: str, **rest: Any) -> Any:
     return field(default=default, metadata={"about": About(kind, help, **rest)})
 
 
+def _about(kind: Kind, metavar: str = "", usual: Any = None) -> Callable[..., Any]:
+    def about_one(help: str, default: Any = usual, **rest: Any) -> Any:
+        return about(default, kind, help, **({"metavar": metavar} | rest))
+
+    return about_one
+
+
+count, number, flag = _about(Kind.WHOLE, "N"), _about(Kind.NUMBER), _about(Kind.FLAG, usual=False)
+name, text, file = _about(Kind.NAME, "NAME"), _about(Kind.TEXT, "WORD"), _about(Kind.FILE, "FILE")
+names, counts = _about(Kind.NAMES, "NAME,..."), _about(Kind.SIZES, "N,...")
+"""`about` by kind: what a field is in one line, its default, and what else is to be said of it."""
+
+
 def like(other: About, default: Any = None, **changes: Any) -> Any:
     """A field of a dataclass that says what `other` says of another one's, with `changes`."""
     return field(default=default, metadata={"about": replace(other, usual=None, **changes)})

@@ -10,8 +10,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from iosim.base import fields as ask
 from iosim.base.errors import InputError
+from iosim.base.fields import fields_of
 from iosim.base.progress import announce, counter
+from iosim.base.records import dataclass
 from iosim.base.units import quantity_text
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
@@ -29,21 +32,24 @@ TIMES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")
 """Columns of a file of times, those of `iosim.studies.latency.fit`, which takes longer to load than a parser may."""
 
 
-CALIBRATE = options.table(
-    out=options.value("profile to write", "FILE", "standard output", spellings=("-o",)),
-    name=options.value("name inside the profile", "NAME", "the file's, else my-gpu"),
-    raw=options.value("also keep the raw numbers, as JSON", "FILE"),
-    bundle=options.value("also write one small file to send: raw numbers and profile", "FILE"),
-    given=options.value("take raw numbers from there; needs no GPU", "FILE", option="--from"),
-    times=options.value(
+@dataclass(frozen=True, kw_only=True)
+class CalibrateRequest:
+    """Where numbers come from, and where they go."""
+
+    out: str | None = ask.file("profile to write", default_text="standard output", spellings=("-o",))
+    name: str | None = ask.name("name inside the profile", default_text="the file's, else my-gpu")
+    raw: str | None = ask.file("also keep the raw numbers, as JSON")
+    bundle: str | None = ask.file("also write one small file to send: raw numbers and profile")
+    given: str | None = ask.file("take raw numbers from there; needs no GPU", option="--from")
+    times: str | None = ask.file(
         f"fit a serving stack's constants to a CSV of your own times ({', '.join(TIMES)}; causal, dtype; and "
-        "seconds, ms or us); needs no GPU",
-        "FILE",
-    ),
-    stack=options.value("with --times: the stack that was timed", "NAME", "vllm"),
-    profiler=options.flag("ncu, and so without the L2's constants", default=True, option="--no-profiler"),
-)
-"""Where numbers come from, and where they go."""
+        "seconds, ms or us); needs no GPU"
+    )
+    stack: str | None = ask.name("with --times: the stack that was timed", default_text="vllm")
+    profiler: bool = ask.flag("ncu, and so without the L2's constants", True, option="--no-profiler")
+
+
+CALIBRATE = fields_of(CalibrateRequest)
 
 
 def add_options(parser: CommandParser) -> None:
@@ -60,13 +66,14 @@ def add_options(parser: CommandParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.base.files import write_whole
+    from iosim.evidence.measure.bundle import bundle, checked_name
     from iosim.evidence.measure.profile_text import profile_text
 
     if args.times is not None:
         return _fit_times(args)
     if args.stack is not None:
         raise InputError(f"--stack '{args.stack}' goes with --times; accepted with it: --times FILE")
-    name = _name(args)
+    name = checked_name(args.name or Path(args.out or args.bundle or "").name or "my-gpu")
     for option, path in (("--out", args.out), ("--raw", args.raw), ("--bundle", args.bundle)):
         common.check_place(path, option)
     raw = _read(args.given) if args.given else _measure(args.profiler)
@@ -76,8 +83,6 @@ def run(args: argparse.Namespace) -> int:
     measured = _derive(raw, left_out)
     text = profile_text(raw, name, measured, left_out)
     if args.bundle is not None:
-        from iosim.evidence.measure.bundle import bundle
-
         write_whole(args.bundle, json.dumps(bundle(raw, text), indent=1) + "\n")
     if args.out is not None or args.bundle is None:
         common.emit(text, args.out, code=True)
@@ -97,13 +102,8 @@ def _fit_times(args: argparse.Namespace) -> int:
     from iosim.studies.latency.calibration import calibration_text
     from iosim.studies.latency.fit import calibrate_times, read_times
 
-    for option, given in (
-        ("--from", args.given),
-        ("--raw", args.raw),
-        ("--bundle", args.bundle),
-        ("--name", args.name),
-    ):
-        if given is not None:
+    for option, name in (("--from", "given"), ("--raw", "raw"), ("--bundle", "bundle"), ("--name", "name")):
+        if getattr(args, name) is not None:
             raise InputError(f"{option} contradicts --times, which measures nothing; give one of them")
     common.check_place(args.out)
     stack, profile = args.stack or "vllm", load_profile(args.gpu)
@@ -121,12 +121,6 @@ def _fit_times(args: argparse.Namespace) -> int:
         + f"\nwritten: {args.out}, for iosim latency --stack {stack} --gpu {profile.name} --calibration {args.out}"
     )
     return 0
-
-
-def _name(args: argparse.Namespace) -> str:
-    from iosim.evidence.measure.bundle import checked_name
-
-    return checked_name(args.name or Path(args.out or args.bundle or "").name or "my-gpu")
 
 
 def _measure(profiler: bool) -> dict[str, Any]:
@@ -173,16 +167,11 @@ def comparison(raw: Mapping[str, Any], measured: Mapping[str, Entry]) -> str:
     from iosim.evidence.measure.profile_text import base_profile
 
     base = base_profile(str(raw.get("gpu")))
-    rows = [
-        {
-            "quantity": name,
-            "measured": _shown(name, measured[name].value),
-            "shipped": _shown(name, getattr(base, name, None)),
-        }
-        for name in SHOWN
-        if name in measured
-    ]
-    return Table.of(rows).text()
+    numbers = ((name, measured[name].value, getattr(base, name, None)) for name in SHOWN if name in measured)
+    return Table.of(
+        {"quantity": name, "measured": _shown(name, here), "shipped": _shown(name, there)}
+        for name, here, there in numbers
+    ).text()
 
 
 def _shown(name: str, value: float | None) -> str:

@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
@@ -25,6 +25,7 @@ from iosim.studies.requests import OF_MODEL, OfProblem
 
 if TYPE_CHECKING:
     from iosim.problem.attention import AttentionProblem
+    from iosim.show.page import Page
     from iosim.studies.models.layers import Layers, Model
 
 T = TypeVar("T")
@@ -237,14 +238,6 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
-class Printed(Protocol):
-    @property
-    def answer(self) -> str: ...
-    def to_dict(self) -> dict[str, Any]: ...
-    def records(self) -> Iterable[Mapping[str, Any]]: ...
-    def to_text(self) -> str: ...
-
-
 Rows = Iterable[Mapping[str, Any]]
 
 
@@ -282,10 +275,26 @@ def tell(
     return 0
 
 
-def show(args: argparse.Namespace, found: Printed, whole: Mapping[str, Any] | None = None, **written: Any) -> int:
+def show(args: argparse.Namespace, found: Any, whole: Mapping[str, Any] | None = None) -> int:
     """`tell` of a result that says itself what it is; `whole` is the JSON where that is more than the result's own."""
     return tell(args, found.answer, json=lambda: found.to_dict() if whole is None else whole, rows=found.records,
-                table=found.to_text, **written)  # fmt: skip
+                table=found.to_text, **paged(lambda: found.as_page(typed(args.command))))  # fmt: skip
+
+
+def paged(page: Callable[[], Page]) -> dict[str, Any]:
+    """What writes a page's files, by format."""
+
+    def html() -> str:
+        from iosim.show.html import html
+
+        return html(page())
+
+    def markdown() -> str:
+        from iosim.show.page import markdown
+
+        return markdown(page())
+
+    return {"html": html, "md": markdown}
 
 
 def held(exceeded: Sequence[str | None]) -> int:

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     page: Callable[[str], Page]
     if model is None:
         found = run_comparison(replace(asked, problems=common.problems(args)), progress("predicting"))
-        rows, told, page = [e.to_dict() for e in found.entries], answer(found), partial(as_page, found)
+        rows, told, page = found.records(), answer(found), partial(as_page, found)
     else:
         found = run_model(asked, model, of.values, progress("predicting"))
         rows = [row | {"cannot_run": " ".join(row["cannot_run"])} for row in found.rows]

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from iosim.base.progress import progress
 from iosim.commands import common, options
 from iosim.commands.parser import COMMON, CommandParser
 from iosim.studies.requests import DECODE, OF_MODEL, DecodeRequest
-
-if TYPE_CHECKING:
-    from iosim.show.page import Page
 
 MOST_USED = ("batch", "context", "batch_contexts", "heads", "kv_heads", "head_dim", "dtype", "layers")
 
@@ -30,13 +26,6 @@ def add_options(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.show.html import html
-    from iosim.show.markdown import markdown
     from iosim.studies.decode import study
 
-    found = study.run(common.request(args, DecodeRequest), progress("predicting"))
-
-    def page() -> Page:
-        return found.as_page(common.typed("decode"))
-
-    return common.show(args, found, html=lambda: html(page()), md=lambda: markdown(page()))
+    return common.show(args, study.run(common.request(args, DecodeRequest), progress("predicting")))

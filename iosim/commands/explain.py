@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from iosim.base.progress import progress
+from iosim.base.records import replace
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
@@ -25,7 +26,8 @@ def add_options(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.prediction.predictor import planned, predict
+    from iosim.prediction.predictor import planned
+    from iosim.prediction.replays import Replays
     from iosim.studies.explain import answer, as_text, explain
     from iosim.studies.models.prediction import requests_of
     from iosim.studies.trace.trace import check_traceable
@@ -43,10 +45,7 @@ def run(args: argparse.Namespace) -> int:
             f"{r.kernel} on {r.profile}", 2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0),
             "" if tried else "; no change is tried",
         )  # fmt: skip
-    replayed = (
-        predict(r.problem, r.kernel, r.profile, l2_start=r.l2_start, method="replay", overrides=r.overrides)
-        for r in calls
-    )
+    replayed = (replace(r, method="replay").predict(Replays()) for r in calls)
     explanations = [explain(prediction, progress=progress("trying changes")) for prediction in replayed]
     return common.tell(
         args, answer(explanations), json=lambda: {"explanations": [e.to_dict() for e in explanations]},

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import argparse
 
+from iosim.base import fields as ask
+from iosim.base.fields import fields_of
+from iosim.base.records import dataclass
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
-from iosim.studies.formulas.names import CHOICES, FORMULA, SIZES
+from iosim.studies.requests import CHOICES, FORMULA, SIZES
 
-FORMULA_OPTIONS = options.table(
-    bound=options.flag(
+
+@dataclass(frozen=True, kw_only=True)
+class FormulaShown:
+    """What is shown of a kernel's formulas."""
+
+    bound: bool = ask.flag(
         "instead: bytes at both levels of the GPU beside the papers' bounds, and why M = the L2 changes them"
-    ),
-    latex=options.flag("formulas as LaTeX, not as text"),
-)
-"""What is shown of a kernel's formulas."""
+    )
+    latex: bool = ask.flag("formulas as LaTeX, not as text")
+
+
+FORMULA_OPTIONS = fields_of(FormulaShown)
 
 
 def add_options(parser: CommandParser) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from iosim.base import fields as ask
 from iosim.base.errors import InputError
-from iosim.base.fields import Kind
+from iosim.base.fields import Kind, fields_of, like
 from iosim.base.progress import progress
-from iosim.base.records import replace
+from iosim.base.records import dataclass, replace
 from iosim.base.units import some
 from iosim.commands import common, options
 from iosim.commands.parser import COMMON, CommandParser
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from iosim.evidence.measure.case import Case
     from iosim.evidence.measure.chain_case import ChainCase
     from iosim.evidence.measure.choose import Choice
-    from iosim.evidence.measure.table import Table as Measured
 
 DRY_RUN_CC = "9.0"
 ALONE = ("kernel", "seq_q", "tile", "order", "direction", "deterministic", "bypass_l1")
@@ -38,69 +39,64 @@ KNOB_DEFAULTS = {
 CHAIN_PLAN = "chains"
 LIBRARY_PLANS = ("random", "builds")
 CALLS = 300
+OF_LIBRARY = ("seed", "calls", "only", "minutes")
 NOT_OF_CHAINS = ("kernel", "kv_heads", "seq_k", "causal", "window", "tile", "warps", "stages", "order",
                  "direction", "heavy_first", "section_heads", "scheduler", "persistent", "splits", "deterministic",
                  "bypass_l1", "time", "l2")  # fmt: skip
 ALONE_OF_CHAINS = ("chain", "batch", "heads", "seq_q", "head_dim", "dtype", "passes")
+LISTED = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "window", "dtype",
+          "block_q", "block_k", "warps", "stages", "order", "heavy_first", "section", "direction", "persistent",
+          "splits", "note")  # fmt: skip
 
 
-MEASURE = options.table(
-    kernel=options.value(
-        "flash_fwd, flash_bwd, naive, minimal",
-        "NAME,...",
-        "flash_fwd",
-        kind=Kind.NAMES,
-        spellings=common.KERNEL_OF_OLD,
-        default=("flash_fwd",),
-    ),
-    seq_q=replace(
+@dataclass(frozen=True, kw_only=True)
+class MeasureRequest:
+    """What is measured, beside the fields of a problem and of a kernel."""
+
+    kernel: Sequence[str] = ask.names(
+        "flash_fwd, flash_bwd, naive, minimal", ("flash_fwd",), default_text="flash_fwd", spellings=common.KERNEL_OF_OLD
+    )
+    seq_q: Any = like(
         FIELDS["seq_q"],
         kind=Kind.SIZES,
         help="query tokens: 4096, 512,4096 or 1k:64k:x2",
         default_text="4096",
         metavar="N,...",
-        usual=None,
-        default=None,
-    ),
-    plan=options.value(
-        "instead of a problem: quick, full, its parts lengths, shapes, decode, orders, others, tiles, "
-        "backward, cliff; chains, one of --chain; of PyTorch's kernels random, drawn calls, or builds, every "
-        "build at two sizes",
-        "NAME,...",
-        kind=Kind.NAMES,
-    ),
-    seed=options.value("of --plan random: the draw", "S", "0", kind=Kind.WHOLE, low=0),
-    calls=options.value("of --plan random: how many", "N", str(CALLS), kind=Kind.WHOLE),
-    only=options.value("of PyTorch's kernels: count those whose names match", "REGEX"),
-    minutes=options.value(
-        "of PyTorch's kernels: start no call later than this; the same command goes on where it stopped",
-        "M",
-        kind=Kind.NUMBER,
-    ),
-    time=options.flag("median of device events instead of counters"),
-    l2=replace(
+    )
+    plan: Sequence[str] | None = ask.names(
+        "instead of a problem: quick, full, its parts lengths, shapes, decode, orders, others, tiles, backward, cliff; "
+        "chains, one of --chain; of PyTorch's kernels random, drawn calls, or builds, every build at two sizes"
+    )
+    seed: int | None = ask.count("of --plan random: the draw", metavar="S", default_text="0", low=0)
+    calls: int | None = ask.count("of --plan random: how many", default_text=str(CALLS))
+    only: str | None = ask.name("of PyTorch's kernels: count those whose names match", metavar="REGEX")
+    minutes: float | None = ask.number(
+        "of PyTorch's kernels: start no call later than this; the same command goes on where it stopped", metavar="M"
+    )
+    time: bool = ask.flag("median of device events instead of counters")
+    l2: str = like(
         CONDITIONS["l2_start"],
+        "cold",
         help="the L2 at each start: cold (flushed) or warm, as the same launch left it",
-        usual=None,
         option="",
-    ),
-    dry_run=options.flag("list the calls and stop; needs no GPU"),
-    cc=options.value("with --dry-run: compute capability", "X.Y", f"the GPU's, else {DRY_RUN_CC}"),
-    out=options.value("CSV to write or to add to; provenance.toml goes beside it", "FILE", spellings=("-o",)),
-    deterministic=options.flag("flash_bwd without atomics"),
-    bypass_l1=options.flag("naive with loads that skip L1"),
-    chain=options.value(
-        "naive, math, flash or cudnn of PyTorch, or iosim_naive, the three launches of --kernel naive",
-        "NAME,...",
-        kind=Kind.NAMES,
-    ),
-    launches=options.value(
-        "a second CSV, a row for each launch of the chains by itself: its kernel, grid, block, registers and bytes",
-        "FILE",
-    ),
-)
-"""What is measured, beside the fields of a problem and of a kernel."""
-OF_RUN = ("plan", "seed", "calls", "only", "minutes", "time", "l2", "dry_run", "cc", "out")
+    )
+    dry_run: bool = ask.flag("list the calls and stop; needs no GPU")
+    cc: str | None = ask.name(
+        "with --dry-run: compute capability", metavar="X.Y", default_text=f"the GPU's, else {DRY_RUN_CC}"
+    )
+    out: str | None = ask.file("CSV to write or to add to; provenance.toml goes beside it", spellings=("-o",))
+    deterministic: bool = ask.flag("flash_bwd without atomics")
+    bypass_l1: bool = ask.flag("naive with loads that skip L1")
+    chain: Sequence[str] | None = ask.names(
+        "naive, math, flash or cudnn of PyTorch, or iosim_naive, the three launches of --kernel naive"
+    )
+    launches: str | None = ask.file(
+        "a second CSV, a row for each launch of the chains by itself: its kernel, grid, block, registers and bytes"
+    )
+
+
+MEASURE = fields_of(MeasureRequest)
+OF_RUN = ("plan", *OF_LIBRARY, "time", "l2", "dry_run", "cc", "out")
 
 
 def add_options(parser: CommandParser) -> None:
@@ -110,15 +106,6 @@ def add_options(parser: CommandParser) -> None:
         "calls that it holds are not run again. With --chain, a row is a whole call, all its launches through one L2. "
         "Needs an NVIDIA GPU, nvcc, PyTorch with CUDA, and ncu unless --time."
     )
-    _add_problem(parser)
-    g = parser.group("what is measured")
-    options.add(g, MEASURE, OF_RUN)
-    _add_knobs(parser)
-    _add_chains(parser)
-    parser.set_defaults(default_of=parser.get_default)
-
-
-def _add_problem(parser: CommandParser) -> None:
     g = parser.group(COMMON)
     options.add(g, MEASURE, ("kernel", "seq_q"))
     dtype = replace(FIELDS["dtype"], usual=None, default=None, default_text="fp16; fp32 for minimal")
@@ -127,119 +114,126 @@ def _add_problem(parser: CommandParser) -> None:
     options.add(g, BESIDES, ("causal",))
     options.add(g, FIELDS, ("passes",))
     options.add(parser.group("more of the problem"), FIELDS, ("seq_k", "window"))
-
-
-def _add_knobs(parser: CommandParser) -> None:
+    options.add(parser.group("what is measured"), MEASURE, OF_RUN)
     g = parser.group("kernel settings of flash_fwd and flash_bwd, and of naive")
     table = {**OVERRIDES, **{name: replace(OVERRIDES[name], default_text=text) for name, text in KNOB_DEFAULTS.items()}}
     options.add(g, table, KNOBS, several=("tile", "order", "direction"))
     g.add_argument("--persistent", action="store_true", help=argparse.SUPPRESS)
     options.add(g, MEASURE, ("deterministic", "bypass_l1"))
+    chains = parser.group("whole chains, with batch, heads, seq-len, head-dim, dtype and pass fwd or fwd+bwd")
+    options.add(chains, MEASURE, ("chain", "launches"))
+    parser.set_defaults(default_of=parser.get_default)
 
 
-def _add_chains(parser: CommandParser) -> None:
-    g = parser.group("whole chains, with batch, heads, seq-len, head-dim, dtype and pass fwd or fwd+bwd")
-    options.add(g, MEASURE, ("chain", "launches"))
+@dataclass(frozen=True)
+class Planned:
+    """What is to be measured: how much of what, as a table, and what measures it."""
+
+    what: str
+    listing: str
+    measure: Callable[..., Any]
+    left: Sequence[str] = ()
+    fails: bool = True
+    """Whether calls that were left out make the command fail."""
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.chain or CHAIN_PLAN in (args.plan or ()):
-        return _run_chains(args)
-    if set(args.plan or ()) & set(LIBRARY_PLANS):
-        return _run_library(args)
-    for name in ("seed", "calls", "only", "minutes"):
-        if getattr(args, name) is not None:
-            raise InputError(f"{options.spelling(name)} is for PyTorch's kernels; accepted: with --plan random")
-    if args.launches is not None or args.passes != "fwd":
-        option = "--launches" if args.launches is not None else "--pass"
-        raise InputError(f"{option} is for whole chains; accepted: with --chain or --plan {CHAIN_PLAN}")
-    if not args.dry_run and args.out is None:
-        raise InputError("--out is missing; accepted: a CSV file to write or to add to, or --dry-run")
-    common.check_place(args.out)
-    cc = _capability(args)
-    cases, left = _cases(args, cc)
+    plan = set(args.plan or ())
+    planned = _chains if args.chain or CHAIN_PLAN in plan else _library if plan & {*LIBRARY_PLANS} else _calls
+    asked = planned(args)
     if args.dry_run:
-        common.emit(listing(cases, left, cc), None)
+        common.emit(asked.listing, None)
         return 0
-    command = " ".join(["iosim measure", *_words(args)])
-    collected = _measure(args, cases, cc, command)
-    measured = f"{collected.measured} of {some(len(cases), 'call')}"
-    _tell(measured, args, len(collected.rows), [*left, *collected.left_out])
-    return 1 if collected.left_out else 0
-
-
-def _tell(measured: str, args: argparse.Namespace, rows: int, left_out: Sequence[str]) -> None:
-    print(f"{measured} measured now; {args.out} holds {some(rows, 'row')}")
-    for line in left_out:
+    _check_out(args)
+    done = asked.measure(command=" ".join(["iosim measure", *_words(args)]), progress=progress("measuring"))
+    print(f"{done.measured} of {asked.what} measured now; {args.out} holds {some(len(done.rows), 'row')}")
+    for line in (*asked.left, *done.left_out):
         print(f"iosim: left out: {line}", file=sys.stderr)
+    return int(asked.fails and bool(done.left_out))
 
 
-def _run_chains(args: argparse.Namespace) -> int:
-    """Whole calls as ranges of the profiler."""
-    cases = _chain_cases(args)
-    if args.dry_run:
-        common.emit(chain_listing(cases), None)
-        return 0
-    if args.out is None:
+def _check_out(args: argparse.Namespace) -> None:
+    if args.out is None and not args.dry_run:
         raise InputError("--out is missing; accepted: a CSV file to write or to add to, or --dry-run")
     for place in (args.out, args.launches):
         common.check_place(place)
-    from iosim.evidence.measure.collect import collect_chains
 
+
+def _set(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Those of some options that are not at their defaults."""
+    return [name for name in names if getattr(args, name) != args.default_of(name)]
+
+
+def _calls(args: argparse.Namespace) -> Planned:
+    """Calls of the project's kernels, a row a launch."""
+    for name in _set(args, OF_LIBRARY):
+        raise InputError(f"{options.spelling(name)} is for PyTorch's kernels; accepted: with --plan random")
+    if args.launches is not None or args.passes != "fwd":
+        option = "--launches" if args.launches is not None else "--pass"
+        raise InputError(f"{option} is for whole chains; accepted: with --chain or --plan {CHAIN_PLAN}")
+    _check_out(args)
     cc = _capability(args)
-    launches = None if args.launches is None else Path(args.launches)
-    command = " ".join(["iosim measure", *_words(args)])
-    collected = collect_chains(
-        Path(args.out), cases, cc, launches_out=launches, command=command, progress=progress("measuring")
-    )
-    _tell(f"{collected.measured} of {some(len(cases), 'chain')}", args, len(collected.rows), collected.left_out)
-    return 1 if collected.left_out else 0
+    cases, left = _cases(args, cc)
+    return Planned(some(len(cases), "call"), _listing(cases, left, cc), partial(_measure, args, cases, cc), left)
 
 
-def _run_library(args: argparse.Namespace) -> int:
+def _measure(args: argparse.Namespace, cases: list[Case], cc: str, **how: Any) -> Any:
+    if args.time:
+        from iosim.evidence.measure.timing import time_plan
+
+        return time_plan(Path(args.out), cases, cc, args.l2, how["command"], how["progress"])
+    from iosim.evidence.measure.collect import collect
+
+    return collect(Path(args.out), cases, cc, warm=args.l2 == "warm", **how)
+
+
+def _chains(args: argparse.Namespace) -> Planned:
+    """Whole calls as ranges of the profiler."""
+    cases = _chain_cases(args)
+
+    def measure(**how: Any) -> Any:
+        from iosim.evidence.measure.collect import collect_chains
+
+        launches = None if args.launches is None else Path(args.launches)
+        return collect_chains(Path(args.out), cases, _capability(args), launches_out=launches, **how)
+
+    listing = Table.of([case.columns() for case in cases]).text()
+    return Planned(some(len(cases), "chain"), f"{listing}{some(len(cases), 'chain')}, a row each\n", measure)
+
+
+def _library(args: argparse.Namespace) -> Planned:
     """Calls of PyTorch's kernels, drawn or of every build."""
     from iosim.evidence.measure import library_case
 
-    kept = ("plan", "out", "dry_run", "seed", "calls", "only", "minutes")
-    refused = [name for name in (*ALONE_OF_CHAINS, *NOT_OF_CHAINS) if getattr(args, name) != args.default_of(name)] + [
-        name for name in ("seed", "calls") if args.plan == ["builds"] and getattr(args, name) is not None
-    ]
+    builds = args.plan == ["builds"]
+    refused = _set(args, (*ALONE_OF_CHAINS, *NOT_OF_CHAINS, *(OF_LIBRARY[:2] * builds)))
     if len(args.plan) > 1 or refused:
         what = options.spelling(refused[0]) if refused else "another --plan"
-        raise InputError(f"{what} is not for --plan {args.plan[0]}; accepted with it: "
-                         f"{', '.join(map(options.spelling, kept))}")  # fmt: skip
-    if args.plan == ["builds"]:
-        cases = list(library_case.builds())
-    else:
-        cases = library_case.drawn(args.seed or 0, CALLS if args.calls is None else args.calls)
-    if args.dry_run:
-        text = Table.of([{"call": n} | case.columns() for n, case in enumerate(cases, start=1)]).text()
-        common.emit(f"{text}{len(cases)} calls\n", None)
-        return 0
-    if args.out is None:
-        raise InputError("--out is missing; accepted: a CSV file to write or to add to, or --dry-run")
-    if args.minutes is not None and not args.minutes > 0:
+        kept = map(options.spelling, ("plan", "out", "dry_run", *OF_LIBRARY))
+        raise InputError(f"{what} is not for --plan {args.plan[0]}; accepted with it: {', '.join(kept)}")
+    drawn = args.seed or 0, CALLS if args.calls is None else args.calls
+    cases = list(library_case.builds()) if builds else library_case.drawn(*drawn)
+    if args.minutes is not None and not args.dry_run and not args.minutes > 0:
+        _check_out(args)
         raise InputError(f"--minutes {args.minutes:g} is out of range; accepted: more than 0")
-    common.check_place(args.out)
-    _capability(args)
-    from iosim.evidence.measure.collect import collect_library
 
-    command = " ".join(["iosim measure", *_words(args)])
-    done = collect_library(
-        Path(args.out), cases, kernels=args.only or "", spills=args.plan == ["builds"], minutes=args.minutes,
-        command=command, progress=progress("measuring"),
-    )  # fmt: skip
-    _tell(f"{done.measured} of {len(cases)} calls", args, len(done.rows), done.left_out)
-    return 0
+    def measure(**how: Any) -> Any:
+        from iosim.evidence.measure.collect import collect_library
+
+        _capability(args)
+        return collect_library(
+            Path(args.out), cases, kernels=args.only or "", spills=builds, minutes=args.minutes, **how
+        )
+
+    text = Table.of([{"call": n} | case.columns() for n, case in enumerate(cases, start=1)]).text()
+    return Planned(f"{len(cases)} calls", f"{text}{len(cases)} calls\n", measure, fails=False)
 
 
 def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
     from iosim.base.units import sizes
     from iosim.evidence.measure import chain_case
 
-    refused = [name for name in NOT_OF_CHAINS if getattr(args, name) != args.default_of(name)]
-    if args.plan is not None:
-        refused += [name for name in ALONE_OF_CHAINS if getattr(args, name) != args.default_of(name)]
+    refused = _set(args, (*NOT_OF_CHAINS, *(() if args.plan is None else ALONE_OF_CHAINS)))
     if refused:
         where = "--plan chains" if args.plan else "--chain"
         raise InputError(f"{options.spelling(refused[0])} is not for {where}; accepted: without it")
@@ -251,21 +245,6 @@ def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
         args.chain, sizes(args.seq_q or "4096", "--seq-len"), args.heads, args.head_dim, args.batch,
         args.dtype or "fp16", args.passes,
     )  # fmt: skip
-
-
-def chain_listing(cases: Sequence[ChainCase]) -> str:
-    """The chains of a plan as a table."""
-    return Table.of([case.columns() for case in cases]).text() + f"{some(len(cases), 'chain')}, a row each\n"
-
-
-def _measure(args: argparse.Namespace, cases: list[Case], cc: str, command: str) -> Measured:
-    if args.time:
-        from iosim.evidence.measure.timing import time_plan
-
-        return time_plan(Path(args.out), cases, cc, args.l2, command, progress("measuring"))
-    from iosim.evidence.measure.collect import collect
-
-    return collect(Path(args.out), cases, cc, warm=args.l2 == "warm", command=command, progress=progress("measuring"))
 
 
 def _capability(args: argparse.Namespace) -> str:
@@ -290,9 +269,8 @@ def _cases(args: argparse.Namespace, cc: str) -> tuple[list[Case], list[str]]:
 
     if args.plan is None:
         return choose.cases_of(_choice(args), cc), []
-    options_alone = [name for name in ALONE if getattr(args, name) != args.default_of(name)]
-    if options_alone:
-        raise InputError(f"--plan contradicts {options.spelling(options_alone[0])}; give one of them")
+    for name in _set(args, ALONE):
+        raise InputError(f"--plan contradicts {options.spelling(name)}; give one of them")
     return choose.fitted(plan.named(args.plan), cc)
 
 
@@ -317,12 +295,9 @@ def _persistent(args: argparse.Namespace) -> bool:
     return bool(args.persistent or args.scheduler == "persistent")
 
 
-def listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
+def _listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
     """The calls of a plan as a table, with their sums."""
-    shown = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "window", "dtype",
-             "block_q", "block_k", "warps", "stages", "order", "heavy_first", "section", "direction", "persistent",
-             "splits", "note")  # fmt: skip
-    rows = [{name: row[name] for name in shown} for row in (case.columns() for case in cases)]
+    rows = [{name: row[name] for name in LISTED} for row in (case.columns() for case in cases)]
     sums = (
         f"{some(len(cases), 'call')}, {some(sum(c.launches for c in cases), 'row')}, "
         f"{some(len({c.spec for c in cases}), 'build')} for cc {cc}"

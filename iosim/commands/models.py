@@ -9,18 +9,13 @@ from iosim.commands import common
 from iosim.commands.parser import CommandParser
 from iosim.show.tables import Cell, Column, Table
 
-LISTED = (
-    Column("name", "name"), Column("title", "model"), Column("layers", "layers", "count"), Column("kinds", "of them"),
-    Column("heads", "heads", "count"), Column("kv_heads", "key/value", "count"),
-    Column("head_dim", "head_dim", "right"),
-    Column("token_bytes", "cache a token", "bytes"), Column("aliases", "aliases"),
-)  # fmt: skip
-KINDS = (
-    Column("layer", "layer"), Column("count", "layers", "count"), Column("heads", "heads", "count"),
-    Column("kv_heads", "key/value", "count"), Column("head_dim", "head_dim", "count"),
-    Column("head_dim_v", "of V", "count"), Column("sees", "a query sees"),
-    Column("token_bytes", "cache of a token and layer", "bytes"),
-)  # fmt: skip
+LISTED = (Column("name"), Column("title", "model"), Column("layers", kind="count"), Column("kinds", "of them"),
+          Column("heads", kind="count"), Column("kv_heads", "key/value", "count"), Column("head_dim", kind="right"),
+          Column("token_bytes", "cache a token"), Column("aliases"))  # fmt: skip
+KINDS = (Column("layer"), Column("count", "layers", "count"), Column("heads", kind="count"),
+         Column("kv_heads", "key/value", "count"), Column("head_dim", kind="count"),
+         Column("head_dim_v", "of V", "count"), Column("sees", "a query sees"),
+         Column("token_bytes", "cache of a token and layer"))  # fmt: skip
 
 
 def add_options(parser: CommandParser) -> None:
@@ -38,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     from iosim.integrations.models import load_model, preset_names
-    from iosim.integrations.models.presets import preset
+    from iosim.integrations.models.load import preset
 
     rows: list[dict[str, Cell]] = []
     for name in preset_names():

@@ -164,22 +164,6 @@ def add(
             _add_one(group, field, usual.get(name, field.usual), name in with_lists)
 
 
-def flag(help: str, default: bool = False, **rest: Any) -> About:
-    return About(Kind.FLAG, help, default=default, **rest)
-
-
-def value(help: str, metavar: str, default_text: str = "", kind: Kind = Kind.NAME, **rest: Any) -> About:
-    return About(kind, help, metavar=metavar, default_text=default_text, **rest)
-
-
-def table(**fields: About) -> dict[str, About]:
-    """Options of a command alone, by the names under which they are parsed."""
-    return {
-        name: replace(field, name=name, option=field.option or f"--{name.replace('_', '-')}")
-        for name, field in fields.items()
-    }
-
-
 def without_defaults(table: Mapping[str, About], *names: str) -> dict[str, About]:
     return {name: replace(table[name], default=None, default_text="", usual=None) for name in names}
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from iosim.base import fields as ask
 from iosim.base.errors import InputError
-from iosim.base.fields import Kind
+from iosim.base.fields import Kind, about, fields_of
 from iosim.base.progress import progress
+from iosim.base.records import dataclass
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
 from iosim.studies.requests import ORDERS, PINNED, OrdersRequest
@@ -24,17 +26,24 @@ GRID = "4k:64k:x2"
 """Lengths of the problems that a constant is checked on where none are given."""
 
 
-ORDER_OPTIONS = options.table(
-    top=options.value("orders to list (default 12 in tables, all in json and csv)", "N", kind=Kind.WHOLE),
-    code=options.value(
+@dataclass(frozen=True, kw_only=True)
+class OrdersShown:
+    """What is shown of a ranking, or looked into in its place."""
+
+    top: int | None = ask.count("orders to list (default 12 in tables, all in json and csv)")
+    code: str | None = about(
+        None,
+        Kind.WORD,
         "print the best order as code: triton, cuda or formula",
-        "LANGUAGE",
-        kind=Kind.WORD,
+        metavar="LANGUAGE",
         words=("triton", "cuda", "formula"),
-    ),
-    check_constant=options.value("where sections of a constant size, such as section=50MiB, are right", "section=SIZE"),
-)
-"""What is shown of a ranking, or looked into in its place."""
+    )
+    check_constant: str | None = ask.name(
+        "where sections of a constant size, such as section=50MiB, are right", metavar="section=SIZE"
+    )
+
+
+ORDER_OPTIONS = fields_of(OrdersShown)
 
 
 def add_options(parser: CommandParser) -> None:

@@ -12,12 +12,11 @@ from iosim.commands import common
 from iosim.commands.parser import CommandParser
 from iosim.show.tables import RIGHT, Column, Table
 
-COLUMNS = (
-    Column("name", "name"), Column("title", "GPU"), Column("compute_capability", "cc", RIGHT),
-    Column("sm_count", "SMs", RIGHT), Column("l2_bytes", "L2", RIGHT),
-    Column("l2_partitions", "L2 partitions", RIGHT), Column("dram_bandwidth_bytes_per_s", "HBM bandwidth", RIGHT),
-    Column("memory_bytes", "memory", RIGHT), Column("from", "from"),
-)  # fmt: skip
+COLUMNS = (Column("name"), Column("title", "GPU"), Column("compute_capability", "cc", RIGHT),
+           Column("sm_count", "SMs", RIGHT), Column("l2_bytes", "L2", RIGHT),
+           Column("l2_partitions", "L2 partitions", RIGHT),
+           Column("dram_bandwidth_bytes_per_s", "HBM bandwidth", RIGHT), Column("memory_bytes", "memory", RIGHT),
+           Column("from"))  # fmt: skip
 KINDS = {"estimate": "yellow", "inferred": "yellow", "taken": "yellow", "measured": "green", "fitted": "green"}
 """Colours of what a number rests on: taken on trust, or measured on this GPU."""
 

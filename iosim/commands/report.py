@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
 def _write(args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out: str) -> int:
     from iosim.show.terminal import output
     from iosim.studies.report import ReportRequest, build, targets, write
+    from iosim.studies.report.collect import baseline
     from iosim.studies.report.face import omission, verdicts
 
     before = {path for path in targets(out, args.format).values() if path.exists()}
@@ -63,7 +64,8 @@ def _write(args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out
     report = build(request, progress("predicting"))
     paths = write(report, out, args.format)
     with output(for_a_person=True):  # whatever the files' format
-        common.emit("".join(f"{verdict.sentence}\n\n" for verdict in verdicts(report)), None)
+        told = verdicts(report.points, baseline(report.points))
+        common.emit("".join(f"{verdict}\n\n" for verdict in told), None)
     for path in paths:
         print(f"{path}: {path.stat().st_size:,} bytes" + ", in place of what was there" * (path in before))
     if any(path.stat().st_size > LARGE_BYTES for path in paths):

@@ -22,10 +22,8 @@ def add_options(parser: CommandParser) -> None:
     common.add_output_options(parser, ("table", "json", "csv", "md"))
 
 
-COLUMNS = (
-    Column("claim", "claim"), Column("claimed", "claimed", RIGHT), Column("computed", "computed", RIGHT),
-    Column("unit", "unit"), Column("ratio", "ratio", RIGHT),
-)  # fmt: skip
+COLUMNS = (Column("claim"), Column("claimed", kind=RIGHT), Column("computed", kind=RIGHT), Column("unit"),
+           Column("ratio", kind=RIGHT))  # fmt: skip
 
 
 def number(value: float | None) -> str | None:
@@ -50,14 +48,14 @@ def plain(titles: dict[str, str], rows: list[Row]) -> str:
     parts = []
     for letter in dict.fromkeys(r.section for r in rows):
         mine = {f"{letter}{n}": r for n, r in enumerate((r for r in rows if r.section == letter), 1)}
-        table = Table((Column("row", "row"), *COLUMNS), tuple((name, *shown(r)) for name, r in mine.items()))
+        table = Table((Column("row"), *COLUMNS), tuple((name, *shown(r)) for name, r in mine.items()))
         reasons = "".join(f"  {name}: {why(r)}\n" for name, r in mine.items())
         parts.append(f"{letter}. {titles[letter]}\n\n{table.text()}\n{reasons}")
     return "\n".join(parts)
 
 
 def markdown(titles: dict[str, str], rows: list[Row]) -> str:
-    columns = (*COLUMNS, Column("arithmetic", "arithmetic"))
+    columns = (*COLUMNS, Column("arithmetic"))
     return "\n".join(
         f"## {letter}. {titles[letter]}\n\n"
         + Table(columns, tuple((*shown(r), why(r)) for r in rows if r.section == letter)).markdown()

@@ -36,8 +36,5 @@ def run(args: argparse.Namespace) -> int:
         return common.show(args, ring.run_model(asked, steps=args.steps, progress=progress("schedules")))
     found = ring.run(asked, steps=args.steps, progress=progress("schedules"))
     if args.html is not None:
-        from iosim.base.files import write_whole
-        from iosim.show.html import html
-
-        write_whole(args.html, html(found.as_page(common.typed("ring"))))
+        common.emit(common.paged(lambda: found.as_page(common.typed("ring")))["html"](), args.html)
     return common.show(args, found)

@@ -119,8 +119,8 @@ def _table(cells: Cells) -> Table:
     known = {name for name, column in values.items() if any(value is not None for value in column)}
     columns += [Column(name, title, "bytes") for name, title in SHOWN if name in known]
     if "time_s" in cells:
-        columns += [Column("time_s", "time", "seconds"), Column("bound_by", "bound by")]
+        columns += [Column("time_s", "time"), Column("bound_by", "bound by")]
     if any(values["refused"]):
-        columns.append(Column("refused", "refused"))
+        columns.append(Column("refused"))
     rows = zip(*(values[column.key] for column in columns), strict=True)
     return Table(tuple(columns), tuple(rows))

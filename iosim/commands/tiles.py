@@ -6,17 +6,20 @@ With `--triton` the ranking is a list of `triton.Config` in Python.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from iosim.base.fields import Kind
+from iosim.base import fields as ask
+from iosim.base.fields import fields_of
 from iosim.base.progress import progress
+from iosim.base.records import dataclass
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
 from iosim.studies.requests import OF_MODEL, TILES, TilesRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from iosim.studies.tiles.one import Rejections, TileStudy
     from iosim.studies.tiles.pick import TileCandidate, TileRanking
@@ -24,18 +27,20 @@ if TYPE_CHECKING:
 DEFAULT_TOP = 10
 
 
-TILE_OPTIONS = options.table(
-    top=options.value(
-        f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)", "N", kind=Kind.WHOLE
-    ),
-    rejected=options.flag("say why the other tiles are rejected, by reason"),
-    triton=options.value(
+@dataclass(frozen=True, kw_only=True)
+class TilesShown:
+    """What is shown of a ranking."""
+
+    top: int | None = ask.count(f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)")
+    rejected: bool = ask.flag("say why the other tiles are rejected, by reason")
+    triton: str | None = ask.name(
         "print Python: a triton.Config list, best first, out of all configurations or of the tutorial's",
-        "all|tutorial",
+        metavar="all|tutorial",
         bare="all",
-    ),
-)
-"""What is shown of a ranking."""
+    )
+
+
+TILE_OPTIONS = fields_of(TilesShown)
 
 
 def add_options(parser: CommandParser) -> None:
@@ -107,23 +112,34 @@ def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
 
 
 def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str:
-    from iosim.prediction.estimates import legend_of
     from iosim.studies.tiles.one import excess_text
 
-    write = Table.markdown if markdown else Table.text
-    out = [f"{'### ' if markdown else ''}{study.answer}", f"{heading(ranking)}\n"]
-    if study.ranked:
-        out.append(write(Table.of([_row(rank, c) for rank, c in study.ranked])))
-    elif study.nearest is not None:
-        out += ["The nearest tile that fits\n", write(Table.of([_row(*study.nearest)]))]
-    shown = [c for _, c in study.ranked] or ([] if study.nearest is None else [study.nearest[1]])
-    told = legend_of(c.method for c in shown)
-    out += [] if told is None else [f"{told}\n"]
+    shown = study.ranked or ([] if study.nearest is None else [study.nearest])
+    parts: list[str | Table] = [f"{study.answer}\n{heading(ranking)}"]
+    parts += ["The nearest tile that fits"] * (not study.ranked and bool(shown))
+    parts += [_listed(shown), *_legend(c for _, c in shown)] if shown else []
     if study.rejected:
-        rows = [{"warps": r.tile.warps, "stages": r.tile.stages, "reason": r.reason + excess_text(r.reason)}
-                for r in study.rejected]  # fmt: skip
-        out += ["Rejected\n", write(Table.of(rows))]
-    return "\n".join(out)
+        rows = ((r.tile, r.reason + excess_text(r.reason)) for r in study.rejected)
+        parts += ["Rejected", Table.of({"warps": t.warps, "stages": t.stages, "reason": why} for t, why in rows)]
+    return _written(parts, markdown)
+
+
+def _listed(tiles: Iterable[tuple[int | str, TileCandidate]]) -> Table:
+    """Tiles by their rank or kernel."""
+    return Table.of(_row(name, c) for name, c in tiles)
+
+
+def _legend(tiles: Iterable[TileCandidate]) -> list[str]:
+    from iosim.prediction.estimates import legend_of
+
+    told = legend_of(c.method for c in tiles)
+    return [] if told is None else [told]
+
+
+def _written(parts: Sequence[str | Table], markdown: bool) -> str:
+    write = Table.markdown if markdown else Table.text
+    texts = (write(part) if isinstance(part, Table) else f"{part}\n" for part in parts)
+    return "### " * markdown + "\n".join(texts)
 
 
 def heading(ranking: TileRanking) -> str:
@@ -134,18 +150,19 @@ def heading(ranking: TileRanking) -> str:
 def tell_triton(args: argparse.Namespace) -> int:
     """The command's output with `--triton`. Raises InputError: options that do not go with it, or nothing fits."""
     from iosim.base.errors import InputError
-    from iosim.commands import triton_list
+    from iosim.integrations.triton import compiled, kernel
 
     if args.format == "md" or args.rejected or args.matrix_unit != "mma.sync":
         option = "--rejected" if args.rejected else "--format md" if args.format == "md" else "--matrix-unit"
         raise InputError(f"{option} does not go with --triton; accepted: --top, --format table, json or csv")
-    lists = triton_list.ranked(
-        args.gpu, common.problems(args), args.top or DEFAULT_TOP, args.triton, args.compile, progress("compiling")
+    made = partial(compiled.compiled_configs, most=args.compile, progress=progress("compiling"))
+    lists = kernel.ranked(
+        args.gpu, common.problems(args), args.top or DEFAULT_TOP, args.triton, None if args.compile is None else made
     )
     rows = [row for one_list in lists for row in one_list.rows()]
     return common.tell(
         args, " ".join(one_list.answer for one_list in lists), json=lambda: {"triton": rows}, rows=lambda: rows,
-        table=lambda: triton_list.source(lists), code=True,
+        table=lambda: kernel.source(lists), code=True,
     )  # fmt: skip
 
 
@@ -188,31 +205,21 @@ def as_rows(rankings: Sequence[TileRanking], top: int | None, rejected: bool) ->
 
 
 def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -> str:
-    from iosim.prediction.estimates import legend_of
     from iosim.studies.tiles.one import by_reason
 
-    write = Table.markdown if markdown else Table.text
-    spills = any(c.spilled_bytes for c in ranking.candidates[:top])
-    spilled = ", +N: N bytes of them spilled a thread" if spills else ""
-    out = [
-        f"{'### ' if markdown else ''}{heading(ranking)}\n",
-        f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated{spilled}\n",
-        write(Table.of([_row(n, c) for n, c in enumerate(ranking.candidates[:top], 1)])),
-    ]
+    shown = ranking.candidates[:top]
+    spilled = ", +N: N bytes of them spilled a thread" if any(c.spilled_bytes for c in shown) else ""
+    fit = f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated{spilled}"
+    parts: list[str | Table] = [heading(ranking), fit, _listed(enumerate(shown, 1))]
     if ranking.library:
-        out += [
-            "Library kernels, with their own tiles\n",
-            write(Table.of([_row(c.kernel, c) for c in ranking.library])),
-        ]
-    told = legend_of(c.method for c in (*ranking.candidates[:top], *ranking.library))
-    out += [] if told is None else [f"{told}\n"]
+        parts += ["Library kernels, with their own tiles", _listed((c.kernel, c) for c in ranking.library)]
+    parts += _legend((*shown, *ranking.library))
     if rejected:
-        listed = [
-            {"tiles": len(g.tiles), "reason": g.reason, "such as": _examples(g)} for g in by_reason(ranking.rejected)
-        ]
-        out += [f"Rejected: {len(ranking.rejected)}; --tile QxK says more of one, --format csv lists them\n",
-                write(Table.of(listed))]  # fmt: skip
-    return "\n".join(out)
+        groups = by_reason(ranking.rejected)
+        listed = ({"tiles": len(g.tiles), "reason": g.reason, "such as": _examples(g)} for g in groups)
+        how = "--tile QxK says more of one, --format csv lists them"
+        parts += [f"Rejected: {len(ranking.rejected)}; {how}", Table.of(listed)]
+    return _written(parts, markdown)
 
 
 def _examples(group: Rejections) -> str:

@@ -29,7 +29,6 @@ def add_options(parser: CommandParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
     from iosim.prediction.predictor import planned, predict
-    from iosim.show.html import html
     from iosim.studies.models.prediction import requests_of
     from iosim.studies.trace import trace as views
     from iosim.studies.trace.face import answer, as_page
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     return common.tell(
         args, answer(traces), json=lambda: {"traces": [views.as_dict(t) for t in traces]},
         rows=lambda: (row for t in traces for row in views.cta_rows(t)), text=lambda _: _tables(traces),
-        html=lambda: html(as_page(traces, common.typed("trace"))),
+        **common.paged(lambda: as_page(traces, common.typed("trace"))),
         chrome=lambda: json.dumps(views.chrome(traces[0]), separators=(",", ":"), allow_nan=False) + "\n",
     )  # fmt: skip
 

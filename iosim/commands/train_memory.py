@@ -39,15 +39,14 @@ def run(args: argparse.Namespace) -> int:
 
     model = common.loaded(args)
     if model is not None:
-        from iosim.integrations.models.training import decoder_of
+        from iosim.integrations.models.load import decoder_of
     asked = common.request(args, TrainRequest, of_model=None if model is None else decoder_of(model))
     limits = None if args.frontier is None else prediction.map_of(asked, args.frontier, progress("what fits"))
     if limits is None or args.html:
         training = prediction.run(asked, args.frontier)
         if args.html:
-            from iosim.show.html import html
-
-            common.emit(html(training.as_page(limits, common.typed("train-memory"))), args.html)
+            page = training.as_page(limits, common.typed("train-memory"))
+            common.emit(common.paged(lambda: page)["html"](), args.html)
     if limits is None:
         whole = {"schema": 1, "training": [training.to_dict()]}
     else:

@@ -8,9 +8,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from iosim.base import fields as ask
 from iosim.base.errors import InputError
-from iosim.base.fields import Kind
+from iosim.base.fields import fields_of
 from iosim.base.progress import progress
+from iosim.base.records import dataclass
 from iosim.commands import common, options, profiled
 from iosim.commands.parser import CommandParser
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
     from iosim.evidence.validate import Comparison, Gate
     from iosim.hardware.profile import HardwareProfile
-    from iosim.show.page import Page
 
 TABLE_WORST = 6
 FORMATS = ("table", "json", "csv", "md", "html")
@@ -29,30 +30,34 @@ NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spil
 ONLY_WITH_TIMES = ("every", "ablation", "baselines")
 
 
-VALIDATE = options.table(
-    measurements=options.value(
+@dataclass(frozen=True, kw_only=True)
+class ValidateRequest:
+    """What is compared with what."""
+
+    measurements: str | None = ask.file(
         "CSV, a row a launch or a row a chain",
-        "FILE",
-        "the shipped ones: library kernels and chains of an H200, random calls of an H100",
-    ),
-    ncu=options.value(
-        "instead: a profile of your own, .ncu-rep or its raw page in CSV (ncu --import FILE --csv --page raw)", "FILE"
-    ),
-    with_spills=options.flag("--fail-above counts kernels with spills, too"),
-    across=options.flag("compare measurements of one GPU with predictions for another"),
-    times=options.flag(
+        default_text="the shipped ones: library kernels and chains of an H200, random calls of an H100",
+    )
+    ncu: str | None = ask.file(
+        "instead: a profile of your own, .ncu-rep or its raw page in CSV (ncu --import FILE --csv --page raw)"
+    )
+    with_spills: bool = ask.flag("--fail-above counts kernels with spills, too")
+    across: bool = ask.flag("compare measurements of one GPU with predictions for another")
+    times: bool = ask.flag(
         "instead: every recorded and published time, by group, with targets; --fail-above then takes "
         "GROUP[:STATISTIC]=LIMIT (mean, median, p90, max; all: every group)"
-    ),
-    every=options.value("with --times: every N-th row of each table", "N", "1", kind=Kind.WHOLE),
-    ablation=options.flag("with --times: each mechanism switched off, too"),
-    baselines=options.flag("with --times: rooflines and a regression on the same rows, too"),
-    split=options.flag("odd-numbered and even-numbered calls apart, too"),
-    report=options.value(
-        "write validation.html and validation.md there: errors by level and regime, and the reason of every miss", "DIR"
-    ),
-)
-"""What is compared with what."""
+    )
+    every: int | None = ask.count("with --times: every N-th row of each table", default_text="1")
+    ablation: bool = ask.flag("with --times: each mechanism switched off, too")
+    baselines: bool = ask.flag("with --times: rooflines and a regression on the same rows, too")
+    split: bool = ask.flag("odd-numbered and even-numbered calls apart, too")
+    report: str | None = ask.name(
+        "write validation.html and validation.md there: errors by level and regime, and the reason of every miss",
+        metavar="DIR",
+    )
+
+
+VALIDATE = fields_of(ValidateRequest)
 
 
 def add_options(parser: CommandParser) -> None:
@@ -141,12 +146,9 @@ def write_report(comparison: Comparison, folder: str) -> None:
     """validation.html and validation.md in a directory that exists."""
     from iosim.base.files import write_whole
     from iosim.evidence.validate.report import as_page
-    from iosim.show.html import html
-    from iosim.show.markdown import markdown
 
-    page = as_page(comparison)
-    write_whole(Path(folder) / "validation.html", html(page))
-    write_whole(Path(folder) / "validation.md", markdown(page))
+    for kind, written in common.paged(lambda: as_page(comparison)).items():
+        write_whole(Path(folder) / f"validation.{kind}", written())
     print(f"wrote {Path(folder) / 'validation.html'} and {Path(folder) / 'validation.md'}")
 
 
@@ -168,8 +170,6 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate]) -> None:
     from iosim.evidence.validate import summarise
     from iosim.evidence.validate.report import INTRODUCTION, answer, comparison_page, tables
-    from iosim.show.html import html
-    from iosim.show.markdown import markdown
 
     def whole() -> dict[str, Any]:
         rows = [r.to_dict() for r in comparison.residuals]
@@ -183,11 +183,8 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
         limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
         return "\n".join([*limits, *parts, INTRODUCTION + "\n"])
 
-    def page() -> Page:
-        return comparison_page(comparison, common.typed("validate"), split=args.split)
-
-    common.tell(args, answer(comparison), json=whole, rows=comparison.records, text=text,
-                md=lambda: markdown(page()), html=lambda: html(page()))  # fmt: skip
+    pages = common.paged(lambda: comparison_page(comparison, common.typed("validate"), split=args.split))
+    common.tell(args, answer(comparison), json=whole, rows=comparison.records, text=text, **pages)
 
 
 def _run_times(args: argparse.Namespace) -> int:

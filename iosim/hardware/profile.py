@@ -173,12 +173,14 @@ class HardwareProfile(Quantities):
         )
 
 
-def load_profile(name_or_path: str | os.PathLike[str]) -> HardwareProfile:
-    """The profile of that name, or of that file.
+def load_profile(name_or_path: str | os.PathLike[str] | HardwareProfile) -> HardwareProfile:
+    """The profile of that name, or of that file; a profile is itself.
 
     Names forgive case and punctuation and are matched with names, aliases and the driver's device name: `"A100"`,
     `"rtx4090"`, `"NVIDIA H100 80GB HBM3"`. A path is what contains a separator, ends in `.toml`, or exists. Raises
     InputError: no such profile (the nearest names are suggested), or the file is unreadable or has a problem."""
+    if isinstance(name_or_path, HardwareProfile):
+        return name_or_path
     if not isinstance(name_or_path, str) or {"/", os.sep} & {*name_or_path} or name_or_path.lower().endswith(".toml"):
         return _load_file(Path(name_or_path))
     stem = _find(name_or_path)

@@ -62,7 +62,10 @@ class Shown:
         return self._face().parts(self)
 
     def _panels(self) -> Sequence[Panel]:
-        return self._face().panels(self)
+        if type(self) in _FACES:
+            return self._face().panels(self)
+        page = getattr(self, "as_page", None)
+        return () if page is None else panels_of(page())
 
     def records(self) -> Iterable[Mapping[str, Cell]]:
         """The rows of the command's CSV."""

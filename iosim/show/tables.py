@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from iosim.base.fields import UNSET, Resolved
 from iosim.base.records import dataclass, field, replace
 from iosim.base.units import bytes_text, count_text, number_text, rate_text, seconds_text
 from iosim.show import terminal
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pandas
 
 Cell = str | int | float | None
+K = TypeVar("K")
 V = TypeVar("V")
 
 COMMANDS = "commands"
@@ -33,6 +35,8 @@ READABLE = 24
 MOST_PIVOTED = 5
 """Numbers of a pivoted column that become columns."""
 
+UNITS = {"_bytes": "bytes", "_s": "seconds"}
+"""Unit at the end of a key -> the kind of its column."""
 _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "bytes": bytes_text,
     "seconds": seconds_text,
@@ -65,13 +69,19 @@ class _MarkedInt(int):
 
 @dataclass(frozen=True)
 class Column:
-    """`key` heads the column in CSV and carries the unit; `title` heads it for people; `kind` says how cells read."""
+    """`key` heads the column in CSV and carries the unit; `title` heads it for people, by default the key; `kind` says
+    how cells read, by default as the unit does."""
 
     key: str
-    title: str
-    kind: str = "text"
+    title: Resolved[str] = UNSET
+    kind: str = ""
     colours: Mapping[str, str] = field(default_factory=dict)
     """First word of a cell -> its colour on a terminal."""
+
+    def __post_init__(self) -> None:
+        kind = self.kind or next((kind for unit, kind in UNITS.items() if self.key.endswith(unit)), "text")
+        object.__setattr__(self, "title", self.key if self.title is None else self.title)
+        object.__setattr__(self, "kind", kind)
 
     @property
     def numeric(self) -> bool:
@@ -207,6 +217,14 @@ class Table:
         heads = (f"{title}{self.columns[spread].text(name)}" for name in names)
         columns = (*(self.columns[n] for n in fixed), *(Column(h, h, RIGHT) for h in heads))
         return Table(columns, tuple((*place, *map(of_name.get, names)) for place, of_name in cells.items()))
+
+
+def grouped(members: Iterable[V], key: Callable[[V], K]) -> dict[K, list[V]]:
+    """The members by a key, in the order of the first of each."""
+    found: dict[K, list[V]] = {}
+    for member in members:
+        found.setdefault(key(member), []).append(member)
+    return found
 
 
 def spread_out(values: Sequence[V], most: int) -> list[V]:

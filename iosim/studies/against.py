@@ -46,7 +46,7 @@ UNSAID = (
 COLUMNS = (
     *(Column(key, key) for key in ("level", "launch", "tensor", "direction")),
     *(Column(key, key, RIGHT) for key in ("before", "now", "change")),
-    Column("limit", "limit"),
+    Column("limit"),
 )
 Entry = Mapping[str, Any]
 """One of `predictions` in JSON."""

@@ -157,8 +157,6 @@ def explain(prediction: Prediction, *, progress: Progress = silent, budget: int 
     long to trace.
 
     Args:
-        prediction: one made by replay.
-        progress: hands on the changes to try one by one, and may show how far it is.
         budget: accesses that the trials may replay together; those beyond are skipped and named, and all of them where
             the kernel alone needs more.
     """

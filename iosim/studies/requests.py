@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from iosim.base import fields as ask
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind, about, fields_of, like, put_checked
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT, Method
 from iosim.kernel.conditions import CONDITIONS, Conditions
 from iosim.kernel.overrides import OVERRIDES, Overrides
-from iosim.problem.fields import FIELDS
+from iosim.problem.fields import BESIDES, FIELDS
 
 if TYPE_CHECKING:
     from iosim.hardware.profile import HardwareProfile
@@ -35,13 +36,9 @@ class OfModel:
     """What goes with a model in place of one problem's sizes."""
 
     model: Model | None = None
-    layers: int | None = about(None, Kind.WHOLE, "the first N layers of `model`", metavar="N", default_text="all")
-    tensor_parallel: int | None = about(
-        None,
-        Kind.WHOLE,
-        "GPUs that share the heads of `model`'s layers: numbers are of each",
-        metavar="GPUS",
-        default_text="1",
+    layers: int | None = ask.count("the first N layers of `model`", default_text="all")
+    tensor_parallel: int | None = ask.count(
+        "GPUs that share the heads of `model`'s layers: numbers are of each", metavar="GPUS", default_text="1"
     )
 
 
@@ -55,32 +52,24 @@ class DecodeRequest(OfModel):
     gpu: Sequence[str | HardwareProfile] = ()
     kernel: Sequence[str] | None = None
     batch: int = like(FIELDS["batch"], 1)
-    context: Any = about(CONTEXTS, Kind.SIZES, "tokens in the cache: 4096, 1k,8k or 1k:128k:x2", metavar="N,...")
-    batch_contexts: Any = about(
-        None,
-        Kind.SIZES,
-        "in place of `batch` and `context`: sequences of these contexts in one launch, or a file",
-        metavar="N,...",
+    context: Any = ask.counts("tokens in the cache: 4096, 1k,8k or 1k:128k:x2", CONTEXTS)
+    batch_contexts: Any = ask.counts(
+        "in place of `batch` and `context`: sequences of these contexts in one launch, or a file"
     )
     heads: int | None = like(FIELDS["heads"], default_text="32")
     kv_heads: int | None = like(FIELDS["kv_heads"], default_text="8; 1 for a latent cache")
     head_dim: int | None = like(FIELDS["head_dim"], default_text="128")
     dtype: str | None = like(FIELDS["dtype"], default_text="bf16")
-    layers: int | None = about(
-        None, Kind.WHOLE, "attention layers; with `model` the first N of its layers", metavar="N", default_text="32"
-    )
+    layers: int | None = ask.count("attention layers; with `model` the first N of its layers", default_text="32")
     head_dim_v: int | None = like(FIELDS["head_dim_v"])
     window: int | None = like(FIELDS["window"])
     latent_kv: bool = like(FIELDS["latent_kv"], False)
     page_size: int | None = like(FIELDS["page_size"])
-    new_tokens: int = about(1, Kind.WHOLE, "query tokens of a sequence in a step", metavar="N")
+    new_tokens: int = ask.count("query tokens of a sequence in a step", 1)
     append_kv: bool = like(OVERRIDES["append_kv"], False)
     splits: int | None = like(OVERRIDES["splits"])
-    split_rule: Sequence[str] | None = about(
-        None,
-        Kind.NAMES,
-        "in place of `kernel`, whose rule splits the keys: fa2, fa3, vllm, sglang, flashinfer",
-        metavar="NAME,...",
+    split_rule: Sequence[str] | None = ask.names(
+        "in place of `kernel`, whose rule splits the keys: fa2, fa3, vllm, sglang, flashinfer"
     )
     launched: str = like(
         CONDITIONS["launched"],
@@ -102,21 +91,14 @@ class LatencyRequest(OfProblem):
     """Attention calls in serving stacks; the mask is causal where none is named."""
 
     gpu: Sequence[str | HardwareProfile]
-    stack: Sequence[str] = about(
-        ("vllm",),
-        Kind.NAMES,
-        "vllm, sglang, flashinfer; 'list' says what each runs",
-        metavar="NAME,...",
-        default_text="vllm",
+    stack: Sequence[str] = ask.names(
+        "vllm, sglang, flashinfer; 'list' says what each runs", ("vllm",), default_text="vllm"
     )
-    batch_contexts: Any = about(
-        None,
-        Kind.SIZES,
-        "decode one token a sequence over these many keys, all in one launch: 1k,4k,32k, or a file",
-        metavar="N,...",
+    batch_contexts: Any = ask.counts(
+        "decode one token a sequence over these many keys, all in one launch: 1k,4k,32k, or a file"
     )
-    cache_write: bool = about(True, Kind.FLAG, "the write of new K and V to the cache", option="--no-cache-write")
-    calibration: str | None = about(None, Kind.FILE, "constants that 'iosim calibrate --times' fitted", metavar="FILE")
+    cache_write: bool = ask.flag("the write of new K and V to the cache", True, option="--no-cache-write")
+    calibration: str | None = ask.file("constants that 'iosim calibrate --times' fitted")
     method: Method | None = like(CONDITIONS["method"], help="how HBM bytes are found, as in `predict`", default_text="")
     l2_start: str = like(
         CONDITIONS["l2_start"], "warm", help="the L2 at the start: cold, or warm as the call before left it"
@@ -138,33 +120,21 @@ class RingRequest(OfProblem):
 
     gpu: str | HardwareProfile
     kernel: str | Kernel = DEFAULT
-    num_gpus: int = about(8, Kind.WHOLE, "number of GPUs", metavar="P")
-    link: str | float = about(
-        "nvlink", Kind.TEXT, "nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction", metavar="LINK"
+    num_gpus: int = ask.count("number of GPUs", 8, metavar="P")
+    link: str | float = ask.text(
+        "nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction", "nvlink", metavar="LINK"
     )
-    gpus_per_node: int | None = about(None, Kind.WHOLE, "GPUs joined by `link`; needs `network`", metavar="N")
-    network: str | float | None = about(None, Kind.TEXT, "link between nodes, as `link`", metavar="LINK")
-    shared_network: bool = about(False, Kind.FLAG, "one network port a node, not one a GPU")
-    overlap: bool = about(True, Kind.FLAG, "messages beside the computations of their step", option="--no-overlap")
-    schedule: Sequence[str] | None = about(
-        None,
-        Kind.NAMES,
-        "ring, vanilla, balanced, zigzag, striped, megatron, rsa",
-        metavar="NAME,...",
-        default_text="all that can run",
+    gpus_per_node: int | None = ask.count("GPUs joined by `link`; needs `network`")
+    network: str | float | None = ask.text("link between nodes, as `link`", metavar="LINK")
+    shared_network: bool = ask.flag("one network port a node, not one a GPU")
+    overlap: bool = ask.flag("messages beside the computations of their step", True, option="--no-overlap")
+    schedule: Sequence[str] | None = ask.names(
+        "ring, vanilla, balanced, zigzag, striped, megatron, rsa", default_text="all that can run"
     )
-    layers: int | None = about(
-        None,
-        Kind.WHOLE,
+    layers: int | None = ask.count(
         "layers that keep Q, K, V, O for the backward, in memory; the first N of `model`'s",
-        metavar="N",
         default_text="1, or all of the model's",
     )
-
-
-def _word(default: str | None, help: str, default_text: str = "", **rest: Any) -> Any:
-    """A field of a word that what is asked for checks itself, since it has other names, too."""
-    return about(default, Kind.TEXT, help, metavar="WORD", default_text=default_text, **rest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,38 +153,32 @@ class TrainRequest:
         metavar="N,...",
         default_text="1024; with `frontier` 2k:16k:2k",
     )
-    batch: Any = about(None, Kind.SIZES, "sequences", metavar="N,...", default_text="1")
-    layers: Any = about(None, Kind.SIZES, "layers", metavar="N,...", default_text="12")
-    width: Any = about(None, Kind.SIZES, "columns of the residual stream", metavar="N,...", default_text="768")
+    batch: Any = ask.counts("sequences", default_text="1")
+    layers: Any = ask.counts("layers", default_text="12")
+    width: Any = ask.counts("columns of the residual stream", default_text="768")
     heads: int | None = like(FIELDS["heads"], default_text="width / 64")
     kv_heads: int | None = like(FIELDS["kv_heads"])
-    causal: bool = about(True, Kind.FLAG, "keep keys up to the query's own position")
-    mlp_ratio: float | None = about(
-        None, Kind.NUMBER, "columns inside the MLP over width", low=0, high=64, metavar="R", default_text="4"
+    causal: bool = ask.flag("keep keys up to the query's own position", True)
+    mlp_ratio: float | None = ask.number(
+        "columns inside the MLP over width", low=0, high=64, metavar="R", default_text="4"
     )
-    mlp_width: int | None = about(None, Kind.WHOLE, "columns inside the MLP; 0 for none", low=0, metavar="N")
-    gated: bool = about(False, Kind.FLAG, "gated MLP: three matrices")
-    activation: str | None = _word(None, "gelu, silu or relu", "gelu")
-    vocabulary: int | None = about(
-        None, Kind.WHOLE, "tokens; 0 for no embedding and head", low=0, metavar="N", default_text="50257"
-    )
-    untied: bool = about(False, Kind.FLAG, "the head has a matrix of its own")
-    norm: str | None = _word(None, "layer, rms or none", "layer")
-    positions: str | None = _word(None, "learned or none", "learned")
-    linear_bias: bool = about(
-        True, Kind.FLAG, "a bias in linear layers", option="--no-linear-bias", spellings=("--no-bias",)
-    )
-    attention: str = _word("flash", "naive (eager) or flash")
-    precision: str = _word("amp-bf16", "fp32, fp16, bf16, amp-fp16 or amp-bf16")
-    optimizer: str = _word("adamw", "none, sgd, momentum, adam, adamw or adam8bit")
-    step: str = _word("foreach", "how the optimizer runs: foreach, loop or fused")
-    recompute: str = _word("none", "none, full (each layer) or attention")
-    backend: str = _word("cuda", "whose kernels' saved tensors: cuda or cpu (no times)")
-    accumulate_gradients: bool = about(
-        False, Kind.FLAG, "gradients of an earlier backward are there", spellings=("--accumulate",)
-    )
-    reserve: int = about(
-        0, Kind.WHOLE, "bytes of memory that tensors cannot use, such as 512m", low=0, high=1 << 50, metavar="BYTES"
+    mlp_width: int | None = ask.count("columns inside the MLP; 0 for none", low=0)
+    gated: bool = ask.flag("gated MLP: three matrices")
+    activation: str | None = ask.text("gelu, silu or relu", default_text="gelu")
+    vocabulary: int | None = ask.count("tokens; 0 for no embedding and head", low=0, default_text="50257")
+    untied: bool = ask.flag("the head has a matrix of its own")
+    norm: str | None = ask.text("layer, rms or none", default_text="layer")
+    positions: str | None = ask.text("learned or none", default_text="learned")
+    linear_bias: bool = ask.flag("a bias in linear layers", True, option="--no-linear-bias", spellings=("--no-bias",))
+    attention: str = ask.text("naive (eager) or flash", "flash")
+    precision: str = ask.text("fp32, fp16, bf16, amp-fp16 or amp-bf16", "amp-bf16")
+    optimizer: str = ask.text("none, sgd, momentum, adam, adamw or adam8bit", "adamw")
+    step: str = ask.text("how the optimizer runs: foreach, loop or fused", "foreach")
+    recompute: str = ask.text("none, full (each layer) or attention", "none")
+    backend: str = ask.text("whose kernels' saved tensors: cuda or cpu (no times)", "cuda")
+    accumulate_gradients: bool = ask.flag("gradients of an earlier backward are there", spellings=("--accumulate",))
+    reserve: int = ask.count(
+        "bytes of memory that tensors cannot use, such as 512m", 0, low=0, high=1 << 50, metavar="BYTES"
     )
 
     def __post_init__(self) -> None:
@@ -234,15 +198,10 @@ class PredictRequest(OfProblem, Conditions):
 class AgainstRequest(PredictRequest):
     """Predictions, held against earlier ones where there are some."""
 
-    against: Any = about(
-        None,
-        Kind.FILE,
-        "what 'iosim predict --format json' wrote earlier: what changed since, by level, launch and tensor, and why",
-        metavar="FILE",
+    against: Any = ask.file(
+        "what 'iosim predict --format json' wrote earlier: what changed since, by level, launch and tensor, and why"
     )
-    fail_above: Sequence[str] | None = about(
-        None,
-        Kind.NAMES,
+    fail_above: Sequence[str] | None = ask.names(
         "how much more of a level (hbm, l2, time) than `against` has is a failure, exit code 1: hbm=5%,time=10%; less "
         "never fails",
         metavar="LEVEL=SHARE,...",
@@ -258,26 +217,22 @@ class AgainstRequest(PredictRequest):
 class ExplainRequest(PredictRequest):
     """Why calls move what they move."""
 
-    time: bool = about(False, Kind.FLAG, "where the time goes, launch by launch, in place of the bytes")
+    time: bool = ask.flag("where the time goes, launch by launch, in place of the bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceRequest(PredictRequest):
     """What happens inside the replay of calls."""
 
-    launch: str | None = about(
-        None, Kind.NAME, "trace this launch of the chain alone", metavar="NAME", default_text="all"
-    )
-    bins: int = about(200, Kind.WHOLE, "time bins", metavar="N")
+    launch: str | None = ask.name("trace this launch of the chain alone", default_text="all")
+    bins: int = ask.count("time bins", 200)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest(OfModel):
     """A row for every combination of values, for the rows of a file, or for the layers of a model."""
 
-    problems: Any = about(
-        None,
-        Kind.NAME,
+    problems: Any = ask.name(
         "a CSV or Parquet file, a row a problem, with columns named as options are: seq_len, heads, kernel, gpu, ...; "
         "each row with every combination of the options given",
         metavar="FILE",
@@ -290,17 +245,12 @@ class SweepRequest(OfModel):
         default_text="replay where that takes seconds; bounds and capacity take a million rows in seconds and give no "
         "times",
     )
-    out: Any = about(None, Kind.FILE, "a .csv or .parquet file, which appears with the last row", option=None)
-    jobs: int | None = about(
-        None, Kind.WHOLE, "processes", metavar="N", default_text="one a core where the rows are worth it"
+    out: Any = ask.file("a .csv or .parquet file, which appears with the last row", option=None)
+    jobs: int | None = ask.count("processes", default_text="one a core where the rows are worth it")
+    dask: str | None = ask.name(
+        "scheduler of a Dask cluster, such as tcp://host:8786, whose workers do the work", metavar="ADDRESS"
     )
-    dask: str | None = about(
-        None,
-        Kind.NAME,
-        "scheduler of a Dask cluster, such as tcp://host:8786, whose workers do the work",
-        metavar="ADDRESS",
-    )
-    fresh: bool = about(False, Kind.FLAG, "begin anew where --out was begun")
+    fresh: bool = ask.flag("begin anew where --out was begun")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,9 +260,7 @@ class CompareRequest(OfModel):
     problems: Sequence[AttentionProblem] = ()
     kernel: Sequence[str]
     gpu: Sequence[str]
-    baseline: str | None = about(
-        None,
-        Kind.NAME,
+    baseline: str | None = ask.name(
         "what ratios are to",
         metavar="KERNEL[@GPU]",
         default_text="the first kernel over N x N tensors, on each row's GPU",
@@ -343,16 +291,11 @@ class TilesRequest(OfModel):
         words=MATRIX_UNITS,
         metavar="UNIT",
     )
-    library: bool = about(
-        True, Kind.FLAG, "whether the library kernels with their own tiles are predicted, too", option=None
-    )
-    compile: int | None = about(
-        None,
-        Kind.WHOLE,
+    library: bool = ask.flag("whether the library kernels with their own tiles are predicted, too", True, option=None)
+    compile: int | None = ask.count(
         "compile the first N tiles of which no build is recorded, and rank them with what the compiler says: nvcc, or "
         f"Triton with --triton; without a number {DEFAULT_COMPILED}",
         bare=DEFAULT_COMPILED,
-        metavar="N",
     )
 
 
@@ -392,10 +335,6 @@ class OrdersRequest(OfModel):
         object.__setattr__(self, "weights", ORDERS["weights"].check(self.weights))
 
 
-def _amount(meaning: str, example: str) -> Any:
-    return about(None, Kind.NAME, f"{meaning}, such as {example}", metavar="AMOUNT")
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClaimRequest:
     """Numbers from elsewhere, and what they are of."""
@@ -404,22 +343,29 @@ class ClaimRequest:
     kernel: str
     gpu: str | HardwareProfile
     overrides: Overrides | None = None
-    hbm: str | None = _amount("bytes that are said to move between HBM and the L2", "4.3GB")
-    l2: str | None = _amount("bytes that are said to move between the L2 and the SMs", "2.2GB")
-    time: str | None = _amount("time that a call is said to take", "1.4ms")
-    flops: str | None = _amount("operations that a call is said to take", "137GFLOP")
-    tolerance: str | float | None = about(
-        None,
-        Kind.TEXT,
+    hbm: str | None = ask.name("bytes that are said to move between HBM and the L2, such as 4.3GB", metavar="AMOUNT")
+    l2: str | None = ask.name("bytes that are said to move between the L2 and the SMs, such as 2.2GB", metavar="AMOUNT")
+    time: str | None = ask.name("time that a call is said to take, such as 1.4ms", metavar="AMOUNT")
+    flops: str | None = ask.name("operations that a call is said to take, such as 137GFLOP", metavar="AMOUNT")
+    tolerance: str | float | None = ask.text(
         "how far a count may be from it, such as 2%",
         metavar="SHARE",
         default_text="1 %, or half a unit of its last digit up to 5 %",
     )
-    layers: int | None = about(
-        None, Kind.WHOLE, "layers of the model, where the number may be of all of them", metavar="N"
-    )
+    layers: int | None = ask.count("layers of the model, where the number may be of all of them")
 
 
+SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v")
+SYMBOLS = (*SIZES, "window", "window_right", "offset", "splits")
+"""Fields of the problem and the kernel that are symbols of a formula."""
+CHOICES = ("offset", "dropout", "passes", "layout", "window", "window_right", "mask_block", "mask_stride",
+           "global_tokens", "mask_file", "bias", "bias_shared", "bias_dtype", "bias_grad", "key_padding",
+           "mask_storage")  # fmt: skip
+"""Fields of the problem that decide which formula it is."""
+_OPEN = (*SIZES, "dtype", "mask", "splits", "tile")
+FORMULA = {name: replace({**FIELDS, **OVERRIDES}[name], default=None, usual=None, default_text="") for name in _OPEN}
+FORMULA |= {name: FIELDS[name] for name in CHOICES} | {"causal": BESIDES["causal"]}
+"""What a formula is asked for with, field by field; sizes that are not given stay symbols."""
 OF_MODEL, DECODE, LATENCY, RING, TRAIN = map(
     fields_of, (OfModel, DecodeRequest, LatencyRequest, RingRequest, TrainRequest)
 )

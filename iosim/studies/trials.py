@@ -7,6 +7,8 @@ left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -21,7 +23,6 @@ from iosim.kernel.tile_rules import retiled
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import check_fits, predict
 from iosim.prediction.result import Prediction
-from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import lower
 from iosim.studies.orders.space import sections
 
@@ -74,72 +75,44 @@ class Tried:
     skipped: tuple[tuple[str, str], ...]
 
 
-def _scheduled(**fields: Any) -> Callable[[Kernel], Kernel]:
-    def apply(kernel: Kernel) -> Kernel:
-        return kernel.with_(
-            schedule=replace(kernel.schedule, **fields),
-            backward=replace(kernel.backward, schedule=replace(kernel.backward.schedule, **fields)),
-        )
-
-    return apply
-
-
-def _tiled(problem: AttentionProblem, tile: Tile, backward: bool) -> Callable[[Kernel], Kernel]:
-    return lambda kernel: retiled(kernel, problem, tile, backward)
-
-
-def _split(n: int) -> Callable[[Kernel], Kernel]:
-    return lambda kernel: kernel.with_(splits=n)
-
-
 def changes(now: Prediction) -> Iterator[Change]:
-    """Settings that differ from the kernel's own, likely ones first."""
+    """Settings that differ from the kernel's own, likely ones first: what `iosim orders` searches, one setting at a
+    time; the sides of the tile doubled and halved, its warps following the query rows; splits."""
     kernel, problem = now.kernel, now.problem
     backward = problem.passes == "bwd"
-    yield from _orders(now)
-    tile = kernel.tile_backward if backward else kernel.tile
-    for changed_tile in _tiles(tile):
-        words = f"tile {changed_tile}, {some(changed_tile.warps, 'warp')}"
-        yield Change("tile", words, _tiled(problem, changed_tile, backward))
-    if algorithm_of(kernel.algorithm).splits and problem.passes == "fwd":
-        for n in (1, 2, 4):
-            if n != kernel.splits:
-                yield Change("splits", f"{n} split" + ("s" if n > 1 else ""), _split(n))
-
-
-def _orders(now: Prediction) -> Iterator[Change]:
-    """What `iosim orders` searches, one setting at a time."""
-    kernel, problem = now.kernel, now.problem
-    schedule = kernel.of_pass(problem.passes == "bwd").schedule
-    by_weight = problem.mask != "none" and problem.passes != "bwd"
-    names = {
+    schedule = kernel.of_pass(backward).schedule
+    by_weight = problem.mask != "none" and not backward
+    starts = {
         Start.LIGHT_FIRST: "light blocks first" if by_weight else "blocks from the first up",
         Start.HEAVY_FIRST: "heavy blocks first" if by_weight else "blocks from the last down",
         Start.FOLD: "heavy blocks beside light ones" if by_weight else "blocks from both ends",
     }
-    for direction in Direction:
-        if direction is not schedule.direction:
-            yield Change("direction", f"keys {direction}", _scheduled(direction=direction))
-    for start, words in names.items():
-        if start is not schedule.start:
-            yield Change("start", words, _scheduled(start=start))
+
+    def scheduled(option: str, words: str, **fields: Any) -> Change:
+        def apply(k: Kernel) -> Kernel:
+            of_backward = replace(k.backward, schedule=replace(k.backward.schedule, **fields))
+            return k.with_(schedule=replace(k.schedule, **fields), backward=of_backward)
+
+        return Change(option, words, apply)
+
+    yield from (scheduled("direction", f"keys {d}", direction=d) for d in Direction if d is not schedule.direction)
+    yield from (scheduled("start", starts[s], start=s) for s in starts if s is not schedule.start)
     for order, heads, _ in sections([problem]):
         if heads and heads != schedule.section_heads:
-            words = f"sections of {heads} head" + "s" * (heads > 1)
-            yield Change("section", words, _scheduled(section_heads=heads))
+            yield scheduled("section", f"sections of {heads} head" + "s" * (heads > 1), section_heads=heads)
         elif not heads and (order is not schedule.order or schedule.section_heads):
-            yield Change("section", f"order {order}", _scheduled(order=order, section_heads=0))
-
-
-def _tiles(tile: Tile) -> Iterator[Tile]:
-    """The block sides doubled and halved; the warps follow the query rows."""
-    for q, k, warps in (
-        (2 * tile.block_q, tile.block_k, min(2 * tile.warps, 16)),
-        (tile.block_q, 2 * tile.block_k, tile.warps),
-        (tile.block_q, tile.block_k // 2, tile.warps),
-    ):
-        if 16 <= k <= 256 and q <= 256:
-            yield Tile(q, k, warps, tile.stages)
+            yield scheduled("section", f"order {order}", order=order, section_heads=0)
+    own = kernel.tile_backward if backward else kernel.tile
+    q, k, warps = own.block_q, own.block_k, own.warps
+    for sides in ((2 * q, k, min(2 * warps, 16)), (q, 2 * k, warps), (q, k // 2, warps)):
+        if 16 <= sides[1] <= 256 and sides[0] <= 256:
+            tile = Tile(*sides, own.stages)
+            words = f"tile {tile}, {some(tile.warps, 'warp')}"
+            yield Change("tile", words, partial(retiled, problem=problem, tile=tile, backward=backward))
+    if algorithm_of(kernel.algorithm).splits and problem.passes == "fwd":
+        for n in (1, 2, 4):
+            if n != kernel.splits:
+                yield Change("splits", f"{n} split" + "s" * (n > 1), methodcaller("with_", splits=n))
 
 
 def _refused(chain: Chain, now: Prediction) -> str | None:
@@ -202,12 +175,7 @@ class _Trier:
 
 
 def run(now: Prediction, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Tried:
-    """Every change alone, then the best ones in pairs.
-
-    Args:
-        progress: hands on the changes one by one, and may show how far it is.
-        budget: accesses that may be replayed.
-    """
+    """Every change alone, then the best ones in pairs, in a `budget` of accesses that may be replayed."""
     if not any(is_attention_loop(launch) for launch in now.chain.launches):
         return Tried((), (("all changes", "no launch loops over keys, so no order or tile changes its HBM bytes"),))
     trier = _Trier(now, budget)
@@ -220,6 +188,3 @@ def run(now: Prediction, progress: Progress = silent, budget: int = MAX_ACCESSES
                 trier.add((*first.changes, *second.changes))
     ranked = sorted(trier.trials, key=lambda t: (*t.rank(now), len(t.changes)))
     return Tried(tuple(ranked), tuple(trier.skipped))
-
-
-__all__ = ["Change", "Trial", "Tried", "changes", "run"]

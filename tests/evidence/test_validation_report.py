@@ -19,7 +19,7 @@ from iosim.evidence.validate.rows import QUANTITIES, own_file
 from iosim.evidence.validate.summary import TARGETS, clean, misses
 from iosim.hardware.profile import load_profile
 from iosim.show.html import html
-from iosim.show.markdown import markdown
+from iosim.show.page import markdown
 
 CALLS = ("22", "104", "121", "236", "245")
 """Forward at 4,096 and at 4,097 tokens, a split one, the naive chain, the minimal kernel."""

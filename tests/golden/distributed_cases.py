@@ -111,15 +111,15 @@ def apart() -> Iterator[tuple[str, Any]]:
         p = problem(tokens, causal, output=None, head_dim=64, head_dim_v=64)
         where = CLUSTERS["nodes of 2"]
         for one in (
-            baselines.megatron(p, gpus, "fa2", H100, where),
-            baselines.ring_self_attention(p, gpus, H100, where),
+            baselines.baseline("megatron", p, gpus, "fa2", H100, where),
+            baselines.baseline("rsa", p, gpus, "naive", H100, where),
         ):
             yield f"{one.name} {tokens}", [one.received_bytes, one.compute_s, one.communication_s, one.memory_bytes]
         yield (
             f"bytes {tokens}",
             [
-                baselines.megatron_bytes(p, gpus, "fa2", H100),
-                baselines.rsa_bytes(p, gpus, H100),
+                baselines.memory_bytes("megatron", p, gpus, "fa2", H100),
+                baselines.memory_bytes("rsa", p, gpus, "naive", H100),
                 [baselines.longest_sequence(n, p, gpus, 1 << 30, "fa2", H100) for n in ("megatron", "rsa")],
                 memory(build("ring", p, gpus), p).total,
                 longest_sequence("ring", p, gpus, 1 << 30),
@@ -143,8 +143,8 @@ def apart() -> Iterator[tuple[str, Any]]:
             **({"heads": 4, "seq_q": 800, "head_dim": 64, "dtype": "bf16", "mask": "causal"} | refused)
         )
         for what, call in (
-            ("megatron", lambda p=p: baselines.megatron(p, 2, "fa2", H100, CLUSTERS["one node"])),
-            ("rsa", lambda p=p: baselines.ring_self_attention(p, 2, H100, CLUSTERS["one node"])),
+            ("megatron", lambda p=p: baselines.baseline("megatron", p, 2, "fa2", H100, CLUSTERS["one node"])),
+            ("rsa", lambda p=p: baselines.baseline("rsa", p, 2, "naive", H100, CLUSTERS["one node"])),
             ("ring", lambda p=p: build("ring", p, 2)),
         ):
             try:

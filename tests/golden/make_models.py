@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from iosim.integrations.models.presets import preset, preset_names
+from iosim.integrations.models.load import preset, preset_names
 
 PLACE = Path(__file__).resolve().parent / "models.json"
 SMALL: dict[str, Any] = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8, "vocab_size": 512}

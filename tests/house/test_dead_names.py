@@ -15,7 +15,7 @@ DATA = ("iosim/**/*.toml", "iosim/**/*.json", "iosim/**/*.html", "hardware_profi
 REGISTERED = ["@register_traffic_formula", "@algorithm", "@arithmetic", "@body", "@chooses", "@each_of", "@rule_book"]
 """Decorators that put what they decorate into a table, where its name is not needed any more."""
 OTHERS_CALL = {
-    "_check_value": "argparse", "format_usage": "argparse", "showwarning": "warnings",
+    "_check_value": "argparse", "format_usage": "argparse", "showwarning": "warnings", "_latex": "SymPy",
     "supports_higher_order_operators": "torch", "_should_skip_dynamo": "torch",
     "get_identifier": "Nsight Compute", "get_name": "Nsight Compute", "get_description": "Nsight Compute",
     "get_section_identifier": "Nsight Compute",

@@ -17,7 +17,7 @@ from iosim.hardware.profile import load_profile
 from iosim.prediction.estimates import MARKS, legend_of, marked, method_of
 from iosim.prediction.result import Prediction
 from iosim.show.html import html
-from iosim.show.markdown import markdown
+from iosim.show.page import markdown
 from iosim.show.tables import Column, Marked, Table
 from iosim.studies.compare import as_page as compare_page
 from iosim.studies.compare import as_text, compare

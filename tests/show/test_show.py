@@ -20,8 +20,7 @@ from iosim.commands import common
 from iosim.show import axes
 from iosim.show.html import PLOTLY, group_columns, groups, html
 from iosim.show.labels import alike, apart, layered
-from iosim.show.markdown import markdown
-from iosim.show.page import Figure, Page, Panel, Section, Series, listed
+from iosim.show.page import Figure, Page, Panel, Section, Series, listed, markdown
 from iosim.show.tables import COMMANDS, RIGHT, Cell, Column, Table, spread_out
 from iosim.studies.compare import compare
 from iosim.studies.tiles.pick import pick_tiles

@@ -20,7 +20,7 @@ from iosim.prediction.answer import answer, excess, trust, why
 from iosim.prediction.predictor import predict
 from iosim.prediction.reuse import partition_bytes
 from iosim.problem.attention import AttentionProblem
-from iosim.show.markdown import markdown
+from iosim.show.page import markdown
 from iosim.studies.report import Report, ReportRequest, as_page, build
 from iosim.studies.report.face import verdicts
 

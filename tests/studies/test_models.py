@@ -14,7 +14,8 @@ from scripts import ROOT
 import iosim
 from iosim.commands.cli import main
 from iosim.integrations.models import load_model, preset_names
-from iosim.integrations.models.presets import all_names, class_defaults, preset
+from iosim.integrations.models.kinds import class_defaults
+from iosim.integrations.models.load import all_names, preset
 from iosim.studies.models.asked import changed
 from iosim.studies.models.layers import Model
 

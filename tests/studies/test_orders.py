@@ -22,6 +22,7 @@ from sm90 import Sm90Order, fastest, table_of
 
 import iosim
 from iosim.base.errors import InputError
+from iosim.base.words import DEFAULT
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
@@ -31,10 +32,11 @@ from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import lower, start_order
-from iosim.studies.orders import OrderRanking, search, search_orders
+from iosim.studies.orders import OrderRanking, search
 from iosim.studies.orders.code import LANGUAGES, code, cuda, grid, sizes, triton
 from iosim.studies.orders.constant import check_constant
 from iosim.studies.orders.space import choices, section_heads
+from iosim.studies.requests import OrdersRequest
 
 FILE = "flash-sm90"
 H200 = load_profile("h200")
@@ -244,7 +246,7 @@ def test_sections_by_bytes_are_whole_powers_of_two() -> None:
 
 @pytest.fixture(scope="module")
 def ranking() -> OrderRanking:
-    return search_orders(CAUSAL, FILE, H200)
+    return search.run(OrdersRequest(problems=[CAUSAL], kernel=FILE, gpu=H200))
 
 
 def test_a_ranking_predicts_what_predict_does(ranking: OrderRanking) -> None:
@@ -276,7 +278,7 @@ def test_a_search_with_little_to_spend_finds_as_good_an_order(
     for budget in (60_000, 0):
         monkeypatch.setattr(search, "COARSE_ACCESSES", budget)
         monkeypatch.setattr(search, "LEAST_COARSE", 500)
-        pruned = search_orders(CAUSAL, FILE, H200)
+        pruned = search.run(OrdersRequest(problems=[CAUSAL], kernel=FILE, gpu=H200))
         assert pruned.best.is_whole
         assert pruned.best.time_s <= 1.02 * ranking.best.time_s
         assert pruned.best.hbm_bytes <= 1.1 * ranking.best.hbm_bytes
@@ -288,8 +290,8 @@ def test_a_search_with_little_to_spend_finds_as_good_an_order(
 
 def test_several_problems_have_one_order() -> None:
     two = [CAUSAL.with_(seq_q=2048, seq_k=2048), CAUSAL.with_(seq_q=4096, seq_k=4096)]
-    kept = {"scheduler": Scheduler.STATIC, "direction": Direction.ASCENDING}
-    ranking = search_orders(two, FILE, H200, weights=[3, 1], pinned=kept)
+    kept = {"scheduler": "static", "direction": "ascending"}
+    ranking = search.run(OrdersRequest(problems=two, kernel=FILE, gpu=H200, weights=[3, 1], **kept))
     best = ranking.best
     assert len(best.parts) == 2
     assert best.time_s == pytest.approx(3 * best.parts[0].time_s + best.parts[1].time_s)
@@ -299,7 +301,8 @@ def test_several_problems_have_one_order() -> None:
 
 def test_blackwells_own_order_is_an_assumption_that_is_told() -> None:
     problem = CAUSAL.with_(seq_q=512, seq_k=512, heads=2, kv_heads=2)
-    ranking = search_orders(problem, profile="b200", pinned={"direction": Direction.DESCENDING})
+    asked = OrdersRequest(problems=[problem], kernel=DEFAULT, gpu="b200", direction="descending")
+    ranking = search.run(asked)
     assert ranking.kernel == "fa4"
     assert any("cluster launch control" in note for note in ranking.notes)
 

@@ -152,10 +152,8 @@ def iterated(
         built = (build("balanced", problem, gpus, backward=backward) for backward in (False, True))
         forward_s, backward_s = (simulate(one, problem, nodes, times, overlap=overlap).total_s for one in built)
         return Iteration(LAYERS * ((2 if recompute else 1) * forward_s + backward_s), linear_s, 0.0)
-    if scheme == "Megatron-LM":
-        both = [baselines.megatron(problem, gpus, KERNEL, profile, nodes, backward=b) for b in (False, True)]
-    else:
-        both = [baselines.ring_self_attention(problem, gpus, profile, nodes, backward=b) for b in (False, True)]
+    name = "megatron" if scheme == "Megatron-LM" else "rsa"
+    both = [baselines.baseline(name, problem, gpus, KERNEL, profile, nodes, backward=b) for b in (False, True)]
     compute_s, communication_s = (
         LAYERS * (2 * getattr(both[0], part) + getattr(both[1], part)) for part in ("compute_s", "communication_s")
     )

@@ -1,6 +1,5 @@
 """Hugging Face's `config.json`, without transformers: a file or a preset's name to a `Model` of attention layers."""
 
-from iosim.integrations.models.load import load_model
-from iosim.integrations.models.presets import preset_names
+from iosim.integrations.models.load import load_model, preset_names
 
 __all__ = ["load_model", "preset_names"]

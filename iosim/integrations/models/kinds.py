@@ -6,15 +6,18 @@ window is said by `layer_types`, or by the older keys of each family.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.base.schema import Whole, one_line, refuse
-from iosim.integrations.models.presets import class_defaults
 from iosim.studies.models.layers import Latent, LayerKind, Model, Weights
 
+DEFAULTS = Path(__file__).with_name("defaults.toml")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
@@ -42,6 +45,12 @@ QUANTISED = {"fp8": (1.0, 1.0), "mxfp4": (2.0, 17 / 32)}
 """Method -> bytes of a number in attention and dense MLPs, and in experts (of MXFP4 with a scale for every 32)."""
 
 
+@cache
+def class_defaults() -> dict[str, Any]:
+    """What a config.json means where it leaves a key out: `types` by model_type, and the `encoders` among them."""
+    return tomllib.loads(DEFAULTS.read_text(encoding="utf-8"))
+
+
 class Reading:
     """The keys of a config, with its class's defaults behind them."""
 
@@ -67,16 +76,20 @@ class Reading:
                 return self.defaults[name]
         return None
 
-    def whole(self, names: Sequence[str], what: str, high: int, needed: bool = True) -> int | None:
-        """A whole number. Raises InputError: it is missing and needed, no whole number, or out of range."""
-        value = self.get(*names)
+    def needed(self, names: Sequence[str], what: str, high: int) -> int:
+        """A whole number. Raises InputError: it is missing, no whole number, or out of range."""
+        value = self.whole(names, high)
         if value is None:
-            if not needed:
-                return None
             kind = f" (model_type {one_line(self.type, 40)})" if self.type else ""
             raise InputError(f"`model` '{self.name}'{kind} says no {what}: {' or '.join(names)} is missing; accepted: "
-                             "the "
-                             "config.json of a transformer")  # fmt: skip
+                             "the config.json of a transformer")  # fmt: skip
+        return value
+
+    def whole(self, names: Sequence[str], high: int) -> int | None:
+        """A whole number; None where there is none. Raises InputError: no whole number, or out of range."""
+        value = self.get(*names)
+        if value is None:
+            return None
         key = next(name for name in names if name in self.seen or name in self.filled)
         refuse(list(Whole(1, high).problems(value, key)), f"`model` '{self.name}'")
         return int(value)
@@ -93,10 +106,8 @@ def model_of(
         read.config = {key: value for key, value in inner.items() if value} | dict(config)
     if not nested and not any(key in config for key in (*HEADS, *LAYERS)):
         read.defaults = {}
-    layers = read.whole(LAYERS, "number of layers", MAX_LAYERS)
-    assert layers is not None
-    heads = read.whole(HEADS, "number of heads", MAX_HEADS)
-    assert heads is not None
+    layers = read.needed(LAYERS, "number of layers", MAX_LAYERS)
+    heads = read.needed(HEADS, "number of heads", MAX_HEADS)
     encoder = read.type in class_defaults()["encoders"] or config.get("use_bidirectional_attention") is True
     base = _base(read, heads, causal=not encoder)
     order = _order(read, layers)
@@ -106,7 +117,7 @@ def model_of(
     order = [words[word].name if word in words else word for word in order]
     kinds = [replace(kind, count=order.count(kind.name)) for kind in dict.fromkeys(words.values())]
     said = (*notes, *_notes(read, order, kinds))
-    width = read.whole(WIDTH, "width", 1 << 24, needed=False)
+    width = read.whole(WIDTH, 1 << 24)
     weights = None if encoder or set(order) & {*OTHERS} else weights_of(read, width, layers)
     precision = HALF.get(str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch."))
     return Model(name, title, source, tuple(kinds), tuple(order), precision,
@@ -116,35 +127,30 @@ def model_of(
 def _base(read: Reading, heads: int, *, causal: bool) -> LayerKind:
     name = read.name
     alibi = bool(read.get("alibi")) or read.type == "bloom"
-    rank = read.whole(("kv_lora_rank",), "latent rank", 1 << 20, needed=False)
+    rank = read.whole(("kv_lora_rank",), 1 << 20)
     if rank is not None:
-        nope = read.whole(("qk_nope_head_dim",), "columns without positions", 1 << 20)
-        rope = read.whole(("qk_rope_head_dim",), "columns with positions", 1 << 20)
-        wide = read.whole(("v_head_dim",), "columns of V", 1 << 20, needed=False)
+        nope = read.needed(("qk_nope_head_dim",), "columns without positions", 1 << 20)
+        rope = read.needed(("qk_rope_head_dim",), "columns with positions", 1 << 20)
+        wide = read.whole(("v_head_dim",), 1 << 20)
         if wide is None:  # MiniCPM 3's
-            wide = (read.whole(WIDTH, "width", 1 << 24) or 0) // heads
-        assert rope is not None
-        assert nope is not None
-        top = read.whole(("index_topk",), "picked keys", 1 << 24, needed=False)
-        sizes = [read.whole((key,), key, 1 << 20) or 0 if top else 0 for key in ("index_n_heads", "index_head_dim")]
-        q_rank = read.whole(("q_lora_rank",), "rank of queries", 1 << 20, needed=False)
+            wide = read.needed(WIDTH, "width", 1 << 24) // heads
+        top = read.whole(("index_topk",), 1 << 24)
+        sizes = [read.needed((key,), key, 1 << 20) if top else 0 for key in ("index_n_heads", "index_head_dim")]
+        q_rank = read.whole(("q_lora_rank",), 1 << 20)
         return LayerKind("latent" if top is None else "sparse latent", 1, heads, heads, nope + rope, wide,
                          top_k=top, latent=Latent(rank, rope, nope, q_rank, *sizes))  # fmt: skip
     kv_heads = _kv_heads(read, heads)
     if heads % kv_heads:
         raise InputError(f"`model` '{name}' contradicts itself: {heads} heads are no multiple of its {kv_heads} "
-                         "key/value "
-                         "heads")  # fmt: skip
-    head_dim = read.whole(HEAD_DIM, "head dimension", 1 << 16, needed=False)
+                         "key/value heads")  # fmt: skip
+    head_dim = read.whole(HEAD_DIM, 1 << 16)
     if head_dim is None:
-        width = read.whole(WIDTH, "width", 1 << 24)
-        assert width is not None
+        width = read.needed(WIDTH, "width", 1 << 24)
         if width % heads:
             raise InputError(f"`model` '{name}' contradicts itself: {heads} heads do not divide its width of {width}, "
-                             "and it "
-                             "says no head_dim")  # fmt: skip
+                             "and it says no head_dim")  # fmt: skip
         head_dim = width // heads
-    head_dim_v = read.whole(("v_head_dim",), "columns of V", 1 << 16, needed=False) or head_dim
+    head_dim_v = read.whole(("v_head_dim",), 1 << 16) or head_dim
     return LayerKind(
         "full", 1, heads, kv_heads, head_dim, head_dim_v, causal=causal, sinks=read.type in SINKS, alibi=alibi
     )
@@ -156,10 +162,10 @@ def _kv_heads(read: Reading, heads: int) -> int:
         new = read.get("new_decoder_architecture")
         if not new:
             return 1 if read.get("multi_query") else heads
-        return read.whole(("num_kv_heads",), "key/value heads", MAX_HEADS, needed=False) or heads
+        return read.whole(("num_kv_heads",), MAX_HEADS) or heads
     if read.get("multi_query"):
         return 1
-    return read.whole(KV_HEADS, "key/value heads", MAX_HEADS, needed=False) or heads
+    return read.whole(KV_HEADS, MAX_HEADS) or heads
 
 
 def _order(read: Reading, layers: int) -> list[str]:
@@ -219,9 +225,9 @@ def _kind(read: Reading, base: LayerKind, word: str) -> LayerKind:
     if word == "full":
         return _global(read, base)
     if word == "chunked":
-        chunk = read.whole(("attention_chunk_size",), "attention_chunk_size", 1 << 24, needed=False)
+        chunk = read.whole(("attention_chunk_size",), 1 << 24)
         return base if chunk is None else replace(base, name="chunked", chunk=chunk)
-    window = read.whole(("sliding_window", "local_attention", "window_size"), "sliding_window", 1 << 24, needed=False)
+    window = read.whole(("sliding_window", "local_attention", "window_size"), 1 << 24)
     most = read.config.get("max_position_embeddings")
     if window is None or (isinstance(most, int) and window >= most):
         return base
@@ -230,8 +236,8 @@ def _kind(read: Reading, base: LayerKind, word: str) -> LayerKind:
 
 def _global(read: Reading, kind: LayerKind) -> LayerKind:
     """Full layers that have sizes of their own beside sliding ones (Gemma 4)."""
-    dim = read.whole(("global_head_dim",), "global_head_dim", 1 << 16, needed=False)
-    kv = read.whole(("num_global_key_value_heads",), "global key/value heads", MAX_HEADS, needed=False)
+    dim = read.whole(("global_head_dim",), 1 << 16)
+    kv = read.whole(("num_global_key_value_heads",), MAX_HEADS)
     if dim is not None:
         kind = replace(kind, head_dim=dim, head_dim_v=dim)
     return kind if kv is None else replace(kind, kv_heads=kv)
@@ -255,9 +261,8 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
     if any(kind.sinks for kind in kinds):
         notes.append("a learned sink a head joins each softmax: a number a head and call, not counted")
     if any(kind.top_k for kind in kinds):
-        notes.append("prefill is predicted over all keys, as DeepSeek's own code computes it; a step of decoding "
-                     "reads the "
-                     "picked keys; the indexer's own reads are not counted, its keys are part of the "
+        notes.append("prefill is predicted over all keys, as DeepSeek's own code computes it; a step of decoding reads "
+                     "the picked keys; the indexer's own reads are not counted, its keys are part of the "
                      "cache")  # fmt: skip
     return notes
 

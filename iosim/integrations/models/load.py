@@ -1,12 +1,15 @@
 """From what `--model` names to a `Model`: a preset, a config.json, or a directory that holds one.
 
-NAME:vision and FILE:vision take the vision tower of a model that has one; the text is taken where nothing is said.
+And from a model to what a training step of it is asked with. NAME:vision and FILE:vision take the vision tower of a
+model that has one; the text is taken where nothing is said.
 """
 
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,6 @@ from iosim.base.errors import InputError, unknown_name
 from iosim.base.files import read_object
 from iosim.base.schema import one_line
 from iosim.integrations.models.kinds import model_of
-from iosim.integrations.models.presets import all_names, preset
 from iosim.studies.models.layers import Model
 
 PARTS = {"text": ("text_config", "llm_config", "language_config", "thinker_config"),
@@ -22,6 +24,26 @@ PARTS = {"text": ("text_config", "llm_config", "language_config", "thinker_confi
 """Part of a model -> the keys under which a config.json may hold it."""
 FILE = "config.json"
 MAX_BYTES = 10_000_000
+PRESETS = Path(__file__).parent / "presets"
+"""The models that ship: a TOML file each, with the keys of its config.json that tell of attention."""
+
+
+@cache
+def preset(name: str) -> dict[str, Any]:
+    """A preset's file: `title`, `aliases`, `source` and `config`."""
+    return tomllib.loads((PRESETS / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def preset_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
+
+
+@cache
+def all_names() -> dict[str, str]:
+    """Every name in lower case, other names included -> the preset's."""
+    names = {name: name for name in preset_names()}
+    return names | {alias.lower(): name for name in preset_names() for alias in preset(name).get("aliases", ())}
 
 
 def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
@@ -89,11 +111,51 @@ def refuse_others(config: Mapping[str, Any], name: str) -> None:
         )
     if "peft_type" in config:
         raise InputError(f"`model` '{name}' is an adapter's ({one_line(config['peft_type'], 40)}); accepted: the "
-                         "config.json "
-                         "of the model it adapts")  # fmt: skip
+                         "config.json of the model it adapts")  # fmt: skip
     if config.get("is_encoder_decoder"):
         raise InputError(f"`model` '{name}' ({one_line(config.get('model_type', 'unknown'), 40)}) is an encoder and a "
-                         "decoder "
-                         "with attention between them, which is not described; accepted: the config.json of a "
-                         "decoder or "
-                         "an encoder")  # fmt: skip
+                         "decoder with attention between them, which is not described; accepted: the config.json of a "
+                         "decoder or an encoder")  # fmt: skip
+
+
+PLAIN = {"gated": False, "norm": "layer", "linear_bias": True}
+GATED = {"gated": True, "norm": "rms", "linear_bias": False, "positions": "none", "activation": "silu"}
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "gpt2": PLAIN | {"positions": "learned", "tied": True}, "gpt_neox": PLAIN | {"positions": "none", "tied": False},
+    "gpt_bigcode": PLAIN | {"positions": "learned", "tied": True}, "vit": PLAIN | {"positions": "learned"},
+    "llama": GATED | {"tied": False},
+    "mistral": GATED | {"tied": False}, "phi3": GATED | {"tied": False},
+}  # fmt: skip
+"""model_type -> what its class in transformers builds its layers of; `tied` where the config does not say."""
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu": "relu"}
+
+
+def decoder_of(model: Model) -> dict[str, Any]:
+    """The model's sizes and choices by the keywords of `iosim.train_memory`."""
+    config = model.config
+    family = FAMILIES.get(str(config.get("model_type")))
+    first = model.kinds[0]
+    why = None
+    if family is None:
+        why = f"a {config.get('model_type')} is none of the families that it builds"
+    elif any(config.get(key) for key in EXPERTS):
+        why = "it has experts"
+    elif first.window is not None or first.chunk is not None:
+        why = "its layers see a part of the tokens before"
+    elif len(model.kinds) > 1 or len(model.order) != model.layers:
+        why = "its layers are of several kinds"
+    elif model.width is None or first.head_dim * first.heads != model.width:
+        why = f"its {first.heads} heads of {first.head_dim} columns are not as wide as its {model.width} columns"
+    if why is not None or family is None:
+        raise InputError(f"`model` '{model.name}' cannot be trained here: {why}; accepted: models of "
+                         f"{', '.join(FAMILIES)} whose layers are alike and dense")  # fmt: skip
+    inside = next((config[key] for key in ("intermediate_size", "n_inner") if config.get(key)), 4 * (model.width or 0))
+    act = str(config.get("hidden_act") or config.get("activation_function") or family.get("activation") or "gelu")
+    tied = bool(config.get("tie_word_embeddings", family.get("tied", True)))
+    return {
+        "layers": model.layers, "width": model.width, "heads": first.heads, "kv_heads": first.kv_heads,
+        "mlp_width": inside, "gated": family["gated"], "activation": ACTIVATIONS.get(act, "gelu"),
+        "vocabulary": int(config.get("vocab_size", 0)), "untied": not tied, "norm": family["norm"],
+        "positions": family["positions"], "linear_bias": family["linear_bias"], "causal": model.causal,
+    }  # fmt: skip

@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
-from iosim.integrations.torch.pieces import Pass
+from iosim.integrations.torch.formulas import Pass
 from iosim.integrations.torch.recorder import Recorder, dtype_name, is_real
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel

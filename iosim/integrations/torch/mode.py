@@ -17,18 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.integrations.torch import attention, values
-from iosim.integrations.torch.formulas import (
-    grouped_products,
-    is_free,
-    is_one_pass,
-    named_arguments,
-    one_pass,
-    overwritten,
-    rms_norm_backward,
-    tensors_in,
-)
-from iosim.integrations.torch.pieces import REGISTRY, Pass
+from iosim.integrations.torch import attention, formulas, values
+from iosim.integrations.torch.formulas import REGISTRY, Pass
 from iosim.integrations.torch.recorder import Recorder, is_real
 from iosim.prediction.result import Moved
 from iosim.show.tables import Table
@@ -63,7 +53,7 @@ class TrafficMode:
     """
 
     def __init__(self, gpu: str | HardwareProfile = "h100", *, cudnn: str | None = None, display: bool = False) -> None:
-        self.profile = load_profile(gpu) if isinstance(gpu, str) else gpu
+        self.profile = load_profile(gpu)
         self.cudnn = attention.default_cudnn() if cudnn is None else _version(cudnn)
         self.display = display
         self._recorder = Recorder(self.profile)
@@ -178,7 +168,7 @@ class _Functions(TorchFunctionMode):
         out = function(*args, **kwargs)
         if function in FROM_NUMBERS and out.is_meta:
             numbers = [*args, *kwargs.values()][1 if function is Tensor.new_tensor else 0]
-            if not any(tensors_in(numbers)):
+            if not any(formulas.tensors_in(numbers)):
                 values.learn(self.recorder, out, numbers)
         return out
 
@@ -242,9 +232,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _record(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any, higher: bool) -> None:
         recorder = self.recorder
-        given = list(tensors_in((args, kwargs)))
+        given = list(formulas.tensors_in((args, kwargs)))
         before = {t.untyped_storage()._cdata for t in given}
-        results = list(tensors_in(out))
+        results = list(formulas.tensors_in(out))
         recorder.seen(given, [t for t in results if t.untyped_storage()._cdata not in before])
         if higher:
             recorder.notes[UNKNOWN.format(function.name())] = None
@@ -253,26 +243,26 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = function._schema.name.removeprefix("aten::")
         formula = REGISTRY.get(function.overloadpacket)
         if formula is None and name in attention.FUSED:
-            attention.fused(recorder, name, named_arguments(function, args, kwargs), out)
+            attention.fused(recorder, name, formulas.named_arguments(function, args, kwargs), out)
         elif formula is not None:
             recorder.pieces(name, formula(*args, **kwargs, out=out))
-            if formula is grouped_products:
+            if formula is formulas.grouped_products:
                 recorder.notes[GROUPS] = None
-        elif is_free(function) or _is_view(function, args, kwargs, results, before):
+        elif formulas.is_free(function) or _is_view(function, args, kwargs, results, before):
             recorder.module()  # its node of autograd belongs to the module that runs
-        elif is_one_pass(function):
-            recorder.pieces(name, one_pass(function, args, kwargs, out))
+        elif formulas.is_one_pass(function):
+            recorder.pieces(name, formulas.one_pass(function, args, kwargs, out))
         else:
             recorder.notes[UNKNOWN.format(function)] = None
-            recorder.pieces(name, one_pass(function, args, kwargs, out), known=False)
+            recorder.pieces(name, formulas.one_pass(function, args, kwargs, out), known=False)
 
 
 def _is_view(
     function: Any, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[Tensor], before: set[int]
 ) -> bool:
     """Whether all that an operator gives lies in what it was given, and is not written."""
-    if not results or any(True for _ in overwritten(function, args, kwargs)):
-        return not results and not any(True for _ in overwritten(function, args, kwargs))
+    if not results or any(True for _ in formulas.overwritten(function, args, kwargs)):
+        return not results and not any(True for _ in formulas.overwritten(function, args, kwargs))
     return all(t.untyped_storage()._cdata in before for t in results)
 
 
@@ -374,6 +364,6 @@ class _RmsNorm(torch.autograd.Function):
                 grads = tuple(torch.empty_like(t) for t in leaves)
         recorder.seen([grad, x, rstd], grads)
         of_weight = grads[1] if weight is not None else None
-        pieces = rms_norm_backward(grad, x, None, rstd, weight, out=[grads[0], of_weight])
+        pieces = formulas.rms_norm_backward(grad, x, None, rstd, weight, out=[grads[0], of_weight])
         recorder.pieces("_fused_rms_norm_backward", pieces)
         return None, grads[0], None, of_weight, None

@@ -16,7 +16,7 @@ from torch.utils.module_tracker import ModuleTracker
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.hardware.profile import HardwareProfile
-from iosim.integrations.torch.pieces import Part, Pass, Piece, Place, Product, Scratch
+from iosim.integrations.torch.formulas import Part, Pass, Piece, Place, Product, Scratch
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Role, Tensor, tensors
 from iosim.problem.attention import AttentionProblem

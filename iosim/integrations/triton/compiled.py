@@ -12,13 +12,12 @@ thread's frame. Both versions agree in all of these. Triton is imported only to 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.integrations.triton.arguments import CAUSAL_STAGE, DTYPES, sides_of, tutorial_problem
 from iosim.integrations.triton.kernel import Config
 from iosim.kernel.cubin import read_cubin
 from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
@@ -36,6 +35,50 @@ UNITS = (("tcgen05.mma", MatrixUnit.TCGEN05), ("wgmma.mma_async", MatrixUnit.WGM
 POINTERS = {"fp16": "*fp16", "bf16": "*bf16", "fp32": "*fp32", "fp8": "*fp8e4nv"}
 ALIGNED = 16
 Grid = Sequence[int]
+Arguments = Mapping[str, Any]
+ProblemOf = Callable[[Arguments], AttentionProblem]
+CAUSAL_STAGE = 3
+"""The tutorial's STAGE of a causal kernel: both loops, off and on the diagonal."""
+DTYPES = {
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp32": "fp32",
+    "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "fp8e4nv": "fp8", "fp8e5": "fp8",
+}  # fmt: skip
+QUERY_NAMES = ("Q", "q", "desc_q")
+
+
+def tutorial_problem(arguments: Arguments) -> AttentionProblem:
+    """The problem behind the arguments of the tutorial's kernels: Z, H, N_CTX and HEAD_DIM; STAGE or CAUSAL for the
+    mask; the type of Q (fp16 where no tensor tells). Raises InputError: an argument is missing, or makes no sense."""
+    missing = [n for n in ("Z", "H", "N_CTX", "HEAD_DIM") if n not in arguments]
+    if missing:
+        raise InputError(f"the kernel's arguments lack {', '.join(missing)}; give TritonModel a problem of your own")
+    causal = bool(arguments.get("CAUSAL", arguments.get("STAGE") == CAUSAL_STAGE))
+    return AttentionProblem(
+        batch=int(arguments["Z"]), heads=int(arguments["H"]), seq_q=int(arguments["N_CTX"]),
+        head_dim=int(arguments["HEAD_DIM"]), mask="causal" if causal else "none", dtype=dtype_of(arguments),
+    )  # fmt: skip
+
+
+def sides_of(arguments: Arguments, names: tuple[str, str]) -> tuple[int, int]:
+    """(query rows, key rows) of a tile, by the arguments that hold them. Raises InputError: one is missing."""
+    missing = [n for n in names if n not in arguments]
+    if missing:
+        raise InputError(f"the kernel's arguments lack {', '.join(missing)}; `names` is {names}")
+    return int(arguments[names[0]]), int(arguments[names[1]])
+
+
+def dtype_of(arguments: Arguments, default: str = "fp16") -> str:
+    """The type of the query tensor, or of the tensor behind its descriptor."""
+    for name in QUERY_NAMES:
+        tensor = arguments.get(name)
+        tensor = getattr(tensor, "base", tensor)
+        tensor_dtype = getattr(tensor, "dtype", None)
+        if tensor_dtype is not None:
+            word = str(tensor_dtype).removeprefix("torch.")
+            if word not in DTYPES:
+                raise InputError(f"dtype '{word}' of {name} is not known; accepted: {', '.join(DTYPES)}")
+            return DTYPES[word]
+    return default
 
 
 def describe(
@@ -109,7 +152,7 @@ def compile_for(
         raise InputError(f"{fn!r} is neither a compiled Triton kernel nor a triton.jit function")
     if gpu is None:
         raise InputError("`gpu` None: a function that is not compiled yet needs one; accepted: a GPU's name")
-    profile = load_profile(gpu) if isinstance(gpu, str) else gpu
+    profile = load_profile(gpu)
     triton = _triton()
     constants = {n: args[n] for n, p in zip(fn.arg_names, fn.params, strict=True) if p.is_constexpr and n in args}
     signature, attributes = {}, {}

@@ -11,11 +11,13 @@ are left out, unless the compiler's reports are given: what spills is then timed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
+from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
@@ -169,7 +171,7 @@ def rank(
 ) -> list[TimedConfig]:
     """The configurations that fit a forward pass, fastest first, of equals the one with the least shared memory, out of
     `configs` or all of `space`; of those without a compiler's report, registers are estimated."""
-    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    gpu = load_profile(profile)
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: Triton configurations are ranked for the forward; accepted: fwd")
     tried = list(space() if configs is None else configs)
@@ -180,3 +182,93 @@ def rank(
         first = f": {next(iter(results.values()))}" if results else ""
         raise InputError(f"no Triton configuration of {len(tried)} fits on {gpu.name}{first}")
     return sorted(fitting, key=lambda t: (t.time_s, t.shared_memory_bytes))
+
+
+MS_PER_S = 1e3
+CHOICES = ("all", "tutorial")
+
+
+@dataclass(frozen=True)
+class TritonList:
+    """The best configurations for one problem on one GPU, fastest first."""
+
+    profile: str
+    problem: AttentionProblem
+    configs: tuple[TimedConfig, ...]
+
+    @property
+    def answer(self) -> str:
+        best, p = self.configs[0], self.problem
+        how = "by the compiler's report" if best.compiled else "estimated"
+        spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" if best.spilled_bytes else ""
+        return (
+            f"On {self.profile} at {some(p.seq_q, 'token')} and head_dim {p.head_dim} the fastest Triton "
+            "configuration is "
+            f"{best.config.block_m}x{best.config.block_n} with {some(best.config.num_warps, 'warp')} and "
+            f"{some(best.config.num_stages, 'stage')}: {best.time_s * MS_PER_S:.4g} ms, bound by {best.bound_by}, "
+            f"{best.registers} registers a thread, {how}{spilled}."
+        )
+
+    @property
+    def heading(self) -> str:
+        return f"{self.profile}: {self.problem.line}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Plain types, one a configuration."""
+        p = self.problem
+        return [
+            {
+                "profile": self.profile, "seq_q": p.seq_q, "seq_k": p.seq_k, "BLOCK_M": t.config.block_m,
+                "BLOCK_N": t.config.block_n, "num_warps": t.config.num_warps, "num_stages": t.config.num_stages,
+                "time_ms": t.time_s * MS_PER_S, "bound_by": t.bound_by, "ctas_per_sm": t.ctas_per_sm,
+                "registers": t.registers, "registers_source": "compiled" if t.compiled else "estimated",
+                "spilled_bytes": t.spilled_bytes, "shared_memory_bytes": t.shared_memory_bytes,
+            }
+            for t in self.configs
+        ]  # fmt: skip
+
+
+def ranked(
+    gpus: Sequence[str], problems: Iterable[AttentionProblem], top: int, choice: str,
+    compiled: Callable[[list[Config], AttentionProblem, HardwareProfile], dict[Config, BuildReport]] | None = None,
+) -> list[TritonList]:  # fmt: skip
+    """The `top` best configurations of every problem on every GPU, out of all or of the tutorial's; those that
+    `compiled` has a report of are ranked with it. Raises InputError: an unknown choice, nothing fits, or Triton's
+    kernel cannot run a problem there."""
+    if choice not in CHOICES:
+        raise InputError(f"`triton` '{choice}' is not known; accepted: {', '.join(CHOICES)}")
+    configs = tutorial_configs() if choice == "tutorial" else list(space())
+    asked = list(problems)
+    profiles = [load_profile(name) for name in gpus]
+    reports: dict[tuple[str, AttentionProblem], dict[Config, BuildReport]] = {}
+    if compiled is not None:
+        reports = {(gpu.name, p): compiled(_likely(p, gpu, configs), p, gpu) for gpu, p in product(profiles, asked)}
+    return [
+        TritonList(gpu.name, p, tuple(rank(p, gpu, configs, reports=reports.get((gpu.name, p)))[:top]))
+        for gpu in profiles for p in asked
+    ]  # fmt: skip
+
+
+def _likely(problem: AttentionProblem, gpu: HardwareProfile, configs: Sequence[Config]) -> list[Config]:
+    """The configurations as fast as they could be first: those that fit by estimate, and those that are thought to
+    spill, as if they did not."""
+    return [t.config for t in rank(problem, gpu, configs, reports=unspilled(configs, problem, gpu))]
+
+
+def source(lists: Sequence[TritonList]) -> str:
+    """Python that defines `configs`; with several lists `configs_1`, `configs_2` and so on."""
+    parts = ["import triton\n"]
+    for number, one_list in enumerate(lists, 1):
+        name = "configs" if len(lists) == 1 else f"configs_{number}"
+        entries = "".join(
+            f"    {t.config.text()},  # {t.time_s * MS_PER_S:.4g} ms predicted{_report(t)}\n" for t in one_list.configs
+        )
+        parts.append(f"# {one_list.heading}\n{name} = [\n{entries}]\n")
+    return "\n".join(parts)
+
+
+def _report(timed: TimedConfig) -> str:
+    if not timed.compiled:
+        return ""
+    spilled = f", {timed.spilled_bytes} bytes spilled" if timed.spilled_bytes else ""
+    return f", {timed.registers} registers{spilled}"

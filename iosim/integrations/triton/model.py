@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 from iosim.base.errors import InputError
 from iosim.base.words import Level
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.integrations.triton.arguments import Arguments, ProblemOf, sides_of, tutorial_problem
-from iosim.integrations.triton.compiled import schedule_of
+from iosim.integrations.triton.compiled import Arguments, ProblemOf, schedule_of, sides_of, tutorial_problem
 from iosim.integrations.triton.kernel import KERNEL, Config, configured, misfit, try_config
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
@@ -56,7 +55,7 @@ class TritonModel:
         Raises:
             InputError: the GPU is not known.
         """
-        self.profile = load_profile(profile) if isinstance(profile, str) else profile
+        self.profile = load_profile(profile)
         self.names = names
         self.kernel = kernel
         self._problem = problem

@@ -21,7 +21,7 @@ from iosim.show.tables import Cell, Column, Table
 from iosim.studies.compare.study import GROUPS, QUANTITIES, Comparison, Entry, by_group
 from iosim.studies.report.assemble import ALWAYS_SAID, fits
 from iosim.studies.report.collect import Point
-from iosim.studies.report.face import LEVELS, of_points, subject
+from iosim.studies.report.face import LEVELS, subject, verdicts
 from iosim.studies.report.figures import FROM, WHO, call_time, hbm_traffic, l2_traffic, memory_footprint, who
 from iosim.studies.report.overview import overview
 
@@ -31,20 +31,17 @@ second."""
 SAME = 1e-3
 """Bytes between SMs and L2 that differ by less are said to be the same."""
 TITLE = "Which kernel moves the fewest bytes?"
-COLUMNS = (
-    Column("gpu", "GPU"), Column("kernel", "kernel"), Column("seq_len", "N", "count"), Column("tile", "tile"),
-    Column("smem_bytes", "shared memory", "bytes"), Column("l2_bytes", "SM<->L2", "bytes"),
-    Column("hbm_bytes", "HBM", "bytes"), Column("time_s", "time", "seconds"),
-    Column("bound_by", "bound by"), Column("peak_bytes", "peak", "bytes"),
-    Column("workspace_bytes", "workspace", "bytes"), Column("fits", "fits"), Column("l2_ratio", "x less L2", "number"),
-    Column("hbm_ratio", "x less HBM", "number"), Column("time_ratio", "x faster", "number"),
-    Column("memory_ratio", "x less memory", "number"), Column("reason", "cannot run"),
-)  # fmt: skip
+COLUMNS = (Column("gpu", "GPU"), Column("kernel"), Column("seq_len", "N", "count"), Column("tile"),
+           Column("smem_bytes", "shared memory"), Column("l2_bytes", "SM<->L2"), Column("hbm_bytes", "HBM"),
+           Column("time_s", "time"), Column("bound_by", "bound by"), Column("peak_bytes", "peak"),
+           Column("workspace_bytes", "workspace"), Column("fits"), Column("l2_ratio", "x less L2", "number"),
+           Column("hbm_ratio", "x less HBM", "number"), Column("time_ratio", "x faster", "number"),
+           Column("memory_ratio", "x less memory", "number"), Column("reason", "cannot run"))  # fmt: skip
 
 
 def answer(comparison: Comparison) -> str:
     """A sentence a GPU, and one on grouped heads where the problem has them."""
-    sentences = [v.sentence for v in of_points(comparison.points, comparison.baseline.kernel)]
+    sentences = verdicts(comparison.points, comparison.baseline.kernel)
     longest = max(p.seq_len for p in comparison.points)
     tiled = [p for p in comparison.points if p.seq_len == longest and p.kernel != comparison.baseline.kernel]
     shown = (tiled or [p for p in comparison.points if p.seq_len == longest])[0].prediction
@@ -96,7 +93,7 @@ def tensors(entries: Sequence[Entry], level: Level) -> Table:
     """A row a prediction: bytes by group of tensors, for groups that any of them has."""
     by_entry = [(e, _shown(e.point, level)) for e in entries if e.point is not None]
     used = [g for g in GROUPS if any(g in groups for _, groups in by_entry)]
-    columns = (Column("gpu", "GPU"), Column("kernel", "kernel"), *(Column(g, g, "bytes") for g in used))
+    columns = (Column("gpu", "GPU"), Column("kernel"), *(Column(g, g, "bytes") for g in used))
     rows = ((e.gpu, e.kernel, *(groups.get(g) for g in used)) for e, groups in by_entry)
     return Table(columns, tuple(rows) if used else ())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from iosim.base.progress import Progress
@@ -11,19 +11,17 @@ from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.kernel.libraries.default import told
 from iosim.show.page import Page, Section, listed
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.compare.face import as_text, summary
-from iosim.studies.compare.study import QUANTITIES, Comparison, run
+from iosim.studies.compare.study import QUANTITIES, Comparison, Entry, run
 from iosim.studies.models.asked import LayerGroup, groups_of
 from iosim.studies.models.layers import Model
 from iosim.studies.requests import CompareRequest
 
-COLUMNS = (
-    Column("gpu", "GPU"), Column("kernel", "kernel"), Column("seq_len", "N", "count"),
-    Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"), Column("time_s", "time", "seconds"),
-    Column("l2_ratio", "x less L2", "number"), Column("hbm_ratio", "x less HBM", "number"),
-    Column("time_ratio", "x faster", "number"), Column("cannot_run", "cannot run"),
-)  # fmt: skip
+COLUMNS = (Column("gpu", "GPU"), Column("kernel"), Column("seq_len", "N", "count"), Column("l2_bytes", "SM<->L2"),
+           Column("hbm_bytes", "HBM"), Column("time_s", "time"), Column("l2_ratio", "x less L2", "number"),
+           Column("hbm_ratio", "x less HBM", "number"), Column("time_ratio", "x faster", "number"),
+           Column("cannot_run", "cannot run"))  # fmt: skip
 OF_SUM = tuple(name for name in QUANTITIES if name != "memory")
 
 
@@ -39,21 +37,9 @@ class ModelComparison:
     def rows(self) -> list[dict[str, Any]]:
         """A row a GPU, kernel and length: bytes and seconds of all layers, and the baseline's over them; null where a
         kind of layer cannot run."""
-        found: dict[tuple[int, str, str], dict[str, Any]] = {}
-        for group, comparison in self.parts:
-            for entry in comparison.entries:
-                key = (group.lengths[entry.seq_len], entry.gpu, entry.asked)
-                row = found.setdefault(key, {"sums": dict.fromkeys(OF_SUM, 0.0), "bases": dict.fromkeys(OF_SUM, 0.0),
-                                             "cannot": [], "kernels": {}})  # fmt: skip
-                row["kernels"][entry.kernel] = None
-                if entry.point is None:
-                    row["cannot"].append(group.kind.name)
-                for name in OF_SUM:
-                    row["sums"][name] = _plus(row["sums"][name], entry.value(name), group.kind.count)
-                    ratio, value = entry.ratio(name), entry.value(name)
-                    base = None if ratio is None or value is None else ratio * value
-                    row["bases"][name] = _plus(row["bases"][name], base, group.kind.count)
-        return [_row(key, row) for key, row in sorted(found.items(), key=lambda one: one[0][0])]
+        each = ((group, entry) for group, comparison in self.parts for entry in comparison.entries)
+        found = grouped(each, lambda one: (one[0].lengths[one[1].seq_len], one[1].gpu, one[1].asked))
+        return [_row(key[0], found[key]) for key in sorted(found, key=lambda key: key[0])]
 
     @property
     def table(self) -> Table:
@@ -103,18 +89,23 @@ class ModelComparison:
         return Page(title, f"{self.model.line}.", sections, command=command, answer=(self.answer,))
 
 
-def _plus(total: float | None, value: float | None, count: int) -> float | None:
-    return None if total is None or value is None else total + count * value
+def _row(length: int, members: Sequence[tuple[LayerGroup, Entry]]) -> dict[str, Any]:
+    """All layers at one length, by one kernel on one GPU."""
+    counts, entries = [group.kind.count for group, _ in members], [entry for _, entry in members]
 
+    def summed(values: Iterable[float | None]) -> float | None:
+        known = [n * value for n, value in zip(counts, values, strict=True) if value is not None]
+        return sum(known, 0.0) if len(known) == len(counts) else None
 
-def _row(key: tuple[int, str, str], found: Mapping[str, Any]) -> dict[str, Any]:
-    length, gpu, _ = key
-    sums, bases = found["sums"], found["bases"]
-    row: dict[str, Any] = {"gpu": gpu, "kernel": ", ".join(found["kernels"]), "seq_len": length}
-    row |= {f"{name}_bytes": None if sums[name] is None else round(sums[name]) for name in ("l2", "hbm")}
-    row["time_s"] = sums["time"]
-    row |= {f"{n}_ratio": bases[n] / sums[n] if bases[n] is not None and sums[n] else None for n in OF_SUM}
-    return row | {"cannot_run": found["cannot"]}
+    sums = {name: summed(e.value(name) for e in entries) for name in OF_SUM}
+    bases = {name: summed(None if (ratio := e.ratio(name)) is None else ratio * (e.value(name) or 0) for e in entries)
+             for name in OF_SUM}  # fmt: skip
+    kernels = ", ".join(dict.fromkeys(e.kernel for e in entries))
+    of_levels = {f"{n}_bytes": None if (moved := sums[n]) is None else round(moved) for n in ("l2", "hbm")}
+    ratios = {f"{n}_ratio": base / own if (base := bases[n]) is not None and (own := sums[n]) else None for n in OF_SUM}
+    cannot = [group.kind.name for group, e in members if e.point is None]
+    return {"gpu": entries[0].gpu, "kernel": kernels, "seq_len": length, **of_levels, "time_s": sums["time"], **ratios,
+            "cannot_run": cannot}  # fmt: skip
 
 
 def run_model(asked: CompareRequest, model: Model, values: Mapping[str, Any], progress: Progress) -> ModelComparison:

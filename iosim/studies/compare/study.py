@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
@@ -17,16 +17,11 @@ from iosim.prediction.estimates import legend, marked
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
-from iosim.show.tables import Table
 from iosim.studies.report.assemble import fits
 from iosim.studies.report.assemble import notes as said
 from iosim.studies.report.collect import Point, collect
 from iosim.studies.report.request import ReportRequest, name_on
 from iosim.studies.requests import CompareRequest
-
-if TYPE_CHECKING:
-    import pandas
-
 
 MAIN = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
 NAMED = {
@@ -174,7 +169,7 @@ class Comparison(Shown):
             "method": self.request.method,
             "legend": self.legend,
             "l2_start": self.request.l2_start,
-            "rows": [e.to_dict() for e in self.entries],
+            "rows": self.records(),
             "tensors": [
                 {"gpu": p.gpu.label, "kernel": p.kernel, "seq_len": p.seq_len, "l2": by_group(p.prediction, "l2"),
                  "hbm": by_group(p.prediction, "hbm") if p.prediction.hbm_known else None}
@@ -184,9 +179,9 @@ class Comparison(Shown):
             "commands": dict(self.commands),
         }  # fmt: skip
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """The entries as a DataFrame, a row each, with the keys of `Entry.to_dict`."""
-        return Table.of(e.to_dict() for e in self.entries).to_pandas()
+    def records(self) -> list[dict[str, Any]]:
+        """The entries, a row each, with the keys of `Entry.to_dict`."""
+        return [e.to_dict() for e in self.entries]
 
 
 def compare(

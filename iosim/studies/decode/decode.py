@@ -16,7 +16,7 @@ from typing import Any, TypedDict, Unpack
 
 from iosim.base.errors import InputError
 from iosim.base.fields import MAX_SIZE
-from iosim.base.records import dataclass, fields, replace
+from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.libraries import Overrides, split_alike
@@ -25,7 +25,6 @@ from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.asked import lengths
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.models.asked import OF_MODEL
 from iosim.studies.models.layers import LayerKind, Model
 
 MAX_LAYERS = 10_000
@@ -289,7 +288,7 @@ def sweep(
     **step: Unpack[Step],
 ) -> Iterator[DecodePoint]:
     """`decode_point` at every context, predicted side by side."""
-    profile = load_profile(gpu) if isinstance(gpu, str) else gpu
+    profile = load_profile(gpu)
     batch, new_tokens = step.get("batch", 1), step.get("new_tokens", 1)
     if not 1 <= batch <= MAX_SIZE:
         raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
@@ -325,45 +324,25 @@ def read_contexts(contexts: str | Sequence[int | str]) -> list[int]:
     return found
 
 
-def sweep_batch(
-    shape: ModelShape, contexts: Sequence[int], gpu: str | HardwareProfile, kernel: str, **step: Unpack[Step]
-) -> Iterator[DecodePoint]:
+def in_one_launch(shape: ModelShape, contexts: Sequence[int], new_tokens: int, overrides: Overrides) -> BatchShape:
     """A step of sequences with these contexts in one launch. Raises InputError: fewer tokens than new ones in a
-    sequence, tokens that are appended, or as `decode_point`."""
-    new_tokens = step.get("new_tokens", 1)
+    sequence, or tokens that are appended."""
     if min(contexts) < new_tokens:
         raise InputError(
             f"`batch_contexts` {min(contexts)} is less than `new_tokens` {new_tokens}; accepted: as many or more"
         )
-    overrides = step.get("overrides")
-    if overrides is not None and overrides.append_kv:
+    if overrides.append_kv:
         raise InputError("`append_kv=True` contradicts `batch_contexts`; accepted with it: `context`")
-    known = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
-    batch = BatchShape(**known, contexts=tuple(contexts))
-    whole: Step = {**step, "batch": len(contexts)}
-    return sweep(batch, [max(contexts)], gpu, kernel, **whole)
+    return BatchShape(**vars(shape), contexts=tuple(contexts))
 
 
-def sweep_model(
-    model: Model, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT, *,
-    asked: Mapping[str, Any], **step: Unpack[Step],
-) -> Iterator[DecodePoint]:  # fmt: skip
-    """A whole model's step at every context. Raises InputError: a model that generates nothing, or as `decode_point`
-    does.
-
-    Args:
-        asked: fields of the problem that were given, such as `dtype` and `page_size`.
-    """
+def kind_shapes(model: Model, dtype: str | None, page_size: int | None) -> list[KindShape]:
+    """The shapes of a model's layers by kind. Raises InputError: a model that generates nothing."""
     if not model.causal:
         raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: a decoder, "
                          "and `iosim predict` for this one")  # fmt: skip
-    fields = {name: value for name, value in asked.items() if value is not None and name not in (*OF_MODEL, "batch")}
-    fields["dtype"] = asked.get("dtype") or model.dtype or "bf16"
-    at = list(contexts)
-    shapes = [KindShape.of(kind, fields) for kind in model.kinds]
-    kinds = [list(sweep(shape, at, gpu, kernel, **step)) for shape in shapes]
-    for parts in zip(*kinds, strict=True):
-        yield DecodePoint.of(model, parts)
+    fields = {"dtype": dtype or model.dtype or "bf16"} | ({} if page_size is None else {"page_size": page_size})
+    return [KindShape.of(kind, fields) for kind in model.kinds]
 
 
 def work_of(prediction: Prediction) -> list[dict[str, int]]:

@@ -25,16 +25,16 @@ from iosim.show.bars import Part, bars
 from iosim.show.labels import End, alike, at_ends, layered
 from iosim.show.page import Page, Panel, Section, listed
 from iosim.show.shown import Part as ShownPart
-from iosim.show.shown import Shown, panels_of
-from iosim.show.tables import Cell, Column, Table, spread_out
+from iosim.show.shown import Shown
+from iosim.show.tables import Cell, Column, Table, grouped, spread_out
 from iosim.studies.decode.decode import (
     DecodePoint,
     ModelShape,
     Step,
+    in_one_launch,
+    kind_shapes,
     read_contexts,
     sweep,
-    sweep_batch,
-    sweep_model,
     work_of,
 )
 from iosim.studies.models.asked import chosen
@@ -64,26 +64,19 @@ FITS = {
     "them",
 }
 """What fits, with the weights and without."""
-COLUMNS = (
-    Column("gpu", "gpu"), Column("kernel", "kernel"), Column("context", "context", "count"),
-    Column("step_s", "step", "seconds"), Column("tokens_per_s", "tokens/s", "count"),
-    Column("bound_tokens_per_s", "K/V bound", "count"), Column("bound_by", "bound by"),
-    Column("splits", "splits", "count"), Column("cache_bytes", "cache", "bytes"),
-    Column("weight_bytes", "weights", "bytes"), Column("fits", "fits"),
-    Column("hbm_bytes_per_token", "HBM/token", "bytes"), Column("l2_bytes_per_token", "SM<->L2/token", "bytes"),
-)  # fmt: skip
+COLUMNS = (Column("gpu"), Column("kernel"), Column("context", kind="count"), Column("step_s", "step"),
+           Column("tokens_per_s", "tokens/s", "count"), Column("bound_tokens_per_s", "K/V bound", "count"),
+           Column("bound_by", "bound by"), Column("splits", kind="count"), Column("cache_bytes", "cache"),
+           Column("weight_bytes", "weights"), Column("fits"), Column("hbm_bytes_per_token", "HBM/token", "bytes"),
+           Column("l2_bytes_per_token", "SM<->L2/token", "bytes"))  # fmt: skip
 Value = Callable[[DecodePoint], float | None]
-KIND_COLUMNS = (
-    Column("gpu", "gpu"), Column("kernel", "kernel"), Column("layer", "layer"), Column("count", "layers", "count"),
-    Column("sees", "a query sees"), Column("cache_bytes", "cache", "bytes"),
-    Column("hbm_bytes_per_token", "HBM/token", "bytes"), Column("step_s", "of the step", "seconds"),
-    Column("share", "of the time"), Column("bound_by", "bound by"),
-)  # fmt: skip
-WORK_COLUMNS = (
-    Column("gpu", "gpu"), Column("kernel", "kernel"), Column("context", "context", "count"),
-    Column("sequences", "sequences", "count"), Column("splits", "splits", "count"),
-    Column("keys_per_split", "keys a split", "count"), Column("work_tiles", "work tiles", "count"),
-)  # fmt: skip
+KIND_COLUMNS = (Column("gpu"), Column("kernel"), Column("layer"), Column("count", "layers", "count"),
+                Column("sees", "a query sees"), Column("cache_bytes", "cache"),
+                Column("hbm_bytes_per_token", "HBM/token", "bytes"), Column("step_s", "of the step"),
+                Column("share", "of the time"), Column("bound_by", "bound by"))  # fmt: skip
+WORK_COLUMNS = (Column("gpu"), Column("kernel"), Column("context", kind="count"), Column("sequences", kind="count"),
+                Column("splits", kind="count"), Column("keys_per_split", "keys a split", "count"),
+                Column("work_tiles", "work tiles", "count"))  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,9 +124,6 @@ class Decoding(Shown):
     def _parts(self) -> list[ShownPart]:
         return [self.answer, table(self.points), *(p for both in self._more() for p in both), notes(self.points)]
 
-    def _panels(self) -> tuple[Panel, ...]:
-        return panels_of(self.as_page())
-
 
 def run(request: DecodeRequest, progress: Progress = silent) -> Decoding:
     """A point for every GPU, kernel and context asked for. Raises InputError: values that make no sense or contradict
@@ -159,17 +149,17 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
     for gpu in r.gpu:
         for kernel, page in chosen_kernels(gpu, r.kernel, r.split_rule, r.page_size, batch is not None):
             if model is not None:
-                asked = {"dtype": r.dtype, "page_size": page}
-                yield from sweep_model(model, contexts, gpu, kernel, asked=asked, **step)
+                kinds = [list(sweep(one, contexts, gpu, kernel, **step)) for one in kind_shapes(model, r.dtype, page)]
+                yield from (DecodePoint.of(model, parts) for parts in zip(*kinds, strict=True))
                 continue
             given = {name: value for name, value in (sizes | {"layers": r.layers, "dtype": r.dtype}).items()
                      if value is not None}  # fmt: skip
             usual = {"kv_heads": 1 if r.latent_kv else min(8, r.heads or ModelShape.heads)}
             shape = ModelShape(**usual | given, latent_kv=r.latent_kv, page_size=page)
             if batch is not None:
-                yield from sweep_batch(shape, batch, gpu, kernel, **step)
-            else:
-                yield from sweep(shape, contexts, gpu, kernel, **step)
+                shape, contexts = in_one_launch(shape, batch, r.new_tokens, overrides), [max(batch)]
+                step["batch"] = len(batch)
+            yield from sweep(shape, contexts, gpu, kernel, **step)
 
 
 def chosen_kernels(
@@ -190,7 +180,7 @@ def chosen_kernels(
         return [(name, page_size) for name in kernels or (DEFAULT,)]
     if kernels:
         raise InputError(f"`split_rule` {', '.join(rules)} contradicts `kernel` {', '.join(kernels)}; give one of them")
-    profile = load_profile(gpu) if isinstance(gpu, str) else gpu
+    profile = load_profile(gpu)
     found = [kernel_by_rule(rule, profile, page_size) for rule in rules]
     return [("sglang-fa3" if batch and name == "fa3" else name, page) for name, page in found]
 
@@ -319,15 +309,12 @@ def _short(points: Sequence[DecodePoint]) -> Table:
 
 def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     """A panel a GPU: tokens a second of each kernel, below the bound that the keys and values set."""
-    by_gpu: dict[str, dict[str, list[DecodePoint]]] = {}
-    for p in points:
-        of_kernel = by_gpu.setdefault(p.prediction.profile.name, {})
-        of_kernel.setdefault(p.kernel_name, []).append(p)
     rates = [v for p in points for v in (p.tokens_per_s, p.bound_tokens_per_s) if v]
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
     y = axes.log_axis(rates, "tokens a second", count_text)
     panels = []
-    for number, (gpu, of_kernel) in enumerate(by_gpu.items(), 1):
+    for number, (gpu, here) in enumerate(grouped(points, lambda p: p.prediction.profile.name).items(), 1):
+        of_kernel = grouped(here, lambda p: p.kernel_name)
         data: list[dict[str, Any]] = []
         ends, readings = [], []
         bounds: dict[int, float] = {}
@@ -365,13 +352,6 @@ def _name(p: DecodePoint) -> str:
     return f"{p.prediction.profile.name}, {p.kernel_name}"
 
 
-def _lines(points: Sequence[DecodePoint]) -> dict[str, list[DecodePoint]]:
-    lines: dict[str, list[DecodePoint]] = {}
-    for p in points:
-        lines.setdefault(_name(p), []).append(p)
-    return lines
-
-
 def _panel(
     name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str]
 ) -> Panel:  # fmt: skip
@@ -380,7 +360,7 @@ def _panel(
     ends: list[End] = []
     readings: list[str] = []
     lines = {name: [(p.context, v) for p in members if (v := value(p)) is not None]
-             for name, members in _lines(points).items()}  # fmt: skip
+             for name, members in grouped(points, _name).items()}  # fmt: skip
     values = [v for shown in lines.values() for _, v in shown]
     together = alike({name: [v for _, v in shown] for name, shown in lines.items() if shown})
     for n, names in enumerate(together):

@@ -27,6 +27,7 @@ from iosim.readers.bounds import memory
 from iosim.studies.distributed.links import Cluster
 from iosim.studies.distributed.schedule import check_gpus, check_problem, sequence_width_bytes, token_bytes
 
+TITLES = {"megatron": "Megatron-LM, heads and sequence split", "rsa": "ring self-attention"}
 MEGATRON_COLLECTIVES = {"fwd": 4, "bwd": 6, "recompute": 4}
 """All-gathers and reduce-scatters of a layer: two and two forward, four and two backward."""
 RSA_ROTATIONS = {"fwd": 2, "bwd": 4}
@@ -37,7 +38,6 @@ class Baseline:
     """A method without a chunk schedule: what a GPU computes, receives and holds in one pass."""
 
     name: str
-    title: str
     received_bytes: int
     compute_s: float
     communication_s: float
@@ -46,6 +46,10 @@ class Baseline:
     hbm_bytes: int
     method: Method
     """How `hbm_bytes` was found."""
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.name]
 
     @property
     def seconds(self) -> float:
@@ -68,48 +72,45 @@ def split_heads(problem: AttentionProblem, gpus: int) -> AttentionProblem:
     return problem.with_(heads=heads, kv_heads=kv_heads if heads % kv_heads == 0 else heads)
 
 
-def megatron(
-    problem: AttentionProblem, gpus: int, kernel: str | Kernel, profile: HardwareProfile, cluster: Cluster,
+def share_of(name: str, problem: AttentionProblem, gpus: int, backward: bool) -> AttentionProblem:
+    """What one GPU computes: its heads over the whole sequence, or whole rows of scores of its own queries."""
+    passes = "bwd" if backward else "fwd"
+    if name == "megatron":
+        return split_heads(problem, gpus).with_(passes=passes)
+    return problem.with_(seq_q=-(-problem.seq_q // gpus), mask="none", offset=None, passes=passes)
+
+
+def moved_width(name: str, problem: AttentionProblem) -> int:
+    """Bytes of the tensor that a collective, or a rotation of keys, moves."""
+    return sequence_width_bytes(problem) if name == "megatron" else token_bytes(problem)["K"] * problem.seq_q
+
+
+def memory_bytes(
+    name: str, problem: AttentionProblem, gpus: int, kernel: str | Kernel, profile: HardwareProfile, *,
+    backward: bool = False,
+) -> int:  # fmt: skip
+    """What a GPU holds: Megatron-LM's the gathered input, too, and its own part of it; of ring self-attention K and V
+    of its own rows and of the step's arrivals, and what passes over whole rows of scores leave."""
+    share, width = share_of(name, problem, gpus, backward), moved_width(name, problem)
+    which = kernel if name == "megatron" else "naive"
+    chosen = resolve(which, share, profile) if isinstance(which, str) else which
+    peak = memory(plan(share, chosen))["peak"]
+    return peak + width + width // gpus if name == "megatron" else peak - 2 * width + 4 * width // gpus
+
+
+def baseline(
+    name: str, problem: AttentionProblem, gpus: int, kernel: str | Kernel, profile: HardwareProfile, cluster: Cluster,
     *, backward: bool = False,
 ) -> Baseline:  # fmt: skip
-    """Attention of split heads over the whole sequence, and a layer's collectives."""
+    """A GPU's share by "megatron", or by "rsa" (with kernel `naive`), and a layer's collectives."""
     check_problem(problem)
-    passes = "bwd" if backward else "fwd"
-    share = split_heads(problem, check_gpus(gpus)).with_(passes=passes)
-    prediction = predict(share, kernel, profile)
-    one, seconds = ring_collective(sequence_width_bytes(problem), gpus, cluster)
-    number = MEGATRON_COLLECTIVES[passes]
-    return Baseline(
-        "megatron", "Megatron-LM, heads and sequence split", number * one, prediction.time.total_s, number * seconds,
-        megatron_bytes(problem, gpus, kernel, profile, backward=backward),
-        prediction.total("l2"), prediction.total("hbm"), prediction.method,
-    )  # fmt: skip
-
-
-def _peak(share: AttentionProblem, kernel: str | Kernel, profile: HardwareProfile) -> int:
-    chosen = resolve(kernel, share, profile) if isinstance(kernel, str) else kernel
-    return memory(plan(share, chosen))["peak"]
-
-
-def megatron_bytes(
-    problem: AttentionProblem, gpus: int, kernel: str | Kernel, profile: HardwareProfile, *, backward: bool = False
-) -> int:
-    """A GPU's heads over the whole sequence, the gathered input, and its own part of it."""
-    share = split_heads(problem, gpus).with_(passes="bwd" if backward else "fwd")
-    width = sequence_width_bytes(problem)
-    return _peak(share, kernel, profile) + width + width // gpus
-
-
-def rsa_bytes(problem: AttentionProblem, gpus: int, profile: HardwareProfile, *, backward: bool = False) -> int:
-    """Whole rows of scores and what the passes over them leave; K and V of its own rows and of the step's arrivals."""
-    share = _rows_of_one(problem, gpus, backward)
-    width = token_bytes(problem)["K"] * problem.seq_q
-    return _peak(share, "naive", profile) - 2 * width + 4 * width // gpus
-
-
-def _rows_of_one(problem: AttentionProblem, gpus: int, backward: bool) -> AttentionProblem:
-    passes = "bwd" if backward else "fwd"
-    return problem.with_(seq_q=-(-problem.seq_q // gpus), mask="none", offset=None, passes=passes)
+    share = share_of(name, problem, check_gpus(gpus), backward)
+    prediction = predict(share, kernel if name == "megatron" else "naive", profile)
+    one, seconds = ring_collective(moved_width(name, problem), gpus, cluster)
+    number = (MEGATRON_COLLECTIVES if name == "megatron" else RSA_ROTATIONS)[share.passes]
+    held = memory_bytes(name, problem, gpus, kernel, profile, backward=backward)
+    return Baseline(name, number * one, prediction.time.total_s, number * seconds, held, prediction.total("l2"),
+                    prediction.total("hbm"), prediction.method)  # fmt: skip
 
 
 def longest_sequence(
@@ -120,24 +121,6 @@ def longest_sequence(
 
     def fits(chunk: int) -> bool:
         one = problem.with_(seq_q=chunk * gpus, seq_k=chunk * gpus, offset=None)
-        if name == "rsa":
-            return rsa_bytes(one, gpus, profile, backward=backward) <= budget_bytes
-        return megatron_bytes(one, gpus, kernel, profile, backward=backward) <= budget_bytes
+        return memory_bytes(name, one, gpus, kernel, profile, backward=backward) <= budget_bytes
 
     return bisect_left(range(1, MAX_TOKENS // gpus + 1), True, key=lambda chunk: not fits(chunk)) * gpus
-
-
-def ring_self_attention(
-    problem: AttentionProblem, gpus: int, profile: HardwareProfile, cluster: Cluster, *, backward: bool = False
-) -> Baseline:
-    """Whole rows of scores of a GPU's own queries."""
-    check_problem(problem)
-    check_gpus(gpus)
-    prediction = predict(_rows_of_one(problem, gpus, backward), "naive", profile)
-    one, seconds = ring_collective(token_bytes(problem)["K"] * problem.seq_q, gpus, cluster)
-    number = RSA_ROTATIONS["bwd" if backward else "fwd"]
-    return Baseline(
-        "rsa", "ring self-attention", number * one, prediction.time.total_s, number * seconds,
-        rsa_bytes(problem, gpus, profile, backward=backward),
-        prediction.total("l2"), prediction.total("hbm"), prediction.method,
-    )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from iosim.base.records import replace
 from iosim.base.units import bytes_text, seconds_text, some, times_of
 from iosim.base.words import sentences
 from iosim.prediction.answer import times_text
@@ -13,7 +14,7 @@ from iosim.show import axes
 from iosim.show.bars import Part, bars
 from iosim.show.labels import End, alike, at_ends
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.tables import Column, Table
+from iosim.show.tables import RIGHT, Column, Table
 from iosim.studies.distributed.closed_forms import idle_of_unbalanced
 from iosim.studies.distributed.schedule import schedules
 from iosim.studies.distributed.study import Result
@@ -30,13 +31,14 @@ MAX_BARS = 5000
 IDLE_GPUS = range(2, 33)
 
 COLUMNS = (
-    Column("name", "method"), Column("steps", "steps", "count"), Column("idle_slots", "idle slots"),
+    Column("name", "method"), Column("steps", kind="count"), Column("idle_slots", "idle slots"),
     Column("idle_of_unbalanced", "idle /P^2"), Column("received_bytes_per_gpu", "received", "bytes"),
-    Column("received_nd", "in Nd", "number"), Column("compute_s", "computing", "seconds"),
-    Column("exposed_s", "exposed", "seconds"), Column("time_s", "time", "seconds"),
-    Column("speedup", "speed-up", "ratio"), Column("memory_bytes_per_gpu", "memory", "bytes"),
+    Column("received_nd", "in Nd", "number"), Column("compute_s", "computing"), Column("exposed_s", "exposed"),
+    Column("time_s", "time"), Column("speedup", "speed-up", "ratio"), Column("memory_bytes_per_gpu", "memory", "bytes"),
     Column("longest_sequence", "longest N", "count"),
 )  # fmt: skip
+HEADS = ("steps", "idle", "idle/P^2", "received", "Nd", "computing", "exposed", "time", "speed-up", "memory", "longest")
+"""Of the same columns on a terminal, but for the first."""
 NAMES = (
     "Idle slots: (GPU, step) slots without work over all slots; /P^2: over those of the unbalanced schedule. Exposed: "
     "time beyond the busiest GPU's computing. Memory: attention alone, without weights and other activations."
@@ -185,15 +187,8 @@ def _links(results: Sequence[Result]) -> Panel:
 
 
 def text_table(results: Sequence[Result]) -> Table:
-    """A row a method."""
-    return Table.of(
-        {
-            "method": r.name, "steps": r.steps, "idle": str(r.idle.slots) if r.idle else None,
-            "idle/P^2": str(r.idle.of_unbalanced) if r.idle else None,
-            "received": bytes_text(float(r.received_bytes)), "Nd": f"{r.received_nd:.4g}",
-            "computing": seconds_text(r.compute_s), "exposed": seconds_text(r.exposed_s),
-            "time": seconds_text(r.seconds), "speed-up": f"{r.speedup:.4g}", "memory": bytes_text(r.memory_bytes),
-            "longest": None if r.longest_sequence is None else f"{r.longest_sequence:,}",
-        }
-        for r in results
-    )  # fmt: skip
+    """The same under the shorter heads of a terminal."""
+    kinds = {"text": RIGHT, "ratio": "number"}
+    heads = zip(COLUMNS[1:], HEADS, strict=True)
+    columns = (COLUMNS[0], *(replace(c, title=head, kind=kinds.get(c.kind, c.kind)) for c, head in heads))
+    return Table(columns, table(results).rows)

@@ -16,9 +16,9 @@ from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.default import told
 from iosim.prediction.estimates import legend_of
 from iosim.problem.attention import AttentionProblem
-from iosim.show.page import Page, Panel
-from iosim.show.shown import Part, Shown, panels_of
-from iosim.show.tables import Column, Table
+from iosim.show.page import Page
+from iosim.show.shown import Part, Shown
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.distributed import face
 from iosim.studies.distributed.links import Cluster, cluster
 from iosim.studies.distributed.study import Result, study
@@ -26,10 +26,8 @@ from iosim.studies.models.asked import calls_of, chosen, layer_problems
 from iosim.studies.models.layers import LayerKind, Model
 from iosim.studies.requests import RingRequest
 
-COLUMNS = (
-    Column("method", "method"), Column("layers", "layers", "count"), Column("time_s", "time", "seconds"),
-    Column("received_bytes", "received", "bytes"),
-)  # fmt: skip
+COLUMNS = (Column("method"), Column("layers", kind="count"), Column("time_s", "time"),
+           Column("received_bytes", "received"))  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,9 +104,6 @@ class Ring(Shown):
         notes = tuple(line.strip() for line in face.NOTES.splitlines())
         return [self.answer, self._subject(), face.text_table(self.results), notes]
 
-    def _panels(self) -> tuple[Panel, ...]:
-        return panels_of(self.as_page())
-
     def _subject(self) -> str:
         """What was computed, in one sentence."""
         p, links = self.problem, self.links
@@ -133,10 +128,7 @@ class RingStack:
     @property
     def totals(self) -> list[dict[str, Any]]:
         """Seconds and bytes received of all layers that can be spread, by method, those of every kind."""
-        by_name: dict[str, list[tuple[int, Result]]] = {}
-        for kind, found in self.rings:
-            for r in found:
-                by_name.setdefault(r.name, []).append((kind.count, r))
+        by_name = grouped(((kind.count, r) for kind, found in self.rings for r in found), lambda one: one[1].name)
         return [
             {"name": name, "layers": sum(n for n, _ in of_kinds), "time_s": sum(n * r.seconds for n, r in of_kinds),
              "received_bytes": sum(n * float(r.received_bytes) for n, r in of_kinds)}
@@ -215,7 +207,7 @@ def run_model(request: RingRequest, *, steps: bool = False, progress: Progress =
 
 
 def _ring(problem: AttentionProblem, r: RingRequest, layers: int, steps: bool, progress: Progress) -> Ring:
-    profile = load_profile(r.gpu) if isinstance(r.gpu, str) else r.gpu
+    profile = load_profile(r.gpu)
     links = cluster(profile, r.link, r.network, r.gpus_per_node, shared_network=r.shared_network)
     kernel, by_default = r.kernel, ""
     if kernel == DEFAULT:

@@ -178,10 +178,7 @@ class _Study:
     def of_baseline(self, name: str) -> Result:
         """Megatron-LM or ring self-attention."""
         p, gpus, kernel, gpu, links = self.problem, self.gpus, self.kernel, self.profile, self.cluster
-        if name == "megatron":
-            passes = [baselines.megatron(p, gpus, kernel, gpu, links, backward=b) for b in self.passes]
-        else:
-            passes = [baselines.ring_self_attention(p, gpus, gpu, links, backward=b) for b in self.passes]
+        passes = [baselines.baseline(name, p, gpus, kernel, gpu, links, backward=b) for b in self.passes]
         return self._result(
             name,
             sum(b.seconds for b in passes),

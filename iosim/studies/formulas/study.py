@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, number_text, times_of
-from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import algorithm_of, algorithms
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import entry, entry_names, is_choice, resolve
@@ -23,12 +23,10 @@ from iosim.problem.fields import LIST_MASKS
 from iosim.readers.formula.levels import LEVELS, LevelBound, explanation, level_bounds
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Column, Table
-from iosim.studies.formulas.names import CHOICES, SIZES
-from iosim.studies.formulas.names import SYMBOLS as GIVEN
+from iosim.studies.requests import CHOICES, SIZES
+from iosim.studies.requests import SYMBOLS as GIVEN
 
 if TYPE_CHECKING:
-    import pandas
-
     from iosim.readers.formula.symbolic import Formula
 
 DEFAULT_GPU = "a100"
@@ -90,12 +88,8 @@ def _kernel(asked: Mapping[str, Any], problem: AttentionProblem) -> tuple[Kernel
             able = " and ".join(name for name in algorithms() if algorithm_of(name).splits)
             raise InputError(f"`splits` {splits}: not possible with algorithm {name}; {able} take 1 or more")
         return Kernel(name, name, tile or algorithm.example_tile, splits=splits or 1), tile is not None
-    profile = _profile(asked.get("gpu") or DEFAULT_GPU)
+    profile = load_profile(asked.get("gpu") or DEFAULT_GPU)
     return resolve(name, problem, profile, Overrides(tile=asked.get("tile"), splits=splits)), True
-
-
-def _profile(gpu: str | HardwareProfile) -> HardwareProfile:
-    return gpu if isinstance(gpu, HardwareProfile) else load_profile(gpu)
 
 
 def _given(asked: Mapping[str, Any], formula: Formula, tile: bool) -> dict[str, int]:
@@ -199,9 +193,12 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
     Args:
         asked: "name", and what is known of the problem's fields, of "tile", "splits" and "gpu"; the rest stay symbols.
     """
-    from iosim.readers.formula.symbolic import SYMBOLS, derive, symbol
+    import sympy as sp
 
-    problem = _problem(asked)
+    from iosim.readers.formula.symbolic import SYMBOLS, derive, symbol
+    from iosim.readers.formula.theory import beside, why
+
+    problem, gpu = _problem(asked), asked.get("gpu")
     kernel, chosen = _kernel(asked, problem)
     formula = derive(problem, kernel)
     put_in = _given(asked, formula, chosen)
@@ -221,51 +218,30 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
     ]  # fmt: skip
     names += [{"symbol": s, "meaning": text, "value": None} for s, text in PAPER_SYMBOLS.items()
               if s in limit["term"].text or s in write.text(limit["leading"])]  # fmt: skip
+    moved = [total["bytes"] for total in totals.values()]
+    counted = problem.mask in LIST_MASKS and None not in moved
+
+    def written(expression: Any) -> dict[str, str]:
+        return {"text": write.text(expression), "latex": str(sp.latex(expression))}
+
     description = {
         "kernel": kernel.name, "algorithm": kernel.algorithm, "level": "l2", "mask": problem.mask,
         "pass": problem.passes, "traffic": rows, "totals": totals,
-        "leading": {"text": write.text(limit["leading"]), "latex": _latex(limit["leading"])},
+        "leading": written(limit["leading"]),
         "theta": {
             "source": limit["term"].source, "text": limit["term"].text, "latex": limit["term"].latex,
             "blocks": limit["blocks"] if limit["tiled"] else None,
-            "ratio": {"text": write.text(limit["ratio"]), "latex": _latex(limit["ratio"])},
+            "ratio": written(limit["ratio"]),
         },
         "symbols": names,
-        "why": _why(asked, problem, kernel, formula),
-        "sparse": _beside(problem, kernel, [t["bytes"] for t in totals.values()]),
+        "why": None if gpu is None else why(problem, kernel, load_profile(gpu), formula.numbers().total("l2")),
+        "sparse": beside(problem, kernel, sum(moved)) if counted else None,
         "conditions": [write.condition(c) for c in formula.substitute(put_in).conditions],
     }  # fmt: skip
     return FormulaStudy(formula, description)
 
 
-def _why(
-    asked: Mapping[str, Any], problem: AttentionProblem, kernel: Kernel, formula: Formula
-) -> dict[str, Any] | None:
-    """Where the leading term comes from, in numbers for a GPU; None where none was named."""
-    from iosim.readers.formula.theory import why
-
-    gpu = asked.get("gpu")
-    return None if gpu is None else why(problem, kernel, _profile(gpu), formula.numbers().total("l2"))
-
-
-def _beside(problem: AttentionProblem, kernel: Kernel, moved: list[int | None]) -> dict[str, Any] | None:
-    """The paper's term in numbers beside the count, for a list of blocks with every size given."""
-    from iosim.readers.formula.theory import beside
-
-    known = [n for n in moved if n is not None]
-    if problem.mask not in LIST_MASKS or len(known) < len(moved):
-        return None
-    return beside(problem, kernel, sum(known))
-
-
-def _latex(expression: Any) -> str:
-    import sympy as sp
-
-    return str(sp.latex(expression))
-
-
-COLUMNS = (Column("launch", "launch"), Column("tensor", "tensor"), Column("direction", "direction"),
-           Column("formula", "formula"), Column("bytes", "bytes", "count"))  # fmt: skip
+COLUMNS = (Column("launch"), Column("tensor"), Column("direction"), Column("formula"), Column("bytes", kind="count"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -281,9 +257,9 @@ class FormulaStudy(Shown):
         """The command line's `formula` object."""
         return dict(self.description)
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """The rows as a DataFrame: launch, tensor, direction, the formula as text and LaTeX, and its bytes."""
-        return Table.of(self.description["traffic"]).to_pandas()
+    def records(self) -> list[dict[str, Any]]:
+        """The rows: launch, tensor, direction, the formula as text and LaTeX, and its bytes."""
+        return list(self.description["traffic"])
 
     @property
     def latex(self) -> str:
@@ -306,9 +282,6 @@ class FormulaStudy(Shown):
             tuple(d["why"]["text"].splitlines()) if d["why"] else (),
             tuple(f"{_value(s)}: {s['meaning']}" for s in d["symbols"]),
         ]  # fmt: skip
-
-    def _panels(self) -> tuple[()]:
-        return ()
 
 
 def _value(symbol: Mapping[str, Any]) -> str:
@@ -400,11 +373,9 @@ def markdown(description: Mapping[str, Any], latex: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-BOUND_COLUMNS = (
-    Column("level", "level"), Column("fast_memory_elements", "M, elements", "count"),
-    Column("moved_bytes", "moved", "bytes"), Column("bound_bytes", "bound", "bytes"),
-    Column("times_above", "times above", "ratio"), Column("bound_is", "the bound is"),
-)  # fmt: skip
+BOUND_COLUMNS = (Column("level"), Column("fast_memory_elements", "M, elements", "count"),
+                 Column("moved_bytes", "moved"), Column("bound_bytes", "bound"),
+                 Column("times_above", "times above", "ratio"), Column("bound_is", "the bound is"))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -457,7 +428,7 @@ def kernel_bounds(asked: Mapping[str, Any]) -> KernelBounds:
     """The bounds of the kernel that a formula was asked of; sizes not given are the formula's stand-ins. Raises
     InputError: values that make no sense, or a kernel that cannot run the problem on the GPU."""
     problem = _problem(asked)
-    profile: HardwareProfile = _profile(asked.get("gpu") or DEFAULT_GPU)
+    profile = load_profile(asked.get("gpu") or DEFAULT_GPU)
     made = predict(problem, _kernel(asked, problem)[0], profile)
     compulsory = made.hbm_bounds.compulsory_read + made.hbm_bounds.compulsory_write
     moved = {"l2": made.total("l2"), "hbm": made.total("hbm") if made.hbm_known else None}

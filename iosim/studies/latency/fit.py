@@ -183,12 +183,8 @@ class Calibrated:
 
 
 def calibrate_times(rows: Sequence[tuple[AttentionProblem, float]], stack: str, profile: HardwareProfile) -> Calibrated:
-    """The constants of a stack on a GPU by measured calls. Raises InputError: an unknown stack, or a problem that its
-    kernel cannot run.
-
-    Args:
-        rows: (problem, seconds).
-    """
+    """The constants of a stack on a GPU by measured calls, (problem, seconds). Raises InputError: an unknown stack, or
+    a problem that its kernel cannot run."""
     prior = Calibration(read_stack(stack).call_gap_s)
     asked = LatencyRequest(gpu=[profile], stack=[stack], values={})
     found = latencies([(None, problem) for problem, _ in rows], asked)

@@ -142,15 +142,11 @@ def latencies(
     request: LatencyRequest,
     calibration: Calibration | None = None,
 ) -> tuple[Latency, ...]:
-    """Every problem in every stack on every GPU of a request, under its conditions. Raises InputError: an unknown
-    stack, a GPU that it has no kernel for, or a problem that the kernel cannot run.
-
-    Args:
-        problems: each with the layers of a model that it is of.
-        calibration: of the stack on that GPU, in place of its shipped constants.
-    """
+    """Every problem, with the layers of a model that it is of, in every stack on every GPU of a request, under its
+    conditions; a `calibration` of that stack and GPU stands in place of the shipped constants. Raises InputError: an
+    unknown stack, a GPU that it has no kernel for, or a problem that the kernel cannot run."""
     r = request
-    profiles = [load_profile(gpu) if isinstance(gpu, str) else gpu for gpu in r.gpu]
+    profiles = list(map(load_profile, r.gpu))
     asked = [(read_stack(name), profile, *one) for name in r.stack for profile in profiles for one in problems]
     how: dict[str, Any] = {name: getattr(r, name) for name in CONDITIONS}
     requests = []
@@ -241,15 +237,11 @@ def _extra_s(moved: int, problem: AttentionProblem, kernel: Kernel, profile: Har
 
 MASKED = ("mask", "causal", "window", "window_right", "mask_file", "mask_blocks")
 LENGTHS = ("batch", "seq_q", "seq_k", "seq_lens", "seq_lens_k", "prefix")
-COLUMNS = (
-    Column("stack", "stack"), Column("gpu", "gpu"), Column("kernel", "kernel"), Column("batch", "batch", "count"),
-    Column("seq_q", "new tokens", "count"), Column("seq_k", "keys", "count"), Column("part", "part"),
-    Column("time_s", "time", "seconds"), Column("share", "share"),
-)  # fmt: skip
-MODEL_COLUMNS = (
-    Column("stack", "stack"), Column("gpu", "gpu"), Column("layer", "layer"), Column("layers", "layers", "count"),
-    Column("time_s", "time of a step", "seconds"), Column("share", "share"),
-)  # fmt: skip
+COLUMNS = (Column("stack"), Column("gpu"), Column("kernel"), Column("batch", kind="count"),
+           Column("seq_q", "new tokens", "count"), Column("seq_k", "keys", "count"), Column("part"),
+           Column("time_s", "time"), Column("share"))  # fmt: skip
+MODEL_COLUMNS = (Column("stack"), Column("gpu"), Column("layer"), Column("layers", kind="count"),
+                 Column("time_s", "time of a step"), Column("share"))  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -308,9 +300,6 @@ class Latencies(Shown):
         together = [of_models(self.models)] if self.models else []
         return [self.answer, table(self.points), *together, notes(self.points)]
 
-    def _panels(self) -> tuple[()]:
-        return ()
-
 
 def run(request: LatencyRequest) -> Latencies:
     """Every problem, of a model one for each kind of its layers, in every stack on every GPU. Raises InputError: values
@@ -320,7 +309,7 @@ def run(request: LatencyRequest) -> Latencies:
     if r.calibration is not None:
         if len(r.stack) != 1 or len(r.gpu) != 1:
             raise InputError("`calibration` is of one stack on one GPU; accepted with it: one `stack` and one `gpu`")
-        gpu = load_profile(r.gpu[0]) if isinstance(r.gpu[0], str) else r.gpu[0]
+        gpu = load_profile(r.gpu[0])
         constants = read_calibration(r.calibration, r.stack[0], gpu.name)
     return Latencies(latencies(asked_problems(r), r, constants))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -13,6 +13,7 @@ from iosim.base.units import some
 from iosim.problem.asked import check_queries, lengths, problems
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, MAX_TOKENS
+from iosim.show.tables import grouped
 from iosim.studies.models.layers import LayerKind, Layers, Model
 from iosim.studies.requests import OfProblem
 
@@ -233,15 +234,12 @@ class LayerGroup:
 
 
 def groups_of(model: Model, values: Mapping[str, Any]) -> list[LayerGroup]:
-    found: dict[Any, list[LayerCall]] = {}
-    for calls in calls_of(model, values):
-        for call in calls:
-            found.setdefault((model.kinds.index(call.kind), _but_length(call.problem)), []).append(call)
+    def alike(call: LayerCall) -> tuple[Any, ...]:
+        fields = (getattr(call.problem, name) for name in FIELDS if name not in ("seq_q", "seq_k"))
+        return model.kinds.index(call.kind), *fields
+
+    found = grouped(chain.from_iterable(calls_of(model, values)), alike)
     return [LayerGroup(calls[0].kind, tuple(calls)) for _, calls in sorted(found.items(), key=lambda one: one[0][0])]
-
-
-def _but_length(problem: AttentionProblem) -> tuple[Any, ...]:
-    return tuple(getattr(problem, name) for name in FIELDS if name not in ("seq_q", "seq_k"))
 
 
 def rows_of(model: Model, values: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -252,9 +250,8 @@ def rows_of(model: Model, values: Mapping[str, Any]) -> list[dict[str, Any]]:
         for call in calls:
             if call.problem.seq_lens is not None:
                 raise InputError(f"`model` '{model.name}': {call.kind.name} layers over more than one chunk are "
-                                 "sequences of "
-                                 "several lengths, which no sweep takes; accepted: `iosim predict`, or fewer "
-                                 "tokens")  # fmt: skip
+                                 "sequences of several lengths, which no sweep takes; accepted: `iosim predict`, or "
+                                 "fewer tokens")  # fmt: skip
             fields = {name: getattr(call.problem, name) for name, about in FIELDS.items()
                       if name in ALWAYS or getattr(call.problem, name) != about.resolve(call.problem)}  # fmt: skip
             rows.append({"model": model.name, "layer": call.kind.name, "count": call.kind.count, **fields})

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, seconds_text, some
-from iosim.base.words import DEFAULT, WAYS, Level, Way, sentences
-from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.base.words import WAYS, Level, Way, sentences
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import CONDITIONS
 from iosim.prediction.answer import against, left_in_l2, trust
 from iosim.prediction.estimates import legend, marked
@@ -24,14 +24,10 @@ from iosim.studies.models.asked import LayerCall, asked_model, asked_problems, c
 from iosim.studies.models.layers import LayerKind, Model
 from iosim.studies.requests import PredictRequest
 
-if TYPE_CHECKING:
-    from iosim.kernel.kernel import Kernel
-
 COLUMNS = (
-    Column("layer", "layer"), Column("count", "layers", "count"), Column("sees", "a query sees"),
-    Column("kernel", "kernel"), Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"),
-    Column("time_s", "time", "seconds"), Column("share", "of the time"), Column("bound_by", "bound by"),
-    Column("kv_cache_bytes", "KV cache", "bytes"),
+    Column("layer"), Column("count", "layers", "count"), Column("sees", "a query sees"), Column("kernel"),
+    Column("l2_bytes", "SM<->L2"), Column("hbm_bytes", "HBM"), Column("time_s", "time"), Column("share", "of the time"),
+    Column("bound_by", "bound by"), Column("kv_cache_bytes", "KV cache"),
 )  # fmt: skip
 MOST_NAMED = 6
 """Results that a sentence names."""
@@ -224,35 +220,6 @@ def as_json(results: Sequence[ModelPrediction]) -> dict[str, Any]:
     }
 
 
-def predict_model(
-    model: Model,
-    values: Mapping[str, Any],
-    kernels: Sequence[str | Kernel] = (DEFAULT,),
-    gpus: Sequence[str | HardwareProfile] = ("a100",),
-    *,
-    progress: Progress = silent,
-    **settings: Any,
-) -> list[ModelPrediction]:
-    """The attention of a model, for every GPU, length and kernel.
-
-    Args:
-        values: of the problem's fields, as `calls_of` takes them.
-        kernels: of every kind of layer; by default each kind has the GPU's own.
-        settings: other fields of a `Request`: l2_start, method, overrides, clocks, launched.
-    """
-    profiles = [load_profile(gpu) if isinstance(gpu, str) else gpu for gpu in gpus]
-    jobs = [
-        [Request(call.problem, kernel, profile, **settings) for call in calls]
-        for profile in profiles
-        for calls in calls_of(model, values)
-        for kernel in kernels
-    ]
-    asked = [calls for _ in profiles for calls in calls_of(model, values) for _ in kernels]
-    made: Iterable[Prediction] = iter(predict_many([one for job in jobs for one in job], progress=progress))
-    found = iter(made)
-    return [ModelPrediction(model, tuple(LayerPrediction(call, next(found)) for call in calls)) for calls in asked]
-
-
 def requests_of(asked: PredictRequest) -> list[Request]:
     """A call for every GPU, problem and kernel of a request without a model."""
     problems = [problem for _, problem in asked_problems(asked)]
@@ -270,12 +237,19 @@ def run(asked: PredictRequest, progress: Progress = silent) -> list[Prediction] 
     model = asked_model(asked)
     if model is None:
         return list(predict_many(requests_of(asked), progress=progress))
-    how = {"overrides": asked.overrides} | {name: getattr(asked, name) for name in CONDITIONS}
-    return [
-        result
+    how = {name: getattr(asked, name) for name in CONDITIONS}
+    jobs = [
+        (gpu, calls, kernel)
         for values in combinations(asked.values)
-        for result in predict_model(model, values, asked.kernel, asked.gpu, progress=progress, **how)
+        for gpu in asked.gpu
+        for calls in calls_of(model, values)
+        for kernel in asked.kernel
     ]
+    requests = [
+        Request(one.problem, kernel, gpu, asked.overrides, **how) for gpu, calls, kernel in jobs for one in calls
+    ]
+    found = iter(predict_many(requests, progress=progress))
+    return [ModelPrediction(model, tuple(LayerPrediction(one, next(found)) for one in calls)) for _, calls, _ in jobs]
 
 
 def several(results: Sequence[ModelPrediction]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import count, takewhile
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -181,18 +182,10 @@ def check_constant(
     progress: Progress = silent,
 ) -> ConstantCheck:
     """Compare a constant size of sections with every other; heads run fastest inside, heavy query blocks first. Raises
-    InputError: a section of less than a byte, no problems, or a kernel that cannot run one.
-
-    Args:
-        section_bytes: of the keys and values of a section's heads.
-        problems: the grid.
-        kernel: a catalog name or a Kernel; by default the GPU's own for the first problem.
-        profile: a GPU's name, a path to a profile file, or a HardwareProfile.
-        progress: hands the predictions on one by one, and may show how far they are.
-    """
+    InputError: a section of less than a byte, no problems, or a kernel that cannot run one."""
     if section_bytes < 1:
         raise InputError(f"`check_constant` section {section_bytes} is out of range; accepted: 1 byte or more")
-    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    gpu = load_profile(profile)
     asked: list[tuple[int, int, Request]] = []
     kernels = resolve_all(kernel, problems, gpu)
     for number, (problem, own) in enumerate(zip(problems, kernels, strict=True)):
@@ -211,12 +204,8 @@ def check_constant(
 
 def _sections(problem: AttentionProblem) -> list[int]:
     """Heads of every section that a size in bytes can come to: a power of two of key/value heads; 0 for all."""
-    heads, all_heads = problem.group, problem.batch * problem.heads
-    several = []
-    while heads < all_heads:
-        several.append(heads)
-        heads *= 2
-    return [*several, 0]
+    powers = (problem.group << n for n in count())
+    return [*takewhile(lambda heads: heads < problem.batch * problem.heads, powers), 0]
 
 
 def _in_sections(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile, heads: int) -> Kernel:

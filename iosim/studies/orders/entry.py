@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import floor, log
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
@@ -24,9 +24,6 @@ from iosim.show.shown import Part, Shown
 from iosim.show.tables import Column, Marked, Table
 from iosim.studies.orders.space import OrderChoice
 
-if TYPE_CHECKING:
-    import pandas
-
 SAME_TIME = 0.01
 """Times that differ by less count as equal: about what the model of time can tell apart."""
 SAME_BYTES = 0.02
@@ -37,11 +34,9 @@ SAME_WORD = 0.005
 """Shares below this are not worth a word."""
 MOST_SHOWN = 12
 """Orders that a text lists."""
-COLUMNS = (
-    Column("rank", "rank", "count"), Column("words", "order"), Column("tile", "tile"),
-    Column("hbm_bytes", "HBM", "bytes"), Column("times_compulsory", "over compulsory", "ratio"),
-    Column("time_s", "time", "seconds"), Column("bound_by", "bound by"), Column("what", ""),
-)  # fmt: skip
+COLUMNS = (Column("rank", kind="count"), Column("words", "order"), Column("tile"), Column("hbm_bytes", "HBM"),
+           Column("times_compulsory", "over compulsory", "ratio"), Column("time_s", "time"),
+           Column("bound_by", "bound by"), Column("what", ""))  # fmt: skip
 MARKS = {"coarse": "c", "sampled": "s"}
 MEANINGS = {"coarse": "c: replayed in coarse steps", "sampled": "s: sampled, a long launch played in part"}
 ROUGHEST_FIRST = (COARSE, "bounds", "capacity", "sampled", "replay")
@@ -195,14 +190,14 @@ class OrderRanking(Shown):
             ],
             "compulsory_bytes": self.own.compulsory_bytes,
             "own": self.own.to_dict(),
-            "orders": [entry.to_dict() for entry in self.orders],
+            "orders": self.records(),
             "left_out": [{"words": choice.words, "reason": reason} for choice, reason in self.left_out],
             "notes": list(self.notes),
         }  # fmt: skip
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a row an order, the best first."""
-        return Table.of(entry.to_dict() for entry in self.orders).to_pandas()
+    def records(self) -> list[dict[str, Any]]:
+        """A row an order, the best first."""
+        return [entry.to_dict() for entry in self.orders]
 
     def to_text(self) -> str:
         return self.listed(MOST_SHOWN)
@@ -233,11 +228,8 @@ class OrderRanking(Shown):
 
 
 def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
-    """The entries, the best first, those on the front of time and bytes marked.
-
-    Args:
-        own: the kernel's order, from which the fewest changes are made.
-    """
+    """The entries, the best first, those on the front of time and bytes marked; of equals the one with the fewest
+    changes from the kernel's `own` order."""
     if not entries:
         return []
     fastest = min(e.time_s for e in entries)

@@ -1,6 +1,6 @@
 """Search of orders: every order of a kernel predicted for a problem, or a set of problems with weights, the best first.
 
-    ranking = search_orders(problem, "fa3", "h200")
+    ranking = run(OrdersRequest(problems=[problem], kernel="fa3", gpu="h200"))
     ranking.best.choice.words, ranking.best.hbm_bytes, ranking.own.hbm_bytes
 
 Best is the fastest; of those that take the same time (`SAME_TIME`) the one with the fewest bytes at HBM, and of those
@@ -12,12 +12,10 @@ them whole.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, replace
-from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import is_attention_loop
@@ -27,7 +25,7 @@ from iosim.kernel.libraries.resolver import check_cluster
 from iosim.kernel.schedule import CLUSTER_CC, Scheduler
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction.call import Call
-from iosim.prediction.many import Request, try_all
+from iosim.prediction.many import Request, predict_many, try_all
 from iosim.prediction.predictor import planned
 from iosim.prediction.replays import tile_accesses
 from iosim.problem.attention import AttentionProblem
@@ -76,55 +74,25 @@ def resolve_all(kernel: str | Kernel, problems: Sequence[AttentionProblem], prof
     return [first, *(resolve(name, one, profile) for one in problems[1:])]
 
 
-def search_orders(
-    problem: AttentionProblem | Sequence[AttentionProblem],
-    kernel: str | Kernel = DEFAULT,
-    profile: str | HardwareProfile = "a100",
-    *,
-    weights: Sequence[float] | None = None,
-    tiles: Iterable[Tile] = (),
-    pinned: dict[str, Any] | None = None,
-    l2_start: str = "cold",
-    progress: Progress = silent,
-) -> OrderRanking:
-    """Every order of a kernel, ranked. Raises InputError: both passes at once, weights that do not fit, a kernel that
-    has no order, or one that cannot run.
-
-    Args:
-        problem: what is computed, one pass; several problems are searched for the one order that suits them all.
-        kernel: a catalog name or a Kernel; by default the GPU's own for the first problem.
-        profile: a GPU's name, a path to a profile file, or a HardwareProfile.
-        weights: how often each problem is called; once by default.
-        tiles: tried beside the kernel's own.
-        pinned: fields of `OrderChoice` that are given.
-        l2_start: "cold" or "warm", as in `predict`.
-        progress: hands the predictions on one by one, and may show how far they are.
-    """
-    problems = (problem,) if isinstance(problem, AttentionProblem) else tuple(problem)
-    gpu = load_profile(profile) if isinstance(profile, str) else profile
-    each = check_weights(weights, problems)
+def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
+    """Every order of a kernel, ranked; of several problems the one order that suits them all. Raises InputError: both
+    passes at once, weights that do not fit, a kernel that has no order, or one that cannot run."""
+    problems, gpu = tuple(asked.problems), load_profile(asked.gpu)
+    weights = check_weights(asked.counts if asked.weights is None else asked.weights, problems)
     for one in problems:
         if one.passes not in PASSES:
             raise InputError(f"`passes` {one.passes}: orders are searched for one pass at a time; accepted: "
                              f"{', '.join(PASSES)}")  # fmt: skip
-    kernels = resolve_all(kernel, problems, gpu)
+    pinned = pinned_fields({name: getattr(asked, name) for name in PINNED})
+    kernels = resolve_all(asked.kernel, problems, gpu)
     if any(main_launch(k, p) is None for k, p in zip(kernels, problems, strict=True)):
         raise InputError(f"`kernel` {kernels[0].name}: no launch loops over keys, so it has no order to choose; "
                          "accepted: kernels such as fa2, fa3 or flash")  # fmt: skip
-    check_cluster((pinned or {}).get("cluster", 1), gpu)
-    search = _Search(problems, each, kernels, gpu, l2_start, progress)
-    listed = choices(problems, kernels, tiles=tiles, pinned=pinned)
-    in_clusters = gpu.cc >= CLUSTER_CC and problems[0].passes == "fwd" and "cluster" not in (pinned or {})
+    check_cluster(pinned.get("cluster", 1), gpu)
+    search = _Search(problems, weights, kernels, gpu, asked.l2_start, progress)
+    listed = choices(problems, kernels, tiles=[Tile(*sides) for sides in asked.tile or ()], pinned=pinned)
+    in_clusters = gpu.cc >= CLUSTER_CC and problems[0].passes == "fwd" and "cluster" not in pinned
     return search.ranking(listed, in_clusters)
-
-
-def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
-    """The ranking that is asked for; as `search_orders`."""
-    return search_orders(
-        asked.problems, asked.kernel, asked.gpu, weights=asked.counts if asked.weights is None else asked.weights,
-        tiles=[Tile(*sides) for sides in asked.tile or ()], l2_start=asked.l2_start, progress=progress,
-        pinned=pinned_fields({name: getattr(asked, name) for name in PINNED}),
-    )  # fmt: skip
 
 
 class _Search:
@@ -198,11 +166,7 @@ class _Search:
         """The kernel as it runs each problem by itself."""
         each = zip(self.problems, self.kernels, strict=True)
         requests = [Request(p, k, self.profile, l2_start=self.l2_start) for p, k in each]
-        parts = []
-        for outcome in try_all(requests):
-            if isinstance(outcome, InputError):
-                raise outcome
-            parts.append(OrderPart.of(outcome))
+        parts = [OrderPart.of(prediction) for prediction in predict_many(requests)]
         return replace(OrderEntry.of(self.own, parts, self.weights), is_own=True)
 
     def _play_some(self, candidates: list[_Candidate]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -138,7 +139,7 @@ def sections(problems: Sequence[AttentionProblem]) -> list[tuple[Order, int, int
 
 def choices(
     problems: Sequence[AttentionProblem], kernels: Sequence[Kernel], *, tiles: Iterable[Tile] = (),
-    pinned: dict[str, Any] | None = None,
+    pinned: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[OrderChoice]:  # fmt: skip
     """Every order to predict, the kernel's own first.
 
@@ -147,7 +148,6 @@ def choices(
         tiles: tried beside the kernel's own.
         pinned: fields of `OrderChoice` that are given, and stay as they are.
     """
-    pinned = pinned or {}
     launches = [main_launch(k, p) for k, p in zip(kernels, problems, strict=True)]
     even = all(launch is None or is_even(launch) for launch in launches)
     own = [OrderChoice.of(kernel, problem) for kernel, problem in zip(kernels, problems, strict=True)]
@@ -171,7 +171,7 @@ def choices(
     return list(_different([*first, *listed], problems))
 
 
-def _pinned_sections(by_section: list[dict[str, Any]], pinned: dict[str, Any]) -> list[dict[str, Any]]:
+def _pinned_sections(by_section: list[dict[str, Any]], pinned: Mapping[str, Any]) -> list[dict[str, Any]]:
     given = {name: pinned[name] for name in ("order", "section_heads", "section_bytes") if name in pinned}
     if not given:
         return by_section

@@ -20,7 +20,7 @@ from iosim.prediction.result import Moved
 from iosim.show.bars import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Column, Table, grouped
 from iosim.studies.program.operators import Operator, Program
 from iosim.studies.program.play import Alone, Bytes, Playing, operators_with_bytes
 
@@ -171,9 +171,7 @@ class ProgramTraffic(Shown):
 
     def by_operator(self, most: int | None = None) -> Table:
         """A row for each kind of operator and its phase, the most bytes at HBM first; all of them, or `most`."""
-        kinds: dict[tuple[str, ...], list[OperatorTraffic]] = {}
-        for row in self.rows:
-            kinds.setdefault((_named(row), row.phase), []).append(row)
+        kinds = grouped(self.rows, lambda row: (_named(row), row.phase))
         order = sorted(kinds, key=lambda kind: -sum(r.hbm for r in kinds[kind]))
         return summed(self.rows, [(kind, kinds[kind]) for kind in order[:most]], "operator", "  ".join)
 
@@ -274,12 +272,10 @@ def summed(
 ) -> Table:
     """A row a group: operators, bytes at HBM and their share of all, bytes at L2, compulsory ones, operations, time."""
     total = max(1, sum(r.hbm for r in rows))
-    columns = (
-        Column(first, first), Column("operators", "operators", "number"), Column("hbm_read_bytes", "HBM read", "bytes"),
-        Column("hbm_write_bytes", "HBM written", "bytes"), Column("hbm_share", "share", "percent"),
-        Column("compulsory_bytes", "in and out once", "bytes"), Column("l2_bytes", "SM<->L2", "bytes"),
-        Column("gflop", "GFLOP", "number"), Column("time_s", "time", "seconds"),
-    )  # fmt: skip
+    columns = (Column(first, first), Column("operators", kind="number"), Column("hbm_read_bytes", "HBM read"),
+               Column("hbm_write_bytes", "HBM written"), Column("hbm_share", "share", "percent"),
+               Column("compulsory_bytes", "in and out once"), Column("l2_bytes", "SM<->L2"),
+               Column("gflop", "GFLOP", "number"), Column("time_s", "time"))  # fmt: skip
     table = tuple(
         (
             text(name), len(group), sum(r.hbm_read for r in group), sum(r.hbm_write for r in group),

@@ -16,7 +16,7 @@ from pathlib import Path
 from iosim.base.errors import InputError
 from iosim.base.files import write_together
 from iosim.show.html import html
-from iosim.show.markdown import markdown
+from iosim.show.page import markdown
 from iosim.studies.report.assemble import build
 from iosim.studies.report.collect import Report
 from iosim.studies.report.face import as_page

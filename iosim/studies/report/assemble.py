@@ -61,13 +61,10 @@ def summary(points: Sequence[Point]) -> Table:
     """Every kernel on every GPU at the longest sequence that it has, with the naive kernel's bytes over its own."""
     base = baseline(points)
     below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
-    columns = (
-        *figures.WHO, Column("tile", "tile"), Column("l2_bytes", "SM<->L2", "bytes"),
-        Column("hbm_bytes", "HBM", "bytes"), Column("time_s", "time", "seconds"), Column("bound_by", "bound by"),
-        Column("peak_bytes", "memory", "bytes"), Column("fits", "fits"),
-        Column("ratio_l2", "naive over it, SM<->L2", "ratio"), Column("ratio_hbm", "naive over it, HBM", "ratio"),
-        figures.FROM,
-    )  # fmt: skip
+    columns = (*figures.WHO, Column("tile"), Column("l2_bytes", "SM<->L2"), Column("hbm_bytes", "HBM"),
+               Column("time_s", "time"), Column("bound_by", "bound by"), Column("peak_bytes", "memory"), Column("fits"),
+               Column("ratio_l2", "naive over it, SM<->L2", "ratio"),
+               Column("ratio_hbm", "naive over it, HBM", "ratio"), figures.FROM)  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
     for p in (row[-1] for of_gpu in by_gpu(points).values() for row in series(of_gpu).values()):
         naive = None if p.naive else below.get((p.gpu.label, p.seq_len))

@@ -12,7 +12,7 @@ from iosim.prediction.estimates import legend, marked
 from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction
 from iosim.show.page import Figure
-from iosim.show.tables import Table
+from iosim.show.tables import Table, grouped
 from iosim.studies.report.request import Gpu, ReportRequest
 
 
@@ -110,18 +110,12 @@ def collect(
 
 def by_gpu(points: Iterable[Point]) -> dict[str, list[Point]]:
     """Points by their GPU's label, in the order of the request."""
-    groups: dict[str, list[Point]] = {}
-    for point in points:
-        groups.setdefault(point.gpu.label, []).append(point)
-    return groups
+    return grouped(points, lambda point: point.gpu.label)
 
 
 def series(points: Iterable[Point]) -> dict[str, list[Point]]:
     """Points of one GPU by kernel, in the order of the request."""
-    groups: dict[str, list[Point]] = {}
-    for point in points:
-        groups.setdefault(point.kernel, []).append(point)
-    return groups
+    return grouped(points, lambda point: point.kernel)
 
 
 def baseline(points: Iterable[Point]) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, length_text, some
 from iosim.base.words import sentences
 from iosim.prediction.answer import against, left_in_l2, times_text, trust, why
@@ -19,21 +18,9 @@ HALF = 2.0
 """The baseline's HBM bytes over a kernel's from which on the kernel is said to halve them."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """One GPU and what can be said of it in a sentence."""
-
-    gpu: str
-    sentence: str
-
-
-def verdicts(report: Report) -> tuple[Verdict, ...]:
-    return of_points(report.points, baseline_of(report.points))
-
-
-def of_points(points: Sequence[Point], baseline: str | None) -> tuple[Verdict, ...]:
-    """A verdict a GPU; `baseline` is the kernel that the others are held against, where there is one."""
-    return tuple(Verdict(gpu, _sentence(gpu, members, baseline)) for gpu, members in by_gpu(points).items())
+def verdicts(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
+    """A sentence a GPU; `baseline` is the kernel that the others are held against, where there is one."""
+    return tuple(_sentence(gpu, members, baseline) for gpu, members in by_gpu(points).items())
 
 
 def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
@@ -164,5 +151,5 @@ def as_page(report: Report) -> Page:
     )
     return Page(
         report.title, subject(report.request), sections, command=report.request.report_line(),
-        commands=report.commands, answer=tuple(v.sentence for v in verdicts(report)),
+        commands=report.commands, answer=verdicts(report.points, baseline_of(report.points)),
     )  # fmt: skip

@@ -24,7 +24,7 @@ Value = Callable[[Point], float | None]
 Guide = tuple[str, str, str, list[int], list[float]]
 """Name, hover text, dash, lengths and values of a grey line."""
 
-WHO = (Column("gpu", "GPU"), Column("kernel", "kernel"), Column("seq_len", "N", "count"))
+WHO = (Column("gpu", "GPU"), Column("kernel"), Column("seq_len", "N", "count"))
 FROM = Column("commands", "command (listed at the end)", COMMANDS)
 
 
@@ -83,8 +83,8 @@ def estimated(p: Point) -> bool:
 
 
 def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    columns = (*WHO, Column("l2_read_bytes", "read", "bytes"), Column("l2_write_bytes", "written", "bytes"),
-               Column("l2_bytes", "SM<->L2 bytes", "bytes"), Column("tile", "tile"), FROM)  # fmt: skip
+    columns = (*WHO, Column("l2_read_bytes", "read"), Column("l2_write_bytes", "written"),
+               Column("l2_bytes", "SM<->L2 bytes"), Column("tile"), FROM)  # fmt: skip
     rows = tuple(
         (*who(p), p.prediction.total("l2", "read"), p.prediction.total("l2", "write"), p.l2,
          str(p.prediction.kernel.tile), p.id)
@@ -103,9 +103,9 @@ def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
 def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
     """Bytes between L2 and HBM: the estimate, and the bounds it lies between."""
     known = request.method != "bounds"
-    columns = (*WHO, Column("hbm_read_bytes", "read", "bytes"), Column("hbm_write_bytes", "written", "bytes"),
-               Column("hbm_bytes", "HBM bytes", "bytes"), Column("compulsory_bytes", "compulsory", "bytes"),
-               Column("no_l2_bytes", "with no L2", "bytes"), Column("method", "method"), FROM)  # fmt: skip
+    columns = (*WHO, Column("hbm_read_bytes", "read"), Column("hbm_write_bytes", "written"),
+               Column("hbm_bytes", "HBM bytes"), Column("compulsory_bytes", "compulsory"),
+               Column("no_l2_bytes", "with no L2"), Column("method"), FROM)  # fmt: skip
     rows = tuple(
         (*who(p), *(marked(p.prediction.total("hbm", d), p.prediction) if known else None for d in ("read", "write")),
          p.hbm_shown, p.compulsory, p.no_l2, p.prediction.method, p.id)
@@ -138,8 +138,8 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
 
 
 def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    columns = (*WHO, Column("peak_bytes", "peak", "bytes"), Column("workspace_bytes", "of it workspace", "bytes"),
-               Column("gpu_memory_bytes", "the GPU has", "bytes"), FROM)  # fmt: skip
+    columns = (*WHO, Column("peak_bytes", "peak"), Column("workspace_bytes", "of it workspace"),
+               Column("gpu_memory_bytes", "the GPU has"), FROM)  # fmt: skip
     rows = tuple(
         (*who(p), p.prediction.memory_bytes["peak"], p.prediction.memory_bytes["workspace"],
          p.gpu.profile.memory_bytes, p.id)
@@ -163,8 +163,8 @@ def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
 
 
 def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    columns = (*WHO, Column("time_s", "time", "seconds"), Column("bound_by", "bound by"),
-               Column("time_specification_s", "at specified rates", "seconds"), FROM)  # fmt: skip
+    columns = (*WHO, Column("time_s", "time"), Column("bound_by", "bound by"),
+               Column("time_specification_s", "at specified rates"), FROM)  # fmt: skip
     rows = tuple(
         (*who(p), p.time_s, p.prediction.time.bound_by, p.prediction.time_specification.total_s, p.id) for p in points
     )
@@ -255,10 +255,11 @@ def roofline(
             rate = p.flops / p.time_s
             rows.append((*who(p), p.flops, moved[p.id], intensity[p.id], rate, roof,
                          rate / roof if roof else None, f"{p.id} {profile_ids[label]}"))  # fmt: skip
-    columns = (*WHO, Column("flops", "FLOP", "count"), Column(f"{level}_bytes", f"{word} bytes", "bytes"),
-               Column("flops_per_byte", "FLOP/byte", "number"), Column("flops_per_s", "FLOP/s", "rate"),
-               Column("roof_flops_per_s", "roof there", "rate"), Column("share_of_roof", "of the roof", "percent"),
-               FROM)  # fmt: skip
+    columns = (
+        *WHO, Column("flops", "FLOP", "count"), Column(f"{level}_bytes", f"{word} bytes", "bytes"),
+        Column("flops_per_byte", "FLOP/byte", "number"), Column("flops_per_s", "FLOP/s", "rate"),
+        Column("roof_flops_per_s", "roof there", "rate"), Column("share_of_roof", "of the roof", "percent"), FROM,
+    )  # fmt: skip
     guides = [(f"roof, {name}", dash) for name, dash in DASHES.items() if any(name in f for f in roofs.values())]
     return Figure(
         f"roofline-{level}", f"Roofline at {word}",

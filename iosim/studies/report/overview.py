@@ -18,8 +18,8 @@ from iosim.studies.report.collect import Point, baseline, by_gpu, least_bytes, s
 from iosim.studies.report.figures import FROM, HOLLOW, WHO, estimated, who
 from iosim.studies.report.request import ReportRequest
 
-COLUMNS = (*WHO, Column("smem_bytes", "shared memory", "bytes"), Column("l2_bytes", "SM<->L2", "bytes"),
-           Column("hbm_bytes", "HBM", "bytes"), Column("compulsory_bytes", "compulsory", "bytes"), FROM)  # fmt: skip
+COLUMNS = (*WHO, Column("smem_bytes", "shared memory"), Column("l2_bytes", "SM<->L2"), Column("hbm_bytes", "HBM"),
+           Column("compulsory_bytes", "compulsory"), FROM)  # fmt: skip
 LEVELS = {"SM<->L2": ("l2", "dash"), "HBM": ("hbm", "solid")}
 LEVEL_COLOURS = {"SM<->L2": axes.colour(0), "HBM": axes.colour(1)}
 BAND = "rgba(139,143,152,0.55)"
@@ -69,7 +69,7 @@ def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
         least = least_bytes(members)
         rows.append((gpu, COMPULSORY, *(least.get(n) for n in lengths)))
     columns = (Column(f"n_{n}", f"N = {n:,}", "bytes") for n in lengths)
-    return Table((Column("gpu", "GPU"), Column("bytes", "bytes"), *columns), tuple(rows))
+    return Table((Column("gpu", "GPU"), Column("bytes"), *columns), tuple(rows))
 
 
 def _fastest(points: Sequence[Point]) -> list[Point]:

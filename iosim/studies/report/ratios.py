@@ -46,7 +46,7 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figu
     if base is None or not pairs:
         return None
     word = "SM<->L2" if level == "l2" else "HBM"
-    columns = (*WHO, Column("baseline", "baseline"), Column(f"{level}_bytes", f"{word} bytes", "bytes"),
+    columns = (*WHO, Column("baseline"), Column(f"{level}_bytes", f"{word} bytes", "bytes"),
                Column(f"baseline_{level}_bytes", "baseline's", "bytes"), Column("ratio", f"{base} over it", "ratio"),
                FROM)  # fmt: skip
     cell = (lambda v, *ps: marked(v, *(p.prediction for p in ps))) if level == "hbm" else (lambda v, *ps: v)

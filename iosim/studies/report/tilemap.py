@@ -22,18 +22,14 @@ SLOWEST_COLOUR = 4.0
 SCALE = [[0.0, "#e9f5b8"], [0.15, "#a8dba0"], [0.4, "#4fb3ab"], [0.7, "#2f78a8"], [1.0, "#2c3f7f"]]
 FASTEST = Series("fastest tile", "#d1127c", "□")
 LIBRARY = Series("a library's tile", "#e8590c", "○")
-COLUMNS = (
-    *WHO, Column("block_q", "block_q", "count"), Column("block_k", "block_k", "count"),
-    Column("warps", "warps", "count"), Column("stages", "stages", "count"), Column("time_s", "time", "seconds"),
-    Column("times_fastest", "times the fastest", "ratio"), Column("l2_bytes", "SM<->L2 bytes", "bytes"),
-    Column("occupancy", "occupancy", "percent"), Column("registers", "registers", "count"),
-    Column("registers_source", "registers are"), Column("rejected", "rejected because"), FROM,
-)  # fmt: skip
-SHORT_COLUMNS = (
-    Column("gpu", "GPU"), Column("kernel", "kernel"), Column("tile", "tile"), Column("warps", "warps", "count"),
-    Column("stages", "stages", "count"), Column("time_s", "time", "seconds"),
-    Column("times_fastest", "times the fastest", "ratio"),
-)  # fmt: skip
+COLUMNS = (*WHO, Column("block_q", kind="count"), Column("block_k", kind="count"), Column("warps", kind="count"),
+           Column("stages", kind="count"), Column("time_s", "time"),
+           Column("times_fastest", "times the fastest", "ratio"), Column("l2_bytes", "SM<->L2 bytes"),
+           Column("occupancy", kind="percent"), Column("registers", kind="count"),
+           Column("registers_source", "registers are"), Column("rejected", "rejected because"), FROM)  # fmt: skip
+SHORT_COLUMNS = (Column("gpu", "GPU"), Column("kernel"), Column("tile"), Column("warps", kind="count"),
+                 Column("stages", kind="count"), Column("time_s", "time"),
+                 Column("times_fastest", "times the fastest", "ratio"))  # fmt: skip
 """Of the fastest tile of each GPU, and of the libraries' tiles beside it."""
 Place = tuple[int, int]
 """block_q and block_k."""

@@ -14,19 +14,9 @@ from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.trust import evidence
 from iosim.kernel.kernel import Tile
-from iosim.studies.tiles.pick import (
-    QUICK,
-    STAGES,
-    WARPS,
-    PlannedTile,
-    RejectedTile,
-    TileCandidate,
-    TileRanking,
-    by_time,
-    replayed_tiles,
-    try_tile,
-    unit_of,
-)
+from iosim.show.tables import grouped
+from iosim.studies.tiles import pick
+from iosim.studies.tiles.pick import PlannedTile, RejectedTile, TileCandidate, TileRanking
 
 NUMBER = re.compile(r"\d[\d,]*")
 SHORT_OF = re.compile(r"needs (?:about )?([\d,]+) ([a-z ]+?)(?:, sm_\d+ allows|, at most) ([\d,]+)")
@@ -93,18 +83,20 @@ def study_tile(
     stages: int | None = None,
 ) -> TileStudy:  # fmt: skip
     """What there is to say of a tile beside the `ranking` of all that are tried; it need not be one of them."""
-    unit = unit_of(ranking.problem, matrix_unit)
-    known = {c.tile: (rank, c) for rank, c in enumerate(ranking.candidates, 1) if c.method != QUICK}
+    unit = pick.unit_of(ranking.problem, matrix_unit)
+    known = {c.tile: (rank, c) for rank, c in enumerate(ranking.candidates, 1) if c.method != pick.QUICK}
     ranked, rejected, planned = [], [], []
-    for tile in (Tile(*sides, w, s) for w in _choices(warps, WARPS) for s in _choices(stages, STAGES)):
-        tried = known.get(tile) or try_tile(tile, ranking.problem, ranking.profile, unit, ranking.reports.get(tile))
+    for tile in (Tile(*sides, w, s) for w in _choices(warps, pick.WARPS) for s in _choices(stages, pick.STAGES)):
+        tried = known.get(tile) or pick.try_tile(
+            tile, ranking.problem, ranking.profile, unit, ranking.reports.get(tile)
+        )
         if isinstance(tried, str):
             rejected.append(RejectedTile(tile, tried))
         elif isinstance(tried, PlannedTile):
             planned.append(tried)
         else:
             ranked.append(tried)
-    ranked += [(_rank(ranking, one.candidate), one.candidate) for one in replayed_tiles(planned)]
+    ranked += [(_rank(ranking, one.candidate), one.candidate) for one in pick.replayed_tiles(planned)]
     nearest = None
     if not ranked and ranking.candidates:
         ranks = enumerate(ranking.candidates, 1)
@@ -120,7 +112,7 @@ def _choices(asked: int | None, usual: tuple[int, ...]) -> tuple[int, ...]:
 def _rank(ranking: TileRanking, candidate: TileCandidate) -> int:
     """Where a tile stands whose replay is no part of the ranking."""
     others = (other for other in ranking.candidates if other.tile != candidate.tile)
-    return 1 + sum(by_time(other) < by_time(candidate) for other in others)
+    return 1 + sum(pick.by_time(other) < pick.by_time(candidate) for other in others)
 
 
 def _distance(tile: Tile, sides: tuple[int, int]) -> float:
@@ -162,10 +154,7 @@ class Rejections:
 
 def by_reason(rejected: Iterable[RejectedTile]) -> list[Rejections]:
     """The rejected tiles by reason, the most frequent first."""
-    groups: dict[str, list[RejectedTile]] = {}
-    for one in rejected:
-        groups.setdefault(NUMBER.sub("#", one.reason), []).append(one)
-    ordered = sorted(groups.values(), key=len, reverse=True)
+    ordered = sorted(grouped(rejected, lambda one: NUMBER.sub("#", one.reason)).values(), key=len, reverse=True)
     return [Rejections(_ranged([r.reason for r in group]), tuple(r.tile for r in group)) for group in ordered]
 
 

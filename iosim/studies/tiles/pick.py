@@ -60,12 +60,9 @@ UNITS = {"mma.sync": MatrixUnit.MMA_SYNC, "wgmma": MatrixUnit.WGMMA}
 
 MOST_SHOWN = 10
 """Tiles of a ranking that a notebook shows."""
-SHOWN = (
-    Column("tile", "tile"), Column("time_s", "time", "seconds"), Column("bound_by", "bound by"),
-    Column("l2_read_bytes", "L2 read", "bytes"), Column("hbm_read_bytes", "HBM read", "bytes"),
-    Column("ctas_per_sm", "CTAs/SM", "count"), Column("waves", "waves", "number"),
-    Column("registers", "registers", "count"),
-)  # fmt: skip
+SHOWN = (Column("tile"), Column("time_s", "time"), Column("bound_by", "bound by"), Column("l2_read_bytes", "L2 read"),
+         Column("hbm_read_bytes", "HBM read"), Column("ctas_per_sm", "CTAs/SM", "count"),
+         Column("waves", kind="number"), Column("registers", kind="count"))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -169,12 +166,11 @@ def run(
 
     Args:
         reports: what the compiler said of tiles, before the recorded builds.
-        progress: hands the replays on one by one, and may show how far they are.
         replayed: how many of the ranking's first are replayed, and the library's kernels with them; the others' HBM
             bytes are the capacity rule's. 0 for none.
     """
     problem, profile, matrix_unit = asked.problem, asked.gpu, asked.matrix_unit
-    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    gpu = load_profile(profile)
     if problem.passes not in MAIN_LAUNCH:
         raise InputError(f"`passes` {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd")
     if matrix_unit not in UNITS:

@@ -82,17 +82,17 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:
     """Bytes asked and missed, by kernel and tensor."""
-    columns = (Column("kernel", "kernel"), Column("tensor", "tensor"), Column("asked_bytes", "asked of L2", "bytes"),
-               Column("missed_bytes", "missed, read from HBM", "bytes"),
-               Column("hit_rate", "hit rate", "percent"))  # fmt: skip
+    columns = (Column("kernel"), Column("tensor"), Column("asked_bytes", "asked of L2"),
+               Column("missed_bytes", "missed, read from HBM"), Column("hit_rate", "hit rate", "percent"))  # fmt: skip
     return Table(columns, tuple((t.prediction.kernel.name, *row.values()) for t in traces for row in tensor_rows(t)))
 
 
 def reuse_table(traces: Sequence[TraceResult]) -> Table:
     """The reuse histogram by kernel and launch, in few rows."""
-    columns = (Column("kernel", "kernel"), Column("launch", "launch"), Column("kind", "kind"),
-               Column("from_bytes", "from", "bytes"), Column("to_bytes", "to", "bytes"),
-               Column("bytes", "loaded", "bytes"), Column("share", "share", "percent"))  # fmt: skip
+    columns = (
+        Column("kernel"), Column("launch"), Column("kind"), Column("from_bytes", "from"), Column("to_bytes", "to"),
+        Column("bytes", "loaded", "bytes"), Column("share", kind="percent"),
+    )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
     for t in traces:
         for one in t.launches:
@@ -104,12 +104,12 @@ def reuse_table(traces: Sequence[TraceResult]) -> Table:
 
 def drift_table(traces: Sequence[TraceResult]) -> Table:
     """By kernel and launch: CTAs, their times, and what is in use at once."""
-    columns = (Column("kernel", "kernel"), Column("launch", "launch"), Column("work_tiles", "work tiles", "count"),
-               Column("slots", "at once", "count"), Column("fastest_s", "shortest", "seconds"),
-               Column("slowest_s", "longest", "seconds"),
-               Column("median_in_use_bytes", "in use, median", "bytes"), Column("peak_in_use_bytes", "peak", "bytes"),
-               Column("partition_bytes", "one partition", "bytes"),
-               Column("share_above", "time above it", "percent"))  # fmt: skip
+    columns = (
+        Column("kernel"), Column("launch"), Column("work_tiles", "work tiles", "count"),
+        Column("slots", "at once", "count"), Column("fastest_s", "shortest"), Column("slowest_s", "longest"),
+        Column("median_in_use_bytes", "in use, median"), Column("peak_in_use_bytes", "peak"),
+        Column("partition_bytes", "one partition"), Column("share_above", "time above it", "percent"),
+    )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
     for t in traces:
         for one in t.launches:

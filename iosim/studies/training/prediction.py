@@ -16,7 +16,7 @@ from iosim.prediction.estimates import legend_of
 from iosim.problem.asked import lengths
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.shown import Part, Shown, panels_of
+from iosim.show.shown import Part, Shown
 from iosim.show.tables import Column, Table
 from iosim.studies.requests import TrainRequest
 from iosim.studies.training.frontier import (
@@ -184,9 +184,6 @@ class TrainingPrediction(Shown):
     def _parts(self) -> list[Part]:
         return [self.answer, self._head(), memory_table(self), tuple(self._below())]
 
-    def _panels(self) -> tuple[Panel, ...]:
-        return panels_of(self.as_page())
-
     def _head(self) -> str:
         grouped = f" ({self.model.kv_heads} key/value)" if self.model.heads != self.model.kv_heads else ""
         return f"{self.subject(grouped, f' ({self.setup.step})')}; {self.profile.name}"
@@ -224,7 +221,7 @@ def predict_training(
 
     Raises InputError: a profile that lacks a number, an attention that cannot run on it, or sizes out of range.
     """
-    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    gpu = load_profile(profile)
     graph = plan(model, setup)
     line = play(graph, setup.rule, setup.number.parameter_bytes, accumulate=setup.accumulate)
     timed = times and setup.backend == "cuda"
@@ -243,7 +240,7 @@ def map_of(request: TrainRequest, axis: str, progress: Progress = silent) -> Fro
     """The map of what fits over `axis` and sequence lengths, whose values are lists in the request."""
     if axis not in AXES:
         raise unknown_name("`frontier`", axis, AXES)
-    profile = load_profile(request.gpu) if isinstance(request.gpu, str) else request.gpu
+    profile = load_profile(request.gpu)
     model, setup = asked_for(request, axis)
     rows, columns = _several(request, axis, AXES[axis]), _several(request, "seq_len", SEQ_LENS)
     return frontier(model, setup, profile, axis, rows, columns, reserve_bytes=request.reserve, progress=progress)
@@ -293,8 +290,8 @@ def _several(request: TrainRequest, name: str, usual: Any) -> list[int]:
 def memory_table(prediction: TrainingPrediction) -> Table:
     """Bytes at the peak and bytes kept for the backward, by what they hold."""
     at, kept = prediction.timeline.peak.by_kind, prediction.saved_by_kind
-    columns = (Column("kind", "holds"), Column("peak_bytes", "at the peak", "bytes"),
-               Column("saved_bytes", "saved by the forward", "bytes"))  # fmt: skip
+    columns = (Column("kind", "holds"), Column("peak_bytes", "at the peak"),
+               Column("saved_bytes", "saved by the forward"))  # fmt: skip
     kinds = sorted(at | kept, key=lambda k: -at.get(k, 0))
     rows = [(str(k), at.get(k, 0), kept.get(k, 0)) for k in kinds]
     return Table(columns, (*rows, ("all", prediction.peak_bytes, sum(kept.values()))))
