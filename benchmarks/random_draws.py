@@ -9,9 +9,9 @@
 The draws: kernels/measurements/h100_random.csv (`--seed 1001`) and h200_random.csv (`--seed 2002`). Every fourth call
 of the H100's was open while mechanisms were looked for; all others were compared once, when predictions were final.
 The times of backward passes were looked at again in all of them; for what that changed, h200_random_2.csv
-(`--seed 3003`) and h100_random_2.csv (`--seed 4004`) were counted afterwards. All of these were looked at for the times
-of narrow builds, of short calls under a mask and of locks; for what that changed, h100_random_3.csv (`--seed 64530`) and
-h200_random_3.csv (`--seed 69708`) were counted.
+(`--seed 3003`) and h100_random_2.csv (`--seed 4004`) were counted afterwards. All of these were looked at for the
+times of narrow builds, of short calls under a mask and of locks; for what that changed, h100_random_3.csv
+(`--seed 64530`) and h200_random_3.csv (`--seed 69708`) were counted.
 """
 
 from __future__ import annotations
