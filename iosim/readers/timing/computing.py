@@ -117,7 +117,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         tile_cycles *= OVERLAPPED_TILE_SHARE
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
-    tile_cycles += fetched_cycles(launch, per_sm)
+    tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
     locked = lock_cycles(launch, sm, resident.slots)
 
     def step(ctas: int) -> float:

@@ -247,15 +247,18 @@ def lock_cycles(launch: Launch, rates: SmRates, slots: int) -> float:
     return held * max(0.0, at_work / domain.query_blocks - 1)
 
 
-def fetched_cycles(launch: Launch, ctas: int) -> float:
-    """SM cycles in which a work tile waits for code that it alone runs: steps that are compiled apart from the loop,
-    where tiles have different numbers of steps and so are at different places."""
+def fetched_cycles(launch: Launch, ctas: int, slots: int) -> float:
+    """SM cycles in which a work tile waits for code that it alone runs, in the mean: steps that are compiled apart from
+    the loop, where tiles have different numbers of steps and so are at different places. NB: the masked steps come
+    first, so that the tiles of the first round begin with them together and share what they fetch.
+    """
     d, work = launch.domain, launch.work
     if not work.mask.unrolled or len(set(d.visited.count[d.query_rows > 0].tolist())) < 2:
         return 0.0
     warps = max(1, launch.resources.threads // 32)
     instructions = d.block_q * d.block_k / warps * (INSTRUCTIONS_PER_SCORE / 32 + work.flops_per_pair / MMA_FLOPS)
-    return work.mask.unrolled * instructions * INSTRUCTION_BYTES * ctas / CODE_BYTES_PER_CYCLE
+    apart = 1 - min(1.0, slots / launch.tiles_with_rows)
+    return apart * work.mask.unrolled * instructions * INSTRUCTION_BYTES * ctas / CODE_BYTES_PER_CYCLE
 
 
 def step_cycles(cost: StepCost, ctas: int) -> float:
