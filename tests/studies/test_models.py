@@ -18,6 +18,8 @@ from iosim.integrations.models.presets import all_names, class_defaults, preset
 from iosim.studies.models.asked import changed
 from iosim.studies.models.layers import Model
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "models.json").read_text(encoding="utf-8"))
 PRESETS: dict[str, Any] = GOLDEN["presets"]
 OTHERS: dict[str, Any] = GOLDEN["others"]
