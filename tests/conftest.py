@@ -6,9 +6,11 @@ expression, also for a single file, every example is drawn.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import effort
@@ -25,14 +27,32 @@ QUICK = "not slow"
 TOGETHER = {
     f"tests/evidence/{name}.py": "reproduce"
     for name in ("test_claims_doc", "test_reproduce", "test_reproduce_c", "test_reproduce_e", "test_reproduce_f")
-}
+} | {f"tests/house/{name}.py": "imports" for name in ("test_architecture_doc", "test_budget", "test_layers")}
 """Files of which each needs what takes long to compute, by what that is."""
+FIRST = (
+    "tests/house/test_mutants.py",
+    "reproduce",
+    "tests/house/test_readme.py",
+    "tests/house/test_docs.py",
+    "tests/house/test_examples.py",
+    "tests/laws/test_one_method.py",
+    "tests/commands/test_recorded_studies.py",
+    "tests/prediction/test_hbm_range.py",
+    "tests/evidence/test_validate.py",
+)
+"""Files of few tests that take long: they start first, so that no worker is left with one at the end."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     effort.quick = config.option.markexpr.strip() == QUICK
     settings.register_profile("here", max_examples=effort.examples(effort.DEFAULT_EXAMPLES))
     settings.load_profile("here")
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: garbage is looked for among the rest alone, and seldom."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 def pytest_unconfigure() -> None:
@@ -46,6 +66,29 @@ def kept_replays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IOSIM_CACHE", os.environ[effort.KEPT_REPLAYS])
 
 
+PLAYED: dict[str, Any] = {}
+
+
+@pytest.fixture(scope="module")
+def replays_once() -> Iterator[None]:
+    """Equal replays are played once a worker, for files that test what is made of them and leave the engine as it is.
+    That the engine plays the same again, others hold."""
+    from iosim.base.digest import digest
+    from iosim.prediction import replays
+
+    play = replays._play
+
+    def once(inputs: Any) -> Any:
+        key = digest(inputs)
+        if key not in PLAYED:
+            PLAYED[key] = play(inputs)
+        return PLAYED[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(replays, "_play", once)
+        yield
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """One worker a file, so that what a file computes once is computed once."""
@@ -55,5 +98,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
             return TOGETHER.get(file, file)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            waiting = next((file for file in FIRST if file in self.workqueue), None)
+            if waiting:
+                self.workqueue.move_to_end(waiting, last=False)
+            super()._assign_work_unit(node)
 
     return Files(config, log)

@@ -53,9 +53,12 @@ class AlgorithmOptions:
         return cls(**values)
 
 
+_hints = cache(get_type_hints)
+
+
 @cache
 def _forms(options: Any) -> Mapping[str, tuple[Spec, Any]]:
-    hints = get_type_hints(options)
+    hints = _hints(options)
     return {name: (spec, hints[name]) for name, spec in Table.of(options).keys.items()}
 
 
@@ -68,5 +71,5 @@ def _typed(hint: Any, value: Any) -> Any:
 
 def typed(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of `values` that are fields of a dataclass: words as members of their enums, lists as tuples."""
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     return {name: _typed(hints[name], value) for name, value in values.items() if name in hints and value is not None}

@@ -23,6 +23,8 @@ from iosim.problem.fields import FIELDS
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 SMALL: dict[str, Any] = {"heads": 2, "seq_len": 256, "head_dim": 64}
 COMMAND_OF = {
     "predict": "predict", "compare": "compare", "pick_tiles": "tiles", "orders": "orders", "explain": "explain",

@@ -15,6 +15,8 @@ from iosim.base.units import seconds_text, some
 from iosim.commands.cli import main
 from iosim.prediction.estimates import MARKS
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 VERBS = "s|is|was|has|does|lowers|needs|runs|contradicts"
 WRONG = {
     "one and a plural": rf"(?<![\d.,:/x-])1 (?!(?:{VERBS})\b)(?:key/value |query |key |new )?[a-z]+s\b(?<!ss)",
@@ -75,7 +77,7 @@ OTHERS = ("", "--causal", "--l2 warm", "--method capacity", "--kv-heads 1", "--p
 COMMANDS = ("predict", "compare", "explain", "trace", "tiles --top 1", "check-claim --hbm 1MB", "orders --top 1")
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from(COMMANDS), st.fixed_dictionaries({k: st.sampled_from(v) for k, v in SIZES.items()}),
        st.sampled_from(OTHERS), st.sampled_from(("default", "naive", "flash", "math")))  # fmt: skip
 def test_any_line_agrees(command: str, sizes: dict[str, str], other: str, kernel: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import quick_first
 from refusals import assert_names, refused
 
 from iosim import AttentionProblem, InputError, Overrides, Tile, load_profile, predict, resolve
@@ -294,18 +295,18 @@ def test_an_input_error_is_a_value_error() -> None:
 # --- Whole processes --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([b"predict", b"--gpu", b"\xff\xfe"], "GPU"),
-        ([b"predict", b"--kernel", b"caf\xe9"], "--kernel"),
-        ([b"profiles", b"check", b"\xff.toml"], ".toml"),
-        ([b"predict", b"--heads", b"0"], "heads 0"),
-        ([b"pr\xe9dict"], "COMMAND"),
-    ],
-    ids=["GPU not UTF-8", "kernel not UTF-8", "file not UTF-8", "zero heads", "command not UTF-8"],
-)
-def test_processes(arguments: list[bytes], words: str, tmp_path: Path) -> None:
+PROCESSES = {
+    "GPU not UTF-8": ([b"predict", b"--gpu", b"\xff\xfe"], "GPU"),
+    "file not UTF-8": ([b"profiles", b"check", b"\xff.toml"], ".toml"),
+    "kernel not UTF-8": ([b"predict", b"--kernel", b"caf\xe9"], "--kernel"),
+    "zero heads": ([b"predict", b"--heads", b"0"], "heads 0"),
+    "command not UTF-8": ([b"pr\xe9dict"], "COMMAND"),
+}
+
+
+@pytest.mark.parametrize("name", quick_first(PROCESSES, 2))
+def test_processes(name: str, tmp_path: Path) -> None:
+    arguments, words = PROCESSES[name]
     command = [os.fsencode(sys.executable), b"-m", b"iosim.commands.cli", *arguments]
     done = subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=60, check=False)
     error = done.stderr.decode()

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import quick_first
 
 import iosim
 from iosim.base.data import data_dir
 from iosim.base.units import bytes_text, seconds_text, size, sizes
 from iosim.commands.cli import COMMANDS, main
+
+pytestmark = pytest.mark.usefixtures("replays_once")
 
 HEAVY = ("torch", "pandas", "sympy", "plotly", "numpy")
 
@@ -265,7 +268,7 @@ def test_help_loads_nothing_heavy(argv: str) -> None:
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", [c for c in COMMANDS if c in ("predict", "profiles", "kernels", "reproduce")])
+@pytest.mark.parametrize("name", quick_first(("predict", "reproduce", "profiles", "kernels"), 1))
 def test_commands_without_figures_load_none_of_them(name: str) -> None:
     argv = {"predict": [], "profiles": ["list"], "kernels": ["list"], "reproduce": ["--section", "A"]}[name]
     code = (

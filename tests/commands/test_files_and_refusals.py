@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import quick_first, some
 from refusals import refused
 from scripts import ROOT
 
 from iosim.commands.cli import main
+
+pytestmark = pytest.mark.usefixtures("replays_once")
 
 QUICK = ["--method", "capacity", "--seq-len", "1k", "--kernel", "fa2"]
 RAW: dict[str, Any] = json.loads((ROOT / "tests" / "data" / "calibrate_h200.json").read_text())
@@ -91,7 +94,7 @@ def test_dashes_as_a_value(words: list[str], capsys: pytest.CaptureFixture[str])
     assert "--" in refused(capsys, words)
 
 
-@pytest.mark.parametrize("words", ["predict --method capacity", "profiles list", "kernels list"])
+@pytest.mark.parametrize("words", quick_first(["predict --method capacity", "profiles list", "kernels list"], 1))
 def test_a_closed_standard_output(words: str) -> None:
     command = f"exec {sys.executable} -m iosim {words} >&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120, check=False)
@@ -115,7 +118,7 @@ def test_malformed_raw_numbers_are_refused_or_left_out(tmp_path: Path, capsys: p
     """One entry at a time is taken out, or holds what it should not."""
     short = RAW | {"counters": RAW["counters"] | {"rows": RAW["counters"]["rows"][-2:]}}
     given, rng = tmp_path / "raw.json", random.Random(0)
-    for path in _paths(short):
+    for path in some(_paths(short)):
         for value in (*rng.sample(VALUES, 3), "gone"):
             raw = copy.deepcopy(short)
             where: Any = raw

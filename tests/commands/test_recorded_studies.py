@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from scripts import load_script
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 STUDIES = load_script("tests/golden/make_studies.py")
+COMMANDS = load_script("tests/golden/command_cases.py")
 REL = 1e-9
 """Floats are recorded with twelve digits; the order in which NumPy sums may move the last of them."""
 
@@ -27,15 +31,26 @@ def apart(recorded: Any, made: Any, at: str = "") -> list[str]:
     return [] if recorded == made and type(recorded) is type(made) else [f"{at}: {recorded}, now {made}"]
 
 
-LONG = ("tiles", "replay", "timing", "distributed", "training")
+LONG = ("tiles", "replay", "timing", "distributed", "training", "commands")
 
 
 @pytest.mark.recorded
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in STUDIES.STUDIES])
 def test_studies_are_as_recorded(name: str) -> None:
-    recorded, differ = STUDIES.recorded(name), []
-    left = list(recorded)
-    for case, value in STUDIES.made(name):
+    held(STUDIES.recorded(name), STUDIES.made(name))
+
+
+def test_the_first_call_of_each_command_prints_what_is_recorded() -> None:
+    """The slow part has all of them."""
+    recorded = STUDIES.recorded("commands")
+    made = STUDIES.plain(list(COMMANDS.cases(COMMANDS.FIRST_CALLS)))
+    held({case: recorded[case] for case, _ in made}, made)
+
+
+def held(recorded: dict[str, Any], made: Iterable[tuple[str, Any]]) -> None:
+    """That the cases are those recorded, in their order."""
+    left, differ = list(recorded), []
+    for case, value in made:
         assert left[:1] == [case]
         left.pop(0)
         differ += apart(recorded[case], value, case)

@@ -10,6 +10,7 @@ import sys
 
 import jsonschema
 import pytest
+from effort import slow
 from scripts import ROOT
 
 from iosim.commands.cli import COMMANDS, build_parser, main
@@ -17,6 +18,8 @@ from iosim.commands.schema import PLACE, documented, schema
 
 sys.path.insert(0, str(ROOT / "tests" / "golden"))
 import make_schemas
+
+pytestmark = pytest.mark.usefixtures("replays_once")
 
 OTHERS: dict[str, tuple[str, ...]] = {
     "predict": ("--gpu l4,t4 --kernel naive --pass fwd+bwd --seq-len 1k --causal",
@@ -64,13 +67,15 @@ def test_a_schema_is_one_and_every_key_has_a_meaning(command: str) -> None:
     assert make_schemas.without_meaning(schema(command)) == []
 
 
-@pytest.mark.parametrize("command", documented())
-def test_what_a_command_prints_is_what_its_schema_says(command: str) -> None:
+@pytest.mark.parametrize(("command", "line"), [
+    *((command, make_schemas.LINES[command][0]) for command in documented()),
+    *(slow((command, line)) for command, lines in OTHERS.items() for line in lines),
+])  # fmt: skip
+def test_what_a_command_prints_is_what_its_schema_says(command: str, line: str) -> None:
     validator = jsonschema.Draft202012Validator(schema(command))
-    for line in (make_schemas.LINES[command][0], *OTHERS.get(command, ())):
-        errors = [f"{line}: {error.json_path}: {error.message[:200]}"
-                  for error in validator.iter_errors(make_schemas.output(command, line))]  # fmt: skip
-        assert errors == []
+    errors = [f"{error.json_path}: {error.message[:200]}"
+              for error in validator.iter_errors(make_schemas.output(command, line))]  # fmt: skip
+    assert errors == []
 
 
 def test_what_schemas_hold_alike_stands_once() -> None:

@@ -21,6 +21,8 @@ from iosim.commands.cli import COMMANDS, main
 from iosim.show.tables import Column, Table
 from iosim.show.terminal import columns, folded
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 LINES = (
     "", "--help", *(f"{command} --help" for command in COMMANDS),
     "predict --kernel naive,fa2 --seq-len 512", "predict --kernel fa2 --seq-len 1k --pass fwd+bwd --method capacity",

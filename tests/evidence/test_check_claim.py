@@ -19,6 +19,8 @@ from iosim.evidence.claims import Check, check, parse
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 LENGTHS = (1024, 4096, 16384)
 
 

@@ -16,6 +16,7 @@ def others() -> ModuleType:
     return load_script(Path("benchmarks/others.py"))
 
 
+@pytest.mark.slow
 def test_the_counters_on_the_page_are_what_the_script_finds(others: ModuleType) -> None:
     section = "\n".join([*others.counters_section(), *others.hand_written_section()])
     assert section in PAGE

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import every
 from scripts import measurements
 
 from iosim.base.errors import InputError
@@ -49,28 +50,30 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
     return made
 
 
-def timed(every: int = 1) -> Iterator[Case]:
-    """Rows of every table of times; of those whose cases are replayed as they are read, some."""
+def timed(stride: int) -> Iterator[Case]:
+    """One in so many rows of every table of times; of those whose cases are replayed as they are read, fewer."""
     for reads in (tables.own_cases, tables.call_cases, tables.triton_cases, tables.library_cases, tables.clock_cases,
                   tables.nvidia_cases):  # fmt: skip
-        yield from reads(every)
+        yield from reads(stride)
     for reads in (tables.graph_cases, tables.serving_cases, partial(tables.published_cases, tables.VARLEN),
                   partial(tables.published_cases, tables.WHEEL_A30)):  # fmt: skip
-        yield from reads(40)
+        yield from reads(40 * stride)
 
 
-def test_timed_rows_are_held_against_what_the_catalog_resolves(resolved: list[Kernel]) -> None:
+@pytest.mark.parametrize("stride", every(8))
+def test_timed_rows_are_held_against_what_the_catalog_resolves(resolved: list[Kernel], stride: int) -> None:
     number = 0
-    for number, case in enumerate(timed(), 1):  # noqa: B007
+    for number, case in enumerate(timed(stride), 1):  # noqa: B007
         assert resolved, case.name
         assert unlike(case.call.kernel, resolved[-1]) <= STATED_BY_TIMED_ROWS, (case.name, case.number)
-    assert number > 1000
+    assert number > 1000 / stride
 
 
+@pytest.mark.parametrize("stride", every(4))
 @pytest.mark.parametrize("file", ["h200_library_kernels.csv", "h200_iosim_kernels.csv"])
-def test_counted_rows_are_held_against_what_the_catalog_resolves(file: str) -> None:
+def test_counted_rows_are_held_against_what_the_catalog_resolves(file: str, stride: int) -> None:
     number = 0
-    for members in calls(read(measurements(file))):
+    for members in calls(read(measurements(file)))[::stride]:
         row = members[0]
         try:
             case = match.match(members, H200)
@@ -80,7 +83,7 @@ def test_counted_rows_are_held_against_what_the_catalog_resolves(file: str) -> N
         shipped = resolve(name, case.problem, H200, match.overrides_of(row))
         assert unlike(case.kernel, shipped) <= STATED_BY_COUNTED_ROWS, (row.call, row.implementation)
         number += 1
-    assert number > 100
+    assert number > 100 / stride
 
 
 def test_nothing_of_the_evidence_builds_a_kernel_by_hand() -> None:

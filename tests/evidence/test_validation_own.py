@@ -50,6 +50,7 @@ def found(rows: list[Row]) -> dict[tuple[int, str, str], Residual]:
     return {(r.row.call, r.launch, r.quantity): r for r in made.residuals}
 
 
+@pytest.mark.slow
 def test_every_row_of_the_own_kernels_has_a_model() -> None:
     for members in calls(read(OWN)):
         case = match(members, PROFILE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +77,12 @@ CALLS = (
 )
 
 
-def cases() -> Iterator[tuple[str, Any]]:
-    for line in CALLS:
+FIRST_CALLS = tuple({line.split()[0]: line for line in reversed(CALLS) if "--section" not in line}.values())
+"""The first call of each command."""
+
+
+def cases(calls: Sequence[str] = CALLS) -> Iterator[tuple[str, Any]]:
+    for line in calls:
         told, errors = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(told), contextlib.redirect_stderr(errors):
             try:

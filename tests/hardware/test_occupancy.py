@@ -63,6 +63,7 @@ def test_agrees_with_the_recorded_table() -> None:
     assert any(row["ctas"] == "0" for row in rows)
 
 
+@pytest.mark.slow
 def test_agrees_with_cuda_occupancy_h() -> None:
     include = maker.header_directory()
     if include is None or shutil.which("g++") is None:

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from effort import quick_every
 
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
@@ -108,7 +109,9 @@ SHAPES: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("name", ["t4", "l4", "rtx-5090", "a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200"])
+@pytest.mark.parametrize(
+    "name", quick_every(["h200-sxm", "l4", "rtx-5090", "t4", "a100-sxm-80gb", "h100-sxm", "b200"], 3)
+)
 def test_models_name_every_quantity_that_times_and_replays_read_and_no_other(name: str) -> None:
     """Watched over every kernel of the catalog, launched in every way."""
     profile = load_profile(name)

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from house import parsed
 from scripts import ROOT
 
 PACKAGE = sorted((ROOT / "iosim").rglob("*.py"))
@@ -28,7 +29,7 @@ def functions() -> list[tuple[int, int, str]]:
     """(lines, parameters, name) of every function of the package."""
     found = []
     for path in PACKAGE:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef):
                 parameters = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
                 length = (node.end_lineno or node.lineno) - node.lineno + 1

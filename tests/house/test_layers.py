@@ -72,14 +72,14 @@ def test_what_scripts_import_is_there(folder: str) -> None:
     ],
 )
 def test_a_planted_upward_import_is_seen(name: str, other: str) -> None:
-    planted = edges()
+    planted = dict(edges())
     planted[name] = planted[name] | {other}
     assert f"{name} -> {other}" in upward(planted)
 
 
 @pytest.mark.slow
 def test_a_planted_circle_is_seen() -> None:
-    planted = edges()
+    planted = dict(edges())
     planted["iosim.base.errors"] = planted["iosim.base.errors"] | {"iosim.base.units"}
     without_others = {name: planted[name] for name in ("iosim.base.errors", "iosim.base.units")}
     assert set(circle(without_others)) == {"iosim.base.errors", "iosim.base.units"}

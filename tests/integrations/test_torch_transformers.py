@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from effort import quick_first, some
+from effort import some
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from iosim.torch import ProgramTraffic, TrafficMode  # noqa: E402
 
+pytestmark = pytest.mark.slow
 SECONDS = 10.0
 BATCH, TOKENS, SIDE = 2, 32, 32
 VOCABULARY = {"vocab_size": 512, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -130,7 +131,6 @@ MORE = {
 CASES = QUICK | MORE
 NOT_FAKE = ("switch_transformers",)
 """Its router converts its own weights, which PyTorch does not do to fake ones."""
-NAMES = quick_first([*QUICK, *MORE], 2)
 
 
 def model_of(name: str) -> Any:
@@ -185,7 +185,7 @@ def on_fake(name: str) -> tuple[ProgramTraffic, Any]:
     return t.result, model
 
 
-@pytest.mark.parametrize("name", some(NAMES))
+@pytest.mark.parametrize("name", some(CASES))
 def test_a_step_on_meta_and_on_fake_tensors(name: str) -> None:
     totals = []
     for run in (on_meta,) if name in NOT_FAKE else (on_meta, on_fake):
@@ -202,7 +202,7 @@ def test_a_step_on_meta_and_on_fake_tensors(name: str) -> None:
     assert [r.kernel for r in fake.attention.rows] == [r.kernel for r in meta.attention.rows]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gemma3_text", pytest.param("llava", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["gpt2", "gemma3_text", "llava"])
 def test_meta_tensors_make_the_operators_of_real_ones(name: str) -> None:
     """Masks are left out, made and looked at as they are with tensors that have values."""
     model = model_of(name).train()

@@ -302,6 +302,7 @@ class TestCommand:
         assert {r["num_stages"] for r in rows} <= {3, 4, 7}
         assert {r["num_warps"] for r in rows} == {4}
 
+    @pytest.mark.slow
     def test_several_problems_have_several_lists(self, capsys: pytest.CaptureFixture[str]) -> None:
         tree = ast.parse(self.run(capsys, "--gpu", "h100", "--gpu", "a100", "--seq-len", "1k"))  # beside the 4k asked
         assigned = [n.targets[0].id for n in tree.body if isinstance(n, ast.Assign)]  # type: ignore[attr-defined]

@@ -20,6 +20,8 @@ from iosim.kernel.libraries.default import ORDER, SUITS
 from iosim.prediction.predictor import planned
 from iosim.problem.attention import AttentionProblem
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 OWN = {"h100": "fa3", "a100": "fa2", "t4": "cutlass", "b200": "fa4", "l4": "fa2", "rtx-5090": "fa2", "v100": "cutlass"}
 
 
@@ -81,20 +83,19 @@ USED = ("predict", "compare", "explain", "trace", "orders --order head", "sweep"
         "orders --check-constant section=50MiB")  # fmt: skip
 
 
-@pytest.mark.parametrize("line", quick_first(USED, 5))
-def test_every_command_takes_it_and_says_so_first(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("gpu", ["h100", pytest.param("a100", marks=pytest.mark.slow), "t4"])
+@pytest.mark.parametrize("line", quick_first(USED, 4))
+def test_every_command_takes_it_and_says_so_first(line: str, gpu: str, capsys: pytest.CaptureFixture[str]) -> None:
     command, *rest = line.split()
-    length = [] if command == "decode" else ["--seq-len", "512"]
-    gpus = ("h100", "a100", "t4")
-    for gpu in gpus:
-        dtype = ["--dtype", "fp16"]
-        first = answers(capsys, command, *rest, "--gpu", gpu, *length, *dtype)
-        if command == "sweep":
-            assert "kernel default: each GPU's own, as runs_as says" in first
-        else:
-            assert f"Kernel by default: {OWN[gpu]} on {load_profile(gpu).name}" in first
-        named = answers(capsys, command, *rest, "--gpu", gpu, *length, *dtype, "--kernel", OWN[gpu])
-        assert "default" not in named
+    asked = ["--gpu", gpu, *([] if command == "decode" else ["--seq-len", "512"]), "--dtype", "fp16"]
+    asked += [] if "--model" in rest else ["--heads", "4"]
+    first = answers(capsys, command, *rest, *asked)
+    if command == "sweep":
+        assert "kernel default: each GPU's own, as runs_as says" in first
+    else:
+        assert f"Kernel by default: {OWN[gpu]} on {load_profile(gpu).name}" in first
+    named = answers(capsys, command, *rest, *asked, "--kernel", OWN[gpu])
+    assert "default" not in named
 
 
 def test_gpus_are_compared_with_their_own_kernels(capsys: pytest.CaptureFixture[str]) -> None:

@@ -246,6 +246,7 @@ def is_fa3(dtype: str = "fp16", passes: str = "fwd", fitted: bool | None = None)
     return lambda p: (p.kernel, p.dtype, p.passes) == ("fa3", dtype, passes) and fitted in (None, p.fitted)
 
 
+@pytest.mark.slow
 class TestPublishedSpeeds:
     def test_there_is_every_point(self) -> None:
         assert len(predictions()) == 105
@@ -298,12 +299,12 @@ class TestPublishedSpeeds:
         assert statistics.fmean(found) < statistics.fmean(as_it_is) - 0.03
 
 
+@pytest.mark.slow
 class TestSection:
     @property
     def rows(self) -> list[Row]:
         return reproduced.rows("D")
 
-    @pytest.mark.slow
     def test_every_point_is_a_row(self) -> None:
         claims = [r.claim for r in self.rows]
         assert len(set(claims)) == len(claims)
@@ -398,6 +399,7 @@ class TestQuantisation:
         refused(capsys, [*asked, "--dtype", "bf16"])
 
 
+@pytest.mark.slow
 def test_the_figure_shows_every_fp16_point() -> None:
     made = load_script("benchmarks/make_utilisation.py")
     drawn = made.svg(made.panels())

@@ -384,6 +384,7 @@ def test_bad_input_is_told_in_one_line(options: str, told: str, capsys: pytest.C
 # The published decode table.
 
 
+@pytest.mark.slow
 def test_published_rows_are_all_there_and_none_is_fitted() -> None:
     rows = [r for r in reproduced.rows("D") if r.claim.startswith("decode")]
     times = [r for r in rows if r.unit == "us"]

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from effort import quick_first
 
 import iosim
 from iosim.commands.cli import main
@@ -32,6 +33,8 @@ from iosim.studies.training import Decoder, Setup
 from iosim.studies.training.plan import plan as training_plan
 from iosim.studies.training.step_time import step_time
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 LONG = iosim.AttentionProblem(heads=8, seq_q=65536, head_dim=128, dtype="bf16", mask="causal")
 CASES = [
     ("t4", "naive", iosim.AttentionProblem(heads=4, seq_q=2048, head_dim=64)),
@@ -50,7 +53,7 @@ def hbm(p: Prediction) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("gpu", "kernel", "problem"),
-    [c if c[-1].seq_q < 16_384 else pytest.param(*c, marks=pytest.mark.slow) for c in CASES],
+    quick_first(CASES, 2),
 )
 def test_report_and_compare_give_the_bytes_of_predict(gpu: str, kernel: str, problem: iosim.AttentionProblem) -> None:
     alone = iosim.predict(problem, kernel, gpu)

@@ -19,6 +19,8 @@ from iosim.prediction.predictor import predict
 from iosim.readers.replay.engine import PS
 from iosim.studies.trace.trace import trace
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 SIZES = "--gpu h200 --heads 8 --seq-len 2k --head-dim 64 --dtype bf16"
 
 

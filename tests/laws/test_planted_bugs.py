@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import some
 from strategies import OVERHEADS, altered, disagreements
 
 import iosim.problem.masks.mask
@@ -106,7 +107,7 @@ def _variants(change: Callable[[str, Access], Access | None]) -> list[Any]:
                     kept = (*launch.accesses[:n], *((new,) if new else ()), *launch.accesses[n + 1 :])
                     label = f"{name}: {launch.name} {access.mode} {access.tensor}"
                     made.append(pytest.param(name, altered(chain, launch.name, accesses=kept), id=label))
-    return made
+    return some(made)
 
 
 def _turned(name: str, access: Access) -> Access:

@@ -243,6 +243,7 @@ def test_a_problem_too_large_is_one_line(capsys: pytest.CaptureFixture[str]) -> 
     assert "accepted" in error
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_ctrl_c_ends_a_long_replay(tmp_path: os.PathLike[str]) -> None:
     """Interrupted inside the engine: exit code 130, one line, and no file where the output would have gone."""

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from effort import examples
+from effort import examples, quick_every
 from executor.reference import dense
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -181,7 +181,7 @@ GROUP_ARGUMENTS = {"fa3-fp8": {"dtype": "fp8"}, "fa3-fp8-transposed": {"dtype": 
 UNGROUPED = ("minimal", "minimal-cu", "uniform", "uniform-naive")
 
 
-@pytest.mark.parametrize("kernel", [name for name in entry_names() if name not in UNGROUPED])
+@pytest.mark.parametrize("kernel", quick_every((name for name in entry_names() if name not in UNGROUPED), 3))
 @settings(LAW, max_examples=examples(60))
 @given(data=st.data())
 def test_heads_of_a_group_read_rows_of_their_own(kernel: str, data: st.DataObject) -> None:

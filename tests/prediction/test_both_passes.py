@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from effort import quick_first
 
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
@@ -49,7 +48,8 @@ def launches(name: str, gpu: str, sizes: dict[str, Any], passes: str) -> tuple[K
     return kernel, plan(problem, kernel).launches
 
 
-@pytest.mark.parametrize("seed", quick_first(range(4), 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
 def test_both_passes_run_the_launches_of_each(seed: int) -> None:
     rng = random.Random(seed)
     compared: set[str] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from effort import quick_every
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import list_profiles, load_profile
@@ -23,7 +24,7 @@ def own_dtype(kernel: str, cc: int) -> str:
     return alone.get(kernel, "bf16" if cc >= 80 else "fp16")
 
 
-@pytest.mark.parametrize("gpu", list_profiles())
+@pytest.mark.parametrize("gpu", quick_every(list_profiles(), 4))
 def test_every_kernel_is_predicted_or_refused_in_a_line(gpu: str) -> None:
     cc = load_profile(gpu).cc
     predicted = set()

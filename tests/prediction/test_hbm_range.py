@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from effort import some
 from scripts import measurements
 
 from iosim.commands.cli import main
@@ -75,10 +76,8 @@ def short_launches() -> list[tuple[Any, dict[str, float]]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "other", [OTHERS["h200-sxm"][0], *(pytest.param(o, marks=pytest.mark.slow) for o in OTHERS["h200-sxm"][1:])]
-)
 @pytest.mark.slow
+@pytest.mark.parametrize("other", some(OTHERS["h200-sxm"]))
 def test_counters_of_an_h200_lie_in_the_range_with_constants_of_any_other(other: str) -> None:
     profile = with_constants_of("h200-sxm", other)
     inside = []

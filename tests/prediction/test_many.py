@@ -146,6 +146,7 @@ list(predict_many((Request(long, "naive", gpu, method="replay") for gpu in ("a10
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of another kind")
 def test_ctrl_c_ends_all_threads() -> None:
     worker = subprocess.Popen(

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import quick_first
 from house import edges
 
 import iosim
@@ -65,7 +66,7 @@ def predicted(name: str) -> iosim.Prediction:
     return iosim.predict(problem, kernel, gpu, method=method, l2_start="warm" if name == "warm" else "cold")
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", quick_first(PROBLEMS, 3))
 def test_a_kept_prediction_is_the_fresh_one(name: str, folder: Path, plays: list[Inputs], monkeypatch: Any) -> None:
     kept = predicted(name)
     assert len(plays) == 1
@@ -163,6 +164,7 @@ def test_the_engines_sources_are_part_of_the_key(source: str, tmp_path: Path) ->
     assert build.mark(tmp_path) != build.mark()
 
 
+@pytest.mark.slow
 def test_the_version_covers_every_module_that_a_replay_runs() -> None:
     """Those that it imports beside them make its inputs, which are part of the key themselves."""
     arrows = edges()
@@ -285,6 +287,7 @@ def _put_many(place: Path, worker: int) -> None:
         assert cache.get(f"{worker} {n}") == {"n": n}
 
 
+@pytest.mark.slow
 def test_several_processes_at_once(tmp_path: Path) -> None:
     place = tmp_path / "x.sqlite3"
     context = multiprocessing.get_context("spawn")

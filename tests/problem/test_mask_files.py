@@ -34,6 +34,7 @@ def test_masks_survive_a_file(tmp_path: Path) -> None:
     assert load_block_mask(str(tmp_path / "n.npz"), 100, 100) == plain
 
 
+@pytest.mark.slow
 def test_a_mask_from_flex_attention(tmp_path: Path) -> None:
     """The arrays of torch's own BlockMask, made from a window, are the blocks that a window covers."""
     flex = pytest.importorskip("torch.nn.attention.flex_attention", reason="torch, which makes the mask, is missing")

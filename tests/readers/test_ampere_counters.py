@@ -86,6 +86,7 @@ def mean_error(l2: L2Model, start: str, spills: bool = True) -> float:
     return float(sum(errors) / len(errors))
 
 
+@pytest.mark.slow
 def test_no_other_l2_gives_these_bytes() -> None:
     """One partition in place of two, or dirty lines twice or half as many, is further off; so are no spills."""
     held = model(load_profile("a30"))

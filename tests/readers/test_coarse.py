@@ -148,6 +148,7 @@ def test_waiting_with_few_coarse_steps_in_the_l2_is_named(monkeypatch: pytest.Mo
     assert not any("error about" in note for note in notes)
 
 
+@pytest.mark.slow
 def test_what_every_small_step_stores_again_stays_in_the_l2(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registers that fa2 spills on Hopper: stored to once a coarse step, they would be driven out in between."""
     problem = problem_of(131072, 4, "causal")

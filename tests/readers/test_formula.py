@@ -3,11 +3,12 @@
 import re
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
 import sympy as sp
-from effort import examples
+from effort import examples, some
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import on_arrays
@@ -243,9 +244,9 @@ def test_text_of_the_plain_formula():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a not in ("minimal", "minimal-cu", "mla")])
-@pytest.mark.parametrize("mask", ["none", "causal", "window"])
-@pytest.mark.parametrize("passes", ["fwd", "bwd"])
+@pytest.mark.parametrize(("algorithm", "mask", "passes"), some(product(
+    [a for a in ALGORITHMS if a not in ("minimal", "minimal-cu", "mla")], ["none", "causal", "window"], ["fwd", "bwd"]
+)))  # fmt: skip
 def test_arrays_are_counts(algorithm, mask, passes):
     rng = np.random.default_rng(7)
     n = 250
@@ -335,7 +336,7 @@ def test_leading_term_of_unequal_lengths_takes_their_order_from_values():
 @pytest.mark.parametrize(("algorithm", "passes"), [("flash", "fwd"), ("flash1", "bwd")])
 @pytest.mark.parametrize(
     "extra",
-    [
+    some([
         {},
         {"mask": "causal"},
         {"mask": "causal", "seq_k": 3 << 16},
@@ -343,8 +344,8 @@ def test_leading_term_of_unequal_lengths_takes_their_order_from_values():
         {"mask": "window", "window": 1 << 16},
         {"mask": "window", "window": 1 << 20},
         {"mask": "window", "window": 1 << 16, "offset": 1 << 17},
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_leading_comes_near(algorithm, passes, extra):
     problem = AttentionProblem(heads=4, seq_q=1 << 18, head_dim=128, passes=passes, **extra)
     made = derive(problem, Kernel("k", algorithm, Tile(128, 64)))
@@ -415,8 +416,9 @@ def test_command_with_numbers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*ALGORITHMS, "fa2", "cutlass"])
-@pytest.mark.parametrize("form", ["table", "csv", "md", "json"])
+@pytest.mark.parametrize(
+    ("form", "name"), some(product(["table", "csv", "md", "json"], [*ALGORITHMS, "fa2", "cutlass"]))
+)
 def test_command_prints(name, form, capsys):
     _, args = run(name, "--format", form, "--latex")
     assert args.run(args) == 0

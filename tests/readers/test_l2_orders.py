@@ -100,6 +100,7 @@ def test_every_line_that_is_asked_for_was_used() -> None:
         assert asked in {f"{side} {number}" for _, side, number in KERNEL.order_steps(order, then)}
 
 
+@pytest.mark.slow
 def test_a_dry_run_needs_no_gpu() -> None:
     command = [sys.executable, str(ROOT / "experiments" / "sets.py"), "--orders", "--dry-run"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -181,6 +182,7 @@ def test_the_model_answers_alike(rows: pd.DataFrame) -> None:
     assert wrong(rows, BENCHMARK.DIRTY_WAYS) == 0
 
 
+@pytest.mark.slow
 def test_the_model_answers_as_another_gpu_does() -> None:
     assert wrong(BENCHMARK.recorded("h100"), BENCHMARK.DIRTY_WAYS) == 0
 

@@ -85,6 +85,7 @@ def test_bases_never_hold_the_target() -> None:
         assert len(KERNEL.bases(target)) >= 2
 
 
+@pytest.mark.slow
 def test_a_dry_run_needs_no_gpu() -> None:
     command = [sys.executable, str(ROOT / "experiments" / "sets.py"), "--dry-run", "--lines", "10"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -143,6 +144,7 @@ def test_pages_of_the_model_fill_sets_as_evenly(found: Any) -> None:
         assert 0.2 < BENCHMARK.averaged(made, "variance", pages) < 0.9
 
 
+@pytest.mark.slow
 def test_pages_in_strict_turn_would_be_seen(
     found: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -168,6 +170,7 @@ def test_filled_by_hand() -> None:
     assert BENCHMARK.overfull(8 * counts, 1) == pytest.approx(1 / 6)  # 32 lines of the last page
 
 
+@pytest.mark.slow
 def test_another_gpu_has_such_sets() -> None:
     """An H100, on which nothing was fitted: 50 MiB in two partitions of 16 ways are 12,800 sets each."""
     found = BENCHMARK.recorded("h100")

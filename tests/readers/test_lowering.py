@@ -122,6 +122,7 @@ def test_grouped_heads_share_their_keys() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_cases_reach_every_kind_of_launch() -> None:
     """Splits, packs, key-outer loops, whole heads, pairs, streams and temporary blocks that are used again."""
     seen: set[str] = set()

@@ -25,6 +25,7 @@ def rows() -> pd.DataFrame:
     return table
 
 
+@pytest.mark.slow
 def test_a_dry_run_needs_no_gpu() -> None:
     command = [sys.executable, str(ROOT / "experiments" / "passes.py"), "--dry-run"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -94,10 +95,12 @@ def test_the_model_reads_and_writes_as_much(rows: pd.DataFrame) -> None:
     assert BENCHMARK.error(rows, "model") < MOST_ERROR
 
 
+@pytest.mark.slow
 def test_loads_and_stores_in_step_would_be_seen(rows: pd.DataFrame) -> None:
     assert BENCHMARK.error(rows, "step") > 1.15 * MOST_ERROR
 
 
+@pytest.mark.slow
 def test_the_tables(rows: pd.DataFrame) -> None:
     assert len(BENCHMARK.sizes(rows).splitlines()) == 2 + len(KERNEL.CHAINS) * len(BENCHMARK.SHOWN)
     assert len(BENCHMARK.errors(rows).splitlines()) == 2 + len(KERNEL.CHAINS) + 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import some
 
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
@@ -48,7 +49,7 @@ CASES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kernel", "gpu", "mask", "tokens", "heads", "accesses", "error"), CASES)
+@pytest.mark.parametrize(("kernel", "gpu", "mask", "tokens", "heads", "accesses", "error"), some(CASES))
 def test_a_part_tells_the_whole(
     monkeypatch: pytest.MonkeyPatch,
     kernel: str,
@@ -69,6 +70,7 @@ def test_a_part_tells_the_whole(
     assert part.seconds == pytest.approx(whole.seconds, rel=0.01)
 
 
+@pytest.mark.slow
 def test_every_step_is_stood_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads of a step, played and skipped, are the visited pairs: 2 heads x 2,048 query blocks x 4,096 key blocks."""
     budget(monkeypatch, 1_000_000)
@@ -94,6 +96,7 @@ def test_short_launches_are_played_whole() -> None:
     assert found == played("fa2", "h200", "causal", 8192, part=False)
 
 
+@pytest.mark.slow
 def test_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
     budget(monkeypatch, 1_000_000)
     one, two = (played("fa2", "h200", "causal", 131072, part=True) for _ in range(2))

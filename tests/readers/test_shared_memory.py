@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from effort import quick_first
 
 import iosim
 from iosim.base.data import data_dir
@@ -178,7 +179,8 @@ LIBRARY = {"pytorch_flash main": (51, 0.017, 0.45)}
 
 
 @pytest.mark.parametrize(
-    ("name", "gpu", "expected"), [("h200_iosim_kernels.csv", "h200", OWN), ("h100_random.csv", "h100", LIBRARY)]
+    ("name", "gpu", "expected"),
+    quick_first([("h100_random.csv", "h100", LIBRARY), ("h200_iosim_kernels.csv", "h200", OWN)], 1),
 )
 def test_wavefronts_agree_with_the_counter(name: str, gpu: str, expected: dict[str, tuple[int, float, float]]) -> None:
     errors: dict[str, list[float]] = defaultdict(list)

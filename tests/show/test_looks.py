@@ -22,7 +22,11 @@ from iosim.show.html import PLOTLY, STATIC, html
 from iosim.show.page import Page, Panel, Section
 from iosim.show.tables import Column, Table
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
 WIDTHS = (1280, 768, 390)
 
 
@@ -128,12 +132,10 @@ def page(request: pytest.FixtureRequest, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.slow
 def test_nothing_is_wrong_at_any_width(browser: Browser, page: Path, width: int) -> None:
     assert faults(browser, page, width) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["compare", "train"])
 def test_nothing_is_wrong_in_the_dark(browser: Browser, folder: Path, kind: str) -> None:
     place = folder / f"{kind}-dark.html"
@@ -141,7 +143,6 @@ def test_nothing_is_wrong_in_the_dark(browser: Browser, folder: Path, kind: str)
     assert faults(browser, place, WIDTHS[0], "dark") == []
 
 
-@pytest.mark.slow
 def test_nothing_is_wrong_on_paper(browser: Browser, page: Path) -> None:
     assert faults_on_paper(browser, page) == []
 
@@ -214,7 +215,6 @@ def test_labels_of_a_plot_that_leave_it_are_seen(browser: Browser, folder: Path)
     assert ["clipped", "plot-1"] in [fault[:2] for fault in faults(browser, place, 390)]
 
 
-@pytest.mark.slow
 def test_charts_and_headings_that_paper_splits_are_seen(browser: Browser, folder: Path) -> None:
     """Without the rules that keep things together, some of ten charts lie across the end of a page."""
     many = with_panels(*(plot(n) for n in range(10)), most_across=1)

@@ -273,6 +273,7 @@ def test_the_gallery_is_small_and_shares_one_copy_of_plotly() -> None:
     assert sum(file.stat().st_size for file in (*GALLERY, PLOTLY)) < 6_000_000
 
 
+@pytest.mark.slow
 def test_the_gallery_can_be_made_anywhere(tmp_path: Path) -> None:
     script = load_script("docs/make_gallery.py")
     script.make(["decode"], tmp_path)

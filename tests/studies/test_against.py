@@ -17,6 +17,8 @@ from iosim.commands.cli import main
 from iosim.studies import against
 from iosim.studies.against import Change
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 CALL = ("predict", "--gpu", "a100", "--heads", "32", "--seq-len", "1k", "--causal")
 ASKED: dict[str, Any] = {"gpu": "a100", "heads": 32, "seq_len": 1024, "causal": True}
 

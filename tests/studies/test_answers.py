@@ -24,6 +24,8 @@ from iosim.show.page import markdown
 from iosim.studies.report import Report, ReportRequest, as_page, build
 from iosim.studies.report.face import verdicts
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 BYTES = re.compile(r"\d[\d,.]* (?:[kMGT]B|B)\b")
 
 

@@ -17,6 +17,8 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.compare.face import grouped
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 SMALL = ("--heads", "4", "--seq-len", "1k", "--head-dim", "64")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "compare": ("compare", "--kernel", "naive,fa2", *SMALL),

@@ -30,6 +30,8 @@ from iosim.studies.compare import GROUPS, Comparison, as_page, as_text, by_group
 from iosim.studies.compare.face import figures
 from iosim.studies.compare.study import QUANTITIES, group_of
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 KERNELS = ("naive", "fa2", "fa3")
 GPUS = ("a100", "h100")
 

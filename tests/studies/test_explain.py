@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import quick_first
 from refusals import refused
 
 from iosim import AttentionProblem
@@ -19,6 +20,8 @@ from iosim.kernel.schedule import Direction, Order
 from iosim.prediction.predictor import predict
 from iosim.studies.explain import Explanation, explain
 from iosim.studies.trials import MAX_ACCESSES, run
+
+pytestmark = pytest.mark.usefixtures("replays_once")
 
 LONG = AttentionProblem(batch=1, heads=8, seq_q=65536, head_dim=128, dtype="bf16", mask="causal")
 SMALL = "--gpu h200 --heads 4 --seq-len 4096 --head-dim 64 --causal --dtype bf16"
@@ -59,6 +62,7 @@ def test_the_long_causal_case_names_both_causes(fa2: Explanation, cudnn: Explana
     assert "spilled" not in text
 
 
+@pytest.mark.slow
 def test_walking_upwards_is_found_to_help(fa2: Explanation) -> None:
     best = fa2.tried.trials[0]
     assert best.words == "keys ascending"
@@ -67,7 +71,7 @@ def test_walking_upwards_is_found_to_help(fa2: Explanation) -> None:
     assert "helps most" in fa2.advice
 
 
-@pytest.mark.parametrize("name", ["fa2", "cudnn"])
+@pytest.mark.parametrize("name", quick_first(["cudnn", "fa2"], 1))
 def test_numbers_are_those_of_predict(name: str, request: pytest.FixtureRequest) -> None:
     e: Explanation = request.getfixturevalue(name)
     p = predict(LONG, name, "h200")
@@ -82,6 +86,7 @@ def test_numbers_are_those_of_predict(name: str, request: pytest.FixtureRequest)
     assert [t.rank(p) for t in e.tried.trials] == sorted(t.rank(p) for t in e.tried.trials)
 
 
+@pytest.mark.slow
 def test_a_trial_is_the_prediction_of_the_changed_kernel(fa2: Explanation) -> None:
     kernel = resolve("fa2", LONG, load_profile("h200"))
     upwards = replace(kernel.schedule, direction=Direction.ASCENDING)
@@ -90,6 +95,7 @@ def test_a_trial_is_the_prediction_of_the_changed_kernel(fa2: Explanation) -> No
     assert (found.hbm_bytes, found.time_s) == (changed.total("hbm"), changed.time.total_s)
 
 
+@pytest.mark.slow
 def test_trials_beyond_the_budget_are_named(fa2: Explanation) -> None:
     accesses = sum(n.accesses for n in fa2.prediction.replay.launches) if fa2.prediction.replay else 0
     assert len(fa2.tried.trials) == 14_000_000 // accesses

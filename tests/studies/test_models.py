@@ -19,6 +19,8 @@ from iosim.integrations.models.load import all_names, preset
 from iosim.studies.models.asked import changed
 from iosim.studies.models.layers import Model
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "models.json").read_text(encoding="utf-8"))
 PRESETS: dict[str, Any] = GOLDEN["presets"]
 OTHERS: dict[str, Any] = GOLDEN["others"]

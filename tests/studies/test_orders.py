@@ -38,6 +38,8 @@ from iosim.studies.orders.constant import check_constant
 from iosim.studies.orders.space import choices, section_heads
 from iosim.studies.requests import OrdersRequest
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 FILE = "flash-sm90"
 H200 = load_profile("h200")
 CAUSAL = AttentionProblem(heads=8, seq_q=2048, head_dim=128, dtype="bf16", mask="causal")

@@ -21,6 +21,8 @@ from iosim.show import axes
 from iosim.studies.report import Report, ReportRequest, build, render
 from iosim.studies.report.figures import bandwidth
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 FIGURES = [
     "overview",
     "traffic-l2",

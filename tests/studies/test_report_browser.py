@@ -18,7 +18,11 @@ from iosim.show.html import PLOTLY, html
 from iosim.show.page import Page, Panel, Section
 from iosim.studies.report import Report, ReportRequest, build, render
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
 WIDTHS = (1280, 390)
 DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].map((p) => p.id)"
 

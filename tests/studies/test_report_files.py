@@ -19,6 +19,8 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show.page import Page
 from iosim.studies.report import Report, ReportRequest, build, render, targets, write
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 SMALL = ["report", "--gpu", "t4", "--gpu", "a100", "--kernel", "naive", "--kernel", "fa2", "--seq-len", "512,2k,8k"]
 
 
@@ -180,6 +182,7 @@ def test_a_failed_write_leaves_both_files_as_they_were(
     assert (tmp_path / "report.html").read_text() == "old"
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(page: Page) -> str:
         raise KeyboardInterrupt

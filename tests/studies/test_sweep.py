@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
-from effort import quick_first
+from effort import examples
 from scripts import hears_ctrl_c
 
 import iosim
@@ -34,8 +34,9 @@ from iosim.studies.sweep.closed import evaluate
 from iosim.studies.sweep.rows import Done
 from iosim.studies.sweep.run import journal_of, opened
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 KERNELS = (*entry_names(), *choice_names())
-FIRST = ("cutlass", "default", "fa2", "fa3", "flash", "naive")
 GRID: dict[str, Any] = {
     "gpu": ["a100", "t4"], "kernel": ["fa2", "flash", "naive"], "seq_len": [256, 500, 1024], "heads": [4, 8],
     "kv_heads": [4],
@@ -95,10 +96,10 @@ def single(case: dict[str, Any], method: str) -> tuple[dict[str, int], str | Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", quick_first(sorted(KERNELS, key=FIRST.__contains__, reverse=True), len(FIRST)))
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_closed_forms_are_single_predictions(kernel: str) -> None:
-    rng = random.Random(kernel)
-    drawn = rows(rng, kernel, 200, 100)
+    rng, alike = random.Random(kernel), examples(120)
+    drawn = rows(rng, kernel, 2 * alike, alike)
     part = cases({}, {name: Words.of([row[name] for row in drawn]) for name in drawn[0]}).part(0, len(drawn))
     for method in ("bounds", "capacity"):
         found = evaluate(part, method)
@@ -187,6 +188,7 @@ def test_what_a_sweep_wrote_can_be_asked_for_again(tmp_path: Path) -> None:
     pandas.testing.assert_frame_equal(first, again)
 
 
+@pytest.mark.slow
 def test_csv_and_parquet_hold_the_same(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     settings = {**GRID, "key_padding": [True, False], "dropout": [0.0, 0.125], "window": [None, 64]}
@@ -215,6 +217,7 @@ def test_processes_and_one_process_give_the_same_file(tmp_path: Path) -> None:
         assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_gives_the_same_file(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     sweep(**GRID, out=tmp_path / "here.csv", jobs=1)

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,8 @@ from iosim.studies.tiles.pick import (
     tile_space,
 )
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 HEADER = (
     "kernel,cc,head_dim,block_q,block_k,warps,stages,dtype,causal,registers,spill_store_bytes,spill_load_bytes,"
     "static_smem_bytes,dynamic_smem_bytes,compiler,min_ctas\n"
@@ -53,6 +56,12 @@ def problem(**values: object) -> AttentionProblem:
 
 def reason(ranking: TileRanking, tile: Tile) -> str:
     return next((r.reason for r in ranking.rejected if r.tile == tile), "")
+
+
+@cache
+def estimated_on(gpu: str) -> TileRanking:
+    """The tiles of the usual problem by estimate alone: what fits needs no replay."""
+    return pick_tiles(problem(), gpu, library=False, replayed=0)
 
 
 class TestSpace:
@@ -102,18 +111,16 @@ class TestSpace:
 class TestRejections:
     def test_shared_memory(self) -> None:
         # (128 + 2 x 2 x 96) rows x 128 x 2 bytes = 131,072
-        found = pick_tiles(problem(), "l4", library=False)
-        assert reason(found, Tile(128, 96, 8, 2)) == "needs 131,072 bytes of shared memory, sm_89 allows 101,376"
+        found = reason(estimated_on("l4"), Tile(128, 96, 8, 2))
+        assert found == "needs 131,072 bytes of shared memory, sm_89 allows 101,376"
 
     def test_registers(self) -> None:
         # 128x96, head_dim 128, 4 warps: (128 x 96 + 128 x 128) / 128 + 56 = 280
-        found = pick_tiles(problem(), "h100", library=False)
-        assert reason(found, Tile(128, 96, 4, 1)) == "needs about 280 registers a thread, at most 255"
+        assert reason(estimated_on("h100"), Tile(128, 96, 4, 1)) == "needs about 280 registers a thread, at most 255"
 
     def test_both(self) -> None:
         # (256 + 2 x 256) x 256 bytes = 196,608; (256 x 256 + 256 x 128) / 128 + 56 = 824
-        found = pick_tiles(problem(), "l4", library=False)
-        assert reason(found, Tile(256, 256, 4, 1)) == (
+        assert reason(estimated_on("l4"), Tile(256, 256, 4, 1)) == (
             "needs 196,608 bytes of shared memory, sm_89 allows 101,376; "
             "needs about 824 registers a thread, at most 255"
         )
@@ -123,9 +130,10 @@ class TestRejections:
         128 threads, in 32 x 64 tiles of 64 steps."""
         key = "flash_fwd", 80, 128, 64, 64, 4, 1, "bf16", False
         no_builds[key] = BuildReport(255, 0, 0, 49152)
-        clean = next(c for c in pick_tiles(problem(), "a100", library=False).candidates if c.tile == Tile(64, 64, 4, 1))
+        without = pick_tiles(problem(), "a100", library=False, replayed=0)
+        clean = next(c for c in without.candidates if c.tile == Tile(64, 64, 4, 1))
         no_builds[key] = BuildReport(255, 72, 60, 49152)
-        found = pick_tiles(problem(), "a100", library=False)
+        found = pick_tiles(problem(), "a100", library=False, replayed=0)
         spilling = next(c for c in found.candidates if c.tile == Tile(64, 64, 4, 1))
         assert spilling.spilled_bytes == 36
         assert spilling.l2_write_bytes - clean.l2_write_bytes == 36 * 128 * 32 * 64 * 64
@@ -134,21 +142,21 @@ class TestRejections:
     def test_reports_come_before_recorded_builds(self, no_builds: dict[object, BuildReport]) -> None:
         no_builds["flash_fwd", 80, 128, 64, 64, 4, 1, "bf16", False] = BuildReport(255, 72, 60, 49152)
         wide = Tile(128, 96, 4, 1)
-        found = pick_tiles(problem(), "a100", library=False, reports={
+        found = pick_tiles(problem(), "a100", library=False, replayed=0, reports={
             Tile(64, 64, 4, 1): BuildReport(160, 0, 0, 49152), wide: BuildReport(255, 100, 100, 81920, 60),
         })  # fmt: skip
         by_tile = {c.tile: c for c in found.candidates}
         assert (by_tile[Tile(64, 64, 4, 1)].registers, by_tile[Tile(64, 64, 4, 1)].spilled_bytes) == (160, 0)
         assert by_tile[wide].spilled_bytes == 60  # by estimate it would need 280 registers and be left out
 
-    def test_every_tile_is_ranked_or_rejected_once(self) -> None:
-        found = pick_tiles(problem(seq_q=200), "a10", library=False)
+    def test_every_tile_is_ranked_or_estimated_once(self) -> None:
+        found = pick_tiles(problem(seq_q=200), "a10", library=False, replayed=0)
         tiles = [c.tile for c in found.candidates] + [r.tile for r in found.rejected]
         assert sorted(map(repr, tiles)) == sorted(map(repr, tile_space()))
         assert all(r.reason for r in found.rejected)
 
     def test_nothing_fits(self) -> None:
-        found = pick_tiles(problem(head_dim=4096, heads=1), "t4", library=False)
+        found = pick_tiles(problem(head_dim=4096, heads=1), "t4", library=False, replayed=0)
         assert not found.candidates
         with pytest.raises(InputError, match=r"no tile fits: for the first, .* \(t4\)"):
             _ = found.best
@@ -172,7 +180,7 @@ class TestRanking:
 
     def test_a_compiled_tile_takes_the_reports_resources(self, no_builds: dict[object, BuildReport]) -> None:
         no_builds["flash_fwd", 80, 128, 128, 64, 8, 2, "fp16", True] = BuildReport(128, 0, 0, 98432)
-        found = pick_tiles(problem(mask="causal"), "a100", library=False)
+        found = pick_tiles(problem(mask="causal"), "a100", library=False, replayed=0)
         c = next(c for c in found.candidates if c.tile == Tile(128, 64, 8, 2))
         # one CTA: 98,432 + 1,024 bytes of 167,936; registers 128 x 256 threads would allow two
         assert (c.registers, c.registers_source, c.shared_memory_bytes, c.ctas_per_sm) == (128, "compiled", 98432, 1)
@@ -180,16 +188,15 @@ class TestRanking:
         assert (other.registers, other.registers_source) == ((128 * 64 + 128 * 128) // 256 + 56, "estimated")
 
     def test_waves_and_occupancy(self) -> None:
-        found = pick_tiles(problem(), "h100", library=False)
-        c = next(c for c in found.candidates if c.tile == Tile(64, 64, 4, 1))
+        c = next(c for c in estimated_on("h100").candidates if c.tile == Tile(64, 64, 4, 1))
         # (64 x 64 + 64 x 128) / 128 + 56 = 152 registers: 3 CTAs of 128 threads on each of 132 SMs; 12 of 64 warps
         assert (c.registers, c.ctas_per_sm, c.limited_by) == (152, 3, ("registers",))
         assert c.waves == 2048 / 396
         assert c.occupancy == 12 / 64
 
     def test_hopper_prefers_wgmma(self) -> None:
-        mma = pick_tiles(problem(), "h100", library=False).best
-        wgmma = pick_tiles(problem(), "h100", matrix_unit="wgmma", library=False).best
+        mma = estimated_on("h100").best
+        wgmma = pick_tiles(problem(), "h100", matrix_unit="wgmma", library=False, replayed=0).best
         assert wgmma.time_s < 0.9 * mma.time_s
         assert wgmma.tile.block_q % 64 == 0
 
@@ -212,7 +219,7 @@ class TestRanking:
         found = pick_tiles(asked, "a100")
         assert found.best.shared_memory_bytes == backward_shared_bytes(asked, found.best.tile)
         assert "needs 147,456 bytes of shared memory, sm_86 allows 101,376" in reason(
-            pick_tiles(asked, "a10", library=False), Tile(128, 128, 8, 2)
+            pick_tiles(asked, "a10", library=False, replayed=0), Tile(128, 128, 8, 2)
         )
         fa2 = next(c for c in found.library if c.kernel == "fa2")
         assert (fa2.tile.block_q, fa2.tile.block_k, fa2.shared_memory_bytes) == (128, 128, None)

@@ -21,6 +21,8 @@ from iosim.readers.replay.tracing import CtaTable
 from iosim.studies.trace.face import _walk
 from iosim.studies.trace.trace import TraceResult, as_dict, chrome, cta_rows, reuse_rows, tensor_rows, trace
 
+pytestmark = pytest.mark.usefixtures("replays_once")
+
 SMALL = "--gpu h200 --heads 4 --seq-len 4096 --head-dim 64 --causal --dtype bf16"
 
 

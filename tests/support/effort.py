@@ -30,10 +30,25 @@ def examples(all_of_them: int) -> int:
 
 
 def some(values: Iterable[Any]) -> list[Any]:
-    """Parameters of a slow test, of which a run that asks for a share takes one in four."""
+    """Cases of a slow test, of which a run that asks for a share takes one in four."""
     return list(values)[:: 4 if SHARE > 1 else 1]
+
+
+def slow(value: Any) -> Any:
+    """Parameters of one case, which a quick run leaves out; a tuple holds several."""
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.slow)
+
+
+def every(stride: int) -> list[Any]:
+    """Parameters of a test that takes one in so many of its rows: `stride` in a quick run, and all in the slow part."""
+    return [stride, slow(1)]
+
+
+def quick_every(values: Iterable[Any], stride: int) -> list[Any]:
+    """Parameters of a test, of which a quick run takes one in so many."""
+    return [v if n % stride == 0 else slow(v) for n, v in enumerate(values)]
 
 
 def quick_first(values: Iterable[Any], number: int) -> list[Any]:
     """Parameters of a test, of which a quick run takes the first `number`."""
-    return [v if n < number else pytest.param(v, marks=pytest.mark.slow) for n, v in enumerate(values)]
+    return [v if n < number else slow(v) for n, v in enumerate(values)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import iosim
@@ -22,6 +23,11 @@ MOST_ARROWS = 60
 Edges = dict[str, set[str]]
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def modules(package: Path = PACKAGE) -> dict[str, Path]:
     """Module name -> file."""
     found = {}
@@ -33,7 +39,7 @@ def modules(package: Path = PACKAGE) -> dict[str, Path]:
 
 def imported(module: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
     """The modules of `known` that a file imports."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom):
@@ -46,6 +52,7 @@ def imported(module: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
                     yield str(node.module)
 
 
+@cache
 def edges() -> Edges:
     known = modules()
     return {name: {other for other in imported(name, path, known) if other != name} for name, path in known.items()}

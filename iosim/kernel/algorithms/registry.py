@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
+from functools import cache
 from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
@@ -118,7 +119,16 @@ def check_options(kernel: Kernel) -> None:
 
 def options_of(kernel: Kernel, kind: type[Kind]) -> Kind:
     """The kernel's options of this kind, or the defaults where it has none of it."""
-    return kernel.options if isinstance(kernel.options, kind) else kind()
+    if isinstance(kernel.options, kind):
+        return kernel.options
+    asked: Any = kind
+    defaults: Kind = _defaults(asked)
+    return defaults
+
+
+@cache
+def _defaults(kind: Any) -> Any:
+    return kind()
 
 
 def reading(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
