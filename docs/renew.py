@@ -62,7 +62,7 @@ def printed(kind: str, code: str) -> str:
     """What a block prints.
 
     Raises:
-        RuntimeError: a command of it fails, or says something on standard error.
+        RuntimeError: a command of it fails, or says something on standard error but where to open its file.
     """
     if kind == "python":
         return ran(["-c", code])
@@ -74,7 +74,7 @@ def printed(kind: str, code: str) -> str:
             continue
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             ended = iosim(words) if name == "iosim" else 1
-        if ended or err.getvalue():
+        if ended or not all(said.startswith("iosim: open ") for said in err.getvalue().splitlines()):
             raise RuntimeError(f"{line}\n{err.getvalue()}")
     return out.getvalue()
 
@@ -85,7 +85,8 @@ def ran(words: Sequence[str], cwd: Path | None = None) -> str:
     Raises:
         RuntimeError: it fails.
     """
-    done = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, check=False)
+    here = dict(os.environ)  # without COLUMNS, which readline sets where Python does not see it
+    done = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, check=False, env=here)
     if done.returncode:
         raise RuntimeError(f"{words[-1]}\n{done.stderr}")
     return done.stdout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ def add_options(parser: CommandParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
     from iosim.prediction.predictor import planned, predict
+    from iosim.show import timeline
     from iosim.studies.models.prediction import requests_of
     from iosim.studies.trace import trace as views
     from iosim.studies.trace.face import answer, as_page
@@ -49,12 +50,15 @@ def run(args: argparse.Namespace) -> int:
               launch=asked.launch, bins=asked.bins)
         for r in progress("tracing")(calls)
     ]  # fmt: skip
-    return common.tell(
+    common.tell(
         args, answer(traces), json=lambda: {"traces": [views.as_dict(t) for t in traces]},
         rows=lambda: (row for t in traces for row in views.cta_rows(t)), text=lambda _: _tables(traces),
         **common.paged(lambda: as_page(traces, common.typed("trace"))),
-        chrome=lambda: json.dumps(views.chrome(traces[0]), separators=(",", ":"), allow_nan=False) + "\n",
+        chrome=lambda: timeline.text(views.chrome(traces[0])),
     )  # fmt: skip
+    if args.format == "chrome":
+        print(f"iosim: open {args.out or 'the file'} in {timeline.VIEWERS}", file=sys.stderr)
+    return 0
 
 
 def _tables(traces: Sequence[TraceResult]) -> str:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -325,6 +326,29 @@ def test_a_lock_of_a_dead_process_holds_nobody_up(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     with opened(target, "one", 1) as journal:
         assert journal.rows == 0
+
+
+def test_windows_locks_a_byte_and_keeps_an_open_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locked: list[tuple[int, int]] = []
+    windows = SimpleNamespace(LK_NBLCK=2, locking=lambda file, _, size: locked.append((os.lseek(file, 0, 1), size)))
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    target = tmp_path / "out.csv"
+    with monkeypatch.context() as changed:
+        changed.setitem(sys.modules, "fcntl", None)
+        changed.setitem(sys.modules, "msvcrt", windows)
+        changed.setattr(sys, "platform", "win32")
+        for rows in ("head\n1\n", "head\n2\n"):
+            with opened(target, rows, 1) as journal:
+                assert not journal.records
+                journal.append(Done(0, 1, rows, 0, 0))
+                assert b"".join(journal.csv()).decode() == rows
+                changed.setattr(Path, "unlink", refused)
+                journal.remove()
+    assert locked == [(1 << 30, 1)] * 2
+    assert journal_of(target).stat().st_size == 0
 
 
 @pytest.mark.slow

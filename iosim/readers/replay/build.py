@@ -24,7 +24,7 @@ ZIG_FLAGS = ("-mcpu=baseline", "-fno-sanitize=undefined", "-s")
 TRIAL = "#include <stdlib.h>\nvoid *trial(void) { return malloc(1); }\n"
 
 
-class BuildError(Exception):
+class BuildError(RuntimeError):
     """The engine could not be compiled; the message says why, in one line."""
 
 
@@ -52,36 +52,42 @@ def system_compiler() -> list[str] | None:
     configured = str(sysconfig.get_config_var("CC") or "").split()[:1]
     for name in dict.fromkeys((*os.environ.get("CC", "").split()[:1], *configured, "cc", "gcc", "clang")):
         path = shutil.which(name)
-        if path is not None and _works([path]):
-            return [path]
+        if path is not None and _works([os.path.abspath(path)]):
+            return [os.path.abspath(path)]
     return None
 
 
-def compiler() -> list[str] | None:
-    """A C compiler: the system's, or the one that comes as a package where that is installed."""
-    command = system_compiler()
+def compiler(machine: str = "") -> list[str] | None:
+    """A C compiler: the system's, or the one that comes as a package where that is installed; for another `machine`, as
+    Zig names it (`x86_64-windows-gnu`), the package's alone."""
+    command = None if machine else system_compiler()
     if command is None and find_spec(COMPILER_PACKAGE) is not None:
         command = [sys.executable, "-m", COMPILER_PACKAGE, "cc", *ZIG_FLAGS]
+        command += ["-target", machine] if machine else []
     return command
 
 
-def compile_engine(target: Path = ENGINE, folder: Path = FOLDER, flags: tuple[str, ...] = ()) -> None:
-    """Compiles the sources in `folder` to `target`, which appears whole or not at all. Raises BuildError: no compiler,
-    nowhere to write, or sources that do not compile."""
+def compile_engine(
+    target: Path = ENGINE, folder: Path = FOLDER, flags: tuple[str, ...] = (), machine: str = ""
+) -> None:
+    """Compiles the sources in `folder` to `target`, which appears whole or not at all. Raises BuildError: no compiler
+    (for that machine), nowhere to write, or sources that do not compile."""
     if not os.access(target.parent, os.W_OK):
         raise BuildError(f"{target.parent} cannot be written to")
-    command = compiler()
+    command = compiler(machine)
     if command is None:
-        raise BuildError("there is no C compiler")
+        raise BuildError(f"there is no C compiler{f' for {machine}: install {COMPILER_PACKAGE}' if machine else ''}")
+    import shutil
     import tempfile
 
     with tempfile.TemporaryDirectory() as scratch:
         part = target.with_name(f".{target.name}.{os.getpid()}")
         named = f'-DIOSIM_SOURCES="{mark(folder).decode().partition(":")[2].rstrip(";")}"'
         try:
-            error = _run([*command, *FLAGS, named, *flags, "-o", str(part), str(folder / "engine.c")], scratch)
+            error = _run([*command, *FLAGS, named, *flags, "-o", ENGINE.name, str(folder / "engine.c")], scratch)
             if error is not None:
                 raise BuildError(f"it did not compile: {error}")
+            shutil.copyfile(Path(scratch, ENGINE.name), part)
             part.chmod(0o644)
             part.replace(target)
         except OSError as failure:
@@ -101,13 +107,14 @@ def _works(command: list[str]) -> bool:
 
 
 def _run(command: list[str], scratch: str) -> str | None:
-    """Runs a compiler; the first line of what went wrong, or None."""
+    """Runs a compiler in `scratch`, so that what it makes names no folder of this machine and nothing else stays; the
+    first line of what went wrong, or None."""
     import subprocess
 
     kept = {"ZIG_GLOBAL_CACHE_DIR": scratch, "ZIG_LOCAL_CACHE_DIR": scratch}
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
-                              env={**os.environ, **kept})  # fmt: skip
+                              cwd=scratch, env={**kept, **os.environ})  # fmt: skip
     except OSError as error:
         return str(error)
     if done.returncode == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -17,6 +16,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction.result import Moved
+from iosim.show import timeline
 from iosim.show.bars import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
@@ -25,7 +25,6 @@ from iosim.studies.program.operators import Operator, Program
 from iosim.studies.program.play import Alone, Bytes, Playing, operators_with_bytes
 
 US = 1e6
-Event = dict[str, Any]
 WHOLE, OWN = "whole program", "(own)"
 DEPTH = 2
 MOST_BARS, MOST_ROWS = 12, 5
@@ -74,33 +73,30 @@ class OperatorTraffic:
         return {**asdict(self), "module": ".".join(self.module)}
 
 
-def events(rows: Sequence[OperatorTraffic], title: str) -> Iterator[Event]:
+def events(rows: Sequence[OperatorTraffic], title: str) -> list[timeline.Event]:
     """Operators on one line of time, the modules that they stand in above them, and HBM's rate as a counter."""
-    yield {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": title}}
-    open_modules: list[tuple[str, float]] = []
+    line = (1, 0)
+    counters: list[timeline.Event] = []
+    spans: list[list[Any]] = []
+    open_modules: list[list[Any]] = []
     now = 0.0
     for row in rows:
         path = (row.phase, *row.module)
-        both = zip(path, (name for name, _ in open_modules), strict=False)
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both))
-        yield from _closed(open_modules, shared, now)
-        open_modules += [(name, now) for name in path[shared:]]
-        length = row.time_s * US
+        both = zip(path, open_modules, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], both))
+        del open_modules[shared:]
+        open_modules += [[name, "module", line, now, now] for name in path[shared:]]
+        spans += open_modules[shared:]
         values, seconds = row.to_dict(), max(row.time_s, 1e-12) * 1e9
-        yield {"ph": "X", "pid": 0, "tid": 0, "cat": row.phase, "name": row.operator, "ts": now, "dur": length,
-               "args": {name: values[name] for name in IN_TRACE}}  # fmt: skip
-        yield {"ph": "C", "pid": 0, "name": "HBM GB/s", "ts": now,
-               "args": {"read": row.hbm_read / seconds, "written": row.hbm_write / seconds}}  # fmt: skip
-        now += length
-    yield from _closed(open_modules, 0, now)
-    yield {"ph": "C", "pid": 0, "name": "HBM GB/s", "ts": now, "args": {"read": 0, "written": 0}}
-
-
-def _closed(open_modules: list[tuple[str, float]], keep: int, now: float) -> Iterator[Event]:
-    """Modules that end here, the innermost first."""
-    while len(open_modules) > keep:
-        name, begin = open_modules.pop()
-        yield {"ph": "X", "pid": 0, "tid": 0, "cat": "module", "name": name, "ts": begin, "dur": now - begin}
+        rates = {"read": row.hbm_read / seconds, "written": row.hbm_write / seconds}
+        counters.append(timeline.counter("HBM GB/s", 1, now, rates))
+        begin, now = now, now + row.time_s * US
+        spans.append([row.operator, row.phase, line, begin, now, {name: values[name] for name in IN_TRACE}])
+        for module in open_modules:
+            module[-1] = now
+    counters.append(timeline.counter("HBM GB/s", 1, now, {"read": 0, "written": 0}))
+    named = [timeline.process(1, title), *timeline.row(1, 0, "modules and operators")]
+    return [*named, *(timeline.span(*span) for span in spans), *counters]
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,8 +230,8 @@ class ProgramTraffic(Shown):
     def export_chrome_trace(self, path: str | Path) -> None:
         """Write a trace for chrome://tracing or ui.perfetto.dev: modules above operators over predicted time, and the
         rate of HBM bytes. Raises InputError: the file cannot be written."""
-        made = list(events(self.rows, f"{self.profile.name} (predicted)"))
-        write_whole(Path(path), json.dumps({"displayTimeUnit": "ms", "traceEvents": made}) + "\n")
+        made = events(self.rows, f"{self.profile.name} (predicted)")
+        write_whole(Path(path), timeline.text(timeline.whole(made, made_by="iosim.torch")))
 
 
 def _named(row: OperatorTraffic) -> str:

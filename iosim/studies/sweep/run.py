@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import importlib
 import io
 import json
 import os
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -255,7 +255,10 @@ class Journal:
             yield self._file.read(size)
 
     def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
+        try:
+            self.path.unlink(missing_ok=True)
+        except PermissionError:  # Windows keeps an open file: an empty journal is as good as none
+            self._file.truncate(0)
 
 
 def journal_of(target: Path) -> Path:
@@ -285,6 +288,19 @@ def opened(target: Path, sweep: str, rows: int, *, fresh: bool = False) -> Itera
         yield Journal(path, file, records)
 
 
+def _lock(file: BinaryIO) -> None:
+    """Takes a file for this process, until it is closed. Raises OSError: another process has it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        file.seek(1 << 30)  # one byte is locked, of all processes the same
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 @contextmanager
 def _locked(path: Path, target: Path) -> Iterator[BinaryIO]:
     while True:
@@ -294,7 +310,7 @@ def _locked(path: Path, target: Path) -> Iterator[BinaryIO]:
             raise InputError(f"`path` '{target}' cannot be written: {error.strerror}; a file in a directory that "
                              "exists and can be written is needed") from None  # fmt: skip
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except OSError:
             file.close()
             raise InputError(f"`path` '{target}' is being written by another sweep; accepted: another file, or to wait "

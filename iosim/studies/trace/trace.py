@@ -21,6 +21,7 @@ from iosim.readers.replay.objects import tile_bytes
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
 from iosim.readers.replay.tracing import LaunchTrace, Recording, Span, record
+from iosim.show import timeline
 
 DEFAULT_BINS = 200
 MAX_BINS = 100_000
@@ -102,6 +103,8 @@ def _refuse_untraceable(problem: AttentionProblem, accesses: Mapping[str, int], 
 MAX_EVENTS = 100_000
 """Work tiles in a Chrome trace; beyond it whole SMs are left out."""
 PS_PER_US = 1e6
+SMS, MEMORY, LAUNCHES = 1, 2, 3
+"""Numbers of a timeline's processes."""
 
 
 def tensor_rows(t: TraceResult) -> list[dict[str, Any]]:
@@ -190,15 +193,17 @@ def chrome(t: TraceResult, max_events: int = MAX_EVENTS) -> dict[str, Any]:
     p = t.prediction
     tiles = sum(one.ctas.tiles for one in t.launches)
     every = max(1, -(-tiles // max_events))
-    events: list[dict[str, Any]] = [
-        _meta(1, "process_name", {"name": f"SMs ({p.kernel.name} on {p.profile.name})"}),
-        _meta(2, "process_name", {"name": "L2 and HBM"}), _meta(3, "process_name", {"name": "launches"}),
-    ]  # fmt: skip
     places = 1 + max((int(one.ctas.slot.max(initial=0)) for one in t.launches), default=0)
     rows: set[int] = set()
-    timed: list[dict[str, Any]] = []
+    events = [
+        timeline.process(SMS, f"SMs ({p.kernel.name} on {p.profile.name})"),
+        timeline.process(MEMORY, "L2 and HBM"),
+        timeline.process(LAUNCHES, "launches"),
+        *timeline.row(LAUNCHES, 0, "launches"),
+    ]
     for one in t.launches:
-        timed.append(_event(one.name, 3, 0, one.begin_ps, one.end_ps, {"slots": one.slots}))
+        begin, end = one.begin_ps / PS_PER_US, one.end_ps / PS_PER_US
+        events.append(timeline.span(one.name, "launch", (LAUNCHES, 0), begin, end, {"slots": one.slots}))
         c = one.ctas
         for n in np.flatnonzero(c.sm % every == 0).tolist():
             row = int(c.sm[n]) * places + int(c.slot[n])
@@ -206,41 +211,30 @@ def chrome(t: TraceResult, max_events: int = MAX_EVENTS) -> dict[str, Any]:
             args = {"launch": one.name, "work_tile": n, "head": int(c.head[n]), "block": int(c.block[n]),
                     "steps": int(c.count[n])}  # fmt: skip
             name = f"head {args['head']} block {args['block']}"
-            timed.append(_event(name, 1, row, int(c.start_ps[n]), int(c.end_ps[n]), args))
+            begin, end = int(c.start_ps[n]) / PS_PER_US, int(c.end_ps[n]) / PS_PER_US
+            events.append(timeline.span(name, one.name, (SMS, row), begin, end, args))
     for row in sorted(rows):
-        events.append(_meta(1, "thread_name", {"name": f"SM {row // places} slot {row % places}"}, row))
-        events.append(_meta(1, "thread_sort_index", {"sort_index": row}, row))
-    timed += _counters(t)
-    timed.sort(key=lambda e: (e["ts"], e["ph"], e["pid"], e.get("tid", 0)))
-    other: dict[str, Any] = {"kernel": p.kernel.name, "gpu": p.profile.name, "made_by": "iosim trace"}
+        events += timeline.row(SMS, row, f"SM {row // places} slot {row % places}")
+    told: dict[str, Any] = {"kernel": p.kernel.name, "gpu": p.profile.name, "made_by": "iosim trace"}
     if every > 1:
-        other["note"] = f"{tiles:,} work tiles, more than {max_events:,}: every {every}th SM is shown, from SM 0"
-    return {"traceEvents": events + timed, "displayTimeUnit": "ms", "otherData": other}
+        told["note"] = f"{tiles:,} work tiles, more than {max_events:,}: every {every}th SM is shown, from SM 0"
+    return timeline.whole([*events, *_counters(t)], **told)
 
 
-def _meta(pid: int, name: str, args: dict[str, Any], tid: int = 0) -> dict[str, Any]:
-    return {"ph": "M", "pid": pid, "tid": tid, "name": name, "args": args}
-
-
-def _event(name: str, pid: int, tid: int, start_ps: int, end_ps: int, args: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": start_ps / PS_PER_US,
-            "dur": (end_ps - start_ps) / PS_PER_US, "args": args}  # fmt: skip
-
-
-def _counters(t: TraceResult) -> Iterator[dict[str, Any]]:
+def _counters(t: TraceResult) -> Iterator[timeline.Event]:
     rate = t.hit_rate()
     asked = [n for n, name in enumerate(t.tensors) if t.loaded()[name]]
     for b in range(t.bins):
         at = b * t.bin_ps / PS_PER_US
-        hits = {t.tensors[n]: round(100 * float(rate[b, n]), 3) for n in asked if np.isfinite(rate[b, n])}
-        if hits:
-            yield {"ph": "C", "name": "hit rate (%)", "pid": 2, "ts": at, "args": hits}
-        read = {t.tensors[n]: int(t.miss[b, n]) for n in asked}
-        yield {"ph": "C", "name": "HBM bytes read", "pid": 2, "ts": at, "args": read}
+        for n in asked:
+            if np.isfinite(rate[b, n]):
+                percent = round(100 * float(rate[b, n]), 3)
+                yield timeline.counter(f"hit rate of {t.tensors[n]}", MEMORY, at, {"%": percent})
+        yield timeline.counter("HBM bytes read", MEMORY, at, {t.tensors[n]: int(t.miss[b, n]) for n in asked})
         for one in t.launches:
             if one.in_use_bytes.size and np.isfinite(one.in_use_bytes[b]):
                 used = {"bytes": int(one.in_use_bytes[b])}
-                yield {"ph": "C", "name": f"{one.name}: bytes in use at once", "pid": 2, "ts": at, "args": used}
+                yield timeline.counter(f"{one.name}: bytes in use at once", MEMORY, at, used)
 
 
 __all__ = ["as_dict", "chrome", "cta_rows", "reuse_rows", "tensor_rows"]
