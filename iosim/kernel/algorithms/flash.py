@@ -302,7 +302,7 @@ def _mask_operations(problem: AttentionProblem, kernel: Kernel, each: int) -> Ma
         return MaskOperations()
     tile = kernel.tile
     whole = problem.seq_lens is None and problem.seq_q % tile.block_q == 0 and problem.seq_k % tile.block_k == 0
-    needed = 1 if problem.mask == "none" else -(-tile.block_q // tile.block_k) + (not whole)
+    needed = 1 if problem.mask == "none" else -(-tile.block_q // tile.block_k) + int(not whole)
     unrolled = needed if whole else RAGGED_CODE * needed
     if problem.mask == "window":
         return MaskOperations(every_step=2.0 * each, unrolled=unrolled)
