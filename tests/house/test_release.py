@@ -80,7 +80,7 @@ class Strings(bytearray):
         return at
 
 
-def elf(machine: int = 62, needs: Iterable[str] = ("libc.so.6",), exports: Iterable[str] = wheels.FUNCTIONS,
+def elf(machine: int = 62, needs: Iterable[str] = ("libc.so.6",), exports: Iterable[str] = tuple(sorted(wheels.FUNCTIONS)),
         versions: Iterable[str] = ("GLIBC_2.2.5", "GLIBC_2.14")) -> bytes:  # fmt: skip
     strings = Strings(b"\0")
     symbols = b"".join(struct.pack("<IBBHQQ", strings.put(name), 0x12, 0, 1, 0, 0) for name in exports)
@@ -100,7 +100,7 @@ def elf(machine: int = 62, needs: Iterable[str] = ("libc.so.6",), exports: Itera
 
 def mach_o(machine: int = 0x100000C, oldest: int = 11 << 16, signed: bool = True,
            needs: Iterable[str] = ("/usr/lib/libSystem.B.dylib",),
-           exports: Iterable[str] = wheels.FUNCTIONS) -> bytes:  # fmt: skip
+           exports: Iterable[str] = tuple(sorted(wheels.FUNCTIONS))) -> bytes:  # fmt: skip
     strings = Strings()
     symbols = b"".join(struct.pack("<IBBHQ", strings.put(f"_{name}"), 0x0F, 1, 0, 0) for name in exports)
     symbols += struct.pack("<IBBHQ", strings.put("_malloc"), 0x01, 0, 0, 0)
@@ -115,7 +115,7 @@ def mach_o(machine: int = 0x100000C, oldest: int = 11 << 16, signed: bool = True
 
 
 def pe(machine: int = 0x8664, needs: Iterable[str] = ("KERNEL32.dll", "api-ms-win-crt-heap-l1-1-0.dll"),
-       exports: Iterable[str] = wheels.FUNCTIONS) -> bytes:  # fmt: skip
+       exports: Iterable[str] = tuple(sorted(wheels.FUNCTIONS))) -> bytes:  # fmt: skip
     base, at = 0x1000, 0x200  # of the one section: in memory, in the file
     data = Strings(40)
     places = [base + data.put(name) for name in exports]
@@ -161,6 +161,7 @@ def test_an_engine_fits_its_own_platform_alone(platform: str) -> None:
         ("win_amd64", pe(needs=["libgcc_s_seh-1.dll"]), "it needs libgcc_s_seh-1.dll"),
         ("win_amd64", pe(exports=["iosim_sizes"]), "it does not export iosim_replay"),
     ],
+    ids=lambda value: "library" if isinstance(value, bytes) else value,
 )
 def test_what_does_not_fit_is_told(platform: str, data: bytes, reason: str) -> None:
     try:
@@ -170,7 +171,11 @@ def test_what_does_not_fit_is_told(platform: str, data: bytes, reason: str) -> N
     assert reason in told
 
 
-@pytest.mark.parametrize("data", [b"", b"text", b"\x7fELF\x01\x01", b"MZ", b"MZ" + bytes(100), elf()[:200], pe()[:90]])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"text", b"\x7fELF\x01\x01", b"MZ", b"MZ" + bytes(100), elf()[:200], pe()[:90]],
+    ids=lambda data: len(data),
+)
 def test_what_is_no_whole_library_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"no (whole )?library"):
         wheels.read(data)
