@@ -80,7 +80,10 @@ class Strings(bytearray):
         return at
 
 
-def elf(machine: int = 62, needs: Iterable[str] = ("libc.so.6",), exports: Iterable[str] = tuple(sorted(wheels.FUNCTIONS)),
+EXPORTED = tuple(sorted(wheels.FUNCTIONS))
+
+
+def elf(machine: int = 62, needs: Iterable[str] = ("libc.so.6",), exports: Iterable[str] = EXPORTED,
         versions: Iterable[str] = ("GLIBC_2.2.5", "GLIBC_2.14")) -> bytes:  # fmt: skip
     strings = Strings(b"\0")
     symbols = b"".join(struct.pack("<IBBHQQ", strings.put(name), 0x12, 0, 1, 0, 0) for name in exports)
@@ -100,7 +103,7 @@ def elf(machine: int = 62, needs: Iterable[str] = ("libc.so.6",), exports: Itera
 
 def mach_o(machine: int = 0x100000C, oldest: int = 11 << 16, signed: bool = True,
            needs: Iterable[str] = ("/usr/lib/libSystem.B.dylib",),
-           exports: Iterable[str] = tuple(sorted(wheels.FUNCTIONS))) -> bytes:  # fmt: skip
+           exports: Iterable[str] = EXPORTED) -> bytes:  # fmt: skip
     strings = Strings()
     symbols = b"".join(struct.pack("<IBBHQ", strings.put(f"_{name}"), 0x0F, 1, 0, 0) for name in exports)
     symbols += struct.pack("<IBBHQ", strings.put("_malloc"), 0x01, 0, 0, 0)
@@ -115,7 +118,7 @@ def mach_o(machine: int = 0x100000C, oldest: int = 11 << 16, signed: bool = True
 
 
 def pe(machine: int = 0x8664, needs: Iterable[str] = ("KERNEL32.dll", "api-ms-win-crt-heap-l1-1-0.dll"),
-       exports: Iterable[str] = tuple(sorted(wheels.FUNCTIONS))) -> bytes:  # fmt: skip
+       exports: Iterable[str] = EXPORTED) -> bytes:  # fmt: skip
     base, at = 0x1000, 0x200  # of the one section: in memory, in the file
     data = Strings(40)
     places = [base + data.put(name) for name in exports]

@@ -214,8 +214,7 @@ def test_hbm_bytes_need_the_walk_that_goes_round() -> None:
 
 
 def test_hbm_bytes_and_times_are_as_far_off_as_the_docs_say() -> None:
-    """By group, dK and dV in registers, through buffers, and in fp32: median errors of HBM reads; times are too short,
-    as those of the forward are."""
+    """By group, dK and dV in registers, through buffers, and in fp32: median errors of HBM reads and times."""
     errors: dict[str, list[tuple[float, float]]] = {"registers": [], "buffers": [], "fp32": []}
     for row in ROWS:
         found = predicted(row)
@@ -224,7 +223,9 @@ def test_hbm_bytes_and_times_are_as_far_off_as_the_docs_say() -> None:
         pair = off(row, "hbm_read", found.total("hbm", "read")), off(row, "time", found.time.total_s)
         errors[group].append(pair)
     hbm, times = ({g: [pair[n] for pair in pairs] for g, pairs in errors.items()} for n in (0, 1))
-    for group, reads, short in (("registers", 0.03, 0.13), ("buffers", 0.7, 0.37), ("fp32", 0.13, 0.25)):
+    for group, reads, short, long in (
+        ("registers", 0.03, -0.09, 0.0), ("buffers", 0.72, 0.0, 0.14), ("fp32", 0.11, -0.16, 0.0)
+    ):  # fmt: skip
         assert median(map(abs, hbm[group])) < reads
-        assert -short < median(times[group]) < 0
-    assert max(abs(x) for each in times.values() for x in each) < 0.39
+        assert short < median(times[group]) < long
+    assert max(abs(x) for each in times.values() for x in each) < 0.35

@@ -181,7 +181,7 @@ def test_a_long_explanation_says_so_before_it_begins(
     def begun(*_: object, **__: object) -> None:
         raise InputError("begun")
 
-    monkeypatch.setattr("iosim.prediction.predictor.predict", begun)
+    monkeypatch.setattr("iosim.prediction.predictor.Request.predict", begun)
     for command in ("explain", "trace"):
         assert main([command, "--seq-len", "192k"]) == 2  # 32 heads x 1,536 x 3,072 tiles of K, V and spilled words
         first, last = capsys.readouterr().err.splitlines()

@@ -14,7 +14,7 @@ from iosim.kernel.libraries import resolve
 from iosim.kernel.work import Loop, MaskOperations
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.computing import busiest_share
+from iosim.readers.timing.computing import _l2_share, busiest_share
 from iosim.readers.timing.launch_time import LaunchTime
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import SmRates, Waits, edge_share, fetched_cycles, lock_cycles, step_cost
@@ -160,6 +160,22 @@ class TestStores:
         forward = call("h100", "cudnn")
         slow_forward = replace(forward, profile=replace(forward.profile, l2_write_fraction=0.05))
         assert main_launch(slow_forward).seconds["l2"] == main_launch(forward).seconds["l2"]
+
+
+class TestSharesOfTheL2:
+    rates = SmRates(Waits(*[0.0] * 6), 1e9, 1024.0, 128.0, 16.0, 128.0, l2_bytes=22.0)
+
+    @pytest.mark.parametrize(
+        ("tiles", "share"),
+        [
+            (132, 1.0), (264, 1.0),
+            (99, 0.75),  # three quarters of the SMs share the rate
+            (33, 0.5),  # 22 of 44 bytes a cycle: an SM alone takes no more
+            (165, (1 + 0.5) / 2), (231, (1 + 0.75) / 2),  # a whole round, and one of some SMs
+        ],
+    )  # fmt: skip
+    def test_fewer_sms_are_faster_each(self, tiles: int, share: float) -> None:
+        assert _l2_share(tiles, 132, 132, self.rates) == share
 
 
 class TestAdds:

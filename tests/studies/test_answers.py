@@ -22,7 +22,7 @@ from iosim.prediction.reuse import partition_bytes
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import markdown
 from iosim.studies.report import Report, ReportRequest, as_page, build
-from iosim.studies.report.face import verdicts
+from iosim.studies.report import face
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
@@ -233,11 +233,15 @@ def report() -> Report:
     return build(request)
 
 
+def verdicts(report: Report) -> tuple[str, ...]:
+    return face.verdicts(report.points, "naive")
+
+
 def test_a_verdict_a_gpu_names_the_kernel_that_moves_least(report: Report) -> None:
     for verdict, gpu in zip(verdicts(report), report.request.gpus, strict=True):
-        assert verdict.gpu == gpu.label
+        assert verdict.startswith(f"On {gpu.label} at")
         points = [p for p in report.points if p.gpu.label == gpu.label and p.seq_len == 4096]
-        named = re.match(rf"On {gpu.label} at 4,096 tokens (\w+) moves ([\d.]+ \wB) at HBM", verdict.sentence)
+        named = re.match(rf"On {gpu.label} at 4,096 tokens (\w+) moves ([\d.]+ \wB) at HBM", verdict)
         assert named
         best = next(p for p in points if p.kernel == named[1])
         assert best.hbm is not None
@@ -245,19 +249,17 @@ def test_a_verdict_a_gpu_names_the_kernel_that_moves_least(report: Report) -> No
         assert best.hbm <= 1.1 * min(p.hbm or 0 for p in points)
         naive = next(p for p in points if p.kernel == "naive")
         assert naive.hbm is not None
-        stated = re.search(r"SMs and L2, ([\d.]+) times", verdict.sentence)
+        stated = re.search(r"SMs and L2, ([\d.]+) times", verdict)
         assert stated
         assert float(stated[1]) == pytest.approx(naive.hbm / best.hbm, rel=0.006)
-        assert set(BYTES.findall(verdict.sentence)) >= {
-            bytes_text(x) for p in (best, naive) for x in (p.hbm, p.l2) if x
-        }
+        assert set(BYTES.findall(verdict)) >= {bytes_text(x) for p in (best, naive) for x in (p.hbm, p.l2) if x}
 
 
 def test_from_which_length_on_half_the_bytes_are_saved(report: Report) -> None:
-    for verdict in verdicts(report):
-        stated = re.search(r"(\w+) halves the HBM bytes from ([\d,]+) tokens on", verdict.sentence)
+    for verdict, gpu in zip(verdicts(report), report.request.gpus, strict=True):
+        stated = re.search(r"(\w+) halves the HBM bytes from ([\d,]+) tokens on", verdict)
         if stated:
-            hbm = {(p.kernel, p.seq_len): p.hbm or 0 for p in report.points if p.gpu.label == verdict.gpu}
+            hbm = {(p.kernel, p.seq_len): p.hbm or 0 for p in report.points if p.gpu.label == gpu.label}
             first = int(stated[2].replace(",", ""))
             for n in report.request.lengths:
                 assert (hbm["naive", n] >= 2 * hbm[stated[1], n]) == (n >= first)
@@ -265,7 +267,7 @@ def test_from_which_length_on_half_the_bytes_are_saved(report: Report) -> None:
 
 def test_verdicts_are_the_first_paragraphs_of_the_page(report: Report) -> None:
     paragraphs = markdown(as_page(report)).split("\n\n")
-    assert paragraphs[1:3] == [v.sentence for v in verdicts(report)]
+    assert paragraphs[1:3] == [*verdicts(report)]
 
 
 def test_the_command_prints_the_verdicts_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

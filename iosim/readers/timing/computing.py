@@ -28,6 +28,8 @@ from iosim.readers.timing.step_time import (
     step_cycles,
 )
 
+L2_BYTES_PER_CYCLE = 44
+"""That an SM alone loads from the L2, where all 132 of an H100 load 29 each; it stores 32, where all store 16."""
 OVERLAPPED_TILE_SHARE = 0.1
 """What a tile takes besides its steps where the next one begins meanwhile, over what it takes else: the tiles of
 flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm90_sweep.csv), where the difference is 2
@@ -108,7 +110,9 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     launch, rates, unit, resident = running.launch, running.rates, running.unit, running.resident
     profile = rates.profile
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
-    l2_bytes = running.l2_loads() / max(1, steps)
+    l2_bytes = (
+        running.l2_loads() / max(1, steps) * _l2_share(launch.tiles_with_rows, resident.slots, profile.sm_count, sm)
+    )
     cost = step_cost(launch, unit, sm, l2_bytes, running.problem.input_type.bytes, profile.cc)
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
     turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
@@ -142,6 +146,16 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         step_s=tuple(step(ctas) * lengthened for ctas in range(1, per_sm + 1)),
         busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count),
     )
+
+
+def _l2_share(tiles: int, slots: int, sms: int, sm: SmRates) -> float:
+    """What the L2 takes for the bytes of a step over what it takes where all SMs draw on it, in the mean of the rounds:
+    in the last one fewer SMs share its rate, each up to what reaches one."""
+    rounds, rest = divmod(tiles, slots)
+    if not rest:
+        return 1.0
+    least = min(1.0, (sm.l2_bytes or 0.0) / L2_BYTES_PER_CYCLE)
+    return (rounds + max(min(1.0, rest / sms), least)) / (rounds + 1)
 
 
 def busiest_share(launch: Launch, busiest: float, steps: int, sms: int) -> float:
