@@ -64,6 +64,16 @@ def fa3(**values: Any) -> Kernel:
     return resolve("fa3", problem(**values), H100)
 
 
+def test_a_section_of_a_packed_grid_has_key_heads() -> None:
+    """A grid whose tiles pack a group has key/value heads: 32 MiB hold eight of 8,192 keys (4 MiB each), which are 32
+    query heads of groups of four where nothing is packed (hopper/tile_scheduler.hpp, swizzle and qhead_per_khead)."""
+    h100 = load_profile("h100")
+    for tokens, packed, heads in ((33, True, 8), (8192, False, 32)):
+        sizes = {"batch": 16, "heads": 64, "kv_heads": 16, "seq_q": tokens, "seq_k": 8192, "head_dim": 128}
+        kernel = resolve("fa3", AttentionProblem(**sizes, dtype="bf16", mask="causal"), h100)
+        assert (kernel.packs_group, kernel.schedule.section_heads) == (packed, heads)
+
+
 class TestTiles:
     @pytest.mark.parametrize(("head_dim", "mask", "dtype", "tile", "threads", "registers"), [
         (64, "none", "fp16", "192x192", 512, 128),

@@ -21,8 +21,7 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.reuse import partition_bytes
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import markdown
-from iosim.studies.report import Report, ReportRequest, as_page, build
-from iosim.studies.report import face
+from iosim.studies.report import Report, ReportRequest, as_page, build, face
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 

@@ -73,7 +73,9 @@ class Fa3Rules(Rules):
         width = kernel.compiled_head_dim or max(problem.head_dim, problem.head_dim_v)
         together = cluster(problem, kernel.tile.block_q, width, kernel.splits)
         loop = replace(kernel.loop, p_in_shared=p_in_shared(problem, width, kernel.tile.warps))
-        kernel = replace(kernel, schedule=replace(kernel.schedule, cluster=together), loop=loop)
+        section = kernel.schedule.section_heads // (problem.group if kernel.packs_group else 1)  # of heads of the grid
+        schedule = replace(kernel.schedule, cluster=together, section_heads=section)
+        kernel = replace(kernel, schedule=schedule, loop=loop)
         backward = kernel.backward
         if backward.tile is None:
             return kernel
