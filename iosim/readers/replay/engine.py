@@ -129,7 +129,6 @@ class L2:
         self._objects = np.zeros(n, dtype=OBJECT)
         self._objects["size"], self._objects["tensor"] = size, owner
         self._objects["first"], self._objects["samples"] = sampled.first[:-1], np.diff(sampled.first)
-        self._place = sampled.set.astype(np.uint32) * 2 + sampled.home
         row = -(-model.ways // 4) * 4
         self._tags = np.full(model.partitions * sampled.sets * row, -1, dtype=np.int32)
         self.config = _L2Config(
@@ -141,7 +140,7 @@ class L2:
             far_latency_ps=round(model.far_latency_s * PS), dram_latency_ps=round(model.dram_latency_s * PS),
         )  # fmt: skip
         s = self.state = _L2State(objects=n, stands=1, whole=1)
-        s.object, s.object_of, s.place = _pointer(self._objects), _pointer(sampled.object), _pointer(self._place)
+        s.object, s.object_of, s.place = _pointer(self._objects), _pointer(sampled.object), _pointer(sampled.place)
         s.tags = _pointer(self._tags)
         self._lost = np.zeros(sampled.sets, dtype=np.int64)
         s.lost = _pointer(self._lost)
