@@ -206,9 +206,7 @@ def test_nothing_is_lowered_or_played_that_is_refused(
     assert reason in capsys.readouterr().err
 
 
-def test_lowering_shows_bars_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lowering_shows_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr("iosim.base.progress.AFTER_S", 0.0)
     predict(problem_of(2, heads=2), "naive", "a100", method="replay")

@@ -143,10 +143,16 @@ class Samples:
 def sampler(model: L2Model, sets: int = 1, stride: int = 1, placements: int = 1) -> Any:
     """What the engine needs to know to sample lines; `sets`, `stride` and `placements` as of `followed_sets`."""
     return LAYOUT.structures["Sampler"](
-        line_bytes=model.line_bytes, page=PAGE_BYTES // model.line_bytes, twins=TWINS, twin_lines=TWIN_LINES,
-        shuffle_256ths=round(256 * SHUFFLED_PAGES), run_pages=RUN_PAGES, sets=sets, stride=stride,
+        line_bytes=model.line_bytes,
+        page=PAGE_BYTES // model.line_bytes,
+        twins=TWINS,
+        twin_lines=TWIN_LINES,
+        shuffle_256ths=round(256 * SHUFFLED_PAGES),
+        run_pages=RUN_PAGES,
+        sets=sets,
+        stride=stride,
         placements=placements,
-    )  # fmt: skip
+    )
 
 
 def sample_lines(
