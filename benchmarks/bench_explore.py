@@ -21,7 +21,7 @@ from iosim.studies.explore.page import write  # noqa: E402
 from iosim.studies.requests import ExploreRequest  # noqa: E402
 
 RUNS = 3
-STATE = "gpu=h100&kernel=fa2&heads=32+of+8+key%2Fvalue&dim=128"
+STATE = "gpu=h100&kernel=fa2&heads=32+%2F+8&dim=128"
 ANSWERED = "performance.getEntriesByName('answered').at(-1).startTime"
 CHANGE = """(async () => {
   const begun = performance.now();

@@ -248,7 +248,7 @@ class ExploreRequest:
     heads: Sequence[str] = ask.names(
         "heads, or heads/key-value heads", ("32/8", "16"), metavar="N[/K],...", default_text="32/8,16"
     )
-    head_dim: Any = like(FIELDS["head_dim"], "128,64", kind=Kind.SIZES, metavar="N,...")
+    head_dim: Any = like(FIELDS["head_dim"], "128,64", kind=Kind.SIZES, metavar="D,...")
     out: Any = ask.file("write the page into this folder, with all that these lists offer", option=None, metavar="DIR")
     force: bool = ask.flag("with --out: replace an index.html that is no explorer's")
     port: int = ask.count("of this machine, where the page is served; 0 for a free one", 8642, low=0, high=65535)

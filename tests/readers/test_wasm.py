@@ -145,6 +145,20 @@ def drawn(seed: int) -> Call:
             continue
 
 
+def test_what_the_l2_holds_is_what_was_touched_and_fits() -> None:
+    """512 tokens in 50 MiB: of K, V and O all, whichever sides have them; others' dirty lines before anything else."""
+    call = planned(AttentionProblem(heads=8, seq_q=512, head_dim=128), "flash", "h100")
+    watch = Watch(10**6, 1024)
+    call.replay(trace=watch)
+    kept = dict(zip(watch.names, watch.kept.T.tolist(), strict=False))
+    last, tensor = int(watch.records[-1].kept) - 1, 8 * 512 * 128 * 2
+    assert {name for name, bytes_ in kept.items() if bytes_[0]} == {"others"}
+    for name in "KV":
+        assert 0.9 * tensor < kept[name][last] < 2.1 * tensor
+    assert watch.kept.sum(axis=1).max() <= 50 << 20
+    assert not watch.kept[last + 1 :].any()
+
+
 @needs_node
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 150), marks=pytest.mark.slow)])
 def test_bit_for_bit_what_the_compiled_engine_finds(seeds: range) -> None:

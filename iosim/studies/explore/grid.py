@@ -64,7 +64,7 @@ def lists(asked: ExploreRequest) -> list[List]:
         List("gpu", "GPU", _named("--gpu", asked.gpu), _place(asked.gpu, "h100", "h100-sxm")),
         List("kernel", "Kernel", _named("--kernel", asked.kernel), _place(asked.kernel, "fa2")),
         List("seq", "Tokens", tuple(lengths), min(3, len(lengths) - 1)),
-        List("heads", "Heads", tuple(heads)),
+        List("heads", "Heads / key-value", tuple(heads)),
         List("dim", "Head dimension", _named("--head-dim", asked.dims), _place(asked.dims, 128)),
         List("mask", "Mask", (Choice("none"), Choice("causal", "--causal")), 1),
         List("tile", "Tile", tuple(Choice(t, "" if t == OWN else f"--tile {t}") for t in TILES), only=TILED),
@@ -73,7 +73,7 @@ def lists(asked: ExploreRequest) -> list[List]:
 
 
 def _heads_text(heads: int, kv_heads: int) -> str:
-    return f"{heads} of {kv_heads} key/value" if heads != kv_heads else f"{heads}"
+    return f"{heads} / {kv_heads}" if heads != kv_heads else str(heads)
 
 
 def _named(option: str, names: Iterable[Any]) -> tuple[Choice, ...]:

@@ -28,8 +28,9 @@ const iosimDraw = (() => {
     place.replaceChildren(drawn);
     return drawn;
   };
-  const powers = (low, high) => {
-    const out = [], first = Math.ceil(Math.log10(low)), last = Math.floor(Math.log10(high)), step = Math.max(1, Math.ceil((last - first) / 5));
+  const powers = (low, high, room) => {
+    const out = [], first = Math.ceil(Math.log10(low)), last = Math.floor(Math.log10(high));
+    const step = Math.max(1, Math.ceil((last - first + 1) / Math.max(1, Math.floor(room / 64))));
     for (let n = first; n <= last; n += step) out.push(10 ** n);
     return out;
   };
@@ -47,7 +48,7 @@ const iosimDraw = (() => {
     onto(place, height, alt, (width) => {
       const left = Math.min(128, width * 0.31), room = width - left - 82, at = (v) => left + (room * Math.log(v / low)) / Math.log(top / low);
       let y = 4;
-      const ticks = powers(low, top).map((v) => [line(at(v), 8, at(v), height - 24, "grid"), text(at(v), height - 8, bytes(v), "soft middle")]);
+      const ticks = powers(low, top, room).map((v) => [line(at(v), 8, at(v), height - 24, "grid"), text(at(v), height - 8, bytes(v), "soft middle")]);
       const bars = groups.map((group) => [
         text(0, (y += 14), group.name, "strong"), void (y += 8),
         group.rows.map((row) => {
@@ -89,8 +90,8 @@ const iosimDraw = (() => {
   };
 
   // The work tiles of one head. Rows: [block, first, count, order]; `now`: of each row where its CTA stands, or -1.
-  const map = (place, { rows, columns, blocks, axes, now, shares }) => {
-    const alt = `${rows.length} work tiles of one head over ${blocks} ${axes[0]} blocks and ${columns} ${axes[1]} blocks`;
+  const map = (place, { rows, columns, blocks, axes, now, shares, head }) => {
+    const alt = `${rows.length} work tiles of head ${head} over ${blocks} ${axes[0]} blocks and ${columns} ${axes[1]} blocks`;
     const high = 252, height = high + 40;
     onto(place, height, alt, (width) => {
       const left = 34, side = (width - left - 10) / columns, tall = high / blocks;
@@ -116,8 +117,8 @@ const iosimDraw = (() => {
       const top = flops * 1.7, bottom = Math.min(low * rate, ...points.map((p) => p.y)) / 1.3, left = 74, base = height - 40;
       const x = (v) => left + ((width - left - 14) * Math.log(v / low)) / Math.log(high / low), y = (v) => base - ((base - 10) * Math.log(v / bottom)) / Math.log(top / bottom);
       return [
-        powers(low, high).map((v) => [line(x(v), 10, x(v), base, "grid"), text(x(v), base + 16, digits(v), "soft middle")]),
-        powers(bottom, top).map((v) => [line(left, y(v), width - 14, y(v), "grid"), text(left - 6, y(v) + 4, scaled(v, "FLOP/s").replace("FLOP/s", ""), "soft end")]),
+        powers(low, high, width - left).map((v) => [line(x(v), 10, x(v), base, "grid"), text(x(v), base + 16, digits(v), "soft middle")]),
+        powers(bottom, top, 6 * 64).map((v) => [line(left, y(v), width - 14, y(v), "grid"), text(left - 6, y(v) + 4, scaled(v, "FLOP/s").replace("FLOP/s", ""), "soft end")]),
         text(width - 14, height - 6, "FLOP per byte of HBM", "soft end"), text(0, height - 6, "FLOP/s", "soft"),
         node("polyline", { points: `${x(low)},${y(low * rate)} ${x(ridge)},${y(flops)} ${x(high)},${y(flops)}`, class: "line" }),
         text(x(ridge), y(flops) - 6, scaled(flops, "FLOP/s"), "soft"),

@@ -157,7 +157,11 @@ const iosimPage = (() => {
     $("at").textContent = seconds(ps / 1e12);
     const axes = shown.record.loops[one.name];
     if (!axes?.length || one.listed) return $("map").replaceChildren(Object.assign(document.createElement("p"), { className: "fallback", textContent: `${one.name} has no tiles of two axes to draw.` }));
-    const head = one.head[one.head.length >> 1], mine = [...one.head.keys()].filter((tile) => one.head[tile] === head);
+    const heads = new Map(); // that of which most CTAs run is drawn
+    one.head.forEach((head, tile) => { if (one.starts[tile] <= ps && ps < one.ends[tile] && one.count[tile]) heads.set(head, (heads.get(head) || 0) + 1); });
+    const head = [...heads].reduce((a, b) => (b[1] > a[1] ? b : a), [one.head[ps < one.begin + 1 ? 0 : one.head.length - 1], 0])[0];
+    const mine = [...one.head.keys()].filter((tile) => one.head[tile] === head);
+    $("head").textContent = `Tiles of head ${head + 1} of ${one.head.reduce((a, b) => Math.max(a, b), 0) + 1}`;
     const starts = mine.map((tile) => one.starts[tile]), from = Math.min(...starts), span = Math.max(...starts) - from || 1;
     const now = mine.map((tile) => {
       if (ps < one.starts[tile] || ps >= one.ends[tile] || !one.count[tile]) return -1;
@@ -165,7 +169,7 @@ const iosimPage = (() => {
       return one.first[tile] + (one.down[tile] ? one.count[tile] - 1 - at : at);
     });
     const sides = { query: shown.record.queries, key: shown.record.keys };
-    return iosimDraw.map($("map"), {
+    return iosimDraw.map($("map"), { head: head + 1,
       rows: mine.map((tile) => [one.block[tile], one.first[tile], one.count[tile]]), now, axes,
       blocks: Math.max(1, ...mine.map((tile) => one.block[tile] + 1)), columns: Math.max(1, Math.ceil(sides[axes[1]] / axes[3]), ...mine.map((tile) => one.first[tile] + one.count[tile])),
       shares: starts.map((start) => (start - from) / span),
@@ -245,7 +249,7 @@ const iosimPage = (() => {
     input.id = list.name;
     const value = document.createElement("output");
     if (slides) { Object.assign(input, { type: "range", min: 0, max: list.choices.length - 1, step: 1 }); label.append(value); }
-    else input.append(...list.choices.map(([text], n) => new Option(list.name === "mask" || text !== "own" ? text : "the kernel's own", n)));
+    else input.append(...list.choices.map(([text], n) => new Option(text === "own" ? "its own" : text, n)));
     const put = () => { input.value = chosen[list.name]; value.textContent = list.choices[chosen[list.name]][0]; input.setAttribute("aria-valuetext", value.textContent); };
     input.addEventListener("input", () => { chosen[list.name] = Number(input.value); put(); changed(); });
     place.append(label, input);
@@ -274,7 +278,12 @@ const iosimPage = (() => {
   let width = 0;
   new ResizeObserver(() => { if (innerWidth !== width) { width = innerWidth; draw(); } }).observe(document.body);
   for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", draw);
-  addEventListener("beforeprint", () => { for (const fold of document.querySelectorAll("details")) fold.open = true; });
+  addEventListener("beforeprint", () => {
+    for (const fold of document.querySelectorAll("details")) fold.open = true;
+    document.documentElement.classList.add("paper");
+    draw();
+  });
+  addEventListener("afterprint", () => { document.documentElement.classList.remove("paper"); draw(); });
   $("version").textContent = `iosim ${setup.version}`;
   restore();
   const done = ask();
