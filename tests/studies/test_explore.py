@@ -154,7 +154,9 @@ class TestInChromium:
     def test_words_are_apart_and_inside(self, browser: Browser, small: Path, width: int, scheme: str) -> None:
         browser.open(small, width, scheme)
         browser.evaluate("iosimPage.done")
-        assert browser.evaluate(COLLISIONS) == []
+        for state in ("", "kernel=cutlass&seq=512&mask=none", "gpu=t4&kernel=cutlass&seq=1k&mask=causal"):
+            browser.evaluate(f"location.hash = '{state}'; new Promise((done) => setTimeout(done, 300))")
+            assert browser.evaluate(COLLISIONS) == [], state
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
         ground, ink = browser.evaluate(
             "[getComputedStyle(document.body).backgroundColor, getComputedStyle("
@@ -190,6 +192,23 @@ class TestInChromium:
         browser.evaluate("iosimPage.done")
         (said,) = browser.evaluate("iosimPage.answers(['gpu=t4&kernel=fa2'])")
         assert "needs cc 8.0" in said["error"]
+
+    def test_what_is_asked_for_last_is_answered(self, browser: Browser, small: Path) -> None:
+        browser.open(small, 1280)
+        browser.evaluate("iosimPage.done")
+        for state in ("gpu=t4&kernel=fa2", "gpu=h100-sxm&kernel=cutlass&seq=512"):
+            browser.evaluate(f"""(async () => {{
+              for (const kernel of ["fa2", "cutlass", "fa2"]) {{
+                location.hash = `gpu=h100-sxm&seq=1k&kernel=${{kernel}}`;
+                await new Promise((done) => setTimeout(done, 20));
+              }}
+              location.hash = "{state}";
+              await new Promise((done) => setTimeout(done, 1500));
+            }})()""")
+            said = browser.evaluate("['verdict', 'told'].map((id) => document.getElementById(id).textContent)")
+            refused = "t4" in state
+            assert said[0].startswith("No answer" if refused else "cutlass on h100-sxm")
+            assert ("needs cc 8.0" if refused else "Replayed") in said[1]
 
     def test_on_paper_all_is_open_and_nothing_is_to_press(self, browser: Browser, small: Path) -> None:
         browser.open(small, 1280)

@@ -94,13 +94,13 @@ const iosimDraw = (() => {
     const alt = `${rows.length} work tiles of head ${head} over ${blocks} ${axes[0]} blocks and ${columns} ${axes[1]} blocks`;
     const high = 252, height = high + 40;
     onto(place, height, alt, (width) => {
-      const left = 34, side = (width - left - 10) / columns, tall = high / blocks;
+      const left = 34, side = (width - left - 10) / columns, tall = high / blocks, mark = Math.min(12, Math.max(4, side));
       const hue = (share) => `color-mix(in oklab, var(--t0), var(--t1) ${Math.round(100 * share)}%)`;
       return [
         node("rect", { x: left, y: 20, width: side * columns, height: high, class: "void" }),
         rows.map(([block, first, count], n) => rect(left + first * side, 20 + block * tall, count * side, tall > 3 ? tall - 0.7 : tall, hue(shares[n]))),
         rows.map(([block], n) => (now[n] < 0 ? null
-          : node("rect", { x: left + now[n] * side - 1, y: 20 + block * tall, width: Math.max(4, side), height: Math.max(2, tall - 0.7), class: "mark" }))),
+          : node("rect", { x: left + (now[n] + 0.5) * side - mark / 2, y: 20 + block * tall, width: mark, height: Math.max(2, tall - 0.7), class: "mark" }))),
         text(left, 13, `${axes[1]} blocks: ${columns} →`, "soft"),
         node("text", { x: 0, y: 0, class: "soft end", transform: "translate(24 22) rotate(-90)" }, `← ${axes[0]} blocks: ${blocks}`),
         [0, 1, 2, 3, 4, 5].map((n) => rect(left + 68 + n * 12, height - 15, 12, 10, hue(n / 5))),
@@ -116,17 +116,21 @@ const iosimDraw = (() => {
       const xs = points.map((p) => p.x), low = Math.min(ridge / 8, ...xs.map((x) => x / 1.6)), high = Math.max(ridge * 8, ...xs.map((x) => x * 1.8));
       const top = flops * 1.7, bottom = Math.min(low * rate, ...points.map((p) => p.y)) / 1.3, left = 74, base = height - 40;
       const x = (v) => left + ((width - left - 14) * Math.log(v / low)) / Math.log(high / low), y = (v) => base - ((base - 10) * Math.log(v / bottom)) / Math.log(top / bottom);
+      const taken = [[x(ridge), y(flops) - 6, 80]]; // labels: left end, line, width
+      const beside = ({ name, on_roof }, at, across) => {
+        const room = 7 * name.length, start = at > width * 0.6 ? at - 10 - room : at + 10;
+        const free = (over) => taken.every(([other, line, own]) => Math.abs(line - over) > 13 || start > other + own || other > start + room);
+        const over = [on_roof ? 19 : 4, 20, -14, 36, -30].map((down) => across + down).find(free) ?? across + 4;
+        taken.push([start, over, room]);
+        return text(at > width * 0.6 ? at - 10 : at + 10, over, name, at > width * 0.6 ? "end" : "");
+      };
       return [
         powers(low, high, width - left).map((v) => [line(x(v), 10, x(v), base, "grid"), text(x(v), base + 16, digits(v), "soft middle")]),
         powers(bottom, top, 6 * 64).map((v) => [line(left, y(v), width - 14, y(v), "grid"), text(left - 6, y(v) + 4, scaled(v, "FLOP/s").replace("FLOP/s", ""), "soft end")]),
         text(width - 14, height - 6, "FLOP per byte of HBM", "soft end"), text(0, height - 6, "FLOP/s", "soft"),
         node("polyline", { points: `${x(low)},${y(low * rate)} ${x(ridge)},${y(flops)} ${x(high)},${y(flops)}`, class: "line" }),
         text(x(ridge), y(flops) - 6, scaled(flops, "FLOP/s"), "soft"),
-        points.map((p) => {
-          const to_left = x(p.x) > width * 0.6;
-          return [node("circle", { cx: x(p.x), cy: y(p.y), r: 5.5, fill: p.colour }),
-            text(x(p.x) + (to_left ? -10 : 10), y(p.y) + 4 + (p.below || 0), p.name, to_left ? "end" : "")];
-        }),
+        points.map((p) => [node("circle", { cx: x(p.x), cy: y(p.y), r: 5.5, fill: p.colour }), beside(p, x(p.x), y(p.y))]),
       ];
     });
   };

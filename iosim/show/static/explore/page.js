@@ -60,8 +60,14 @@ const iosimPage = (() => {
     };`;
   const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   let worker = null, busy = null;
+  const stop = () => {
+    if (!busy) return;
+    worker.terminate();
+    busy(new Error("something else was asked for"));
+    worker = busy = null;
+  };
   const replay = (call, told = () => {}) => new Promise((done, failed) => {
-    if (busy) { worker.terminate(); worker = null; busy(new Error("replaced")); }
+    stop();
     worker ||= new Worker(address);
     busy = failed;
     worker.onmessage = ({ data }) => {
@@ -181,7 +187,7 @@ const iosimPage = (() => {
     if (!peaks[0] || !peaks[1]) return $("roof").replaceChildren();
     const points = [{ name: `${record.kernel}: ${iosimDraw.scaled(speed, "FLOP/s")}`, x: flops / Math.max(1, moved.read + moved.write), y: speed, colour: colour(0) }];
     if (naive) points.push({ name: "naive", x: flops / (naive.hbm[0] + naive.hbm[1]), y: flops / naive.time, colour: colour(1) });
-    points.push({ name: "least bytes", x: flops / all, y: Math.min(peaks[0], (flops / all) * peaks[1]), colour: "var(--edge)", below: 14 });
+    points.push({ name: "least bytes", x: flops / all, y: Math.min(peaks[0], (flops / all) * peaks[1]), colour: "var(--edge)", on_roof: true });
     return iosimDraw.roof($("roof"), { points, peaks });
   };
   const drawTable = ({ record, hbm }) => {
@@ -227,6 +233,7 @@ const iosimPage = (() => {
   };
   const ask = async () => {
     const mine = ++asked, begun = performance.now();
+    stop();
     document.body.classList.add("old");
     $("command").textContent = command();
     for (const list of lists) $(list.name).disabled = !applies(list);
@@ -300,5 +307,5 @@ const iosimPage = (() => {
     }
     return out;
   };
-  return { answers, done, draw: async () => draw() };
+  return { answers, done };
 })();
