@@ -26,7 +26,7 @@ WASM = FOLDER / "engine.wasm"
 """The engine for browsers. It imports `env.iosim_tick` alone, which is told how many work tiles have started."""
 WASM_FLAGS = ("-mexec-model=reactor", "-mcpu=generic+simd128", "-O3", "-std=c11", "-ffp-contract=off",
               *(f"-Wl,--export={name}" for name in ("malloc", "iosim_sample", "iosim_place", "iosim_replay",
-                                                    "iosim_sizes", "iosim_sources")))  # fmt: skip
+                                                    "iosim_sources")))  # fmt: skip
 TRIAL = "#include <stdlib.h>\nvoid *trial(void) { return malloc(1); }\n"
 
 
