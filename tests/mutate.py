@@ -103,7 +103,6 @@ AREAS = {
     "tiles": area("studies/tiles/*.py", "once_missed @tiles", "tile_study tiles @commands"),
     "training": area("studies/training/*.py", "once_missed @training", "training @commands"),
     "distributed": area("studies/distributed/*.py", "once_missed @distributed", "distributed @commands"),
-    "explore": area("studies/explore/*.py", "explore", "@commands"),
     "comparing": area("studies/compare/*.py studies/*.py", "compare explain", "answers_studies @commands"),
     "models": area(
         "studies/models/*.py studies/decode/*.py studies/latency/*.py", "models serving", "answers_studies @commands"
@@ -133,6 +132,9 @@ APART = {
     "iosim/*/face.py": "puts into words what a study found",
     "iosim/evidence/cuda/*": "compiles and launches on a GPU",
     "iosim/readers/replay/build.py": "compiles the engine",
+    "iosim/readers/replay/packed.py": "hands to a browser what the engine is given",
+    "iosim/studies/explore/*": "makes a page, whose tests run browsers, which want more memory than a child may take",
+    "iosim/commands/explore.py": "starts a server",
     "iosim/*__init__.py": "names what a room offers",
     "iosim/__main__.py": "starts the command line",
     "iosim/base/version.py": "a number",
