@@ -14,7 +14,7 @@ import numpy.typing as npt
 from recorders import asked_gpu, measurements
 
 from iosim.hardware.profile import load_profile
-from iosim.readers.replay.l2 import PAGE_BYTES, PLACEMENTS, TWINS, _page_places, model
+from iosim.readers.replay.l2 import PAGE_BYTES, PLACEMENTS, TWINS, model, page_places
 
 LINE_BYTES = 128
 LINES = PAGE_BYTES // LINE_BYTES
@@ -84,8 +84,9 @@ def filled(places: Counts, each: int, sets: int) -> Counts:
 
 def modelled(gpu: str = "h200", pages: int = PAGES) -> list[Counts]:
     """Lines by set and page in the replay's model of a GPU, one table a placement."""
-    each, sets = LINES // TWINS, model(load_profile(gpu)).sets
-    return [filled(_page_places(pages, each, sets, n), each, sets) for n in range(PLACEMENTS)]
+    l2 = model(load_profile(gpu))
+    each, sets = LINES // TWINS, l2.sets
+    return [filled(page_places(l2, pages, each, sets, n), each, sets) for n in range(PLACEMENTS)]
 
 
 def windows(counts: Counts, pages: int) -> Counts:

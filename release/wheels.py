@@ -27,7 +27,9 @@ from hatch_build import TARGETS, load_build
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINE = "iosim/readers/replay/_engine.so"
-FUNCTIONS = frozenset({"iosim_replay", "iosim_replay_recorded", "iosim_place", "iosim_access", "iosim_sizes"})
+FUNCTIONS = frozenset(
+    f"iosim_{name}" for name in ("replay", "replay_recorded", "place", "access", "sample", "page_places", "sizes")
+)
 ELF, MACH_O, PE = "ELF", "Mach-O", "PE"
 MACHINES = {
     (ELF, 62): "x86_64", (ELF, 183): "aarch64", (MACH_O, 0x1000007): "x86_64", (MACH_O, 0x100000C): "arm64",

@@ -21,6 +21,7 @@ COMMAND_GROUPS: Mapping[str, Mapping[str, str]] = {
         "compare": "kernels and GPUs side by side: bytes by level and tensor, time, memory, ratios to a baseline",
         "explain": "why a kernel's HBM bytes are what they are, and what would lower them",
         "trace": "hits over time, reuse distances and CTAs of a replay, as table, figure or Chrome trace",
+        "explore": "a page in the browser: sliders for problem, kernel, tile and GPU, replayed as they change",
         "formula": "SM<->L2 bytes in closed form: text, LaTeX, numbers put in, the limit against the papers",
         "sweep": "predictions of a whole grid, or of the rows of a file, as CSV or Parquet",
     },
@@ -91,6 +92,19 @@ def _listing() -> str:
     )
 
 
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command line. Raises InputError: a command or an option that there is not, or a bad value."""
+    if words[0] not in COMMANDS and not words[0].startswith("-"):
+        raise unknown_name("COMMAND", words[0], COMMANDS)
+    parser = build_parser(*[words[0]] * (words[0] in COMMANDS))
+    try:
+        return parser.parse_args(words)
+    except UnknownWordError as error:
+        from iosim.commands.completion import hinted
+
+        raise InputError(hinted(error, build_parser())) from None
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     try:
@@ -103,15 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             found = candidates(words[1:], COMMANDS, build_parser)
             return _print("".join(f"{candidate}\n" for candidate in found), code=True)
-        if words[0] not in COMMANDS and not words[0].startswith("-"):
-            raise unknown_name("COMMAND", words[0], COMMANDS)
-        parser = build_parser(*[words[0]] * (words[0] in COMMANDS))
-        try:
-            args = parser.parse_args(words)
-        except UnknownWordError as error:
-            from iosim.commands.completion import hinted
-
-            raise InputError(hinted(error, build_parser())) from None
+        args = parsed(words)
         if args.version:
             from iosim.base.version import __version__
 

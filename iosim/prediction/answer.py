@@ -18,6 +18,8 @@ from iosim.readers.bounds import needed_bytes
 
 ONCE = 1.05
 """HBM reads within this factor of the compulsory ones are said to be those."""
+NAMED_SHARE = 0.1
+"""A tensor is named beside the one that reads most above its own size where it reads this share of that."""
 SPILL_SHARE = 0.1
 """Spilled bytes over the other bytes written into the L2 from which on spills are named."""
 MOST_NAMED = 5
@@ -117,15 +119,22 @@ def why(p: Prediction) -> str:
     warm L2 is the reason."""
     if not p.hbm_known or left_warm(p) or not p.hbm_bounds.compulsory_read:
         return ""
-    if excess(p) <= ONCE:
-        asked = p.total("l2", "read")
-        if asked <= ONCE * p.hbm_bounds.compulsory_read:
-            return "The SMs hardly read anything twice"
-        return f"The SMs read {bytes_text(asked)}: the L2 serves the rest"
+    return read_once(p) if excess(p) <= ONCE else f"{_excess_reason(p)}{spills_beside(p)}"
+
+
+def read_once(p: Prediction) -> str:
+    """The reason where only the compulsory bytes are read."""
+    asked = p.total("l2", "read")
+    if asked <= ONCE * p.hbm_bounds.compulsory_read:
+        return "The SMs hardly read anything twice"
+    return f"The SMs read {bytes_text(asked)}: the L2 serves the rest"
+
+
+def spills_beside(p: Prediction) -> str:
+    """That spilled registers take room in the L2, where there are many."""
     spilled = int(p.traffic.total("l2", "write", tensor=SPILL))
     much = spilled > SPILL_SHARE * (p.total("l2", "write") - spilled)
-    spills = f". {bytes_text(spilled)} of spilled registers take room in the L2" if much else ""
-    return f"{_excess_reason(p)}{spills}"
+    return f". {bytes_text(spilled)} of spilled registers take room in the L2" if much else ""
 
 
 def trust(predictions: Iterable[Prediction]) -> str:
@@ -172,7 +181,7 @@ def _excess_reason(p: Prediction) -> str:
         tensor = p.chain.tensors.get(name)
         kinds.setdefault(name if tensor is None else tensor.role, []).append(name)
     kind = max(kinds, key=lambda k: sum(above[n] for n in kinds[k]))
-    names = [n for n in kinds[kind] if above[n] >= 0.1 * above[kinds[kind][0]]]
+    names = [n for n in kinds[kind] if above[n] >= NAMED_SHARE * above[kinds[kind][0]]]
     together = sum(read[n] for n in names)
     if kind == Role.INPUT:
         return _rereads(p, names, together / max(1, sum(counted[n] for n in names)))
@@ -201,16 +210,19 @@ def _rereads(p: Prediction, names: list[str], times: float) -> str:
         users = sum(any(a.tensor == names[0] for a in n.accesses) for n in p.chain.launches)
         return f"{again}, by {users} launches" if users > 1 else again
     found = reuse(p, launch)
+    return again + reread_clauses(p, found).get(found.regime, "")
+
+
+def reread_clauses(p: Prediction, found: Reuse) -> dict[str, str]:
+    """What follows "K and V are read 3 times over" where tensors that CTAs share are read again, by the regime."""
     where = "one partition of the L2" if p.profile.need_int("l2_partitions") > 1 else "the L2"
     against = f"{_in_progress(found)} in progress at once; {where} keeps {bytes_text(found.capacity_bytes)}"
-    if found.regime == "thrashing":
-        return f"{again}: most loads of {_list(found.tensors)} miss. {against}"
-    if found.regime == "wave-bound":
-        return f"{again}, anew by each wave of CTAs. {against}"
-    if found.regime == "drift":
-        step = "" if found.in_step_bytes is None else f". In step they would read {bytes_text(found.in_step_bytes)}"
-        return f"{again}: CTAs drift apart or displace each other's lines{step}. {against}"
-    return again
+    step = "" if found.in_step_bytes is None else f". In step they would read {bytes_text(found.in_step_bytes)}"
+    return {
+        "thrashing": f": most loads of {_list(found.tensors)} miss. {against}",
+        "wave-bound": f", anew by each wave of CTAs. {against}",
+        "drift": f": CTAs drift apart or displace each other's lines{step}. {against}",
+    }
 
 
 def _in_progress(found: Reuse) -> str:

@@ -13,6 +13,7 @@ from iosim.base import fields as ask
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind, about, fields_of, like, put_checked
 from iosim.base.records import dataclass, replace
+from iosim.base.units import sizes
 from iosim.base.words import DEFAULT, Method
 from iosim.kernel.conditions import CONDITIONS, Conditions
 from iosim.kernel.overrides import OVERRIDES, Overrides
@@ -29,6 +30,7 @@ PINNED = ("order", "heavy_first", "fold", "section_heads", "direction", "schedul
 """Settings that a search of orders keeps where they are given."""
 MATRIX_UNITS = ("mma.sync", "wgmma")
 DEFAULT_COMPILED = 16
+OFFERED = "with --out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +231,50 @@ class TraceRequest(PredictRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExploreRequest:
+    """What the lists of the explorer's page offer, and where it goes."""
+
+    gpu: Sequence[str] = ask.names(
+        "GPUs to choose from",
+        ("a100", "h100", "h200", "b200", "l40s"),
+        default_text=f"all; {OFFERED} a100,h100,h200,b200,l40s",
+    )
+    kernel: Sequence[str] = ask.names(
+        "kernels to choose from; flash takes tiles and orders",
+        ("fa2", "fa3", "fa4", "cudnn", "cutlass", "flashinfer", "triton", "flash"),
+        default_text=f"all; {OFFERED} fa2,fa3,fa4,cudnn,cutlass,flashinfer,triton,flash",
+    )
+    seq_len: Any = like(FIELDS["seq_q"], "512:64k:x2", kind=Kind.SIZES, help="tokens", metavar="N,...")
+    heads: Sequence[str] = ask.names(
+        "heads, or heads/key-value heads", ("32/8", "16"), metavar="N[/K],...", default_text="32/8,16"
+    )
+    head_dim: Any = like(FIELDS["head_dim"], "128,64", kind=Kind.SIZES, metavar="D,...")
+    out: Any = ask.file("write the page into this folder, with all that these lists offer", option=None, metavar="DIR")
+    force: bool = ask.flag("with --out: replace an index.html that is no explorer's")
+    port: int = ask.count("of this machine, where the page is served; 0 for a free one", 8642, low=0, high=65535)
+
+    def __post_init__(self) -> None:
+        put_checked(self)
+
+    @property
+    def lengths(self) -> list[int]:
+        return sizes(self.seq_len, "seq_q")
+
+    @property
+    def dims(self) -> list[int]:
+        return sizes(self.head_dim, "head_dim")
+
+    @property
+    def head_counts(self) -> list[tuple[int, int]]:
+        """Heads and key/value heads. Raises InputError: a text that is no such pair."""
+        pairs = (text.partition("/") for text in self.heads)
+        try:
+            return [(int(heads), int(kv or heads)) for heads, _, kv in pairs]
+        except ValueError:
+            raise InputError(f"`heads` {','.join(self.heads)}; accepted: numbers such as 16, or 32/8") from None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SweepRequest(OfModel):
     """A row for every combination of values, for the rows of a file, or for the layers of a model."""
 
@@ -371,5 +417,6 @@ OF_MODEL, DECODE, LATENCY, RING, TRAIN = map(
 )
 AGAINST, EXPLAIN, TRACE, SWEEP = map(fields_of, (AgainstRequest, ExplainRequest, TraceRequest, SweepRequest))
 COMPARE, TILES, ORDERS, CLAIM = map(fields_of, (CompareRequest, TilesRequest, OrdersRequest, ClaimRequest))
+EXPLORE = fields_of(ExploreRequest)
 CLAIMS: Mapping[str, str] = {"hbm": "4.3GB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP"}
 """Quantities that are claimed, with an example each."""

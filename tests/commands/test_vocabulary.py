@@ -21,9 +21,10 @@ OF_FIELDS = {about.option: name for table in (FIELDS, OVERRIDES) for name, about
 NAMED_MODELS = {"decode", "train-memory"}
 """Commands whose defaults are those of a model that their help names."""
 
-OF_ITS_OWN = {("measure", "--dtype"), ("check-claim", "--l2"), ("latency", "--l2")}
+OF_ITS_OWN = {("measure", "--dtype"), ("check-claim", "--l2"), ("latency", "--l2"), ("explore", "--heads"),
+              ("explore", "--head-dim")}  # fmt: skip
 """Options with another default: minimal takes fp32 alone; a claim's bytes at a level stand in for the level's start;
-a call in a stack follows others like it."""
+a call in a stack follows others like it; a page offers several."""
 
 
 def parsers() -> dict[str, CommandParser]:

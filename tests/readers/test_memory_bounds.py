@@ -30,7 +30,6 @@ from iosim.prediction.predictor import planned
 from iosim.prediction.replays import head_share_of, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.files import load_block_mask
-from iosim.readers.replay.l2 import LINES_AT_ONCE, model, sample_lines
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import tile_bytes
 from iosim.readers.replay.play import ERROR, Play, head_share
@@ -207,14 +206,12 @@ def test_nothing_is_lowered_or_played_that_is_refused(
     assert reason in capsys.readouterr().err
 
 
-def test_lowering_and_sampling_show_bars_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lowering_shows_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr("iosim.base.progress.AFTER_S", 0.0)
     predict(problem_of(2, heads=2), "naive", "a100", method="replay")
     shown = capsys.readouterr().err
-    for heading in ("cutting tensors into objects", "work tiles of scores", "work tiles of softmax", "lines of the L2"):
+    for heading in ("cutting tensors into objects", "work tiles of scores", "work tiles of softmax"):
         assert heading in shown, heading
 
 
@@ -227,18 +224,6 @@ def test_lowering_a_launch_takes_the_memory_that_is_estimated() -> None:
         with allocated_below(tile_bytes(one) + 20e6):
             low = lowered.launches[n]
         assert low.tiles > 0
-
-
-def test_lines_sampled_in_pieces_are_those_sampled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    l2 = model(load_profile("a100"))
-    size = np.random.default_rng(5).choice([0, 128, 4096, 65536, 1 << 20], 4000).astype(np.int32)
-    for pieces in (1, 64, 4096):
-        monkeypatch.setattr("iosim.readers.replay.l2.LINES_AT_ONCE", LINES_AT_ONCE)
-        whole = sample_lines(l2, size, 4.0)
-        monkeypatch.setattr("iosim.readers.replay.l2.LINES_AT_ONCE", pieces)
-        parts = sample_lines(l2, size, 4.0)
-        for name in ("first", "object", "set", "home"):
-            assert np.array_equal(getattr(whole, name), getattr(parts, name)), name
 
 
 @pytest.mark.slow

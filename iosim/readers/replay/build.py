@@ -1,6 +1,7 @@
 """Compiles the replay engine: for a wheel or an editable install, and again where its sources have changed since.
 
     python iosim/readers/replay/build.py FILE [FLAG ...]    an engine with other flags, for IOSIM_ENGINE=FILE
+    python iosim/readers/replay/build.py --wasm [FILE]      the engine for browsers: engine.wasm, which is committed
 
 Needs nothing but Python's standard library: the build of a wheel runs this file where iosim is not installed yet. A
 compiled engine carries a mark of its sources, so that one of other sources is never taken for it.
@@ -21,6 +22,11 @@ COMPILER_PACKAGE = "ziglang"
 """A C compiler as a Python package, for where there is no other."""
 ZIG_FLAGS = ("-mcpu=baseline", "-fno-sanitize=undefined", "-s")
 """Zig compiles for the very CPU it runs on, with checks and debug information, unless it is told not to."""
+WASM = FOLDER / "engine.wasm"
+"""The engine for browsers. It imports `env.iosim_tick` alone, which is told how many work tiles have started."""
+WASM_FLAGS = ("-mexec-model=reactor", "-mcpu=generic+simd128", "-O3", "-std=c11", "-ffp-contract=off",
+              *(f"-Wl,--export={name}" for name in ("malloc", "iosim_sample", "iosim_place", "iosim_replay",
+                                                    "iosim_sources")))  # fmt: skip
 TRIAL = "#include <stdlib.h>\nvoid *trial(void) { return malloc(1); }\n"
 
 
@@ -72,6 +78,15 @@ def compile_engine(
 ) -> None:
     """Compiles the sources in `folder` to `target`, which appears whole or not at all. Raises BuildError: no compiler
     (for that machine), nowhere to write, or sources that do not compile."""
+    _compile(target, folder, (*FLAGS, *flags), machine)
+
+
+def compile_wasm(target: Path = WASM, folder: Path = FOLDER) -> None:
+    """The same for browsers. Raises BuildError: likewise."""
+    _compile(target, folder, WASM_FLAGS, "wasm32-wasi")
+
+
+def _compile(target: Path, folder: Path, flags: tuple[str, ...], machine: str) -> None:
     if not os.access(target.parent, os.W_OK):
         raise BuildError(f"{target.parent} cannot be written to")
     command = compiler(machine)
@@ -84,7 +99,7 @@ def compile_engine(
         part = target.with_name(f".{target.name}.{os.getpid()}")
         named = f'-DIOSIM_SOURCES="{mark(folder).decode().partition(":")[2].rstrip(";")}"'
         try:
-            error = _run([*command, *FLAGS, named, *flags, "-o", ENGINE.name, str(folder / "engine.c")], scratch)
+            error = _run([*command, *flags, named, "-o", ENGINE.name, str(folder / "engine.c")], scratch)
             if error is not None:
                 raise BuildError(f"it did not compile: {error}")
             shutil.copyfile(Path(scratch, ENGINE.name), part)
@@ -125,8 +140,11 @@ def _run(command: list[str], scratch: str) -> str | None:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit("python iosim/readers/replay/build.py FILE [FLAG ...]")
+        sys.exit("python iosim/readers/replay/build.py FILE [FLAG ...] or --wasm [FILE]")
     try:
-        compile_engine(Path(sys.argv[1]).absolute(), flags=tuple(sys.argv[2:]))
+        if sys.argv[1] == "--wasm":
+            compile_wasm(*(Path(name).absolute() for name in sys.argv[2:]))
+        else:
+            compile_engine(Path(sys.argv[1]).absolute(), flags=tuple(sys.argv[2:]))
     except BuildError as problem:
         sys.exit(f"iosim: the replay engine: {problem}")

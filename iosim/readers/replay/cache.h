@@ -122,6 +122,22 @@ static inline void note_depth(Trace *tr, const L2Config *c, int p, int set_numbe
     order[0] = sample;
 }
 
+/* The time bin of a moment: those before the first and after the last are its. */
+static inline int64_t bin_of(const Trace *tr, int64_t t) {
+    int64_t b = (t - tr->from_ps) / tr->bin_ps;
+    return b < 0 ? 0 : b >= tr->bins ? tr->bins - 1 : b;
+}
+
+/* What of each tensor lies in the L2 as a time bin begins: only kept for a trace that asks for it. A line that both
+ * partitions have counts twice. */
+static inline void note_kept(const L2State *s, const L2Config *c, Trace *tr, int64_t t) {
+    int64_t b = bin_of(tr, t), bytes[MAX_TENSORS] = {0};
+    if (tr->kept > b) return;
+    for (int64_t i = 0, n = (int64_t)c->partitions * c->sets * row_ways(c->ways); i < n; i++)
+        if (s->tags[i] >= 0) bytes[s->object[s->object_of[s->tags[i] >> 1]].tensor] += c->sample_bytes;
+    for (; tr->kept <= b; tr->kept++) memcpy(tr->bin_kept + tr->kept * MAX_TENSORS, bytes, sizeof bytes);
+}
+
 /* Bytes of an object that the small steps of an access move. */
 static inline int64_t moved_bytes(const L2State *s, int64_t bytes) {
     return s->whole > 1 ? bytes * s->stands / s->whole : bytes;
@@ -172,8 +188,7 @@ static inline int64_t access_object(L2State *s, const L2Config *c, int mode, int
     int64_t lost = fresh ? bytes : missing * c->sample_bytes;
     if (mode == STORE) return at;
     if (tr && tr->bin_ps > 0) {
-        int64_t b = (t - tr->from_ps) / tr->bin_ps;
-        b = b < 0 ? 0 : b >= tr->bins ? tr->bins - 1 : b;
+        int64_t b = bin_of(tr, t);
         tr->bin_hit[b * MAX_TENSORS + o->tensor] += bytes - lost; /* below 0 where its lines weigh more than it */
         tr->bin_miss[b * MAX_TENSORS + o->tensor] += lost;
     }

@@ -99,8 +99,15 @@ static int plan_is_sound(const L2State *s, const L2Config *c, const LaunchPlan *
 static int trace_is_sound(const Trace *tr, const LaunchPlan *l) {
     if (!tr) return 1;
     if (tr->bin_ps > 0 && (tr->bins < 1 || !tr->bin_hit || !tr->bin_miss)) return 0;
+    if (tr->bin_kept && (tr->bin_ps < 1 || tr->kept < 0)) return 0;
     if (tr->order && !tr->seen) return 0;
     return !tr->cta_start || (tr->ctas == l->tiles && tr->cta_sm);
+}
+
+static int sampler_is_sound(const Sampler *a) {
+    return a->line_bytes >= 1 && a->twins >= 1 && a->twin_lines >= 1 && a->page >= a->twins * a->twin_lines &&
+           a->page % (a->twins * a->twin_lines) == 0 && a->shuffle_256ths >= 0 && a->run_pages >= 1 && a->sets >= 1 &&
+           a->stride >= 1 && a->placements >= 1;
 }
 
 static int sampling_is_sound(const Sampling *to) {

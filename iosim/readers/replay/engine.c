@@ -9,6 +9,7 @@
  */
 #include "check.h"
 #include "coarse.h"
+#include "lines.h"
 #include "windows.h"
 
 #ifndef IOSIM_SOURCES
@@ -17,6 +18,12 @@
 
 /* A mark of the sources that this was compiled from (build.py), by which Python knows an engine of another version. */
 const char iosim_sources[] = "iosim-engine-sources:" IOSIM_SOURCES ";";
+
+#ifdef __wasm__ /* where nobody can look at `progress` meanwhile: it is told */
+__attribute__((import_module("env"), import_name("iosim_tick"))) extern void iosim_tick(int32_t started);
+#else
+static inline void iosim_tick(int32_t started) { (void)started; }
+#endif
 
 static void free_play(Play *play) {
     free(play->ctas); free(play->running); free(play->sms.step); free(play->sms.live); free(play->sms.factor);
@@ -99,8 +106,10 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
         Cta *a = &play.ctas[ev.cta];
         int tile = a->tile, p = l->side[a->sm], n = l->count[tile];
         int64_t again;
+        if (tr && tr->bin_kept) note_kept(s, c, tr, ev.t);
         if ((++count & 0xffff) == 0) {
             if (progress) *progress = play.next;
+            iosim_tick(play.next);
             if (stop && *stop) { end = STOPPED; break; }
         }
         if (a->step < 0) {
@@ -214,9 +223,36 @@ int32_t iosim_access(L2State *s, const L2Config *c, int64_t n, const uint8_t *mo
     return 0;
 }
 
+/* The lines that are followed of objects of these sizes, which lie one after the other, each from a line's start.
+ *
+ * `first` [objects + 1] takes where each object's lines begin, `object` and `place` [most] the object of each line and twice
+ * its set plus its home. Returns how many there are, NO_MEMORY or REFUSED. */
+int64_t iosim_sample(const Sampler *a, const int32_t *size, int64_t objects, int64_t most, int32_t *first, int32_t *object,
+                     uint32_t *place) {
+    if (!sampler_is_sound(a) || objects < 0) return REFUSED;
+    int64_t lines = 0, each = a->page / a->twins;
+    for (int64_t o = 0; o < objects; o++) lines += ((int64_t)size[o] + a->line_bytes - 1) / a->line_bytes;
+    int64_t pages = (lines + a->page - 1) / a->page, of_page = a->placements * a->twins * ((each + a->stride - 1) / a->stride);
+    if (most < pages * of_page) return REFUSED;
+    int64_t *places = malloc(sizeof(int64_t) * (size_t)(a->placements * pages + 1)), taken = NO_MEMORY;
+    Sampled *found = malloc(sizeof(Sampled) * (size_t)of_page);
+    int there = places && found;
+    for (int p = 0; there && p < a->placements; p++)
+        there = page_places(a, pages, each, (int64_t)a->sets * a->stride, p, places + p * pages) == 0;
+    if (there) taken = sample_pages(a, size, objects, pages, places, found, first, object, place);
+    free(places); free(found);
+    return taken;
+}
+
+/* The first set of each of so many pages in a placement, of `each` sets a page. Returns 0, NO_MEMORY or REFUSED. */
+int32_t iosim_page_places(const Sampler *a, int64_t pages, int64_t each, int64_t sets, int32_t placement, int64_t *place) {
+    if (!sampler_is_sound(a) || pages < 0 || each < 1 || sets < 1 || placement < 0) return REFUSED;
+    return page_places(a, pages, each, sets, placement, place);
+}
+
 /* Bytes of the structures of shared.h, in its order. */
 void iosim_sizes(int32_t *out) {
-    const size_t sizes[] = {sizeof(L2Config), sizeof(Object), sizeof(L2State), sizeof(Trace), sizeof(Template),
-                            sizeof(LaunchPlan), sizeof(Sampling)};
+    const size_t sizes[] = {sizeof(L2Config), sizeof(Object), sizeof(L2State), sizeof(Trace), sizeof(Sampler),
+                            sizeof(Template), sizeof(LaunchPlan), sizeof(Sampling)};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) out[i] = (int32_t)sizes[i];
 }

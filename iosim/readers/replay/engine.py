@@ -129,19 +129,11 @@ class L2:
         self._objects = np.zeros(n, dtype=OBJECT)
         self._objects["size"], self._objects["tensor"] = size, owner
         self._objects["first"], self._objects["samples"] = sampled.first[:-1], np.diff(sampled.first)
-        self._place = sampled.set.astype(np.uint32) * 2 + sampled.home
         row = -(-model.ways // 4) * 4
         self._tags = np.full(model.partitions * sampled.sets * row, -1, dtype=np.int32)
-        self.config = _L2Config(
-            partitions=model.partitions, sets=sampled.sets, ways=model.ways, dirty_share=round(model.dirty_ways * 256),
-            sample_bytes=round(sampled.stride * model.line_bytes),
-            dram_ps_per_kib=round(1024 * PS / model.dram_bytes_per_s),
-            dram_write_ps_per_kib=round(1024 * PS / (model.dram_write_bytes_per_s or model.dram_bytes_per_s)),
-            l2_ps_per_kib=round(1024 * PS / model.l2_bytes_per_s), l2_latency_ps=round(model.l2_latency_s * PS),
-            far_latency_ps=round(model.far_latency_s * PS), dram_latency_ps=round(model.dram_latency_s * PS),
-        )  # fmt: skip
+        self.config = l2_config(model, sampled.sets, sampled.stride)
         s = self.state = _L2State(objects=n, stands=1, whole=1)
-        s.object, s.object_of, s.place = _pointer(self._objects), _pointer(sampled.object), _pointer(self._place)
+        s.object, s.object_of, s.place = _pointer(self._objects), _pointer(sampled.object), _pointer(sampled.place)
         s.tags = _pointer(self._tags)
         self._lost = np.zeros(sampled.sets, dtype=np.int64)
         s.lost = _pointer(self._lost)
@@ -233,32 +225,10 @@ class L2:
             KeyboardInterrupt: or what else a signal's handler raised; the engine has been stopped, and the L2 is of no
                 further use.
         """
-        if min(ctas.slots, ctas.sms) < 1:
-            raise InputError(f"`method` replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is "
-                             "needed")  # fmt: skip
-        stride = ctas.static_stride and (ctas.static_stride - 1) * launch.group + 1  # from a group's last tile
-        loop = launch.loop
-        if coarse is not None:  # what moves on with the loop, then what every small step stores to again
-            loop = tuple(sorted(loop, key=lambda t: t.coef == 0))
-        plan = _work_tiles(launch, loop)
-        plan.slots, plan.sms, plan.static_stride, plan.group = ctas.slots, ctas.sms, stride, launch.group
-        plan.ahead, plan.sms_alike, plan.step_spread_ppm = int(ctas.ahead), ctas.sms_alike, ctas.step_spread_ppm
-        plan.sm_spread_ppm = ctas.sm_spread_ppm
-        plan.step_ps, plan.start_ps, plan.open_ps = (round(s * PS) for s in (ctas.step_s, ctas.start_s, ctas.open_s))
-        slow = np.rint(np.array(ctas.slow) * 1e6).astype(np.int64)
-        plan.crowds, plan.slow_ppm = slow.size, _pointer(slow)
-        plan.ranks, plan.relaunched = len(ctas.rates), int(ctas.relaunched and launch.group == 1)
-        shares = np.rint(np.array(ctas.rates) * 1e6).astype(np.int32)
-        side = sm_partitions(ctas.sms, self.model.partitions, self.model.side_ends)
-        plan.share_ppm, plan.side = _pointer(shares), _pointer(side)
-        if coarse is not None:
-            plan.coarse, plan.walks = coarse.how.steps, sum(t.coef != 0 for t in loop)
-            plan.step_spread_ppm = round(ctas.step_spread_ppm / coarse.how.steps**0.5)  # of so many steps together
-            plan.lead = _address("first coarse steps", coarse.lead, np.int32, launch.tiles)
-            plan.trail = _address("last coarse steps", coarse.trail, np.int32, launch.tiles)
+        plan, arrays = launch_plan(launch, ctas, self.model, coarse)
         part = None if sampling is None else _Part(sampling, self._looped(launch))
         lib, before = library(), self.counts()
-        kept = (self, launch, loop, coarse, shares, slow, side, trace)
+        kept = (self, arrays, trace)
 
         def play(done: ct.c_int32, stop: ct.c_int32) -> int:
             assert kept  # what the engine reads lives as long as the thread that plays
@@ -393,6 +363,49 @@ def _wait(thread: threading.Thread, over: threading.Event) -> None:
     while not over.is_set() and thread.is_alive():
         with suppress(BaseException):
             over.wait(BAR_EVERY_S)
+
+
+def l2_config(model: L2Model, sets: int, stride: float) -> Any:
+    """The L2 for the engine: so many followed sets of a partition, each line of which stands for `stride`."""
+    return _L2Config(
+        partitions=model.partitions, sets=sets, ways=model.ways, dirty_share=round(model.dirty_ways * 256),
+        sample_bytes=round(stride * model.line_bytes),
+        dram_ps_per_kib=round(1024 * PS / model.dram_bytes_per_s),
+        dram_write_ps_per_kib=round(1024 * PS / (model.dram_write_bytes_per_s or model.dram_bytes_per_s)),
+        l2_ps_per_kib=round(1024 * PS / model.l2_bytes_per_s), l2_latency_ps=round(model.l2_latency_s * PS),
+        far_latency_ps=round(model.far_latency_s * PS), dram_latency_ps=round(model.dram_latency_s * PS),
+    )  # fmt: skip
+
+
+def launch_plan(
+    launch: LoweredLaunch, ctas: Ctas, model: L2Model, coarse: Coarse | None = None
+) -> tuple[Any, tuple[Any, ...]]:
+    """A launch with the CTAs that play it, for the engine, and what must live as long as that is used. Raises
+    InputError: no CTAs to play it."""
+    if min(ctas.slots, ctas.sms) < 1:
+        raise InputError(f"`method` replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is "
+                         "needed")  # fmt: skip
+    stride = ctas.static_stride and (ctas.static_stride - 1) * launch.group + 1  # from a group's last tile
+    loop = launch.loop
+    if coarse is not None:  # what moves on with the loop, then what every small step stores to again
+        loop = tuple(sorted(loop, key=lambda t: t.coef == 0))
+    plan = _work_tiles(launch, loop)
+    plan.slots, plan.sms, plan.static_stride, plan.group = ctas.slots, ctas.sms, stride, launch.group
+    plan.ahead, plan.sms_alike, plan.step_spread_ppm = int(ctas.ahead), ctas.sms_alike, ctas.step_spread_ppm
+    plan.sm_spread_ppm = ctas.sm_spread_ppm
+    plan.step_ps, plan.start_ps, plan.open_ps = (round(s * PS) for s in (ctas.step_s, ctas.start_s, ctas.open_s))
+    slow = np.rint(np.array(ctas.slow) * 1e6).astype(np.int64)
+    plan.crowds, plan.slow_ppm = slow.size, _pointer(slow)
+    plan.ranks, plan.relaunched = len(ctas.rates), int(ctas.relaunched and launch.group == 1)
+    shares = np.rint(np.array(ctas.rates) * 1e6).astype(np.int32)
+    side = sm_partitions(ctas.sms, model.partitions, model.side_ends)
+    plan.share_ppm, plan.side = _pointer(shares), _pointer(side)
+    if coarse is not None:
+        plan.coarse, plan.walks = coarse.how.steps, sum(t.coef != 0 for t in loop)
+        plan.step_spread_ppm = round(ctas.step_spread_ppm / coarse.how.steps**0.5)  # of so many steps together
+        plan.lead = _address("first coarse steps", coarse.lead, np.int32, launch.tiles)
+        plan.trail = _address("last coarse steps", coarse.trail, np.int32, launch.tiles)
+    return plan, (launch, loop, coarse, shares, slow, side)
 
 
 def _work_tiles(launch: LoweredLaunch, loop: tuple[Template, ...]) -> Any:

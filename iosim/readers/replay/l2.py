@@ -9,12 +9,17 @@ can know it: the followed sets are shared out over several placements, so that a
 
 from __future__ import annotations
 
+import ctypes as ct
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from iosim.base.progress import progress
+from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
+from iosim.readers.replay.layout import LAYOUT
+from iosim.readers.replay.library import library
 from iosim.readers.replay.objects import refuse_bytes
 
 LEAST_SETS = 16
@@ -31,8 +36,6 @@ RUN_PAGES = 64
 """Pages after which the turn begins anew somewhere else, fitted likewise."""
 PLACEMENTS = 8
 """Layouts of memory in the sets, each followed in sets of its own."""
-LINES_AT_ONCE = 1 << 20
-"""Sampled lines that are sorted together, about."""
 
 Int64 = npt.NDArray[np.int64]
 
@@ -118,24 +121,38 @@ def sm_partitions(sms: int, partitions: int, ends: tuple[int, ...]) -> npt.NDArr
 @dataclass(frozen=True)
 class Samples:
     """The sampled lines, in address order: those of object o are [first[o], first[o + 1]). One line of `stride` is
-    sampled, and one set of as many; the sets of placement n are those of [n, n + 1) x sets / placements."""
+    sampled, and one set of as many; the sets of placement n are those of [n, n + 1) x sets / placements. `place` is
+    twice the set of each line, plus its home partition."""
 
     stride: float
     sets: int
     placements: int
     first: npt.NDArray[np.int32]
     object: npt.NDArray[np.int32]
-    set: npt.NDArray[np.int32]
-    home: npt.NDArray[np.uint8]
+    place: npt.NDArray[np.uint32]
+
+    @property
+    def set(self) -> npt.NDArray[np.int32]:
+        return (self.place >> 1).astype(np.int32)
+
+    @property
+    def home(self) -> npt.NDArray[np.uint8]:
+        return (self.place & 1).astype(np.uint8)
 
 
-def _mix(x: npt.NDArray[np.uint64], salt: int) -> npt.NDArray[np.uint64]:
-    """A fixed integer hash (splitmix64's finaliser), the same on every machine."""
-    with np.errstate(over="ignore"):
-        x = x + np.uint64((salt * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+def sampler(model: L2Model, sets: int = 1, stride: int = 1, placements: int = 1) -> Any:
+    """What the engine needs to know to sample lines; `sets`, `stride` and `placements` as of `followed_sets`."""
+    return LAYOUT.structures["Sampler"](
+        line_bytes=model.line_bytes,
+        page=PAGE_BYTES // model.line_bytes,
+        twins=TWINS,
+        twin_lines=TWIN_LINES,
+        shuffle_256ths=round(256 * SHUFFLED_PAGES),
+        run_pages=RUN_PAGES,
+        sets=sets,
+        stride=stride,
+        placements=placements,
+    )
 
 
 def sample_lines(
@@ -155,34 +172,22 @@ def sample_lines(
 
     Raises:
         TooLargeError: more memory than a replay may take.
+        InputError: lines that are no power of two; there is no engine to sample them.
     """
     sets, stride, placements = followed_sets(model, size, per_object, least_sets, beside)
-    start = np.zeros(size.size + 1, dtype=np.int64)
-    np.cumsum(-(-size // model.line_bytes), out=start[1:])
-    total = int(start[-1])
-    page = PAGE_BYTES // model.line_bytes
-    pages = -(-total // page)
-    places = [_page_places(pages, page // TWINS, sets * stride, n) for n in range(placements)]
+    asked = sampler(model, sets, stride, placements)
+    pages = -(-int((-(-size // model.line_bytes)).sum(dtype=np.int64)) // asked.page)
+    most = pages * placements * TWINS * -(-(asked.page // TWINS) // stride)
+    size = np.ascontiguousarray(size, dtype=np.int32)
     first = np.zeros(size.size + 1, dtype=np.int32)
-    most = pages * placements * TWINS * -(-(page // TWINS) // stride)
-    owner, in_set = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int32)
-    home = np.empty(most, dtype=np.uint8)
-    taken, at_once = 0, max(1, LINES_AT_ONCE * stride // (page * placements))
-    for begin in progress("lines of the L2")(range(0, pages, at_once)):  # sorting all at once takes far more memory
-        end = min(begin + at_once, pages)
-        followed = [_followed(place[begin:end], begin, page, sets, stride, n) for n, place in enumerate(places)]
-        line = np.concatenate([one[0] for one in followed])
-        order = np.argsort(line, kind="stable")[: np.count_nonzero(line < total)]
-        line = line[order]
-        here, objects = slice(taken, taken + line.size), slice(*np.searchsorted(start, (begin * page, end * page)))
-        first[objects] = taken + np.searchsorted(line, start[objects])
-        owner[here] = np.searchsorted(start, line, side="right") - 1
-        in_set[here] = np.concatenate([one[1] + n * sets for n, one in enumerate(followed)])[order]
-        home[here] = _home(line)
-        taken += line.size
-    first[np.searchsorted(start, pages * page) :] = taken
-    return Samples(stride / placements, placements * sets, placements, first, owner[:taken], in_set[:taken],
-                   home[:taken])  # fmt: skip
+    owner, place = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.uint32)
+    arrays = (each.ctypes.data for each in (first, owner, place))
+    taken = library().iosim_sample(ct.addressof(asked), size.ctypes.data, size.size, most, *arrays)
+    if taken == LAYOUT.constants["NO_MEMORY"]:
+        raise MemoryError("the replay ran out of memory")
+    if taken < 0:
+        raise InputError(f"lines of {model.line_bytes} bytes; accepted: 1, 2, 4, ... up to {PAGE_BYTES // 256}")
+    return Samples(stride / placements, placements * sets, placements, first, owner[:taken], place[:taken])
 
 
 def followed_sets(
@@ -206,36 +211,10 @@ def followed_sets(
     return sets, model.sets // sets, placements
 
 
-def _home(line: Int64) -> npt.NDArray[np.uint8]:
-    """Home partition of each line; twins have different homes."""
-    twin = line // TWIN_LINES % TWINS
-    drawn = _mix((line - twin * TWIN_LINES).astype(np.uint64), 4) & np.uint64(1)
-    return ((drawn.astype(np.int64) + twin) % 2).astype(np.uint8)
-
-
-def _followed(place: Int64, page_0: int, page: int, sets: int, stride: int, placement: int) -> tuple[Int64, Int64]:
-    """(lines, the set of each): those of pages of `page` lines, from `page_0` on and with their first sets in `place`,
-    that lie in the followed sets, every `stride`-th. Where a page goes around all sets less than twice, it is drawn
-    which half of it comes first: tensors or heads that lie nearly a round apart do not meet in every set."""
-    each = page // TWINS
-    at = (-place)[:, None] % stride + np.arange(-(-each // stride), dtype=np.int64)[None, :] * stride
-    inside = at < each
-    in_set = ((place[:, None] + at) // stride % sets)[inside]
-    number = page_0 + np.arange(place.size, dtype=np.int64)
-    if each < 2 * sets * stride:
-        drawn = (_mix(number.astype(np.uint64), 2 * placement + 7) & np.uint64(1)).astype(np.int64)
-        at = (at + (drawn * (each // 2))[:, None]) % each
-    at = (number[:, None] * each + at)[inside]
-    first = at // TWIN_LINES * (TWIN_LINES * TWINS) + at % TWIN_LINES
-    return np.concatenate([first + n * TWIN_LINES for n in range(TWINS)]), np.tile(in_set, TWINS)
-
-
-def _page_places(pages: int, each: int, sets: int, placement: int) -> Int64:
+def page_places(model: L2Model, pages: int, each: int, sets: int, placement: int) -> Int64:
     """The first set of each page, which takes `each` of them: page follows page around the sets, but for a shuffle
     among neighbours and a new beginning every RUN_PAGES."""
-    number = np.arange(pages, dtype=np.uint64)
-    drawn = (_mix(number, 2 * placement + 6) >> np.uint64(11)).astype(np.float64) / 2.0**53
-    slot = np.empty(pages, dtype=np.int64)
-    slot[np.argsort(np.arange(pages) + SHUFFLED_PAGES * drawn, kind="stable")] = np.arange(pages)
-    begin = _mix(number // np.uint64(RUN_PAGES), 2 * placement + 5) % np.uint64(max(1, sets))
-    return (slot * each + begin.astype(np.int64)) % max(1, sets)
+    place = np.empty(pages, dtype=np.int64)
+    asked = sampler(model)
+    library().iosim_page_places(ct.addressof(asked), pages, each, max(1, sets), placement, place.ctypes.data)
+    return place

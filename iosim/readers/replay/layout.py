@@ -31,8 +31,9 @@ class Layout:
     constants: integers by name, of macros and enums.
     """
 
-    def __init__(self, text: str) -> None:
-        """Read the text of a header. Raises ValueError: it holds what is not understood here."""
+    def __init__(self, text: str, pointer: Any = ct.c_void_p) -> None:
+        """Read the text of a header, for a machine of such pointers. Raises ValueError: it holds what is not understood
+        here."""
         plain = "\n".join(line.rstrip() for line in _COMMENT.sub("", text).splitlines())
         self.constants = {name: int(value) for name, value in _CONSTANT.findall(plain)}
         for body in _ENUM.findall(plain):
@@ -40,6 +41,7 @@ class Layout:
                 name, _, value = entry.partition("=")
                 self.constants[name.strip()] = int(value)
         self.structures: dict[str, type[ct.Structure]] = {}
+        self._pointer = pointer
         for body, name in _STRUCTURE.findall(plain):
             declarations = (" ".join(line.split()) for line in body.split(";") if line.strip())
             fields = [field for declaration in declarations for field in self._fields(declaration)]
@@ -59,7 +61,7 @@ class Layout:
             field = _FIELD.fullmatch(part.strip())
             if field is None or (kind is None and not field[1]):
                 raise ValueError(f"not understood: {declaration}")
-            each = ct.c_void_p if field[1] else kind
+            each = self._pointer if field[1] else kind
             fields.append((field[2], each * self._length(field[3]) if field[3] else each))
         return fields
 

@@ -62,4 +62,7 @@ def _declare(opened: ct.CDLL) -> None:
     opened.iosim_place.argtypes = [pointer, pointer, ct.c_int64, ct.c_int64, ct.c_int32]
     opened.iosim_access.argtypes = [pointer, pointer, ct.c_int64, *[pointer] * 3]
     opened.iosim_replay_recorded.argtypes = [*[pointer] * 5, ct.c_int32, ct.c_int32, pointer]
+    opened.iosim_sample.restype = ct.c_int64
+    opened.iosim_sample.argtypes = [pointer, pointer, ct.c_int64, ct.c_int64, *[pointer] * 3]
+    opened.iosim_page_places.argtypes = [pointer, *[ct.c_int64] * 3, ct.c_int32, pointer]
     opened.iosim_sizes.argtypes = [pointer]

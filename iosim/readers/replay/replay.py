@@ -238,7 +238,7 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
     coarse = coarse_plan(played, lowered, l2_of_gpu, spill_slots=slots, **budget) if part else None
     accesses = [low.accesses for low in lowered.launches] if coarse else None
     lowered = coarse.lowered if coarse else lowered
-    _refuse_small_l2(l2_of_gpu, lowered, inputs.gpu)
+    refuse_small_l2(l2_of_gpu, lowered, inputs.gpu)
     foreign = l2_of_gpu.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if l2_start == "cold" else 0
     objects = lowered.size.size
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
@@ -263,7 +263,7 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
         grain = coarse if coarse and coarse.how.name == launch.name else None
         stands_for = grain.whole_over_played if grain else share.factors[number] if share else 1.0
         dirty = l2.dirty_by_tensor() if grain or share else None
-        ctas = _ctas(inputs, played, launch, of_launch, low, lowered.size)
+        ctas = ctas_of(inputs, played, launch, of_launch, low, lowered.size)
         ready = begin + round(of_launch.pace.launch_s * PS)
         end, windows = l2.replay(
             low, ctas, begin_ps=ready,
@@ -290,7 +290,7 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
     return Replay(traffic, tuple(done), driven_out, l2.dirty_bytes(), fabric, placement, heads)
 
 
-def _refuse_small_l2(l2: L2Model, lowered: Lowered, gpu: str) -> None:
+def refuse_small_l2(l2: L2Model, lowered: Lowered, gpu: str) -> None:
     holds = l2.partitions * l2.sets * l2.ways * l2.line_bytes
     largest = int(lowered.size.max(initial=0))
     if holds < largest:
@@ -300,7 +300,7 @@ def _refuse_small_l2(l2: L2Model, lowered: Lowered, gpu: str) -> None:
         )
 
 
-def _ctas(
+def ctas_of(
     inputs: Inputs, played: Chain, launch: Launch, of_launch: LaunchInputs, low: LoweredLaunch,
     size: npt.NDArray[np.int32],
 ) -> Ctas:  # fmt: skip
@@ -376,6 +376,15 @@ def _rows(
     return rows
 
 
+def asked_of(launch: Launch, counted: Traffic, added: Mapping[str, int]) -> dict[str, int]:
+    """Bytes that a launch may read of each tensor at most: what it loads, and adds to."""
+    asked = dict(added)
+    for r in counted:
+        if r.launch == launch.name and r.direction == "read":
+            asked[r.tensor] = asked.get(r.tensor, 0) + int(r.bytes)
+    return asked
+
+
 def _possible(
     chain: Chain, rows: list[TrafficRow], counted: Traffic, added: Sequence[Mapping[str, int]], dirty_before: int
 ) -> tuple[TrafficRow, ...]:
@@ -384,10 +393,7 @@ def _possible(
     written by the end of a launch than was stored or lay dirty in the L2 by then."""
     possible, room = [], dirty_before
     for launch, adds in zip(chain.launches, added, strict=True):
-        asked = dict(adds)
-        for r in counted:
-            if r.launch == launch.name and r.direction == "read":
-                asked[r.tensor] = asked.get(r.tensor, 0) + int(r.bytes)
+        asked = asked_of(launch, counted, adds)
         mine = [r for r in rows if r.launch == launch.name]
         room += int(counted.total("l2", "write", launch=launch.name))
         written = sum(int(r.bytes) for r in mine if r.direction == "write" and r.tensor != FOREIGN)

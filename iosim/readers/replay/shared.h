@@ -59,7 +59,17 @@ typedef struct {
     uint8_t *seen;                /* partition x sample: whether it was loaded before */
     int64_t samples, first;       /* sampled lines; loads of lines never loaded before */
     int64_t depth[MAX_DEPTH + 1]; /* other loads by depth; the last: deeper */
+    int64_t *bin_kept;            /* by bin x 64 tensors: bytes in the L2 as the bin begins; NULL: not kept */
+    int64_t kept;                 /* bins of which it is known */
 } Trace;
+
+typedef struct {
+    int32_t line_bytes, page;        /* bytes of a line, lines of a page */
+    int32_t twins, twin_lines;       /* lines of a page in the same set, and how far apart they are */
+    int32_t shuffle_256ths, run_pages; /* how far a page is shuffled, in 256ths; pages after which the turn begins anew */
+    int32_t sets, stride, placements; /* followed sets of a placement, of how many each is one, placements */
+    int32_t pad;
+} Sampler;
 
 typedef struct {
     int32_t mode, coef, span, rows, row_stride;

@@ -1,0 +1,35 @@
+"""What the explorer's server answers: the JSON of `iosim predict` for any line of its options, asked over HTTP.
+
+The server is the one that `iosim explore` starts, on a free port.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+from iosim.commands.explore import answer
+from iosim.studies.explore.serve import server
+
+LINES = (
+    "--kernel fa2 --gpu a100 --heads 32 --kv-heads 8 --seq-len 16k --causal",
+    "--kernel flash --gpu h100 --heads 16 --seq-len 8k --tile 64x64 --order head",
+    "--kernel fa9",
+)
+
+with server(0, "", answer) as running:
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    for line in LINES:
+        with urlopen(f"http://127.0.0.1:{running.server_port}/answer?{urlencode({'line': line})}") as reply:
+            said = json.load(reply)
+        print(line)
+        if "error" in said:
+            print(f"  refused: {said['error']}\n")
+            continue
+        (prediction,) = said["predictions"]
+        print(f"  {prediction['totals']['hbm']['read']:,} bytes read from HBM; {said['record']['why_text']}")
+        record = said["record"]
+        print(f"  the page replays {record['accesses']:,} tile accesses, from {len(record['streams'])} arrays\n")
+    running.shutdown()

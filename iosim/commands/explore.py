@@ -1,0 +1,98 @@
+"""`iosim explore`: a page in the browser that replays attention as its lists and sliders say."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.progress import progress
+from iosim.commands import common, options
+from iosim.commands.parser import COMMON, CommandParser
+from iosim.studies.requests import EXPLORE, ExploreRequest
+
+
+def add_options(parser: CommandParser) -> None:
+    options.add(parser.group(COMMON), EXPLORE, [name for name in EXPLORE if name not in ("out", "force", "port")])
+    options.add(parser.group("where the page goes"), EXPLORE, ("port", "force"))
+    parser.group("where the page goes").add_argument("--out", "-o", metavar="DIR", help=EXPLORE["out"].help)
+
+
+def run(args: argparse.Namespace) -> int:
+    from iosim.studies.explore.page import page, write
+
+    asked = common.request(args, ExploreRequest, **({} if args.out is not None else everything(args)))
+    check(asked)
+    if asked.out is not None:
+        place = write(asked, progress("GPUs and kernels"))
+        common.emit(f"{place}: {place.stat().st_size:,} bytes; open it in a browser\n", None)
+        return 0
+    from iosim.studies.explore.serve import HERE, server
+
+    with server(asked.port, page(asked, None), answer) as served:
+        common.emit(f"http://{HERE}:{served.server_port}/ answers until Ctrl-C\n", None)
+        served.serve_forever()
+    return 0
+
+
+def everything(args: argparse.Namespace) -> dict[str, list[str]]:
+    """Where Python answers, all GPUs and kernels may be chosen, unless some are named."""
+    from iosim.hardware.profile import list_profiles
+    from iosim.kernel.libraries import entry_names
+
+    found = {"gpu": [*list_profiles()], "kernel": [*entry_names()]}
+    return {name: names for name, names in found.items() if not common.is_given(args, name)}
+
+
+def check(asked: ExploreRequest) -> None:
+    """Refuses at once what no page could offer."""
+    from iosim.hardware.profile import load_profile
+    from iosim.kernel.libraries import entry, is_choice
+
+    for gpu in asked.gpu:
+        load_profile(gpu)
+    for kernel in asked.kernel:
+        is_choice(kernel) or entry(kernel)
+    for size in (asked.lengths, asked.dims, asked.head_counts):
+        assert size
+
+
+def answer(line: str) -> dict[str, Any]:
+    """What `iosim predict --format json` prints for these options, with the page's record of its prediction; or why
+    there is no answer."""
+    from iosim.commands.cli import parsed
+
+    try:
+        words = shlex.split(line)
+        if {"-h", "--help"} & {*words}:
+            raise InputError("'iosim predict --help' shows what is accepted")
+        return _answer(parsed(["predict", *words]))
+    except InputError as error:
+        return {"error": " ".join(options.with_options(error).split())}
+    except (OSError, ValueError) as error:
+        return {"error": str(error)}
+    except MemoryError:
+        return {"error": "the sizes asked for need more memory than there is"}
+
+
+def _answer(args: argparse.Namespace) -> dict[str, Any]:
+    from base64 import b64encode
+
+    from iosim.prediction.answer import answer as sentences
+    from iosim.prediction.answer import why
+    from iosim.prediction.replays import Replays
+    from iosim.studies.explore.record import naive, record
+    from iosim.studies.models.prediction import requests_of
+    from iosim.studies.requests import PredictRequest
+
+    if args.model is not None or args.against is not None:
+        raise InputError("--model and --against are not of one call; accepted: the options of one")
+    calls = requests_of(common.request(args, PredictRequest))
+    if len(calls) > 1:
+        raise InputError(f"these options ask for {len(calls)} calls; accepted: one GPU, kernel and value of each")
+    p = calls[0].predict(Replays())
+    shown = record(p)
+    streams = [b64encode(stream).decode() for stream in shown.streams]
+    more = {"why_text": why(p), "naive": naive(p.problem, p.profile.name), "streams": streams}
+    return {"schema": 1, "answer": sentences([p]), "predictions": [p.to_dict()], "record": shown.facts | more}

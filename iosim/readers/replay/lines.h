@@ -1,0 +1,97 @@
+/* Which lines of memory the replay follows, and the set and home of each; l2.py says why they are drawn so.
+ *
+ * Pages of memory follow one another around the sets, but for a shuffle among neighbours and a new beginning every
+ * `run_pages`; of every page the lines that fall into a followed set, one of every `stride`, are sampled, in each of a few
+ * placements of the pages. The arithmetic is of integers and of exact doubles, so that every machine draws the same.
+ */
+#ifndef IOSIM_LINES_H
+#define IOSIM_LINES_H
+#include "shared.h"
+#include <stdlib.h>
+
+/* A fixed integer hash (splitmix64's finaliser). */
+static uint64_t mix(uint64_t x, uint64_t salt) {
+    x += salt * 0x9e3779b97f4a7c15U;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+    return x ^ (x >> 31);
+}
+
+/* Where page `n` would stand in its turn around the sets, shuffled. */
+static double turn_of(const Sampler *a, int64_t n, int placement) {
+    double drawn = (double)(mix((uint64_t)n, 2 * (uint64_t)placement + 6) >> 11) / 9007199254740992.0;
+    return (double)n + a->shuffle_256ths / 256.0 * drawn;
+}
+
+/* The first set of each page, of `each` sets a page, in pages' order. Returns 0 or NO_MEMORY. */
+static int32_t page_places(const Sampler *a, int64_t pages, int64_t each, int64_t sets, int placement, int64_t *place) {
+    int64_t *order = malloc(sizeof(int64_t) * (size_t)(pages + 1));
+    if (!order) return NO_MEMORY;
+    for (int64_t n = 0; n < pages; n++) { /* nearly in order: an insertion is a few steps */
+        double mine = turn_of(a, n, placement);
+        int64_t i = n;
+        for (; i > 0 && turn_of(a, order[i - 1], placement) > mine; i--) order[i] = order[i - 1];
+        order[i] = n;
+    }
+    for (int64_t slot = 0; slot < pages; slot++) {
+        int64_t n = order[slot];
+        uint64_t begin = mix((uint64_t)(n / a->run_pages), 2 * (uint64_t)placement + 5) % (uint64_t)sets;
+        place[n] = (slot * each + (int64_t)begin) % sets;
+    }
+    free(order);
+    return 0;
+}
+
+/* Lines of a page that are sampled. */
+typedef struct { int64_t line; int32_t number, set; } Sampled;
+
+static int by_line(const void *x, const void *y) {
+    const Sampled *a = x, *b = y;
+    return a->line != b->line ? (a->line < b->line ? -1 : 1) : a->number - b->number;
+}
+
+/* The lines of page `n` that lie in followed sets of a placement, from `to` on; returns how many. Where a page goes
+ * around all sets less than twice, it is drawn which half of it comes first: tensors or heads that lie nearly a round
+ * apart do not meet in every set. */
+static int sample_page(const Sampler *a, int64_t n, int64_t place, int placement, Sampled *to, int count) {
+    int64_t each = a->page / a->twins, round = (int64_t)a->sets * a->stride, turn = 0;
+    if (each < 2 * round) turn = (int64_t)(mix((uint64_t)n, 2 * (uint64_t)placement + 7) & 1) * (each / 2);
+    for (int64_t at = (a->stride - place % a->stride) % a->stride; at < each; at += a->stride) {
+        int32_t set = (int32_t)((place + at) / a->stride % a->sets) + placement * a->sets;
+        int64_t x = n * each + (at + turn) % each;
+        int64_t first = x / a->twin_lines * (a->twin_lines * a->twins) + x % a->twin_lines;
+        for (int twin = 0; twin < a->twins; twin++, count++) to[count] = (Sampled){first + twin * a->twin_lines, count, set};
+    }
+    return count;
+}
+
+/* Home partition of a line; twins have different homes. */
+static uint32_t home_of(const Sampler *a, int64_t line) {
+    int64_t twin = line / a->twin_lines % a->twins;
+    return (uint32_t)((mix((uint64_t)(line - twin * a->twin_lines), 4) & 1) + (uint64_t)twin) & 1;
+}
+
+/* Samples all pages, object after object; see iosim_sample. */
+static int64_t sample_pages(const Sampler *a, const int32_t *size, int64_t objects, int64_t pages, const int64_t *places,
+                            Sampled *found, int32_t *first, int32_t *object, uint32_t *place) {
+    int64_t o = 0, next = objects ? (size[0] + a->line_bytes - 1) / a->line_bytes : 0, taken = 0;
+    first[0] = 0;
+    for (int64_t n = 0; n < pages; n++) {
+        int count = 0;
+        for (int p = 0; p < a->placements; p++) count = sample_page(a, n, places[p * pages + n], p, found, count);
+        qsort(found, (size_t)count, sizeof(Sampled), by_line);
+        for (int i = 0; i < count; i++) {
+            while (o < objects && next <= found[i].line) {
+                first[++o] = (int32_t)taken;
+                if (o < objects) next += (size[o] + a->line_bytes - 1) / a->line_bytes;
+            }
+            if (o == objects) break;
+            object[taken] = (int32_t)o;
+            place[taken++] = (uint32_t)found[i].set * 2 + home_of(a, found[i].line);
+        }
+    }
+    while (o < objects) first[++o] = (int32_t)taken;
+    return taken;
+}
+
+#endif

@@ -1,0 +1,150 @@
+"""A replay as data, for an engine that Python does not drive: engine.wasm in a browser.
+
+The launches of a chain, which are of no GPU, are integer arrays; what a GPU makes of them is a few numbers. Both are
+what `replay` hands to the engine, so that what plays them finds the same, bit for bit. Nothing here plays anything.
+"""
+
+from __future__ import annotations
+
+import ctypes as ct
+import zlib
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.base.records import fields
+from iosim.readers.replay.engine import PS, l2_config, launch_plan
+from iosim.readers.replay.l2 import followed_sets, sampler
+from iosim.readers.replay.layout import HEADER, Layout
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower
+from iosim.readers.replay.replay import FOREIGN_OBJECT_BYTES, Inputs, asked_of, ctas_of, refuse_small_l2
+
+WASM32 = Layout(HEADER.read_text(encoding="utf-8"), pointer=ct.c_uint32)
+"""The engine's structures where a pointer has four bytes."""
+PLACES = ("prologue", "loop", "epilogue")
+
+
+class Arrays:
+    """Integer arrays side by side, as differences from number to number, those that differ alike once."""
+
+    def __init__(self) -> None:
+        self._streams: list[bytes] = []
+        self._known: dict[bytes, int] = {}
+        self.listed: list[tuple[int, int, int]] = []
+        """Of each array its stream, its first number and how many it has."""
+
+    def add(self, values: npt.NDArray[Any] | None) -> int | None:
+        """The number of an array; None for none."""
+        if values is None:
+            return None
+        numbers = values.astype(np.int32)
+        step = np.diff(numbers).astype("<i4")
+        planes = step.view(np.uint8).reshape(-1, 4).T.tobytes()
+        stream = self._known.setdefault(planes, len(self._streams))
+        if stream == len(self._streams):
+            self._streams.append(planes)
+        self.listed.append((stream, int(numbers[0]) if numbers.size else 0, int(numbers.size)))
+        return len(self.listed) - 1
+
+    def squeezed(self) -> tuple[bytes, ...]:
+        """The streams in raw deflate: the four bytes of all differences, plane by plane."""
+        return tuple(map(squeezed, self._streams))
+
+
+def squeezed(data: bytes) -> bytes:
+    """In raw deflate, which browsers undo by themselves."""
+    deflate = zlib.compressobj(9, wbits=-15)
+    return deflate.compress(data) + deflate.flush()
+
+
+def packed_chain(lowered: Lowered) -> tuple[dict[str, Any], tuple[bytes, ...]]:
+    """The launches of a chain, with the numbers of their arrays, and the arrays' streams."""
+    arrays = Arrays()
+    chain = {
+        "tensors": lowered.tensors,
+        "size": arrays.add(lowered.size),
+        "owner": arrays.add(lowered.owner),
+        "launches": [_launch(low, arrays) for low in lowered.launches],
+    }
+    return chain | {"arrays": arrays.listed}, arrays.squeezed()
+
+
+def _launch(low: LoweredLaunch, arrays: Arrays) -> dict[str, Any]:
+    numbered = {name: arrays.add(getattr(low, name)) for name in ("first", "count", "down", "head", "block", "indices")}
+    owned = [(objects.start, len(objects), tensor) for objects, tensor in low.owned]
+    made = {place: [_template(t, arrays) for t in getattr(low, place)] for place in PLACES}
+    return {"name": low.name, "group": low.group, "owned": owned, **numbered, **made}
+
+
+def _template(t: Template, arrays: Arrays) -> dict[str, Any]:
+    names = (field.name for field in fields(t))
+    values = {name: getattr(t, name) for name in names}
+    return {name: arrays.add(v) if isinstance(v, np.ndarray) else v for name, v in values.items() if v is not None}
+
+
+def packed_gpu(inputs: Inputs, lowered: Lowered) -> dict[str, Any]:
+    """What a GPU makes of a chain's launches, from a cold L2: whole numbers, by the names of the engine's structures.
+
+    Raises:
+        InputError: the L2 does not hold one tile.
+    """
+    l2 = inputs.l2
+    refuse_small_l2(l2, lowered, inputs.gpu)
+    foreign = l2.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES
+    size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
+    sets, stride, placements = followed_sets(l2, size)
+    launches = []
+    for launch, of_launch, low in zip(inputs.launches, inputs.of_launch, lowered.launches, strict=True):
+        ctas = ctas_of(inputs, inputs.chain, launch, of_launch, low, lowered.size)
+        plan, (*_, shares, slow, side) = launch_plan(low, ctas, l2)
+        launches.append(
+            {
+                "ready_ps": round(of_launch.pace.launch_s * PS),
+                "plan": _numbers(plan),
+                "shares": shares.tolist(),
+                "slow": slow.tolist(),
+                "sides": [len([*alike]) for _, alike in groupby(side.tolist())],
+                "asked": asked_of(launch, inputs.counted, of_launch.added),
+                "stored": int(inputs.counted.total("l2", "write", launch=launch.name)),
+            }
+        )
+    return {
+        "config": _numbers(l2_config(l2, placements * sets, stride / placements)),
+        "sampler": _numbers(sampler(l2, sets, stride, placements)),
+        "foreign": foreign,
+        "foreign_bytes": FOREIGN_OBJECT_BYTES,
+        "code": l2.launch_fetch_bytes,
+        "launches": launches,
+    }
+
+
+def _numbers(structure: Any) -> dict[str, int]:
+    """The whole numbers of a structure that are not 0."""
+    values = {name: getattr(structure, name) for name, *_ in structure._fields_}
+    return {name: int(value) for name, value in values.items() if isinstance(value, int) and value}
+
+
+def packed(inputs: Inputs) -> tuple[dict[str, Any], tuple[bytes, ...], dict[str, Any]]:
+    """The launches of a call's chain, their streams, and what its GPU makes of them. Raises InputError: they do not fit
+    in memory."""
+    lowered = lower(inputs.chain, spill_slots=max(one.slots for one in inputs.of_launch))
+    return *packed_chain(lowered), packed_gpu(inputs, lowered)
+
+
+def layouts() -> Mapping[str, Mapping[str, Any]]:
+    """Of each structure of engine.wasm its bytes, and its fields' places: (offset, bytes of an element, elements)."""
+    return {
+        name: {"bytes": ct.sizeof(one), "fields": {field: _place(one, field, kind) for field, kind, *_ in one._fields_}}
+        for name, one in WASM32.structures.items()
+    }
+
+
+def _place(structure: Any, field: str, kind: Any) -> tuple[int, int, int]:
+    length = getattr(kind, "_length_", 1)
+    return getattr(structure, field).offset, ct.sizeof(kind) // length, length
+
+
+__all__ = ["layouts", "packed"]

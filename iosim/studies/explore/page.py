@@ -1,0 +1,92 @@
+"""The explorer's page: one HTML file with its style, scripts, the engine and, where no server answers it, the grid."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.files import write_whole
+from iosim.base.progress import Progress, silent
+from iosim.base.version import __version__
+from iosim.readers.replay import build
+from iosim.readers.replay.packed import layouts
+from iosim.studies.explore.grid import lists, packed_grid
+from iosim.studies.requests import ExploreRequest
+
+STATIC = Path(__file__).resolve().parents[2] / "show" / "static"
+PARTS = {"engine": "explore/engine.js", "draw": "explore/draw.js", "page": "explore/page.js"}
+OWN = '<meta name="generator" content="iosim explore">'
+"""What tells the explorer's page from others."""
+
+
+def engine() -> bytes:
+    """The engine for browsers. Raises InputError: it is missing, or of other sources than the installed one."""
+    if not build.is_current(build.WASM):
+        try:
+            build.compile_wasm()
+        except build.BuildError as error:
+            raise InputError(f"{build.WASM.name} is of another version, and was not compiled: {error}") from None
+    return build.WASM.read_bytes()
+
+
+def page(asked: ExploreRequest, progress: Progress | None = silent) -> str:
+    """The whole file; with `progress` None that of the server, which carries no grid.
+
+    Raises:
+        InputError: a GPU or a kernel that there is not, or none that runs any of the problems.
+    """
+    grid, data = (None, b"") if progress is None else packed_grid(asked, progress)
+    setup: dict[str, Any] = {
+        "served": progress is None,
+        "lists": [one.to_dict() for one in lists(asked)],
+        "layouts": layouts(),
+        "grid": grid,
+        "version": __version__,
+    }
+    parts = {name: (STATIC / file).read_text(encoding="utf-8") for name, file in PARTS.items()}
+    parts |= {
+        "css": "".join((STATIC / file).read_text(encoding="utf-8") for file in ("page.css", "explore/page.css")),
+        "setup": json.dumps(setup, separators=(",", ":")).replace("<", "\\u003c"),
+        "wasm": b64encode(engine()).decode(),
+        "grid": b64encode(data).decode(),
+    }
+    text = (STATIC / "explore" / "page.html").read_text(encoding="utf-8")
+    for name, part in parts.items():
+        text = text.replace(f"<!--{name}-->", part.strip())
+    return text
+
+
+def place_of(asked: ExploreRequest) -> Path:
+    """The file that the page is written to.
+
+    Raises:
+        InputError: a place where no folder can be, or one whose index.html is another's and stays without `force`.
+    """
+    folder = Path(asked.out)
+    if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()):
+        raise InputError(
+            f"`path` '{asked.out}' is no folder, nor can it be one; accepted: a folder, or a new one in a "
+            "folder that exists"
+        )
+    place = folder / "index.html"
+    if place.exists() and not asked.force and OWN not in place.read_text(encoding="utf-8", errors="replace")[:1000]:
+        raise InputError(
+            f"`path` '{asked.out}' has an index.html that is no explorer's; accepted: another folder, or `force`"
+        )
+    return place
+
+
+def write(asked: ExploreRequest, progress: Progress = silent) -> Path:
+    """Writes the page with its grid; returns its place. Raises InputError: as `page` and `place_of`; it cannot be
+    written."""
+    place = place_of(asked)
+    text = page(asked, progress)
+    try:
+        place.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"`path` '{asked.out}' cannot be made: {error.strerror}; accepted: a folder") from None
+    write_whole(place, text)
+    return place

@@ -1,0 +1,157 @@
+"""What the explorer's page needs to know of a call beside its packed launches: what was counted, and what the page says
+of the HBM bytes that its replay finds."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from iosim.base.records import dataclass, replace
+from iosim.kernel.launch import Launch, Outer, Per, Role, is_attention_loop
+from iosim.kernel.traffic import Traffic, TrafficRow
+from iosim.prediction import answer, reuse
+from iosim.prediction.predictor import predict
+from iosim.prediction.replays import tile_accesses
+from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.bounds import needed_bytes
+from iosim.readers.replay.packed import packed
+from iosim.readers.timing.launch_time import reuses_keys
+from iosim.readers.timing.overlap import OVERLAP_NORM, SPLIT_OVERLAP_NORM
+from iosim.readers.timing.rates import Rates
+
+MOST_ACCESSES = 100_000_000
+"""Of a replay that a browser is asked for: some ten seconds."""
+HBM_SHARES = (0.5, 1.5, 0.0)
+"""HBM's seconds over those of computing at which the page knows the time, beside none."""
+LONGER_ALONE = 32.0
+"""A norm that takes the longer of two."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A call for the page, with the streams of its packed launches; none where a browser would take too long to play
+    them."""
+
+    facts: dict[str, Any]
+    streams: tuple[bytes, ...]
+
+
+def record(p: Prediction) -> Record:
+    """Of a prediction by any method: its HBM bytes are not used.
+
+    Raises:
+        InputError: its launches do not fit in memory, or the profile lacks a number.
+    """
+    accesses = tile_accesses(p.chain)
+    chain, streams, gpu = packed(p.call.replay_inputs()) if accesses <= MOST_ACCESSES else (None, (), None)
+    bounds, rates = p.hbm_bounds, Rates(p.profile, measured=False, power_is_modelled=False)
+    q, tile, schedule = p.problem, p.kernel.tile, p.kernel.schedule
+    facts = {
+        "kernel": p.kernel.name,
+        "gpu": p.profile.name,
+        "problem": q.line,
+        "queries": q.seq_q,
+        "keys": q.seq_k,
+        "heads": q.batch * q.heads,
+        "how": f"tile {tile}, order {schedule.order}, keys {schedule.direction}, {schedule.scheduler}",
+        "accesses": accesses,
+        "flops": p.flops,
+        "l2_bytes": p.profile.need_int("l2_bytes"),
+        "peaks": [rates.peak_tensor(q.dtype, 0.0), rates.peak_hbm()],
+        "compulsory": [bounds.compulsory_read, bounds.compulsory_write],
+        "no_l2": [bounds.no_l2_read, bounds.no_l2_write],
+        "traffic": [[r.launch, r.tensor, r.direction, r.level, int(r.bytes)] for r in p.traffic if r.level != "hbm"],
+        "loops": {n.name: _loop(n) for n in p.chain.launches},
+        "times": _times(p),
+        "why": _why(p),
+        "notes": list(p.call.notes),
+        "chain": chain,
+        "replay": gpu,
+    }
+    return Record(facts, streams)
+
+
+def _loop(launch: Launch) -> list[Any]:
+    """Which axis a launch's work tiles have, which they walk, and the rows of a block of either; empty for none."""
+    d = launch.domain
+    sides = {"query": d.block_q, "key": d.block_k}
+    axes = {Outer.QUERY: ("query", "key"), Outer.KEY: ("key", "query")}.get(launch.outer)
+    return [] if axes is None else [*axes, *(sides[axis] for axis in axes)]
+
+
+def _times(p: Prediction) -> list[dict[str, Any]]:
+    """What the page makes the time of each launch of: its start, then its computing beside its HBM bytes, as
+    `iosim.readers.timing.launch_time` has it; none where HBM's rate is not known.
+
+    `computing` are the seconds beside HBM's by the bytes read: with more of them, power may lower the clock.
+    """
+    each = p.profile.hbm_seconds_per_byte()
+    if each is None:
+        return []
+    launches = p.chain.launches
+    found: list[dict[str, Any]] = [
+        {"launch": n.name, "norm": _norm(n), "hbm": _rates(p, n, each), "computing": []} for n in launches
+    ]
+    read = dict.fromkeys((n.name for n in launches), 0)
+    for share in HBM_SHARES:
+        rows = (TrafficRow(n.name, "hbm", n.accesses[0].tensor, "read", read[n.name]) for n in launches)
+        at = p.call.time(p.call.counted + Traffic(tuple(rows)), p.conditions)
+        for one, time in zip(found, at.launches, strict=True):
+            one["start"], name, norm = time.parts["start"], one["launch"], one["norm"]
+            rest = max(0.0, (time.total_s - one["start"]) ** norm - (read[name] * one["hbm"][0]) ** norm) ** (1 / norm)
+            if not one["computing"] or read[name] > one["computing"][-1][0]:
+                one["computing"].append([read[name], float(f"{rest:.5g}")])
+            asked = p.call.counted.total("l2", "read", launch=name)
+            read[name] = min(int(asked), round(share * one["computing"][0][1] / one["hbm"][0]))
+    return found
+
+
+def _norm(launch: Launch) -> float:
+    """How a launch's computing and its HBM bytes overlap; those that no loop holds together wait for the longer."""
+    if launch.outer is Outer.SPLIT:
+        return SPLIT_OVERLAP_NORM
+    return OVERLAP_NORM if is_attention_loop(launch) and reuses_keys(launch) else LONGER_ALONE
+
+
+def _rates(p: Prediction, launch: Launch, each: tuple[float, float, float]) -> list[float]:
+    """Seconds of a byte read and of one written, and what a mix of both costs more."""
+    is_pass = launch.outer is Outer.FLAT and not is_attention_loop(launch)
+    share = (p.profile.pass_bandwidth_fraction if is_pass else None) or 1.0
+    return [seconds / share for seconds in each]
+
+
+def _why(p: Prediction) -> dict[str, Any]:
+    """What the page makes the reason of, once it knows what is read from HBM; see `iosim.prediction.answer.why`."""
+    launch = max(p.chain.launches, key=lambda n: p.traffic.total("l2", "read", launch=n.name))
+    found, tensors = reuse.reuse(p, launch), p.chain.tensors
+    return {
+        "once": answer.read_once(p),
+        "spills": answer.spills_beside(p),
+        "limits": [answer.ONCE, answer.NAMED_SHARE, reuse.ONCE, reuse.MISSING_SHARE, reuse.NEARLY],
+        "inputs": {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)},
+        "roles": {name: t.role for name, t in tensors.items()},
+        "temps": {name: t.bytes for name, t in tensors.items() if t.role is Role.TEMP},
+        "users": {name: sum(any(a.tensor == name for a in n.accesses) for n in p.chain.launches) for name in tensors},
+        "looped": sorted({a.tensor for a in launch.accesses if a.per is Per.PAIR}),
+        "tensors": found.tensors,
+        "all": found.all_bytes,
+        "loaded": found.loaded_bytes,
+        "in_step": found.in_step_bytes,
+        "outgrows": found.in_progress_bytes > found.capacity_bytes,
+        "clauses": answer.reread_clauses(p, found),
+    }
+
+
+@lru_cache(maxsize=256)
+def naive(problem: AttentionProblem, gpu: str) -> dict[str, Any] | None:
+    """What standard attention moves beside it, by the capacity rule; None where it cannot run the problem."""
+    from iosim.base.errors import InputError
+
+    plain = replace(problem, page_size=None)
+    try:
+        p = predict(plain, "naive", gpu, method="capacity")
+    except InputError:
+        return None
+    rows = [[tensor, way, int(moved)] for (tensor, way), moved in p.traffic.tensors("hbm").items()]
+    return {"hbm": [p.hbm.read, p.hbm.write], "l2": [p.l2.read, p.l2.write], "tensors": rows, "time": p.time_s}
