@@ -72,6 +72,10 @@ def test_a_section_of_a_packed_grid_has_key_heads() -> None:
         sizes = {"batch": 16, "heads": 64, "kv_heads": 16, "seq_q": tokens, "seq_k": 8192, "head_dim": 128}
         kernel = resolve("fa3", AttentionProblem(**sizes, dtype="bf16", mask="causal"), h100)
         assert (kernel.packs_group, kernel.schedule.section_heads) == (packed, heads)
+    for page_size, heads in ((None, 8), (1, 2)):  # the queue of packed sequences: 8 MiB hold two
+        paged = AttentionProblem(**sizes | {"seq_q": 8192, "page_size": page_size}, dtype="bf16", mask="causal")
+        kernel = resolve("vllm-fa3", paged, h100)
+        assert (kernel.packs_group, kernel.schedule.section_heads) == (page_size is not None, heads)
 
 
 class TestTiles:

@@ -26,7 +26,7 @@ class CudnnRules(Rules):
             return 1, False
         return cudnn_splits(grid.tiles, grid.key_blocks, 2 * grid.sms), True
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int) -> Schedule:
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
         decodes = problem.seq_q == 1 and problem.passes == "fwd"  # as recorded grids say
         return replace(stated, scheduler=Scheduler.STATIC) if decodes else stated
 

@@ -51,7 +51,7 @@ class Fa3Rules(Rules):
     def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
         return fa3_packs_group(problem, splits, block_q, block_k)
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int) -> Schedule:
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
         """hopper/flash_fwd_launch_template.h, UsePersistentScheduler."""
         if splits > 1:
             return replace(stated, scheduler=Scheduler.STATIC)
@@ -62,7 +62,7 @@ class Fa3Rules(Rules):
             order=Order.HEAD,
             start=Start.HEAVY_FIRST,
             scheduler=Scheduler.DYNAMIC,
-            section_heads=fa3_section_heads(problem),
+            section_heads=fa3_section_heads(problem, packed=packed),
         )
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
@@ -73,9 +73,7 @@ class Fa3Rules(Rules):
         width = kernel.compiled_head_dim or max(problem.head_dim, problem.head_dim_v)
         together = cluster(problem, kernel.tile.block_q, width, kernel.splits)
         loop = replace(kernel.loop, p_in_shared=p_in_shared(problem, width, kernel.tile.warps))
-        section = kernel.schedule.section_heads // (problem.group if kernel.packs_group else 1)  # of heads of the grid
-        schedule = replace(kernel.schedule, cluster=together, section_heads=section)
-        kernel = replace(kernel, schedule=schedule, loop=loop)
+        kernel = replace(kernel, schedule=replace(kernel.schedule, cluster=together), loop=loop)
         backward = kernel.backward
         if backward.tile is None:
             return kernel
@@ -102,14 +100,15 @@ def p_in_shared(problem: AttentionProblem, width: int, warps: int) -> bool:
     return 64 < width <= 96 or (width <= 64 and problem.mask == "none")
 
 
-def fa3_section_heads(problem: AttentionProblem, budget_bytes: int = SECTION_BYTES) -> int:
-    """Query heads per section: 2^floor(log2(budget / bytes of one head's K and V)), at least one, times the group.
+def fa3_section_heads(problem: AttentionProblem, budget_bytes: int = SECTION_BYTES, packed: bool = False) -> int:
+    """Heads of the grid per section: 2^floor(log2(budget / bytes of one head's K and V)), at least one, times the group
+    unless tiles pack it.
 
     FlashAttention-3, hopper/tile_scheduler.hpp 218-314: 32 MiB forward, 40 MiB backward.
     """
     one = problem.seq_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
     fits = max(1, budget_bytes // one)
-    return int(1 << (fits.bit_length() - 1)) * problem.group
+    return int(1 << (fits.bit_length() - 1)) * (1 if packed else problem.group)
 
 
 def has_cache(problem: AttentionProblem) -> bool:

@@ -23,10 +23,10 @@ class Fa4Rules(Rules):
     def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
         return problem.group > 1
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int) -> Schedule:
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
         if problem.mask == "none":
             return stated
-        section = fa3_section_heads(problem, SECTION_BYTES) // problem.group  # heads of the grid are key/value heads
+        section = fa3_section_heads(problem, SECTION_BYTES, packed)
         return replace(
             stated, order=Order.HEAD, start=Start.HEAVY_FIRST, scheduler=Scheduler.STATIC, section_heads=section
         )

@@ -14,7 +14,7 @@ from iosim.problem.attention import AttentionProblem
 class FlashSm90Rules(Rules):
     """Under a mask heads fastest and the blocks with most to do first; without one blocks fastest."""
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int) -> Schedule:
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
         masked = problem.mask != "none"
         return replace(stated, order=Order.HEAD, start=Start.HEAVY_FIRST) if masked else stated
 

@@ -174,18 +174,19 @@ def _resolved(
     block_q, block_k = row["block_q"], row["block_k"]
     if asked_splits is None and _may_split(rules, seen):
         splits = rules.splits_of_tile(seen, int(profile.need("sm_count")), block_q, block_k) or splits
+    packed = _packs_group(data, rules, problem, splits, block_q, block_k)
     build = _build(data, seen, profile, width, split_table, (block_q, block_k))
     kernel = Kernel(
         name=data["name"],
         algorithm=data["algorithm"],
         tile=_tile(row, settings),
-        schedule=rules.schedule(seen, _schedule(settings), splits),
+        schedule=rules.schedule(seen, _schedule(settings), splits, packed),
         splits=splits,
         writes_lse=settings["writes_lse"],
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
         edge_k=Edge(row.get("edge_k", settings["edge_k"])),
         fetch=_fetch({**settings, **row}, profile),
-        packs_group=_packs_group(data, rules, problem, splits, block_q, block_k),
+        packs_group=packed,
         compiled_head_dim=compiled,
         threads=None if split_table else row.get("threads", settings.get("threads")),
         registers=row.get("registers", build.get("registers", settings.get("registers"))),

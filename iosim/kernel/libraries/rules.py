@@ -69,8 +69,9 @@ class Rules:
         Asked for forwards without dropout whose heads can share rows."""
         return stated and problem.seq_q == 1
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int) -> Schedule:
-        """The forward's schedule, where the problem changes the file's."""
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
+        """The forward's schedule, where the problem changes the file's. `packed`: whether heads of the grid are
+        key/value heads."""
         return stated
 
     def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:

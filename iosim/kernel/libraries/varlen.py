@@ -67,7 +67,7 @@ def varlen_splits(
     return tuple(max(1, min(-(-n // share), most)) for n in blocks)
 
 
-def heads_in_section(problem: AttentionProblem) -> int:
+def heads_in_section(problem: AttentionProblem, packed: bool) -> int:
     """Grid heads of a sequence that go together: as many key/value heads as fit SECTION_BYTES, up to 16 and by powers
     of two (flash_prepare_scheduler.cu, get_nheads_in_l2); all heads of a sequence at most, so that sequences follow
     one another."""
@@ -75,7 +75,7 @@ def heads_in_section(problem: AttentionProblem) -> int:
     head_bytes = keys * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
     fits = max(1, min(MOST_SECTION_HEADS, SECTION_BYTES // head_bytes))
     heads = min(1 << (fits.bit_length() - 1), problem.kv_heads)
-    return heads if problem.page_size is not None else heads * problem.group
+    return heads if packed else heads * problem.group
 
 
 @rule_book("fa3-varlen")
@@ -91,11 +91,11 @@ class Fa3VarlenRules(Fa3Rules):
         most = self.most_splits(problem, sms, block_q, block_k)
         return max(varlen_splits(problem, sms, block_q, block_k, most))
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int) -> Schedule:
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
         queued = replace(stated, scheduler=Scheduler.DYNAMIC)
         if problem.mask == "none" or splits > 1:
             return queued
-        section = heads_in_section(problem)
+        section = heads_in_section(problem, packed)
         return replace(queued, order=Order.HEAD, start=Start.HEAVY_FIRST, section_heads=section)
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
@@ -131,5 +131,5 @@ class Fa3Sm80Rules(Fa3VarlenRules):
     def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
         return problem.group > 1
 
-    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int) -> Schedule:
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
         return replace(stated, scheduler=Scheduler.DYNAMIC) if splits > 1 else stated
