@@ -374,7 +374,16 @@ class RingKeywords(ChosenKeywords, ProblemKeywords, total=False):
     overlap: bool
     """Messages beside the computations of their step; by default True."""
     schedule: str | Sequence[str] | None
-    """Ring, vanilla, balanced, zigzag, striped, megatron, rsa; by default all that can run."""
+    """Ring, vanilla, balanced, zigzag, striped, usp, ulysses, all-gather, megatron, rsa; by default all that can run.
+    """
+    clocks: str | float
+    """Sustained (calls for seconds), boost or the SMs' clock in MHz. A number, rather than a text, is in hertz; by
+    default sustained.
+    """
+    launched: str
+    """Alone (from Python, where launching messages takes the processor time) or graph (from a CUDA graph) (alone,
+    graph); by default alone.
+    """
 
 class TrainMemoryKeywords(TypedDict, total=False):
     """Of iosim.train_memory."""

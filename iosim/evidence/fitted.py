@@ -14,6 +14,7 @@ from iosim.base.schema import read_toml
 from iosim.hardware.profile import load_profile
 from iosim.kernel.libraries.loader import entry
 from iosim.kernel.serving import read_stack, stack_names
+from iosim.studies.distributed.links import load_link
 
 SERVING = "odd rows of published_latency.csv"
 """On which the gaps between the calls of serving stacks were fitted."""
@@ -50,6 +51,10 @@ def _fitted() -> Iterator[Fitted]:
     for one in registry()["catalog"]:
         kernel = one["kernel"]
         yield from (Fitted(f"{key} of {kernel}", _stated(kernel, key), "", one["rows"]) for key in one["names"])
+    for one in registry()["link"]:
+        link = load_link(one["link"], load_profile(one["gpu"]))
+        numbers = {"latency_s": link.latency_s, **{f"achieved.{what}": share for what, share in link.achieved.items()}}
+        yield from (Fitted(f"{name} of {link.name}", value, "", one["rows"]) for name, value in numbers.items())
     for stack in stack_names():
         if gap := read_stack(stack).call_gap_s:
             yield Fitted(f"call_gap_s of {stack}", gap, "", SERVING)

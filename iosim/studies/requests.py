@@ -131,7 +131,16 @@ class RingRequest(OfProblem):
     shared_network: bool = ask.flag("one network port a node, not one a GPU")
     overlap: bool = ask.flag("messages beside the computations of their step", True, option="--no-overlap")
     schedule: Sequence[str] | None = ask.names(
-        "ring, vanilla, balanced, zigzag, striped, megatron, rsa", default_text="all that can run"
+        "ring, vanilla, balanced, zigzag, striped, usp, ulysses, all-gather, megatron, rsa",
+        default_text="all that can run",
+    )
+    clocks: str | float = like(
+        CONDITIONS["clocks"], "sustained", help="sustained (calls for seconds), boost or the SMs' clock in MHz"
+    )
+    launched: str = like(
+        CONDITIONS["launched"],
+        "alone",
+        help="alone (from Python, where launching messages takes the processor time) or graph (from a CUDA graph)",
     )
     layers: int | None = ask.count(
         "layers that keep Q, K, V, O for the backward, in memory; the first N of `model`'s",

@@ -14,9 +14,10 @@ from iosim.hardware.profile import load_profile
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed import (
     SCHEDULES,
-    baselines,
+    ChunkTimes,
     build,
     cluster,
+    collectives,
     idle,
     link_bytes,
     longest_sequence,
@@ -111,26 +112,26 @@ def apart() -> Iterator[tuple[str, Any]]:
         p = problem(tokens, causal, output=None, head_dim=64, head_dim_v=64)
         where = CLUSTERS["nodes of 2"]
         for one in (
-            baselines.baseline("megatron", p, gpus, "fa2", H100, where),
-            baselines.baseline("rsa", p, gpus, "naive", H100, where),
+            collectives.spread("megatron", p, gpus, ChunkTimes(p, "fa2", H100), where),
+            collectives.spread("rsa", p, gpus, ChunkTimes(p, "naive", H100), where),
         ):
             yield f"{one.name} {tokens}", [one.received_bytes, one.compute_s, one.communication_s, one.memory_bytes]
         yield (
             f"bytes {tokens}",
             [
-                baselines.memory_bytes("megatron", p, gpus, "fa2", H100),
-                baselines.memory_bytes("rsa", p, gpus, "naive", H100),
-                [baselines.longest_sequence(n, p, gpus, 1 << 30, "fa2", H100) for n in ("megatron", "rsa")],
+                collectives.memory_bytes("megatron", p, gpus, "fa2", H100),
+                collectives.memory_bytes("rsa", p, gpus, "naive", H100),
+                [collectives.longest_sequence(n, p, gpus, 1 << 30, "fa2", H100) for n in ("megatron", "rsa")],
                 memory(build("ring", p, gpus), p).total,
                 longest_sequence("ring", p, gpus, 1 << 30),
-                [baselines.ring_collective(1000, n, where) for n in (1, 2, 7)],
+                [collectives.ring_collective(1000, n, where) for n in (1, 2, 7)],
             ],
         )
         line = simulate(build("ring", p, gpus), p, where, seconds)
         yield f"timeline {tokens}", [line.total_s, line.compute_s, line.idle_fraction]
         yield f"study {tokens}", [[r.name, r.seconds, r.memory_bytes] for r in study(p, gpus, H100, where)]
         for heads, kv_heads in ((6, 2), (6, 3), (5, 5), (8, 1)):
-            one = baselines.split_heads(problem(64, causal, heads=heads, kv_heads=kv_heads), gpus)
+            one = collectives.split_heads(problem(64, causal, heads=heads, kv_heads=kv_heads), gpus)
             yield f"heads {tokens} {heads} {kv_heads}", [one.heads, one.kv_heads]
     for name, refused in (
         ("window", {"mask": "window", "window": 5}),
@@ -143,8 +144,11 @@ def apart() -> Iterator[tuple[str, Any]]:
             **({"heads": 4, "seq_q": 800, "head_dim": 64, "dtype": "bf16", "mask": "causal"} | refused)
         )
         for what, call in (
-            ("megatron", lambda p=p: baselines.baseline("megatron", p, 2, "fa2", H100, CLUSTERS["one node"])),
-            ("rsa", lambda p=p: baselines.baseline("rsa", p, 2, "naive", H100, CLUSTERS["one node"])),
+            (
+                "megatron",
+                lambda p=p: collectives.spread("megatron", p, 2, ChunkTimes(p, "fa2", H100), CLUSTERS["one node"]),
+            ),
+            ("rsa", lambda p=p: collectives.spread("rsa", p, 2, ChunkTimes(p, "naive", H100), CLUSTERS["one node"])),
             ("ring", lambda p=p: build("ring", p, 2)),
         ):
             try:

@@ -18,7 +18,8 @@ from iosim.evidence.reproduce.side import Side
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.distributed import baselines, closed_forms
+from iosim.studies.distributed import closed_forms
+from iosim.studies.distributed.collectives import MEGATRON_COLLECTIVES, spread
 from iosim.studies.distributed.count import idle, link_bytes
 from iosim.studies.distributed.links import Cluster, Link, cluster, load_link
 from iosim.studies.distributed.schedule import build, sequence_width_bytes
@@ -63,7 +64,7 @@ def received(of: Side, schedule: str, gpus: int, directions: list[str], megatron
 @arithmetic
 def collectives(kinds: list[str]) -> dict[str, Any]:
     """Nd of Megatron-LM's all-gathers and reduce-scatters."""
-    number = sum(baselines.MEGATRON_COLLECTIVES[kind] for kind in kinds)
+    number = sum(MEGATRON_COLLECTIVES[kind] for kind in kinds)
     return {"computed": float(number), "number": number}
 
 
@@ -81,7 +82,7 @@ def idle_fraction(schedule: str, gpus: int) -> dict[str, Any]:
 def _forward_s(schedule: str, problem: AttentionProblem, gpus: int, gpu: str) -> float:
     profile = load_profile(gpu)
     times = ChunkTimes(problem, KERNEL, profile)
-    return simulate(build(schedule, problem, gpus), problem, _nodes(gpus, profile), times).total_s
+    return simulate(build(schedule, problem, gpus), problem, _nodes(gpus, profile), times, merged=times.merged).total_s
 
 
 @arithmetic
@@ -147,13 +148,15 @@ def iterated(
     padded = -(-heads // gpus) * gpus if scheme == "Megatron-LM" else heads
     flops = linear_flops(padded, max(1, padded * kv_heads // heads), tokens, 4)
     linear_s = flops / gpus / achieved_flops(profile)
+    times = ChunkTimes(problem, KERNEL, profile)
     if scheme == "DistFlashAttn":
-        times = ChunkTimes(problem, KERNEL, profile)
         built = (build("balanced", problem, gpus, backward=backward) for backward in (False, True))
-        forward_s, backward_s = (simulate(one, problem, nodes, times, overlap=overlap).total_s for one in built)
+        forward_s, backward_s = (
+            simulate(one, problem, nodes, times, overlap=overlap, merged=times.merged).total_s for one in built
+        )
         return Iteration(LAYERS * ((2 if recompute else 1) * forward_s + backward_s), linear_s, 0.0)
     name = "megatron" if scheme == "Megatron-LM" else "rsa"
-    both = [baselines.baseline(name, problem, gpus, KERNEL, profile, nodes, backward=b) for b in (False, True)]
+    both = [spread(name, problem, gpus, times, nodes, backward=b) for b in (False, True)]
     compute_s, communication_s = (
         LAYERS * (2 * getattr(both[0], part) + getattr(both[1], part)) for part in ("compute_s", "communication_s")
     )

@@ -7,12 +7,22 @@ and LSE of further layers for the backward. NB: weights, optimiser states and al
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.distributed.schedule import INPUTS, SCHEDULES, ChunkSchedule, Send, Step, build, token_bytes
+from iosim.studies.distributed.schedule import (
+    FP32_BYTES,
+    INPUTS,
+    SCHEDULES,
+    ChunkSchedule,
+    Send,
+    Step,
+    build,
+    token_bytes,
+)
 
 SAVED = ("Q", "K", "V", "O", "LSE")
 """What a layer keeps for its backward."""
@@ -91,6 +101,40 @@ def idle(schedule: ChunkSchedule) -> Idle:
         Fraction(slots - busy, schedule.gpus**2),
         1 - Fraction(sum(map(sum, by_step)), longest),
     )
+
+
+def merges(schedule: ChunkSchedule, problem: AttentionProblem) -> list[list[tuple[int, int]]]:
+    """(bytes read, bytes written) in which each GPU adds up partial results, by step.
+
+    Forward, what a query chunk's first call leaves is kept in fp32, and every other call's output and row sums are
+    added to it; the last sum is written in the output's type. Backward, dQ likewise. Partial results that arrive are
+    added to what their target holds, in the type that they travel in.
+    """
+    widths = token_bytes(problem)
+    part, stats = ("dQ", "") if schedule.backward else ("O_part", "stats")
+    typed, row = widths[part], widths[stats] if stats else 0
+    wide = typed * FP32_BYTES // problem.output_type.bytes
+    calls = [[list(schedule.calls(step, g)) for g in range(schedule.gpus)] for step in schedule.steps]
+    left = [Counter(q for of_step in calls for queries, _, _ in of_step[g] for q in queries)
+            for g in range(schedule.gpus)]  # fmt: skip
+    every = [Counter(one) for one in left]
+    found = []
+    for step, of_step in zip(schedule.steps, calls, strict=True):
+        moved = [[0, 0] for _ in range(schedule.gpus)]
+        for g, of_gpu in enumerate(of_step):
+            for chunk in (q for queries, _, _ in of_gpu for q in queries):
+                tokens, is_first = len(schedule.chunks[chunk]), left[g][chunk] == every[g][chunk]
+                left[g][chunk] -= 1
+                if every[g][chunk] > 1:
+                    moved[g][0] += tokens * (typed + row + (0 if is_first else wide + row))
+                    moved[g][1] += tokens * (wide + row)
+                    moved[g][0] += 0 if left[g][chunk] else tokens * wide
+                    moved[g][1] += 0 if left[g][chunk] else tokens * typed
+        for g, arrived in enumerate(received_bytes(schedule, step, widths, inputs=False)):
+            moved[g][0] += 2 * arrived
+            moved[g][1] += arrived
+        found.append([(read, written) for read, written in moved])
+    return found
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ HARDLY = 0.01
 NOTES = """\
   idle: (GPU, step) slots without work over all slots; idle/P^2: over the slots of the unbalanced schedule
   received: by an average GPU; Nd: in units of N x d, d the width of all query heads; megatron: the whole layer's
-  exposed: time beyond the busiest GPU's computation; memory: attention alone, without weights and other activations
+  computing: with adding up partial results; exposed: time beyond the busiest GPU's computation
+  memory: attention alone, without weights and other activations
 """
 MAX_BARS = 5000
 IDLE_GPUS = range(2, 33)
@@ -72,7 +73,7 @@ def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
     if best.longest_sequence is not None:
         parts.append(f"Up to {some(best.longest_sequence, 'token')} fit")
     parts += [by_default] if by_default else []
-    parts.append("Times by a model of links and GPUs that was not checked against a cluster")
+    parts.append("Times were checked on two H200s, and on no larger cluster")
     return sentences(parts)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, field, replace
 from iosim.base.schema import ListOf, MapOf, Problem, Real, Table, Text, Whole, checked, read_toml
 from iosim.hardware.profile import HardwareProfile
 
@@ -18,6 +18,8 @@ DEFAULT_LATENCY_S = 18.0e-6
 """Latency of a link given by its bandwidth alone: the largest in links.toml."""
 
 
+COLLECTIVES = ("exchange", "all-gather", "reduce-scatter", "all-to-all")
+"""What moves bytes: an exchange of messages with a neighbour, and the three collectives."""
 FILE = Path(__file__).with_name("links.toml")
 
 
@@ -33,6 +35,8 @@ LINK = Table(
         "profile_key": Text(("nvlink_bytes_per_s", "pcie_bytes_per_s")),
         "bandwidth_bytes_per_s": Real(1e6, 1e15),
         "latency_s": Real(1e-9, 1.0),
+        "host_s": Real(0.0, 1.0),
+        "achieved": Table(dict.fromkeys(COLLECTIVES, Real(0.01, 1.0))),
         "source": Text(),
     },
     required=("title", "latency_s", "source"),
@@ -50,10 +54,14 @@ class Link:
     bandwidth_bytes_per_s: float
     latency_s: float
     source: str
+    host_s: float = 0.0
+    """What the processor takes to launch an exchange, where that was measured."""
+    achieved: Mapping[str, float] = field(default_factory=dict)
+    """Share of the bandwidth that is reached, by what moves the bytes; 1 where it is not known."""
 
-    def seconds(self, n_bytes: int) -> float:
-        """Time of one message."""
-        return self.latency_s + n_bytes / self.bandwidth_bytes_per_s
+    def seconds(self, n_bytes: float, what: str = COLLECTIVES[0]) -> float:
+        """Time in which a GPU receives so many bytes, by one of `COLLECTIVES`."""
+        return self.latency_s + n_bytes / (self.bandwidth_bytes_per_s * self.achieved.get(what, 1.0))
 
 
 @cache
@@ -77,13 +85,17 @@ def load_link(name: str | float, profile: HardwareProfile, field: str = "link") 
         return _by_bandwidth(key, field)
     shown = str(row.get("name", key))
     if "profile_key" not in row:
-        return Link(shown, float(row["bandwidth_bytes_per_s"]), float(row["latency_s"]), row["source"])
+        return _link(shown, float(row["bandwidth_bytes_per_s"]), row, row["source"])
     both = getattr(profile, row["profile_key"])
     if both is None:
         raise InputError(f"`{field}` {key}: profile '{profile.name}' does not know {row['profile_key']}; accepted: "
                          f"{', '.join(n for n in link_names() if n != key)}, or GB/s")  # fmt: skip
     source = f"bandwidth: half of {row['profile_key']} of profile {profile.name}; {row['source']}"
-    return Link(shown, both / 2, float(row["latency_s"]), source)
+    return _link(shown, both / 2, row, source)
+
+
+def _link(name: str, bandwidth_bytes_per_s: float, row: Mapping[str, Any], source: str) -> Link:
+    return Link(name, bandwidth_bytes_per_s, row["latency_s"], source, row.get("host_s", 0.0), row.get("achieved", {}))
 
 
 def _by_bandwidth(text: str, field: str) -> Link:
@@ -123,13 +135,19 @@ class Cluster:
             return self.network, f"node{source // self.gpus_per_node}.out", f"node{target // self.gpus_per_node}.in"
         return self.network, f"nic{source}.out", f"nic{target}.in"
 
+    def every(self, stride: int) -> Cluster:
+        """The cluster of every so many-th GPU, where `stride` divides a node."""
+        return self if self.gpus_per_node is None else replace(self, gpus_per_node=self.gpus_per_node // stride)
+
     def ring(self, gpus: int) -> Link:
         """What a ring collective over all GPUs runs at: the slower of the link and, where the ring leaves a node, all
         of the node's network ports together (NCCL lays a ring through each)."""
         if self.network is None or not self.gpus_per_node or gpus <= self.gpus_per_node:
             return self.link
         ports = 1 if self.shared_network else self.gpus_per_node
-        bandwidth = min(self.link.bandwidth_bytes_per_s, ports * self.network.bandwidth_bytes_per_s)
+        bandwidth = ports * self.network.bandwidth_bytes_per_s
+        if bandwidth >= self.link.bandwidth_bytes_per_s:
+            return replace(self.link, name="ring", latency_s=self.network.latency_s, source=self.network.source)
         return Link("ring", bandwidth, self.network.latency_s, self.network.source)
 
 

@@ -11,6 +11,7 @@ from iosim.base.records import asdict, dataclass
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.default import told
@@ -108,10 +109,11 @@ class Ring(Shown):
         """What was computed, in one sentence."""
         p, links = self.problem, self.links
         nodes = f", nodes of {links.gpus_per_node} joined by {links.network.name}" if links.network else ""
-        link = links.link
+        link, reached = links.link, links.link.achieved.get("exchange")
+        share = "" if reached is None else f", {reached:.0%} of it reached,"
         return (
             f"{self.num_gpus} x {self.profile.name}, {link.name} at {link.bandwidth_bytes_per_s / 1e9:g} GB/s in one "
-            f"direction and {1e6 * link.latency_s:.3g} us a message{nodes}; kernel {self.kernel_name}, {p.line}"
+            f"direction{share} and {1e6 * link.latency_s:.3g} us a message{nodes}; kernel {self.kernel_name}, {p.line}"
         )
 
 
@@ -215,6 +217,6 @@ def _ring(problem: AttentionProblem, r: RingRequest, layers: int, steps: bool, p
         kernel, by_default = own.name, told([(own, profile)])
     results = study(
         problem, r.num_gpus, profile, links, kernel=kernel, names=r.schedule, overlap=r.overlap, layers=layers,
-        progress=progress,
+        conditions=Conditions(clocks=r.clocks, launched=r.launched), progress=progress,
     )  # fmt: skip
     return Ring(problem, r.num_gpus, profile, links, kernel, r.overlap, tuple(results), by_default, steps)

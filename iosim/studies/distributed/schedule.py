@@ -193,6 +193,21 @@ class ChunkSchedule:
         """The local call of a computation."""
         return pair(self.chunks[compute.queries], self.chunks[compute.keys], self.causal)
 
+    def calls(self, step: Step, gpu: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], Pair]]:
+        """Local calls of a GPU in a step: query chunks, key chunks, and the call as one pair. Chunks that lie side by
+        side in memory go into one call where all pairs of them are full, or where the GPU's own chunks meet under the
+        mask: a zigzag's step has one call, as zhuzilin/ring-flash-attention has."""
+        computes = [c for c in step.computes if c.gpu == gpu]
+        queries, keys = (tuple(sorted({getattr(c, of) for c in computes})) for of in ("queries", "keys"))
+        pairs = [self.pair(c) for c in computes]
+        n, m, kept = self.tokens(queries), self.tokens(keys), sum(one.kept for one in pairs)
+        if len(computes) > 1 and kept == n * m:
+            yield queries, keys, Pair(n, m, None)
+        elif len(computes) > 1 and queries == keys and kept == n * (n + 1) // 2:
+            yield queries, keys, Pair(n, n, 0)
+        else:
+            yield from (((c.queries,), (c.keys,), one) for c, one in zip(computes, pairs, strict=True))
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name, "gpus": self.gpus, "causal": self.causal, "pass": self.passes,

@@ -1,7 +1,8 @@
-"""Schedules and baselines side by side: idle fractions, bytes on links, time and memory of one layer's attention."""
+"""Ways to spread attention side by side: idle fractions, bytes on links, time and memory of one layer's attention."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, TypedDict, Unpack
@@ -9,16 +10,18 @@ from typing import Any, TypedDict, Unpack
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import Progress, silent
 from iosim.base.records import asdict, dataclass, field
+from iosim.base.units import some
 from iosim.base.words import DEFAULT, Level, Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms.registry import reading
+from iosim.kernel.conditions import Conditions as OfCall
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import resolve
 from iosim.prediction.estimates import method_of
-from iosim.prediction.many import Request, predict_many
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.distributed import baselines
+from iosim.studies.distributed import collectives
 from iosim.studies.distributed.closed_forms import FORMULAS
+from iosim.studies.distributed.collectives import SWAPPED, all_to_all, split_heads
 from iosim.studies.distributed.count import Idle, compute_steps, idle, link_bytes, longest_sequence, memory
 from iosim.studies.distributed.links import Cluster
 from iosim.studies.distributed.schedule import (
@@ -29,10 +32,13 @@ from iosim.studies.distributed.schedule import (
     check_problem,
     schedules,
     sequence_width_bytes,
+    token_bytes,
 )
-from iosim.studies.distributed.timing import ChunkTimes, Timeline, simulate
+from iosim.studies.distributed.timing import BOOST, ChunkTimes, Timeline, simulate
 
-BASELINES = ("megatron", "rsa")
+BY_COLLECTIVES = ("ulysses", "all-gather", "megatron", "rsa")
+HYBRID = "usp"
+METHODS = (*SCHEDULES, HYBRID, *BY_COLLECTIVES)
 
 
 @dataclass(frozen=True)
@@ -83,12 +89,13 @@ class Result:
 
 
 class Conditions(TypedDict, total=False):
-    """The kernel of a pair of chunks and of the baselines' own calls, whether messages run beside the computations of
-    their step, and the layers that keep their tensors for the backward."""
+    """The kernel of local calls, whether messages run beside the computations of their step, the layers that keep their
+    tensors for the backward, and how calls meet their GPU."""
 
     kernel: str | Kernel
     overlap: bool
     layers: int
+    conditions: OfCall
 
 
 def study(
@@ -101,16 +108,16 @@ def study(
     progress: Progress = silent,
     **conditions: Unpack[Conditions],
 ) -> list[Result]:
-    """The methods `names` on one problem; by default every schedule that the mask allows, and the baselines that can
-    run it. `progress` hands on the names one by one, and may show how far it is. Raises InputError: an unknown method,
-    or a problem, kernel or number of GPUs that does not go with one of them."""
+    """The methods `names` on one problem; by default every schedule that the mask allows, and the other methods that
+    can run it. `progress` hands on the names one by one, and may show how far it is. Raises InputError: an unknown
+    method, or a problem, kernel or number of GPUs that does not go with one of them."""
     causal = check_problem(problem)
-    wanted = list(dict.fromkeys(names)) if names is not None else [*schedules(causal), *BASELINES]
+    wanted = list(dict.fromkeys(names)) if names is not None else [*schedules(causal), HYBRID, *BY_COLLECTIVES]
     for name in wanted:
-        if name not in SCHEDULES and name not in BASELINES:
-            raise unknown_name("`schedule`", name, (*SCHEDULES, *BASELINES))
+        if name not in METHODS:
+            raise unknown_name("`schedule`", name, METHODS)
     if not wanted:
-        raise InputError(f"`schedule` is empty; accepted: {', '.join((*SCHEDULES, *BASELINES))}")
+        raise InputError(f"`schedule` is empty; accepted: {', '.join(METHODS)}")
     one = _Study(problem, check_gpus(gpus), profile, cluster, **conditions)
     results = []
     for name in progress(wanted):
@@ -118,7 +125,7 @@ def study(
             results.append(one.of_schedule(name))
             continue
         try:
-            results.append(one.of_baseline(name))
+            results.append(one.of_hybrid() if name == HYBRID else one.by_collectives(name))
         except InputError:
             if names is not None:
                 raise
@@ -137,6 +144,7 @@ class _Study:
         kernel: str | Kernel = DEFAULT,
         overlap: bool = True,
         layers: int = 1,
+        conditions: OfCall = BOOST,
     ) -> None:
         chosen = resolve(kernel, problem, profile) if isinstance(kernel, str) else kernel
         if reading(problem, chosen) is not problem:
@@ -145,18 +153,16 @@ class _Study:
         self.problem, self.gpus, self.profile, self.cluster = problem, gpus, profile, cluster
         self.kernel, self.overlap, self.layers = kernel, overlap, layers
         self.passes = [b for b, asked in ((False, problem.forward), (True, problem.backward)) if asked]
-        self.times = ChunkTimes(problem, kernel, profile)
+        self.times = ChunkTimes(problem, kernel, profile, conditions)
         words = [problem.with_(passes="bwd" if b else "fwd") for b in self.passes]
-        self.alone_s = sum(p.time.total_s for p in predict_many([Request(p, kernel, profile) for p in words]))
+        self.alone_s = sum(one.time.total_s for one in self.times.predictions(words))
         self.width = sequence_width_bytes(problem)
 
     def of_schedule(self, name: str) -> Result:
         """A chunk schedule, forward and backward as far as the problem asks for them."""
         p, gpus, layers = self.problem, self.gpus, self.layers
         built = [build(name, p, gpus, backward=b) for b in self.passes]
-        for schedule in built:
-            self.times.prepare(schedule)
-        lines = [simulate(s, p, self.cluster, self.times, overlap=self.overlap) for s in built]
+        lines = [self._line(schedule, self.times, self.cluster) for schedule in built]
         return self._result(
             name,
             sum(line.total_s for line in lines),
@@ -167,23 +173,64 @@ class _Study:
             received_bytes=Fraction(sum(link_bytes(s, p).total for s in built), gpus),
             compute_s=sum(max(line.compute_s) for line in lines),
             memory_bytes=max(memory(s, p, layers).total for s in built),
-            l2_bytes=self._most_moved(built, "l2"),
-            hbm_bytes=self._most_moved(built, "hbm"),
+            l2_bytes=_most_moved(self.times, built, "l2"),
+            hbm_bytes=_most_moved(self.times, built, "hbm"),
             method=method_of(method for s in built for method in self.times.methods(s)),
             formula=" + ".join(FORMULAS[name, b] for b in self.passes),
             schedules=tuple(built),
             timelines=tuple(lines),
         )
 
-    def of_baseline(self, name: str) -> Result:
-        """Megatron-LM or ring self-attention."""
-        p, gpus, kernel, gpu, links = self.problem, self.gpus, self.kernel, self.profile, self.cluster
-        passes = [baselines.baseline(name, p, gpus, kernel, gpu, links, backward=b) for b in self.passes]
+    def of_hybrid(self) -> Result:
+        """Ulysses between neighbours, as many as share a node and divide the key heads, and a ring of such groups (USP,
+        Fang and Zhao, arXiv 2405.07719). Raises InputError: one of the two would be left."""
+        p, gpus, causal = self.problem, self.gpus, self.problem.mask == "causal"
+        inner = math.gcd(gpus, p.kv_heads, self.cluster.gpus_per_node or gpus)
+        if inner in (1, gpus):
+            alone = "a ring" if inner == 1 else "Ulysses"
+            raise InputError(f"`schedule` {HYBRID} would be {alone} alone, with {some(gpus, 'GPU')} and "
+                             f"{some(p.kv_heads, 'key head')}; accepted: a divisor of both, in a node")  # fmt: skip
+        share, outer, ring = split_heads(p, inner), gpus // inner, "zigzag" if causal else "ring"
+        times = ChunkTimes(share, self.kernel, self.profile, self.times.conditions)
+        built = [build(ring, share, outer, backward=b) for b in self.passes]
+        lines = [self._line(schedule, times, self.cluster.every(inner)) for schedule in built]
+        widths, tokens = token_bytes(p), -(-p.seq_q // outer)
+        each = [widths[tensor] * tokens for b in self.passes for tensor in SWAPPED["bwd" if b else "fwd"]]
+        swaps = [all_to_all(one, inner, Cluster(self.cluster.link)) for one in each]
+        copies = sum(times.merged(one // inner, one // inner) for one in each)
+        before = sum(widths[tensor] for tensor in ("Q", "K", "V")) * -(-p.seq_q // gpus)
+        held = max(memory(s, share, self.layers).total for s in built)
+
+        def most(budget: int, b: bool) -> int:
+            rest = budget * held // (held + before)
+            return longest_sequence(ring, share, outer, rest, backward=b, layers=self.layers)
+
+        return self._result(
+            HYBRID,
+            sum(line.total_s for line in lines) + copies + sum(seconds for _, seconds in swaps),
+            most,
+            title=f"Ulysses of {inner} inside a ring of {outer}",
+            steps=sum(len(compute_steps(s)) for s in built),
+            idle=idle(built[0]),
+            received_bytes=Fraction(sum(link_bytes(s, share).total for s in built), outer) + sum(n for n, _ in swaps),
+            compute_s=sum(max(line.compute_s) for line in lines) + copies,
+            memory_bytes=held + before,
+            l2_bytes=_most_moved(times, built, "l2") + 2 * sum(each) // inner,
+            hbm_bytes=_most_moved(times, built, "hbm") + 2 * sum(each) // inner,
+            method=method_of(method for s in built for method in times.methods(s)),
+            schedules=tuple(built),
+            timelines=tuple(lines),
+        )
+
+    def by_collectives(self, name: str) -> Result:
+        """Ulysses, an all-gather of K and V, Megatron-LM or ring self-attention."""
+        p, gpus, kernel, gpu = self.problem, self.gpus, self.kernel, self.profile
+        passes = [collectives.spread(name, p, gpus, self.times, self.cluster, backward=b) for b in self.passes]
         return self._result(
             name,
             sum(b.seconds for b in passes),
-            lambda budget, b: baselines.longest_sequence(name, p, gpus, budget, kernel, gpu, backward=b),
-            title=passes[0].title,
+            lambda budget, b: collectives.longest_sequence(name, p, gpus, budget, kernel, gpu, backward=b),
+            title=collectives.TITLES[name],
             steps=None,
             idle=None,
             received_bytes=Fraction(sum(b.received_bytes for b in passes)),
@@ -200,6 +247,14 @@ class _Study:
         longest = None if budget is None else min(most_tokens(budget, b) for b in self.passes)
         return Result(name, width_bytes=self.width, seconds=seconds, speedup=speedup, longest_sequence=longest, **own)
 
-    def _most_moved(self, built: Sequence[ChunkSchedule], level: Level) -> int:
-        by_pass = [self.times.moved(s, level) for s in built]
-        return max(sum(one[g] for one in by_pass) for g in range(self.gpus))
+    def _line(self, schedule: ChunkSchedule, times: ChunkTimes, links: Cluster) -> Timeline:
+        times.prepare(schedule)
+        from_graph = times.conditions.launched == "graph"
+        return simulate(
+            schedule, times.problem, links, times, overlap=self.overlap, merged=times.merged, from_graph=from_graph
+        )
+
+
+def _most_moved(times: ChunkTimes, built: Sequence[ChunkSchedule], level: Level) -> int:
+    by_pass = [times.moved(s, level) for s in built]
+    return max(map(sum, zip(*by_pass, strict=True)))

@@ -3,26 +3,33 @@
 A GPU's step ends when its computations, its sends and its receives of that step have ended; the next one starts then.
 A message starts when both ends have reached its step and the ports on its way are free, and runs beside the step's
 computations; without overlap these wait for the step's messages. So a step takes max(compute, communication), or their
-sum. A pair of chunks takes what `iosim.predict` says of it on the GPU; equal pairs are predicted once.
+sum. A local call takes what `iosim.predict` says of it on the GPU; equal ones are predicted once. Adding up partial
+results takes what HBM takes for their bytes, after the step's calls.
 
-NB: adding up partial outputs takes no time here, and messages do not slow the computation down.
+Launched alone, not from a CUDA graph, the processor needs `host_s` to launch a step's messages, before it launches the
+step's calls; the first step's stand in the time.
+
+NB: messages do not slow the computation down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from iosim.base.records import dataclass
 from iosim.base.words import Level, Method
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.distributed.count import send_bytes
+from iosim.studies.distributed.count import merges, received_bytes, send_bytes
 from iosim.studies.distributed.links import Cluster
 from iosim.studies.distributed.schedule import ChunkSchedule, Pair, token_bytes
+
+BOOST = Conditions()
 
 
 @dataclass(frozen=True)
@@ -65,8 +72,11 @@ class Timeline:
 class ChunkTimes:
     """Local calls, predicted once a kind: equal lengths and offset, forward or backward. Calling it gives seconds."""
 
-    def __init__(self, problem: AttentionProblem, kernel: str | Kernel, profile: HardwareProfile) -> None:
-        self.problem, self.kernel, self.profile = problem, kernel, profile
+    def __init__(
+        self, problem: AttentionProblem, kernel: str | Kernel, profile: HardwareProfile,
+        conditions: Conditions = BOOST,
+    ) -> None:  # fmt: skip
+        self.problem, self.kernel, self.profile, self.conditions = problem, kernel, profile, conditions
         self.known: dict[tuple[Pair, str], Prediction] = {}
 
     def prediction(self, pair: Pair, passes: str) -> Prediction:
@@ -77,26 +87,52 @@ class ChunkTimes:
 
     def prepare(self, schedule: ChunkSchedule) -> None:
         """Predict all calls of a schedule that are not known yet, side by side."""
-        kinds = dict.fromkeys((schedule.pair(c), schedule.passes) for c in schedule.computes)
+        kinds = dict.fromkeys((pair, schedule.passes) for _, pair in _calls(schedule))
         self._predict([kind for kind in kinds if kind not in self.known])
 
     def _predict(self, kinds: Sequence[tuple[Pair, str]]) -> None:
-        asked = [Request(pair.problem(self.problem, passes), self.kernel, self.profile) for pair, passes in kinds]
-        self.known |= zip(kinds, predict_many(asked), strict=True)
+        problems = [pair.problem(self.problem, passes) for pair, passes in kinds]
+        self.known |= zip(kinds, self.predictions(problems), strict=True)
+
+    def predictions(self, problems: Iterable[AttentionProblem], kernel: str | None = None) -> list[Prediction]:
+        """Calls on one GPU under the study's conditions."""
+        c = self.conditions
+        asked = [Request(p, kernel or self.kernel, self.profile, clocks=c.clocks, launched=c.launched)
+                 for p in problems]  # fmt: skip
+        return list(predict_many(asked))
 
     def methods(self, schedule: ChunkSchedule) -> set[Method]:
         """How the HBM bytes of a schedule's calls were found."""
-        return {self.prediction(schedule.pair(c), schedule.passes).method for c in schedule.computes}
+        return {self.prediction(pair, schedule.passes).method for _, pair in _calls(schedule)}
 
     def __call__(self, pair: Pair, passes: str) -> float:
         return self.prediction(pair, passes).time.total_s
 
+    def merged(self, read: float, written: float) -> float:
+        """Seconds of adding up partial results: HBM's for the bytes, and a launch's. NB: none where HBM's rate is not
+        known."""
+        each = self.profile.hbm_seconds_per_byte()
+        if each is None or not written:
+            return 0.0
+        per_read, per_write, turning = each
+        start = self.profile.launch_latency_s or 0.0
+        return start + read * per_read + written * per_write + min(read, written) * turning
+
     def moved(self, schedule: ChunkSchedule, level: Level) -> list[int]:
-        """Bytes at a level ("l2" or "hbm") that each GPU moves in a schedule's local calls; merging is not in them."""
+        """Bytes at a level ("l2" or "hbm") that each GPU moves in a schedule's local calls and in adding up."""
         totals = [0] * schedule.gpus
-        for c in schedule.computes:
-            totals[c.gpu] += self.prediction(schedule.pair(c), schedule.passes).total(level)
+        for gpu, pair in _calls(schedule):
+            totals[gpu] += self.prediction(pair, schedule.passes).total(level)
+        for of_step in merges(schedule, self.problem):
+            totals = [total + sum(bytes_) for total, bytes_ in zip(totals, of_step, strict=True)]
         return totals
+
+
+def _calls(schedule: ChunkSchedule) -> Iterator[tuple[int, Pair]]:
+    """(GPU, local call) of all steps."""
+    for step in schedule.steps:
+        for gpu in dict.fromkeys(c.gpu for c in step.computes):
+            yield from ((gpu, pair) for _, _, pair in schedule.calls(step, gpu))
 
 
 def simulate(
@@ -106,28 +142,54 @@ def simulate(
     seconds: Callable[[Pair, str], float],
     *,
     overlap: bool = True,
+    merged: Callable[[float, float], float] | None = None,
+    from_graph: bool = True,
 ) -> Timeline:
-    """The timeline of a schedule, whose local calls take `seconds`, such as those of `ChunkTimes`; with `overlap`
-    messages run beside the computations of their step."""
+    """The timeline of a schedule.
+
+    Args:
+        seconds: of a local call, such as `ChunkTimes` gives them.
+        overlap: whether messages run beside the computations of their step.
+        merged: seconds of adding up partial results, by bytes read and written; by default none.
+        from_graph: whether launching messages costs the processor nothing.
+    """
     widths = token_bytes(problem)
+    merges_of = merges(schedule, problem)
+    launched = [0.0] * schedule.gpus
     events: list[Event] = []
     free: dict[str, float] = {}
     ready = [0.0] * schedule.gpus
     for n, step in enumerate(schedule.steps):
-        sent = list(ready)
+        sent, told = list(ready), set[int]()
         for send in step.sends:
             link, leaves, arrives = cluster.route(send.source, send.target)
-            begin = max(ready[send.source], ready[send.target], free.get(leaves, 0.0), free.get(arrives, 0.0))
+            both = (send.source, send.target)
+            if not from_graph:
+                at = {gpu: launched[gpu] if gpu in told else launched[gpu] + link.host_s for gpu in both}
+                launched = [at.get(gpu, known) for gpu, known in enumerate(launched)]
+                told.update(both)
+            ends = [max(ready[gpu], launched[gpu]) for gpu in both]
+            begin = max(*ends, free.get(leaves, 0.0), free.get(arrives, 0.0))
             n_bytes = send_bytes(schedule, send, widths)
             free[leaves] = free[arrives] = end = begin + link.seconds(n_bytes)
-            for gpu in (send.source, send.target):
+            for gpu in both:
                 sent[gpu] = max(sent[gpu], end)
             label = f"{'+'.join(send.tensors)} of {','.join(map(str, send.chunks))}"
             events.append(Event("send", n, send.source, begin, end, send.target, label, n_bytes))
         done = list(ready) if overlap else list(map(max, ready, sent))
-        for c in step.computes:
-            begin = done[c.gpu]
-            done[c.gpu] = begin + seconds(schedule.pair(c), schedule.passes)
-            events.append(Event("compute", n, c.gpu, begin, done[c.gpu], None, f"q{c.queries}k{c.keys}"))
+        for gpu in dict.fromkeys(c.gpu for c in step.computes):
+            done[gpu] = max(done[gpu], launched[gpu])
+            for queries, keys, pair in schedule.calls(step, gpu):
+                begin = done[gpu]
+                done[gpu] = begin + seconds(pair, schedule.passes)
+                label = f"q{','.join(map(str, queries))}k{','.join(map(str, keys))}"
+                events.append(Event("compute", n, gpu, begin, done[gpu], None, label))
+        arriving = received_bytes(schedule, step, widths, inputs=False)
+        for gpu, (read, written) in enumerate(merges_of[n]):
+            if merged is None or not written:
+                continue
+            begin = max(done[gpu], sent[gpu]) if arriving[gpu] else done[gpu]
+            done[gpu] = begin + merged(read, written)
+            events.append(Event("compute", n, gpu, begin, done[gpu], None, "adding up"))
         ready = list(map(max, ready, sent, done))
     return Timeline(schedule.gpus, tuple(events), max(ready))
