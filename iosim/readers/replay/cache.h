@@ -115,7 +115,7 @@ static WHOLE void put_first(int32_t *set, int row, int last, int32_t tag) {
  * line stays, clean. A fraction of a line is one more in that fraction of the sets. */
 static inline void limit_dirty(L2State *s, const L2Config *c, int32_t *set, int32_t sample) {
     uint32_t dirty = odd_ways(set, row_ways(c->ways)) & ~empty_ways(set, row_ways(c->ways));
-    if (__builtin_popcount(dirty) < (c->dirty_share + (int)(hash32(s->place[sample] >> 1) & 255)) >> 8) return;
+    if (!dirty || __builtin_popcount(dirty) < (c->dirty_share + (int)(hash32(s->place[sample] >> 1) & 255)) >> 8) return;
     int oldest = 31 - __builtin_clz(dirty);
     write_back(s, c, set[oldest] >> 1);
     set[oldest] &= ~1;
