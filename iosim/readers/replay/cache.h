@@ -55,21 +55,13 @@ static WHOLE int way_of(const int32_t *set, int row, int32_t sample) {
     return found ? __builtin_ctz(found) : -1;
 }
 
-/* The ways whose lowest bit is set: dirty ones, and empty ones. */
-static inline uint32_t odd_ways(const int32_t *set, int row) {
-    uint32_t odd = 0;
+static WHOLE uint32_t dirty_ways(const int32_t *set, int row) {
+    uint32_t dirty = 0;
     for (int i = 0; i < row; i += 4) {
         __m128i four = _mm_loadu_si128((const __m128i *)(set + i));
-        odd |= (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(_mm_slli_epi32(four, 31))) << i;
+        dirty |= (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(_mm_andnot_si128(four, _mm_slli_epi32(four, 31)))) << i;
     }
-    return odd;
-}
-
-static inline uint32_t empty_ways(const int32_t *set, int row) {
-    uint32_t empty = 0;
-    for (int i = 0; i < row; i += 4)
-        empty |= (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(_mm_loadu_si128((const __m128i *)(set + i)))) << i;
-    return empty;
+    return dirty;
 }
 
 /* A tag comes to the front; those before way `last` move on by one, over what was there. */
@@ -92,16 +84,10 @@ static WHOLE int way_of(const int32_t *set, int row, int32_t sample) {
     return -1;
 }
 
-static inline uint32_t odd_ways(const int32_t *set, int row) {
-    uint32_t odd = 0;
-    for (int i = 0; i < row; i++) odd |= (uint32_t)(set[i] & 1) << i;
-    return odd;
-}
-
-static inline uint32_t empty_ways(const int32_t *set, int row) {
-    uint32_t empty = 0;
-    for (int i = 0; i < row; i++) empty |= (uint32_t)(set[i] < 0) << i;
-    return empty;
+static WHOLE uint32_t dirty_ways(const int32_t *set, int row) {
+    uint32_t dirty = 0;
+    for (int i = 0; i < row; i++) dirty |= (uint32_t)(set[i] >= 0 && (set[i] & 1)) << i;
+    return dirty;
 }
 
 static WHOLE void put_first(int32_t *set, int row, int last, int32_t tag) {
@@ -113,8 +99,8 @@ static WHOLE void put_first(int32_t *set, int row, int last, int32_t tag) {
 
 /* Writes a set's oldest dirty line back where it has as many as it may, before another comes or a line becomes dirty: that
  * line stays, clean. A fraction of a line is one more in that fraction of the sets. */
-static inline void limit_dirty(L2State *s, const L2Config *c, int32_t *set, int32_t sample) {
-    uint32_t dirty = odd_ways(set, row_ways(c->ways)) & ~empty_ways(set, row_ways(c->ways));
+static WHOLE void limit_dirty(L2State *s, const L2Config *c, int32_t *set, int row, int32_t sample) {
+    uint32_t dirty = dirty_ways(set, row);
     if (!dirty || __builtin_popcount(dirty) < (c->dirty_share + (int)(hash32(s->place[sample] >> 1) & 255)) >> 8) return;
     int oldest = 31 - __builtin_clz(dirty);
     write_back(s, c, set[oldest] >> 1);
@@ -123,19 +109,24 @@ static inline void limit_dirty(L2State *s, const L2Config *c, int32_t *set, int3
 
 /* Where a set takes a new line: the way of the least recently used, or of the oldest clean line where that is dirty. The
  * dirty one is written back and stays, so that it goes at the next miss. */
-static inline int victim(L2State *s, const L2Config *c, int32_t *set) {
+static WHOLE int victim(L2State *s, const L2Config *c, int32_t *set, int row) {
     int last = c->ways - 1;
     if (set[last] < 0 || !(set[last] & 1)) return last;
     write_back(s, c, set[last] >> 1);
-    uint32_t clean = ~odd_ways(set, row_ways(c->ways)) & (((uint32_t)1 << last) - 1);
+    uint32_t clean = ~dirty_ways(set, row) & (((uint32_t)1 << last) - 1); /* the last is there: none is empty */
     set[last] &= ~1;
     return clean ? 31 - __builtin_clz(clean) : last;
 }
 
+static WHOLE void put_in_row(L2State *s, const L2Config *c, int32_t *set, int row, int32_t sample, int i, int dirty) {
+    limit_dirty(s, c, set, row, sample);
+    put_first(set, row, i < 0 ? victim(s, c, set, row) : i, (int32_t)((uint32_t)sample << 1) | dirty);
+}
+
 /* Puts a line in that is not in its set, or makes one dirty that is at way `i`. */
-static APART void put_in(L2State *s, const L2Config *c, int32_t *set, int32_t sample, int i, int dirty) {
-    limit_dirty(s, c, set, sample);
-    put_first(set, row_ways(c->ways), i < 0 ? victim(s, c, set) : i, (int32_t)((uint32_t)sample << 1) | dirty);
+static APART void put_in(L2State *s, const L2Config *c, int32_t *set, int row, int32_t sample, int i, int dirty) {
+    if (row == 16) put_in_row(s, c, set, 16, sample, i, dirty);
+    else put_in_row(s, c, set, row, sample, i, dirty);
 }
 
 /* Looks a line up in its set, puts it in where it is not there, and makes it the latest used; returns whether it was there.
@@ -144,7 +135,7 @@ static inline int touch(L2State *s, const L2Config *c, int p, int32_t sample, in
     int32_t *set = set_of(s, c, p, sample);
     if (set[0] >> 1 == sample && (set[0] & 1) >= dirty) return 1; /* as it is */
     int row = row_ways(c->ways), i = row == 16 ? way_of(set, 16, sample) : way_of(set, row, sample); /* 16: unrolled */
-    if (i < 0 || (set[i] & 1) < dirty) put_in(s, c, set, sample, i, dirty);
+    if (i < 0 || (set[i] & 1) < dirty) put_in(s, c, set, row, sample, i, dirty);
     else if (row == 16) put_first(set, 16, i, set[i]);
     else put_first(set, row, i, set[i]);
     return i >= 0;

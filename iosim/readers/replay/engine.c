@@ -240,12 +240,12 @@ int64_t iosim_sample(const Sampler *a, const int32_t *size, int64_t objects, int
     int64_t pages = (lines + a->page - 1) / a->page, of_page = a->placements * a->twins * ((each + a->stride - 1) / a->stride);
     if (most < pages * of_page) return REFUSED;
     int64_t *places = malloc(sizeof(int64_t) * (size_t)(a->placements * pages + 1)), taken = NO_MEMORY;
-    Sampled *found = malloc(sizeof(Sampled) * (size_t)of_page);
-    int there = places && found;
+    Sampled *rooms[2] = {malloc(sizeof(Sampled) * (size_t)of_page), malloc(sizeof(Sampled) * (size_t)of_page)};
+    int there = places && rooms[0] && rooms[1];
     for (int p = 0; there && p < a->placements; p++)
         there = page_places(a, pages, each, (int64_t)a->sets * a->stride, p, places + p * pages) == 0;
-    if (there) taken = sample_pages(a, size, objects, pages, places, found, first, object, place);
-    free(places); free(found);
+    if (there) taken = sample_pages(a, size, objects, pages, places, rooms, first, object, place);
+    free(places); free(rooms[0]); free(rooms[1]);
     return taken;
 }
 
