@@ -27,7 +27,8 @@ def digest(value: Any) -> str:
 
 def _add(value: Any, add: Callable[[bytes], None]) -> None:
     """Adds what a value consists of; each kind begins with its own letter, and says how many parts follow."""
-    if (compared := _compared(type(value))) is not None:
+    kind: Any = type(value)
+    if (compared := _compared(kind)) is not None:
         begin, names = compared
         add(begin)
         for name, encoded in names:
@@ -66,9 +67,10 @@ def _add(value: Any, add: Callable[[bytes], None]) -> None:
 
 
 @cache
-def _compared(kind: type[Any]) -> tuple[bytes, tuple[tuple[str, bytes], ...]] | None:
+def _compared(kind: Any) -> tuple[bytes, tuple[tuple[str, bytes], ...]] | None:
     """How a dataclass begins, and the fields that it is compared by; None of another type, and of enums."""
-    if not is_dataclass(kind) or issubclass(kind, Enum):
+    record: Any = kind if is_dataclass(kind) else None
+    if record is None or issubclass(record, Enum):
         return None
-    names = [each.name for each in fields(kind) if each.compare]
-    return f"d{kind.__qualname__} {len(names)}".encode(), tuple((name, name.encode()) for name in names)
+    names = [each.name for each in fields(record) if each.compare]
+    return f"d{record.__qualname__} {len(names)}".encode(), tuple((name, name.encode()) for name in names)
