@@ -1,64 +1,50 @@
-"""Seconds and bytes of a report over 5 GPUs x 10 lengths x 3 kernels: `python benchmarks/bench_report.py`.
+"""Seconds of commands that take some: `python benchmarks/bench_report.py`.
 
-Each line is the best of three runs in one process; the last is a whole process, imports included.
+Whole processes, imports included: README's report from an empty cache and again, tiles on four GPUs, and validation.
+Wall and CPU seconds of the best of three runs; of what begins with an empty cache, of one.
 """
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from pathlib import Path
 
-from iosim.problem.attention import AttentionProblem
-from iosim.studies.report import ReportRequest, build, render
-
-GPUS = ("t4", "l4", "a100", "h100", "h200")
-KERNELS = ("naive", "cutlass", "fa2")
+REPORT = ("report", "--gpu", "t4,l4,a100,h100", "--kernel", "naive,cutlass,fa2", "--seq-len", "512:64k:x2", "--out")
 RUNS = 3
 
 
-def best_of(call: Callable[[], object]) -> float:
-    """Shortest of RUNS calls, in seconds."""
+def seconds(words: tuple[str, ...], cache: str, runs: int = RUNS) -> tuple[float, float]:
+    """(wall, CPU) seconds of `iosim` with these words and a cache of its own."""
     times = []
-    for _ in range(RUNS):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
+    for _ in range(runs):
+        before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run([sys.executable, "-m", "iosim", *words], check=True, capture_output=True,
+                       env={**os.environ, "IOSIM_CACHE": cache})  # fmt: skip
+        wall, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append((wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
     return min(times)
 
 
-def whole_process() -> None:
-    """The same report from the command line, into a directory that is thrown away."""
-    words = [word for name in GPUS for word in ("--gpu", name)]
-    words += [word for name in KERNELS for word in ("--kernel", name)]
-    with tempfile.TemporaryDirectory() as out:
-        command = [
-            sys.executable,
-            "-m",
-            "iosim.commands.cli",
-            "report",
-            *words,
-            "--seq-len",
-            "512:256k:x2",
-            "--out",
-            out,
-        ]
-        subprocess.run(command, check=True, capture_output=True)
-
-
 def main() -> None:
-    """Print the table."""
-    problems = tuple(AttentionProblem(heads=32, seq_q=512 << n, head_dim=128) for n in range(10))
-    request = ReportRequest.of(GPUS, KERNELS, problems)
-    report = build(request)
-    size = {kind: len(render(report, kind).encode()) for kind in ("html", "md")}
-    print(f"predictions        {len(report.points):8d}")
-    print(f"build              {best_of(lambda: build(request)):8.3f} s")
-    print(f"HTML               {best_of(lambda: render(report, 'html')):8.3f} s  {size['html']:,} bytes")
-    print(f"Markdown           {best_of(lambda: render(report, 'md')):8.3f} s  {size['md']:,} bytes")
-    print(f"whole process      {best_of(whole_process):8.3f} s  (at most 10 s is asked for)")
+    print("| whole process | wall, s | CPU, s | asked for |")
+    print("| --- | ---: | ---: | ---: |")
+    with tempfile.TemporaryDirectory() as folder:
+        out, cache = Path(folder, "out"), str(Path(folder, "cache"))
+        out.mkdir()
+        seconds(("profiles", "list"), "off", 1)  # its modules are compiled
+        for what, words, runs, asked in (
+            ("README's report, empty cache", (*REPORT, str(out)), 1, "12 s on two cores"),
+            ("and again", (*REPORT, str(out)), RUNS, "1.5 s"),
+            ("`iosim tiles --gpu t4,l4,a100,h100`", ("tiles", "--gpu", "t4,l4,a100,h100"), RUNS, "2.5 s"),
+            ("`iosim validate`", ("validate",), RUNS, "12 s"),
+        ):
+            wall, cpu = seconds(words, cache, runs)
+            print(f"| {what} | {wall:.2f} | {cpu:.2f} | {asked} |")
 
 
 if __name__ == "__main__":

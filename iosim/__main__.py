@@ -1,6 +1,7 @@
 """`iosim` and `python -m iosim`: the command line as a process of its own."""
 
 import gc
+import os
 import sys
 
 from iosim.commands.cli import main
@@ -8,6 +9,7 @@ from iosim.commands.cli import main
 
 def script() -> int:
     """Run a command; returns the exit code. What it leaves ends with the process: no circles are looked for in it."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no matrices here: NumPy's threads would wait, busily, for some
     code = main()
     gc.freeze()
     return code

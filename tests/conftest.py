@@ -47,6 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
     effort.quick = config.option.markexpr.strip() == QUICK
     settings.register_profile("here", max_examples=effort.examples(effort.DEFAULT_EXAMPLES))
     settings.load_profile("here")
+    from iosim.base import progress
+
+    progress.LINE_S = float("inf")  # on a busy machine all may take ten seconds
 
 
 def pytest_collection_finish() -> None:

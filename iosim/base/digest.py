@@ -7,8 +7,9 @@ word here. What is not known is refused, never written by its address.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,47 +20,57 @@ from iosim.base.records import fields, is_dataclass
 def digest(value: Any) -> str:
     """64 hexadecimal digits of dataclasses, arrays, mappings (their order counts), sequences, enums and plain values.
     Raises TypeError: something else is among them."""
-    text = hashlib.sha256()
-    for piece in _pieces(value):
-        text.update(b"%d:" % len(piece))
-        text.update(piece)
-    return text.hexdigest()
+    pieces: list[bytes] = []
+    _add(value, pieces.append)
+    return hashlib.sha256(b"".join(b"%d:%b" % (len(piece), piece) for piece in pieces)).hexdigest()
 
 
-def _pieces(value: Any) -> Iterator[bytes]:
-    """What a value consists of; each kind begins with its own letter, and says how many parts follow."""
+def _add(value: Any, add: Callable[[bytes], None]) -> None:
+    """Adds what a value consists of; each kind begins with its own letter, and says how many parts follow."""
+    kind: Any = type(value)
+    if (compared := _compared(kind)) is not None:
+        begin, names = compared
+        add(begin)
+        for name, encoded in names:
+            add(encoded)
+            _add(getattr(value, name), add)
+        return
     match value:
         case None | bool():
-            yield repr(value).encode()
+            add(repr(value).encode())
         case Enum():
-            yield f"e{type(value).__qualname__}.{value.name}".encode()
+            add(f"e{type(value).__qualname__}.{value.name}".encode())
         case int() | np.integer():
-            yield f"i{int(value)}".encode()
+            add(b"i%d" % int(value))
         case float() | np.floating():
-            yield f"f{float(value).hex()}".encode()
+            add(f"f{float(value).hex()}".encode())
         case str():
-            yield b"s" + value.encode("utf-8", "surrogatepass")
+            add(b"s" + value.encode("utf-8", "surrogatepass"))
         case bytes():
-            yield b"b" + value
+            add(b"b" + value)
         case np.ndarray():
             if value.dtype.hasobject:
                 raise TypeError("an array of objects has no digest")
-            yield f"a{value.dtype.str}{value.shape}".encode()
-            yield np.ascontiguousarray(value).tobytes()
+            add(f"a{value.dtype.str}{value.shape}".encode())
+            add(np.ascontiguousarray(value).tobytes())
         case Mapping():
-            yield f"m{len(value)}".encode()
+            add(b"m%d" % len(value))
             for key, one in value.items():
-                yield from _pieces(key)
-                yield from _pieces(one)
+                _add(key, add)
+                _add(one, add)
         case tuple() | list():
-            yield f"t{len(value)}".encode()
+            add(b"t%d" % len(value))
             for one in value:
-                yield from _pieces(one)
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            compared = [each.name for each in fields(value) if each.compare]
-            yield f"d{type(value).__qualname__} {len(compared)}".encode()
-            for name in compared:
-                yield name.encode()
-                yield from _pieces(getattr(value, name))
+                _add(one, add)
         case _:
             raise TypeError(f"{type(value).__qualname__} has no digest")
+
+
+@cache
+def _compared(kind: Any) -> tuple[bytes, tuple[tuple[str, bytes], ...]] | None:
+    """How a dataclass begins, and the fields that it is compared by; None of another type, and of enums."""
+    record: Any = kind if is_dataclass(kind) else None
+    if record is None or issubclass(record, Enum):
+        return None
+    names = [each.name for each in fields(record) if each.compare]
+    return f"d{record.__qualname__} {len(names)}".encode(), tuple((name, name.encode()) for name in names)

@@ -1,20 +1,25 @@
-"""How far work is, on standard error: bars on a terminal for work of more than two seconds, nothing in a pipe."""
+"""How far work is, on standard error: a bar on a terminal for work of more than two seconds, a line every ten in a
+pipe."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import length_hint
 from typing import Protocol, TypeVar
 
+from iosim.base.records import dataclass
 from iosim.base.workers import is_worker
 
 T = TypeVar("T")
 
 AFTER_S = 2.0
 """Work that is done by then shows nothing."""
+LINE_S = 10.0
+"""From the begin of work to its first line in a pipe, and from each to the next."""
 
 
 class Progress(Protocol):
@@ -28,25 +33,15 @@ def silent(items: Iterable[T], /) -> Iterable[T]:
 
 
 def progress(what: str) -> Progress:
-    """A bar that is headed `what`; `silent` where standard error is no terminal, and in a thread that works for
-    another."""
-    if is_worker() or not sys.stderr.isatty():
+    """A bar that is headed `what`, or lines in a pipe; `silent` in a thread that works for another."""
+    if is_worker():
         return silent
 
     def shown(items: Iterable[T], /) -> Iterator[T]:
-        begin, bar = time.monotonic(), None
-        try:
+        with counter(length_hint(items), what) as done:
             for number, item in enumerate(items, 1):
                 yield item
-                if bar is None and time.monotonic() - begin >= AFTER_S:
-                    from tqdm import tqdm  # work of less than two seconds does not wait for it
-
-                    bar = tqdm(total=length_hint(items) or None, desc=what, leave=False)
-                if bar is not None:
-                    bar.update(number - bar.n)
-        finally:
-            if bar is not None:
-                bar.close()
+                done(number)
 
     return shown
 
@@ -58,12 +53,92 @@ def announce(line: str, *, in_pipes: bool = False) -> None:
 
 
 @contextmanager
-def counter(total: int, what: str, unit: str = "it", *, after_s: float = AFTER_S) -> Iterator[Callable[[int], None]]:
-    """A bar for work that counts its own steps: calls of what is handed out say how many steps are done by now."""
-    if is_worker() or not sys.stderr.isatty():
+def counter(
+    total: int, what: str, unit: str = "it", *, after_s: float | None = None
+) -> Iterator[Callable[[int], None]]:
+    """A bar, or lines in a pipe, for work that counts its own steps: calls of what is handed out say how many are done
+    by now. `total` is 0 where nobody knows; a bar waits `after_s`, by default `AFTER_S`."""
+    if is_worker():
         yield lambda done: None
-        return
-    from tqdm import tqdm
+    elif sys.stderr.isatty():
+        yield from _bar(total, what, unit, AFTER_S if after_s is None else after_s)
+    else:
+        work = _Work(what, total, "" if unit == "it" else f" {unit}s", time.monotonic())
+        LINES.add(work)
+        try:
+            yield work.count
+        finally:
+            LINES.remove(work)
 
-    with tqdm(total=total, desc=what, unit=unit, delay=after_s, leave=False) as bar:
-        yield lambda done: bar.update(min(done, total) - bar.n) and None
+
+def _bar(total: int, what: str, unit: str, after_s: float) -> Iterator[Callable[[int], None]]:
+    begin, bar = time.monotonic(), None
+
+    def count(done: int) -> None:
+        nonlocal bar
+        if bar is None and time.monotonic() - begin >= after_s:
+            from tqdm import tqdm  # short work does not wait for it
+
+            bar = tqdm(total=total or None, desc=what, unit=unit, leave=False)
+        if bar is not None:
+            bar.update((min(done, total) if total else done) - bar.n)
+
+    try:
+        yield count
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+@dataclass(eq=False)
+class _Work:
+    what: str
+    total: int
+    units: str
+    begin: float
+    done: int = 0
+
+    def count(self, done: int) -> None:
+        self.done = min(done, self.total) if self.total else done
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.done:,}{f' of {self.total:,}' if self.total else ''}{self.units}"
+
+
+class _Lines:
+    """Work that is under way, the outermost first, and a thread of its own that prints it now and then: what works may
+    be in C, or wait for threads."""
+
+    def __init__(self) -> None:
+        self._works: list[_Work] = []
+        self._said = 0.0
+        self._thread: threading.Thread | None = None
+
+    def add(self, work: _Work) -> None:
+        self._works.append(work)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, daemon=True)
+            with suppress(RuntimeError):  # no threads here
+                self._thread.start()
+
+    def remove(self, work: _Work) -> None:
+        self._works.remove(work)
+
+    def due(self, now: float) -> str | None:
+        """The line to print, where one is due."""
+        works = [*self._works]
+        if not works or now - max(works[0].begin, self._said) < LINE_S:
+            return None
+        self._said = now
+        return f"iosim: {'; '.join(map(str, works))}; {now - works[0].begin:.0f} s"
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(min(1.0, LINE_S / 4))
+            line = self.due(time.monotonic())
+            if line is not None and not sys.stderr.isatty():
+                with suppress(OSError, ValueError):  # nobody reads any more
+                    print(line, file=sys.stderr, flush=True)
+
+
+LINES = _Lines()

@@ -19,7 +19,7 @@ from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass
 from iosim.base.workers import cores, working
 from iosim.prediction.predictor import Request as Request
-from iosim.prediction.replays import Replays
+from iosim.prediction.replays import KEPT_OF_MANY, Replays
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -59,7 +59,8 @@ def try_many(
     at_once = (1 if _is_little(requests) else cores()) if jobs is None else jobs
     if at_once < 1:
         raise InputError(f"`jobs` {jobs} is out of range; accepted: 1 or more")
-    replays = Replays(shares=length_hint(requests) != 1)
+    shares = length_hint(requests) != 1
+    replays = Replays(shares=shares, kept_accesses=KEPT_OF_MANY if shares and jobs is None else None)
     if at_once == 1:
         outcomes: Iterator[Prediction | InputError] = (_tried(request, replays) for request in requests)
     else:

@@ -344,3 +344,15 @@ def test_lists_and_ranges() -> None:
     assert sizes("1k:4k:1k", "--x") == [1024, 2048, 3072, 4096]
     assert sizes("1:10:4", "--x") == [1, 5, 9]
     assert sizes(" 8 , 2:8:x4", "--x") == [8, 2, 8]
+
+
+def test_a_short_prediction_loads_little_and_starts_no_threads_of_numpys() -> None:
+    code = (
+        "import os, sys; sys.argv[1:] = 'predict --gpu h100 --kernel fa2 --seq-len 4096'.split()\n"
+        "from iosim.__main__ import script\nscript()\n"
+        "heavy = 'torch pandas scipy sympy plotly jinja2 tqdm sqlite3 asyncio multiprocessing'.split()\n"
+        "print([m for m in heavy if m in sys.modules], len([m for m in sys.modules if m.startswith('iosim.')]) < 140,\n"
+        "      os.environ['OPENBLAS_NUM_THREADS'], file=sys.stderr)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stderr == "[] True 1\n"

@@ -28,12 +28,14 @@ from iosim.prediction import replays as replays_module
 from iosim.prediction.cache import ReplayCache, replay_cache
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import planned
-from iosim.prediction.replays import Replays
+from iosim.prediction.replays import Replays, tile_accesses
 from iosim.readers.replay import build, saved
 from iosim.readers.replay import replay as engine_room
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Inputs
+from iosim.studies.report import ReportRequest
+from iosim.studies.report import build as build_report
 
 CALL = planned(iosim.AttentionProblem(heads=4, seq_q=700, head_dim=64, mask="causal"), "naive", "t4")
 PROBLEMS = {
@@ -385,3 +387,14 @@ def test_the_command_where_it_is_off(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_tests_leave_the_users_cache_alone() -> None:
     assert os.environ["IOSIM_CACHE"] == "off"
     assert sys.modules["iosim"] is iosim
+
+
+def test_a_report_is_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plays: list[Inputs]) -> None:
+    """Of many predictions short replays are kept, too: none of them is played twice, nor again by the next report."""
+    monkeypatch.setenv("IOSIM_CACHE", str(tmp_path / "cache"))
+    problems = tuple(iosim.AttentionProblem(heads=8, seq_q=n, head_dim=64) for n in (512, 2048, 4096))
+    request = ReportRequest.of(("t4", "h100"), ("naive", "cutlass"), problems)
+    build_report(request)
+    build_report(request)
+    kept = [digest(one) for one in plays if tile_accesses(one.chain) >= replays_module.KEPT_OF_MANY]
+    assert len(kept) == len(set(kept)) > 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from heapq import heapify, heapreplace
 from itertools import pairwise
 from typing import Any
 
@@ -299,7 +300,7 @@ def test_objects_of_tensors_that_cannot_be_counted_are_refused() -> None:
         L2(small(), np.full(2, LINE), np.zeros(1))
 
 
-def takers(steps: list[int], slots: int, *, ahead: bool) -> list[int]:
+def takers(steps: list[int], slots: int, *, ahead: bool = False, step_s: float = 1e-6) -> list[int]:
     """The SM of each work tile, one CTA an SM; tiles of so many steps, from a queue."""
     n = len(steps)
     zero, none = np.zeros(n, dtype=np.int32), np.full(n, -1, dtype=np.int32)
@@ -311,7 +312,7 @@ def takers(steps: list[int], slots: int, *, ahead: bool) -> list[int]:
     sm, start, end = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     record = TraceRecord(ctas=n, samples=1)
     record.cta_sm, record.cta_start, record.cta_end = sm.ctypes.data, start.ctypes.data, end.ctypes.data
-    l2.replay(launch, Ctas(slots=slots, sms=slots, step_s=1e-6, start_s=1e-9, ahead=ahead), trace=record)
+    l2.replay(launch, Ctas(slots=slots, sms=slots, step_s=step_s, start_s=1e-9, ahead=ahead), trace=record)
     return [int(x) for x in sm]
 
 
@@ -331,3 +332,27 @@ def test_first_claims_come_by_chance() -> None:
     assert sorted(ahead[64:]) == list(range(64))
     assert sum(a == b for a, b in zip(ahead[64:], range(64), strict=True)) < 8
     assert takers([1] * 128, 64, ahead=False)[64:] == list(range(64))
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 7, 64, 129])
+def test_who_ends_first_takes_the_next_tile(slots: int) -> None:
+    steps = [int(x) for x in np.random.default_rng(slots).integers(1, 9, 20 * slots)]
+    assert takers(steps, slots) == first_to_end(steps, slots, step_ps=10**6)
+
+
+def test_who_ends_first_takes_the_next_tile_in_launches_of_half_an_hour() -> None:
+    """With 4,097 CTAs the engine's queue tells times 1,126 s apart: it has to count them anew on the way."""
+    steps = [int(x) for x in np.random.default_rng(1).integers(150, 200, 5000)]
+    assert takers(steps, 4097, step_s=8) == first_to_end(steps, 4097, step_ps=8 * 10**12)
+
+
+def first_to_end(steps: list[int], slots: int, step_ps: int) -> list[int]:
+    """The CTA of each work tile, 1 ns after its last one; of those that end together the lowest comes first."""
+    running = [(steps[cta] * step_ps, cta) for cta in range(slots)]
+    heapify(running)
+    order = list(range(slots))
+    for n in steps[slots:]:
+        end, cta = running[0]
+        heapreplace(running, (end + 1000 + n * step_ps, cta))
+        order.append(cta)
+    return order

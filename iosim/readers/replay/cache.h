@@ -24,6 +24,9 @@ static inline int64_t spread(uint32_t key, int64_t of, int64_t ppm) {
     return of * ((int64_t)(hash32(key) & 0xffff) - 32768) / 32768 * ppm / 1000000;
 }
 
+#define WHOLE inline __attribute__((always_inline)) /* for what is compiled for each of its constant arguments */
+#define APART __attribute__((noinline)) /* for what is rare beside the code around it */
+
 /* ---- sampled sets ---- */
 
 static inline void write_back(L2State *s, const L2Config *c, int32_t sample) {
@@ -35,65 +38,113 @@ static inline void write_back(L2State *s, const L2Config *c, int32_t sample) {
 /* Tags a set holds in memory: a multiple of four; those past `ways` stay empty. */
 static inline int row_ways(int ways) { return (ways + 3) & ~3; }
 
-/* The way of a set that holds a sampled line, or -1. */
-static inline int way_of(const int32_t *set, int ways, int32_t sample) {
-#ifdef __SSE2__
-    __m128i want = _mm_set1_epi32((int32_t)((uint32_t)sample << 1)), clean = _mm_set1_epi32(~1);
-    for (int i = 0; i < ways; i += 4) {
-        __m128i four = _mm_and_si128(_mm_loadu_si128((const __m128i *)(set + i)), clean);
-        int found = _mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(four, want)));
-        if (found) return i + __builtin_ctz((unsigned)found);
-    }
-#else
-    for (int i = 0; i < ways; i++)
-        if ((set[i] >> 1) == sample) return i;
-#endif
-    return -1;
-}
-
 static inline int32_t *set_of(const L2State *s, const L2Config *c, int p, int32_t sample) {
     return s->tags + ((int64_t)p * c->sets + (s->place[sample] >> 1)) * row_ways(c->ways);
 }
 
+/* A set is gone over without branches that nobody can foresee; ways are the bits of a mask. */
+#ifdef __SSE2__
+/* The way that holds a sampled line, or -1. */
+static WHOLE int way_of(const int32_t *set, int row, int32_t sample) {
+    const __m128i want = _mm_set1_epi32((int32_t)((uint32_t)sample << 1)), clean = _mm_set1_epi32(~1);
+    uint32_t found = 0;
+    for (int i = 0; i < row; i += 4) {
+        __m128i four = _mm_and_si128(_mm_loadu_si128((const __m128i *)(set + i)), clean);
+        found |= (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(four, want))) << i;
+    }
+    return found ? __builtin_ctz(found) : -1;
+}
+
+static WHOLE uint32_t dirty_ways(const int32_t *set, int row) {
+    uint32_t dirty = 0;
+    for (int i = 0; i < row; i += 4) {
+        __m128i four = _mm_loadu_si128((const __m128i *)(set + i));
+        dirty |= (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(_mm_andnot_si128(four, _mm_slli_epi32(four, 31)))) << i;
+    }
+    return dirty;
+}
+
+/* A tag comes to the front; those before way `last` move on by one, over what was there. */
+static WHOLE void put_first(int32_t *set, int row, int last, int32_t tag) {
+    const __m128i end = _mm_set1_epi32(last);
+    __m128i before = _mm_slli_si128(_mm_cvtsi32_si128(tag), 12), way = _mm_setr_epi32(0, 1, 2, 3);
+    for (int i = 0; i < row; i += 4) {
+        __m128i four = _mm_loadu_si128((const __m128i *)(set + i));
+        __m128i moved = _mm_or_si128(_mm_slli_si128(four, 4), _mm_srli_si128(before, 12));
+        __m128i stays = _mm_cmpgt_epi32(way, end);
+        _mm_storeu_si128((__m128i *)(set + i), _mm_or_si128(_mm_and_si128(stays, four), _mm_andnot_si128(stays, moved)));
+        before = four;
+        way = _mm_add_epi32(way, _mm_set1_epi32(4));
+    }
+}
+#else
+static WHOLE int way_of(const int32_t *set, int row, int32_t sample) {
+    for (int i = 0; i < row; i++)
+        if (set[i] >> 1 == sample) return i;
+    return -1;
+}
+
+static WHOLE uint32_t dirty_ways(const int32_t *set, int row) {
+    uint32_t dirty = 0;
+    for (int i = 0; i < row; i++) dirty |= (uint32_t)(set[i] >= 0 && (set[i] & 1)) << i;
+    return dirty;
+}
+
+static WHOLE void put_first(int32_t *set, int row, int last, int32_t tag) {
+    (void)row;
+    for (int i = last; i > 0; i--) set[i] = set[i - 1];
+    set[0] = tag;
+}
+#endif
+
 /* Writes a set's oldest dirty line back where it has as many as it may, before another comes or a line becomes dirty: that
  * line stays, clean. A fraction of a line is one more in that fraction of the sets. */
-static inline void limit_dirty(L2State *s, const L2Config *c, int32_t *set, int32_t sample) {
-    int dirty = 0, oldest = NIL;
-    for (int i = 0; i < c->ways; i++)
-        if (set[i] >= 0 && (set[i] & 1)) dirty++, oldest = i;
-    if (dirty < (c->dirty_share + (int)(hash32(s->place[sample] >> 1) & 255)) >> 8) return;
+static WHOLE void limit_dirty(L2State *s, const L2Config *c, int32_t *set, int row, int32_t sample) {
+    uint32_t dirty = dirty_ways(set, row);
+    if (!dirty || __builtin_popcount(dirty) < (c->dirty_share + (int)(hash32(s->place[sample] >> 1) & 255)) >> 8) return;
+    int oldest = 31 - __builtin_clz(dirty);
     write_back(s, c, set[oldest] >> 1);
     set[oldest] &= ~1;
 }
 
 /* Where a set takes a new line: the way of the least recently used, or of the oldest clean line where that is dirty. The
  * dirty one is written back and stays, so that it goes at the next miss. */
-static inline int victim(L2State *s, const L2Config *c, int32_t *set) {
-    int last = c->ways - 1, i = last;
+static WHOLE int victim(L2State *s, const L2Config *c, int32_t *set, int row) {
+    int last = c->ways - 1;
     if (set[last] < 0 || !(set[last] & 1)) return last;
     write_back(s, c, set[last] >> 1);
+    uint32_t clean = ~dirty_ways(set, row) & (((uint32_t)1 << last) - 1); /* the last is there: none is empty */
     set[last] &= ~1;
-    do i--; while (i >= 0 && (set[i] & 1));
-    return i < 0 ? last : i;
+    return clean ? 31 - __builtin_clz(clean) : last;
+}
+
+static WHOLE void put_in_row(L2State *s, const L2Config *c, int32_t *set, int row, int32_t sample, int i, int dirty) {
+    limit_dirty(s, c, set, row, sample);
+    put_first(set, row, i < 0 ? victim(s, c, set, row) : i, (int32_t)((uint32_t)sample << 1) | dirty);
+}
+
+/* Puts a line in that is not in its set, or makes one dirty that is at way `i`. */
+static APART void put_in(L2State *s, const L2Config *c, int32_t *set, int row, int32_t sample, int i, int dirty) {
+    if (row == 16) put_in_row(s, c, set, 16, sample, i, dirty);
+    else put_in_row(s, c, set, row, sample, i, dirty);
 }
 
 /* Looks a line up in its set, puts it in where it is not there, and makes it the latest used; returns whether it was there.
  * Tags hold the sample and, in the lowest bit, whether the line is dirty. */
 static inline int touch(L2State *s, const L2Config *c, int p, int32_t sample, int dirty) {
-    int32_t *set = set_of(s, c, p, sample), tag = (int32_t)((uint32_t)sample << 1) | dirty;
-    int i = way_of(set, c->ways, sample), there = i >= 0;
-    if (!there || (dirty && !(set[i] & 1))) limit_dirty(s, c, set, sample);
-    if (there) tag |= set[i] & 1;
-    else i = victim(s, c, set);
-    for (; i > 0; i--) set[i] = set[i - 1];
-    set[0] = tag;
-    return there;
+    int32_t *set = set_of(s, c, p, sample);
+    if (set[0] >> 1 == sample && (set[0] & 1) >= dirty) return 1; /* as it is */
+    int row = row_ways(c->ways), i = row == 16 ? way_of(set, 16, sample) : way_of(set, row, sample); /* 16: unrolled */
+    if (i < 0 || (set[i] & 1) < dirty) put_in(s, c, set, row, sample, i, dirty);
+    else if (row == 16) put_first(set, 16, i, set[i]);
+    else put_first(set, row, i, set[i]);
+    return i >= 0;
 }
 
 /* Takes a copy out of its set. */
 static inline void drop(L2State *s, const L2Config *c, int p, int32_t sample) {
     int32_t *set = set_of(s, c, p, sample);
-    int i = way_of(set, c->ways, sample);
+    int i = way_of(set, row_ways(c->ways), sample);
     if (i < 0) return;
     for (; i < c->ways - 1; i++) set[i] = set[i + 1];
     set[i] = NIL;
@@ -110,7 +161,7 @@ static inline int write_line(L2State *s, const L2Config *c, int mode, int home, 
 }
 
 /* Where a line stood in the order of last use of its set: only kept for a trace. */
-static inline void note_depth(Trace *tr, const L2Config *c, int p, int set_number, int32_t sample) {
+static APART void note_depth(Trace *tr, const L2Config *c, int p, int set_number, int32_t sample) {
     int32_t *order = tr->order + ((int64_t)p * c->sets + set_number) * MAX_DEPTH;
     uint8_t *seen = tr->seen + (int64_t)p * tr->samples + sample;
     int i = 0;
@@ -143,7 +194,7 @@ static inline int64_t moved_bytes(const L2State *s, int64_t bytes) {
     return s->whole > 1 ? bytes * s->stands / s->whole : bytes;
 }
 
-static inline int64_t fetch(L2State *s, const L2Config *c, Object *o, int64_t bytes, int64_t t) {
+static APART int64_t fetch(L2State *s, const L2Config *c, Object *o, int64_t bytes, int64_t t) {
     int64_t moved = moved_bytes(s, bytes);
     s->hbm_read[o->tensor] += moved;
     int64_t from = s->dram_free > t ? s->dram_free : t;
@@ -158,7 +209,7 @@ static inline int64_t fetch(L2State *s, const L2Config *c, Object *o, int64_t by
 }
 
 /* One access of an object by an SM of partition p at time t; returns when the data are there. */
-static inline int64_t access_object(L2State *s, const L2Config *c, int mode, int64_t number, int p, int64_t t, Trace *tr) {
+static WHOLE int64_t access_object(L2State *s, const L2Config *c, int mode, int64_t number, int p, int64_t t, Trace *tr) {
     Object *o = s->object + number;
     int64_t bytes = o->size;
     int two = c->partitions == 2, missing = 0, far = 0;

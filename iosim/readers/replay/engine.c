@@ -26,7 +26,8 @@ static inline void iosim_tick(int32_t started) { (void)started; }
 #endif
 
 static void free_play(Play *play) {
-    free(play->ctas); free(play->running); free(play->sms.step); free(play->sms.live); free(play->sms.factor);
+    free(play->ctas); free(play->running); free(play->tournament.node);
+    free(play->sms.step); free(play->sms.live); free(play->sms.factor);
 }
 
 /* CTAs that begin together claim their next work tiles in an order by chance: whose add reaches the counter first. */
@@ -48,6 +49,7 @@ static int make_play(Play *play, int64_t start) {
     sms->most = l->ranks < 2 ? 1 : per_sm;
     play->ctas = malloc(sizeof(Cta) * slots);
     play->running = malloc(sizeof(Event) * slots);
+    if (!make_tournament(&play->tournament, play->slots, start + l->start_ps)) return 0;
     sms->step = malloc(sizeof(int64_t) * (size_t)l->sms);
     sms->live = calloc((size_t)l->sms, sizeof(int32_t));
     sms->factor = malloc(sizeof(int32_t) * (size_t)(per_sm + 1) * (size_t)sms->most);
@@ -102,7 +104,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
     int64_t end = start;
     uint32_t count = 0;
     while (play.live > 0) {
-        Event ev = play.running[0];
+        Event ev = to ? play.running[0] : first_of(&play.tournament);
         Cta *a = &play.ctas[ev.cta];
         int tile = a->tile, p = l->side[a->sm], n = l->count[tile];
         int64_t again;
@@ -138,14 +140,17 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
             if (tr && tr->cta_end) tr->cta_end[tile] = ev.t;
             if (ev.t > end) end = ev.t;
             if (!take_next_tile(&play, ev.cta)) {
-                play.live = drop_first(play.running, play.live);
+                if (to) play.live = drop_first(play.running, play.live);
+                else comes_no_more(&play.tournament, ev.cta), play.live--;
                 continue;
             }
             again = ev.t + l->start_ps;
         }
-        play.running[0].t = again;
-        sift_down(play.running, play.live);
-        if (windows.phase != MEASURE_TO_END) advance_windows(&windows);
+        if (to) {
+            play.running[0].t = again;
+            sift_down(play.running, play.live);
+            if (windows.phase != MEASURE_TO_END) advance_windows(&windows);
+        } else comes_again(&play.tournament, ev.cta, again);
     }
     if (to && end != STOPPED) {
         finish_windows(&windows);
@@ -235,12 +240,12 @@ int64_t iosim_sample(const Sampler *a, const int32_t *size, int64_t objects, int
     int64_t pages = (lines + a->page - 1) / a->page, of_page = a->placements * a->twins * ((each + a->stride - 1) / a->stride);
     if (most < pages * of_page) return REFUSED;
     int64_t *places = malloc(sizeof(int64_t) * (size_t)(a->placements * pages + 1)), taken = NO_MEMORY;
-    Sampled *found = malloc(sizeof(Sampled) * (size_t)of_page);
-    int there = places && found;
+    Sampled *rooms[2] = {malloc(sizeof(Sampled) * (size_t)of_page), malloc(sizeof(Sampled) * (size_t)of_page)};
+    int there = places && rooms[0] && rooms[1];
     for (int p = 0; there && p < a->placements; p++)
         there = page_places(a, pages, each, (int64_t)a->sets * a->stride, p, places + p * pages) == 0;
-    if (there) taken = sample_pages(a, size, objects, pages, places, found, first, object, place);
-    free(places); free(found);
+    if (there) taken = sample_pages(a, size, objects, pages, places, rooms, first, object, place);
+    free(places); free(rooms[0]); free(rooms[1]);
     return taken;
 }
 

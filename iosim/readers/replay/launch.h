@@ -113,19 +113,31 @@ static inline int64_t first_object(const Template *x, int tile, int idx) {
     return x->base[tile] + turn * x->turn_coef + (idx - turn * x->turn) * x->coef;
 }
 
-static inline int64_t run_templates(L2State *s, const L2Config *c, const Template *list, int n, int tile, int idx,
-                                    int p, int64_t t, Trace *tr) {
+static WHOLE int64_t run_list(L2State *s, const L2Config *c, const Template *list, int n, int tile, int idx, int p,
+                              int64_t t, Trace *tr) {
     int64_t at = t;
-    for (int k = 0; k < n; k++) {
-        if (!is_made(&list[k], tile, idx)) continue;
-        int64_t o = first_object(&list[k], tile, idx);
-        for (int r = 0; r < list[k].rows; r++)
-            for (int m = 0; m < list[k].span; m++) {
-                int64_t x = access_object(s, c, list[k].mode, o + (int64_t)r * list[k].row_stride + m, p, t, tr);
-                if (list[k].mode == LOAD && x > at) at = x;
-            }
+    for (const Template *x = list; x < list + n; x++) {
+        if (!is_made(x, tile, idx)) continue;
+        const int mode = x->mode;
+        int64_t o = first_object(x, tile, idx);
+        int col = 0;
+        for (int64_t left = (int64_t)x->rows * x->span; left > 0;) {
+            if (mode == LOAD) {
+                int64_t there = access_object(s, c, LOAD, o, p, t, tr);
+                if (there > at) at = there;
+            } else access_object(s, c, mode, o, p, t, tr);
+            if (--left == 0) break;
+            o++;
+            if (++col == x->span) col = 0, o += x->row_stride - x->span;
+        }
     }
     return at;
+}
+
+/* What a work tile accesses at a loop index, by a list of templates; returns when its loads have arrived. */
+static int64_t run_templates(L2State *s, const L2Config *c, const Template *list, int n, int tile, int idx, int p,
+                             int64_t t, Trace *tr) {
+    return tr ? run_list(s, c, list, n, tile, idx, p, t, tr) : run_list(s, c, list, n, tile, idx, p, t, NULL);
 }
 
 /* ---- events: a heap by time, then by CTA ---- */
@@ -170,6 +182,64 @@ static inline int drop_first(Event *h, int n) {
     return n;
 }
 
+/* ---- the same for all of n CTAs: a tournament ---- */
+
+/* Node i holds the lesser of nodes 2i and 2i + 1, and node n + c the time of CTA c since `from`, shifted by `bits`, plus c.
+ * Which way a time goes is no branch, as in a heap, where half of them are foreseen wrong. */
+typedef struct {
+    int64_t *node, from;
+    int n, bits;
+} Tournament;
+
+#define NEVER INT64_MAX
+
+static void play_all(Tournament *r) {
+    for (int i = r->n - 1; i >= 1; i--) r->node[i] = r->node[2 * i] < r->node[2 * i + 1] ? r->node[2 * i] : r->node[2 * i + 1];
+}
+
+/* Room for n CTAs, which all come at `start`; 0 where there is no memory. */
+static int make_tournament(Tournament *r, int n, int64_t start) {
+    *r = (Tournament){.node = malloc(sizeof(int64_t) * 2 * (size_t)n), .from = start, .n = n};
+    if (!r->node) return 0;
+    while (1 << r->bits < n) r->bits++;
+    for (int i = 0; i < n; i++) r->node[n + i] = i;
+    play_all(r);
+    return 1;
+}
+
+/* Who comes first, of equals the lowest. */
+static inline Event first_of(const Tournament *r) {
+    return (Event){r->from + (r->node[1] >> r->bits), (int32_t)(r->node[1] & ((1 << r->bits) - 1)), 0};
+}
+
+static inline void put_node(Tournament *r, int32_t cta, int64_t mine) {
+    uint32_t i = (uint32_t)(r->n + cta);
+    for (r->node[i] = mine; i > 1; r->node[i] = mine) {
+        int64_t other = r->node[i ^ 1];
+        mine = other < mine ? other : mine;
+        i >>= 1;
+    }
+}
+
+/* Counts times from the first to come on. */
+static void count_anew(Tournament *r) {
+    int64_t passed = r->node[1] >> r->bits;
+    for (int i = r->n; i < 2 * r->n; i++)
+        if (r->node[i] != NEVER) r->node[i] -= passed << r->bits;
+    play_all(r);
+    r->from += passed;
+}
+
+/* The first, CTA `cta`, comes again at `t`; where that is further off than a node can tell, as late as it can. */
+static inline void comes_again(Tournament *r, int32_t cta, int64_t t) {
+    const int64_t most = (NEVER >> r->bits) - 1;
+    if (t - r->from > most) count_anew(r);
+    int64_t since = t - r->from < most ? t - r->from : most;
+    put_node(r, cta, (since << r->bits) + cta);
+}
+
+static inline void comes_no_more(Tournament *r, int32_t cta) { put_node(r, cta, NEVER); }
+
 /* ---- a launch while it is played ---- */
 
 typedef struct {
@@ -178,7 +248,8 @@ typedef struct {
     const LaunchPlan *plan;
     Cta *ctas;
     int slots;
-    Event *running; /* a heap: when each live CTA comes to its next step */
+    Event *running; /* when each live CTA comes to its next step, where windows are played: a heap, whose order they know */
+    Tournament tournament; /* and where all is played */
     int live;
     int next;       /* the head of the queue of work tiles */
     Sms sms;

@@ -43,11 +43,23 @@ static int32_t page_places(const Sampler *a, int64_t pages, int64_t each, int64_
 }
 
 /* Lines of a page that are sampled. */
-typedef struct { int64_t line; int32_t number, set; } Sampled;
+typedef struct { int64_t line; int32_t set, pad; } Sampled;
 
-static int by_line(const void *x, const void *y) {
-    const Sampled *a = x, *b = y;
-    return a->line != b->line ? (a->line < b->line ? -1 : 1) : a->number - b->number;
+#define BITS 7 /* of a digit */
+
+/* Sorts n sampled lines of a page, which begins at line `from`, by line: digit after digit, the lowest first, each into the
+ * other of two rooms; returns the room where they are in the end. Equal ones stay in their order. */
+static Sampled *sort_lines(Sampled *lines, Sampled *other, int n, int64_t from, int64_t page) {
+    for (int low = 0; page > (int64_t)1 << low; low += BITS) {
+        int begin[(1 << BITS) + 1] = {0};
+        for (int i = 0; i < n; i++) begin[((lines[i].line - from) >> low & ((1 << BITS) - 1)) + 1]++;
+        for (int d = 0; d < 1 << BITS; d++) begin[d + 1] += begin[d];
+        for (int i = 0; i < n; i++) other[begin[(lines[i].line - from) >> low & ((1 << BITS) - 1)]++] = lines[i];
+        Sampled *sorted = other;
+        other = lines;
+        lines = sorted;
+    }
+    return lines;
 }
 
 /* The lines of page `n` that lie in followed sets of a placement, from `to` on; returns how many. Where a page goes
@@ -60,7 +72,7 @@ static int sample_page(const Sampler *a, int64_t n, int64_t place, int placement
         int32_t set = (int32_t)((place + at) / a->stride % a->sets) + placement * a->sets;
         int64_t x = n * each + (at + turn) % each;
         int64_t first = x / a->twin_lines * (a->twin_lines * a->twins) + x % a->twin_lines;
-        for (int twin = 0; twin < a->twins; twin++, count++) to[count] = (Sampled){first + twin * a->twin_lines, count, set};
+        for (int twin = 0; twin < a->twins; twin++, count++) to[count] = (Sampled){first + twin * a->twin_lines, set, 0};
     }
     return count;
 }
@@ -73,13 +85,13 @@ static uint32_t home_of(const Sampler *a, int64_t line) {
 
 /* Samples all pages, object after object; see iosim_sample. */
 static int64_t sample_pages(const Sampler *a, const int32_t *size, int64_t objects, int64_t pages, const int64_t *places,
-                            Sampled *found, int32_t *first, int32_t *object, uint32_t *place) {
+                            Sampled *rooms[2], int32_t *first, int32_t *object, uint32_t *place) {
     int64_t o = 0, next = objects ? (size[0] + a->line_bytes - 1) / a->line_bytes : 0, taken = 0;
     first[0] = 0;
     for (int64_t n = 0; n < pages; n++) {
         int count = 0;
-        for (int p = 0; p < a->placements; p++) count = sample_page(a, n, places[p * pages + n], p, found, count);
-        qsort(found, (size_t)count, sizeof(Sampled), by_line);
+        for (int p = 0; p < a->placements; p++) count = sample_page(a, n, places[p * pages + n], p, rooms[0], count);
+        const Sampled *found = sort_lines(rooms[0], rooms[1], count, n * a->page, a->page);
         for (int i = 0; i < count; i++) {
             while (o < objects && next <= found[i].line) {
                 first[++o] = (int32_t)taken;
