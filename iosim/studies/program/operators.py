@@ -9,14 +9,18 @@ again where a product has more columns than eight tiles of 256, and its head goe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+from iosim.base.errors import InputError
 from iosim.base.records import dataclass, field
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.algorithms.matrix_tiles import fp32_tile, wave_tile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
+from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Schedule
 from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
@@ -27,6 +31,11 @@ RASTER_TILES = 8
 INNER_ROWS = 128
 """Of the axis that a product sums over, what a CTA takes in a step."""
 ROW_THREADS = 1024
+ROW_BYTES = 49152
+"""Of a row that a CTA of a softmax keeps in shared memory at most."""
+SECTOR_BYTES = 32
+STAND_INS = ("fa2", "cutlass", "flash")
+"""Attention kernels that stand in, in this order, where the catalog has no model of the chosen one for a problem."""
 PASS_THREADS, PASS_VALUES = 128, 8
 """Threads of a CTA of an elementwise pass, and values that each takes (PyTorch's vectorized_elementwise_kernel)."""
 
@@ -67,6 +76,13 @@ class View:
                 return dense, stride, self.offset % stride
             dense *= size
         return dense, dense, 0
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory that an operator takes for itself."""
+
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -152,6 +168,40 @@ def streamed(
                   values_per_thread=max(1, 16 // element_bytes))  # fmt: skip
 
 
+def streaming(
+    name: str, reads: Sequence[View | Scratch], writes: Sequence[View | Scratch], rows: int | None = None,
+    again: Sequence[tuple[View, int]] = (),
+) -> tuple[Chain, dict[str, View]]:  # fmt: skip
+    """(the launch of a pass, where its tensors lie); `rows` as in `streamed`, and how often it goes through those of
+    `again`."""
+    named: dict[View | Scratch, Tensor] = {}
+    views: dict[str, View] = {}
+
+    def names(places: Sequence[View | Scratch], role: Role) -> list[str]:
+        found = []
+        for place in places:
+            size = 1 if isinstance(place, Scratch) else place.element_bytes
+            if not place.bytes:
+                continue
+            if place not in named:
+                own = Role.TEMP if isinstance(place, Scratch) else role
+                named[place] = flat(f"t{len(named)}", place.bytes // size, size, own)
+                if isinstance(place, View):
+                    views[named[place].name] = place
+            found.append(named[place].name)
+        return found
+
+    read, written = names(reads, Role.INPUT), names(writes, Role.OUTPUT)
+    times = {n: often for view, often in again for n in names([view], Role.INPUT)}
+    by_name = tensors(named.values())
+    size = max((t.element_bytes for t in by_name.values()), default=4)
+    launch = streamed(
+        name, size, {n: by_name[n].elements for n in read}, {n: by_name[n].elements for n in written}, rows=rows,
+        times=times,
+    )  # fmt: skip
+    return Chain(by_name, (launch,)), views
+
+
 def flat(name: str, elements: int, element_bytes: int, role: Role) -> Tensor:
     """A tensor that launches stream whole."""
     return Tensor(name, 1, 1, 1, max(1, elements), element_bytes, role)
@@ -195,3 +245,22 @@ def product(
 def nothing_special(name: str) -> Kernel:
     """The kernel of an operator that is no attention: its launches say all."""
     return Kernel(name, "naive", Tile(128, 128))
+
+
+def attending(
+    problem: AttentionProblem, kernel: str, profile: HardwareProfile, *, wants_lse: bool
+) -> tuple[Kernel, str]:
+    """(kernel, note) of one pass: the chosen kernel, or one that stands in for it. Raises InputError: why the chosen
+    one cannot run, where none stands in."""
+    refusal: InputError | None = None
+    for name in dict.fromkeys((kernel, *STAND_INS)):
+        try:
+            chosen = resolve(name, problem, profile)
+            plan(problem, chosen)
+        except InputError as error:
+            refusal = refusal or error
+            continue
+        note = "" if name == kernel else f"{name} stands in for {kernel}, {problem.passes}: {refusal}"
+        return chosen.with_(writes_lse=chosen.writes_lse or wants_lse), note
+    assert refusal is not None
+    raise refusal
