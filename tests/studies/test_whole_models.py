@@ -15,10 +15,12 @@ from refusals import refused
 
 import iosim
 from iosim.commands.cli import main
+from iosim.hardware.profile import load_profile
 from iosim.integrations.models import load_model, preset_names
 from iosim.studies.models.decoder import touched
 from iosim.studies.models.layers import Mlp
 from iosim.studies.models.whole import PARTS, WholeRun
+from iosim.studies.program.tape import Tape
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
@@ -65,6 +67,8 @@ def test_deepseek_v3_reads_its_latents_and_eight_experts_of_a_layer() -> None:
     assert read(run, "attention") == pytest.approx(61 * 4096 * 576 * 2, rel=0.03)
     each = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
     assert read(run, "projections") == pytest.approx(61 * each, rel=0.01)
+    once = sum(row.compulsory for row in run.parts["experts"])
+    assert once == pytest.approx(58 * 8 * 3 * 7168 * 2048, rel=0.01)
     assert run.kernels == ("flashmla",)
     assert run.random is None
     assert not hasattr(run.cell("experts", "hbm_read_bytes"), "mark")
@@ -74,6 +78,7 @@ def test_numbers_of_fewer_bits_are_read_as_they_are_packed() -> None:
     """MXFP4: 17 bytes for 32 numbers. A GPU without fp8 unpacks fp8, and multiplies in bf16."""
     run = one("gpt-oss-20b", context=64)
     assert read(run, "experts") == pytest.approx(24 * 4 * 3 * 2880 * 2880 * 17 / 32, rel=0.02)
+    assert read(run, "projections") == pytest.approx(24 * 2 * 2880 * 64 * (64 + 2 * 8 + 64), rel=0.02)
     packed, rounded = one("deepseek-v3", context=64, layers=1, gpu="a100"), one("deepseek-v3", context=64, layers=1)
     assert read(packed, "MLP") == pytest.approx(read(rounded, "MLP"), rel=0.01)
     assert not [row for row in packed.traffic.rows if row.operator == "_to_copy"]
@@ -91,6 +96,38 @@ def test_operations_are_six_times_parameters_and_tokens() -> None:
     numbers = model.attention_parameters + 16 * 3 * 2048 * 8192 + 128256 * 2048
     assert products == 6 * numbers * 512
     assert set(run.parts) >= {"loss", "optimizer"}
+
+
+@pytest.mark.parametrize("config", [PLAIN, ROUTED, LATENT])
+def test_a_product_is_twice_as_much_backward(config: dict[str, Any]) -> None:
+    forward, both = one(config, seq_len=64), one(config, seq_len=64, training=True)
+    for part in ("projections", "MLP", "router", "experts", "shared experts"):
+        if part in forward.parts:
+            assert 3 * forward.sums[part]["flops"] == both.sums[part]["flops"] > 0
+    assert both.sums["head"]["flops"] == 3 * 64 * forward.sums["head"]["flops"]  # of all tokens
+
+
+def test_memory_is_given_back_after_the_last_use() -> None:
+    """But for parameters, what was there before, their gradients and a result."""
+    tape = Tape(load_profile("h100"), "bf16", trained=True)
+    x = tape.embedding(tape.weight(64, 16), 8)
+    y = tape.linear(tape.activation("silu", x), tape.weight(32, 16), 32)
+    tape.cross_entropy(y)
+    tape.learn()
+    program = tape.program
+    stay = {n for n, storage in enumerate(program.storages) if storage.made is not None and storage.freed is None}
+    assert stay == {gradient.storage for _, _, gradient in tape.parameters}
+    assert [place.sizes for _, place, _ in tape.parameters] == [(32, 16), (64, 16)]
+    for n, storage in enumerate(program.storages):
+        uses = [k for k, op in enumerate(program.operators) if n in {view.storage for view in op.views.values()}]
+        if storage.freed is not None:
+            assert storage.freed == uses[-1] + 1
+
+
+def test_every_sequence_has_a_cache_of_its_own() -> None:
+    for config in (PLAIN, LATENT):
+        alone, three = (one(config, context=512, batch=batch).sums["attention"] for batch in (1, 3))
+        assert three["compulsory_bytes"] == 3 * alone["compulsory_bytes"]
 
 
 def test_experts_that_are_touched() -> None:
@@ -179,6 +216,25 @@ def test_every_dense_decoder_reads_its_weights_once_a_token(name: str) -> None:
     assert weights is not None
     unread = 0 if weights.tied else 2 * weights.width * weights.vocabulary
     assert run.traffic.hbm.read == pytest.approx(run.weight_bytes - unread, rel=0.03)
+
+
+JUNK = st.sampled_from([None, 0, -1, "8", 1.5, [], {}, True, 10**9, "x", 7])
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(CONFIGS, st.data(), JUNK, st.sampled_from([{"seq_len": 16, "context": 0}, {"context": 17}]))
+def test_a_config_that_makes_no_sense_is_refused_in_a_line(
+    config: dict[str, Any], data: st.DataObject, junk: Any, how: dict[str, Any]
+) -> None:
+    wrong = config | {data.draw(st.sampled_from(sorted(config))): junk}
+    try:
+        run = one(wrong, layers=1, **how)
+    except iosim.InputError as error:
+        refusal = str(error)
+    else:
+        refusal = ""
+        assert run.traffic.time_s > 0
+    assert "\n" not in refusal
 
 
 # --- what is asked, and what is shown ---------------------------------------------------------------------------------

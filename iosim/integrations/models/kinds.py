@@ -291,7 +291,7 @@ def weights_of(read: Reading, width: int | None, layers: int) -> Weights | None:
     usual = BYTES.get(str(config.get("torch_dtype") or config.get("dtype")), 2.0)
     quantised = config.get("quantization_config")
     method = str(quantised.get("quant_method")) if isinstance(quantised, Mapping) else ""
-    known = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in (width, inner, rows))
+    known = all(isinstance(n, int) and not isinstance(n, bool) and 0 < n <= 1 << 24 for n in (width, inner, rows))
     if not known or (method and method not in QUANTISED):
         return None
     mlps = []
@@ -312,11 +312,15 @@ def weights_of(read: Reading, width: int | None, layers: int) -> Weights | None:
 
 def _experts(read: Reading, layer: int) -> tuple[int, int, int] | None:
     """(experts, their width, width of what all tokens pass) of a layer; None where its MLP is dense."""
-    number = read.get(*EXPERTS)
-    every = read.get("decoder_sparse_step", "interleave_moe_layer_step") or 1
-    dense: Any = read.get("mlp_only_layers") or ()
-    if not number or layer < (read.get("first_k_dense_replace") or 0) or (layer + 1) % every or layer in dense:
+
+    def number(*names: str) -> int:
+        return (read.whole(names, 1 << 24) or 0) if read.get(*names) else 0
+
+    every = number("decoder_sparse_step", "interleave_moe_layer_step") or 1
+    dense = read.get("mlp_only_layers")
+    is_dense = isinstance(dense, list) and layer in dense
+    if not number(*EXPERTS) or layer < number("first_k_dense_replace") or (layer + 1) % every or is_dense:
         return None
-    wide = read.get("moe_intermediate_size") or read.get(*INNER)
-    shared = (read.get("n_shared_experts") or 0) * wide + (read.get("shared_expert_intermediate_size") or 0)
-    return number, wide, read.get(*INNER) if read.type == "llama4_text" else shared
+    wide = number("moe_intermediate_size") or read.needed(INNER, "width of its experts", 1 << 24)
+    shared = number("n_shared_experts") * wide + number("shared_expert_intermediate_size")
+    return number(*EXPERTS), wide, read.needed(INNER, "width", 1 << 24) if read.type == "llama4_text" else shared
