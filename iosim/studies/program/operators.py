@@ -147,59 +147,33 @@ class Program:
         return cls(tuple(Storage(ends.get(n, 0)) for n in range(count)), (operator,))
 
 
-def streamed(
-    name: str, element_bytes: int, reads: Mapping[str, int], writes: Mapping[str, int], *, rows: int | None = None,
-    times: Mapping[str, int] | None = None,
-) -> Launch:  # fmt: skip
-    """A pass that reads and writes tensors of so many elements, by name.
-
-    Args:
-        rows: CTAs of `ROW_THREADS` threads take a row each, in place of a piece of all elements.
-        times: how often a CTA goes through its row of a tensor, where that is more than once.
-    """
-    elements = max((*reads.values(), *writes.values()), default=1)
-    threads = PASS_THREADS if rows is None else ROW_THREADS
-    blocks = max(1, -(-elements // (PASS_THREADS * PASS_VALUES)) if rows is None else rows)
-    accesses = (
-        *(load(n, Rows.OWN, Per.LAUNCH, times=(times or {}).get(n, 1)) for n in reads),
-        *(store(n, Rows.OWN, Per.LAUNCH) for n in writes),
-    )
-    return Launch(name, Domain(1, 1, blocks, 1, 1, 1), Outer.FLAT, accesses, resources=Resources(threads),
-                  values_per_thread=max(1, 16 // element_bytes))  # fmt: skip
-
-
 def streaming(
     name: str, reads: Sequence[View | Scratch], writes: Sequence[View | Scratch], rows: int | None = None,
     again: Sequence[tuple[View, int]] = (),
 ) -> tuple[Chain, dict[str, View]]:  # fmt: skip
-    """(the launch of a pass, where its tensors lie); `rows` as in `streamed`, and how often it goes through those of
-    `again`."""
+    """A pass that reads and writes places in memory once each: (its launch, where its tensors lie).
+
+    Args:
+        rows: CTAs of `ROW_THREADS` threads take a row each, in place of a piece of all elements.
+        again: how often a CTA goes through its row of what it reads, where that is more than once.
+    """
     named: dict[View | Scratch, Tensor] = {}
-    views: dict[str, View] = {}
-
-    def names(places: Sequence[View | Scratch], role: Role) -> list[str]:
-        found = []
-        for place in places:
-            size = 1 if isinstance(place, Scratch) else place.element_bytes
-            if not place.bytes:
-                continue
-            if place not in named:
-                own = Role.TEMP if isinstance(place, Scratch) else role
-                named[place] = flat(f"t{len(named)}", place.bytes // size, size, own)
-                if isinstance(place, View):
-                    views[named[place].name] = place
-            found.append(named[place].name)
-        return found
-
-    read, written = names(reads, Role.INPUT), names(writes, Role.OUTPUT)
-    times = {n: often for view, often in again for n in names([view], Role.INPUT)}
-    by_name = tensors(named.values())
-    size = max((t.element_bytes for t in by_name.values()), default=4)
-    launch = streamed(
-        name, size, {n: by_name[n].elements for n in read}, {n: by_name[n].elements for n in written}, rows=rows,
-        times=times,
-    )  # fmt: skip
-    return Chain(by_name, (launch,)), views
+    for place, role in (*((one, Role.INPUT) for one in reads), *((one, Role.OUTPUT) for one in writes)):
+        if place.bytes and place not in named:
+            own, size = (Role.TEMP, 1) if isinstance(place, Scratch) else (role, place.element_bytes)
+            named[place] = flat(f"t{len(named)}", place.bytes // size, size, own)
+    times: dict[View | Scratch, int] = dict(again)
+    loads = (load(named[p].name, Rows.OWN, Per.LAUNCH, times=times.get(p, 1)) for p in reads if p in named)
+    stores = (store(named[p].name, Rows.OWN, Per.LAUNCH) for p in writes if p in named)
+    accesses = tuple(dict.fromkeys((*loads, *stores)))
+    elements = max((t.elements for t in named.values()), default=1)
+    size = max((t.element_bytes for t in named.values()), default=4)
+    threads = PASS_THREADS if rows is None else ROW_THREADS
+    blocks = max(1, -(-elements // (PASS_THREADS * PASS_VALUES)) if rows is None else rows)
+    launch = Launch(name, Domain(1, 1, blocks, 1, 1, 1), Outer.FLAT, accesses, resources=Resources(threads),
+                    values_per_thread=max(1, 16 // size))  # fmt: skip
+    views = {t.name: place for place, t in named.items() if isinstance(place, View)}
+    return Chain(tensors(named.values()), (launch,)), views
 
 
 def flat(name: str, elements: int, element_bytes: int, role: Role) -> Tensor:
