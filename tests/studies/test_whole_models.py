@@ -4,6 +4,7 @@ tests/integrations/test_whole_models_torch.py holds them to TrafficMode."""
 
 from __future__ import annotations
 
+import csv
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
+from scripts import ROOT
 
 import iosim
 from iosim.commands.cli import main
@@ -141,6 +143,22 @@ def test_experts_lie_between_the_least_and_the_most(experts: int, data: st.DataO
     one_step = touched(Mlp(0, 3, experts, 64, data.draw(st.integers(1, experts))), tokens)
     assert one_step.least - 1e-9 <= one_step.mean <= one_step.most + 1e-9
     assert one_step.least <= one_step.counted <= one_step.most
+
+
+def test_a_step_of_training_moves_what_counters_of_an_h200_counted() -> None:
+    """The Llama of experiments/torch_models.py, which took no step of an optimizer."""
+    with (ROOT / "experiments" / "measurements" / "h200_torch_traffic.csv").open(newline="") as file:
+        rows = csv.DictReader(file)
+        (counted,) = (r for r in rows if (r["what"], r["name"], r["passes"]) == ("model", "llama", "fwd+bwd"))
+    run = one(
+        PLAIN | {"hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 2816,
+                 "num_hidden_layers": 4, "vocab_size": 32000},
+        gpu="h200", batch=4, seq_len=2048, training=True, kernel=counted["kernel"], context=None,
+    )  # fmt: skip
+    rest = {key: run.sums["whole model"][key] - n for key, n in run.sums["optimizer"].items()}
+    assert rest["hbm_read_bytes"] == pytest.approx(int(counted["hbm_read"]), rel=0.05)
+    assert rest["hbm_write_bytes"] == pytest.approx(int(counted["hbm_write"]), rel=0.05)
+    assert rest["time_s"] == pytest.approx(float(counted["seconds"]), rel=0.05)
 
 
 # --- laws -------------------------------------------------------------------------------------------------------------
