@@ -52,7 +52,7 @@ def shared() -> Shared:
     of_model = {name: KEYWORDS["predict"][name] for name in ("layers", "tensor_parallel")}
     how = {name: about for name, about in KEYWORDS["predict"].items() if name in KEYWORDS["compare"]}
     return {"ChosenKeywords": chosen, "ProblemKeywords": {n: a for n, a in problem.items() if n not in chosen},
-            "SettingKeywords": SETTINGS, "ModelKeywords": of_model,
+            "SettingKeywords": SETTINGS, "LayersKeywords": of_model,
             "ConditionKeywords": {n: a for n, a in how.items() if n not in problem and n not in of_model}}  # fmt: skip
 
 

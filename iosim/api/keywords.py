@@ -67,10 +67,11 @@ _REQUESTS: Mapping[str, Mapping[str, About]] = {
     "decode": requests.DECODE,
     "latency": requests.LATENCY,
     "ring": requests.RING,
+    "model": requests.WHOLE,
     "train_memory": requests.TRAIN,
     "sweep": requests.SWEEP,
 }
-WITHOUT_PROBLEM = ("formula", "decode", "train_memory", "sweep")
+WITHOUT_PROBLEM = ("formula", "decode", "model", "train_memory", "sweep")
 WITH_SETTINGS = ("predict", "explain", "check_claim")
 KEYWORDS: Mapping[str, Mapping[str, About]] = {
     function: {keyword_of(about): about for about in asked.values()}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from iosim.studies.distributed.ring import Ring
     from iosim.studies.formulas.study import FormulaStudy
     from iosim.studies.latency import Latencies
+    from iosim.studies.models.whole import WholeModels
     from iosim.studies.training import TrainingPrediction
 
 
@@ -164,6 +165,41 @@ def ring(
     number = read("num_gpus", requests.RING["num_gpus"], num_gpus)
     both = {"gpu": one(gpu, "gpu"), "kernel": one(kernel, "kernel"), "num_gpus": number, "problems": [what]}
     return run(request(requests.RingRequest, asked, values={}, **both, **of_model))
+
+
+@public
+def model(
+    models: ModelLike | Sequence[ModelLike],
+    gpu: str | HardwareProfile | Sequence[str | HardwareProfile] = GPU,
+    kernel: str = DEFAULT,
+    **asked: Unpack[typed.ModelKeywords],
+) -> WholeModels:
+    """Whole models by part: bytes and seconds of a prefill and a step of decoding, or of training, attention's share.
+
+        >>> iosim.model("llama-3-8b", gpu="h100", seq_len="8k").runs[0].attention_share
+        >>> print(iosim.model(["llama-3-8b", "deepseek-v3"], gpu="h200", context="32k", batch=16))
+
+    Args:
+        models: a model's name, a path to a Hugging Face config.json or its directory, or what such a file holds; of
+            several a list, or names as "a,b". They stand side by side.
+        gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
+        kernel: the kernel of the attention; by default the GPU's own.
+        **asked: what the models do, and what of them.
+
+    Returns:
+        A WholeModels: `m.runs`, `m.runs[0].parts`, `m.runs[0].attention_share`, `m.to_pandas()`.
+
+    Raises:
+        InputError: values that make no sense, a model whose config does not say what its layers hold, or a kernel that
+            cannot run its attention on that GPU.
+    """
+    from iosim.integrations.models import load_model
+    from iosim.studies.models.whole import run
+
+    several = models.split(",") if isinstance(models, str) else models
+    listed = list(several) if isinstance(several, Sequence) else [several]
+    which = {"models": [load_model(each) for each in listed], "gpu": names(gpu, "gpu"), "kernel": one(kernel, "kernel")}
+    return run(request(requests.WholeRequest, asked, **which))
 
 
 @public

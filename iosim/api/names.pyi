@@ -10,6 +10,7 @@ from iosim.api.calls import study_tile as study_tile
 from iosim.api.models import decode as decode
 from iosim.api.models import formula as formula
 from iosim.api.models import latency as latency
+from iosim.api.models import model as model
 from iosim.api.models import ring as ring
 from iosim.api.models import sweep as sweep
 from iosim.api.models import train_memory as train_memory

@@ -147,7 +147,7 @@ class SettingKeywords(TypedDict, total=False):
     append_kv: bool
     """A launch before writes the queries' K and V to the cache."""
 
-class ModelKeywords(TypedDict, total=False):
+class LayersKeywords(TypedDict, total=False):
     """What several functions take."""
 
     layers: int | str | None
@@ -166,7 +166,7 @@ class ConditionKeywords(TypedDict, total=False):
     seconds.
     """
 
-class PredictKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, ModelKeywords, ConditionKeywords, total=False):
+class PredictKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, LayersKeywords, ConditionKeywords, total=False):
     """Of iosim.predict."""
 
     clocks: str | float
@@ -182,13 +182,13 @@ class PredictKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, ModelKey
     never fails.
     """
 
-class CompareKeywords(ChosenKeywords, ProblemKeywords, ModelKeywords, ConditionKeywords, total=False):
+class CompareKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, ConditionKeywords, total=False):
     """Of iosim.compare."""
 
     baseline: str | None
     """What ratios are to; by default the first kernel over N x N tensors, on each row's GPU."""
 
-class PickTilesKeywords(ChosenKeywords, ProblemKeywords, ModelKeywords, total=False):
+class PickTilesKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=False):
     """Of iosim.pick_tiles."""
 
     matrix_unit: str
@@ -210,7 +210,7 @@ class StudyTileKeywords(ChosenKeywords, ProblemKeywords, total=False):
     matrix_unit: str
     """What computes the products: mma.sync, or wgmma on cc 9.0 (mma.sync, wgmma); by default mma.sync."""
 
-class OrdersKeywords(ChosenKeywords, ProblemKeywords, ModelKeywords, total=False):
+class OrdersKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=False):
     """Of iosim.orders."""
 
     weights: Sequence[float] | None
@@ -334,7 +334,7 @@ class DecodeKeywords(TypedDict, total=False):
     """Alone (launches as a profiler times them) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
     """
 
-class LatencyKeywords(ChosenKeywords, ProblemKeywords, ModelKeywords, total=False):
+class LatencyKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=False):
     """Of iosim.latency."""
 
     batch_contexts: int | str | Sequence[int | str] | None
@@ -384,6 +384,27 @@ class RingKeywords(ChosenKeywords, ProblemKeywords, total=False):
     """Alone (from Python, where launching messages takes the processor time) or graph (from a CUDA graph) (alone,
     graph); by default alone.
     """
+
+class ModelKeywords(TypedDict, total=False):
+    """Of iosim.model."""
+
+    batch: int | str
+    """Sequences; by default 1."""
+    seq_len: int | str | Sequence[int | str] | None
+    """Tokens of a prompt, or of a sequence to train on: 4096 or 1k:16k:x2; by default 4k; none with `context`."""
+    context: int | str | Sequence[int | str] | None
+    """Tokens so far, the new one among them, in a step of decoding; 0 for no such step; by default those of the prompt.
+    """
+    dtype: str | None
+    """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default the config's."""
+    training: bool
+    """A step of training, in place of a prefill and a step of decoding."""
+    fused: bool
+    """One launch each for positions, the MLP's activation and the sum before a norm, as serving stacks run them."""
+    layers: int | str | None
+    """The first N layers of each model; by default all."""
+    tensor_parallel: int | str | None
+    """GPUs that share heads, MLPs and vocabulary: numbers are of each; by default 1."""
 
 class TrainMemoryKeywords(TypedDict, total=False):
     """Of iosim.train_memory."""

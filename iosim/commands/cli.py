@@ -34,6 +34,7 @@ COMMAND_GROUPS: Mapping[str, Mapping[str, str]] = {
         "decode": "attention per generated token: bytes, time, tokens a second over the context's length",
         "latency": "what an attention call takes in a serving stack: kernel, combine, cache write, gaps",
         "ring": "attention over several GPUs: chunk schedules, idle time, link bytes, time and memory",
+        "model": "whole models by part: HBM bytes and time of prefill, decoding or training, attention's share",
         "train-memory": "memory over time, step time and what fits, of a transformer trained on one GPU",
     },
     "how far to trust it": {

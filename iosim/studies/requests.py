@@ -81,6 +81,35 @@ class DecodeRequest(OfModel):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WholeRequest:
+    """Whole models: all operators of a prefill and of a step of decoding, or of a step of training."""
+
+    models: Sequence[Model]
+    gpu: Sequence[str | HardwareProfile]
+    kernel: str = DEFAULT
+    batch: int = like(FIELDS["batch"], 1)
+    seq_len: Any = ask.counts(
+        "tokens of a prompt, or of a sequence to train on: 4096 or 1k:16k:x2", default_text="4k; none with `context`"
+    )
+    context: Any = ask.counts(
+        "tokens so far, the new one among them, in a step of decoding; 0 for no such step",
+        default_text="those of the prompt",
+    )
+    dtype: str | None = like(FIELDS["dtype"], default_text="the config's")
+    training: bool = ask.flag("a step of training, in place of a prefill and a step of decoding")
+    fused: bool = ask.flag(
+        "one launch each for positions, the MLP's activation and the sum before a norm, as serving stacks run them"
+    )
+    layers: int | None = like(fields_of(OfModel)["layers"], help="the first N layers of each model")
+    tensor_parallel: int | None = like(
+        fields_of(OfModel)["tensor_parallel"], help="GPUs that share heads, MLPs and vocabulary: numbers are of each"
+    )
+
+    def __post_init__(self) -> None:
+        put_checked(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OfProblem(OfModel):
     """Problems: those of `problems`, or what `values` of a problem's fields ask for, with a model or without."""
 
@@ -421,8 +450,8 @@ _OPEN = (*SIZES, "dtype", "mask", "splits", "tile")
 FORMULA = {name: replace({**FIELDS, **OVERRIDES}[name], default=None, usual=None, default_text="") for name in _OPEN}
 FORMULA |= {name: FIELDS[name] for name in CHOICES} | {"causal": BESIDES["causal"]}
 """What a formula is asked for with, field by field; sizes that are not given stay symbols."""
-OF_MODEL, DECODE, LATENCY, RING, TRAIN = map(
-    fields_of, (OfModel, DecodeRequest, LatencyRequest, RingRequest, TrainRequest)
+OF_MODEL, DECODE, LATENCY, RING, TRAIN, WHOLE = map(
+    fields_of, (OfModel, DecodeRequest, LatencyRequest, RingRequest, TrainRequest, WholeRequest)
 )
 AGAINST, EXPLAIN, TRACE, SWEEP = map(fields_of, (AgainstRequest, ExplainRequest, TraceRequest, SweepRequest))
 COMPARE, TILES, ORDERS, CLAIM = map(fields_of, (CompareRequest, TilesRequest, OrdersRequest, ClaimRequest))

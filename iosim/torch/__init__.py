@@ -10,8 +10,9 @@ Needs PyTorch (`pip install iosim[torch]`), any build of it.
 
 from __future__ import annotations
 
-from iosim.integrations.torch.formulas import Part, Pass, Product, Scratch, register_traffic_formula
+from iosim.integrations.torch.formulas import Part, Pass, Product, register_traffic_formula
 from iosim.integrations.torch.mode import TrafficMode
+from iosim.studies.program.operators import Scratch
 from iosim.studies.program.result import OperatorTraffic, ProgramTraffic
 
 __all__ = ["OperatorTraffic", "Part", "Pass", "Product", "ProgramTraffic", "Scratch", "TrafficMode",

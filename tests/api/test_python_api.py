@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {"heads": 2, "seq_len": 256, "head_dim": 64}
 COMMAND_OF = {
     "predict": "predict", "compare": "compare", "pick_tiles": "tiles", "orders": "orders", "explain": "explain",
     "formula": "formula", "check_claim": "check-claim", "decode": "decode", "latency": "latency", "ring": "ring",
-    "train_memory": "train-memory",
+    "model": "model", "train_memory": "train-memory",
 }  # fmt: skip
 """Function -> command of the same options."""
 OF_OUTPUT = {"help", "format", "out", "html", "csv", "json", "top", "rejected", "triton", "steps", "gone", "latex",
@@ -47,6 +47,7 @@ RESULTS = {
     "explanation": lambda: iosim.explain(kernel="fa2", gpu="l4", **SMALL),
     "decoding": lambda: iosim.decode(["l4", "t4"], context="1k,2k", layers=2, dtype="fp16"),
     "latencies": lambda: iosim.latency(stack=["vllm", "sglang"], gpu="a100", batch_contexts="1k,3k", kv_heads=8),
+    "whole models": lambda: iosim.model("gpt2,qwen3-8b", "l4", seq_len=256, layers=2, fused=True),
     "ring": lambda: iosim.ring(num_gpus=2, gpu="h100", schedule="ring,zigzag", causal=True, **SMALL),
     "training": lambda: iosim.train_memory("l4", width=256, layers=2),
     "frontier": lambda: iosim.train_memory("l4", layers=2).frontier("batch", [1, 64], "1k,8k"),
@@ -58,6 +59,7 @@ COMMANDS = {
     "explanation": "explain --kernel fa2 --gpu l4 --heads 2 --seq-len 256 --head-dim 64",
     "decoding": "decode --gpu l4,t4 --context 1k,2k --layers 2 --dtype fp16",
     "latencies": "latency --stack vllm,sglang --gpu a100 --batch-contexts 1k,3k --kv-heads 8",
+    "whole models": "model gpt2,qwen3-8b --gpu l4 --seq-len 256 --layers 2 --fused",
     "ring": "ring --num-gpus 2 --gpu h100 --schedule ring,zigzag --causal --heads 2 --seq-len 256 --head-dim 64",
     "training": "train-memory --gpu l4 --width 256 --layers 2",
     "frontier": "train-memory --gpu l4 --layers 2 --frontier batch --batch 1,64 --seq-len 1k,8k",
@@ -67,7 +69,7 @@ COMMANDS = {
 }
 
 
-NO_FIGURES = ("formula", "claim", "latencies", "differences")
+NO_FIGURES = ("formula", "claim", "latencies", "differences", "whole models")
 
 
 @pytest.fixture(scope="module")
@@ -197,13 +199,14 @@ def test_whole_numbers_may_be_the_command_lines_text() -> None:
 
 
 FUNCTIONS = ("predict", "compare", "pick_tiles", "study_tile", "orders", "explain", "formula", "decode", "ring",
-             "train_memory", "check_claim", "latency", "sweep")  # fmt: skip
+             "train_memory", "check_claim", "latency", "sweep", "model")  # fmt: skip
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_value_of_a_wrong_type_is_refused_by_the_keywords_name(function: str) -> None:
     call = getattr(iosim, function)
-    needed = {"study_tile": {"tile": "64x64"}, "check_claim": {"hbm": "1MB"}, "formula": {"name": "flash"}}
+    needed = {"study_tile": {"tile": "64x64"}, "check_claim": {"hbm": "1MB"}, "formula": {"name": "flash"},
+              "model": {"models": "gpt2"}}  # fmt: skip
     names = [n for n, p in inspect.signature(call).parameters.items() if p.kind is not p.VAR_KEYWORD]
     if function == "sweep":
         names += ["gpu", "kernel", "seq_len", "heads", "causal", "prefix"]
@@ -340,11 +343,23 @@ def returned() -> list[type[Any]]:
     from iosim.studies.distributed.ring import Ring
     from iosim.studies.explain import Explanation, Source
     from iosim.studies.formulas.study import FormulaStudy
+    from iosim.studies.models.whole import WholeModels, WholeRun
     from iosim.studies.training import Frontier, TrainingPrediction
 
     exported = [one for name in iosim.__all__ if inspect.isclass(one := getattr(iosim, name))]
     moved = type(iosim.predict(heads=1, seq_len=64).l2)
-    results = [Check, Comparison, Decoding, Explanation, FormulaStudy, Frontier, Ring, TrainingPrediction]
+    results = [
+        Check,
+        Comparison,
+        Decoding,
+        Explanation,
+        FormulaStudy,
+        Frontier,
+        Ring,
+        TrainingPrediction,
+        WholeModels,
+        WholeRun,
+    ]
     return [*exported, moved, *results, Baseline, ChainTime, HbmBounds, LaunchTime, Source]
 
 

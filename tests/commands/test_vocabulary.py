@@ -18,8 +18,8 @@ from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 
 OF_FIELDS = {about.option: name for table in (FIELDS, OVERRIDES) for name, about in table.items() if about.option}
-NAMED_MODELS = {"decode", "train-memory"}
-"""Commands whose defaults are those of a model that their help names."""
+NAMED_MODELS = {"decode", "train-memory", "model"}
+"""Commands whose defaults are those of a model that their help names, or that is named."""
 
 OF_ITS_OWN = {("measure", "--dtype"), ("check-claim", "--l2"), ("latency", "--l2"), ("explore", "--heads"),
               ("explore", "--head-dim")}  # fmt: skip
@@ -115,7 +115,8 @@ def test_help_has_about_ten_common_options_first(command: str, capsys: pytest.Ca
     with pytest.raises(SystemExit):
         main([*command.split(), "--help"])
     usage, first, *_ = [line for line in capsys.readouterr().out.splitlines() if line and not line.startswith(" ")]
-    assert usage == f"usage: iosim {command} " + "NAME " * (command == "formula") + "[OPTIONS]"
+    named = {"formula": "NAME ", "model": "NAME,... "}.get(command, "")
+    assert usage == f"usage: iosim {command} {named}[OPTIONS]"
     group = next((g for g in PARSERS[command]._action_groups if g.title == COMMON), None)
     assert group is not None
     assert first.startswith((COMMON, "positional", "R", "W")), "after a description that is a sentence"

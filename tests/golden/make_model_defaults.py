@@ -33,7 +33,7 @@ KEYS = """
     index_topk index_n_heads index_head_dim alibi
     vocab_size intermediate_size tie_word_embeddings n_inner ffn_dim n_routed_experts num_local_experts num_experts
     moe_intermediate_size n_shared_experts shared_expert_intermediate_size first_k_dense_replace decoder_sparse_step
-    interleave_moe_layer_step intermediate_size_mlp
+    interleave_moe_layer_step intermediate_size_mlp num_experts_per_tok
 """
 DERIVED = ("num_key_value_heads", "head_dim", "v_head_dim")
 """Kept where they do not follow from other sizes."""

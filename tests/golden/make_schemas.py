@@ -121,6 +121,11 @@ LINES: dict[str, tuple[str, ...]] = {
         "--num-gpus 2 --seq-len 1k --pass fwd+bwd --schedule ring,megatron",
         "--model gemma-3-4b --num-gpus 2 --seq-len 2k --schedule ring",
     ),
+    "model": (
+        "gpt2 --seq-len 64",
+        "mixtral-8x7b,gpt2 --layers 1 --seq-len 64 --gpu h100 --training",
+        "mixtral-8x7b --layers 1 --context 64 --fused",
+    ),
     "train-memory": (
         "--layers 2 --seq-len 512",
         "--gpu l4 --frontier layers --layers 2,4 --seq-len 1k,2k",

@@ -15,7 +15,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.base.schema import Whole, one_line, refuse
-from iosim.studies.models.layers import Latent, LayerKind, Model, Weights
+from iosim.studies.models.layers import Latent, LayerKind, Mlp, Model, Weights
 
 DEFAULTS = Path(__file__).with_name("defaults.toml")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
@@ -40,6 +40,16 @@ PLAIN = ("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_ne
 """Types whose MLP has two matrices, by default four times as wide as the model; that of all others is gated."""
 INNER = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
+ACTIVE = ("num_experts_per_tok", "moe_topk", "moe_top_k", "top_k_experts")
+LEARNED = ("gpt2", "gpt_bigcode", "gpt_neo", "opt")
+"""Types with a table of positions."""
+NOT_TURNED = (*LEARNED, "bloom", "mpt")
+"""Types that do not turn Q and K by their positions."""
+MORE_NORMS = ("gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "glm4")
+"""Types with norms behind attention and MLP, too."""
+HEAD_NORMS = ("qwen3", "qwen3_moe", "qwen3_vl_text", "gemma3_text", "gemma3n_text", "gemma4_text", "olmo2", "olmo3",
+              "olmoe", "exaone4", "hunyuan_v1_dense")  # fmt: skip
+"""Types with a norm over Q and K."""
 BYTES = {"float32": 4.0, "fp32": 4.0}
 QUANTISED = {"fp8": (1.0, 1.0), "mxfp4": (2.0, 17 / 32)}
 """Method -> bytes of a number in attention and dense MLPs, and in experts (of MXFP4 with a scale for every 32)."""
@@ -268,7 +278,7 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
 
 
 def weights_of(read: Reading, width: int | None, layers: int) -> Weights | None:
-    """What a decoder's weights take beside those of its attention: embeddings, and the MLP or the experts of each
+    """What a decoder's weights are beside those of its attention: embeddings, and the MLP or the experts of each
     layer; None where the config does not say it.
 
     Counted are matrices; biases, norms and learned positions, below 1 % of them, are not. Not for models some of whose
@@ -281,31 +291,36 @@ def weights_of(read: Reading, width: int | None, layers: int) -> Weights | None:
     usual = BYTES.get(str(config.get("torch_dtype") or config.get("dtype")), 2.0)
     quantised = config.get("quantization_config")
     method = str(quantised.get("quant_method")) if isinstance(quantised, Mapping) else ""
-    known = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in (width, inner, rows))
+    known = all(isinstance(n, int) and not isinstance(n, bool) and 0 < n <= 1 << 24 for n in (width, inner, rows))
     if not known or (method and method not in QUANTISED):
         return None
-    each, of_experts = QUANTISED.get(method, (usual, usual))
-    columns = (3 if gated else 2) * int(width or 0)
-    listed = []
+    mlps = []
     for n in range(layers):
         experts = _experts(read, n)
         if experts is None:
             dense = read.get("intermediate_size_mlp") if read.get(*EXPERTS) else None
-            listed.append(columns * (dense or inner) * each)
+            mlps.append(Mlp(dense or inner, 3 if gated else 2))
             continue
         number, wide, shared = experts
-        listed.append(columns * wide * number * of_experts + (columns * shared + number * int(width or 0)) * each)
-    tables = 1 if read.get("tie_word_embeddings") else 2
-    return Weights(round(tables * int(width or 0) * rows * usual), tuple(map(round, listed)), each)
+        mlps.append(Mlp(shared, 3 if gated else 2, number, wide, read.whole(ACTIVE, number)))
+    return Weights(
+        int(width or 0), rows, bool(read.get("tie_word_embeddings")), tuple(mlps), usual,
+        *QUANTISED.get(method, (usual, usual)), norms=4 if read.type in MORE_NORMS else 2,
+        head_norms=read.type in HEAD_NORMS, turned=read.type not in NOT_TURNED, learned=read.type in LEARNED,
+    )  # fmt: skip
 
 
 def _experts(read: Reading, layer: int) -> tuple[int, int, int] | None:
     """(experts, their width, width of what all tokens pass) of a layer; None where its MLP is dense."""
-    number = read.get(*EXPERTS)
-    every = read.get("decoder_sparse_step", "interleave_moe_layer_step") or 1
-    dense: Any = read.get("mlp_only_layers") or ()
-    if not number or layer < (read.get("first_k_dense_replace") or 0) or (layer + 1) % every or layer in dense:
+
+    def number(*names: str) -> int:
+        return (read.whole(names, 1 << 24) or 0) if read.get(*names) else 0
+
+    every = number("decoder_sparse_step", "interleave_moe_layer_step") or 1
+    dense = read.get("mlp_only_layers")
+    is_dense = isinstance(dense, list) and layer in dense
+    if not number(*EXPERTS) or layer < number("first_k_dense_replace") or (layer + 1) % every or is_dense:
         return None
-    wide = read.get("moe_intermediate_size") or read.get(*INNER)
-    shared = (read.get("n_shared_experts") or 0) * wide + (read.get("shared_expert_intermediate_size") or 0)
-    return number, wide, read.get(*INNER) if read.type == "llama4_text" else shared
+    wide = number("moe_intermediate_size") or read.needed(INNER, "width of its experts", 1 << 24)
+    shared = number("n_shared_experts") * wide + number("shared_expert_intermediate_size")
+    return number(*EXPERTS), wide, read.needed(INNER, "width", 1 << 24) if read.type == "llama4_text" else shared

@@ -53,7 +53,10 @@ def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Mod
     if isinstance(given, Mapping):
         name = str(given.get("_name_or_path") or given.get("model_type") or "config")
         return _model(given, name, name, "as given", None)
-    text, part = _with_part(os.fspath(given))
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"`model` {one_line(repr(given), 60)} is no model; accepted: models' names, paths, or what a "
+                         "config.json holds")  # fmt: skip
+    text, part = _with_part(os.fspath(given).strip())
     if not text.strip():
         raise InputError(
             "`model` '' is empty; accepted: a name of `iosim models list`, a config.json, or its directory"

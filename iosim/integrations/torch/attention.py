@@ -24,15 +24,13 @@ from iosim.integrations.torch.formulas import Pass
 from iosim.integrations.torch.recorder import Recorder, dtype_name, is_real
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.sdpa import BACKENDS, TITLES, choose, order
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import BlockMask
+from iosim.studies.program.operators import attending
 
 CUDNN_OF_TORCH = {(2, 9): 91002, (2, 10): 91002, (2, 11): 91900, (2, 12): 92000}
 """cuDNN that PyTorch's default wheels of a version ask for (their package metadata); the last serves later ones."""
-STAND_INS = ("fa2", "cutlass", "flash")
-"""Kernels that stand in, in this order, where the catalog has no model of the chosen one for a problem."""
 SDPA_BACKENDS = {"FLASH_ATTENTION": "flash", "EFFICIENT_ATTENTION": "efficient", "MATH": "math",
                  "CUDNN_ATTENTION": "cudnn"}  # fmt: skip
 DEPRIORITIZED = "TORCH_CUDNN_SDPA_DEPRIORITIZED"
@@ -217,18 +215,7 @@ def _additive(recorder: Recorder, mask: Tensor, query: Tensor) -> Tensor:
 def planned(recorder: Recorder, chosen: Attended, passes: str, wants_lse: bool) -> tuple[AttentionProblem, Kernel, str]:
     """(problem, kernel, note) of one pass: the chosen kernel, or one that stands in for it."""
     problem = chosen.problem.with_(passes=passes)
-    refusal: InputError | None = None
-    for name in dict.fromkeys((chosen.kernel, *STAND_INS)):
-        try:
-            kernel = resolve(name, problem, recorder.profile)
-            plan(problem, kernel)
-        except InputError as error:
-            refusal = refusal or error
-            continue
-        note = "" if name == chosen.kernel else f"{name} stands in for {chosen.kernel}, {passes}: {refusal}"
-        return problem, kernel.with_(writes_lse=kernel.writes_lse or wants_lse), note
-    assert refusal is not None
-    raise refusal
+    return problem, *attending(problem, chosen.kernel, recorder.profile, wants_lse=wants_lse)
 
 
 def forward(

@@ -19,25 +19,16 @@ from torch import Tensor
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.base.registry import Registry
+from iosim.studies.program.operators import ROW_BYTES, SECTOR_BYTES, Scratch
 
 aten = torch.ops.aten
 Results = Sequence[Tensor | None]
 
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-SECTOR_BYTES = 32
-ROW_BYTES = 49152
-"""Of a row that a CTA of a softmax keeps in shared memory at most."""
 
 _OPERATORS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("operators.toml").read_text(encoding="utf-8"))
 ONE_PASS, WRITES_ONLY, FREE = (frozenset(_OPERATORS[kind]) for kind in ("one_pass", "writes_only", "free"))
 """Operators of one launch; those in place that do not read what they overwrite; those without a launch."""
-
-
-@dataclass(frozen=True)
-class Scratch:
-    """Memory that an operator takes for itself."""
-
-    bytes: int
 
 
 @dataclass(frozen=True)

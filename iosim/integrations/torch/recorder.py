@@ -16,11 +16,21 @@ from torch.utils.module_tracker import ModuleTracker
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.hardware.profile import HardwareProfile
-from iosim.integrations.torch.formulas import Part, Pass, Piece, Place, Product, Scratch
+from iosim.integrations.torch.formulas import Part, Pass, Piece, Place, Product
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Role, Tensor, tensors
+from iosim.kernel.launch import Chain, Role, Tensor
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.program.operators import Operator, Program, Storage, View, flat, nothing_special, product, streamed
+from iosim.studies.program.operators import (
+    Operator,
+    Program,
+    Scratch,
+    Storage,
+    View,
+    flat,
+    nothing_special,
+    product,
+    streaming,
+)
 
 FORWARD, BACKWARD = "forward", "backward"
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8",
@@ -168,45 +178,17 @@ class Recorder:
         self._operators.append(operator)
 
     def _pass(self, name: str, piece: Pass) -> tuple[Chain, dict[str, View], str]:
-        all_tensors: dict[object, Tensor] = {}
-        views: dict[str, View] = {}
+        reads, writes = ([self._place(place) for place in places] for places in (piece.reads, piece.writes))
+        again = [(self.view(tensor), often) for tensor, often in piece.again]
+        return *streaming(name, reads, writes, piece.rows, again), dtype_of([*piece.writes, *piece.reads])
 
-        def named(place: Place, role: Role) -> str | None:
-            key, view = self._place(place)
-            elements, size = (
-                (place.bytes, 1)
-                if isinstance(place, Scratch)
-                else (view.bytes // view.element_bytes, view.element_bytes)
-            )
-            if elements == 0:
-                return None
-            if key not in all_tensors:
-                own = isinstance(place, Scratch)
-                all_tensors[key] = flat(f"t{len(all_tensors)}", elements, size, Role.TEMP if own else role)
-                if not own:
-                    views[all_tensors[key].name] = view
-            return all_tensors[key].name
-
-        reads = [n for place in piece.reads if (n := named(place, Role.INPUT)) is not None]
-        writes = [n for place in piece.writes if (n := named(place, Role.OUTPUT)) is not None]
-        by_name = tensors(all_tensors.values())
-        size = max((t.element_bytes for t in by_name.values()), default=4)
-        times = {n: often for tensor, often in piece.again if (n := named(tensor, Role.INPUT)) is not None}
-        launch = streamed(
-            name, size, {n: by_name[n].elements for n in reads}, {n: by_name[n].elements for n in writes},
-            rows=piece.rows, times=times,
-        )  # fmt: skip
-        return Chain(by_name, (launch,)), views, dtype_of([*piece.writes, *piece.reads])
-
-    def _place(self, place: Place) -> tuple[object, View]:
+    def _place(self, place: Place) -> View | Scratch:
         if isinstance(place, Scratch):
-            return place, View(-1, 0, (place.bytes,), (1,), 1)
+            return place
         if isinstance(place, Part):
             whole = self.view(place.tensor)
-            view = View(whole.storage, whole.offset, (place.elements,), (1,), whole.element_bytes)
-        else:
-            view = self.view(place)
-        return view, view
+            return View(whole.storage, whole.offset, (place.elements,), (1,), whole.element_bytes)
+        return self.view(place)
 
     def _product(self, name: str, piece: Product) -> tuple[Chain, dict[str, View], str]:
         views = {"A": self.view(piece.a), "B": self.view(piece.b), "C": self.view(piece.c)}

@@ -220,15 +220,70 @@ def _divisors(number: int) -> str:
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Bytes of a model's weights beside those of its attention."""
+class Mlp:
+    """What follows attention in a layer: a dense MLP, or experts.
 
-    embeddings: int
-    """Of the table of tokens and, where it has its own, of the head."""
-    layers: tuple[int, ...]
-    """Of each layer's MLP or experts."""
+    Args:
+        inner: columns of the dense MLP, or of what all tokens pass beside the experts; 0 for none.
+        matrices: 3 where it is gated, else 2.
+        experts: how many there are; 0 for none.
+        wide: columns of an expert.
+        active: experts that a token passes; None where the config does not say it.
+    """
+
+    inner: int
+    matrices: int
+    experts: int = 0
+    wide: int = 0
+    active: int | None = None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model's weights beside those of its attention."""
+
+    width: int
+    """Columns of the residual stream."""
+    vocabulary: int
+    """Rows of the table of tokens."""
+    tied: bool
+    """Whether the head's matrix is that table."""
+    mlps: tuple[Mlp, ...]
+    """Of each layer."""
+    number: float
+    """Bytes of a number in the tables."""
     attention_number: float
-    """Of a number in the matrices of attention."""
+    """Bytes of a number in the matrices of attention and dense MLPs."""
+    expert_number: float
+    """Bytes of a number in experts."""
+    norms: int = 2
+    """Of a layer, those of attention's insides apart."""
+    head_norms: bool = False
+    """Whether heads of Q and K have a norm."""
+    turned: bool = True
+    """Whether Q and K are turned by their positions (RoPE)."""
+    learned: bool = False
+    """Whether positions have a table of their own."""
+
+    def in_one(self, kind: str) -> Weights:
+        """The same weights, all numbers of one type."""
+        size = float(dtype(kind).bytes)
+        return replace(self, number=size, attention_number=size, expert_number=size)
+
+    @property
+    def embeddings(self) -> int:
+        """Bytes of the table of tokens and, where it has its own, of the head."""
+        return round((1 if self.tied else 2) * self.width * self.vocabulary * self.number)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Bytes of each layer's MLP or experts."""
+        return tuple(map(self._bytes, self.mlps))
+
+    def _bytes(self, mlp: Mlp) -> int:
+        columns = mlp.matrices * self.width
+        dense = (columns * mlp.inner + mlp.experts * self.width) * self.attention_number
+        return round(dense + columns * mlp.wide * mlp.experts * self.expert_number)
 
 
 @dataclass(frozen=True)

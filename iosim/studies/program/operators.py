@@ -9,14 +9,18 @@ again where a product has more columns than eight tiles of 256, and its head goe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+from iosim.base.errors import InputError
 from iosim.base.records import dataclass, field
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.algorithms.matrix_tiles import fp32_tile, wave_tile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
+from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Schedule
 from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
@@ -27,6 +31,11 @@ RASTER_TILES = 8
 INNER_ROWS = 128
 """Of the axis that a product sums over, what a CTA takes in a step."""
 ROW_THREADS = 1024
+ROW_BYTES = 49152
+"""Of a row that a CTA of a softmax keeps in shared memory at most."""
+SECTOR_BYTES = 32
+STAND_INS = ("fa2", "cutlass", "flash")
+"""Attention kernels that stand in, in this order, where the catalog has no model of the chosen one for a problem."""
 PASS_THREADS, PASS_VALUES = 128, 8
 """Threads of a CTA of an elementwise pass, and values that each takes (PyTorch's vectorized_elementwise_kernel)."""
 
@@ -67,6 +76,13 @@ class View:
                 return dense, stride, self.offset % stride
             dense *= size
         return dense, dense, 0
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory that an operator takes for itself."""
+
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -131,25 +147,33 @@ class Program:
         return cls(tuple(Storage(ends.get(n, 0)) for n in range(count)), (operator,))
 
 
-def streamed(
-    name: str, element_bytes: int, reads: Mapping[str, int], writes: Mapping[str, int], *, rows: int | None = None,
-    times: Mapping[str, int] | None = None,
-) -> Launch:  # fmt: skip
-    """A pass that reads and writes tensors of so many elements, by name.
+def streaming(
+    name: str, reads: Sequence[View | Scratch], writes: Sequence[View | Scratch], rows: int | None = None,
+    again: Sequence[tuple[View, int]] = (),
+) -> tuple[Chain, dict[str, View]]:  # fmt: skip
+    """A pass that reads and writes places in memory once each: (its launch, where its tensors lie).
 
     Args:
         rows: CTAs of `ROW_THREADS` threads take a row each, in place of a piece of all elements.
-        times: how often a CTA goes through its row of a tensor, where that is more than once.
+        again: how often a CTA goes through its row of what it reads, where that is more than once.
     """
-    elements = max((*reads.values(), *writes.values()), default=1)
+    named: dict[View | Scratch, Tensor] = {}
+    for place, role in (*((one, Role.INPUT) for one in reads), *((one, Role.OUTPUT) for one in writes)):
+        if place.bytes and place not in named:
+            own, size = (Role.TEMP, 1) if isinstance(place, Scratch) else (role, place.element_bytes)
+            named[place] = flat(f"t{len(named)}", place.bytes // size, size, own)
+    times: dict[View | Scratch, int] = dict(again)
+    loads = (load(named[p].name, Rows.OWN, Per.LAUNCH, times=times.get(p, 1)) for p in reads if p in named)
+    stores = (store(named[p].name, Rows.OWN, Per.LAUNCH) for p in writes if p in named)
+    accesses = tuple(dict.fromkeys((*loads, *stores)))
+    elements = max((t.elements for t in named.values()), default=1)
+    size = max((t.element_bytes for t in named.values()), default=4)
     threads = PASS_THREADS if rows is None else ROW_THREADS
     blocks = max(1, -(-elements // (PASS_THREADS * PASS_VALUES)) if rows is None else rows)
-    accesses = (
-        *(load(n, Rows.OWN, Per.LAUNCH, times=(times or {}).get(n, 1)) for n in reads),
-        *(store(n, Rows.OWN, Per.LAUNCH) for n in writes),
-    )
-    return Launch(name, Domain(1, 1, blocks, 1, 1, 1), Outer.FLAT, accesses, resources=Resources(threads),
-                  values_per_thread=max(1, 16 // element_bytes))  # fmt: skip
+    launch = Launch(name, Domain(1, 1, blocks, 1, 1, 1), Outer.FLAT, accesses, resources=Resources(threads),
+                    values_per_thread=max(1, 16 // size))  # fmt: skip
+    views = {t.name: place for place, t in named.items() if isinstance(place, View)}
+    return Chain(tensors(named.values()), (launch,)), views
 
 
 def flat(name: str, elements: int, element_bytes: int, role: Role) -> Tensor:
@@ -195,3 +219,22 @@ def product(
 def nothing_special(name: str) -> Kernel:
     """The kernel of an operator that is no attention: its launches say all."""
     return Kernel(name, "naive", Tile(128, 128))
+
+
+def attending(
+    problem: AttentionProblem, kernel: str, profile: HardwareProfile, *, wants_lse: bool
+) -> tuple[Kernel, str]:
+    """(kernel, note) of one pass: the chosen kernel, or one that stands in for it. Raises InputError: why the chosen
+    one cannot run, where none stands in."""
+    refusal: InputError | None = None
+    for name in dict.fromkeys((kernel, *STAND_INS)):
+        try:
+            chosen = resolve(name, problem, profile)
+            plan(problem, chosen)
+        except InputError as error:
+            refusal = refusal or error
+            continue
+        note = "" if name == kernel else f"{name} stands in for {kernel}, {problem.passes}: {refusal}"
+        return chosen.with_(writes_lse=chosen.writes_lse or wants_lse), note
+    assert refusal is not None
+    raise refusal

@@ -1,0 +1,311 @@
+"""Whole models: what every part of a prefill, a step of decoding or of training moves at HBM and takes, and attention's
+share of both. Several models stand side by side.
+
+`decoder` writes what a model runs, `iosim.studies.program` plays it, as it plays what TrafficMode records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.fields import whole as within
+from iosim.base.progress import Progress, silent
+from iosim.base.records import asdict, dataclass, replace
+from iosim.base.units import bytes_text, seconds_text, some
+from iosim.base.words import sentences
+from iosim.hardware.profile import load_profile
+from iosim.problem.asked import lengths
+from iosim.problem.fields import MAX_TOKENS
+from iosim.show.page import Page, Section, listed
+from iosim.show.shown import Part, Shown
+from iosim.show.tables import Cell, Column, Marked, Table, grouped
+from iosim.studies.models.asked import changed
+from iosim.studies.models.decoder import Touched, Work, Writer, touched, weights_of
+from iosim.studies.models.layers import Model
+from iosim.studies.program.result import OperatorTraffic, ProgramTraffic, traffic_of
+from iosim.studies.requests import WholeRequest
+
+PREFILL, DECODE, TRAINING = "prefill", "decode", "training"
+SUBJECTS = {PREFILL: "A prefill", DECODE: "A step of decoding", TRAINING: "A step of training"}
+USUAL = 4096
+"""Tokens where nothing else is asked for."""
+TYPES = ("bf16", "fp16", "fp32")
+PARTS = ("embedding", "norms", "projections", "positions", "cache", "attention", "residual", "MLP", "router", "experts",
+         "shared experts", "head", "loss", "optimizer")  # fmt: skip
+NOTES = (
+    "operators as eager PyTorch runs them and iosim.torch.TrafficMode counts them: each reads its inputs and writes "
+    "its outputs, through one L2 that begins empty; RMSNorm is one launch",
+    "positions, the MLP's activation, and the sum before a norm are one launch each, as in serving stacks; each launch "
+    "reads its inputs and writes its outputs, through one L2 that begins empty",
+)
+OF_TIMES = (
+    "time is the sum of the kernels'; waits for the host are no part of it. Biases are not counted. Of layers that are "
+    "alike the first few are played, and the last of them stands for the others"
+)
+OF_PHASES = {
+    PREFILL: "the head of a prefill makes the scores of each sequence's last token alone",
+    TRAINING: "training: gradients and two states of AdamW in the weights' type, a fused step; nothing is recomputed",
+}
+WHOLE = "whole model"
+COLUMNS = (
+    Column("operators", kind="number"), Column("hbm_read_bytes", "HBM read"), Column("hbm_write_bytes", "HBM written"),
+    Column("hbm_share", "share", "percent"), Column("compulsory_bytes", "in and out once"),
+    Column("l2_bytes", "SM<->L2"), Column("gflop", "GFLOP", "number"), Column("time_s", "time"),
+    Column("time_share", "of the time", "percent"),
+)  # fmt: skip
+BESIDE = (
+    Column("hbm_bytes", "HBM"),
+    *(column for column in COLUMNS if column.key in ("hbm_share", "time_s", "time_share")),
+)
+TITLE = "What does a whole model move, and what part of it is attention?"
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """One model that does one thing on one GPU."""
+
+    model: Model
+    """The model."""
+    phase: str
+    """prefill, decode or training."""
+    work: Work
+    """Its tokens, and how they run."""
+    dtype: str
+    """Type of the activations."""
+    weight_bytes: int
+    """Bytes of the weights, of one GPU's share."""
+    traffic: ProgramTraffic
+    """A row an operator, of all layers."""
+    touched: Touched | None
+    """Experts of a layer that tokens pass; None where there are none."""
+    expert_bytes: int
+    """Bytes of the weights of one expert of every layer that has some."""
+
+    @property
+    def title(self) -> str:
+        """The phase and its sizes."""
+        tokens = some(self.work.keys, "token")
+        return f"{self.phase}, batch {self.work.batch}, {'one new token of ' if self.phase == DECODE else ''}{tokens}"
+
+    @cached_property
+    def parts(self) -> dict[str, list[OperatorTraffic]]:
+        """The operators by part of the model."""
+        found = grouped(self.traffic.rows, lambda row: row.module[0])
+        return {part: found[part] for part in PARTS if part in found}
+
+    @cached_property
+    def sums(self) -> dict[str, dict[str, Any]]:
+        """Of the whole model and of each part what its operators come to."""
+        return {part: self._sums(rows) for part, rows in ({WHOLE: self.traffic.rows} | self.parts).items()}
+
+    def _sums(self, rows: Sequence[OperatorTraffic]) -> dict[str, Any]:
+        whole, part = self.traffic, replace(self.traffic, rows=tuple(rows))
+        return {
+            "operators": len(part), "hbm_read_bytes": part.hbm.read, "hbm_write_bytes": part.hbm.write,
+            "hbm_bytes": part.hbm.total, "hbm_share": part.hbm.total / max(1, whole.hbm.total),
+            "compulsory_bytes": sum(row.compulsory for row in rows), "l2_bytes": part.l2.total, "flops": part.flops,
+            "time_s": part.time_s, "time_share": part.time_s / whole.time_s,
+        }  # fmt: skip
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The kernels of its attention."""
+        return tuple(dict.fromkeys(row.kernel for row in self.traffic.attention.rows))
+
+    @property
+    def attention_share(self) -> tuple[float, float]:
+        """Of the bytes at HBM, and of the time."""
+        attention = self.sums["attention"]
+        return attention["hbm_share"], attention["time_share"]
+
+    @property
+    def random(self) -> Touched | None:
+        """The experts, where how many are touched hangs on what tokens pick."""
+        return self.touched if self.touched is not None and self.touched.least < self.touched.most else None
+
+    def cell(self, part: str, key: str) -> Cell:
+        """A number of a part, with a mark where it rests on a guess; None for a part that the model has not."""
+        if part not in self.sums:
+            return None
+        if key == "gflop":
+            return float(self.sums[part]["flops"] / 1e9)
+        value: int | float = self.sums[part][key]
+        guessed = part in ("experts", WHOLE) and key.endswith("_bytes") and self.random is not None
+        return Marked.of(value, "~") if guessed else value
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of `runs` in JSON."""
+        whole, work = self.traffic, self.work
+        return {
+            "model": self.model.name, "profile": whole.profile.name, "phase": self.phase, "batch": work.batch,
+            "seq_q": work.queries, "seq_k": work.keys, "dtype": self.dtype, "fused": work.fused,
+            "layers": self.model.layers, "tensor_parallel": self.model.tensor_parallel,
+            "weight_bytes": self.weight_bytes, "kernels": list(self.kernels),
+            "totals": {"hbm": asdict(whole.hbm), "l2": asdict(whole.l2)}, "flops": whole.flops,
+            "time_s": whole.time_s, "attention_share": dict(zip(("hbm", "time"), self.attention_share, strict=True)),
+            "experts_touched": None if self.touched is None else asdict(self.touched),
+            "parts": [{"part": part} | self.sums[part] for part in self.parts], "notes": list(whole.notes),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class WholeModels(Shown):
+    """Whole models by part: bytes at HBM, between SMs and L2, operations and time."""
+
+    runs: tuple[WholeRun, ...]
+    """A run a GPU, phase, length and model."""
+
+    def __iter__(self) -> Iterator[WholeRun]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"schema": 1, "runs": [run.to_dict() for run in self]}
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """A row a part of a run."""
+        for run in self:
+            head = {"model": run.model.name, "gpu": run.traffic.profile.name, "phase": run.phase,
+                    "batch": run.work.batch, "seq_q": run.work.queries, "seq_k": run.work.keys}  # fmt: skip
+            yield from (head | {"part": part} | run.sums[part] for part in run.parts)
+
+    @property
+    def answer(self) -> str:
+        """A sentence a run."""
+        said = []
+        for run in self:
+            of_bytes, of_time = run.attention_share
+            whole, gpus = run.traffic, run.model.tensor_parallel
+            of = f"{run.model.title}{f' (each of {gpus} GPUs)' if gpus > 1 else ''} on {whole.profile.name}"
+            over = "over" if run.phase == DECODE else "of"
+            tokens = f"{some(run.work.batch, 'sequence')} of " * (run.work.batch > 1) + some(run.work.keys, "token")
+            kernels = ", ".join(run.kernels)
+            said.append(
+                f"{SUBJECTS[run.phase]} {over} {tokens} with {of} takes {seconds_text(whole.time_s)} and moves "
+                f"{bytes_text(whole.hbm.total)} at HBM; attention ({kernels}) is {_percent(of_time)} of the time and "
+                f"{_percent(of_bytes)} of the bytes"
+            )
+            memory = whole.profile.memory_bytes
+            if memory is not None and run.weight_bytes > memory:
+                said.append(f"Its weights of {bytes_text(run.weight_bytes)} do not fit in that GPU's memory")
+        return sentences(list(dict.fromkeys(said)))
+
+    @property
+    def groups(self) -> dict[str, list[WholeRun]]:
+        """Runs that stand side by side, by what is said above them."""
+        return grouped(self, lambda run: f"{run.traffic.profile.name}: {run.title}")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the numbers rest on."""
+        phases = dict.fromkeys(run.phase for run in self)
+        fused = {run.work.fused for run in self}
+        experts = (_of_experts(run) for run in self if run.random is not None)
+        of_runs = (note for run in self for note in run.traffic.notes)
+        of_gpus = (f"evidence for {run.traffic.profile.name}: {run.traffic.evidence}" for run in self)
+        of_models = (note for run in self for note in run.model.all_notes)
+        of_phases = (OF_PHASES[phase] for phase in phases if phase in OF_PHASES)
+        told = (NOTES[max(fused)], OF_TIMES, *of_phases, *experts, *of_models, *of_runs, *of_gpus)
+        return tuple(dict.fromkeys(told))
+
+    def to_text(self) -> str:
+        tables = "".join(f"{title}\n{table(runs).text()}\n" for title, runs in self.groups.items())
+        return f"{self.answer}\n\n{tables}" + "".join(f"note: {note}\n" for note in self.notes)
+
+    def as_page(self, command: str = "iosim model") -> Page:
+        sections = [
+            Section(f"part-{n}", title, table=table(runs)) for n, (title, runs) in enumerate(self.groups.items(), 1)
+        ]
+        lines = dict.fromkeys(run.model.line for run in self)
+        return Page(TITLE, f"{'; '.join(lines)}.", (*sections, *listed("notes", "Notes", self.notes, folded=True)),
+                    command=command, answer=(self.answer,))  # fmt: skip
+
+    def _line(self) -> str:
+        names = dict.fromkeys(run.model.title for run in self)
+        return f"{', '.join(names)}: {', '.join(dict.fromkeys(run.title for run in self))}"
+
+    def _parts(self) -> list[Part]:
+        tables = [part for title, runs in self.groups.items() for part in (title, table(runs))]
+        return [self.answer, *tables, self.notes]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.{0 if share >= 0.01 else 2}f} %"
+
+
+def _of_experts(run: WholeRun) -> str:
+    one = run.touched
+    assert one is not None
+    least, most = (bytes_text(run.expert_bytes * n) for n in (one.least, one.most))
+    return (f"~ {run.title}: tokens of {run.model.name} pass {one.least} to {one.most} of a layer's {one.experts} "
+            f"experts, whose weights are {least} to {most}; counted are {one.counted}, as if every token picked its "
+            "own at random, all with as many tokens")  # fmt: skip
+
+
+def table(runs: Sequence[WholeRun]) -> Table:
+    """A row a part: of one run all that is known, of several the bytes at HBM and the time side by side."""
+    shown = COLUMNS if len(runs) == 1 else BESIDE
+    columns = [
+        replace(column, title=f"{run.model.name}: {column.title}") if len(runs) > 1 and n == 0 else column
+        for run in runs for n, column in enumerate(shown)
+    ]  # fmt: skip
+    parts = (part for part in (WHOLE, *PARTS) if any(part in run.sums for run in runs))
+    rows = ((part, *(run.cell(part, column.key) for run in runs for column in shown)) for part in parts)
+    return Table((Column("part"), *columns), tuple(rows))
+
+
+def run(request: WholeRequest, progress: Progress = silent) -> WholeModels:
+    """A run for every GPU, phase, length and model. Raises InputError: values that make no sense, a model whose config
+    does not say what its layers hold, or a kernel that cannot run its attention on a GPU."""
+    if request.dtype not in (None, *TYPES):
+        raise InputError(f"`dtype` {request.dtype}: activations have 16 or 32 bits; accepted: {', '.join(TYPES)}")
+    jobs = [(gpu, phase, length) for gpu in request.gpu for phase, length in _phases(request)]
+    models = [changed(one, {}, layers=request.layers, tensor_parallel=request.tensor_parallel)
+              for one in request.models]  # fmt: skip
+    todo = ((model, *job) for job in jobs for model in models)
+    return WholeModels(tuple(_run(request, *one) for one in progress(list(todo))))
+
+
+def _tokens(request: WholeRequest, name: str, least: int) -> list[int]:
+    asked = getattr(request, name)
+    return [] if asked is None else [within(name, n, least, MAX_TOKENS) for n in lengths(asked, name)]
+
+
+def _phases(request: WholeRequest) -> list[tuple[str, int]]:
+    """What is asked for, and how many tokens each is of. Raises InputError: lengths or choices that make no sense."""
+    prompts, contexts = _tokens(request, "seq_len", 1), _tokens(request, "context", 0)
+    if request.training:
+        for name in ("context", "fused"):
+            if getattr(request, name):
+                raise InputError(f"`{name}` contradicts `training=True`, which runs eager operators over `seq_len`; "
+                                 "accepted: one of them")  # fmt: skip
+        return [(TRAINING, length) for length in prompts or (USUAL,)]
+    if not any(contexts):
+        prompts = prompts or [USUAL]
+    decodes = [length for length in contexts or prompts if length > 1]
+    return [(PREFILL, length) for length in prompts] + [(DECODE, length) for length in decodes]
+
+
+def _run(request: WholeRequest, model: Model, gpu: Any, phase: str, length: int) -> WholeRun:
+    if not model.causal:
+        raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: a decoder")
+    profile = load_profile(gpu)
+    own = weights_of(model, request.dtype)
+    kind = request.dtype or model.dtype or ("fp32" if own.number > 2 else "bf16")
+    weights = own.in_one(kind) if phase == TRAINING else own
+    queries = 1 if phase == DECODE else length
+    work = Work(request.batch, queries, length, request.kernel, phase == TRAINING, request.fused)
+    tape = Writer(model, weights, work, profile, kind).written()
+    traffic = traffic_of(tape.program, profile)
+    rows = tuple(row for row, times in zip(traffic.rows, tape.counts, strict=True) for _ in range(times))
+    sparse = [mlp for mlp in weights.mlps[: len(model.order)] if mlp.experts]
+    expert = sum(m.matrices * weights.width * m.wide for m in sparse) * weights.expert_number / model.tensor_parallel
+    return WholeRun(
+        model, phase, work, kind, replace(model, weights=weights).weight_bytes or 0, replace(traffic, rows=rows),
+        touched(sparse[0], work.tokens) if sparse else None, round(expert),
+    )  # fmt: skip

@@ -1,0 +1,382 @@
+"""Writes a program down operator by operator, as PyTorch would run it eagerly, and its backward after it.
+
+A value is a matrix in memory. What an operator does backward is put aside while the forward is written, as autograd
+does; the launches are those that `iosim.torch.TrafficMode` records of the same operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from iosim.base.records import dataclass, replace
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.launch import Role
+from iosim.kernel.libraries import resolve
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.dtypes import dtype
+from iosim.studies.program.operators import (
+    ROW_BYTES,
+    SECTOR_BYTES,
+    Operator,
+    Program,
+    Storage,
+    View,
+    attending,
+    nothing_special,
+    product,
+    streaming,
+)
+
+INDEX_BYTES, FLOAT_BYTES = 8, 4
+FP8 = "fp8"
+Gradients = Iterable[tuple[View, View]]
+"""Values with what is added to their gradients."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A matrix that is trained, or several below each other. `number`: bytes of a number, of several that share a scale
+    their mean."""
+
+    view: View
+    number: float
+
+
+class Tape:
+    """A program that is being written.
+
+    Attributes:
+        part: the part of the model that runs now.
+        times: how often what is written now runs in the whole model.
+        counts: the same of every operator.
+        parameters: of each trained matrix how often there is one like it, its place and its gradient's.
+    """
+
+    def __init__(self, profile: HardwareProfile, kind: str, *, trained: bool) -> None:
+        self.profile, self.kind, self.trained = profile, kind, trained
+        self.size = dtype(kind).bytes
+        self.part, self.times = "", 1
+        self.counts: list[int] = []
+        self.parameters: list[tuple[int, View, View]] = []
+        self._phase = "forward"
+        self._operators: list[Operator] = []
+        self._storages: list[Storage] = []
+        self._last_use: dict[int, int] = {}
+        self._kept: set[int] = set()
+        self._backward: list[tuple[str, int, tuple[View, ...], Callable[..., Gradients]]] = []
+        self._gradients: dict[View, View] = {}
+        self._in_fp8: dict[View, View] = {}
+
+    @property
+    def program(self) -> Program:
+        """What has been written. A matrix is gone after its last use; parameters, gradients and results stay."""
+        storages = (
+            s if s.made is None or n in self._kept else replace(s, freed=self._last_use.get(n, s.made) + 1)
+            for n, s in enumerate(self._storages)
+        )
+        return Program(tuple(storages), tuple(self._operators))
+
+    @property
+    def given_bytes(self) -> int:
+        """Of all that was there before the program: parameters, caches."""
+        return sum(storage.bytes for storage in self._storages if storage.made is None)
+
+    def learn(self) -> None:
+        """Write the backward of all that was written, the last first."""
+        self._phase = "backward"
+        for part, times, outs, backward in reversed(self._backward):
+            self.part, self.times = part, times
+            grads = [self._gradients.pop(out, None) for out in outs]
+            if None not in grads:
+                for value, gradient in backward(*grads):
+                    before = self._gradients.get(value)
+                    total = gradient if before is None else self.new("add", [before, gradient], value)
+                    self._gradients[value] = total
+
+    # ---- places in memory ----
+
+    def given(self, rows: int, cols: int, size: int | None = None, made: int | None = None) -> View:
+        """A matrix that was there before the program; or that the operator of number `made` makes."""
+        each = self.size if size is None else size
+        self._storages.append(Storage(rows * cols * each, made))
+        return View(len(self._storages) - 1, 0, (rows, cols), (cols, 1), each)
+
+    def made(self, rows: int, cols: int, size: int | None = None) -> View:
+        """A matrix that the next operator makes."""
+        return self.given(rows, cols, size, len(self._operators))
+
+    def like(self, value: View) -> View:
+        """As `made`, of the same size."""
+        return self.made(value.sizes[0], value.sizes[1], value.element_bytes)
+
+    def weight(self, rows: int, cols: int, number: float | None = None) -> Weight:
+        """A trained matrix; `number` as in `Weight`, by default that of the type."""
+        if number is None or number == self.size:
+            return Weight(self.given(rows, cols), self.size)
+        return Weight(self.given(rows, max(1, round(cols * number)), 1), number)
+
+    def keep(self, value: View) -> None:
+        """A result: its memory is not given back."""
+        self._kept.add(value.storage)
+
+    def hold(self, *values: View | None) -> None:
+        """Values that a function still has a name for: their memory is not given back before now."""
+        self._last_use |= {value.storage: len(self._operators) - 1 for value in values if value is not None}
+
+    # ---- launches ----
+
+    def passes(
+        self, name: str, reads: Sequence[View], writes: Sequence[View], rows: int | None = None,
+        again: Sequence[tuple[View, int]] = (),
+    ) -> None:  # fmt: skip
+        """One launch that reads and writes matrices once, but for `again`."""
+        chain, views = streaming(name, reads, writes, rows, again)
+        self._add(Operator(name, (self.part,), self._phase, AttentionProblem(dtype=self.kind), nothing_special(name),
+                           chain, views))  # fmt: skip
+
+    def new(self, name: str, reads: Sequence[View], like: View) -> View:
+        """What one such launch makes, a matrix as large as another."""
+        out = self.like(like)
+        self.passes(name, reads, [out])
+        return out
+
+    def scattered(self, name: str, grad: View, numbers: View, out: View) -> View:
+        """Zeros, and rows of a gradient put where they belong, in two launches."""
+        rows = _part(out, math.prod(grad.sizes))
+        self.passes(f"{name}.zeros", [], [out])
+        self.passes(f"{name}.rows", [grad, numbers, rows], [rows])
+        return out
+
+    def multiplies(
+        self, a: View, b: View, c: View, sizes: tuple[int, int, int, int], number: float | None = None
+    ) -> View:
+        """c = a b, of sizes (batch, rows, cols, inner). Where numbers of b take less memory than those of a, the kernel
+        unpacks them, unless the GPU multiplies fp8: then a is rounded to that, once."""
+        name, kind, size = "mm" if sizes[0] == 1 else "bmm", self.kind, self.size
+        if number == 1 and size > 1 and FP8 in self.profile.tensor_flops_per_s:
+            if a not in self._in_fp8:
+                copy = self._in_fp8[a] = self.made(a.sizes[0], a.sizes[1], 1)
+                self.passes("_to_copy", [a], [copy])
+            a, kind, size = self._in_fp8[a], FP8, 1
+        chain = product(name, sizes, size, self.profile.sm_count, output_bytes=c.element_bytes)
+        whole = chain.tensors["B"]
+        packed = replace(whole, cols=max(1, round(whole.cols * (number or size) / size)))
+        chain = replace(chain, tensors={**chain.tensors, "B": packed})
+        self._add(Operator(name, (self.part,), self._phase, AttentionProblem(dtype=kind), nothing_special(name), chain,
+                           {"A": a, "B": b, "C": c}, is_kernel=True, product_flops=2 * math.prod(sizes)))  # fmt: skip
+        return c
+
+    def _add(self, operator: Operator) -> None:
+        self._last_use |= {view.storage: len(self._operators) for view in operator.views.values()}
+        self._operators.append(operator)
+        self.counts.append(self.times)
+
+    # ---- gradients ----
+
+    def backward(self, run: Callable[..., Gradients], *outs: View) -> None:
+        """What the operator that was just written does with the gradients of its results."""
+        if self.trained:
+            self._backward.append((self.part, self.times, outs, run))
+
+    def trains(self, parameter: View, gradient: View) -> None:
+        """A parameter's gradient has been written; of one that is used twice they are added up."""
+        before = next((grad for _, place, grad in self.parameters if place == parameter), None)
+        if before is not None:
+            self.passes("add_", [before, gradient], [before])
+            return
+        self.keep(gradient)
+        self.parameters.append((self.times, parameter, gradient))
+
+    # ---- operators ----
+
+    def linear(self, x: View, weight: Weight, cols: int, groups: int = 1) -> View:
+        """x times a matrix; or its rows, in `groups` of equal size, times one of several each."""
+        (rows, inner), place = x.sizes, weight.view
+        each = -(-rows // groups)
+        out = self.made(rows, cols)
+        self.multiplies(x, place, out, (groups, each, cols, inner), weight.number)
+
+        def back(grad: View) -> Gradients:
+            self.trains(place, self.multiplies(grad, x, self.like(place), (groups, cols, inner, each)))
+            return [(x, self.multiplies(grad, place, self.like(x), (groups, each, inner, cols)))]
+
+        self.backward(back, out)
+        return out
+
+    def norm(self, x: View) -> View:
+        """RMSNorm as one launch."""
+        scale, out, root = self.given(1, x.sizes[1]), self.like(x), self.made(x.sizes[0], 1, FLOAT_BYTES)
+        self.passes("_fused_rms_norm", [x, scale], [out, root])
+
+        def back(grad: View) -> Gradients:
+            to_x = self.new("_fused_rms_norm_backward.input", [grad, x, root, scale], x)
+            self.trains(scale, self.new("_fused_rms_norm_backward.weight", [grad, x, root], scale))
+            return [(x, to_x)]
+
+        self.backward(back, out)
+        return out
+
+    def add(self, x: View, y: View) -> View:
+        out = self.new("add", [x, y], x)
+        self.backward(lambda grad: [(y, grad), (x, grad)], out)
+        return out
+
+    def multiply(self, x: View, y: View, *, constant: bool = False) -> View:
+        """Number by number; y may be one column, and is not trained where it is `constant`."""
+        out = self.new("mul", [x, y], x)
+        both = [(x, y)] if constant else [(y, x), (x, y)]
+        self.backward(lambda grad: [(one, self.new("mul", [grad, other], one)) for one, other in both], out)
+        return out
+
+    def activation(self, name: str, x: View) -> View:
+        """A function number by number, whose backward needs its input."""
+        out = self.new(name, [x], x)
+        self.backward(lambda grad: [(x, self.new(f"{name}_backward", [grad, x], x))], out)
+        return out
+
+    def turn(self, x: View, cosine: View, sine: View) -> View:
+        """Rotary positions over the columns of x: x cos + turned(x) sin, written out."""
+        straight = self.multiply(x, cosine, constant=True)
+        first, second = self.split(x, (x.sizes[1] // 2, x.sizes[1] - x.sizes[1] // 2))
+        negative = self.new("neg", [second], second)
+        self.backward(lambda grad: [(second, self.new("neg", [grad], second))], negative)
+        return self.add(straight, self.multiply(self.join(negative, first), sine, constant=True))
+
+    def split(self, x: View, widths: Sequence[int]) -> list[View]:
+        """Views of x's columns, side by side; their gradients are put together in a launch."""
+        starts = (sum(widths[:n]) for n in range(len(widths)))
+        parts = [_columns(x, start, width) for start, width in zip(starts, widths, strict=True)]
+        self.backward(lambda *grads: [(x, self.new("cat", grads, x))], *parts)
+        return parts
+
+    def join(self, x: View, y: View) -> View:
+        """x and y side by side; y's rows, where they are fewer, stand beside several of x's."""
+        out = self.made(x.sizes[0], x.sizes[1] + y.sizes[1])
+        self.passes("cat", [x, y], [out])
+
+        def back(grad: View) -> Gradients:
+            first, second = _columns(grad, 0, x.sizes[1]), _columns(grad, x.sizes[1], y.sizes[1])
+            return [(x, first), (y, second if y.sizes[0] == x.sizes[0] else self.new("sum", [second], y))]
+
+        self.backward(back, out)
+        return out
+
+    def reshape(self, x: View, rows: int, *, copied: bool = False) -> View:
+        """A matrix that lies in one piece, as so many rows; its gradient is `copied` where it lies otherwise."""
+        cols = math.prod(x.sizes) // rows
+        out = View(x.storage, x.offset, (rows, cols), (cols, 1), x.element_bytes)
+        if out != x:
+            self.backward(lambda grad: [(x, self.new("clone", [grad], x) if copied else _as(grad, x))], out)
+        return out
+
+    def gather(self, x: View, rows: int) -> View:
+        """So many rows of x, by their numbers."""
+        numbers, out = self.given(rows, 1, INDEX_BYTES), self.made(rows, x.sizes[1])
+        self.passes("index", [_part(x, math.prod(out.sizes)), numbers], [out])
+        self.backward(lambda grad: [(x, self.scattered("index_backward", grad, numbers, self.like(x)))], out)
+        return out
+
+    def pick(self, x: View, count: int) -> View:
+        """The largest `count` numbers of every row."""
+        out, numbers = self.made(x.sizes[0], count), self.made(x.sizes[0], count, INDEX_BYTES)
+        self.passes("topk", [x], [out, numbers])
+        self.backward(lambda grad: [(x, self.scattered("topk_backward", grad, numbers, self.like(x)))], out)
+        return out
+
+    def add_up(self, x: View, rows: int) -> View:
+        """The sums of neighbouring rows."""
+        out = self.made(rows, x.sizes[1])
+        self.passes("sum", [x], [out])
+        self.backward(lambda grad: [(x, grad)], out)
+        return out
+
+    def embedding(self, table: Weight, tokens: int) -> View:
+        place, numbers = table.view, self.given(tokens, 1, INDEX_BYTES)
+        out = self.made(tokens, place.sizes[1])
+        self.passes("embedding", [_part(place, math.prod(out.sizes)), numbers], [out])
+
+        def back(grad: View) -> Gradients:
+            self.trains(place, self.scattered("embedding_dense_backward", grad, numbers, self.like(place)))
+            return []
+
+        self.backward(back, out)
+        return out
+
+    def attention(self, problem: AttentionProblem, kernel: str, q: View, k: View, v: View | None) -> View:
+        """One call, its inputs where they lie. Raises InputError: the kernel cannot run it on the GPU."""
+        out = self.made(problem.batch * problem.seq_q, problem.heads * problem.head_dim_v)
+        rows = self.made(problem.batch * problem.heads, problem.seq_q, FLOAT_BYTES)
+        bound = {"Q": q, "K": k, "O": out, "LSE": rows} | ({} if v is None else {"V": v})
+        self._attends("attention", problem, kernel, bound)
+
+        def back(grad: View) -> Gradients:
+            of = {f"d{name}": self.like(bound[name]) for name in "QKV"}
+            self._attends("attention_backward", problem.with_(passes="bwd"), kernel, {**bound, "dO": grad, **of})
+            return [(bound[name[1:]], one) for name, one in of.items()]
+
+        self.backward(back, out)
+        return out
+
+    def _attends(self, name: str, problem: AttentionProblem, kernel: str, bound: dict[str, View]) -> None:
+        note = ""
+        if problem.passes == "fwd":
+            chosen = resolve(kernel, problem, self.profile)
+            chosen = chosen.with_(writes_lse=chosen.writes_lse or self.trained)
+        else:
+            chosen, note = attending(problem, kernel, self.profile, wants_lse=False)
+        chain = plan(problem, chosen)
+        views = {n: view for n, view in bound.items() if n in chain.tensors}
+        unbound = {n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()}
+        self._add(Operator(name, (self.part,), self._phase, problem, chosen, replace(chain, tensors=unbound), views,
+                           is_kernel=True, is_attention=True, notes=(note,) if note else ()))  # fmt: skip
+
+    def cross_entropy(self, scores: View) -> None:
+        """The loss of scores, a row a token, in their own type; a sector of every row is read."""
+        (rows, cols), picked = scores.sizes, scores.sizes[0] * SECTOR_BYTES // self.size
+        long = cols * scores.element_bytes > ROW_BYTES
+        target, chances = self.given(rows, 1, INDEX_BYTES), self.like(scores)
+        self.passes("_log_softmax", [scores], [chances], *((rows, [(scores, 3)]) if long else ()))
+        loss, weight = self.made(1, 1), self.made(1, 1)
+        self.passes("nll_loss_forward", [_part(chances, picked), target], [loss, weight])
+
+        def back() -> Gradients:
+            grad = self.like(scores)
+            self.passes("nll_loss_backward.zeros", [], [grad])
+            self.passes("nll_loss_backward.rows", [loss, target], [_part(grad, picked)])
+            out = self.like(scores)
+            self.passes("_log_softmax_backward_data", [grad, chances], [out], *((rows, [(grad, 2)]) if long else ()))
+            return [(scores, out)]
+
+        self.backward(back)
+
+    def step(self) -> None:
+        """AdamW, fused, over parameters and two states of their type."""
+        self.part = "optimizer"
+        for times in dict.fromkeys(times for times, *_ in self.parameters):
+            self.times = times
+            both = [(place, grad) for n, place, grad in self.parameters if n == times]
+            states = [self.given(*place.sizes) for place, _ in both for _ in range(2)]
+            places = [place for place, _ in both]
+            self.passes("_fused_adamw_", [*places, *(grad for _, grad in both), *states], [*places, *states])
+
+
+def every(x: View, step: int) -> View:
+    """The last of every `step` rows of a matrix."""
+    (rows, cols), (stride, _) = x.sizes, x.strides
+    return View(x.storage, x.offset + (step - 1) * stride, (rows // step, cols), (step * stride, 1), x.element_bytes)
+
+
+def _columns(x: View, start: int, width: int) -> View:
+    return View(x.storage, x.offset + start, (x.sizes[0], width), x.strides, x.element_bytes)
+
+
+def _part(x: View, elements: int) -> View:
+    """So many elements of a matrix, or all."""
+    return View(x.storage, x.offset, (min(math.prod(x.sizes), elements),), (1,), x.element_bytes)
+
+
+def _as(x: View, like: View) -> View:
+    """The elements of a matrix in the shape of another."""
+    return View(x.storage, x.offset, like.sizes, (like.sizes[1], 1), x.element_bytes)

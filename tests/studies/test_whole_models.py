@@ -1,0 +1,322 @@
+"""Whole models from their configs: sums by hand, what more tokens, GPUs and layers do, and what is refused.
+
+tests/integrations/test_whole_models_torch.py holds them to TrafficMode."""
+
+from __future__ import annotations
+
+import csv
+import json
+from typing import Any
+
+import pytest
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from refusals import refused
+from scripts import ROOT
+
+import iosim
+from iosim.commands.cli import main
+from iosim.hardware.profile import load_profile
+from iosim.integrations.models import load_model, preset_names
+from iosim.studies.models.decoder import touched
+from iosim.studies.models.layers import Mlp
+from iosim.studies.models.whole import PARTS, WholeRun
+from iosim.studies.program.tape import Tape
+
+pytestmark = pytest.mark.usefixtures("replays_once")
+
+WIDTH = 256
+PLAIN: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": WIDTH, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1024,
+    "num_hidden_layers": 3, "intermediate_size": 512, "torch_dtype": "bfloat16",
+}  # fmt: skip
+ROUTED = PLAIN | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+LATENT = PLAIN | {
+    "model_type": "deepseek_v3", "num_key_value_heads": 4, "q_lora_rank": 128, "kv_lora_rank": 64, "v_head_dim": 64,
+    "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "n_routed_experts": 8, "num_experts_per_tok": 2,
+    "n_shared_experts": 1, "moe_intermediate_size": 128, "first_k_dense_replace": 1,
+}  # fmt: skip
+
+
+def one(config: Any, **asked: Any) -> WholeRun:
+    (run,) = iosim.model(config, **({"gpu": "h100", "context": 0} | asked))
+    return run
+
+
+def read(run: WholeRun, part: str) -> int:
+    return sum(row.hbm_read for row in run.parts[part])
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_of_decoding_reads_every_weight_and_the_cache_once() -> None:
+    """Llama 3 8B: 32 layers of 4096 columns, MLPs of 14336, 8 of 32 heads of 128 columns, 4096 tokens."""
+    run = one("llama-3-8b", context=4096)
+    assert read(run, "projections") == pytest.approx(2 * 32 * 4096 * (2 * 4096 + 2 * 1024), rel=0.01)
+    assert read(run, "MLP") == pytest.approx(2 * 32 * 3 * 4096 * 14336, rel=0.01)
+    assert read(run, "head") == pytest.approx(2 * 128256 * 4096, rel=0.01)
+    assert read(run, "attention") == pytest.approx(32 * 2 * 8 * 128 * 2 * 4096, rel=0.01)
+    assert run.traffic.time_s > run.traffic.hbm.read / 3.35e12  # HBM's specified rate
+
+
+def test_deepseek_v3_reads_its_latents_and_eight_experts_of_a_layer() -> None:
+    """58 layers of experts of 2048 columns, in fp8; 576 columns a token in the cache, in bf16."""
+    run = one("deepseek-v3", context=4096)
+    assert read(run, "experts") == pytest.approx(58 * 8 * 3 * 7168 * 2048, rel=0.01)
+    assert read(run, "shared experts") == pytest.approx(58 * 3 * 7168 * 2048, rel=0.01)
+    assert read(run, "attention") == pytest.approx(61 * 4096 * 576 * 2, rel=0.03)
+    each = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
+    assert read(run, "projections") == pytest.approx(61 * each, rel=0.01)
+    once = sum(row.compulsory for row in run.parts["experts"])
+    assert once == pytest.approx(58 * 8 * 3 * 7168 * 2048, rel=0.01)
+    assert run.kernels == ("flashmla",)
+    assert run.random is None
+    assert not hasattr(run.cell("experts", "hbm_read_bytes"), "mark")
+
+
+def test_numbers_of_fewer_bits_are_read_as_they_are_packed() -> None:
+    """MXFP4: 17 bytes for 32 numbers. A GPU without fp8 unpacks fp8, and multiplies in bf16."""
+    run = one("gpt-oss-20b", context=64)
+    assert read(run, "experts") == pytest.approx(24 * 4 * 3 * 2880 * 2880 * 17 / 32, rel=0.02)
+    assert read(run, "projections") == pytest.approx(24 * 2 * 2880 * 64 * (64 + 2 * 8 + 64), rel=0.02)
+    packed, rounded = one("deepseek-v3", context=64, layers=1, gpu="a100"), one("deepseek-v3", context=64, layers=1)
+    assert read(packed, "MLP") == pytest.approx(read(rounded, "MLP"), rel=0.01)
+    assert not [row for row in packed.traffic.rows if row.operator == "_to_copy"]
+    assert [row for row in rounded.traffic.rows if row.operator == "_to_copy"]
+    whole = one("deepseek-v3", context=64, layers=1, dtype="bf16")
+    assert read(whole, "MLP") == pytest.approx(2 * read(rounded, "MLP"), rel=0.01)
+
+
+def test_operations_are_six_times_parameters_and_tokens() -> None:
+    """Of a step of training: two forward and four backward for each number of a matrix (arXiv 2001.08361, eq. 2.2)."""
+    run = one("llama-3.2-1b", seq_len=512, training=True)
+    products = run.traffic.flops - run.traffic.attention.flops
+    model = load_model("llama-3.2-1b")
+    assert model.attention_parameters is not None
+    numbers = model.attention_parameters + 16 * 3 * 2048 * 8192 + 128256 * 2048
+    assert products == 6 * numbers * 512
+    assert set(run.parts) >= {"loss", "optimizer"}
+
+
+@pytest.mark.parametrize("config", [PLAIN, ROUTED, LATENT])
+def test_a_product_is_twice_as_much_backward(config: dict[str, Any]) -> None:
+    forward, both = one(config, seq_len=64), one(config, seq_len=64, training=True)
+    for part in ("projections", "MLP", "router", "experts", "shared experts"):
+        if part in forward.parts:
+            assert 3 * forward.sums[part]["flops"] == both.sums[part]["flops"] > 0
+    assert both.sums["head"]["flops"] == 3 * 64 * forward.sums["head"]["flops"]  # of all tokens
+
+
+def test_memory_is_given_back_after_the_last_use() -> None:
+    """But for parameters, what was there before, their gradients and a result."""
+    tape = Tape(load_profile("h100"), "bf16", trained=True)
+    x = tape.embedding(tape.weight(64, 16), 8)
+    y = tape.linear(tape.activation("silu", x), tape.weight(32, 16), 32)
+    tape.cross_entropy(y)
+    tape.learn()
+    program = tape.program
+    stay = {n for n, storage in enumerate(program.storages) if storage.made is not None and storage.freed is None}
+    assert stay == {gradient.storage for _, _, gradient in tape.parameters}
+    assert [place.sizes for _, place, _ in tape.parameters] == [(32, 16), (64, 16)]
+    for n, storage in enumerate(program.storages):
+        uses = [k for k, op in enumerate(program.operators) if n in {view.storage for view in op.views.values()}]
+        if storage.freed is not None:
+            assert storage.freed == uses[-1] + 1
+
+
+def test_every_sequence_has_a_cache_of_its_own() -> None:
+    for config in (PLAIN, LATENT):
+        alone, three = (one(config, context=512, batch=batch).sums["attention"] for batch in (1, 3))
+        assert three["compulsory_bytes"] == 3 * alone["compulsory_bytes"]
+
+
+def test_experts_that_are_touched() -> None:
+    assert touched(Mlp(0, 3, 8, 64, 2), 1).mean == pytest.approx(2)
+    two = touched(Mlp(0, 3, 8, 64, 2), 2)
+    assert (two.least, two.mean, two.most) == (2, pytest.approx(8 * (1 - (6 / 8) ** 2)), 4)
+
+
+@given(st.integers(1, 64), st.data(), st.integers(1, 5000))
+def test_experts_lie_between_the_least_and_the_most(experts: int, data: st.DataObject, tokens: int) -> None:
+    one_step = touched(Mlp(0, 3, experts, 64, data.draw(st.integers(1, experts))), tokens)
+    assert one_step.least - 1e-9 <= one_step.mean <= one_step.most + 1e-9
+    assert one_step.least <= one_step.counted <= one_step.most
+
+
+def test_a_step_of_training_moves_what_counters_of_an_h200_counted() -> None:
+    """The Llama of experiments/torch_models.py, which took no step of an optimizer."""
+    with (ROOT / "experiments" / "measurements" / "h200_torch_traffic.csv").open(newline="") as file:
+        rows = csv.DictReader(file)
+        (counted,) = (r for r in rows if (r["what"], r["name"], r["passes"]) == ("model", "llama", "fwd+bwd"))
+    run = one(
+        PLAIN | {"hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 2816,
+                 "num_hidden_layers": 4, "vocab_size": 32000},
+        gpu="h200", batch=4, seq_len=2048, training=True, kernel=counted["kernel"], context=None,
+    )  # fmt: skip
+    rest = {key: run.sums["whole model"][key] - n for key, n in run.sums["optimizer"].items()}
+    assert rest["hbm_read_bytes"] == pytest.approx(int(counted["hbm_read"]), rel=0.05)
+    assert rest["hbm_write_bytes"] == pytest.approx(int(counted["hbm_write"]), rel=0.05)
+    assert rest["time_s"] == pytest.approx(float(counted["seconds"]), rel=0.05)
+
+
+# --- laws -------------------------------------------------------------------------------------------------------------
+
+CONFIGS = st.sampled_from([PLAIN, ROUTED, LATENT])
+
+
+def bare(config: dict[str, Any], layers: int) -> dict[str, Any]:
+    return config | {"num_hidden_layers": layers, "first_k_dense_replace": 0}
+
+
+@settings(max_examples=examples(24), deadline=None)
+@given(CONFIGS, st.integers(1, 3), st.sampled_from([1, 16, 100]), st.sampled_from(["prefill", "decode", "training"]))
+def test_parts_add_up_and_a_layer_more_adds_a_layer(config: dict[str, Any], batch: int, tokens: int, what: str) -> None:
+    how: dict[str, Any] = {"prefill": {"seq_len": tokens}, "training": {"seq_len": tokens, "training": True},
+                           "decode": {"context": tokens + 1}}[what]  # fmt: skip
+    runs = [one(bare(config, layers), batch=batch, **how) for layers in (2, 3, 4)]
+    for run in runs:
+        assert [*run.parts] == [part for part in PARTS if part in run.parts]
+        rows = [row for part in run.parts.values() for row in part]
+        assert len(rows) == len(run.traffic.rows)
+        assert sum(part["time_s"] for part in run.to_dict()["parts"]) == pytest.approx(run.traffic.time_s)
+        assert all(0 <= share <= 1 for share in run.attention_share)
+    for field in ("flops", "compulsory", "l2_read", "l2_write", "launches"):
+        sums = [sum(getattr(row, field) for row in run.traffic.rows) for run in runs]
+        assert sums[2] - sums[1] == sums[1] - sums[0] or what == "training", (
+            field
+        )  # the optimizer puts parameters together
+    times = [run.traffic.time_s for run in runs]
+    assert times[0] < times[1] < times[2]
+
+
+@settings(max_examples=examples(16), deadline=None)
+@given(CONFIGS, st.integers(1, 4), st.sampled_from([{"seq_len": 64}, {"context": 65}]))
+def test_fused_launches_are_fewer_and_move_no_more(config: dict[str, Any], batch: int, how: dict[str, int]) -> None:
+    eager, fused = one(config, batch=batch, **how), one(config, batch=batch, fused=True, **how)
+    assert len(fused.traffic.rows) < len(eager.traffic.rows)
+    assert sum(r.compulsory for r in fused.traffic.rows) < sum(r.compulsory for r in eager.traffic.rows)
+    assert fused.traffic.time_s < eager.traffic.time_s
+    assert fused.traffic.flops == eager.traffic.flops
+    assert fused.traffic.attention.flops == eager.traffic.attention.flops
+
+
+@settings(max_examples=examples(12), deadline=None)
+@given(CONFIGS, st.sampled_from([{"seq_len": 64}, {"context": 65}, {"seq_len": 32, "training": True}]))
+def test_gpus_share_products(config: dict[str, Any], how: dict[str, Any]) -> None:
+    whole, half = one(config, **how), one(config, tensor_parallel=2, **how)
+    for part in ("attention", "MLP", "experts", "shared experts", "head"):
+        if part in whole.parts:
+            assert 2 * sum(r.flops for r in half.parts[part]) == sum(r.flops for r in whole.parts[part])
+    assert half.weight_bytes < whole.weight_bytes
+
+
+def test_layers_that_are_written_stand_for_all() -> None:
+    """Two of the 126 layers of Llama 3.1 405B are played, their embedding and head beside them."""
+    run = one("llama-3.1-405b", context=64)
+    assert len(run.parts["attention"]) == 126
+    assert len({row.hbm_read for row in run.parts["projections"]}) <= 2 * 4
+    table = 2 * 128256 * 16384
+    assert run.traffic.hbm.read == pytest.approx(run.weight_bytes - table, rel=0.03)
+
+
+def dense_decoders() -> list[str]:
+    models = {name: load_model(name) for name in preset_names()}
+    weights = {name: model.weights for name, model in models.items() if model.causal}
+    return [name for name, of in weights.items() if of is not None and not any(mlp.experts for mlp in of.mlps)]
+
+
+@pytest.mark.parametrize("name", dense_decoders())
+def test_every_dense_decoder_reads_its_weights_once_a_token(name: str) -> None:
+    """All but the rows of the table that no token names, and little else."""
+    run, weights = one(name, context=32, layers=4), load_model(name).weights
+    assert weights is not None
+    unread = 0 if weights.tied else 2 * weights.width * weights.vocabulary
+    assert run.traffic.hbm.read == pytest.approx(run.weight_bytes - unread, rel=0.03)
+
+
+JUNK = st.sampled_from([None, 0, -1, "8", 1.5, [], {}, True, 10**9, "x", 7])
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(CONFIGS, st.data(), JUNK, st.sampled_from([{"seq_len": 16, "context": 0}, {"context": 17}]))
+def test_a_config_that_makes_no_sense_is_refused_in_a_line(
+    config: dict[str, Any], data: st.DataObject, junk: Any, how: dict[str, Any]
+) -> None:
+    wrong = config | {data.draw(st.sampled_from(sorted(config))): junk}
+    try:
+        run = one(wrong, layers=1, **how)
+    except iosim.InputError as error:
+        refusal = str(error)
+    else:
+        refusal = ""
+        assert run.traffic.time_s > 0
+    assert "\n" not in refusal
+
+
+# --- what is asked, and what is shown ---------------------------------------------------------------------------------
+
+
+def phases(**asked: Any) -> list[tuple[str, int, int]]:
+    return [(run.phase, run.work.queries, run.work.keys) for run in iosim.model(PLAIN, gpu="l4", **asked)]
+
+
+def test_what_runs() -> None:
+    assert phases() == [("prefill", 4096, 4096), ("decode", 1, 4096)]
+    assert phases(seq_len="64,128") == [
+        ("prefill", 64, 64),
+        ("prefill", 128, 128),
+        ("decode", 1, 64),
+        ("decode", 1, 128),
+    ]
+    assert phases(context=64) == [("decode", 1, 64)]
+    assert phases(seq_len=64, context=0) == [("prefill", 64, 64)]
+    assert phases(seq_len=1) == [("prefill", 1, 1)]
+    assert phases(seq_len=64, context="1k") == [("prefill", 64, 64), ("decode", 1, 1024)]
+    assert phases(seq_len=64, training=True) == [("training", 64, 64)]
+
+
+def test_models_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "model gpt2,qwen3-30b-a3b --gpu h100 --seq-len 64 --layers 1 --batch 2"
+    assert main(line.split()) == 0
+    text = capsys.readouterr().out
+    assert "gpt2: HBM" in text
+    assert "qwen3-30b-a3b: HBM" in text
+    rows = {part.split("  ")[0]: part for part in text.splitlines()}
+    assert rows["experts"].count("-") == 4  # what GPT-2 does not have
+    assert "~" in rows["experts"]
+    assert "of a layer's 128 experts" in text
+    assert main(f"{line} --format json".split()) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert [(run["model"], run["phase"]) for run in whole["runs"]] == [
+        ("gpt2", "prefill"), ("qwen3-30b-a3b", "prefill"), ("gpt2", "decode"), ("qwen3-30b-a3b", "decode"),
+    ]  # fmt: skip
+    touched_of = whole["runs"][3]["experts_touched"]
+    assert (touched_of["least"], touched_of["most"]) == (8, 16)
+
+
+def test_a_model_that_does_not_fit_is_said_so() -> None:
+    assert "do not fit in that GPU's memory" in iosim.model("llama-3-70b", gpu="l4", context=64, layers=20).answer
+    assert "do not fit" not in iosim.model("gpt2", gpu="l4", context=64).answer
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("bert-base", "'bert-base'"),
+        ("qwen3-next-80b-a3b", "'qwen3-next-80b-a3b'"),
+        ("gpt3", "'gpt3', gpt2"),
+        ("gpt2,", "''"),
+        ("gpt2 --context 0 --seq-len 0", "--seq-len, 0, 1"),
+        ("gpt2 --training --fused", "--fused, --training"),
+        ("gpt2 --training --context 64", "--context, --training"),
+        ("gpt2 --dtype fp8", "--dtype, fp8, bf16"),
+        ("gpt2 --kernel nope --seq-len 64", "--kernel, 'nope'"),
+        ("gpt2 --tensor-parallel 5", "--tensor-parallel, 5, 12"),
+        ("gpt2 --layers 13", "--layers, 13"),
+        ("deepseek-v3 --context 64 --kernel fa2", "fa2"),
+    ],
+)
+def test_refusals(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, ["model", *line.split()], said)
