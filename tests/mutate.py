@@ -103,7 +103,7 @@ AREAS = {
     "tiles": area("studies/tiles/*.py", "once_missed @tiles", "tile_study tiles @commands"),
     "training": area("studies/training/*.py", "once_missed @training", "training @commands"),
     "distributed": area("studies/distributed/*.py", "once_missed @distributed", "distributed @commands"),
-    "comparing": area("studies/compare/*.py studies/*.py", "compare explain", "answers_studies @commands"),
+    "comparing": area("studies/compare/*.py studies/*.py", "compare choice explain", "answers_studies @commands"),
     "models": area(
         "studies/models/*.py studies/decode/*.py studies/latency/*.py", "models serving", "answers_studies @commands"
     ),

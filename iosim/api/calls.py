@@ -24,9 +24,11 @@ from iosim.api.keywords import (
     request,
 )
 from iosim.base.errors import InputError
+from iosim.base.records import replace
 from iosim.base.words import DEFAULT
 from iosim.prediction.predictor import predict as predict_typed
 from iosim.prediction.result import Prediction
+from iosim.problem.asked import lengths
 from iosim.problem.attention import AttentionProblem
 from iosim.studies import requests
 
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from iosim.kernel.kernel import Kernel
     from iosim.kernel.overrides import Overrides
     from iosim.studies.against import Differences
-    from iosim.studies.compare import Comparison
+    from iosim.studies.compare import Choice, Comparison
     from iosim.studies.explain import Explanation
     from iosim.studies.models.prediction import ModelPrediction
     from iosim.studies.orders import OrderRanking
@@ -112,38 +114,72 @@ def predict(
     return run(what)[0] if against is None else differences.run(what)
 
 
+@overload
+def compare(
+    problem: AttentionProblem | Sequence[AttentionProblem] | None = ..., kernel: str | Sequence[str] | None = ...,
+    gpu: str | Sequence[str] = ..., *, model: ModelLike | None = ..., per: None = ...,
+    batch: int | str | Sequence[int | str] | None = ..., seq_len_k: int | str | Sequence[int | str] | None = ...,
+    **asked: Unpack[typed.CompareKeywords],
+) -> Comparison: ...  # fmt: skip
+@overload
+def compare(
+    problem: AttentionProblem | Sequence[AttentionProblem] | None = ..., kernel: str | Sequence[str] | None = ...,
+    gpu: str | Sequence[str] = ..., *, model: ModelLike | None = ..., per: str,
+    batch: int | str | Sequence[int | str] | None = ..., seq_len_k: int | str | Sequence[int | str] | None = ...,
+    **asked: Unpack[typed.CompareKeywords],
+) -> Choice: ...  # fmt: skip
 @public
 def compare(
     problem: AttentionProblem | Sequence[AttentionProblem] | None = None,
-    kernel: str | Sequence[str] = ("naive", DEFAULT),
+    kernel: str | Sequence[str] | None = None,
     gpu: str | Sequence[str] = GPU,
     *,
     model: ModelLike | None = None,
+    per: str | None = None,
+    batch: int | str | Sequence[int | str] | None = None,
+    seq_len_k: int | str | Sequence[int | str] | None = None,
     **asked: Unpack[typed.CompareKeywords],
-) -> Comparison:
+) -> Comparison | Choice:
     """Kernels, GPUs and sequence lengths side by side: bytes by level, time and memory, with ratios to a baseline.
 
         >>> iosim.compare(kernel=["naive", "fa2"], gpu=["a100", "h100"], seq_len=[1024, 4096])
+        >>> iosim.compare(model="llama-3-8b", gpu="a100,h100", per="dollar", price="a100=1.5,h100=2.5", batch=[1, 8])
 
     Args:
-        problem: one or several problems that differ in their length alone; by default what the keywords say.
-        kernel: catalog names, as a list or "naive,fa2"; "default" is each GPU's own.
+        problem: one or several problems that differ in their length alone (with `per`, in their batch, too); by default
+            what the keywords say.
+        kernel: catalog names, as a list or "naive,fa2"; "default" is each GPU's own. By default "naive,default"; with
+            `per` the GPU's own and the libraries'.
         gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
-        model: a model's name, a path to a config.json or its directory, or what such a file holds; its layers must be
-            alike.
+        model: a model's name, a path to a config.json or its directory, or what such a file holds; without `per` its
+            layers must be alike.
+        per: in place of the table by level, rank GPUs, each with its best kernel: by tokens a second ("token"), or by
+            joules or dollars of a token ("joule", "dollar").
+        batch: sequences; with `per` one or several.
+        seq_len_k: key tokens, by default the query tokens; with `per` one or several.
         **asked: of a model and of the comparison, and the fields of a problem.
 
     Returns:
-        A Comparison: `c.entries`, `c.to_pandas()`, `c.figure()`.
+        A Comparison: `c.entries`, `c.to_pandas()`, `c.figure()`. With `per` a Choice: `c.options`, best first
+        (`c.options[0].gpu.label`), `c.to_pandas()`, `c.figure()`.
 
     Raises:
-        InputError: an unknown name, problems that differ in more than their length, or nothing that can run.
+        InputError: an unknown name, problems that differ in more than their length, a price that is missing, or nothing
+            that can run.
     """
+    from iosim.studies.compare import run_choice
     from iosim.studies.compare.study import run
+    from iosim.studies.models.asked import one_of_each
 
-    problems = [what for _, what in calls_of(of_problem(requests.OfProblem, problem, asked, model))]
+    axes = (("batch", batch), ("seq_len_k", seq_len_k))
+    given = {**asked, **{name: lengths(value, name) for name, value in axes if value is not None}}
+    which = {"gpu": names(gpu, "gpu"), "kernel": None if kernel is None else names(kernel, "kernel")}
+    requests.check_per(per, asked.get("baseline"), asked.get("price"))
+    if per is not None:
+        return run_choice(of_problem(requests.ChoiceRequest, problem, given, model, per=per, **which))
+    of = of_problem(requests.OfProblem, problem, given, model)
+    problems = [what for _, what in calls_of(replace(of, values=one_of_each(of.values)))]
     of_model = {"model": None, "layers": None, "tensor_parallel": None}
-    which = {"kernel": names(kernel, "kernel"), "gpu": names(gpu, "gpu")}
     return run(request(requests.CompareRequest, asked, problems=problems, **which, **of_model))
 
 

@@ -57,7 +57,7 @@ SHORT = dict(BESIDES)
 """What says a problem besides its fields."""
 _REQUESTS: Mapping[str, Mapping[str, About]] = {
     "predict": requests.AGAINST,
-    "compare": requests.COMPARE,
+    "compare": {**requests.COMPARE, "per": requests.CHOICE["per"], "price": requests.CHOICE["price"]},
     "pick_tiles": {name: about for name, about in requests.TILES.items() if name not in OF_TILE[:3]},
     "study_tile": {name: requests.TILES[name] for name in OF_TILE},
     "orders": requests.ORDERS,
@@ -254,10 +254,14 @@ def request(of: type[T], asked: Mapping[str, Any], **more: Any) -> T:
     return of(**{name: read(word, fields_of(of)[name], asked[word]) for name, word in given.items()}, **more)
 
 
+AXES = ("seq_q", "seq_k", "batch")
+"""Fields of which a function may take several values."""
+
+
 def values_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: about for name, about in OF_PROBLEMS.items() if name in asked}
     read_values = {about.name: read(name, about, asked[name]) for name, about in given.items()}
-    return {n: tuple(v) if isinstance(v, list) and n != "seq_q" else v for n, v in read_values.items()}
+    return {n: tuple(v) if isinstance(v, list) and n not in AXES else v for n, v in read_values.items()}
 
 
 def loaded(model: ModelLike | None) -> Model | None:

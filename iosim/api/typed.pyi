@@ -182,11 +182,54 @@ class PredictKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, LayersKe
     never fails.
     """
 
-class CompareKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, ConditionKeywords, total=False):
+class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=False):
     """Of iosim.compare."""
 
     baseline: str | None
     """What ratios are to; by default the first kernel over N x N tensors, on each row's GPU."""
+    price: str | Sequence[str] | None
+    """Dollars an hour of a GPU, with `per`: a100=1.5,h100=2.5."""
+    heads: int | str
+    """Query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query); by default 32."""
+    kv_heads: int | str | None
+    """Key/value heads; by default as many as query heads; 1 for a latent cache."""
+    seq_len: int | str | Sequence[int | str]
+    """Query tokens (1 to 16777216); by default 4096."""
+    head_dim: int | str
+    """Columns of Q and K; by default 128."""
+    head_dim_v: int | str | None
+    """Columns of V and O; by default as many as of Q and K."""
+    dtype: str
+    """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default fp16."""
+    accumulate: str
+    """Type of the running sums (fp32, fp16, tf32, fp64); by default fp32."""
+    output_dtype: str | None
+    """Type of O and of the gradients (fp32, tf32, fp16, bf16, fp8, fp64); by default that of the inputs; bf16 for fp8.
+    """
+    mask: str
+    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided and window+global
+    keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window, butterfly, strided,
+    window+global, blocks); by default none.
+    """
+    latent_kv: bool
+    """V is the first head_dim_v columns of K. One latent cache: multi-head latent attention in its absorbed form (arXiv
+    2405.04434, section 2.1).
+    """
+    page_size: int | str | None
+    """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
+    lie in one piece (1 to 16777216).
+    """
+    mask_blocks: BlockMask | None
+    """The blocks of mask blocks: a BlockMask."""
+    seq_lens: Sequence[int] | str | None
+    """Query tokens of each of several sequences packed in one batch. They lie one after the other (FlashAttention's
+    cu_seqlens): seq_q and seq_k are their sums, batch is 1, and a causal diagonal ends in each one's corner (whole
+    numbers of 1 to 16777216).
+    """
+    seq_lens_k: Sequence[int] | str | None
+    """Their key tokens (whole numbers of 1 to 16777216); by default as many as query tokens."""
+    prefix: int | str | None
+    """Tokens cached before the queries: as many more keys than queries."""
 
 class PickTilesKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=False):
     """Of iosim.pick_tiles."""

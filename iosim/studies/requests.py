@@ -342,7 +342,7 @@ class CompareRequest(OfModel):
     """Kernels and GPUs side by side."""
 
     problems: Sequence[AttentionProblem] = ()
-    kernel: Sequence[str]
+    kernel: Sequence[str] | None = None
     gpu: Sequence[str]
     baseline: str | None = ask.name(
         "what ratios are to",
@@ -351,6 +351,38 @@ class CompareRequest(OfModel):
     )
     l2_start: str = like(CONDITIONS["l2_start"], "cold")
     method: Method | None = like(CONDITIONS["method"])
+
+
+def check_per(per: str | None, baseline: str | None, price: object) -> None:
+    """Refuses what only one of the two comparisons takes. Raises InputError."""
+    if per is None and price is not None:
+        raise InputError("`price` goes with `per`, which is not given; accepted: both")
+    if per is not None and baseline is not None:
+        raise InputError(f"`baseline` {baseline} contradicts `per`, which ranks GPUs; accepted: one of them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceRequest(OfProblem):
+    """GPUs, each with its best kernel, ranked by one quantity."""
+
+    gpu: Sequence[str]
+    kernel: Sequence[str] | None = None
+    per: str = about(
+        None,
+        Kind.WORD,
+        "in place of the table by level, rank GPUs, each with its best kernel: by tokens a second, or by joules or "
+        "dollars of a token",
+        words=("token", "joule", "dollar"),
+        metavar="WHAT",
+    )
+    price: Sequence[str] | None = ask.names(
+        "dollars an hour of a GPU, with `per`: a100=1.5,h100=2.5", metavar="GPU=DOLLARS"
+    )
+    l2_start: str = like(CONDITIONS["l2_start"], "cold")
+    method: Method | None = like(CONDITIONS["method"])
+
+    def __post_init__(self) -> None:
+        put_checked(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -454,7 +486,8 @@ OF_MODEL, DECODE, LATENCY, RING, TRAIN, WHOLE = map(
     fields_of, (OfModel, DecodeRequest, LatencyRequest, RingRequest, TrainRequest, WholeRequest)
 )
 AGAINST, EXPLAIN, TRACE, SWEEP = map(fields_of, (AgainstRequest, ExplainRequest, TraceRequest, SweepRequest))
-COMPARE, TILES, ORDERS, CLAIM = map(fields_of, (CompareRequest, TilesRequest, OrdersRequest, ClaimRequest))
+COMPARE, CHOICE = map(fields_of, (CompareRequest, ChoiceRequest))
+TILES, ORDERS, CLAIM = map(fields_of, (TilesRequest, OrdersRequest, ClaimRequest))
 EXPLORE = fields_of(ExploreRequest)
 CLAIMS: Mapping[str, str] = {"hbm": "4.3GB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP"}
 """Quantities that are claimed, with an example each."""

@@ -77,6 +77,9 @@ CALLS = (
     "predict --gpu a100 --heads 3 --kv-heads 2",
     "tiles --gpu a100 --tile 7x9",
     "predict --model llama-3-8b --seq-len 2k --gpu h100",
+    f"compare --gpu a100,h100 --per dollar --price a100=1.5,h100=2.5 --batch 1,4 {SMALL}",
+    "compare --model llama-3-8b --gpu a100,h200 --per token --batch 8 --seq-len 1 --seq-len-k 4k --format json",
+    f"compare --gpu a100,t4 --per joule {SMALL}",
 )
 
 

@@ -64,6 +64,8 @@ LINES: dict[str, tuple[str, ...]] = {
         "--kernel fa2 --seq-len 512 --method capacity",
         "--bias full --kernel naive,cutlass --seq-len 512",
         "--model gpt-oss-20b --gpu h100,t4 --kernel naive,fa3 --seq-len 64,256",
+        "--gpu h100,h200,v100 --kernel fa2 --per dollar --price h100=2,h200=3,v100=1 --seq-len 512",
+        "--model llama-3-8b --gpu h100,t4 --per token --price h100=2 --batch 1,8 --seq-len 1 --seq-len-k 1k",
     ),
     "explain": (
         "--seq-len 512 --heads 4",

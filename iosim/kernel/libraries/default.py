@@ -27,14 +27,21 @@ SUITS: Mapping[str, Callable[[AttentionProblem], bool]] = {
     "fa2": lambda p: p.head_dim == p.head_dim_v,
 }
 """What a library does not run, or not well, though its kernel in the catalog takes it."""
+LIBRARIES = ("fa4", "fa3", "cudnn", "fa2", "cutlass", "flashinfer", "flashmla", "flex")
+"""Kernels of libraries that a GPU may be asked for besides its own."""
 NOTE = "default kernel: "
+
+
+def is_suited(name: str, problem: AttentionProblem) -> bool:
+    """Whether its library runs the problem, and well."""
+    return name not in SUITS or SUITS[name](problem)
 
 
 def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
     """The name of the kernel that a GPU runs a problem with where none is asked for."""
     for name in ORDER[:-1]:
         with suppress(InputError):
-            if name not in SUITS or SUITS[name](problem):
+            if is_suited(name, problem):
                 resolve(name, problem, profile)
                 return name
     return ORDER[-1]

@@ -20,9 +20,10 @@ from iosim.show.shown import Shown
 from iosim.studies.report.assemble import fits
 from iosim.studies.report.assemble import notes as said
 from iosim.studies.report.collect import Point, collect
-from iosim.studies.report.request import ReportRequest, name_on
+from iosim.studies.report.request import ReportRequest, label_of, name_on
 from iosim.studies.requests import CompareRequest
 
+USUAL_KERNELS = ("naive", DEFAULT)
 MAIN = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
 NAMED = {
     **dict.fromkeys(MAIN, "Q, K, V, O"),
@@ -206,11 +207,11 @@ def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
     """
     method, l2_start, baseline = asked.method, asked.l2_start, asked.baseline
     Conditions(method=method, l2_start=l2_start)
-    names = tuple(dict.fromkeys(k.strip().lower() for k in asked.kernel))
+    names = tuple(dict.fromkeys(k.strip().lower() for k in (USUAL_KERNELS if asked.kernel is None else asked.kernel)))
     kernel, _, where = (_first_naive(names) if baseline is None else baseline).strip().lower().partition("@")
     names = names if kernel in names else (kernel, *names)
     request = ReportRequest.of(tuple(asked.gpu), names, tuple(asked.problems), l2_start=l2_start, method=method)
-    against = Baseline(kernel, _gpu_label(request, where) if where else None)
+    against = Baseline(kernel, label_of(request.gpus, where, "baseline") if where else None)
     notes: tuple[str, ...] = ()
     if method == "bounds":
         notes = ("time: without that of HBM, whose bytes the bounds alone do not give",)
@@ -234,15 +235,3 @@ def _first_naive(kernels: Sequence[str]) -> str:
         if not is_choice(name) and algorithm_of(entry(name)["algorithm"]).standard:
             return name
     return kernels[0]
-
-
-def _gpu_label(request: ReportRequest, name: str) -> str:
-    from iosim.hardware.profile import load_profile
-
-    known = {g.label: g for g in request.gpus}
-    if name in known:
-        return name
-    wanted = load_profile(name).name
-    if wanted not in known:
-        raise InputError(f"`baseline` @{name} is none of the GPUs compared; accepted: {', '.join(known)}")
-    return wanted

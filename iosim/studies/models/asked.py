@@ -51,6 +51,15 @@ def combinations(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{**values, **dict(zip(axes, one, strict=True))} for one in product(*axes.values())]
 
 
+def one_of_each(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of which lists, but for those of lengths, hold one. Raises InputError: one that holds more."""
+    for name, value in values.items():
+        if isinstance(value, list) and name not in LENGTHS and len(value) > 1:
+            several = ",".join(map(str, value))
+            raise InputError(f"`{name}` {several} are {len(value)} values; accepted without `per`: one of them")
+    return combinations(values)[0]
+
+
 def layer_problems(model: Model | None, values: Mapping[str, Any]) -> list[tuple[Layers | None, AttentionProblem]]:
     """A problem for every combination of the values asked for, and with a model for every kind of its layers. Raises
     InputError: values that make no sense, or as `calls_of`."""

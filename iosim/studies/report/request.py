@@ -45,8 +45,8 @@ class ReportRequest:
             if not values:
                 raise InputError(f"{name} is empty; a report needs at least one")
         Conditions(l2_start=self.l2_start, method=self.method)
-        others = {_but_length(p) for p in self.problems}
-        if len(others) > 1 or (self.other_keys and len({p.seq_k for p in self.problems}) > 1):
+        several_keys = self.other_keys and len({p.seq_k for p in self.problems}) > 1
+        if several_keys or differ_in(self.problems, "seq_q", "seq_k"):
             raise InputError("problems of one report may differ in their sequence length alone")
 
     @property
@@ -71,7 +71,7 @@ class ReportRequest:
             if not is_choice(kernel):
                 entry_name(kernel)
         by_length = {p.seq_q: p for p in problems}
-        listed, chosen = _gpus(gpus), tuple(by_length[n] for n in sorted(by_length))
+        listed, chosen = gpus_of(gpus), tuple(by_length[n] for n in sorted(by_length))
         names = (name_on(g, k, p) for k in kernels for g in listed for p in chosen)
         return cls(listed, tuple(dict.fromkeys(names)) or kernels, chosen, l2_start, method, kernels)
 
@@ -114,12 +114,14 @@ def name_on(gpu: Gpu, kernel: str, problem: AttentionProblem) -> str:
     return default_kernel(problem, gpu.profile) if kernel == DEFAULT else kernel
 
 
-def _but_length(problem: AttentionProblem) -> tuple[object, ...]:
-    names = (f.name for f in fields(problem) if f.init and f.name not in ("seq_q", "seq_k"))
-    return tuple(getattr(problem, name) for name in names)
+def differ_in(problems: Sequence[AttentionProblem], *but: str) -> bool:
+    """Whether problems differ in a field that is not among `but`."""
+    names = [f.name for f in fields(AttentionProblem) if f.init and f.name not in but]
+    return len({tuple(getattr(problem, name) for name in names) for problem in problems}) > 1
 
 
-def _gpus(names: tuple[str, ...]) -> tuple[Gpu, ...]:
+def gpus_of(names: tuple[str, ...]) -> tuple[Gpu, ...]:
+    """The GPUs of these names, each once. Raises InputError: one that is not known."""
     gpus: dict[str, Gpu] = {}
     shipped = list_profiles()
     for name in names:
@@ -128,6 +130,15 @@ def _gpus(names: tuple[str, ...]) -> tuple[Gpu, ...]:
         label = profile.name if known or profile.name not in (*shipped, *gpus) else name
         gpus.setdefault(label, Gpu(label, profile.name if known else name, profile))
     return tuple(gpus.values())
+
+
+def label_of(gpus: Sequence[Gpu], name: str, field: str) -> str:
+    """The label of one of the GPUs by any of its names. Raises InputError: it is none of them; `field` named it."""
+    known = [gpu.label for gpu in gpus]
+    wanted = name if name in known else load_profile(name).name
+    if wanted not in known:
+        raise InputError(f"`{field}` {name} is none of the GPUs compared; accepted: {', '.join(known)}")
+    return wanted
 
 
 def command_line(before: Sequence[str], problem: AttentionProblem, after: Sequence[str]) -> str:

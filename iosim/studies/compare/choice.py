@@ -1,0 +1,432 @@
+"""Which GPU to take: of each its best kernel, and what a token, a joule or a dollar comes to there.
+
+A token is a query token of the call: a prefill has all of its sequences', a step of decoding one a sequence. With a
+model a call is the attention of all its layers. The capacity rule, which takes no replay, ranks the kernels of a GPU,
+and the first few are predicted as asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
+from iosim.base.records import dataclass, replace
+from iosim.base.words import DEFAULT
+from iosim.kernel.conditions import Conditions
+from iosim.kernel.libraries import entry_name, is_choice
+from iosim.kernel.libraries.default import LIBRARIES, is_suited
+from iosim.prediction.estimates import legend
+from iosim.prediction.many import Request, try_all
+from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
+from iosim.show.shown import Shown
+from iosim.show.tables import grouped
+from iosim.studies.models.asked import asked_model, asked_problems, calls_of, combinations
+from iosim.studies.models.layers import Model
+from iosim.studies.report.request import Gpu, differ_in, gpus_of, label_of, name_on
+from iosim.studies.requests import ChoiceRequest
+
+FINALISTS = 2
+"""Kernels of a GPU that are predicted as asked: the first by the capacity rule."""
+MILLION = 1_000_000
+SECONDS_AN_HOUR = 3600
+RANKED_BY: Mapping[str, str] = {"token": "time_s", "joule": "energy_j", "dollar": "dollars"}
+"""What is asked for -> the quantity of which a token takes least on the best GPU."""
+FRONTIERS: Mapping[str, str] = {"cost": "dollars", "energy": "energy_j"}
+"""A frontier's name -> the quantity of a token that it holds against the time of a call."""
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A number, and its range where rates of the GPU were not measured."""
+
+    value: float
+    range: tuple[float, float] | None = None
+
+    def times(self, factor: float) -> Amount:
+        return Amount(self.value * factor, self.range and (self.range[0] * factor, self.range[1] * factor))
+
+    def under(self, above: float) -> Amount:
+        """`above` divided by it."""
+        return Amount(above / self.value, self.range and (above / self.range[1], above / self.range[0]))
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.range or (self.value, self.value)
+
+
+def total(amounts: Sequence[Amount]) -> Amount:
+    low, high = (sum(a.ends[end] for a in amounts) for end in (0, 1))
+    return Amount(sum(a.value for a in amounts), (low, high) if any(a.range for a in amounts) else None)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every GPU is asked to do: one attention call, or those of a model's layers."""
+
+    parts: tuple[tuple[int, AttentionProblem], ...]
+    """How often each problem is called."""
+    batch: int
+    queries: int
+    """Query tokens of a sequence."""
+    keys: int
+    """Tokens of a sequence so far, the queries' own among them."""
+    model: Model | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Query tokens of all sequences."""
+        return self.batch * self.queries
+
+    @property
+    def length(self) -> tuple[int, int]:
+        """What rows that are ranked together have in common: query and key tokens of a sequence."""
+        return self.queries, self.keys
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a call takes on one GPU with one kernel (of a model with one for each kind of layer)."""
+
+    gpu: Gpu
+    work: Work
+    predictions: tuple[Prediction, ...]
+    """One of each part of the work."""
+    price: float | None
+    """Dollars an hour of one GPU."""
+    frontier: tuple[str, ...] = ()
+    """"cost", "energy": no other row of its length is better in the time of a call or that of a token, and no worse in
+    the other."""
+
+    @property
+    def kernel(self) -> str:
+        """The kernels, in the order of the layers."""
+        return ", ".join(dict.fromkeys(p.kernel.name for p in self.predictions))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that share the call."""
+        return 1 if self.work.model is None else self.work.model.tensor_parallel
+
+    @property
+    def slowest(self) -> Prediction:
+        """Of the part of the work that takes longest."""
+        each = zip(self.work.parts, self.predictions, strict=True)
+        return max(each, key=lambda one: one[0][0] * one[1].time_s)[1]
+
+    def _summed(self, one: Callable[[Prediction], Amount]) -> Amount:
+        return total([one(p).times(n) for (n, _), p in zip(self.work.parts, self.predictions, strict=True)])
+
+    @property
+    def time_s(self) -> Amount:
+        """Seconds of the call."""
+        return self._summed(lambda p: Amount(p.time_s, None if p.time_range is None else p.time_range.seconds))
+
+    @property
+    def energy_j(self) -> Amount | None:
+        """Joules of the call, on all GPUs; None where the GPU's constants are not known."""
+        if any(p.energy_j is None for p in self.predictions):
+            return None
+        return self._summed(_energy).times(self.gpus)
+
+    @property
+    def dollars(self) -> Amount | None:
+        """Price of the call, on all GPUs; None without a price."""
+        return None if self.price is None else self.time_s.times(self.price * self.gpus / SECONDS_AN_HOUR)
+
+    @property
+    def tokens_per_s(self) -> Amount:
+        return self.time_s.under(self.work.tokens)
+
+    def a_token(self, quantity: str) -> Amount | None:
+        """Seconds ("time_s"), joules ("energy_j") or "dollars" of a token: what rows of one length are ranked by."""
+        found: Amount | None = getattr(self, quantity)
+        return None if found is None else found.times(1 / self.work.tokens)
+
+    @property
+    def memory_bytes(self) -> int:
+        """On each GPU: of a call at its peak; of a model its cache and, where they are known, its weights."""
+        if self.work.model is None:
+            return self.predictions[0].memory_bytes["peak"]
+        cache = self.work.model.cache_bytes(self.work.batch, self.work.keys, self.work.parts[0][1].dtype)
+        return cache + (self.work.model.weight_bytes or 0)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the GPU's memory holds that, or its size is not known."""
+        memory = self.gpu.profile.memory_bytes
+        return memory is None or self.memory_bytes <= memory
+
+    def to_dict(self) -> dict[str, Any]:
+        """One row of the CSV and of the JSON's `rows`."""
+        row: dict[str, Any] = {
+            "gpu": self.gpu.label,
+            "kernel": self.kernel,
+            "batch": self.work.batch,
+            "seq_q": self.work.queries,
+            "seq_k": self.work.keys,
+            "tokens": self.work.tokens,
+            "gpus": self.gpus,
+            "price_per_hour": self.price,
+        }
+        cost = self.a_token("dollars")
+        amounts = {
+            "time_s": self.time_s,
+            "tokens_per_s": self.tokens_per_s,
+            "energy_j": self.energy_j,
+            "joules_per_token": self.a_token("energy_j"),
+            "dollars_per_million_tokens": cost and cost.times(MILLION),
+        }
+        for name, amount in amounts.items():
+            low, high = (None, None) if amount is None or amount.range is None else amount.range
+            row |= {name: None if amount is None else amount.value, f"{name}_low": low, f"{name}_high": high}
+        return row | {
+            "bound_by": self.slowest.bound_by,
+            "method": self.slowest.method,
+            "memory_bytes": self.memory_bytes,
+            "fits": self.fits,
+            "frontier": " ".join(self.frontier),
+        }
+
+
+def _energy(p: Prediction) -> Amount:
+    """Joules of a call. Its range is that of the time, for which the board is awake."""
+    energy = p.energy_j or {}
+    found, awake_w = sum(energy.values()), energy.get("awake", 0.0) / p.time_s
+    if p.time_range is None:
+        return Amount(found)
+    low, high = (found + awake_w * (end - p.time_s) for end in p.time_range.seconds)
+    return Amount(found, (low, high))
+
+
+@dataclass(frozen=True, repr=False)
+class Choice(Shown):
+    """GPUs, ranked for each length: those with the memory first, and among them those of which is known what they are
+    ranked by."""
+
+    per: str
+    """"token", "joule" or "dollar"."""
+    model: Model | None
+    options: tuple[Option, ...]
+    """A GPU with its best kernel for each batch and length, in the order of their rank."""
+    kernels: tuple[str, ...]
+    """Those of which each GPU has its best; "default" is the GPU's own."""
+    missing: tuple[str, ...]
+    """What cannot run, with the reason: kernels that were asked for, and GPUs that run none."""
+
+    @property
+    def quantity(self) -> str:
+        """What is ranked: "time_s", "energy_j" or "dollars", of a token."""
+        return RANKED_BY[self.per]
+
+    @property
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """Query and key tokens of a sequence."""
+        return tuple(dict.fromkeys(option.work.length for option in self.options))
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """That with the most keys."""
+        return max(self.lengths, key=lambda length: length[::-1])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know, a sentence each."""
+        told = [
+            "a token is a query token: a prefill has all of its sequences', a step of decoding one a sequence",
+            "frontier: no other row of its length is better in time a call or cost (energy) a token, and no worse in "
+            "the other",
+        ]
+        if len(self.kernels) > 1:
+            told.append(
+                f"each GPU has its best kernel of {', '.join(self.kernels)}: the capacity rule ranks them, and "
+                f"the first {FINALISTS} are predicted"
+            )
+        unknown = dict.fromkeys(o.gpu.label for o in self.options if o.energy_j is None)
+        if unknown:
+            told.append(f"energy is not known on {', '.join(unknown)}: its constants were not measured there")
+        too_large = dict.fromkeys(o.gpu.label for o in self.options if not o.fits)
+        if too_large:
+            told.append(f"what does not fit in the memory of {', '.join(too_large)} comes last")
+        told += [note for note in (legend(p for o in self.options for p in o.predictions),) if note]
+        if self.model is not None:
+            told += ["attention alone: projections, MLP and head are not counted", *self.model.all_notes]
+        return tuple(told)
+
+    def at(self, length: tuple[int, int]) -> list[Option]:
+        """The options of one length, best first."""
+        return [option for option in self.options if option.work.length == length]
+
+    def able(self, length: tuple[int, int]) -> list[Option]:
+        """Those of one length that may be chosen: they fit in memory, and what is ranked is known of them."""
+        return [option for option in self.at(length) if option.fits and option.a_token(self.quantity) is not None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The command line's JSON, but for its answer."""
+        return {
+            "schema": 1,
+            "per": self.per,
+            "model": None if self.model is None else self.model.to_dict(),
+            "rows": self.records(),
+            "cannot_run": list(self.missing),
+            "notes": list(self.notes),
+        }
+
+    def records(self) -> list[dict[str, Any]]:
+        return [option.to_dict() for option in self.options]
+
+
+Candidate = tuple[Gpu, Work, tuple[str, ...]]
+"""A GPU, what it is to do, and a kernel for each part of that."""
+
+
+def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
+    """The GPUs of a request, ranked for each of its lengths.
+
+    Raises:
+        InputError: an unknown name, a price that is missing or no number, energy that is known on no GPU, bounds in
+            place of times, or nothing that can run.
+    """
+    Conditions(method=asked.method, l2_start=asked.l2_start)
+    if asked.method == "bounds":
+        raise InputError("`method` bounds gives no time of HBM, by which GPUs differ; accepted: capacity, replay")
+    gpus, model, quantity = gpus_of(tuple(asked.gpu)), asked_model(asked), RANKED_BY[asked.per]
+    for name in asked.kernel or ():
+        entry_name(name) if not is_choice(name) else None
+    prices, missing = _prices(asked, gpus), dict[tuple[str, Work, str], InputError]()
+    candidates = [
+        (gpu, work, names) for work in _works(asked, model) for gpu in gpus for names in _candidates(asked, gpu, work)
+    ]
+    estimates = _options(candidates, replace(asked, method="capacity"), prices, missing, silent)
+    candidates = [(o.gpu, o.work, names) for o, names in _best(estimates, quantity, FINALISTS)]
+    found = _best(_options(candidates, asked, prices, missing, progress), quantity, 1)
+    if not found:
+        raise InputError(f"no kernel can run: {next(iter(missing.values())).marked}")
+    options = [option for option, _ in found]
+    if all(option.a_token(quantity) is None for option in options):
+        unknown = ", ".join(gpu.label for gpu in gpus)
+        raise InputError(
+            f"`per` {asked.per}: energy is not known on {unknown}; accepted: a GPU whose constants were measured, such "
+            "as h100 or h200, or `per` token or dollar"
+        )
+    lengths = list(dict.fromkeys(option.work.length for option in options))
+    marked = [replace(option, frontier=_frontier(option, options)) for option in options]
+    ranked = sorted(marked, key=lambda o: (lengths.index(o.work.length), *_rank(o, quantity)))
+    able = {(option.gpu.label, option.work) for option in options}
+    cannot = dict.fromkeys(
+        f"{names} on {gpu}: {why}"
+        for (gpu, work, names), why in missing.items()
+        if asked.kernel or (gpu, work) not in able
+    )
+    kernels = tuple(asked.kernel or (DEFAULT, *LIBRARIES))
+    return Choice(asked.per, model, tuple(ranked), kernels, tuple(cannot))
+
+
+def _works(asked: ChoiceRequest, model: Model | None) -> list[Work]:
+    """Each batch and length once. Raises InputError: problems that differ in more than those."""
+    if model is None:
+        problems = [problem for _, problem in asked_problems(asked)]
+        if differ_in(problems, "batch", "seq_q", "seq_k"):
+            raise InputError("problems that are ranked together may differ in their batch and sequence lengths alone")
+        works = [Work(((1, one),), one.batch, one.seq_q, one.seq_k) for one in problems]
+    else:
+        works = [
+            Work(
+                tuple((c.kind.count, c.problem) for c in calls),
+                values.get("batch") or 1,
+                calls[0].queries,
+                calls[0].keys,
+                model,
+            )
+            for values in combinations(asked.values)
+            for calls in calls_of(model, values)
+        ]
+    return list(dict.fromkeys(works))
+
+
+def _candidates(asked: ChoiceRequest, gpu: Gpu, work: Work) -> list[tuple[str, ...]]:
+    """The kernels of one GPU for each part of the work: those asked for, or its own and the libraries' that suit it."""
+    problems = [problem for _, problem in work.parts]
+    names = asked.kernel or [DEFAULT, *(name for name in LIBRARIES if all(is_suited(name, p) for p in problems))]
+    each = (tuple(name_on(gpu, name.strip().lower(), problem) for problem in problems) for name in names)
+    return list(dict.fromkeys(each))
+
+
+def _options(
+    candidates: Sequence[Candidate],
+    asked: ChoiceRequest,
+    prices: Mapping[str, float],
+    missing: dict[tuple[str, Work, str], InputError],
+    progress: Progress,
+) -> list[tuple[Option, tuple[str, ...]]]:
+    """The candidates that run, with their kernels as asked for; the reasons of the others go to `missing`."""
+    requests = [
+        Request(problem, name, gpu.profile, l2_start=asked.l2_start, method=asked.method)
+        for gpu, work, names in candidates
+        for name, (_, problem) in zip(names, work.parts, strict=True)
+    ]
+    outcomes, found = iter(try_all(requests, progress=progress)), []
+    for gpu, work, names in candidates:
+        parts = [next(outcomes) for _ in names]
+        refusals = [one for one in parts if isinstance(one, InputError)]
+        if refusals:
+            missing.setdefault((gpu.label, work, ", ".join(dict.fromkeys(names))), refusals[0])
+            continue
+        predictions = tuple(one for one in parts if not isinstance(one, InputError))
+        found.append((Option(gpu, work, predictions, prices.get(gpu.label)), names))
+    return found
+
+
+def _best(
+    found: Sequence[tuple[Option, tuple[str, ...]]], quantity: str, count: int
+) -> list[tuple[Option, tuple[str, ...]]]:
+    """The first `count` of each GPU and work; where what is asked for is not known, by their time."""
+    each = grouped(found, lambda one: (one[0].gpu.label, one[0].work))
+    return [one for members in each.values() for one in sorted(members, key=lambda m: _rank(m[0], quantity))[:count]]
+
+
+def _rank(option: Option, quantity: str) -> tuple[bool, bool, float]:
+    known = option.a_token(quantity)
+    return not option.fits, known is None, (known or option.time_s.times(1 / option.work.tokens)).value
+
+
+def _frontier(option: Option, options: Sequence[Option]) -> tuple[str, ...]:
+    if not option.fits:
+        return ()
+    mine = [other for other in options if other.fits and other.work.length == option.work.length]
+    return tuple(word for word, quantity in FRONTIERS.items() if _undominated(option, mine, quantity))
+
+
+def _undominated(option: Option, options: Sequence[Option], quantity: str) -> bool:
+    def place(one: Option) -> tuple[float, float] | None:
+        of_token = one.a_token(quantity)
+        return None if of_token is None else (one.time_s.value, of_token.value)
+
+    own = place(option)
+    others = [at for one in options if (at := place(one)) is not None]
+    return own is not None and not any(at != own and at[0] <= own[0] and at[1] <= own[1] for at in others)
+
+
+def _prices(asked: ChoiceRequest, gpus: Sequence[Gpu]) -> dict[str, float]:
+    """Dollars an hour by a GPU's label. Raises InputError: a GPU that is not compared, no number, or a price that is
+    missing where GPUs are ranked by it."""
+    prices: dict[str, float] = {}
+    for text in asked.price or ():
+        name, _, number = text.rpartition("=")
+        try:
+            dollars = float(number if name.strip() else "")
+        except ValueError:
+            raise InputError(f"`price` '{text}' is no price; accepted: dollars an hour, such as a100=1.5") from None
+        if not 0 < dollars < MILLION:
+            raise InputError(f"`price` '{text}' is out of range; accepted: more than 0, less than {MILLION:,}")
+        label = label_of(gpus, name.strip(), "price")
+        if label in prices:
+            raise InputError(f"`price` {label} is given twice, as {prices[label]:g} and {dollars:g}; give one of them")
+        prices[label] = dollars
+    unpriced = [gpu.label for gpu in gpus if gpu.label not in prices]
+    if asked.per == "dollar" and unpriced:
+        example = ",".join(f"{gpu}=2.5" for gpu in unpriced)
+        raise InputError(f"`per` dollar needs a price of {', '.join(unpriced)}; accepted: `price` {example}")
+    return prices

@@ -1,0 +1,310 @@
+"""What a choice between GPUs looks like: its answer, its table with the frontier marked, and its page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from iosim.base.units import bytes_text, joules_text, scaled_text, seconds_text, some
+from iosim.base.words import sentences
+from iosim.prediction.answer import trust
+from iosim.prediction.result import Prediction
+from iosim.show import axes
+from iosim.show.page import Figure, Page, Section, Series, listed
+from iosim.show.page import Panel as Plot
+from iosim.show.shown import Face, Part, panels_of, shows
+from iosim.show.tables import RIGHT, Cell, Column, Table, grouped
+from iosim.studies.compare.choice import FRONTIERS, MILLION, Amount, Choice, Option
+from iosim.studies.models.layers import Model
+
+TITLE = "Which GPU for this attention?"
+MOST = {
+    "token": "serves the most tokens a second of",
+    "joule": "takes the fewest joules for",
+    "dollar": "is the cheapest for",
+}
+SAME = 1.005
+"""GPUs that differ by less take the same."""
+SAVED = {
+    "hbm": "moving bytes at HBM",
+    "l2": "moving bytes between SMs and L2",
+    "smem": "moving bytes in shared memory",
+    "tensor": "products on tensor cores",
+    "awake": "being awake",
+}
+"""Parts of the energy, in words."""
+BOUND = {"hbm": "HBM", "l2": "L2", "smem": "shared memory", "tensor": "the tensor cores", "exp": "exponentials"}
+
+
+def dollars_text(dollars: float) -> str:
+    """0.1404 -> "$0.14", 1234.5 -> "$1,234"."""
+    return f"${dollars:,.0f}" if dollars >= 100 else f"${dollars:.3g}"
+
+
+def per_second_text(tokens_per_s: float) -> str:
+    """31328293 -> "31,330,000"."""
+    return f"{float(f'{tokens_per_s:.4g}'):,.0f}" if tokens_per_s >= 1000 else f"{tokens_per_s:.4g}"
+
+
+TEXT: dict[str, Callable[[float], str]] = {"time_s": seconds_text, "energy_j": joules_text, "dollars": dollars_text}
+
+
+def ranged(amount: Amount | None, text: Callable[[float], str]) -> str:
+    """A number with its range."""
+    if amount is None:
+        return "not known"
+    return text(amount.value) + (f" ({text(amount.range[0])} to {text(amount.range[1])})" if amount.range else "")
+
+
+def unit(choice: Choice, quantity: str) -> str:
+    """How many tokens the numbers that are shown are of: dollars of a million of a model's, or of a billion of one
+    attention call's, which has but one layer."""
+    if quantity != "dollars":
+        return "a token"
+    return "a billion tokens" if choice.model is None else "a million tokens"
+
+
+def amount(choice: Choice, option: Option, quantity: str) -> Amount | None:
+    """Joules or dollars of one option, of as many tokens as `unit` says."""
+    of_token = option.a_token(quantity)
+    if of_token is None or quantity != "dollars":
+        return of_token
+    return of_token.times(1000 * MILLION if choice.model is None else MILLION)
+
+
+def ranked(choice: Choice, option: Option) -> str:
+    """What an option is ranked by, with its range."""
+    if choice.per == "token":
+        return ranged(option.tokens_per_s, per_second_text)
+    return ranged(amount(choice, option, choice.quantity), TEXT[choice.quantity])
+
+
+def tokens_text(length: tuple[int, int]) -> str:
+    queries, keys = length
+    return some(queries, "token") if queries == keys else f"{queries:,} x {keys:,} tokens"
+
+
+def answer(choice: Choice) -> str:
+    """Which GPU at the longest length, by how much, why, whether the ranges leave it open, and which elsewhere."""
+    able = choice.able(choice.longest)
+    if not able:
+        return sentences([_nothing(choice, choice.longest)])
+    best = able[0]
+    of = "" if choice.per == "token" else f" {unit(choice, choice.quantity)}"
+    parts = [
+        f"{best.gpu.label} {MOST[choice.per]} {_work(choice, best)}: {ranked(choice, best)}{of} with {best.kernel}"
+    ]
+    second = next((option for option in able if option.gpu != best.gpu), None)
+    if second is not None:
+        ends = [one.ends for o in (best, second) if (one := o.a_token(choice.quantity)) is not None]
+        parts[0] += _lead(choice, best, second)
+        parts += ["The ranges overlap: which of the two is better is not certain"] * (ends[0][1] >= ends[1][0])
+    firsts = {length: rows[0] for length in choice.lengths if (rows := choice.able(length))}
+    others = grouped(firsts.items(), lambda one: one[1].gpu.label)
+    parts += [
+        f"At {', '.join(tokens_text(length) for length, _ in members)} it is {gpu}"
+        for gpu, members in others.items()
+        if gpu != best.gpu.label
+    ]
+    shown = [best] if second is None else [best, second]
+    return sentences([*parts, trust([p for o in shown for p in o.predictions])])
+
+
+def _nothing(choice: Choice, length: tuple[int, int]) -> str:
+    """That no GPU has the memory, and how much is missing where the least is."""
+    rows = choice.at(length)
+    known = [option for option in rows if option.a_token(choice.quantity) is not None]
+    least = min(known or rows, key=lambda o: o.memory_bytes / (o.gpu.profile.memory_bytes or 1))
+    where = "" if len(known) == len(rows) else "whose energy is known "
+    weights = "" if choice.model is None or choice.model.weight_bytes is None else " with the model's weights"
+    takes = f"it takes {bytes_text(least.memory_bytes)}{weights}"
+    held = f"{least.gpu.label} has {bytes_text(least.gpu.profile.memory_bytes or 0)}"
+    return f"No GPU {where}has the memory for {_work(choice, least)}: {takes}, and {held}"
+
+
+def _work(choice: Choice, option: Option) -> str:
+    of = "this attention" if choice.model is None else f"the attention of {choice.model.title}"
+    batch = f"batch {option.work.batch}, " if option.work.batch > 1 else ""
+    return f"{of} ({batch}{tokens_text(option.work.length)})"
+
+
+def _lead(choice: Choice, best: Option, second: Option) -> str:
+    """By how much the best leads, and why."""
+    of_token = [one.value for o in (best, second) if (one := o.a_token(choice.quantity)) is not None]
+    ratio = of_token[1] / of_token[0]
+    times = f"{ratio:.3g} times" if choice.per == "token" else f"{100 / ratio:.2g} % of"
+    at = f" at batch {second.work.batch}" if second.work.batch != best.work.batch else ""
+    than = f"the {ranked(choice, second)} of {second.gpu.label}{at}"
+    return f", {times} {than}: {_why(choice, best, second)}" if ratio >= SAME else f", as much as {than}"
+
+
+def _why(choice: Choice, best: Option, second: Option) -> str:
+    """What decides between two options."""
+    if choice.per == "dollar":
+        takes, other_takes = (
+            f"{seconds_text(o.time_s.value)} at {dollars_text((o.price or 0.0) * o.gpus)} an hour"
+            for o in (best, second)
+        )
+        gpus = f" for {best.gpus} GPUs" if best.gpus > 1 else ""
+        return f"a call takes {takes}{gpus}, and {other_takes} on {second.gpu.label}"
+    if choice.per == "joule":
+        own, others = _energies(best), _energies(second)
+        most = max(others, key=lambda part: others[part] - own.get(part, 0.0))
+        return f"the most is saved in {SAVED.get(most, most)}"
+    bounds = [o.slowest.bound_by for o in (best, second)]
+    first, other = (BOUND.get(bound, bound) for bound in bounds)
+    if first != other:
+        return f"it is bound by {first}, {second.gpu.label} by {other}"
+    rate, other_rate = (_rate(o.slowest) for o in (best, second))
+    if not rate > other_rate > 0:
+        return f"both are bound by {first}"
+    of = "B/s" if bounds[0] == "hbm" else "FLOP/s"
+    return f"both are bound by {first}, {scaled_text(rate, of)} against {scaled_text(other_rate, of)}"
+
+
+def _energies(option: Option) -> dict[str, float]:
+    """Joules of a token by part."""
+    found: dict[str, float] = {}
+    for (count, _), p in zip(option.work.parts, option.predictions, strict=True):
+        for part, joules in (p.energy_j or {}).items():
+            found[part] = found.get(part, 0.0) + count * joules / option.work.tokens
+    return found
+
+
+def _rate(p: Prediction) -> float:
+    """What the GPU's specification gives of what bounds a call; 0 where it gives nothing."""
+    if p.bound_by == "hbm":
+        return p.profile.dram_bandwidth_bytes_per_s or 0.0
+    return p.profile.tensor_flops_per_s.get(p.problem.dtype, 0.0) if p.bound_by == "tensor" else 0.0
+
+
+def table(choice: Choice) -> Table:
+    """A row a GPU, batch and length, best first, the rows of a length together. Columns that say nothing are left
+    out."""
+    rows = choice.options
+    columns: list[tuple[Column, list[Cell]]] = [
+        (Column("seq_q", "queries", "count"), [o.work.queries for o in rows]),
+        (Column("seq_k", "keys", "count"), [o.work.keys for o in rows]),
+        (Column("gpu", "GPU"), [o.gpu.label for o in rows]),
+        (Column("kernel"), [o.kernel for o in rows]),
+        (Column("batch", kind="count"), [o.work.batch for o in rows]),
+        (Column("tokens_per_s", "tokens/s", RIGHT), [per_second_text(o.tokens_per_s.value) for o in rows]),
+        (Column("time", "time a call", RIGHT), [ranged(o.time_s, seconds_text) for o in rows]),
+        (Column("energy", "energy a token", RIGHT), [ranged(o.a_token("energy_j"), joules_text) for o in rows]),
+        (
+            Column("cost", f"cost of {unit(choice, 'dollars')}", RIGHT),
+            [None if o.price is None else ranged(amount(choice, o, "dollars"), dollars_text) for o in rows],
+        ),
+        (Column("bound_by", "bound by"), [o.slowest.bound_by for o in rows]),
+        (Column("fits"), ["yes" if o.fits else "no" for o in rows]),
+        (Column("frontier"), [", ".join(o.frontier) for o in rows]),
+    ]
+    told = [
+        (column, cells)
+        for column, cells in columns
+        if len(set(cells)) > 1 or not (column.key in ("seq_q", "seq_k", "batch") or cells[0] in (None, "yes"))
+    ]
+    return Table(tuple(column for column, _ in told), tuple(zip(*(cells for _, cells in told), strict=True)))
+
+
+def as_text(choice: Choice) -> str:
+    parts = [answer(choice), *_subject(choice.model), table(choice).text().rstrip()]
+    parts += ["\n".join(["Cannot run:", *(f"  {line}" for line in choice.missing)])] if choice.missing else []
+    return "\n\n".join([*parts, "\n".join(f"note: {note}" for note in choice.notes)]) + "\n"
+
+
+def _subject(model: Model | None) -> list[str]:
+    return [] if model is None else [f"{model.line}."]
+
+
+def line(choice: Choice) -> str:
+    best = next((f"{one.gpu.label}, {one.kernel}" for one in choice.able(choice.longest)), "none")
+    return f"{some(len({option.gpu.label for option in choice.options}), 'GPU')} by {choice.per}; best: {best}"
+
+
+def parts(choice: Choice) -> list[Part]:
+    return [answer(choice), *_subject(choice.model), table(choice), choice.missing, choice.notes]
+
+
+def as_page(choice: Choice, command: str = "iosim compare") -> Page:
+    """The whole page. `command` is the command line that makes it again."""
+    found = [figure(choice, word) for word in FRONTIERS]
+    sections = (
+        *(f.section(folded=False) for f in found if f is not None),
+        Section("rows", "GPUs", table=table(choice)),
+        *listed("missing", "Cannot run", choice.missing),
+        *listed("notes", "Notes", choice.notes),
+    )
+    return Page(TITLE, " ".join(_subject(choice.model)), sections, command=command, answer=(answer(choice),))
+
+
+def figure(choice: Choice, word: str) -> Figure | None:
+    """Cost or energy against the time of a call, a panel a length, with the frontier as a line; None where it is known
+    of nothing that fits."""
+    quantity, gpus = FRONTIERS[word], list(dict.fromkeys(o.gpu.label for o in choice.options))
+    text, what = TEXT[quantity], f"{word} of {unit(choice, quantity)}"
+    panels = []
+    columns = (
+        Column("length", "tokens"),
+        Column("gpu", "GPU"),
+        Column("kernel"),
+        Column("batch", kind="count"),
+        Column("time_s", "time a call"),
+        Column(word, what, RIGHT),
+        Column("frontier"),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for number, length in enumerate(choice.lengths, 1):
+        of_length = sorted((o for o in choice.at(length) if o.fits), key=lambda o: o.time_s.value)
+        known = [(o, y.value) for o in of_length if (y := amount(choice, o, quantity)) is not None]
+        if not known:
+            continue
+        front = [(o.time_s.value, y) for o, y in known if word in o.frontier]
+        data = [axes.guide("frontier", [x for x, _ in front], [y for _, y in front], "frontier", "dot")]
+        for n, gpu in enumerate(gpus):
+            mine = [(o, y) for o, y in known if o.gpu.label == gpu]
+            batches = [f" {o.work.batch}" for o, _ in mine]
+            hover = [
+                f"{gpu}, {o.kernel}, batch {o.work.batch}<br>{seconds_text(o.time_s.value)}, {text(y)} "
+                f"{unit(choice, quantity)}"
+                for o, y in mine
+            ]
+            points = axes.line(gpu, [o.time_s.value for o, _ in mine], [y for _, y in mine], batches, n)
+            told = {"hovertext": hover, "hovertemplate": "%{hovertext}<extra></extra>", "cliponaxis": False}
+            data += [{**points, **told, "mode": "markers+text", "textposition": "middle right"}] if mine else []
+        title = tokens_text(length)
+        readings = "; ".join(
+            f"{o.gpu.label} batch {o.work.batch}: {seconds_text(o.time_s.value)}, {text(y)}" for o, y in known
+        )
+        layout = axes.layout(
+            axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text),
+            axes.log_axis([y for _, y in known], what, text),
+        )
+        panels.append(Plot(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout))
+        rows += [
+            (title, o.gpu.label, o.kernel, o.work.batch, o.time_s.value, text(y), "yes" if word in o.frontier else "")
+            for o, y in known
+        ]
+    if not panels:
+        return None
+    drawn = {gpu for _, gpu, *_ in rows}
+    legend = tuple(Series(gpu, axes.colour(n), axes.symbol(n)[1]) for n, gpu in enumerate(gpus) if gpu in drawn)
+    left_out = tuple(f"{gpu}: {word} is not known, or memory too small" for gpu in gpus if gpu not in drawn)
+    caption = (
+        "Down and left is better; beside each point stands its batch. Of a point on the dotted line, the frontier, no "
+        f"other is better in time or {word} and no worse in the other."
+    )
+    return Figure(
+        word,
+        f"Time against {word}",
+        caption,
+        Table(columns, tuple(rows)),
+        tuple(panels),
+        legend,
+        "length",
+        (word,),
+        left_out,
+        by=("gpu", "batch"),
+    )
+
+
+shows(Choice, Face(line, as_text, parts, lambda choice: panels_of(as_page(choice))))
