@@ -26,10 +26,9 @@ def add_options(parser: CommandParser) -> None:
     common.add_model(parser)
     common.add_problem_options(parser)
     common.add_conditions(parser, "l2_start", "method")
-    common.add_output_options(parser)
+    common.add_output_options(parser, page=True)
     parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
     parser.add_argument("--csv", metavar="FILE", help="also write the rows there, as CSV")
-    parser.add_argument("--html", metavar="FILE", help="also write a page with figures there")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from iosim.studies.compare.study import run as run_comparison
     from iosim.studies.models.asked import asked_model
 
-    for option, place in (("--out", args.out), ("--csv", args.csv), ("--html", args.html)):
+    for option, place in (("--out", args.out), ("--csv", args.csv)):
         common.check_place(place, option)
     of = common.request(args, OfProblem, problems=None)
     model, asked = asked_model(of), common.request(args, CompareRequest, model=None)
