@@ -1,18 +1,17 @@
 """Writes the gallery in reports/: `python docs/make_gallery.py [report] [decode] [validation]`. Two minutes.
 
-Each page is what a command makes (`iosim report`, `iosim decode`, `iosim validate --report`), but that all share the
-copy of plotly.js that iosim ships. The same code and the same recorded rows give the same bytes.
+Each page is what a command makes (`iosim report`, `iosim decode`, `iosim validate --report`). The same code
+and the same recorded rows give the same bytes.
 """
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from pathlib import Path
 
 from iosim.base.files import write_together
-from iosim.show.html import PLOTLY, html
+from iosim.show.html import html
 from iosim.show.page import Page, markdown
 
 REPORTS = Path(__file__).resolve().parent.parent / "reports"
@@ -33,7 +32,7 @@ def decode() -> Page:
     from iosim.studies.requests import DecodeRequest
 
     words = ["decode", "--gpu", "l4", "--gpu", "a100", "--gpu", "h100", "--gpu", "h200", "--context", "1k:1m:x2",
-             "--format", "html"]  # fmt: skip
+             "--html", "decode.html"]  # fmt: skip
     asked = DecodeRequest(gpu=["l4", "a100", "h100", "h200"], context="1k:1m:x2")
     return run(asked).as_page(shlex.join(["iosim", *words]))
 
@@ -54,10 +53,9 @@ PAGES = {"report": report, "decode": decode, "validation": validation}
 
 def make(names: list[str], folder: Path = REPORTS) -> None:
     """Write the pages of those names, as HTML and as Markdown."""
-    plotly = Path(os.path.relpath(PLOTLY, folder)).as_posix()
     for name in names:
         page = PAGES[name]()
-        write_together({folder / f"{name}.html": html(page, plotly), folder / f"{name}.md": markdown(page)})
+        write_together({folder / f"{name}.html": html(page), folder / f"{name}.md": markdown(page)})
 
 
 if __name__ == "__main__":

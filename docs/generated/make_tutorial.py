@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import base64
 import contextlib
+import html
 import io
 import json
 import re
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from iosim.base.files import write_whole
-from iosim.show.html import PLOTLY
+from iosim.show.html import STATIC
 
 PAGE = Path(__file__).resolve().parent.parent / "tutorial.md"
 PLACE = PAGE.with_suffix(".ipynb")
@@ -98,13 +99,15 @@ def picture(figure: dict[str, Any]) -> str:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         raise SystemExit("make_tutorial: a picture needs chromium, which is not installed")
-    size = json.dumps({"width": WIDTH, "height": HEIGHT, "paper_bgcolor": "white", "plot_bgcolor": "white"})
+    style, script = ((STATIC / name).read_text(encoding="utf-8") for name in ("page.css", "plots.js"))
+    title = html.escape(figure["layout"].get("title", {}).get("text", ""))
+    size = f"width:{WIDTH - 16}px;height:{HEIGHT - 40}px;max-height:none"
     with tempfile.TemporaryDirectory() as place:
         page = Path(place) / "page.html"
         page.write_text(
-            f"<body style='margin:0'><div id=f></div><script>{PLOTLY.read_text(encoding='utf-8')}</script><script>"
-            f"var f={json.dumps(figure)};Plotly.newPlot('f',f.data,Object.assign(f.layout,{size}),{{staticPlot:true}})"
-            "</script></body>",
+            f"<!DOCTYPE html><meta charset=utf-8><style>{style}</style><body class=paper style='padding:8px'>"
+            f"<b>{title}</b><div class=plot id=f style='{size}'></div><script>{script}</script>"
+            f"<script>drawPanel(document.getElementById('f'), {json.dumps(figure)})</script></body>",
             encoding="utf-8",
         )
         target = Path(place) / "figure.png"

@@ -40,6 +40,16 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         raise InputError(f"`path` {str(path)!r} cannot be written: {error}; a file name is needed") from None
 
 
+def is_made_by(path: str | Path, command: str) -> bool:
+    """Whether a page may be written over what is at `path`: nothing, an empty file, or a page of the same command such
+    as "iosim report", as its head says, or in Markdown the command line that makes it again."""
+    place = Path(path)
+    if not place.is_file() or not place.stat().st_size:
+        return True
+    text = place.read_text(encoding="utf-8", errors="replace")
+    return (f"\n{command}" if place.suffix == ".md" else f'<meta name="generator" content="{command}">') in text
+
+
 def keep_mode(written: str | Path, place: str | Path) -> None:
     """Give `written` the permissions of the file at `place`, or those of a new file where there is none."""
     umask = os.umask(0)

@@ -129,6 +129,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.simplefilter("once", EngineWarning)
             warnings.showwarning = _warn
             with output(for_a_person=_for_a_person(args)):
+                if hasattr(args, "html"):
+                    from iosim.commands.common import check_pages
+
+                    check_pages(args)
                 code: int = args.run(args)
         return code
     except InputError as error:

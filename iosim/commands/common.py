@@ -24,6 +24,8 @@ from iosim.show.terminal import folded
 from iosim.studies.requests import OF_MODEL, OfProblem
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from iosim.problem.attention import AttentionProblem
     from iosim.show.page import Page
     from iosim.studies.models.layers import Layers, Model
@@ -126,11 +128,21 @@ def add_kernel_options(parser: CommandParser, *, several: Collection[str] = ()) 
     options.add(parser.group("kernel settings, over the kernel's own choice"), OVERRIDES, several=several)
 
 
-def add_output_options(parser: CommandParser, formats: Sequence[str] = FORMATS) -> None:
+def add_output_options(parser: CommandParser, formats: Sequence[str] = FORMATS, *, page: bool = False) -> None:
+    """--format, --out and, of a command that draws, --html: `page`, or a format of it is "html"."""
     g = parser.group("output")
-    told = f"{', '.join(formats[:-1])} or {formats[-1]} (default: {formats[0]})"
+    *most, last = (name for name in formats if name != "html")  # --html says it
+    told = f"{', '.join(most)} or {last} (default: {formats[0]})"
     g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
     g.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
+    if page or "html" in formats:
+        add_page_options(parser)
+
+
+def add_page_options(parser: CommandParser, told: str = "also write a page with figures there") -> None:
+    g = parser.group("output")
+    g.add_argument("--html", metavar="FILE", help=told)
+    g.add_argument(FORCE, action="store_true", help="write pages over files that this command did not write")
 
 
 def add_actions(parser: CommandParser, *actions: tuple[str, str, str, str, Sequence[str]]) -> list[CommandParser]:
@@ -259,8 +271,10 @@ def tell(
         rows: of the CSV.
         text: what stands below the answer; it is called with whether that is Markdown.
         code: as in `emit`.
-        written: the whole file of other formats.
+        written: the whole file of other formats; that of "html" goes to --html, too.
     """
+    if "html" in written and getattr(args, "html", None) is not None:
+        emit(written["html"](), args.html)
     if args.format == "json":
         whole = json_text({"schema": 1, **({} if answer is None else {"answer": answer}), **json()})
     elif args.format in written:
@@ -275,10 +289,11 @@ def tell(
     return 0
 
 
-def show(args: argparse.Namespace, found: Any, whole: Mapping[str, Any] | None = None) -> int:
-    """`tell` of a result that says itself what it is; `whole` is the JSON where that is more than the result's own."""
+def show(args: argparse.Namespace, found: Any, whole: Mapping[str, Any] | None = None, page: Any = None) -> int:
+    """`tell` of a result that says itself what it is; `whole` is the JSON where that is more than the result's own,
+    `page` a function of the command line that makes the page."""
     return tell(args, found.answer, json=lambda: found.to_dict() if whole is None else whole, rows=found.records,
-                table=found.to_text, **paged(lambda: found.as_page(typed(args.command))))  # fmt: skip
+                table=found.to_text, **paged(lambda: (page or found.as_page)(typed(args.command))))  # fmt: skip
 
 
 def paged(page: Callable[[], Page]) -> dict[str, Any]:
@@ -306,6 +321,7 @@ def held(exceeded: Sequence[str | None]) -> int:
 
 PLACES = ("--out", "-o", "--html", "--csv")
 """Options that say where files go."""
+FORCE = "--force"
 
 
 def typed(command: str) -> str:
@@ -314,7 +330,7 @@ def typed(command: str) -> str:
     words = ["iosim"]
     place = False
     for word in typed_words:
-        if not place and word not in PLACES and not word.startswith(tuple(f"{option}=" for option in PLACES)):
+        if not place and word not in (*PLACES, FORCE) and not word.startswith(tuple(f"{option}=" for option in PLACES)):
             words.append(word)
         place = word in PLACES
     return shlex.join(words)
@@ -350,3 +366,20 @@ def check_place(out: str | None, option: str = "--out") -> None:
         raise InputError(f"{option} '{out}' is a directory or nothing; a file name is needed")
     if not has_place:
         raise InputError(f"{option} '{out}' cannot be written: its directory does not exist; accepted: one that does")
+
+
+def check_pages(args: argparse.Namespace) -> None:
+    """Before work is done: that the command's page can be written where it shall go, and is no other file."""
+    check_place(args.html, "--html")
+    for option, place in {"--html": args.html, "--out": args.out if args.format == "html" else None}.items():
+        if place is not None:
+            check_own(place, args, option)
+
+
+def check_own(place: str | Path, args: argparse.Namespace, option: str = "--out") -> None:
+    """Refuses to write a page over a file that the command did not write, unless --force is given."""
+    from iosim.base.files import is_made_by
+
+    if not args.force and not is_made_by(place, f"iosim {args.command}"):
+        raise InputError(f"{option} '{place}' is there and was not written by 'iosim {args.command}'; accepted: "
+                         "another name, or --force to replace it")  # fmt: skip

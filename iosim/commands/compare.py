@@ -31,17 +31,16 @@ def add_options(parser: CommandParser) -> None:
     common.add_model(parser)
     common.add_problem_options(parser, several=AXES)
     common.add_conditions(parser, "l2_start", "method")
-    common.add_output_options(parser)
+    common.add_output_options(parser, page=True)
     parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
     parser.add_argument("--csv", metavar="FILE", help="also write the rows there, as CSV")
-    parser.add_argument("--html", metavar="FILE", help="also write a page with figures there")
 
 
 def run(args: argparse.Namespace) -> int:
     from iosim.base.files import write_together
     from iosim.show.html import html
 
-    for option, place in (("--out", args.out), ("--csv", args.csv), ("--html", args.html)):
+    for option, place in (("--out", args.out), ("--csv", args.csv)):
         common.check_place(place, option)
     check_per(args.per, args.baseline, args.price)
     told, rows, found, page = _chosen(args) if args.per is not None else _compared(args)

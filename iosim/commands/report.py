@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.commands import common
 from iosim.commands.parser import CommandParser
@@ -13,8 +14,8 @@ from iosim.studies.requests import OfProblem
 if TYPE_CHECKING:
     from iosim.problem.attention import AttentionProblem
 
-LARGE_BYTES = 2_700_000
-"""About 200 predictions: plotly.js takes 1.5 MB of it."""
+LARGE_BYTES = 1_000_000
+"""About 400 predictions."""
 
 
 def add_options(parser: CommandParser) -> None:
@@ -26,15 +27,24 @@ def add_options(parser: CommandParser) -> None:
     g = parser.group("output")
     g.add_argument("--format", choices=("both", "html", "md"), default="both", metavar="FORMAT",
                    help="both, html or md (default: both)")  # fmt: skip
-    g.add_argument("--out", "-o", default=".", metavar="PLACE",
+    g.add_argument("--out", "-o", metavar="PLACE",
                         help="directory that exists, or name of the .html or .md file, beside which the other is "
                         "written under the same name (default: report.html and report.md here)")  # fmt: skip
+    common.add_page_options(parser, "write the page alone, there")
 
 
 def run(args: argparse.Namespace) -> int:
     from iosim.studies.models.asked import asked_model, groups_of
     from iosim.studies.report import beside
 
+    if args.html is not None and (args.out is not None or args.format == "md"):
+        other = "--format md" if args.out is None else f"--out {args.out}"
+        raise InputError(f"--html {args.html} contradicts {other}; give one of them")
+    if args.html is not None and not args.html.lower().endswith((".html", ".htm")):
+        raise InputError(f"--html '{args.html}' is no name of a page; accepted: one that ends in .html")
+    args.out = "." if args.out is None else args.out
+    if args.html is not None:
+        args.out, args.format = args.html, "html"
     asked = common.request(args, OfProblem, problems=None)
     model = asked_model(asked)
     if model is None:
@@ -57,7 +67,10 @@ def _write(args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out
     from iosim.studies.report.collect import baseline
     from iosim.studies.report.face import omission, verdicts
 
-    before = {path for path in targets(out, args.format).values() if path.exists()}
+    places = targets(out, args.format).values()
+    for path in places:
+        common.check_own(path, args)
+    before = {path for path in places if path.exists()}
     request = ReportRequest.of(
         tuple(args.gpu), tuple(args.kernel), problems, l2_start=args.l2_start, method=args.method,
     )  # fmt: skip

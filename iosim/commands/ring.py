@@ -22,8 +22,7 @@ def add_options(parser: CommandParser) -> None:
     rest = (name for name in RING if name not in ("num_gpus", *OF_MODEL))
     options.add(parser.group("GPUs, links and schedules"), RING, (*rest, "layers"))
     parser.add_argument("--steps", action="store_true", help="print the chunk schedules, step by step")
-    parser.add_argument("--html", metavar="FILE", help="also write figures there, as one HTML file")
-    common.add_output_options(parser)
+    common.add_output_options(parser, page=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,7 +33,4 @@ def run(args: argparse.Namespace) -> int:
         if args.html is not None:
             raise InputError("--html goes with no --model; accepted with it: --format table, json or csv")
         return common.show(args, ring.run_model(asked, steps=args.steps, progress=progress("schedules")))
-    found = ring.run(asked, steps=args.steps, progress=progress("schedules"))
-    if args.html is not None:
-        common.emit(common.paged(lambda: found.as_page(common.typed("ring")))["html"](), args.html)
-    return common.show(args, found)
+    return common.show(args, ring.run(asked, steps=args.steps, progress=progress("schedules")))

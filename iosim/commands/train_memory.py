@@ -29,8 +29,7 @@ def add_options(parser: CommandParser) -> None:
                    help="map what fits over sequence lengths and width, batch or layers (default width), whose option "
                    "then takes a list")  # fmt: skip
     options.add(g, TRAIN, ("reserve",))
-    parser.add_argument("--html", metavar="FILE", help="also write memory over time and the map there, as one page")
-    common.add_output_options(parser)
+    common.add_output_options(parser, page=True)
     parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
 
 
@@ -44,12 +43,9 @@ def run(args: argparse.Namespace) -> int:
     limits = None if args.frontier is None else prediction.map_of(asked, args.frontier, progress("what fits"))
     if limits is None or args.html:
         training = prediction.run(asked, args.frontier)
-        if args.html:
-            page = training.as_page(limits, common.typed("train-memory"))
-            common.emit(common.paged(lambda: page)["html"](), args.html)
     if limits is None:
         whole = {"schema": 1, "training": [training.to_dict()]}
     else:
         whole = {"schema": 1, "model": limits.model.to_dict(), "setup": limits.setup.to_dict(),
                  "profile": limits.profile.name, "frontier": limits.to_dict()}  # fmt: skip
-    return common.show(args, limits or training, whole)
+    return common.show(args, limits or training, whole, lambda command: training.as_page(limits, command))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TABLE_WORST = 6
 FORMATS = ("table", "json", "csv", "md", "html")
 FORMATS_OF_TIMES = ("table", "json", "csv")
-NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spills")
+NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spills", "html")
 """Options of byte tables, which --times refuses."""
 ONLY_WITH_TIMES = ("every", "ablation", "baselines")
 
@@ -95,6 +95,8 @@ def _run_bytes(args: argparse.Namespace) -> int:
 
     if args.report is not None and not Path(args.report).is_dir():
         raise InputError(f"--report '{args.report}' is no directory; accepted: one that exists")
+    for name in ("validation.html", "validation.md") if args.report is not None else ():
+        common.check_own(Path(args.report) / name, args, "--report")
     gates = [Gate.parse(text, spills=args.with_spills) for text in args.fail_above]
     profile = load_profile(args.gpu)
     if not args.across and args.ncu is None:
@@ -106,7 +108,7 @@ def _run_bytes(args: argparse.Namespace) -> int:
         comparison = compare([row for file in files for row in read(file)], profile, progress("predicting"))
     if args.report is not None:
         write_report(comparison, args.report)
-    if args.report is None or args.out is not None:
+    if args.report is None or args.out is not None or args.html is not None:
         _tell(args, comparison, gates)
     if not comparison.residuals:
         raise InputError(_nothing(comparison))

@@ -34,8 +34,9 @@ def colour(n: int) -> str:
 
 
 def symbol(n: int) -> tuple[str, str]:
-    """plotly's name of the n-th series' marker, and the character that looks like it."""
-    return SYMBOLS[n % len(SYMBOLS)]
+    """plotly's name of the n-th series' marker, and the character that looks like it: another one where colours begin
+    anew."""
+    return SYMBOLS[(n + n // len(COLOURS)) % len(SYMBOLS)]
 
 
 def log_range(values: Iterable[float]) -> list[float]:

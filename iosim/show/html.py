@@ -1,14 +1,17 @@
 """A page as one HTML file: complete without JavaScript but for the plots, and nothing is fetched from a network.
 
-The template escapes everything that it is handed. plotly.js comes along, unless the page is told where a copy lies.
+The template escapes everything that it is handed. `static/plots.js` draws the plots.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
 from functools import cache
 from itertools import groupby
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,20 +23,19 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 STATIC = Path(__file__).resolve().parent / "static"
-PLOTLY = STATIC / "plotly-cartesian.min.js"
-"""plotly.js 4.1.1 with the traces that x and y axes need (the npm package
-plotly.js-cartesian-dist-min; MIT, its licence beside it)."""
 _EXACT_IN_JAVASCRIPT = 1 << 53
 _PLAIN = re.compile(r"[\w .,:()+/%-]*")
 _DASHES = {"dot": "dotted", "dash": "dashed"}
-_GROUPING = ("gpu", "kernel")
+_GROUPING = ("seq_len", "gpu", "kernel")
 """Columns that may head groups of rows, where a row alone does not name its own."""
+MOST_IN_A_ROW = 4
+MOST_CARDS = 60
+"""Columns that a narrow window holds beside each other, and rows that it shows as cards where there are more."""
 
 
-def html(page: Page, plotly: str | None = None) -> str:
-    """The whole file; `plotly` is the name of a copy of `PLOTLY` beside it, which several pages may share: by default
-    the page carries its own."""
-    return _template().render(page=page, plotly=plotly, data=_json(_data(page)))
+def html(page: Page) -> str:
+    """The whole file."""
+    return _template().render(page=page, data=_packed(_data(page)))
 
 
 @cache
@@ -53,7 +55,8 @@ def _template() -> Template:
         "group_columns": group_columns,
         "groups": groups,
         "file": lambda name: Markup((STATIC / name).read_text(encoding="utf-8")),
-        "plotly_name": PLOTLY.name,
+        "arrows": _arrows,
+        "is_cards": is_cards,
     }
     return environment.get_template("page.html")
 
@@ -61,18 +64,24 @@ def _template() -> Template:
 def group_columns(table: Table) -> int:
     """How many of the first columns become headings of groups of rows: those that repeat themselves from row to row."""
     count = 0
-    for column, key in zip(table.columns, _GROUPING, strict=False):
+    for column in table.columns:
         heads = [row[: count + 1] for row in table.rows]
-        if column.key != key or len(set(heads)) == len(heads) or len(table.columns) <= count + 1:
+        if column.key not in _GROUPING or len(set(heads)) == len(heads) or len(table.columns) <= count + 1:
             break
         count += 1
     return count
 
 
+def is_cards(table: Table) -> bool:
+    """Whether its rows are cards in a narrow window."""
+    return len(table.columns) - group_columns(table) > MOST_IN_A_ROW and len(table.rows) <= MOST_CARDS
+
+
 def groups(table: Table) -> list[tuple[str, list[list[str]]]]:
     """Cells of rows that follow each other under one heading, and the heading."""
     count = group_columns(table)
-    rows = ((", ".join(cells[:count]), cells) for cells in table.cells())
+    titles = [f"{c.title} = " if c.to_the_right else "" for c in table.columns[:count]]
+    rows = ((", ".join(map(add, titles, cells)), cells) for cells in table.cells())
     return [(head, [cells for _, cells in members]) for head, members in groupby(rows, key=lambda row: row[0])]
 
 
@@ -112,8 +121,14 @@ def _table(table: Table) -> dict[str, Any]:
     return {"columns": [c.key for c in table.columns], "rows": rows}
 
 
-def _json(value: Any) -> Markup:
-    from markupsafe import Markup
-
+def _packed(value: Any) -> str:
+    """JSON, deflated and as base64: a tenth of its size."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def unpacked(page: str) -> dict[str, Any]:
+    """What the script of a page draws and offers for download: panels, tables and commands, as `html` put it in."""
+    packed = page.partition('id="page-data">')[2].partition("<")[0]
+    data: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed)))
+    return data

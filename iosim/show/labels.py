@@ -21,11 +21,12 @@ SIZES = (11.0, 14.0, 17.0)
 
 @dataclass(frozen=True)
 class End:
-    """The name of a line, and where it ends on the vertical axis."""
+    """The name of a line, where it ends on the vertical axis, its colour and, as a character, its marker."""
 
     name: str
     y: float
     colour: str
+    mark: str = "■"
 
 
 def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -60,14 +61,14 @@ def at_ends(ends: Sequence[End], y_axis: Mapping[str, Any]) -> dict[str, Any]:
         {
             "xref": "paper", "x": 1, "xanchor": "left", "xshift": 3, "yref": "y", "y": round(place, 6),
             "yanchor": "middle", "align": "left", "showarrow": False, "font": {"size": 11},
-            "text": f'<span style="color:{e.colour}">■</span> {e.name}',
+            "text": f'<span style="color:{e.colour}">{e.mark}</span> {e.name}',
         }
         for e, place in zip(ends, places, strict=True)
     ]  # fmt: skip
     widest = max((len(part) for e in ends for part in e.name.replace("<->", "--").split("<br>")), default=0)
     return {
         "annotations": annotations,
-        "margin": {"l": 8, "r": round(CHARACTER_PX * (widest + 2)) + 6, "t": 10, "b": 8},
+        "margin": {"l": 8, "r": round(CHARACTER_PX * (widest + 2)) + 6, "t": round(2.5 + lines * LINE_PX / 2), "b": 8},
     }
 
 

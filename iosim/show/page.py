@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from iosim.base.records import dataclass, field
@@ -61,12 +60,10 @@ class Section:
     most_across: int = 3
 
     @property
-    def panel_rows(self) -> list[tuple[Panel, ...]]:
-        """The panels in as few rows as there can be, and the rows alike: four are two and two, five three and two."""
+    def across(self) -> int:
+        """Panels beside each other in as few rows as there can be, and the rows alike: four are two and two."""
         count = len(self.panels)
-        rows = -(-count // self.most_across)
-        ends = [-(-count * n // rows) for n in range(rows + 1)] if rows else []
-        return [self.panels[first:last] for first, last in pairwise(ends)]
+        return -(-count // -(-count // self.most_across)) if count else 1
 
 
 @dataclass(frozen=True)
@@ -112,8 +109,8 @@ def listed(section_id: str, heading: str, items: Sequence[str], *, folded: bool 
 @dataclass(frozen=True)
 class Page:
     """All that a page says: the question that it answers, what was computed (`subject`), what came out (`answer`, a
-    sentence or one a GPU), sections, and the command lines that make it and its tables' rows again, those of rows by
-    the ids in a column of kind COMMANDS."""
+    sentence or one a GPU; `verdict` says it in few words), sections, and the command lines that make it and its tables'
+    rows again, those of rows by the ids in a column of kind COMMANDS."""
 
     title: str
     subject: str
@@ -122,6 +119,17 @@ class Page:
     command: str = ""
     commands: Mapping[str, str] = field(default_factory=dict)
     answer: tuple[str, ...] = ()
+    verdict: tuple[str, ...] = ()
+
+    @property
+    def lead(self) -> tuple[str, ...]:
+        """What stands above the first figure: the verdict, or the first sentence of the answer."""
+        return self.verdict or tuple(re.split(r"(?<=\.) (?=[A-Z])", said)[0] for said in self.answer[:1])
+
+    @property
+    def made_by(self) -> str:
+        """The command whose page it is, such as "iosim report"."""
+        return " ".join(self.command.split()[:2])
 
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")

@@ -39,7 +39,7 @@ def test_a_file_that_is_written_again_keeps_its_mode(mode: int, tmp_path: Path) 
 
 
 def test_a_report_says_what_it_replaces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["report", "--seq-len", "1k", "--kernel", "fa2", "--out", str(tmp_path / "x.html")]
+    words = ["report", "--seq-len", "1k", "--kernel", "fa2", "--force", "--out", str(tmp_path / "x.html")]
     (tmp_path / "x.md").write_text("notes")
     assert main(words) == 0
     page, notes = (line for line in capsys.readouterr().out.splitlines() if "x." in line)

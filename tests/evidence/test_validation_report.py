@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import shlex
 from pathlib import Path
@@ -18,7 +17,7 @@ from iosim.evidence.validate.reasons import Group, groups, reason_of
 from iosim.evidence.validate.rows import QUANTITIES, own_file
 from iosim.evidence.validate.summary import TARGETS, clean, misses
 from iosim.hardware.profile import load_profile
-from iosim.show.html import html
+from iosim.show.html import html, unpacked
 from iosim.show.page import markdown
 
 CALLS = ("22", "104", "121", "236", "245")
@@ -181,7 +180,7 @@ def test_the_page_draws_bands_and_fetches_nothing(folder: Path) -> None:
     page = (folder / "validation.html").read_text(encoding="utf-8")
     assert "<script src" not in page
     assert "default-src 'none'" in page
-    data = json.loads(re.search(r'id="page-data">(.*?)</script>', page, flags=re.DOTALL)[1])  # type: ignore[index]
+    data = unpacked(page)
     panel = data["panels"]["figure-own-hbm_read"]
     names = [series["name"] for series in panel["data"]]
     assert names[:5] == ["equal", "+5%", "-5%", "+10%", "-10%"]

@@ -18,7 +18,7 @@ from looks import broken, faults, faults_on_paper
 
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
-from iosim.show.html import PLOTLY, STATIC, html
+from iosim.show.html import STATIC, html
 from iosim.show.page import Page, Panel, Section
 from iosim.show.tables import Column, Table
 
@@ -118,16 +118,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pages lie beside the one copy of plotly.js that they share."""
-    place = tmp_path_factory.mktemp("pages")
-    (place / PLOTLY.name).write_bytes(PLOTLY.read_bytes())
-    return place
+    return tmp_path_factory.mktemp("pages")
 
 
 @pytest.fixture(scope="module", params=[*PAGES, *(pytest.param(name, marks=pytest.mark.slow) for name in some(OTHERS))])
 def page(request: pytest.FixtureRequest, folder: Path) -> Path:
     place = folder / f"{request.param}.html"
-    place.write_text(html((PAGES | OTHERS)[request.param](), PLOTLY.name), encoding="utf-8")
+    place.write_text(html((PAGES | OTHERS)[request.param]()), encoding="utf-8")
     return place
 
 
@@ -139,7 +136,7 @@ def test_nothing_is_wrong_at_any_width(browser: Browser, page: Path, width: int)
 @pytest.mark.parametrize("kind", ["compare", "train"])
 def test_nothing_is_wrong_in_the_dark(browser: Browser, folder: Path, kind: str) -> None:
     place = folder / f"{kind}-dark.html"
-    place.write_text(html(PAGES[kind](), PLOTLY.name), encoding="utf-8")
+    place.write_text(html(PAGES[kind]()), encoding="utf-8")
     assert faults(browser, place, WIDTHS[0], "dark") == []
 
 
@@ -179,7 +176,7 @@ FAULTY = {
     "hidden": (with_panels(replace(plot(annotations=[word("a, b", 0.5)]), data=tuple(
         axes.line(name, [1, 2], [1.0, 2.0], ["", ""], n) for n, name in enumerate("ab")))), ""),
     "console": (PLAIN, '<script>console.error("something went wrong")</script>'),
-    "width": (PLAIN, "<style>.plot .main-svg { width: 300px !important }</style>"),
+    "width": (PLAIN, "<style>.plot svg { width: 300px !important }</style>"),
     "edge": (Page("A question?", "", (Section("t", "T", table=WIDE),)), "<style>.scroll { background: none }</style>"),
     "contrast": (PLAIN, '<p style="color:#bbb">hardly to be seen</p>'),
     "small": (PLAIN, '<p style="font-size:9px">tiny</p>'),
@@ -192,13 +189,13 @@ def faulty(kind: str, folder: Path) -> Path:
     """A page with one fault planted."""
     made, planted = FAULTY[kind]
     place = folder / f"{kind}.html"
-    place.write_text(html(made, PLOTLY.name).replace("</main>", f"{planted}</main>"), encoding="utf-8")
+    place.write_text(html(made).replace("</main>", f"{planted}</main>"), encoding="utf-8")
     return place
 
 
 def test_a_page_without_fault_has_none(browser: Browser, folder: Path) -> None:
     place = folder / "plain.html"
-    place.write_text(html(PLAIN, PLOTLY.name), encoding="utf-8")
+    place.write_text(html(PLAIN), encoding="utf-8")
     assert [faults(browser, place, width) for width in WIDTHS] == [[], [], []]
     assert faults_on_paper(browser, place) == []
 
@@ -211,7 +208,7 @@ def test_a_planted_fault_is_seen(browser: Browser, folder: Path, kind: str) -> N
 def test_labels_of_a_plot_that_leave_it_are_seen(browser: Browser, folder: Path) -> None:
     place = folder / "label.html"
     label = word("a label that is far too long for the margin that it has", 1.0)
-    place.write_text(html(with_panels(plot(annotations=[label])), PLOTLY.name), encoding="utf-8")
+    place.write_text(html(with_panels(plot(annotations=[label]))), encoding="utf-8")
     assert ["clipped", "plot-1"] in [fault[:2] for fault in faults(browser, place, 390)]
 
 
@@ -219,7 +216,7 @@ def test_charts_and_headings_that_paper_splits_are_seen(browser: Browser, folder
     """Without the rules that keep things together, some of ten charts lie across the end of a page."""
     many = with_panels(*(plot(n) for n in range(10)), most_across=1)
     kept, cut = folder / "kept.html", folder / "cut.html"
-    text = html(many, PLOTLY.name)
+    text = html(many)
     kept.write_text(text, encoding="utf-8")
     rules = (STATIC / "page.css").read_text(encoding="utf-8")
     loose = rules.replace("break-inside: avoid", "break-inside: auto").replace(

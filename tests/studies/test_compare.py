@@ -25,7 +25,7 @@ from iosim.commands.cli import main
 from iosim.prediction.predictor import tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.show.axes import linear_axis
-from iosim.show.html import html
+from iosim.show.html import html, unpacked
 from iosim.studies.compare import GROUPS, Comparison, as_page, as_text, by_group, compare
 from iosim.studies.compare.face import figures
 from iosim.studies.compare.study import QUANTITIES, group_of
@@ -242,14 +242,35 @@ def test_ticks_start_at_zero_and_cover_the_bars(top: float) -> None:
 
 def test_the_page_fetches_nothing_and_holds_the_rows(found: Comparison) -> None:
     page = html(as_page(found, "iosim compare --kernel '<b>'"))
-    own = re.sub(r"<script>/\*\*\n\* plotly.*?</script>", "", page, flags=re.DOTALL)
-    assert "http" not in re.sub(r"http-equiv", "", own)
-    assert not re.findall(r'(?:src|href)="(?!#|data:)', own)
-    assert "<b>'" not in own
-    assert "FlashAttention-3 needs cc 9.0 or later" in own
-    data = json.loads(re.findall(r'id="page-data">(.*?)</script>', own, re.DOTALL)[0])
+    assert "http" not in re.sub(r"http-equiv", "", page)
+    assert not re.findall(r'(?:src|href)="(?!#|data:)', page)
+    assert "<b>'" not in page
+    assert "FlashAttention-3 needs cc 9.0 or later" in page
+    data = unpacked(page)
     assert len(data["tables"]["summary"]["rows"]) == len(found.points)  # what cannot run is a list with its reasons
     assert set(data["commands"]) == {p.id for p in found.points}
+
+
+@pytest.mark.parametrize("lengths", [(1024,), (512, 1024), (256, 512, 1024, 2048, 4096)])
+def test_the_chart_has_every_kernel_asked_for_by_problem(lengths: tuple[int, ...]) -> None:
+    kernels, gpus = ["naive", "fa2", "flash", "fa3"], ["a100-sxm-80gb", "h100-sxm"]
+    problems = [problem(seq_q=n, heads=2) for n in lengths]
+    made = as_page(compare(problems, kernels, gpus, method="capacity"))
+    panels = made.sections[0].panels
+    if len(lengths) > 4:  # lines against the length
+        assert [p.title for p in panels] == gpus
+        named = [{t["name"].removesuffix(" HBM") for t in p.data if t["name"].endswith(" HBM")} for p in panels]
+        assert named == [{"naive", "fa2", "flash"}, {*kernels}]
+        return
+    titles = [f"N = {n:,}, {gpu}" for n in lengths for gpu in gpus] if len(lengths) > 1 else gpus
+    assert [p.title for p in panels] == titles
+    for p in panels:
+        assert list(p.layout["yaxis"]["categoryarray"]) == kernels
+        cannot = [t["y"] for t in p.data if t.get("text") == ["cannot run"]]
+        assert cannot == ([["fa3"]] if "a100" in p.title else [])
+    groups = made.sections[1].table
+    assert groups is not None
+    assert [c.key for c in groups.columns][:3] == ["seq_len", "gpu", "kernel"]
 
 
 def test_every_command_line_gives_its_row(found: Comparison, capsys: pytest.CaptureFixture[str]) -> None:

@@ -542,7 +542,7 @@ def test_the_page_is_written_whole(capsys: pytest.CaptureFixture[str], tmp_path:
         (("--seq-len", "4"), "--seq-len 4"), (("--seq-len", "1k,2k"), "--seq-len 1k,2k"),
         (("--seq-len-k", "8192"), "--seq-len-k 8192"), (("--window", "9"), "mask 'window'"),
         (("--causal", "--offset", "5"), "--offset 5"), (("--dropout", "0.1"), "--dropout 0.1"),
-        (("--layers", "0"), "--layers 0"), (("--kernel", "uniform"), "--kernel uniform"), (("--html", ""), "--out ''"),
+        (("--layers", "0"), "--layers 0"), (("--kernel", "uniform"), "--kernel uniform"), (("--html", ""), "--html ''"),
         (("--gpu", "h100", "--schedule", "rsa", "--kernel", "fa3", "--dtype", "fp8"), "--dtype fp8"),
         (("--kernel", "fa9"), "--kernel 'fa9'"),
     ],

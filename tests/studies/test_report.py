@@ -18,6 +18,7 @@ from iosim.hardware.profile import load_profile
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
 from iosim.show import axes
+from iosim.show.html import unpacked
 from iosim.studies.report import Report, ReportRequest, build, render
 from iosim.studies.report.figures import bandwidth
 
@@ -54,9 +55,7 @@ def page(report: Report) -> str:
 
 @pytest.fixture(scope="module")
 def embedded(page: str) -> dict:
-    found = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return json.loads(found[1])
+    return unpacked(page)
 
 
 def run_json(line: str, capsys: pytest.CaptureFixture[str]) -> dict:

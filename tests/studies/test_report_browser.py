@@ -14,7 +14,8 @@ import pytest
 from browser import CHROMIUM, PATIENCE_S, Browser
 
 from iosim.problem.attention import AttentionProblem
-from iosim.show.html import PLOTLY, html
+from iosim.show import axes
+from iosim.show.html import html
 from iosim.show.page import Page, Panel, Section
 from iosim.studies.report import Report, ReportRequest, build, render
 
@@ -24,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]
 WIDTHS = (1280, 390)
-DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].map((p) => p.id)"
+DRAWN = "[...document.querySelectorAll('.plot.drawn')].map((p) => p.id)"
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +91,8 @@ def test_series_hide_and_come_back(browser: Browser, page: Path) -> None:
     browser.open(page, WIDTHS[1])
     browser.evaluate("document.querySelector('#traffic-l2 summary').click()")
     browser.evaluate("new Promise((done) => setTimeout(done, 50)).then(() => iosimPage.draw())")
-    hidden = ("[...document.querySelectorAll('#traffic-l2 .plot')].flatMap((p) => "
-              "p.data.filter((t) => t.visible === false).map((t) => t.name))")  # fmt: skip
+    hidden = ("iosimPage.ready.then(({ panels }) => [...document.querySelectorAll('#traffic-l2 .plot')].flatMap((p) => "
+              "panels[p.id].data.filter((t) => t.visible === false).map((t) => t.name)))")  # fmt: skip
     press = "document.querySelector('#traffic-l2 button.series').click()"
     browser.evaluate(press)
     assert browser.evaluate(hidden) == ["naive"] * 2  # one a panel
@@ -103,7 +104,7 @@ def test_paper_draws_all_and_leaves_the_page_as_it_was(browser: Browser, page: P
     browser.open(page, WIDTHS[0])
     browser.evaluate("iosimPage.done")
     state = ("[document.documentElement.className, document.querySelectorAll('details[open]').length, "
-             "document.querySelector('#overview-1').layout.width]")  # fmt: skip
+             "document.querySelector('#overview-1').width]")  # fmt: skip
     before = browser.evaluate(state)
     assert browser.printed()[:4] == b"%PDF"
     assert browser.evaluate(DRAWN) == [p.id for f in report.figures for p in f.panels]
@@ -145,21 +146,85 @@ def test_the_ground_follows_the_scheme(browser: Browser, page: Path, scheme: str
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
 
 
-def test_a_shared_copy_of_plotly_is_found_and_draws(browser: Browser, tmp_path: Path) -> None:
-    """Every kind of trace that pages hold, from a page that names plotly.js in a folder above."""
+def test_a_series_that_hides_takes_its_names_along(browser: Browser, page: Path) -> None:
+    browser.open(page, WIDTHS[0])
+    browser.evaluate("iosimPage.done")
+    names = "[...document.querySelectorAll('#overview-1 .note')].map((t) => t.textContent)"
+    every = browser.evaluate(names)
+    press = "document.querySelector('#overview button.series').click()"
+    browser.evaluate(f"{press}; iosimPage.ready")
+    kept = browser.evaluate(names)
+    assert [name for name in every if not name.endswith(" HBM")] == kept
+    assert 0 < len(kept) < len(every)
+    browser.evaluate(f"{press}; iosimPage.ready")
+    assert browser.evaluate(names) == every
+
+
+def test_keys_go_from_value_to_value_and_a_touch_stays(browser: Browser, page: Path) -> None:
+    browser.open(page, WIDTHS[1])
+    browser.evaluate("iosimPage.done")
+    browser.evaluate("document.querySelector('#overview-1').focus()")
+    told = "(() => { const t = document.querySelector('#overview-1 + .tip'); return t.hidden ? '' : t.innerText; })()"
+
+    def press(key: str) -> str:
+        browser.call("Input.dispatchKeyEvent", type="keyDown", key=key)
+        text: str = browser.evaluate(told)
+        return text
+
+    first, second = press("ArrowRight"), press("ArrowRight")
+    assert first
+    assert second not in ("", first)
+    assert press("ArrowLeft") == first
+    assert press("ArrowLeft") not in ("", first)  # the last
+    assert press("Escape") == ""
+    mark = "document.querySelector('#overview-1 .mark:last-of-type').getBoundingClientRect()"
+    x, y = browser.evaluate(f"(() => {{ const b = {mark}; return [b.x + b.width / 2, b.y + b.height / 2]; }})()")
+    for kind, points in (("touchStart", [{"x": x, "y": y}]), ("touchEnd", [])):
+        browser.call("Input.dispatchTouchEvent", type=kind, touchPoints=points)
+    assert browser.evaluate(told)
+    browser.evaluate("document.querySelector('#overview-1').blur()")
+    assert browser.evaluate(told) == ""
+
+
+def test_ticks_tell_logarithmic_axes_and_names_stand_in_two_rows(browser: Browser, tmp_path: Path) -> None:
+    names = [f"a name of some length {n}" for n in range(4)]
+    drawn: list[tuple[list[Any], dict[str, Any]]] = [
+        ([1, 1000], axes.log_axis([1, 1000], "", str)), ([512, 4096], axes.length_axis([512, 4096])),
+        (names, axes.category_axis(names)),
+    ]  # fmt: skip
+    lines = [axes.line("a", xs, [1] * len(xs), [""] * len(xs), 0) for xs, _ in drawn]
+    layouts = [axes.layout(x, axes.axis("")) for _, x in drawn]
+    plots = tuple(Panel(f"plot-{n}", "", "", (line,), layouts[n]) for n, line in enumerate(lines))
+    place = tmp_path / "page.html"
+    place.write_text(html(Page("t", "s", (Section("plots", "p", panels=plots, most_across=1),))))
+    browser.open(place, 560)
+    browser.evaluate("iosimPage.done")
+    small = "[...document.querySelectorAll('.plot .axis')].map((a) => (a.getAttribute('d').match(/v3/g) ?? []).length)"
+    assert browser.evaluate(small) == [31, 0, 0]  # 0.7 to 0.9, 1 to 9, 10 to 90, 100 to 900, 1000
+    rows = ("new Set([...document.querySelectorAll('#plot-2 .tick')].filter((t) => t.textContent.startsWith('a name'))"
+            ".map((t) => t.getBoundingClientRect().y)).size")  # fmt: skip
+    assert browser.evaluate(rows) == 2
+
+
+def test_every_kind_of_trace_is_drawn(browser: Browser, tmp_path: Path) -> None:
     traces: list[dict[str, Any]] = [
-        {"type": "scatter", "x": [1, 2], "y": [1, 2]},
-        {"type": "bar", "x": [1, 2], "y": [1, 2]},
-        {"type": "heatmap", "x": [1, 2], "y": [1, 2], "z": [[1, 2], [3, 4]]},
-    ]
+        {"type": "scatter", "mode": "markers", "x": [1, 2], "y": [1, 2], "text": ["one", "two"]},
+        {"type": "bar", "x": [1, 2], "y": [1, 2], "text": ["one", "two"]},
+        {"type": "heatmap", "x": ["a", "b"], "y": ["c", "d"], "z": [[1, 2], [3, 4]], "text": [["one", "two"]] * 2,
+         "colorscale": [[0, "#000000"], [1, "#ffffff"]]},
+    ]  # fmt: skip
     plots = tuple(Panel(f"plot-{n}", "", "", (t,), {"xaxis": {}, "yaxis": {}}) for n, t in enumerate(traces))
-    (tmp_path / "pages").mkdir()
-    (tmp_path / PLOTLY.name).write_bytes(PLOTLY.read_bytes())
-    place = tmp_path / "pages" / "page.html"
-    place.write_text(html(Page("t", "s", (Section("plots", "p", panels=plots),)), f"../{PLOTLY.name}"))
+    place = tmp_path / "page.html"
+    place.write_text(html(Page("t", "s", (Section("plots", "p", panels=plots),))))
     browser.open(place, 1280)
     browser.evaluate("iosimPage.done")
-    assert browser.evaluate("document.querySelectorAll('.plot .main-svg').length") >= len(traces)
-    drawn = ".scatterlayer .point, .barlayer .point path, .heatmaplayer image"
-    assert browser.evaluate(f"document.querySelectorAll('{drawn}').length") == 2 + 2 + 1
+    marks = "[...document.querySelectorAll('.plot')].map((p) => p.querySelectorAll('.mark').length)"
+    assert browser.evaluate(marks) == [2, 2, 4]
+    for n in range(len(traces)):
+        over = (f"(() => {{ const p = document.querySelector('#plot-{n}'); "
+                "const b = p.querySelector('.mark').getBoundingClientRect(); "
+                "const at = { clientX: b.x + b.width / 2, clientY: b.y + b.height / 2 }; "
+                "p.dispatchEvent(new PointerEvent('pointermove', at)); "
+                "return p.nextElementSibling.textContent })()")  # fmt: skip
+        assert browser.evaluate(over) == "one"
     assert not [e for e in browser.events if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]

@@ -19,6 +19,7 @@ from iosim.commands.cli import main
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.readers.replay.tracing import CtaTable
+from iosim.show.html import unpacked
 from iosim.show.timeline import text
 from iosim.studies.trace.face import _walk
 from iosim.studies.trace.trace import TraceResult, as_dict, chrome, cta_rows, reuse_rows, tensor_rows, trace
@@ -209,9 +210,9 @@ def test_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixtu
     body = page.read_text().split("<script>")[0]
     assert "src=" not in body
     assert 'href="http' not in body
-    data = json.loads(body.split('id="page-data">')[1].split("</script>")[0])
+    data = unpacked(page.read_text())
     assert all(f'id="{panel}"' in body for panel in data["panels"])
-    assert {p.split("-")[0] for p in data["panels"]} == {"tensors", "read", "drift", "walk", "reuse"}
+    assert list(dict.fromkeys(p.split("-")[0] for p in data["panels"])) == ["walk", "read", "tensors", "drift", "reuse"]
     made = tmp_path / "t.json"
     capsys.readouterr()
     assert main(["trace", *SMALL.split(), "--format", "chrome", "--out", str(made)]) == 0
@@ -249,7 +250,7 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr("os.replace", interrupted)
-    assert main(["trace", *SMALL.split(), "--format", "html", "--out", str(out)]) == 130
+    assert main(["trace", *SMALL.split(), "--format", "html", "--force", "--out", str(out)]) == 130
     assert [p.name for p in tmp_path.iterdir()] == ["t.html"]
     assert out.read_text() == "before"
 

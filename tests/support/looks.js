@@ -21,7 +21,7 @@ async (paper) => {
     faults.push(["overflow", "page", `${document.documentElement.scrollWidth} of ${width}`]);
   }
   for (const node of all("body *")) {
-    if (node.closest(".plot, script, #js-plotly-tester") || (!paper && node.closest(".scroll table"))) continue;
+    if (node.closest(".plot, script") || (!paper && node.closest(".scroll table"))) continue;
     const { left, right, width: own } = box(node);
     if (own && (right > width + 1 || left < -1)) faults.push(["overflow", name(node), `${left} to ${right}`]);
   }
@@ -47,16 +47,14 @@ async (paper) => {
   // Every panel shows something, in the width it has, and its words are whole and apart.
   for (const plot of all(".plot")) {
     const frame = box(plot);
-    const svg = plot.querySelector("svg.main-svg");
-    const marks = all(".scatterlayer .point, .scatterlayer .js-line, .scatterlayer .js-fill, .barlayer .point path, "
-      + ".heatmaplayer image, .textpoint text", plot).filter((m) => box(m).width || box(m).height);
+    const svg = plot.querySelector("svg");
+    const marks = all(".mark, .word", plot).filter((m) => box(m).width || box(m).height);
     if (!svg || !marks.length || frame.width < 200 || frame.height < 80) {
       faults.push(["empty", plot.id, `${marks.length} marks, ${frame.width} x ${frame.height}`]);
       continue;
     }
     if (Math.abs(box(svg).width - frame.width) > 2) faults.push(["width", plot.id, `${box(svg).width} of ${frame.width}`]);
-    const texts = all(".xtick text, .ytick text, .g-xtitle text, .g-ytitle text, .cbaxis text, .cbtitle text, "
-      + ".annotation-text, .textpoint text", plot).filter((t) => box(t).width);
+    const texts = all(".tick, .title, .note, .word", plot).filter((t) => box(t).width);
     texts.forEach((text, n) => {
       const a = box(text);
       if (a.left < frame.left - 1 || a.right > frame.right + 1 || a.top < frame.top - 1 || a.bottom > frame.bottom + 1) {
@@ -68,8 +66,9 @@ async (paper) => {
     });
 
     // Every line has a name that can be read, and none lies exactly on another of its width.
-    const words = [...all(".annotation-text, .g-ytitle text", plot), ...all("button.series", plot.closest("section"))].map(say).join("\n");
-    const lines = plot.data.filter((t) => t.type !== "heatmap" && t.name && !["whole", "between"].includes(t.name));
+    const words = [...all(".note, .title", plot), ...all("button.series", plot.closest("section"))].map(say).join("\n");
+    const { data } = (await iosimPage.ready).panels[plot.id];
+    const lines = data.filter((t) => t.type !== "heatmap" && t.name && !["whole", "between"].includes(t.name));
     const said = words.replaceAll("+", "").replaceAll(" and ", "").replaceAll(" ", "").replaceAll("\n", "");
     if (lines.length > 1) {
       for (const line of lines) {
@@ -82,7 +81,7 @@ async (paper) => {
       const same = JSON.stringify([a.x, a.y]) === JSON.stringify([b.x, b.y]);
       if (same && a.line.width === b.line.width) faults.push(["hidden", plot.id, `${a.name} under ${b.name}`]);
     }));
-    const bars = plot.data.filter((t) => t.type === "bar");
+    const bars = data.filter((t) => t.type === "bar");
     if (bars.length && bars.reduce((n, t) => n + t.x.length, 0) < 2) faults.push(["one bar", plot.id, bars[0].name]);
   }
 

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from iosim.base.records import replace
 from iosim.base.units import bytes_text, seconds_text
 from iosim.evidence.validate.match import OWN
 from iosim.evidence.validate.reasons import Group, reason_of
@@ -196,8 +197,15 @@ def comparison_page(comparison: Comparison, command: str = "", *, split: bool = 
     if any(r.quantity == "hbm_read" and r.error is not None for r in residuals):
         panels.append(_by_regime(residuals))
     figures = Section("figures", "Figures", legend=legend(residuals), panels=tuple(panels))
-    shown = (figures, *tables(comparison, split=split))
-    return Page(TITLE, INTRODUCTION, shown, command=command, answer=(answer(comparison),))
+    first, *others = [figures, *tables(comparison, split=split)]
+    shown = (first, *others[:1], *(replace(section, folded=True) for section in others[1:]))
+    return _page(TITLE, INTRODUCTION, shown, command, comparison)
+
+
+def _page(title: str, subject: str, sections: tuple[Section, ...], command: str, comparison: Comparison) -> Page:
+    said = answer(comparison)
+    verdict = f"{said.split('; ')[0].removesuffix('.')}."
+    return Page(title, subject, sections, command=command, answer=(said,), verdict=(verdict,))
 
 
 def legend(residuals: Sequence[Residual], bands: Sequence[float] = ()) -> tuple[Series, ...]:
@@ -377,5 +385,6 @@ def as_page(comparison: Comparison) -> Page:
         )
         for kind, residuals in parts(comparison).items()
     )  # fmt: skip
-    said = answer(comparison)
-    return Page(REPORT_TITLE, SUBJECT, (*drawn, *report_sections(comparison)), command=COMMAND, answer=(said,))
+    first, *others = (*drawn, *report_sections(comparison))
+    kept = [s if "targets" in s.id else replace(s, folded=True) for s in others]
+    return _page(REPORT_TITLE, SUBJECT, (first, *kept), COMMAND, comparison)

@@ -2,49 +2,32 @@
 // Draws the panels when they are seen, hides and shows series, opens and folds, prepares for paper, and hands out
 // tables as CSV. Uses nothing but this page.
 const iosimPage = (() => {
-  const data = JSON.parse(document.getElementById("page-data").textContent);
+  let data = null;
+  const unpacked = async () => {
+    const packed = Uint8Array.from(atob(document.getElementById("page-data").textContent), (c) => c.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+    data = await new Response(stream).json();
+    return data;
+  };
+  const ready = unpacked();
   const root = document.documentElement;
   const mostRowsOnPaper = 24;
-  const config = {
-    displaylogo: false,
-    displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
-    modeBarButtonsToRemove: ["select2d", "lasso2d"],
-  };
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
-
-  const themed = (layout) => {
-    const style = getComputedStyle(root);
-    const paint = (name) => style.getPropertyValue(name).trim();
-    const axis = { gridcolor: paint("--grid"), linecolor: paint("--rule"), tickcolor: paint("--rule") };
-    return {
-      ...layout,
-      autosize: true,
-      paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: "system-ui, sans-serif", size: 11.5, color: paint("--ink") },
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: paint("--soft"), activecolor: paint("--ink") },
-      xaxis: { ...layout.xaxis, ...axis },
-      yaxis: { ...layout.yaxis, ...axis },
-    };
-  };
-
-  const size = (place) => ({ width: place.clientWidth, height: place.clientHeight });
-  const draw = (place) => {
-    const panel = data.panels[place.id];
-    place.replaceChildren();
-    return Plotly.newPlot(place, panel.data, { ...themed(panel.layout), ...size(place), autosize: false }, config);
-  };
-  const redraw = (place) => Plotly.relayout(place, { ...themed(place.layout), ...size(place), autosize: false });
 
   const plots = all(".plot");
   const seen = (place) => !place.closest("details:not([open])");
-  const drawn = (place) => place.classList.contains("js-plotly-plot");
+  const drawn = (place) => place.classList.contains("drawn");
+  const draw = (place) => {
+    drawPanel(place, data.panels[place.id]);
+    place.classList.add("drawn");
+  };
   const fresh = () => plots.filter((place) => seen(place) && !drawn(place));
 
   // One panel after the other, so that the page stays responsive while they appear.
   const drawSeen = async () => {
+    await ready;
     for (let next = fresh(); next.length; next = fresh()) {
-      await draw(next[0]);
+      draw(next[0]);
       await new Promise((done) => setTimeout(done));
     }
     root.dataset.drawn = "true";
@@ -55,13 +38,10 @@ const iosimPage = (() => {
   const widths = new ResizeObserver((entries) => {
     if (root.classList.contains("paper")) return;
     for (const { target } of entries) {
-      if (drawn(target) && target.clientWidth && target.clientWidth !== target.layout.width) redraw(target);
+      if (drawn(target) && target.clientWidth && target.clientWidth !== target.width) draw(target);
     }
   });
   plots.forEach((place) => widths.observe(place));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    plots.filter(drawn).forEach(redraw);
-  });
 
   // A link or an address that names something folded opens it.
   const reveal = () => {
@@ -87,12 +67,12 @@ const iosimPage = (() => {
     opened = all("details:not([open])").filter((d) => !(Number(d.dataset.rows) > mostRowsOnPaper));
     opened.forEach((fold) => { fold.open = true; });
     root.classList.add("paper");
-    plots.forEach((place) => (drawn(place) ? redraw(place) : draw(place)));
+    plots.forEach(draw);
   });
   addEventListener("afterprint", () => {
     root.classList.remove("paper");
     opened.forEach((fold) => { fold.open = false; });
-    plots.filter((place) => drawn(place) && seen(place)).forEach(redraw);
+    plots.filter(seen).forEach(draw);
   });
 
   const field = (value) => {
@@ -110,7 +90,8 @@ const iosimPage = (() => {
     return [columns.join(","), ...lines, ""].join("\n");
   };
 
-  const download = (name) => {
+  const download = async (name) => {
+    await ready;
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([csv(name)], { type: "text/csv" }));
     link.download = `${name}.csv`;
@@ -118,17 +99,20 @@ const iosimPage = (() => {
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
 
-  const toggle = (button) => {
+  const toggle = async (button) => {
+    await ready;
     const shown = button.getAttribute("aria-pressed") !== "true";
     button.setAttribute("aria-pressed", String(shown));
-    for (const plot of all(".js-plotly-plot", button.closest("section"))) {
-      const hit = plot.data.flatMap((trace, n) => (trace.name === button.dataset.series ? [n] : []));
-      if (hit.length) Plotly.restyle(plot, { visible: shown }, hit);
+    const name = button.dataset.series;
+    for (const place of all(".plot", button.closest("section"))) {
+      const hit = data.panels[place.id].data.filter((t) => [t.name, t.legendgroup].includes(name) || t.name?.endsWith(` ${name}`));
+      hit.forEach((trace) => { trace.visible = shown; });
+      if (hit.length && drawn(place)) draw(place);
     }
   };
 
   for (const button of all("button.download")) button.addEventListener("click", () => download(button.dataset.table));
   for (const button of all("button.series")) button.addEventListener("click", () => toggle(button));
   reveal();
-  return { csv, draw: drawSeen, done: drawSeen() };
+  return { csv, ready, draw: drawSeen, done: drawSeen() };
 })();

@@ -18,10 +18,11 @@ from iosim.show.bars import Part as BarPart
 from iosim.show.page import Figure, Page, Panel, Section, Series, listed
 from iosim.show.shown import Face, Part, panels_of, shows
 from iosim.show.tables import Cell, Column, Table
+from iosim.show.tables import grouped as grouped_by
 from iosim.studies.compare.study import GROUPS, QUANTITIES, Comparison, Entry, by_group
 from iosim.studies.report.assemble import ALWAYS_SAID, fits
 from iosim.studies.report.collect import Point
-from iosim.studies.report.face import LEVELS, subject, verdicts
+from iosim.studies.report.face import LEVELS, in_short, subject, verdicts
 from iosim.studies.report.figures import FROM, WHO, call_time, hbm_traffic, l2_traffic, memory_footprint, who
 from iosim.studies.report.overview import overview
 
@@ -76,6 +77,14 @@ def summary(entries: Sequence[Entry]) -> Table:
     table = Table(COLUMNS, tuple(map(_row, entries)))
     known = any(e.point is not None and e.point.smem for e in entries)
     return table if known else table.without("smem_bytes")
+
+
+def by_problem(table: Table) -> Table:
+    """The same rows with the length first, under which they are grouped."""
+    columns, (gpu, kernel, length) = table.columns, range(3)
+    order = [length, gpu, kernel, *range(3, len(columns))]
+    rows = tuple(tuple(row[n] for n in order) for row in table.rows)
+    return Table(tuple(columns[n] for n in order), rows)
 
 
 def _row(e: Entry) -> tuple[Cell, ...]:
@@ -140,22 +149,24 @@ def _missing(e: Entry, comparison: Comparison) -> str:
 
 def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
     """The whole page. `command` is the command line that makes it again."""
-    missing = dict.fromkeys(f"{e.kernel} on {e.gpu} (N = {e.seq_len:,}): {e.reason}" for e in comparison.missing)
+    alike = grouped_by(comparison.missing, lambda e: (e.kernel, e.gpu, e.reason))
+    missing = [f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}"
+               for (kernel, gpu, reason), entries in alike.items()]  # fmt: skip
     ratios = f"Ratios: {comparison.baseline} over the row; above 1 the row needs less."
     first, *others = figures(comparison)
     told = [f"{comparison.legend}."] if comparison.legend else []
     there = tuple(e for e in comparison.entries if e.point is not None)
     sections = (
         first.section(comparison.legend, folded=False),
-        Section("summary", "Side by side", (ratios, *told), table=summary(there).without("reason")),
-        *listed("missing", "Cannot run", tuple(missing)),
+        Section("summary", "Side by side", (ratios, *told), table=by_problem(summary(there).without("reason"))),
+        *listed("missing", "Cannot run", missing),
         *(f.section(comparison.legend) for f in others),
         *listed("notes", "Notes", comparison.notes, folded=True),
         Section("reading", "How to read this page", (LEVELS,), folded=True),
     )
     return Page(
         TITLE, subject(comparison.request), sections, command=command, commands=comparison.commands,
-        answer=(answer(comparison),),
+        answer=(answer(comparison),), verdict=in_short(comparison.points, comparison.baseline.kernel),
     )  # fmt: skip
 
 
@@ -191,7 +202,8 @@ def figures(comparison: Comparison) -> tuple[Figure, ...]:
     """Bytes of both levels first. Lines against the length where there are several lengths, else bars; a lone bar is
     not drawn, for the table says as much."""
     request, points = comparison.request, comparison.points
-    drawn = [overview(request, points)]
+    asked = grouped_by(dict.fromkeys((e.gpu, e.kernel) for e in comparison.entries), lambda pair: pair[0])
+    drawn = [overview(request, points, {gpu: [kernel for _, kernel in pairs] for gpu, pairs in asked.items()})]
     if len(request.lengths) > 1:
         drawn += [l2_traffic(request, points), hbm_traffic(request, points), call_time(request, points),
                   memory_footprint(request, points)]  # fmt: skip

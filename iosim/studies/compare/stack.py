@@ -10,7 +10,9 @@ from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.kernel.libraries.default import told
-from iosim.show.page import Page, Section, listed
+from iosim.show import axes
+from iosim.show.bars import Part, bars
+from iosim.show.page import Page, Panel, Section, listed
 from iosim.show.tables import Column, Table, grouped
 from iosim.studies.compare.face import as_text, summary
 from iosim.studies.compare.study import QUANTITIES, Comparison, Entry, run
@@ -22,6 +24,7 @@ COLUMNS = (Column("gpu", "GPU"), Column("kernel"), Column("seq_len", "N", "count
            Column("hbm_bytes", "HBM"), Column("time_s", "time"), Column("l2_ratio", "x less L2", "number"),
            Column("hbm_ratio", "x less HBM", "number"), Column("time_ratio", "x faster", "number"),
            Column("cannot_run", "cannot run"))  # fmt: skip
+DRAWN = (("time_s", "Time", seconds_text), ("hbm_bytes", "HBM bytes", bytes_text))
 OF_SUM = tuple(name for name in QUANTITIES if name != "memory")
 
 
@@ -83,10 +86,26 @@ class ModelComparison:
                     table=summary([e for e in one.entries if e.point is not None]).without("reason"))
             for n, (group, one) in enumerate(self.parts, 1)
         )  # fmt: skip
-        notes = listed("notes", "Notes", self.model.all_notes)
-        sections = (Section("all", "All layers", table=self.table), *parts, *notes)
+        notes = listed("notes", "Notes", self.model.all_notes, folded=True)
+        table = self.table if any(row["cannot_run"] for row in self.rows) else self.table.without("cannot_run")
+        sections = (Section("all", "All layers", panels=self._bars(), table=table, most_across=2), *parts, *notes)
         title = "Which kernel serves the model's attention best?"
         return Page(title, f"{self.model.line}.", sections, command=command, answer=(self.answer,))
+
+    def _bars(self) -> tuple[Panel, ...]:
+        """Time and HBM bytes of all layers at the longest length, a bar a GPU and kernel."""
+        longest = max(row["seq_len"] for row in self.rows)
+        here = [row for row in self.rows if row["seq_len"] == longest]
+        named = ("kernel", "gpu") if len({row["gpu"] for row in here}) > 1 else ("kernel",)
+        panels = []
+        for n, (key, title, text) in enumerate(DRAWN):
+            able = {", ".join(row[key] for key in named): row[key] for row in here if row[key] is not None}
+            hover = [f"{name}: {text(value)}" for name, value in able.items()]
+            if able:
+                heading = f"{title} at {some(longest, 'token')}"
+                part = Part(title, axes.colour(n), list(able.values()), hover)
+                panels.append(bars(f"all-{n}", heading, f"{heading}: {'; '.join(hover)}.", list(able), [part], text))
+        return tuple(panels)
 
 
 def _row(length: int, members: Sequence[tuple[LayerGroup, Entry]]) -> dict[str, Any]:

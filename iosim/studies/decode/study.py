@@ -23,7 +23,7 @@ from iosim.problem.asked import lengths
 from iosim.show import axes
 from iosim.show.bars import Part, bars
 from iosim.show.labels import End, alike, at_ends, layered
-from iosim.show.page import Page, Panel, Section, listed
+from iosim.show.page import PLOT_REM, Page, Panel, Section, Series, listed
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Shown
 from iosim.show.tables import Cell, Column, Table, grouped, spread_out
@@ -44,12 +44,17 @@ NOT_FLAT = ("problem", "notes", "kinds", "sequences")
 """Keys of a point that a row of a table has no place for."""
 TITLE = "How many tokens a second does attention allow while generating?"
 TOKENS_ARE = (
-    "All sequences together, if attention were all there is. The dotted line is what HBM allows: it delivers the kept "
-    "keys and values, and nothing else takes time."
+    "All sequences together, if attention were all there is.",
+    "The time of a step stands at the end of each line. K/V bound: HBM delivers the kept keys and values, and nothing "
+    "else takes time.",
 )
 WORK = "splits and work of each sequence"
 MORE_IS = "GPUs and kernels that do not differ share a line."
 BOUND = "K/V bound"
+LINES = (Series("attention", axes.NEUTRAL, dash="solid"), Series(BOUND, axes.NEUTRAL, dash="dot"))
+AXES_REM, END_REM = 5.0, 2.0
+MOST_SAID = 4
+"""GPUs and kernels whose step stands above the figure; of more, the shortest and the longest."""
 MOST_SHORT = 3
 """Contexts in the table of Markdown."""
 MOST_OPEN = 12
@@ -288,8 +293,9 @@ def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Pag
     """The whole page. `command` is the command line that makes it again."""
     several = len({p.context for p in points}) > 1
     sections = (
-        Section("tokens", "Tokens a second against the context" if several else "Tokens a second", (TOKENS_ARE,),
-                panels=_tokens(points) if several else _token_bars(points), most_across=2),
+        Section("tokens", "Tokens a second against the context" if several else "Tokens a second",
+                TOKENS_ARE[: 1 + several],
+                LINES if several else (), _tokens(points) if several else _token_bars(points)),
         Section("numbers", "Numbers", table=table(points), brief=_short(points), folded=len(points) > MOST_OPEN),
         *((Section("kinds", kinds_title(points), table=kinds_table(points)),) if kinds_table(points) else ()),
         *((Section("more", "Bytes and splits", (MORE_IS,), panels=(
@@ -298,7 +304,13 @@ def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Pag
         ), folded=True),) if several else ()),
         *listed("notes", "Notes", notes(points), folded=True),
     )  # fmt: skip
-    return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=(answer(points),))
+    longest = [p for p in points if p.context == max(p.context for p in points)]
+    if many := len(longest) > MOST_SAID:
+        by_time = sorted(longest, key=lambda p: p.step_s)
+        longest = [by_time[0], by_time[-1]]
+    steps = [f"**{seconds_text(p.step_s)}** with {p.kernel_name} on {p.prediction.profile.name}" for p in longest]
+    verdict = f"{_where(points[-1]).rstrip(',')} a step takes {(' to ' if many else ', ').join(steps)}."
+    return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=(answer(points),), verdict=(verdict,))
 
 
 def _short(points: Sequence[DecodePoint]) -> Table:
@@ -308,32 +320,30 @@ def _short(points: Sequence[DecodePoint]) -> Table:
 
 
 def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
-    """A panel a GPU: tokens a second of each kernel, below the bound that the keys and values set."""
+    """Tokens a second of each GPU and kernel, below the bound that the keys and values set on the GPU."""
     rates = [v for p in points for v in (p.tokens_per_s, p.bound_tokens_per_s) if v]
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
     y = axes.log_axis(rates, "tokens a second", count_text)
-    panels = []
-    for number, (gpu, here) in enumerate(grouped(points, lambda p: p.prediction.profile.name).items(), 1):
-        of_kernel = grouped(here, lambda p: p.kernel_name)
-        data: list[dict[str, Any]] = []
-        ends, readings = [], []
-        bounds: dict[int, float] = {}
-        for members in of_kernel.values():
-            bounds |= {p.context: b for p in members if (b := p.bound_tokens_per_s)}
-        if bounds:
-            data.append(axes.guide(BOUND, list(bounds), list(bounds.values()), BOUND, "dot"))
-            ends.append(End(BOUND, list(bounds.values())[-1], axes.NEUTRAL))
-        drawn = []
-        for n, (kernel, members) in enumerate(of_kernel.items()):
-            hover = [f"{kernel}, {some(p.context, 'token')}<br>{count_text(p.tokens_per_s)} a second" for p in members]
-            drawn.append(axes.line(kernel, [p.context for p in members], [p.tokens_per_s for p in members], hover, n))
-            ends.append(End(kernel, members[-1].tokens_per_s, axes.colour(n)))
-            readings.append(f"{kernel} {some(members[0].tokens_per_s, 'token')} a second at "
-                            f"{some(members[0].context, 'token')} of context, "
-                            f"{count_text(members[-1].tokens_per_s)} at {members[-1].context:,}")  # fmt: skip
-        panels.append(Panel(f"tokens-{number}", gpu, f"{gpu}: {'; '.join(readings)}.", (*data, *layered(drawn)),
-                            axes.layout(x, y, **at_ends(ends, y))))  # fmt: skip
-    return tuple(panels)
+    bounds: dict[str, dict[str, Any]] = {}
+    drawn, ends, readings = [], [], []
+    for n, (name, members) in enumerate(grouped(points, _name).items()):
+        gpu, last = members[0].prediction.profile.name, members[-1]
+        hover = [f"{name}, {some(p.context, 'token')}<br>{count_text(p.tokens_per_s)} a second, "
+                 f"{seconds_text(p.step_s)} a step" for p in members]  # fmt: skip
+        line = axes.line(name, [p.context for p in members], [p.tokens_per_s for p in members], hover, n)
+        drawn.append(line | {"legendgroup": LINES[0].name})
+        allowed = {p.context: b for p in members if (b := p.bound_tokens_per_s)}
+        if allowed and gpu not in bounds:
+            line = axes.guide(BOUND, list(allowed), list(allowed.values()), f"{BOUND} of {gpu}", "dot")
+            bounds[gpu] = line | {"line": line["line"] | {"color": axes.colour(n)}}
+        step = seconds_text(last.step_s)
+        ends.append(End(f"{name}<br>{step} a step", last.tokens_per_s, axes.colour(n), axes.symbol(n)[1]))
+        readings.append(f"{name} {some(members[0].tokens_per_s, 'token')} a second at "
+                        f"{some(members[0].context, 'token')} of context, {count_text(last.tokens_per_s)} at "
+                        f"{last.context:,}, {step} a step")  # fmt: skip
+    layout = axes.layout(x, y, **at_ends(ends, y))
+    height = max(PLOT_REM, AXES_REM + END_REM * len(ends))
+    return (Panel("tokens-1", "", f"{'; '.join(readings)}.", (*bounds.values(), *layered(drawn)), layout, height),)
 
 
 def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
@@ -341,7 +351,8 @@ def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     if len(points) < 2:
         return ()
     names = [_name(p) for p in points]
-    hover = [f"{name}<br>{some(p.tokens_per_s, 'token')} a second" for name, p in zip(names, points, strict=True)]
+    hover = [f"{name}<br>{some(p.tokens_per_s, 'token')} a second, {seconds_text(p.step_s)} a step"
+             for name, p in zip(names, points, strict=True)]  # fmt: skip
     part = Part("tokens a second", axes.colour(0), [p.tokens_per_s for p in points], hover)
     readings = "; ".join(f"{name} {count_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
     return (bars("tokens-1", "", f"Tokens a second: {readings}.", names, [part], count_text,
@@ -368,7 +379,7 @@ def _panel(
         who = " and ".join(names) if len(names) < len(lines) or len(names) == 1 else "all"
         hover = [f"{who}, {some(c, 'token')}<br>{text(v)}" for c, v in lines[names[0]]]
         data.append(axes.line(who, contexts, ys, hover, n))
-        ends.append(End(who.replace(" and ", " +<br>"), ys[-1], axes.colour(n)))
+        ends.append(End(who.replace(" and ", " +<br>"), ys[-1], axes.colour(n), axes.symbol(n)[1]))
         readings.append(f"{who}: {text(ys[0])} at {some(contexts[0], 'token')} to {text(ys[-1])} at {contexts[-1]:,}")
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
     y = axes.log_axis(values, "", text)

@@ -99,21 +99,36 @@ def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, sub
         "Gaps are idle time.",), _WORK_LEGEND if drawn else (), tuple(_gantt(r, n, last) for n, r in enumerate(drawn)),
         folded=several, most_across=1,
     )  # fmt: skip
-    summary = Section("summary", "Summary", (NAMES,), table=table(results))
+    summary = Section("summary", "Summary", (NAMES,), table=_with_all(table(results), gpus))
     idle = Section(
         "idle", "Idle fraction by the number of GPUs", ("Idle (GPU, step) slots over the P x P slots of the unbalanced "
         "schedule, with no time for communication (arXiv 2310.03294, equation 2). Schedules that do not differ share a "
         "line.",), panels=(_idle(problem),), folded=True,
     )  # fmt: skip
     said = answer(results, some(gpus, "GPU"))
-    time = Section("time", "Time of one layer", ("Computing on the busiest GPU, and the time beyond it that messages "
-                   "are waited for.",), _TIME_LEGEND, (_time(results),))  # fmt: skip
-    links = Section("links", "Bytes that a GPU receives", ("One layer, an average GPU. Nd: in units of N x d, d the "
-                    "width of all query heads.",), panels=(_links(results),), folded=True)  # fmt: skip
+    time = Section("time", "Time and bytes of one layer", ("Computing on the busiest GPU, and the time beyond it that "
+                   "messages are waited for; bytes that all GPUs of the cluster receive.",), _TIME_LEGEND,
+                   (_time(results), _links(results, gpus)), most_across=2)  # fmt: skip
     sections = tuple(
-        s for s in ((time, summary, work, idle, links) if several else (work, summary, idle)) if s.panels or s.table
+        s for s in ((time, summary, work, idle) if several else (work, summary, idle)) if s.panels or s.table
     )
-    return Page(title, f"{subject}.", sections, command=command, answer=(said,))
+    best = min(results, key=lambda r: r.seconds)
+    verdict = (
+        said.split(". ")[0] + ".",
+        f"The {some(gpus, 'GPU')} receive {bytes_text(gpus * float(best.received_bytes))} in all.",
+    )
+    return Page(title, f"{subject}.", sections, command=command, answer=(said,), verdict=verdict)
+
+
+def _with_all(table: Table, gpus: int) -> Table:
+    """The table with the bytes of all GPUs before those of one."""
+    at = table.index("received_bytes_per_gpu")
+    every = Column("received_bytes", f"received by all {gpus}", "bytes")
+    one = replace(table.columns[at], title="by a GPU")
+    columns = (*table.columns[:at], every, one, *table.columns[at + 1 :])
+    of_all = [round(gpus * float(row[at] or 0)) for row in table.rows]
+    rows = ((*row[:at], all_gpus, *row[at:]) for row, all_gpus in zip(table.rows, of_all, strict=True))
+    return Table(columns, tuple(rows))
 
 
 def _time(results: Sequence[Result]) -> Panel:
@@ -126,7 +141,7 @@ def _time(results: Sequence[Result]) -> Panel:
         hover = [f"{r.name}: {name} {seconds_text(v)}" for r, v in zip(ordered, of_part, strict=True)]
         parts.append(Part(name, colour, of_part, hover))
     readings = "; ".join(f"{r.name} {seconds_text(r.seconds)}" for r in ordered)
-    return bars("layer-1", "", f"Time of one layer: {readings}.", names, parts, seconds_text)
+    return bars("layer-1", "Time", f"Time of one layer: {readings}.", names, parts, seconds_text)
 
 
 def _drawable(result: Result) -> bool:
@@ -171,7 +186,7 @@ def _idle(problem: AttentionProblem) -> Panel:
         values, name = by_name[names[0]], " and ".join(names)
         hover = [f"{name}, {some(gpus, 'GPU')}: {idle_of_unbalanced(names[0], gpus, causal)}" for gpus in IDLE_GPUS]
         data.append(axes.line(name, list(IDLE_GPUS), values, hover, n))
-        ends.append(End(name.replace(" and ", " +<br>"), values[-1], axes.colour(n)))
+        ends.append(End(name.replace(" and ", " +<br>"), values[-1], axes.colour(n), axes.symbol(n)[1]))
         readings.append(f"{name} {values[0]:.3g} at 2 GPUs, {values[-1]:.3g} at 32")
     y = axes.linear_axis([v for values in by_name.values() for v in values], "idle fraction", lambda v: f"{v:.3g}")
     y["range"] = [-0.03 * y["range"][1], y["range"][1]]
@@ -180,11 +195,15 @@ def _idle(problem: AttentionProblem) -> Panel:
                  axes.layout(x, y, **at_ends(ends, y)))  # fmt: skip
 
 
-def _links(results: Sequence[Result]) -> Panel:
-    hover = [f"{r.name}: {bytes_text(float(r.received_bytes))}, {r.received_nd:.4g} Nd" for r in results]
-    part = Part("received", [axes.colour(n) for n in range(len(results))], [float(r.received_bytes) for r in results],
-                hover)  # fmt: skip
-    return bars("links-1", "", f"Bytes received: {'; '.join(hover)}.", [r.name for r in results], [part], bytes_text)
+def _links(results: Sequence[Result], gpus: int) -> Panel:
+    """A bar a method, in the order of their times: what all GPUs receive."""
+    ordered = sorted(results, key=lambda r: r.seconds)
+    values = [gpus * float(r.received_bytes) for r in ordered]
+    hover = [f"{r.name}: {bytes_text(v)}, {bytes_text(v / gpus)} a GPU, {r.received_nd:.4g} Nd"
+             for r, v in zip(ordered, values, strict=True)]  # fmt: skip
+    part = Part("received", axes.colour(2), values, hover)
+    title = f"Received by all {gpus} GPUs"
+    return bars("links-1", title, f"{title}: {'; '.join(hover)}.", [r.name for r in ordered], [part], bytes_text)
 
 
 def text_table(results: Sequence[Result]) -> Table:

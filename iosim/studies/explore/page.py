@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.files import write_whole
+from iosim.base.files import is_made_by, write_whole
 from iosim.base.progress import Progress, silent
 from iosim.base.version import __version__
 from iosim.readers.replay import build
@@ -18,8 +18,6 @@ from iosim.studies.requests import ExploreRequest
 
 STATIC = Path(__file__).resolve().parents[2] / "show" / "static"
 PARTS = {"engine": "explore/engine.js", "draw": "explore/draw.js", "page": "explore/page.js"}
-OWN = '<meta name="generator" content="iosim explore">'
-"""What tells the explorer's page from others."""
 
 
 def engine() -> bytes:
@@ -72,7 +70,7 @@ def place_of(asked: ExploreRequest) -> Path:
             "folder that exists"
         )
     place = folder / "index.html"
-    if place.exists() and not asked.force and OWN not in place.read_text(encoding="utf-8", errors="replace")[:1000]:
+    if not asked.force and not is_made_by(place, "iosim explore"):
         raise InputError(
             f"`path` '{asked.out}' has an index.html that is no explorer's; accepted: another folder, or `force`"
         )

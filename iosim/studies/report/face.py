@@ -14,6 +14,8 @@ from iosim.studies.report.request import ReportRequest
 
 NEAR = 1.1
 """HBM bytes within this factor of the least are as good: the bytes between SMs and L2 decide."""
+MOST_SAID = 2
+"""GPUs whose verdict stands above a page's figure; the answer in full has all."""
 HALF = 2.0
 """The baseline's HBM bytes over a kernel's from which on the kernel is said to halve them."""
 
@@ -36,6 +38,22 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
         parts += _from(points, best.kernel, against.kernel)
     parts += [f"{p.kernel} moves {bytes_text(p.hbm)} at HBM" for p in others if p is not against and p.hbm is not None]
     return sentences([*parts, trust([p.prediction for p in here])])
+
+
+def in_short(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
+    """What stands above a page's figure: GPUs by the kernel that moves least and how much less than the baseline."""
+    said: list[str] = []
+    for gpu, members in by_gpu(points).items():
+        longest = max(p.seq_len for p in members)
+        here = {p.kernel: p for p in members if p.seq_len == longest}
+        best = _best(list(here.values()))
+        base = here.get(baseline or "", best)
+        where = "between SMs and L2" if best.hbm is None else "at HBM"
+        factor = "" if base is best else _factor(_moved(base), _moved(best)) or "as much"
+        less = f", {factor} {'as' if factor == 'as much' else 'than'} {base.kernel}" if factor else ""
+        said.append(f"**{best.kernel}** on {gpu} moves {bytes_text(_moved(best))} {where} at "
+                    f"{some(longest, 'token')}{less}.")  # fmt: skip
+    return tuple(said[:MOST_SAID])
 
 
 def _best(points: Sequence[Point]) -> Point:
@@ -152,4 +170,5 @@ def as_page(report: Report) -> Page:
     return Page(
         report.title, subject(report.request), sections, command=report.request.report_line(),
         commands=report.commands, answer=verdicts(report.points, baseline_of(report.points)),
+        verdict=in_short(report.points, baseline_of(report.points)),
     )  # fmt: skip

@@ -6,54 +6,66 @@ Over several lengths it has a line a kernel and level; at one length, a row a ke
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iosim.base.units import bytes_text
 from iosim.show import axes
 from iosim.show.labels import End, at_ends, hollow
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, spread_out
+from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, grouped, spread_out
 from iosim.studies.report.collect import Point, baseline, by_gpu, least_bytes, series
 from iosim.studies.report.figures import FROM, HOLLOW, WHO, estimated, who
 from iosim.studies.report.request import ReportRequest
 
 COLUMNS = (*WHO, Column("smem_bytes", "shared memory"), Column("l2_bytes", "SM<->L2"), Column("hbm_bytes", "HBM"),
            Column("compulsory_bytes", "compulsory"), FROM)  # fmt: skip
-LEVELS = {"SM<->L2": ("l2", "dash"), "HBM": ("hbm", "solid")}
-LEVEL_COLOURS = {"SM<->L2": axes.colour(0), "HBM": axes.colour(1)}
+LEVELS = {"HBM": ("hbm", "solid"), "SM<->L2": ("l2", "dash")}
+LEVEL_COLOURS = {"HBM": axes.colour(1), "SM<->L2": axes.colour(0)}
+MARKS = tuple(Series(name, colour, "■" if name == "HBM" else "●") for name, colour in LEVEL_COLOURS.items())
 BAND = "rgba(139,143,152,0.55)"
 """Grey that lets the lines on it stand out, on white and on dark ground."""
 COMPULSORY = "compulsory"
+LINES = (*(Series(name, axes.NEUTRAL, dash=dash) for name, (_, dash) in LEVELS.items()), Series(COMPULSORY, BAND, "▬"))
 ROOM = 0.6
 """Share of the range of bytes that is added on each side, for the words beside the marks."""
 LINES_REM = 21.0
+MOST_PROBLEMS = 4
+"""Lengths up to which a comparison has a panel for each."""
 ROW_REM, AXIS_REM = 2.4, 4.2
 
 
-def overview(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    several = len(request.lengths) > 1
-    shown = [p for members in by_gpu(points).values() for p in (_fastest(members) if several else members)]
+def overview(
+    request: ReportRequest, points: Sequence[Point], every: Mapping[str, Sequence[str]] | None = None
+) -> Figure:
+    """The figure; with `every`, the kernels asked for by GPU, it has all of them, a panel a problem where those are
+    few."""
+    lines = len(request.lengths) > (MOST_PROBLEMS if every else 1)
+    few = lines and not every
+    shown = [p for members in by_gpu(points).values() for p in (_fastest(members) if few else members)]
     values = [float(v) for p in shown for v in (p.l2, p.hbm, p.compulsory) if v]
-    draw = _lines if several else _rows
-    panels = tuple(
-        draw(request, f"overview-{n}", gpu, members, values)
-        for n, (gpu, members) in enumerate(by_gpu(shown).items(), 1)
-    )
+    together = by_gpu(shown)
+    if len(request.lengths) > 1 and not lines:
+        together = grouped(sorted(shown, key=lambda p: p.seq_len), lambda p: f"N = {p.seq_len:,}, {p.gpu.label}")
+    panels = []
+    for n, (title, members) in enumerate(together.items(), 1):
+        asked = (every or {}).get(members[0].gpu.label) or [p.kernel for p in members]
+        panels.append(_lines(request, f"overview-{n}", title, members, values) if lines else
+                      _rows(asked, f"overview-{n}", title, members, values))  # fmt: skip
     base = baseline(points)
-    which = f"of '{base}' and of the fastest tiled kernel of each GPU" if base and several else "of each kernel"
-    lines = "Solid lines are HBM bytes, dashed lines SM<->L2 bytes; the grey band is"
+    which = f"of '{base}' and of the fastest tiled kernel of each GPU" if base and few else "of each kernel"
     caption = (
-        f"Bytes {which}, read and written together. {lines if several else 'The dotted line is'} the compulsory bytes: "
-        "inputs once, outputs once. Outputs that still wait in L2 at the end count not."
+        f"Bytes {which}, read and written together; {'the grey band' if lines else 'the dotted line'} is the "
+        "compulsory bytes: inputs once, outputs once. Output still in L2 when the kernel ends is not counted."
     )
-    legend = tuple(Series(name, colour, "■" if name == "HBM" else "●") for name, colour in LEVEL_COLOURS.items())
     table = Table(COLUMNS, tuple((*who(p), p.smem, p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown))
     table = table if any(p.smem for p in shown) else table.without("smem_bytes")
+    gpus = len(by_gpu(shown))
     return Figure(
-        "overview", "Bytes moved against the sequence length" if several else "Bytes moved",
-        caption + HOLLOW * any(map(estimated, shown)), table, panels, () if several else legend,
-        "seq_len", ("l2_bytes", "hbm_bytes"), most_across=2, short=_short(request, shown) if several else None,
+        "overview", "Bytes moved against the sequence length" if lines else "Bytes moved",
+        caption + HOLLOW * any(map(estimated, shown)), table, tuple(panels), LINES if lines else MARKS,
+        "seq_len", ("l2_bytes", "hbm_bytes"), most_across=2 if lines or gpus > 1 else 3,
+        short=_short(request, shown) if lines else None,
     )  # fmt: skip
 
 
@@ -97,21 +109,21 @@ def _lines(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Poi
             line = axes.line(name, [p.seq_len for p, _ in drawn], [v for _, v in drawn], hover, n)
             line = hollow(line, [key == "hbm" and estimated(p) for p, _ in drawn])
             data.append(line | {"line": line["line"] | {"dash": dash, "width": 2.2}})
-            ends.append(End(name, drawn[-1][1], axes.colour(n)))
+            ends.append(End(name, drawn[-1][1], axes.colour(n), axes.symbol(n)[1]))
             readings.append(f"{name} {bytes_text(drawn[0][1])} to {bytes_text(drawn[-1][1])}")
     last = list(least.values())[-1]
-    ends.append(End(COMPULSORY, last, BAND))
+    ends.append(End(COMPULSORY, last, BAND, "▬"))
     alt = f"Bytes against N on {gpu}, shortest to longest: {'; '.join(readings)}; compulsory up to {bytes_text(last)}."
     return Panel(panel_id, gpu, alt, tuple(data), axes.layout(x, y, **at_ends(ends, y)), LINES_REM)
 
 
-def _rows(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Point], values: Sequence[float]) -> Panel:
+def _rows(kernels: Sequence[str], panel_id: str, gpu: str, points: Sequence[Point], values: Sequence[float]) -> Panel:
+    """A row a kernel; of one that cannot run, that it cannot."""
     low, high = axes.log_range(values)
     room = max(0.3, ROOM * (high - low))
-    tens = [10.0**e for e in range(math.ceil(low), math.floor(high) + 1)]
-    x = axes.axis("", type="log", range=[low - room, high + room], tickvals=tens, tickangle=0,
-                  ticktext=[bytes_text(v) for v in tens])  # fmt: skip
-    y = {**axes.category_axis([p.kernel for p in points]), "autorange": "reversed"}
+    x = axes.log_axis([10 ** (low - room), 10 ** (high + room)], "", bytes_text)
+    x |= {"range": [low - room, high + room], "tickangle": 0}
+    y = {**axes.category_axis(kernels), "autorange": "reversed"}
     data: list[dict[str, Any]] = [
         {"type": "scatter", "mode": "lines", "name": "between", "x": [p.l2, p.hbm], "y": [p.kernel, p.kernel],
          "hoverinfo": "skip", "line": {"color": BAND, "width": 3}}
@@ -130,6 +142,8 @@ def _rows(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Poin
         }  # fmt: skip
         data.append(hollow(mark, [key == "hbm" and estimated(p) for p, _ in drawn]))
     least = min(p.compulsory for p in points)
+    for kernel in {*kernels} - {p.kernel for p in points}:
+        data.append(axes.guide("between", [least], [kernel], "cannot run", "dot") | {"mode": "text"})
     line = {"type": "line", "xref": "x", "x0": least, "x1": least, "yref": "paper", "y0": 0, "y1": 1,
             "line": {"color": axes.NEUTRAL, "width": 1.5, "dash": "dot"}, "layer": "below"}  # fmt: skip
     word = {"xref": "x", "x": math.log10(least), "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False,
@@ -138,4 +152,4 @@ def _rows(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Poin
                 for p in points]  # fmt: skip
     alt = f"Bytes on {gpu}: {'; '.join(readings)}; compulsory {bytes_text(least)}."
     layout = axes.layout(x, y, shapes=[line], annotations=[word], margin={"l": 8, "r": 12, "t": 22, "b": 8})
-    return Panel(panel_id, gpu, alt, tuple(data), layout, AXIS_REM + ROW_REM * len(request.kernels))
+    return Panel(panel_id, gpu, alt, tuple(data), layout, AXIS_REM + ROW_REM * len(kernels))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from iosim.base.records import replace
-from iosim.base.units import bytes_text
+from iosim.base.units import bytes_text, some
 from iosim.base.words import sentences
 from iosim.kernel.launch import Rows
 from iosim.prediction.answer import trust, who
@@ -27,10 +27,24 @@ def answer(traces: Sequence[TraceResult]) -> str:
     return sentences([*map(_asked, traces), trust([t.prediction for t in traces])])
 
 
-def _asked(t: TraceResult) -> str:
+def _met(t: TraceResult) -> tuple[int, int, float]:
+    """Bytes asked of the L2, those of them that come from HBM, and the share that is there in percent."""
     rows = tensor_rows(t)
     asked, missed = (sum(int(r[key]) for r in rows) for key in ("asked_bytes", "missed_bytes"))
-    share = 100 * (1 - missed / asked) if asked else 0.0
+    return asked, missed, 100 * (1 - missed / asked) if asked else 0.0
+
+
+def _verdict(traces: Sequence[TraceResult]) -> str:
+    shares, misses = [], []
+    for t in traces:
+        _, missed, share = _met(t)
+        shares.append(f"{share:.1f} % for {t.prediction.kernel.name}")
+        misses.append(bytes_text(missed))
+    return f"Of the bytes asked, the L2 has {', '.join(shares)}; HBM gives the rest: {', '.join(misses)}."
+
+
+def _asked(t: TraceResult) -> str:
+    asked, missed, share = _met(t)
     parts = [f"{who(t.prediction)} asks {bytes_text(asked)} of the L2: {share:.1f} % are there, {bytes_text(missed)} "
              "come from HBM"]  # fmt: skip
     drifting = [one for one in t.launches if one.peak_in_use_bytes is not None]
@@ -47,19 +61,24 @@ def _asked(t: TraceResult) -> str:
 
 MAX_CTA_LINES = 600
 MB = 1e6
+TIME = "time (ms)"
 SAME_RATE = 0.03
 """Difference of hit rates, at the median over time, up to which tensors share a line."""
 
 
 def as_page(traces: Sequence[TraceResult], command: str) -> Page:
     q = traces[0].prediction.problem
-    kernels = " and ".join(dict.fromkeys(t.prediction.kernel.name for t in traces))
+    *most, last = dict.fromkeys(t.prediction.kernel.name for t in traces)
+    kernels = " and ".join([", ".join(most), last] if most else [last])
     title = f"What does the L2 of the {traces[0].prediction.profile.name} keep for {kernels}?"
     subject = f"{q.line}."
     top = max(max(t.miss.sum(), t.prediction.hbm_bounds.compulsory_read) for t in traces) / MB
     tables = {"read": tensor_table(traces), "reuse": reuse_table(traces), "drift": drift_table(traces)}
     sections: list[Section] = []
+    last_ms = max(1e3 * t.bins * t.bin_ps / PS for t in traces)
     for name, heading, caption, draw in (
+        ("walk", "Where CTAs stand", "Every line is a CTA of one head on its way through the loop, from start to "
+         "end. Lines that run close together share what they read. One time axis for all.", _walk),
         ("read", "HBM bytes read so far", "What missed in the L2, added up over time, by tensor. The dotted line is "
          "the compulsory reads: every input once. Where the top climbs past it, bytes are read again.",
          partial(_reads, top=top)),
@@ -68,16 +87,15 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
         ("drift", "What is in use at once", "Range between the first and the last CTA of every head in progress, added "
          "up. Above the line one partition of the L2 cannot keep it: the last CTA does not find what the first "
          "has read.", _in_use),
-        ("walk", "Where CTAs stand", "Every line is a CTA of one head on its way through the loop, from start to "
-         "end. Lines that run close together share what they read.", _walk),
         ("reuse", "Reuse distances", "Bytes loaded, by the distinct bytes that the partition had loaded since it "
          "loaded the same line before. Past the dashed line they miss. First loads are in the table.", _reuse),
     ):  # fmt: skip
-        drawn = _alike([p for n, t in enumerate(traces) for p in draw(t, f"{name}-{n}")])
+        drawn = _alike([p for n, t in enumerate(traces) for p in draw(t, f"{name}-{n}")], last_ms)
         if drawn or tables.get(name):
             sections.append(Section(name, heading, (caption,), panels=tuple(drawn), table=tables.get(name),
-                                    folded=name != "read", most_across=2))  # fmt: skip
-    return Page(title, subject, tuple(sections), command=command, answer=(answer(traces),))
+                                    folded=name not in ("walk", "read"), most_across=3))  # fmt: skip
+    return Page(title, subject, tuple(sections), command=command, answer=(answer(traces),),
+                verdict=(_verdict(traces),))  # fmt: skip
 
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:
@@ -131,14 +149,18 @@ def _some(values: Any) -> list[float | None]:
     return [round(float(v), 4) if np.isfinite(v) else None for v in values]
 
 
-def _alike(panels: Sequence[Panel]) -> list[Panel]:
-    """The panels with one vertical axis, where it starts at zero."""
+def _alike(panels: Sequence[Panel], last_ms: float) -> list[Panel]:
+    """The panels with one vertical axis, where it starts at zero, and one axis of time, which ends at `last_ms`."""
     tops = [p.layout["yaxis"]["range"][1] for p in panels if "rangemode" in p.layout["yaxis"]]
-    return [
-        replace(p, layout={**p.layout, "yaxis": {**p.layout["yaxis"], "range": [0, max(tops)]}})
-        if "rangemode" in p.layout["yaxis"] else p
-        for p in panels
-    ]  # fmt: skip
+    right = max((p.layout["margin"]["r"] for p in panels), default=0)
+    shared: list[Panel] = []
+    for p in panels:
+        x, y = p.layout["xaxis"], p.layout["yaxis"]
+        y = y | {"range": [0, max(tops)]} if "rangemode" in y else y
+        x = x | {"range": [0, last_ms]} if x["title"]["text"] == TIME else x
+        margin = {**p.layout["margin"], "r": right}
+        shared.append(replace(p, layout={**p.layout, "xaxis": x, "yaxis": y, "margin": margin}))
+    return shared
 
 
 def _from_zero(title: str, top: float) -> dict[str, Any]:
@@ -168,7 +190,7 @@ def _hits(t: TraceResult, panel: str) -> list[Panel]:
         ranges.append(f"{name} {min(known):.4g} to {max(known):.4g}")
         ends.append(End(name, known[-1], axes.colour(n)))
     kernel = t.prediction.kernel.name
-    layout = axes.layout(axes.axis("time (ms)"), y, **at_ends(ends, y))
+    layout = axes.layout(axes.axis(TIME), y, **at_ends(ends, y))
     return [Panel(panel, kernel, f"{kernel}, % hit: {'; '.join(ranges)}.", tuple(data), layout)]
 
 
@@ -203,7 +225,7 @@ def _reads(t: TraceResult, panel: str, top: float) -> list[Panel]:
     least = t.prediction.hbm_bounds.compulsory_read / MB
     data.append(axes.guide("compulsory", [0, _ms(t)[-1]], [least] * 2, f"compulsory: {least:.4g} MB", "dot"))
     y = _from_zero("MB read", top)
-    layout = axes.layout(axes.axis("time (ms)"), y, **at_ends(ends, y))
+    layout = axes.layout(axes.axis(TIME), y, **at_ends(ends, y))
     layout["annotations"] = [*layout["annotations"], _above("compulsory", least) | {"x": 0, "xanchor": "left"}]
     kernel = t.prediction.kernel.name
     alt = (f"{kernel} reads {bytes_text(base * MB)} from HBM: "
@@ -230,7 +252,7 @@ def _in_use(t: TraceResult, panel: str) -> list[Panel]:
         alt = (f"{title}: {bytes_text(one.median_in_use_bytes or 0)} at the median, "
                f"{bytes_text(one.peak_in_use_bytes or 0)} at the peak.")  # fmt: skip
         y = _from_zero("MB in use", max([size, *(v for v in ys if v is not None)]))
-        layout = axes.layout(axes.axis("time (ms)"), y, annotations=[_above(f"one partition, {size:.4g} MB", size)])
+        layout = axes.layout(axes.axis(TIME), y, annotations=[_above(f"one partition, {size:.4g} MB", size)])
         panels.append(Panel(f"{panel}-{n}", title, alt, data, layout))
     return panels
 
@@ -256,8 +278,11 @@ def _walk(t: TraceResult, panel: str) -> list[Panel]:
         title = f"{t.prediction.kernel.name}, {one.name}"
         line = axes.line("CTA", xs, ys, hover, 0, mode="lines") | {"line": {"color": axes.colour(0), "width": 0.7}}
         what = "key" if one.shared_axis is Rows.KEY else "query"
-        layout = axes.layout(axes.axis("time (ms)"), axes.axis(f"{what} block"))
-        panels.append(Panel(f"{panel}-{k}", title, f"{title}: {mine.size} CTAs of one head.", (line,), layout))
+        since, till = c.start_ps[mine].min() / 1e9, c.end_ps[mine].max() / 1e9
+        said = (f"{some(mine.size, 'CTA')} of one head, {what} blocks {c.first[mine].min()} to {end.max()}, from "
+                f"{since:.4g} to {till:.4g} ms.")  # fmt: skip
+        layout = axes.layout(axes.axis(TIME), axes.axis(f"{what} block"))
+        panels.append(Panel(f"{panel}-{k}", title, f"{title}: {said}", (line,), layout))
     return panels
 
 
@@ -265,6 +290,8 @@ def _reuse(t: TraceResult, panel: str) -> list[Panel]:
     panels = []
     for n, one in enumerate(t.launches):
         h = one.reuse
+        if not h.loads.any():  # nothing is loaded twice
+            continue
         xs = [(i + 0.5) * h.width_bytes / MB for i in range(h.loads.size)]
         ys = [int(v) / 1e9 for v in h.loads]
         hover = [f"{x:.4g} MB: {y:.4g} GB" for x, y in zip(xs, ys, strict=True)]

@@ -1,0 +1,129 @@
+"""Pages that commands write with --html: small, a verdict and its figure first, over no file of anyone else."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+from refusals import refused
+from scripts import ROOT
+
+from iosim.base.units import seconds_text
+from iosim.commands.cli import main
+from iosim.show.html import unpacked
+from iosim.show.labels import LINE_PX
+from iosim.studies.decode.study import as_page, run
+from iosim.studies.requests import DecodeRequest
+
+REM_PX = 16
+MOST_WORDS = 60
+MOST_BYTES = 400_000
+PAGES = {
+    "compare": "--kernel naive,fa2,flash,fa3 --gpu a100,h100 --seq-len 512,1k --heads 4",
+    "compare --model": "llama-3-8b --kernel fa2,fa3 --gpu h100 --seq-len 2k",
+    "report": "--gpu a100,h100,l4,t4 --kernel naive,cutlass,fa2 --seq-len 512:32k:x2 --causal --method capacity",
+    "trace": "--kernel fa2,naive,flash --seq-len 1k --heads 4 --causal",
+    "decode": "--gpu l4,a100,h100,h200 --context 1k:16k:x2 --layers 2",
+    "ring": "--gpu h100 --num-gpus 32 --seq-len 64k --causal",
+    "train-memory": "--layers 24",
+    "train-memory --frontier": "width",
+    "validate": f"--measurements {ROOT / 'kernels' / 'measurements' / 'h200_chains.csv'}",
+}
+
+
+@cache
+def text_of(command: str) -> str:
+    """The page that a command writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "page.html"
+        assert main([*command.split(), *PAGES[command].split(), "--html", str(place)]) == 0
+        return place.read_text(encoding="utf-8")
+
+
+def above_the_figure(page: str) -> list[str]:
+    """Words before the first figure, without those of its legend."""
+    head = page.partition("<body>")[2].partition("<figure>")[0]
+    head = re.sub(r"<noscript>.*?</noscript>|<button.*?</button>", "", head, flags=re.DOTALL)
+    return re.sub(r"<[^>]+>", " ", head).split()
+
+
+@pytest.mark.parametrize("command", PAGES)
+def test_a_page_is_small_and_begins_with_a_verdict_and_its_figure(command: str) -> None:
+    text = text_of(command)
+    assert len(text.encode()) < MOST_BYTES
+    assert 10 < len(above_the_figure(text)) <= MOST_WORDS
+    assert f'<meta name="generator" content="iosim {command.split()[0]}">' in text
+    assert unpacked(text)["panels"]
+
+
+@pytest.mark.parametrize("command", [name for name in PAGES if " " not in name])
+def test_a_page_is_written_over_those_of_the_same_command_alone(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = [*command.split(), *PAGES[command].split(), "--html"]
+    own, other = tmp_path / "own.html", tmp_path / "other.html"
+    own.write_text(text_of(command).partition("</head>")[0], encoding="utf-8")
+    other.write_text('<meta name="generator" content="iosim explorer">', encoding="utf-8")
+    refused(capsys, [*line, str(other)], f"--html '{other}' is there", "--force")
+    assert "explorer" in other.read_text(encoding="utf-8")
+    for words in ([str(own)], [str(other), "--force"]):
+        assert main([*line, *words]) == 0
+        assert "</html>" in Path(words[0]).read_text(encoding="utf-8")
+    assert "--force" not in unpacked_line(other)
+
+
+def unpacked_line(page: Path) -> str:
+    """The command line that a page says makes it again."""
+    return page.read_text(encoding="utf-8").partition("<pre>")[2].partition("</pre>")[0]
+
+
+def test_out_and_a_report_in_markdown_are_guarded_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "report.md"
+    mine.write_text("my notes on iosim report")
+    report = ["report", "--gpu", "a100", "--kernel", "fa2", "--seq-len", "512", "--out", str(tmp_path)]
+    refused(capsys, report, "report.md' is there")
+    assert [p.name for p in tmp_path.iterdir()] == ["report.md"]
+    assert main([*report, "--force"]) == main(report) == 0
+    capsys.readouterr()
+    page = tmp_path / "report.html"
+    refused(capsys, ["decode", "--context", "1k", "--format", "html", "-o", str(page)], "--out", "'iosim decode'")
+    refused(capsys, [*report, "--html", str(page)], "--html", "contradicts --out")
+    refused(capsys, [*report[:-2], "--html", str(tmp_path / "a.pdf")], "ends in .html")
+
+
+def test_time_axes_of_a_trace_are_one() -> None:
+    panels = unpacked(text_of("trace"))["panels"].values()
+    axes = [p["layout"]["xaxis"] for p in panels if p["layout"]["xaxis"]["title"]["text"] == "time (ms)"]
+    assert len(axes) > 6
+    assert len({tuple(axis["range"]) for axis in axes}) == 1
+
+
+def test_a_ring_says_the_bytes_of_all_gpus() -> None:
+    data = unpacked(text_of("ring"))
+    columns, rows = (data["tables"]["summary"][key] for key in ("columns", "rows"))
+    one, every = (columns.index(key) for key in ("received_bytes_per_gpu", "received_bytes"))
+    assert all(row[every] == pytest.approx(32 * row[one], abs=32) for row in rows)
+    drawn = data["panels"]["links-1"]["data"][0]
+    assert dict(zip(drawn["y"], drawn["x"], strict=True)) == pytest.approx(
+        {row[0]: row[every] for row in rows}, rel=1e-6
+    )
+
+
+def test_a_decode_page_has_all_lines_in_one_panel_with_their_steps() -> None:
+    panels = unpacked(text_of("decode"))["panels"]
+    assert [name for name in panels if name.startswith("tokens")] == ["tokens-1"]
+    named = [a["text"] for a in panels["tokens-1"]["layout"]["annotations"]]
+    assert len(named) == 4
+    assert all("s a step" in text for text in named)
+
+
+def test_of_many_gpus_the_shortest_and_the_longest_step_are_told() -> None:
+    points = run(DecodeRequest(gpu=["l4", "a100", "h100"], kernel=["fa2", "flash"], context="1k,4k")).points
+    page = as_page(points)
+    times = sorted(p.step_s for p in points if p.context == 4096)
+    assert re.findall(r"\*\*(.+?)\*\*", page.lead[0]) == [seconds_text(times[0]), seconds_text(times[-1])]
+    (panel,) = page.sections[0].panels
+    assert panel.height_rem * REM_PX > 6 * 2 * LINE_PX  # six names of two lines
