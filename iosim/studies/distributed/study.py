@@ -118,7 +118,8 @@ def study(
             raise unknown_name("`schedule`", name, METHODS)
     if not wanted:
         raise InputError(f"`schedule` is empty; accepted: {', '.join(METHODS)}")
-    one = _Study(problem, check_gpus(gpus), profile, cluster, **conditions)
+    kernel, of_call = conditions.pop("kernel", DEFAULT), conditions.pop("conditions", BOOST)
+    one = _Study(ChunkTimes(problem, kernel, profile, of_call), check_gpus(gpus), cluster, **conditions)
     results = []
     for name in progress(wanted):
         if name in SCHEDULES:
@@ -136,16 +137,9 @@ class _Study:
     """What all methods of a study share."""
 
     def __init__(
-        self,
-        problem: AttentionProblem,
-        gpus: int,
-        profile: HardwareProfile,
-        cluster: Cluster,
-        kernel: str | Kernel = DEFAULT,
-        overlap: bool = True,
-        layers: int = 1,
-        conditions: OfCall = BOOST,
+        self, times: ChunkTimes, gpus: int, cluster: Cluster, overlap: bool = True, layers: int = 1
     ) -> None:
+        problem, kernel, profile = times.problem, times.kernel, times.profile
         chosen = resolve(kernel, problem, profile) if isinstance(kernel, str) else kernel
         if reading(problem, chosen) is not problem:
             raise InputError(f"`kernel` {chosen.name} shares one Q and K among its heads, which is not distributed "
@@ -153,7 +147,7 @@ class _Study:
         self.problem, self.gpus, self.profile, self.cluster = problem, gpus, profile, cluster
         self.kernel, self.overlap, self.layers = kernel, overlap, layers
         self.passes = [b for b, asked in ((False, problem.forward), (True, problem.backward)) if asked]
-        self.times = ChunkTimes(problem, kernel, profile, conditions)
+        self.times = times
         words = [problem.with_(passes="bwd" if b else "fwd") for b in self.passes]
         self.alone_s = sum(one.time.total_s for one in self.times.predictions(words))
         self.width = sequence_width_bytes(problem)
