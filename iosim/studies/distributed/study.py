@@ -118,8 +118,9 @@ def study(
             raise unknown_name("`schedule`", name, METHODS)
     if not wanted:
         raise InputError(f"`schedule` is empty; accepted: {', '.join(METHODS)}")
-    kernel, of_call = conditions.pop("kernel", DEFAULT), conditions.pop("conditions", BOOST)
-    one = _Study(ChunkTimes(problem, kernel, profile, of_call), check_gpus(gpus), cluster, **conditions)
+    times = ChunkTimes(problem, conditions.get("kernel", DEFAULT), profile, conditions.get("conditions", BOOST))
+    overlap, layers = conditions.get("overlap", True), conditions.get("layers", 1)
+    one = _Study(times, check_gpus(gpus), cluster, overlap, layers)
     results = []
     for name in progress(wanted):
         if name in SCHEDULES:
@@ -136,9 +137,7 @@ def study(
 class _Study:
     """What all methods of a study share."""
 
-    def __init__(
-        self, times: ChunkTimes, gpus: int, cluster: Cluster, overlap: bool = True, layers: int = 1
-    ) -> None:
+    def __init__(self, times: ChunkTimes, gpus: int, cluster: Cluster, overlap: bool, layers: int) -> None:
         problem, kernel, profile = times.problem, times.kernel, times.profile
         chosen = resolve(kernel, problem, profile) if isinstance(kernel, str) else kernel
         if reading(problem, chosen) is not problem:
