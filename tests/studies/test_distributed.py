@@ -473,6 +473,7 @@ def test_a_ring_over_nodes_uses_all_ports_of_a_node() -> None:
     assert own.ring(8).bandwidth_bytes_per_s == 450e9
     assert own.ring(16).bandwidth_bytes_per_s == 100e9  # 8 x 12.5
     assert shared.ring(16).bandwidth_bytes_per_s == 12.5e9
+    assert cluster(H100, 100, 20, 8).ring(16).bandwidth_bytes_per_s == 100e9  # the link's, below the ports' 160
 
 
 # The command.

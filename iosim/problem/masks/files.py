@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import io
 import lzma
+import math
 import os
 import struct
 import zipfile
 import zlib
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,15 +35,31 @@ def _arrays(path: str) -> tuple[dict[str, Array], list[str]]:
     """(the arrays that a mask is made of, the names of all members). Others are not unpacked. Raises ValueError: too
     large, or no array."""
     if os.path.getsize(path) <= MAX_BYTES:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"mask": loaded}, ["mask"]
-        with loaded:
-            members = {info.filename.removesuffix(".npy"): info.file_size for info in loaded.zip.infolist()}
-            sizes = {name: size for name, size in members.items() if name in MEMBERS}
-            if sum(sizes.values()) <= MAX_BYTES:
-                return {name: np.asarray(loaded[name]) for name in sizes}, list(members)
+        if not zipfile.is_zipfile(path):
+            with open(path, "rb") as file:
+                _check_size(file, os.path.getsize(path))
+            return {"mask": np.load(path, allow_pickle=False)}, ["mask"]
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            needed = {name: info for name, info in members.items() if name in MEMBERS}
+            if sum(info.file_size for info in needed.values()) <= MAX_BYTES:
+                for info in needed.values():
+                    with archive.open(info) as member:
+                        _check_size(member, info.file_size)
+                with np.load(path, allow_pickle=False) as loaded:
+                    return {name: np.asarray(loaded[name]) for name in needed}, list(members)
     raise ValueError(f"arrays of more than {MAX_BYTES >> 20} MiB")
+
+
+def _check_size(file: IO[bytes], size: int) -> None:
+    """Raises ValueError: a header that promises more than the file's `size`, which NumPy would allocate unseen."""
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(file)
+    if version not in readers:
+        raise ValueError(f"version {version} of NumPy's format")
+    shape, _, dtype = readers[version](file)
+    if math.prod(shape) * dtype.itemsize > size:
+        raise ValueError(f"an array of {math.prod(shape)} elements in {size} bytes")
 
 
 _BROKEN = (ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError, RuntimeError, MemoryError,
