@@ -297,9 +297,9 @@ def test_memory_traffic_of_a_gpu_is_that_of_its_pairs() -> None:
 @given(case=cases())
 def test_calls_hold_the_pairs_of_their_step(case: tuple[AttentionProblem, ChunkSchedule]) -> None:
     _, schedule = case
-    for step in schedule.steps:
+    for step, of_step in zip(schedule.steps, schedule.calls, strict=True):
         for gpu in range(schedule.gpus):
-            calls = list(schedule.calls(step, gpu))
+            calls = of_step.get(gpu, [])
             mine = [c for c in step.computes if c.gpu == gpu]
             assert sum(one.kept for _, _, one in calls) == sum(schedule.pair(c).kept for c in mine)
             assert {q for queries, _, _ in calls for q in queries} == {c.queries for c in mine}
@@ -310,7 +310,7 @@ def test_a_zigzag_makes_one_call_a_step() -> None:
     """Its own two chunks under the mask; then both chunks against an earlier GPU's first, or its last against both of a
     later one's (zhuzilin/ring-flash-attention)."""
     schedule = build("zigzag", AttentionProblem(seq_q=8 * 100, mask="causal"), 4)
-    of_second = [[one for _, _, one in schedule.calls(step, 1)] for step in schedule.steps]
+    of_second = [[one for _, _, one in of_step[1]] for of_step in schedule.calls]
     assert of_second == [[Pair(200, 200, 0)], [Pair(200, 100, None)], [Pair(100, 200, None)], [Pair(100, 200, None)]]
 
 

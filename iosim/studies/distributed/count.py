@@ -114,14 +114,15 @@ def merges(schedule: ChunkSchedule, problem: AttentionProblem) -> list[list[tupl
     part, stats = ("dQ", "") if schedule.backward else ("O_part", "stats")
     typed, row = widths[part], widths[stats] if stats else 0
     wide = typed * FP32_BYTES // problem.output_type.bytes
-    calls = [[list(schedule.calls(step, g)) for g in range(schedule.gpus)] for step in schedule.steps]
-    left = [Counter(q for of_step in calls for queries, _, _ in of_step[g] for q in queries)
-            for g in range(schedule.gpus)]  # fmt: skip
-    every = [Counter(one) for one in left]
+    every = [Counter[int]() for _ in range(schedule.gpus)]
+    for of_step in schedule.calls:
+        for g, of_gpu in of_step.items():
+            every[g].update(q for queries, _, _ in of_gpu for q in queries)
+    left = [Counter(one) for one in every]
     found = []
-    for step, of_step in zip(schedule.steps, calls, strict=True):
+    for step, of_step in zip(schedule.steps, schedule.calls, strict=True):
         moved = [[0, 0] for _ in range(schedule.gpus)]
-        for g, of_gpu in enumerate(of_step):
+        for g, of_gpu in of_step.items():
             for chunk in (q for queries, _, _ in of_gpu for q in queries):
                 tokens, is_first = len(schedule.chunks[chunk]), left[g][chunk] == every[g][chunk]
                 left[g][chunk] -= 1

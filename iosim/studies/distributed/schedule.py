@@ -17,13 +17,15 @@ Readers: `count` (bytes, idle slots and memory), `timing` (seconds), `closed_for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.records import asdict, dataclass
 from iosim.base.units import some
 from iosim.problem.attention import AttentionProblem
+from iosim.show.tables import grouped
 
 INPUTS = ("Q", "K", "V", "dO", "O", "LSE")
 MAX_GPUS = 512
@@ -165,6 +167,10 @@ class Step:
     sends: tuple[Send, ...] = ()
 
 
+LocalCall: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...], Pair]"
+"""Query chunks, key chunks, and the call as one pair."""
+
+
 @dataclass(frozen=True)
 class ChunkSchedule:
     """A whole pass over P GPUs. `chunks` are token ranges, `owned[g]` the chunks that live on GPU g."""
@@ -193,20 +199,26 @@ class ChunkSchedule:
         """The local call of a computation."""
         return pair(self.chunks[compute.queries], self.chunks[compute.keys], self.causal)
 
-    def calls(self, step: Step, gpu: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], Pair]]:
-        """Local calls of a GPU in a step: query chunks, key chunks, and the call as one pair. Chunks that lie side by
-        side in memory go into one call where all pairs of them are full, or where the GPU's own chunks meet under the
-        mask: a zigzag's step has one call, as zhuzilin/ring-flash-attention has."""
-        computes = [c for c in step.computes if c.gpu == gpu]
-        queries, keys = (tuple(sorted({getattr(c, of) for c in computes})) for of in ("queries", "keys"))
+    @cached_property
+    def calls(self) -> tuple[dict[int, list[LocalCall]], ...]:
+        """By step, each computing GPU's local calls. Chunks that lie side by side in memory go into one call where all
+        pairs of them are full, or where the GPU's own chunks meet under the mask: a zigzag's step has one call, as
+        zhuzilin/ring-flash-attention has."""
+        return tuple(
+            {gpu: self._joined(own) for gpu, own in grouped(step.computes, lambda c: c.gpu).items()}
+            for step in self.steps
+        )
+
+    def _joined(self, computes: Sequence[Compute]) -> list[LocalCall]:
         pairs = [self.pair(c) for c in computes]
-        n, m, kept = self.tokens(queries), self.tokens(keys), sum(one.kept for one in pairs)
-        if len(computes) > 1 and kept == n * m:
-            yield queries, keys, Pair(n, m, None)
-        elif len(computes) > 1 and queries == keys and kept == n * (n + 1) // 2:
-            yield queries, keys, Pair(n, n, 0)
-        else:
-            yield from (((c.queries,), (c.keys,), one) for c, one in zip(computes, pairs, strict=True))
+        if len(computes) > 1:
+            queries, keys = (tuple(sorted({getattr(c, of) for c in computes})) for of in ("queries", "keys"))
+            n, m, kept = self.tokens(queries), self.tokens(keys), sum(one.kept for one in pairs)
+            if kept == n * m:
+                return [(queries, keys, Pair(n, m, None))]
+            if queries == keys and kept == n * (n + 1) // 2:
+                return [(queries, keys, Pair(n, n, 0))]
+        return [((c.queries,), (c.keys,), one) for c, one in zip(computes, pairs, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -130,9 +130,9 @@ class ChunkTimes:
 
 def _calls(schedule: ChunkSchedule) -> Iterator[tuple[int, Pair]]:
     """(GPU, local call) of all steps."""
-    for step in schedule.steps:
-        for gpu in dict.fromkeys(c.gpu for c in step.computes):
-            yield from ((gpu, pair) for _, _, pair in schedule.calls(step, gpu))
+    for of_step in schedule.calls:
+        for gpu, calls in of_step.items():
+            yield from ((gpu, pair) for _, _, pair in calls)
 
 
 def simulate(
@@ -165,8 +165,8 @@ def simulate(
             link, leaves, arrives = cluster.route(send.source, send.target)
             both = (send.source, send.target)
             if not from_graph:
-                at = {gpu: launched[gpu] if gpu in told else launched[gpu] + link.host_s for gpu in both}
-                launched = [at.get(gpu, known) for gpu, known in enumerate(launched)]
+                for gpu in both:
+                    launched[gpu] += 0.0 if gpu in told else link.host_s
                 told.update(both)
             ends = [max(ready[gpu], launched[gpu]) for gpu in both]
             begin = max(*ends, free.get(leaves, 0.0), free.get(arrives, 0.0))
@@ -177,9 +177,9 @@ def simulate(
             label = f"{'+'.join(send.tensors)} of {','.join(map(str, send.chunks))}"
             events.append(Event("send", n, send.source, begin, end, send.target, label, n_bytes))
         done = list(ready) if overlap else list(map(max, ready, sent))
-        for gpu in dict.fromkeys(c.gpu for c in step.computes):
+        for gpu, calls in schedule.calls[n].items():
             done[gpu] = max(done[gpu], launched[gpu])
-            for queries, keys, pair in schedule.calls(step, gpu):
+            for queries, keys, pair in calls:
                 begin = done[gpu]
                 done[gpu] = begin + seconds(pair, schedule.passes)
                 label = f"q{','.join(map(str, queries))}k{','.join(map(str, keys))}"
