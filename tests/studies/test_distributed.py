@@ -339,6 +339,14 @@ def test_the_processor_launches_messages_before_calls() -> None:
     assert simulate(schedule, problem, slow, lambda p, w: 1e-3).total_s == pytest.approx(4e-3)
 
 
+def test_launching_that_takes_longest_is_said() -> None:
+    """7 exchanges of 0.15 ms, beside 8 calls of some 10 us."""
+    asked = {"num_gpus": 8, "gpu": "h200", "seq_len": "4k", "heads": 2, "schedule": ["ring"]}
+    assert "The processor takes 1.05 ms to launch ring's messages" in iosim.ring(**asked).answer
+    assert "processor" not in iosim.ring(**asked, launched="graph").answer
+    assert "processor" not in iosim.ring(**asked | {"seq_len": "128k", "heads": 16}).answer
+
+
 def test_an_all_to_all_over_nodes() -> None:
     """800 bytes on each of 8 GPUs: 100 for every other one, 300 from the own node and 400 from the other."""
     inside, between = Link("in", 100.0, 1.0, ""), Link("out", 40.0, 2.0, "")

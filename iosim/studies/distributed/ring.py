@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import asdict, dataclass
 from iosim.base.units import bytes_text, seconds_text, some
-from iosim.base.words import DEFAULT
+from iosim.base.words import DEFAULT, sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
@@ -50,7 +50,7 @@ class Ring(Shown):
     results: tuple[Result, ...]
     """A result a method."""
     by_default: str = ""
-    """That nobody named the kernel; empty where it was named."""
+    """That nobody named the kernel, and that launching takes longest; empty where neither is so."""
     steps: bool = False
     """Whether the chunk schedules are shown, step by step."""
 
@@ -219,4 +219,15 @@ def _ring(problem: AttentionProblem, r: RingRequest, layers: int, steps: bool, p
         problem, r.num_gpus, profile, links, kernel=kernel, names=r.schedule, overlap=r.overlap, layers=layers,
         conditions=Conditions(clocks=r.clocks, launched=r.launched), progress=progress,
     )  # fmt: skip
-    return Ring(problem, r.num_gpus, profile, links, kernel, r.overlap, tuple(results), by_default, steps)
+    notes = sentences((by_default, _launching(results, links, r.launched)))
+    return Ring(problem, r.num_gpus, profile, links, kernel, r.overlap, tuple(results), notes.removesuffix("."), steps)
+
+
+def _launching(results: Sequence[Result], links: Cluster, launched: str) -> str:
+    """That the processor, launching messages, takes longer than the GPUs compute, where it does by the fastest."""
+    best = min(results, key=lambda r: r.seconds)
+    host_s = links.link.host_s * sum(bool(step.sends) for s in best.schedules for step in s.steps)
+    if launched == "graph" or host_s <= best.compute_s:
+        return ""
+    took = f"The processor takes {seconds_text(host_s)} to launch {best.name}'s messages, longer than the GPUs compute"
+    return f"{took}; from a CUDA graph (`--launched graph`) it takes none"
