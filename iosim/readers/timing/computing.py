@@ -7,12 +7,13 @@ from functools import cached_property
 from iosim.base.records import dataclass
 from iosim.base.words import Level, Way
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.kernel import Kernel, MatrixUnit
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SPILL, Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES
 from iosim.kernel.traffic import Traffic
+from iosim.kernel.unit import UnitModel
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 from iosim.readers.timing.makespan import makespan
@@ -22,10 +23,10 @@ from iosim.readers.timing.step_time import (
     SmRates,
     fetched_cycles,
     lock_cycles,
-    matrix_unit,
     row_padding,
     step_cost,
     step_cycles,
+    unit_model,
 )
 
 L2_BYTES_PER_CYCLE = 44
@@ -57,14 +58,14 @@ def executed_pairs(launch: Launch) -> int:
     return int(d.visited.count.sum()) * d.block_q * d.block_k * d.grid_heads
 
 
-def worked(launch: Launch, unit: MatrixUnit, pairs: float) -> tuple[float, float]:
+def worked(launch: Launch, unit: UnitModel, pairs: float) -> tuple[float, float]:
     """(pairs whose products change bits, warp instructions) of an attention loop."""
     rows = launch.domain.query_rows
     filled = float(rows[rows > 0].mean()) / launch.domain.block_q if (rows > 0).any() else 1.0
     warps = max(1, launch.resources.threads // 32)
     padded = pairs * (1.0 if launch.is_backward else row_padding(launch.domain.block_q, warps, unit))
     instructions = padded * INSTRUCTIONS_PER_SCORE / 32
-    if unit is MatrixUnit.MMA_SYNC:
+    if unit.issued_by_warps:
         instructions += padded * launch.work.flops_per_pair / MMA_FLOPS
     return padded * (IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)), instructions
 
@@ -83,11 +84,9 @@ class Running:
     first: bool
 
     @cached_property
-    def unit(self) -> MatrixUnit:
-        """What computes its products."""
-        if self.problem.dtype == "fp32":
-            return MatrixUnit.FP32
-        return matrix_unit(self.launch, self.rates.profile, self.kernel)
+    def unit(self) -> UnitModel:
+        """How what computes its products does it."""
+        return unit_model(self.launch, self.rates.profile, self.problem.dtype, self.kernel)
 
     def moved(self, level: Level, direction: Way | None = None, tensor: str | None = None) -> int:
         """Bytes that the launch moves."""
@@ -115,8 +114,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     )
     cost = step_cost(launch, unit, sm, l2_bytes, running.problem.input_type.bytes, profile.cc)
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
-    turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
-    tile_cycles = profile.need("pingpong_tile_cycles" if turns else "tile_cycles")
+    tile_cycles = profile.need(unit.tile_cycles)
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
         tile_cycles *= OVERLAPPED_TILE_SHARE
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
@@ -131,7 +129,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz
     total = scheduled
-    if unit is MatrixUnit.PINGPONG:
+    if unit.beside_l2:
         total = _pingpong_seconds(scheduled, running)
     limit = rates.mean_limit(running.problem.dtype, unit)
     if limit is not None:
