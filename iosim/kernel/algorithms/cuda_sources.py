@@ -11,17 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms import flash
-from iosim.kernel.algorithms.body import Body, Place, body, share_bodies
 from iosim.kernel.algorithms.common import attention_domain, load, store
 from iosim.kernel.algorithms.minimal import plan_minimal
 from iosim.kernel.algorithms.naive import NaiveOptions, plan_naive
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
-from iosim.kernel.algorithms.softmax import exp_less
-from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Outer, Overhead, Per, Resources, Rows
 from iosim.kernel.work import Fragments, Layout, Loop, Work
@@ -141,25 +136,3 @@ def plan_minimal_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
     main = replace(main, overheads=(*main.overheads, packets))
     known = {"fill": Fragments(Layout.NOTHING), "main": Fragments(Layout.ONE_WARP)}
     return replace(chain, launches=tuple(_stated(n, known) for n in (filled, main)))
-
-
-# What the launches compute.
-
-share_bodies("flash-cu", "flash")
-share_bodies("naive-cu", "naive")
-share_bodies("minimal-cu", "minimal")
-
-
-@body("flash-cu", "bwd.dq")
-class QueryGradient(Body):
-    """dQ of a query block: the sum over its keys of dS K."""
-
-    def begin(self, at: Place) -> None:
-        self.dq = np.zeros((at.q.size, at.problem.head_dim))
-
-    def pair(self, at: Place) -> None:
-        weights = exp_less(masked_scores(at), at["LSE_copy"])
-        self.dq += weights * (at["dO"] @ at["V"].T - at["D"]) @ at["K"] * at.scale
-
-    def end(self, at: Place) -> None:
-        at.put("dQ", self.dq)

@@ -12,14 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-import numpy as np
-
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
-from iosim.kernel.algorithms.body import Array, Body, Place, body
 from iosim.kernel.algorithms.cache import (
     CacheOptions,
-    append,
     append_launch,
     append_tensors,
     check_append,
@@ -44,18 +40,10 @@ from iosim.kernel.algorithms.common import (
     sum_groups,
 )
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
-from iosim.kernel.algorithms.softmax import OnlineSoftmax, divided, exp_less, log_sum_exp
 from iosim.kernel.algorithms.terms import (
-    KeyGradients,
-    PairGradients,
     TermOptions,
-    add_bias_gradients,
     backward_terms,
     forward_terms,
-    make_mask_additive,
-    masked_scores,
-    save_random_state,
-    zero_bias_gradient,
 )
 from iosim.kernel.kernel import Kernel, RowPass, Tile
 from iosim.kernel.launch import (
@@ -423,7 +411,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     grouped = problem.group > 1 and not options.heads_in_turn
     passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
     copies = [name for one in passes for name in one.writes if name.endswith("_copy")]
-    own: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), _dq_sums(problem, kernel))
+    own: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), dq_sums(problem, kernel))
     if options.workspace is Workspace.BLOCKS:  # one piece of memory, which begins with the sums
         own = (own[1], *matrices(problem, "LSE_copy D", Role.TEMP))
     held = tensors((
@@ -468,7 +456,7 @@ def _workspace_edge(kernel: Kernel) -> Edge:
     return Edge.EXACT if options_of(kernel, FlashOptions).workspace is Workspace.ROWS else Edge.WHOLE
 
 
-def _dq_sums(problem: AttentionProblem, kernel: Kernel) -> Tensor:
+def dq_sums(problem: AttentionProblem, kernel: Kernel) -> Tensor:
     """dQ as it is added up."""
     sums = matrix(problem, "dQ_acc", Role.TEMP, element_bytes=4)
     if options_of(kernel, FlashOptions).workspace is not Workspace.PADDED:
@@ -511,120 +499,3 @@ def _row_launch(
         values_per_thread=one.values,
         work=Work(operations_per_value=round(one.operations)),
     )
-
-
-# What the launches compute.
-
-
-def _statistics(at: Place) -> int:
-    return options_of(at.kernel, SplitOptions).statistics_per_row
-
-
-def _wants_lse(at: Place) -> bool:
-    return at.kernel.writes_lse or at.problem.backward
-
-
-@body("flash", "main")
-class Forward(Body):
-    """Online softmax over the visited keys; O and LSE, or a split's share of them, at the end."""
-
-    def launch(self, at: Place) -> None:
-        save_random_state(at)
-
-    def begin(self, at: Place) -> None:
-        self.softmax = OnlineSoftmax(at.q.size, at.problem.head_dim_v)
-
-    def pair(self, at: Place) -> None:
-        running = next((a.tensor for a in at.launch.accesses if a.tensor in RUNNING and a.per is Per.PAIR), None)
-        if running:
-            self.softmax.sums = at.resume(running, 0.0, at.problem.head_dim_v)
-        self.softmax.add(masked_scores(at), at["V"], at.dropout_factor)
-        if running:
-            at.put(running, self.softmax.sums)
-
-    def end(self, at: Place) -> None:
-        result = self.softmax
-        if not at.writes("O_partial"):
-            at.put("O", result.output)
-            if _wants_lse(at):
-                at.put("LSE", result.lse)
-        elif _statistics(at) == 1:
-            at.put("O_partial", result.output)
-            at.put("LSE_partial", result.lse)
-        else:
-            at.put("O_partial", result.sums)
-            at.put("max_partial", result.maximum)
-            at.put("sum_partial", result.total)
-
-
-@body("flash", "combine")
-class Combine(Body):
-    """O = sum of exp(LSE_s - LSE) O_s; with a max and a sum a split, their rescaled sums."""
-
-    def begin(self, at: Place) -> None:
-        self.outputs: list[Array] = []
-        self.maxima: list[Array] = []
-        self.totals: list[Array] = []
-
-    def split(self, at: Place) -> None:
-        self.outputs.append(at["O_partial"])
-        if _statistics(at) == 1:
-            self.maxima.append(at["LSE_partial"])
-            self.totals.append(np.where(np.isneginf(at["LSE_partial"]), 0.0, 1.0))
-        else:
-            self.maxima.append(at["max_partial"])
-            self.totals.append(at["sum_partial"])
-
-    def end(self, at: Place) -> None:
-        maxima = np.stack(self.maxima)
-        top = maxima.max(axis=0)
-        weights = exp_less(maxima, top)
-        total = (weights * np.stack(self.totals)).sum(axis=0)
-        at.put("O", divided((weights * np.stack(self.outputs)).sum(axis=0), total))
-        if _wants_lse(at):
-            at.put("LSE", log_sum_exp(top, total))
-
-
-def _read(at: Place, name: str) -> Array:
-    """A tensor, or the copy that the launch reads in its place."""
-    copy_name = f"{name}_copy"
-    copied = any(a.tensor == copy_name and a.mode is Mode.LOAD for a in at.launch.accesses)
-    return at[copy_name if copied else name]
-
-
-@body("flash", "bwd.fill", "bwd.copy", "bwd.dot", "bwd.convert", "bwd.sum_groups", "bwd.sum_dK", "bwd.sum_dV")
-def pass_rows(at: Place) -> None:
-    """What `RowPass` says of the tensors that the launch writes."""
-    for name in (a.tensor for a in at.launch.accesses if a.mode is Mode.STORE):
-        at.put(name, _row_values(at, name))
-
-
-def _row_values(at: Place, name: str) -> Array:
-    if name == "D":
-        return np.asarray((_read(at, "O") * _read(at, "dO")).sum(axis=1, keepdims=True))
-    if name == "dQ_acc":
-        return np.zeros((at.q.size, _dq_sums(at.problem, at.kernel).cols))
-    if name == "dQ":
-        return np.asarray(at["dQ_acc"][:, : at.problem.head_dim])
-    if name in ("dK", "dV"):
-        return np.asarray(at[f"{name}_heads"].sum(axis=0))
-    return at[name.removesuffix("_copy")]
-
-
-@body("flash", "bwd.main")
-class Backward(KeyGradients):
-    """Algorithm 2: P again from LSE, dK and dV on chip, dQ added in memory."""
-
-    def pair(self, at: Place) -> None:
-        weights = exp_less(masked_scores(at), _read(at, "LSE"))
-        more = PairGradients(at, weights, at["D"], _read(at, "dO"))
-        if at.writes("dQ_acc"):
-            beyond = _dq_sums(at.problem, at.kernel).cols - at.problem.head_dim
-            at.put("dQ_acc", np.pad(more.dq, ((0, 0), (0, beyond))))
-        self.add(more)
-
-
-body("flash", "convert_mask")(make_mask_additive)
-body("flash", "bwd.fill_bias")(zero_bias_gradient)
-body("flash", "bwd.sum_bias")(add_bias_gradients)
-body("flash", "append")(append)

@@ -8,12 +8,8 @@ sector) is an L1 matter and not part of the SM<->L2 count.
 from __future__ import annotations
 
 from iosim.base.errors import InputError
-from iosim.kernel.algorithms.body import Body, Place, body
 from iosim.kernel.algorithms.common import attention_domain, load, main_launch, matrices, row_domain, row_pass, store
-from iosim.kernel.algorithms.flash1 import fill as fill_rows
-from iosim.kernel.algorithms.flash1 import running_output
 from iosim.kernel.algorithms.registry import algorithm
-from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Outer, Per, Role, Rows, tensors
 from iosim.kernel.work import Work
@@ -56,18 +52,3 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *matrices(problem, "l m", Role.TEMP),
     )
     return Chain(tensors(held), (fill, main), kernel.notes)
-
-
-# What the launches compute.
-
-
-body("minimal", "fill")(fill_rows)
-
-
-@body("minimal", "main")
-class Forward(Body):
-    def pair(self, at: Place) -> None:
-        output, total, maximum = running_output(at, masked_scores(at), "O")
-        at.put("O", output)
-        at.put("l", total)
-        at.put("m", maximum)

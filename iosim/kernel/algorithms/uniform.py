@@ -27,7 +27,6 @@ import copy
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms import flash, naive
-from iosim.kernel.algorithms.body import share_bodies
 from iosim.kernel.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
@@ -109,7 +108,3 @@ def plan_uniform_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
         raise InputError(f"value_heads_per_tile {_stated_heads(kernel)} is not possible with kernel "
                          f"'{kernel.name}': one product takes all; accepted: {problem.heads}")  # fmt: skip
     return naive.plan_naive(read, kernel)
-
-
-share_bodies("uniform", "flash")
-share_bodies("uniform_naive", "naive")

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.arrays import place_of_rows, scattered
+from executor.body import Array, ExecutionError, Indices
 from executor.numerics import round_to
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
-from iosim.kernel.algorithms.body import Array, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Fetch, Mode, Per, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem

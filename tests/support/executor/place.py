@@ -1,13 +1,13 @@
-"""The `Place` of bodies (`iosim.kernel.algorithms.body`) as the walk of a launch moves it along."""
+"""The `Place` of bodies (`executor.body`) as the walk of a launch moves it along."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from executor.body import Array, ExecutionError, Indices, Place
 from executor.memory import Spot, packed_head
 from executor.numerics import kept_weights
-from iosim.kernel.algorithms.body import Array, ExecutionError, Indices, Place
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Launch, Mode, Per, Rows
 from iosim.problem.attention import AttentionProblem
