@@ -18,21 +18,11 @@ from iosim.evidence.validate.reasons import Group, reason_of
 from iosim.evidence.validate.reasons import groups as reasons
 from iosim.evidence.validate.residuals import REGIMES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
-from iosim.evidence.validate.summary import (
-    TARGETS,
-    Summary,
-    by_quantity,
-    clean,
-    grouped,
-    groups,
-    halves,
-    misses,
-    small,
-)
+from iosim.evidence.validate.summary import TARGETS, Summary, by_quantity, clean, groups, halves, misses, small
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.tables import RIGHT, Cell, Column, Table
+from iosim.show.tables import RIGHT, Cell, Column, Table, grouped
 
 WORST = 12
 EXACT = 1e-3
@@ -296,8 +286,7 @@ OPEN = "no reason found yet"
 def parts(comparison: Comparison) -> dict[str, list[Residual]]:
     """Launches of library kernels, chains, and launches of the project's own kernels: those of KINDS that have rows."""
     by_kind = grouped(
-        comparison.residuals,
-        lambda r: "chain" if r.row.chain else "own" if r.row.implementation in OWN else "library",
+        comparison.residuals, lambda r: "chain" if r.row.chain else "own" if r.row.implementation in OWN else "library"
     )
     return {kind: by_kind[kind] for kind in KINDS if kind in by_kind}
 

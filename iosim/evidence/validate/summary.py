@@ -10,6 +10,7 @@ from iosim.base.records import asdict, dataclass
 from iosim.base.units import parse_limit
 from iosim.evidence.validate.residuals import SMALL_BYTES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
+from iosim.show.tables import grouped
 
 NEAR = 0.05
 L2_SHARE, L2_BYTES = 1e-3, 1000
@@ -43,14 +44,6 @@ class Summary:
 
 def is_near(r: Residual) -> bool:
     return abs(r.difference) <= max(NEAR * r.measured, SMALL_BYTES)
-
-
-def grouped(residuals: Iterable[Residual], key: Callable[[Residual], str]) -> dict[str, list[Residual]]:
-    """Residuals by a key, in order of the first of each."""
-    members_of: dict[str, list[Residual]] = {}
-    for r in residuals:
-        members_of.setdefault(key(r), []).append(r)
-    return members_of
 
 
 def _of_quantities(residuals: Iterable[Residual]) -> Iterator[tuple[str, list[Residual]]]:
