@@ -20,8 +20,7 @@ from recorders import measurements
 from iosim.hardware.profile import load_profile
 from iosim.integrations.triton.kernel import Config, rank
 from iosim.kernel.kernel import Tile
-from iosim.kernel.resource_table import BuildReport, build_report
-from iosim.kernel.spilling import WORD_BYTES
+from iosim.kernel.resource_table import WORD_BYTES, BuildReport, build_report
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.tiles.pick import pick_tiles
 

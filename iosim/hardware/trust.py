@@ -93,7 +93,6 @@ class Basis:
 
     @property
     def summary(self) -> str:
-        """How many of its numbers are known in which way."""
         known = {how: len(self.rests_on[how]) for how in WORDS.values() if how in self.rests_on}
         known.pop("taken", None)
         taken = ", ".join(f"{count} from {gpu}" for gpu, count in self.taken_from.items())
@@ -114,7 +113,6 @@ class Evidence:
     bases: tuple[Basis, ...]
 
     def __str__(self) -> str:
-        """One line: of each model's numbers, how many are known in which way."""
         models = [f"of the {TITLES[basis.model]} model: {basis.summary}" for basis in self.bases]
         without = [TITLES[basis.model] for basis in self.bases if basis.validated_by is None and basis.model != "l2"]
         if without:
@@ -200,7 +198,6 @@ def _known(profile: HardwareProfile, quantities: Sequence[str]) -> list[str]:
 
 
 def _is_read(profile: HardwareProfile, name: str) -> bool:
-    """Whether a model reads the quantity on this GPU, if the profile knows it."""
     if name in ("l2_side_ends", "l2_latency_far_cycles"):
         return (profile.l2_partitions or 1) > 1
     if name == "pingpong_tile_cycles":

@@ -143,7 +143,6 @@ def _count(words: list[tuple[int, int]], first: int, last: int, opcode: int) -> 
 
 
 def _target(low: int, index: int, cc: int) -> int:
-    """The instruction a branch goes to."""
     offset = low >> 34
     offset -= (offset >> 29) << 30
     if cc >= SPLIT_OFFSET_CC:

@@ -59,17 +59,14 @@ def excess(p: Prediction) -> float:
 
 
 def times_text(times: float) -> str:
-    """A factor in three digits."""
     return f"{times:,.0f}" if times >= 1000 else f"{times:.3g}"
 
 
 def who(p: Prediction) -> str:
-    """The kernel and the GPU."""
     return f"{p.kernel.name} on {p.profile.name}"
 
 
 def reads(p: Prediction) -> str:
-    """Who reads how much from HBM, against the compulsory bytes."""
     if not p.hbm_known:
         least, most = bytes_text(p.hbm_bounds.compulsory_read), bytes_text(p.hbm_bounds.no_l2_read)
         if p.l2_start == "warm":
@@ -84,7 +81,6 @@ def reads(p: Prediction) -> str:
 
 
 def left_warm(p: Prediction) -> str:
-    """As `left_in_l2`, of what a prediction reads."""
     return left_in_l2(p.total("hbm", "read"), p.hbm_bounds.compulsory_read, p.l2_start)
 
 
@@ -98,7 +94,6 @@ def left_in_l2(moved: float, compulsory: float, l2_start: str) -> str:
 
 
 def against(moved: float, compulsory: float, word: str = "the compulsory bytes") -> str:
-    """HBM bytes as the compulsory ones, or so many times them."""
     if moved and not compulsory:
         return "where nothing is compulsory: no query sees a key"
     times = moved / max(1, compulsory)
@@ -106,7 +101,6 @@ def against(moved: float, compulsory: float, word: str = "the compulsory bytes")
 
 
 def amount(p: Prediction) -> str:
-    """The bytes read from HBM and their factor over the compulsory ones, short."""
     if not p.hbm_known:
         return f"{bytes_text(p.hbm_bounds.compulsory_read)} to {bytes_text(p.hbm_bounds.no_l2_read)}"
     read, compulsory = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
@@ -123,7 +117,6 @@ def why(p: Prediction) -> str:
 
 
 def read_once(p: Prediction) -> str:
-    """The reason where only the compulsory bytes are read."""
     asked = p.total("l2", "read")
     if asked <= ONCE * p.hbm_bounds.compulsory_read:
         return "The SMs hardly read anything twice"
@@ -131,7 +124,6 @@ def read_once(p: Prediction) -> str:
 
 
 def spills_beside(p: Prediction) -> str:
-    """That spilled registers take room in the L2, where there are many."""
     spilled = int(p.traffic.total("l2", "write", tensor=SPILL))
     much = spilled > SPILL_SHARE * (p.total("l2", "write") - spilled)
     return f". {bytes_text(spilled)} of spilled registers take room in the L2" if much else ""
@@ -154,7 +146,6 @@ def trust(predictions: Iterable[Prediction]) -> str:
 
 
 def left_out_spills(predictions: Iterable[Prediction]) -> str:
-    """Kernels of which spills are left out; empty for none."""
     spilling = list(dict.fromkeys(p.kernel.name for p in predictions if p.call.spilling))
     return f"{_list(spilling)} would spill registers, at a cost that is in no number here" if spilling else ""
 
@@ -172,7 +163,6 @@ def _basis(p: Prediction) -> tuple[str, str]:
 
 
 def _excess_reason(p: Prediction) -> str:
-    """What reads more than is compulsory, and against which size."""
     read = {name: int(moved) for (name, way), moved in p.traffic.tensors("hbm").items() if way == "read"}
     counted = {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)}
     above = {name: n - counted.get(name, 0) for name, n in read.items()}
@@ -202,7 +192,6 @@ def _excess_reason(p: Prediction) -> str:
 
 
 def _rereads(p: Prediction, names: list[str], times: float) -> str:
-    """Inputs that are read several times, and what of them is in use at once against what the L2 keeps."""
     again = f"{_list(names)} {'are' if len(names) > 1 else 'is'} read {times_text(times)} times over"
     launch = max(p.chain.launches, key=lambda n: p.traffic.total("hbm", "read", launch=n.name))
     looped = {a.tensor for a in launch.accesses if a.per is Per.PAIR}
@@ -226,7 +215,6 @@ def reread_clauses(p: Prediction, found: Reuse) -> dict[str, str]:
 
 
 def _in_progress(found: Reuse) -> str:
-    """What the heads in progress hold of the tensors that CTAs share."""
     names = _list(found.tensors)
     are = "are" if len(found.tensors) > 1 else "is"
     if found.one_head_bytes > found.capacity_bytes or found.heads_at_once == 1:

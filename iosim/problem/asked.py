@@ -55,7 +55,6 @@ def lengths(value: object, name: str) -> list[Any]:
 
 
 def _keys(keys: int | None, prefix: int | None, queries: Any) -> Any:
-    """Key tokens: as given, or the cached prefix and the queries."""
     if prefix is None:
         return keys
     if keys is not None:

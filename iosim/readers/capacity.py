@@ -43,7 +43,6 @@ class Reach:
 
 
 def reach(domain: Domain) -> Reach:
-    """Of a domain whose sizes are numbers."""
     rows = int(domain.key_rows[domain.visitors.count > 0].sum())
     return Reach(rows, float(domain.visited.count.mean()))
 
@@ -214,7 +213,6 @@ class CapacityRule:
         return np.where(stays | self._rewritten(), 0, self._bytes(tensor))
 
     def traffic(self) -> Traffic:
-        """The rows; their bytes are numbers or arrays."""
         rows: list[TrafficRow] = []
         for n, launch in enumerate(self.chain.launches):
             factor = self._reread_factor(launch, self.slots[n])

@@ -24,7 +24,6 @@ BURST = 2
 
 
 def base_profile(gpu: str) -> HardwareProfile | None:
-    """The shipped profile of the GPU that the driver calls `gpu`."""
     try:
         return load_profile(gpu)
     except InputError:

@@ -46,7 +46,6 @@ def some(items: Iterable[Item], every: int) -> list[Item]:
 
 
 def asked(r: Mapping[str, str], **more: Any) -> AttentionProblem:
-    """The problem of a row; what the row leaves out is the default."""
     stated: dict[str, Any] = {name: int(r[name]) for name in SIZES if r.get(name)}
     stated |= {"dtype": TYPES.get(r["dtype"], r["dtype"]), "mask": "causal" if r.get("causal") == "1" else "none"}
     return AttentionProblem(**{**stated, **more})

@@ -70,8 +70,6 @@ def _place(row: Row) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A row that no model covers."""
-
     row: Row
     reason: str
 

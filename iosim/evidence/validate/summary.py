@@ -52,7 +52,6 @@ def _of_quantities(residuals: Iterable[Residual]) -> Iterator[tuple[str, list[Re
 
 
 def by_quantity(residuals: Iterable[Residual]) -> dict[str, Summary]:
-    """Errors of each quantity that the residuals have."""
     return {
         q: Summary.of(
             (r.error for r in rows if r.error is not None), None if q == "time" else sum(map(is_near, rows)) / len(rows)

@@ -194,7 +194,6 @@ def _strided(tensor: Tensor | None) -> bool:
 
 
 def _shared(mask: Tensor) -> str:
-    """Axes along which a mask is the same."""
     shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
     return {(False, False): "none", (False, True): "heads", (True, False): "batch", (True, True): "both"}[
         shape[0] == 1, shape[1] == 1

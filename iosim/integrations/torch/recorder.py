@@ -77,7 +77,6 @@ class Recorder:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """What runs inside is not recorded."""
         before, self.paused = self.paused, True
         try:
             yield
@@ -143,7 +142,6 @@ class Recorder:
     # ---- operators ----
 
     def seen(self, given: Iterable[torch.Tensor], made: Iterable[torch.Tensor]) -> None:
-        """Tensors that an operator was given, and those that it made."""
         if self.ended:
             return
         self._forget()
@@ -153,7 +151,6 @@ class Recorder:
             self.storage(tensor, made=len(self._operators))
 
     def pieces(self, name: str, pieces: Iterable[Piece], known: bool = True) -> None:
-        """An operator by its launches."""
         if self.ended:
             return
         module, attention = self._place_in_tree()

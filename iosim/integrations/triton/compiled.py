@@ -21,9 +21,8 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.triton.kernel import Config
 from iosim.kernel.cubin import read_cubin
 from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
-from iosim.kernel.resource_table import BuildReport
+from iosim.kernel.resource_table import WORD_BYTES, BuildReport
 from iosim.kernel.schedule import Order, Schedule, Scheduler
-from iosim.kernel.spilling import WORD_BYTES
 from iosim.problem.attention import AttentionProblem
 
 ALGORITHM = "flash"
@@ -68,7 +67,6 @@ def sides_of(arguments: Arguments, names: tuple[str, str]) -> tuple[int, int]:
 
 
 def dtype_of(arguments: Arguments, default: str = "fp16") -> str:
-    """The type of the query tensor, or of the tensor behind its descriptor."""
     for name in QUERY_NAMES:
         tensor = arguments.get(name)
         tensor = getattr(tensor, "base", tensor)

@@ -118,7 +118,6 @@ def _placed(
 
 
 def misfit(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> str:
-    """Why a configuration is left out; empty where it is not."""
     placed = _placed(config, problem, profile, name, None)
     return placed if isinstance(placed, str) else ""
 
@@ -214,7 +213,6 @@ class TritonList:
         return f"{self.profile}: {self.problem.line}"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Plain types, one a configuration."""
         p = self.problem
         return [
             {

@@ -70,7 +70,6 @@ def _counted_page(problem: AttentionProblem) -> int | None:
 
 
 def in_cache(problem: AttentionProblem, tensor: Tensor) -> Tensor:
-    """K or V as it lies in the cache."""
     page = _counted_page(problem)
     if page is None:
         return tensor

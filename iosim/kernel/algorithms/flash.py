@@ -131,8 +131,6 @@ class Adds(StrEnum):
 
 @dataclass(frozen=True)
 class FlashOptions(SplitOptions, TermOptions):
-    """What a kernel of flash attention does in a way of its own."""
-
     mask_block: int | None = number(None, 1)
     """Rows of the blocks in which the kernel knows a mask; None where it goes by indices."""
     mask_operations: int = number(0, 0, 100)
@@ -457,7 +455,6 @@ def _workspace_edge(kernel: Kernel) -> Edge:
 
 
 def dq_sums(problem: AttentionProblem, kernel: Kernel) -> Tensor:
-    """dQ as it is added up."""
     sums = matrix(problem, "dQ_acc", Role.TEMP, element_bytes=4)
     if options_of(kernel, FlashOptions).workspace is not Workspace.PADDED:
         return sums

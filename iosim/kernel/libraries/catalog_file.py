@@ -193,7 +193,6 @@ CONFIGURATIONS: Mapping[str, Key] = {
 
 
 def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence[str] = ()) -> Table:
-    """The table of some of these keys; of all, where none is named."""
     return Table({name: keys[name].form for name in only or keys}, required)
 
 
@@ -289,7 +288,6 @@ def _kernel_contradictions(kernel: Mapping[str, Any], requires: Mapping[str, Any
 
 
 def problems(data: Mapping[str, Any]) -> list[Problem]:
-    """Everything that is wrong with a catalog file."""
     name = data.get("algorithm")
     options: Spec = MapOf(OneOrMany(Text()))
     if isinstance(name, str) and name in algorithms():

@@ -288,7 +288,6 @@ def _persistent_ctas(settings: Mapping[str, Any], profile: HardwareProfile) -> i
 
 
 def _options(data: Entry, rules: Rules, profile: HardwareProfile, split: bool, append_kv: bool) -> AlgorithmOptions:
-    """The algorithm's options: the file's, what the GPU or the split kernel decides, and the user's."""
     options = {**data["kernel"].get("options", {}), **rules.options(profile, split)}
     if append_kv:
         if not algorithm_of(data["algorithm"]).appends:
@@ -317,7 +316,6 @@ def _overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
 
 
 def _backward(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> PassSettings:
-    """The backward's main launch: its tile, schedule and registers, and what it moves beside its tensors."""
     overheads = _overheads(data, "backward_overhead")
     schedule = _schedule(data.get("backward", {}))
     passes = tuple(RowPass(**typed(RowPass, row)) for row in data.get("backward_pass", ())) or BACKWARD_PASSES
@@ -359,7 +357,6 @@ def _check_blocks(problem: AttentionProblem, tile: Tile) -> None:
 def _apply(
     kernel: Kernel, rules: Rules, problem: AttentionProblem, over: Overrides, profile: HardwareProfile, of_both: bool
 ) -> Kernel:
-    """The kernel with the user's settings, and its persistent grid."""
     tile = replace(kernel.tile, **typed(Tile, {"warps": over.warps, "stages": over.stages}))
     if over.tile is not None:
         tile = replace(tile, block_q=over.tile[0], block_k=over.tile[1])

@@ -80,7 +80,6 @@ def _takes(term: str) -> Callable[[Entry], bool]:
 
 
 def _kernels(able: Callable[[Entry], bool]) -> str:
-    """The catalog's kernels that are able."""
     return ", ".join(name for name in entry_names() if able(entry(name)))
 
 

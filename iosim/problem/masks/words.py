@@ -77,7 +77,6 @@ def check_words(p: ProblemFields) -> dict[str, Any]:
 
 
 def _sides(p: ProblemFields) -> tuple[int, int] | None:
-    """(queries, keys) of a block as they are asked for."""
     assert not isinstance(p.mask_block, int), "the field makes two sides of one"
     return p.mask_block
 
@@ -135,7 +134,6 @@ def blocks_to_dict(mask: Any) -> dict[str, Any]:
 
 
 def check_lengths(p: ProblemFields) -> dict[str, Any]:
-    """`seq_lens`, `seq_lens_k` and the sizes that follow from them."""
     if p.seq_lens is None:
         if p.seq_lens_k is not None:
             raise InputError("`seq_lens_k` goes with `seq_lens`; accepted with it: `seq_lens`")
@@ -161,7 +159,6 @@ def check_lengths(p: ProblemFields) -> dict[str, Any]:
 
 
 def make_mask(p: ProblemFields) -> Mask:
-    """The mask that a problem's words stand for."""
     if p.mask in LIST_MASKS:
         return _list_mask(p)
     if p.seq_lens is None or p.seq_lens_k is None:
@@ -212,7 +209,6 @@ def said_offset(p: ProblemFields) -> int | None:
 
 
 def mask_text(p: ProblemFields, mask: Mask) -> str:
-    """The mask in words, for headings: how many blocks are kept, or how many sequences there are."""
     from iosim.problem.masks.blocks import BlockMask
 
     if isinstance(mask, BlockMask):

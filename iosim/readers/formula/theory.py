@@ -92,7 +92,6 @@ BOUNDS = {
 
 
 def bound(name: str) -> Bound:
-    """The term called `name`. Raises InputError: there is none."""
     if name not in BOUNDS:
         raise InputError(f"bound '{name}' is not known; accepted: {', '.join(BOUNDS)}")
     return BOUNDS[name]
@@ -146,7 +145,6 @@ def beside(problem: AttentionProblem, kernel: Kernel, moved_bytes: int) -> dict[
 
 
 def beside_text(values: dict[str, Any]) -> str:
-    """`beside` in one line."""
     return (
         f"mask: {values['kept_blocks']:,} of {values['blocks']:,} blocks kept, s = {values['kept_fraction']:.4g}; "
         f"N d + N^2 d^2 s / M = {values['theta_elements']:,.0f} elements a head with M = 4 d B = "

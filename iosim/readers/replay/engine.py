@@ -206,7 +206,6 @@ class L2:
         return int(self.state.again) * float(lost.std(ddof=1) / lost.mean())
 
     def dirty_bytes(self) -> int:
-        """Bytes that are dirty in the L2 now."""
         return int(self.dirty_by_tensor().sum())
 
     def replay(
@@ -281,7 +280,6 @@ class L2:
         _accept(result, f"launch {launch.name}")
 
     def _looped(self, launch: LoweredLaunch) -> np.ndarray[Any, Any]:
-        """By tensor number, whether the launch's loop accesses it."""
         looped = np.zeros(MAX_TENSORS, dtype=np.uint8)
         for template in launch.loop:
             first = template.base[template.base >= 0]
@@ -354,7 +352,6 @@ def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: Lowere
 
 
 def _about(launch: LoweredLaunch) -> str:
-    """How long a launch takes, where all of it is played."""
     return f", at most {max(1, round(launch.accesses / SLOWEST_PER_S))} s"
 
 

@@ -98,8 +98,6 @@ class LoweredLaunches(Sequence[LoweredLaunch]):
 
 @dataclass(frozen=True)
 class Lowered:
-    """All launches of a chain over one set of objects."""
-
     tensors: tuple[str, ...]
     size: Int32
     owner: npt.NDArray[np.uint8]

@@ -37,7 +37,6 @@ class Arrays:
         """Of each array its stream, its first number and how many it has."""
 
     def add(self, values: npt.NDArray[Any] | None) -> int | None:
-        """The number of an array; None for none."""
         if values is None:
             return None
         numbers = values.astype(np.int32)

@@ -36,7 +36,6 @@ def version() -> str:
 
 
 def to_plain(replay: Replay) -> dict[str, Any]:
-    """What JSON can hold, without loss."""
     return {
         "traffic": [[r.launch, r.level, r.tensor, r.direction, int(r.bytes)] for r in replay.traffic],
         "launches": [_launch_to_plain(launch) for launch in replay.launches],

@@ -90,11 +90,9 @@ def _reading(name: str, first: npt.NDArray[np.int64], count: npt.NDArray[np.int6
 
 
 def _l2(l2_of_gpu: L2Model, objects: int, each: int) -> L2:
-    """An empty L2 with objects of `each` bytes of one tensor."""
     return L2(l2_of_gpu, np.full(objects, each, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
 
 
 def with_capacity(l2: L2Model, l2_bytes: int, fraction: float) -> L2Model:
-    """The model with another effective capacity."""
     sets = int(l2_bytes * fraction) // l2.partitions // (l2.ways * l2.line_bytes)
     return replace(l2, sets=max(1, sets))

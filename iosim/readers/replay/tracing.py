@@ -131,11 +131,9 @@ class Recording:
         return int(self.hit.shape[0])
 
     def misses(self) -> dict[str, int]:
-        """Bytes read from HBM by tensor."""
         return {name: int(n) for name, n in zip(self.tensors, self.miss.sum(axis=0), strict=True)}
 
     def loaded(self) -> dict[str, int]:
-        """Bytes asked of the L2 by tensor."""
         both = (self.hit + self.miss).sum(axis=0)
         return {name: int(n) for name, n in zip(self.tensors, both, strict=True)}
 
