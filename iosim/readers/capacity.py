@@ -47,11 +47,6 @@ def reach(domain: Domain) -> Reach:
     return Reach(rows, float(domain.visited.count.mean()))
 
 
-def shared_capacity_bytes(profile: HardwareProfile) -> int:
-    """L2 bytes that hold distinct lines when all SMs read them: each partition keeps its own copy."""
-    return int(profile.need("l2_bytes")) // profile.need_int("l2_partitions")
-
-
 def estimate(
     chain: Chain, profile: HardwareProfile, counted: Traffic, residencies: Sequence[Residency], warm: bool = False
 ) -> Traffic:
@@ -91,8 +86,8 @@ class CapacityRule:
         self.value = value
         self._reach_of, self._reached = reach, dict[int, Reach]()
         self.whole = int(profile.need("l2_bytes"))
-        self.shared = shared_capacity_bytes(profile)
         self.warm, self.partitions = warm, profile.need_int("l2_partitions")
+        self.shared = self.whole // self.partitions  # each keeps a copy of what all SMs read
         self.held = int(self.whole * profile.need("l2_effective_capacity_fraction")) if warm else 0
         self.dirty = int(self.whole * profile.need("l2_dirty_fraction")) if warm else 0
 

@@ -166,13 +166,10 @@ class Recorder:
             if all(t.elements == 0 for t in chain.tensors.values()):
                 continue
             problem = AttentionProblem(dtype=dtype)
-            self.operator(
+            self._operators.append(
                 Operator(called, module, phase, problem, nothing_special(called), chain, views,
                          is_kernel=isinstance(piece, Product), is_attention=attention, known=known, product_flops=flops)
             )  # fmt: skip
-
-    def operator(self, operator: Operator) -> None:
-        self._operators.append(operator)
 
     def _pass(self, name: str, piece: Pass) -> tuple[Chain, dict[str, View], str]:
         reads, writes = ([self._place(place) for place in places] for places in (piece.reads, piece.writes))
@@ -213,7 +210,7 @@ class Recorder:
             return
         views = {n: self.view(t) for n, t in bound.items() if n in chain.tensors}
         unbound = {n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()}
-        self.operator(
+        self._operators.append(
             Operator(name, self.module(), self.phase(), problem, kernel, replace(chain, tensors=unbound), views,
                      is_kernel=True, is_attention=True, notes=notes)
         )  # fmt: skip

@@ -176,16 +176,10 @@ def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return backward_terms(backward(problem, kernel), problem, kernel)
 
 
-def _pack(problem: AttentionProblem, kernel: Kernel) -> int:
-    """Query heads packed into one tile's rows: a group's, where the kernel packs. Row r of a tile is query token
-    r // group."""
-    packs = kernel.packs_group and problem.forward and problem.shares_rows
-    return problem.group if packs else 1
-
-
 def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The forward launch, or the split launch and its combine."""
-    pack = _pack(problem, kernel)
+    """The forward launch, or the split launch and its combine. Where query heads of a group are packed, row r of a tile
+    is query token r // group."""
+    pack = problem.group if kernel.packs_group and problem.shares_rows else 1
     options = options_of(kernel, FlashOptions)
     together = kernel.schedule.cluster if options.clusters_in_step else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)

@@ -126,7 +126,8 @@ def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once
     gradients = bias_gradient(problem)
     writes = [store(one.name, Rows.PAIR, Per.PAIR) for one in gradients[:1]]
     skips = problem.mask != "none" and problem.mask_storage == "implicit"
-    before = (fill_bias_gradient(problem),) if gradients and skips else ()
+    fill = (_pass("bwd.fill_bias", problem, problem.batch, problem.heads, tuple(writes)),)  # where no tile is visited
+    before = fill if gradients and skips else ()
     after = (sum_bias(problem),) if len(gradients) > 1 else ()
     more = replace(main, accesses=(*(read for _, read in terms), *main.accesses, *writes))
     return _with(chain, more, [*(tensor for tensor, _ in terms), *gradients], before, after)
@@ -155,12 +156,6 @@ def bias_gradient(problem: AttentionProblem) -> tuple[Tensor, ...]:
     if summed(problem) == 1:
         return (gradient,)
     return replace(gradient, name="dBias_heads", batch=problem.batch, heads=problem.heads, role=Role.TEMP), gradient
-
-
-def fill_bias_gradient(problem: AttentionProblem) -> Launch:
-    """Zeros where the main launch visits no tile."""
-    name = bias_gradient(problem)[0].name
-    return _pass("bwd.fill_bias", problem, problem.batch, problem.heads, (store(name, Rows.PAIR, Per.PAIR),))
 
 
 def sum_bias(problem: AttentionProblem, source: str = "dBias_heads") -> Launch:

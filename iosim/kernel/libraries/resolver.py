@@ -176,6 +176,7 @@ def _resolved(
         splits = rules.splits_of_tile(seen, int(profile.need("sm_count")), block_q, block_k) or splits
     packed = _packs_group(data, rules, problem, splits, block_q, block_k)
     build = _build(data, seen, profile, width, split_table, (block_q, block_k))
+    a_sm = settings.get("persistent_ctas_per_sm")
     kernel = Kernel(
         name=data["name"],
         algorithm=data["algorithm"],
@@ -191,7 +192,7 @@ def _resolved(
         threads=None if split_table else row.get("threads", settings.get("threads")),
         registers=row.get("registers", build.get("registers", settings.get("registers"))),
         shared_memory_bytes=row.get("shared_memory_bytes", settings.get("shared_memory_bytes")),
-        persistent_ctas=_persistent_ctas(settings, profile),
+        persistent_ctas=None if a_sm is None else int(a_sm * profile.need("sm_count")),
         overheads=rules.split_overheads(problem) if split_table else _overheads(data, "overhead"),
         backward=_backward(data, problem, profile, width),
         spill=_spill(build),
@@ -279,12 +280,6 @@ def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, asked: bool) -> bo
     if not asked and packs is Packs.ALWAYS:
         raise InputError(f"`pack_group=False`: kernel {kernel.name} always packs")
     return asked
-
-
-def _persistent_ctas(settings: Mapping[str, Any], profile: HardwareProfile) -> int | None:
-    if "persistent_ctas_per_sm" not in settings:
-        return None
-    return int(settings["persistent_ctas_per_sm"] * profile.need("sm_count"))
 
 
 def _options(data: Entry, rules: Rules, profile: HardwareProfile, split: bool, append_kv: bool) -> AlgorithmOptions:

@@ -338,7 +338,9 @@ def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: Lowere
         while is_worker() and not over.wait(BAR_EVERY_S):
             go_on()
         if not over.wait(AFTER_S):
-            with counter(launch.tiles, f"replay {launch.name}{_about(launch)}", "tile", after_s=0.0) as shown:
+            most_s = max(1, round(launch.accesses / SLOWEST_PER_S))
+            what = f"replay {launch.name}, at most {most_s} s"
+            with counter(launch.tiles, what, "tile", after_s=0.0) as shown:
                 while not over.wait(BAR_EVERY_S):
                     shown(done.value)
         over.wait()
@@ -349,10 +351,6 @@ def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: Lowere
     if failures:
         raise failures[0]
     return ends[0]
-
-
-def _about(launch: LoweredLaunch) -> str:
-    return f", at most {max(1, round(launch.accesses / SLOWEST_PER_S))} s"
 
 
 def _wait(thread: threading.Thread, over: threading.Event) -> None:
