@@ -34,26 +34,16 @@ Key = tuple[str, int, int, int, int, int, int, str, bool]
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What one build takes: registers a thread, bytes a thread spills, bytes of shared memory a CTA.
-
-    `frame_bytes` is a thread's stack frame; None where the report does not tell it, as in the table.
-    """
+    """What one build takes: registers a thread, bytes of shared memory a CTA, and bytes of a thread's stack frame,
+    which it spills to."""
 
     registers: int
-    spill_store_bytes: int
-    spill_load_bytes: int
     shared_memory_bytes: int
-    frame_bytes: int | None = None
-
-    @property
-    def spills(self) -> bool:
-        return self.spill is not None
+    frame_bytes: int = 0
 
     @property
     def spill(self) -> Spill | None:
-        if self.frame_bytes is not None:
-            return spill_of_frame(self.frame_bytes)
-        return spill_of_frame(frame_of_stores(max(self.spill_store_bytes, self.spill_load_bytes)))
+        return spill_of_frame(self.frame_bytes)
 
 
 def _capability(text: str) -> int:
@@ -89,10 +79,13 @@ def read_table(path: Path) -> dict[Key, BuildReport]:
     InputError: the file cannot be read, its columns are not those of a resource table, or a cell is not what its column
     holds."""
     return {
-        _key(row): BuildReport(row["registers"], row["spill_store_bytes"], row["spill_load_bytes"],
-                               row["static_smem_bytes"] + row["dynamic_smem_bytes"])
+        _key(row): BuildReport(
+            row["registers"],
+            row["static_smem_bytes"] + row["dynamic_smem_bytes"],
+            frame_of_stores(max(row["spill_store_bytes"], row["spill_load_bytes"])),
+        )
         for row in read_csv(path, COLUMNS, "resource table")
-    }  # fmt: skip
+    }
 
 
 def read_stamp(path: Path) -> Mapping[str, Any]:

@@ -131,13 +131,11 @@ def report_of(compiled: Any) -> BuildReport | None:
     if isinstance(code, bytes):
         reports = read_cubin(code)
         own = reports.get(str(getattr(compiled.metadata, "name", ""))) or next(iter(reports.values()))
-        frame = own.frame_bytes
-        return BuildReport(own.registers, own.loop.stored_bytes, own.loop.loaded_bytes, shared, frame)
+        return BuildReport(own.registers, shared, own.frame_bytes)
     registers = getattr(compiled, "n_regs", None)
     if registers is None:
         return None
-    frame = WORD_BYTES * int(getattr(compiled, "n_spills", 0) or 0)
-    return BuildReport(int(registers), frame, frame, shared, frame)
+    return BuildReport(int(registers), shared, WORD_BYTES * int(getattr(compiled, "n_spills", 0) or 0))
 
 
 def compile_for(

@@ -148,7 +148,7 @@ def unspilled(
     for config in configs:
         launch = plan(problem, configured(config, problem, profile)).launches[0]
         shared = int(launch.resources.shared_memory_bytes or 0)
-        found[config] = BuildReport(estimated_registers(launch, profile), 0, 0, shared)
+        found[config] = BuildReport(estimated_registers(launch, profile), shared)
     return found
 
 
