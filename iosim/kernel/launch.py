@@ -272,10 +272,6 @@ class Domain:
     in_turn: bool = False
     """The rows of the heads packed lie one head after the other, not token by token."""
 
-    def token(self, row: IntArray) -> IntArray:
-        """The query token of each row of a head."""
-        return row % (self.rows // self.pack) if self.in_turn else row // self.pack
-
     @property
     def query_axis(self) -> Axis:
         return self.mask.query_axis(self.rows, self.pack)

@@ -63,11 +63,6 @@ class Point:
         return self.kernel == "fa3" and self.dtype == "fp16" and self.passes == "fwd" and self.seq in FIT_LENGTHS
 
     @property
-    def series(self) -> str:
-        mask = "causal" if self.mask == "causal" else "not causal"
-        return f"{self.kernel} on {self.gpu}, {self.dtype}, d {self.head_dim}, {mask}, {self.passes}"
-
-    @property
     def clocks(self) -> str | float:
         return CLOCKS.get(self.gpu, "boost")
 

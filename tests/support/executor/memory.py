@@ -100,6 +100,11 @@ class Spot:
     repetition: int = 0
 
 
+def token(domain: Domain, row: Indices) -> Indices:
+    """The query token of each row of a head."""
+    return row % (domain.rows // domain.pack) if domain.in_turn else row // domain.pack
+
+
 def packed_head(domain: Domain, row: Indices) -> Indices:
     """Which of the heads packed into a tile's rows each row belongs to."""
     return row // (domain.rows // domain.pack) if domain.in_turn else row % domain.pack
@@ -196,7 +201,7 @@ def _locate(
         raise ExecutionError(f"{tensor.name} has {tensor.batch} sequences, the grid {domain.batch}")
     pack = domain.pack
     if packs and tensor.heads == domain.heads * pack and tensor.rows * pack == length:
-        return in_batch, spot.head * pack + packed_head(domain, along), domain.token(along)
+        return in_batch, spot.head * pack + packed_head(domain, along), token(domain, along)
     if tensor.rows != length:
         raise ExecutionError(f"{tensor.name} has {tensor.rows} rows, the launch {length} along {access.rows}")
     if domain.heads % tensor.heads == 0:
