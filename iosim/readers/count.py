@@ -26,7 +26,7 @@ from iosim.kernel.launch import (
     Rows,
     Tensor,
 )
-from iosim.kernel.shared_memory import WAVEFRONT_BYTES, Staged, Through, staged
+from iosim.kernel.shared_memory import Staged, Through, staged
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntArray
 
@@ -179,14 +179,6 @@ def staged_bytes(launch: Launch, items: Iterable[Staged]) -> dict[tuple[str, Way
         key = (item.tensor, item.way, item.through)
         sums[key] = sums.get(key, 0) + item.bytes * times
     return {key: round(moved) for key, moved in sums.items()}
-
-
-def wavefronts(launch: Launch, chain: Chain) -> int | None:
-    """Wavefronts of a launch's loads and stores at shared memory, as its counter has them; None where not known."""
-    items = staged(launch, chain)
-    if items is None:
-        return None
-    return sum(n for (*_, way), n in staged_bytes(launch, items).items() if way is Through.LSU) // WAVEFRONT_BYTES
 
 
 def count_shared(launch: Launch, chain: Chain) -> Traffic | None:
