@@ -54,8 +54,9 @@ class Entry:
         elif value.get("kind", "taken") != "taken":
             yield Problem(f"{key}.kind", f"contradicts from = {value['from']!r}; accepted with it: taken")
         if "per" in value and ("from" not in value or "value" in value):
-            yield Problem(f"{key}.per", "says to what a value taken from another GPU is in proportion; "
-                          "accepted beside from alone")  # fmt: skip
+            yield Problem(
+                f"{key}.per", "says to what a value taken from another GPU is in proportion; accepted beside from alone"
+            )
 
 
 def _entry(quantity: Quantity) -> Spec:
@@ -112,8 +113,9 @@ PROFILE = Table(
 """A profile file."""
 HEADER_KEYS = tuple(name for name in PROFILE.keys if name not in QUANTITIES)
 
-CAPABILITY_TABLE = Table({"source": Text(), **{name: Inherited(quantity) for name, quantity in QUANTITIES.items()}},
-                         see="docs/profiles.md")  # fmt: skip
+CAPABILITY_TABLE = Table(
+    {"source": Text(), **{name: Inherited(quantity) for name, quantity in QUANTITIES.items()}}, see="docs/profiles.md"
+)
 INHERITANCE = Table(
     {"schema": Whole(SCHEMA, SCHEMA), "all": CAPABILITY_TABLE, "sources": MapOf(Text(lines=True))},
     required=("schema", "all", "sources"),

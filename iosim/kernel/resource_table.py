@@ -60,11 +60,12 @@ COLUMNS: Mapping[str, Column] = {
     **dict.fromkeys(("head_dim", "block_q", "block_k", "warps", "stages"), whole),
     "dtype": word("fp16", "bf16", "fp32", "tf32", "fp8"),
     "causal": word("0", "1"),
-    **dict.fromkeys(("registers", "spill_store_bytes", "spill_load_bytes", "static_smem_bytes", "dynamic_smem_bytes"),
-                    whole),
+    **dict.fromkeys(
+        ("registers", "spill_store_bytes", "spill_load_bytes", "static_smem_bytes", "dynamic_smem_bytes"), whole
+    ),
     "compiler": str,
     "min_ctas": whole,
-}  # fmt: skip
+}
 """Columns of a resource table, and what makes values of their cells."""
 STAMP = Table(
     {"schema": Whole(1, 1), "sources": Text(pattern="[0-9a-f]{16}"), "of": Text(),

@@ -68,8 +68,9 @@ def range_lines(p: Prediction) -> list[str]:
                      f"({', '.join(span.constants)})")  # fmt: skip
     if times is not None:
         least, most = map(seconds_text, times.seconds)
-        lines.append(f"  range: time {least} to {most}, for rates that were not measured on this GPU "
-                     f"({', '.join(times.rates)})")  # fmt: skip
+        lines.append(
+            f"  range: time {least} to {most}, for rates that were not measured on this GPU ({', '.join(times.rates)})"
+        )
     return lines
 
 

@@ -39,8 +39,9 @@ NO_MASK_BLOCK = 1 << 30
 
 FUSED = {
     "_scaled_dot_product_flash_attention": "flash",
-    "_scaled_dot_product_efficient_attention": "efficient", "_scaled_dot_product_cudnn_attention": "cudnn",
-}  # fmt: skip
+    "_scaled_dot_product_efficient_attention": "efficient",
+    "_scaled_dot_product_cudnn_attention": "cudnn",
+}
 FUSED |= {f"{name}_backward": backend for name, backend in FUSED.items()}
 """Operators that are one backend's attention, where a program calls them itself."""
 

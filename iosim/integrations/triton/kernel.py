@@ -244,8 +244,9 @@ def ranked(
         reports = {(gpu.name, p): compiled(_likely(p, gpu, configs), p, gpu) for gpu, p in product(profiles, asked)}
     return [
         TritonList(gpu.name, p, tuple(rank(p, gpu, configs, reports=reports.get((gpu.name, p)))[:top]))
-        for gpu in profiles for p in asked
-    ]  # fmt: skip
+        for gpu in profiles
+        for p in asked
+    ]
 
 
 def _likely(problem: AttentionProblem, gpu: HardwareProfile, configs: Sequence[Config]) -> list[Config]:

@@ -92,8 +92,9 @@ def table_access(problem: AttentionProblem) -> tuple[Access, ...]:
     if _counted_page(problem) is None:
         return ()
     if not isinstance(problem.pair_mask, IntervalMask):
-        raise InputError(f"`page_size` {problem.page_size} contradicts mask '{problem.mask}'; accepted with it: none, "
-                         "causal, window")  # fmt: skip
+        raise InputError(
+            f"`page_size` {problem.page_size} contradicts mask '{problem.mask}'; accepted with it: none, causal, window"
+        )
     return (load(TABLE, Rows.KEY, Per.PAIR),)
 
 

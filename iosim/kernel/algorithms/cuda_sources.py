@@ -40,9 +40,10 @@ FLASH_FRAGMENTS = {
 """Launch -> its layout, with the wavefronts that hold no operand: words of shared memory that a warp reads to know its
 blocks, idle loads before copies, shuffles of a row's sum. Counted in the code compiled for sm_90 (nvcc 13.0)."""
 NAIVE_FRAGMENTS = {
-    "scores": Fragments(Layout.MULTIPLY_ADDS), "values": Fragments(Layout.MULTIPLY_ADDS),
+    "scores": Fragments(Layout.MULTIPLY_ADDS),
+    "values": Fragments(Layout.MULTIPLY_ADDS),
     "softmax": Fragments(Layout.ROWS_OF_SCORES, tile=1 + 2 * (5 + 1 + 2 * 2)),
-}  # fmt: skip
+}
 """Of a row of the softmax a warp makes two reductions: five shuffles, a store and two fetches of 16 bytes, two
 wavefronts each."""
 NAIVE_RESOURCES = {"scores": (80, 16640), "softmax": (32, 64), "values": (64, 16640)}

@@ -24,8 +24,9 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launch over the latent cache, or the split launch and its combine. Raises InputError: a cache that is not
     latent, a backward pass, or more splits than key blocks."""
     if not problem.latent_kv:
-        raise InputError(f"`kernel` {kernel.name}: algorithm mla reads one latent K/V; accepted with it: "
-                         "`latent_kv=True`")  # fmt: skip
+        raise InputError(
+            f"`kernel` {kernel.name}: algorithm mla reads one latent K/V; accepted with it: `latent_kv=True`"
+        )
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: algorithm mla serves inference; accepted: fwd")
     domain, outer, per_q = split_domain(problem, kernel, kernel.tile, problem.group)

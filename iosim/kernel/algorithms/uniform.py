@@ -91,8 +91,9 @@ def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
         raise InputError(f"`passes` '{problem.passes}' {refused} the backward takes all {problem.heads} heads in a "
                          "tile; accepted: fwd")  # fmt: skip
     if kernel.writes_lse:
-        raise InputError(f"writes_lse {kernel.writes_lse} {refused} every tile of a query block would write it; "
-                         "accepted: False")  # fmt: skip
+        raise InputError(
+            f"writes_lse {kernel.writes_lse} {refused} every tile of a query block would write it; accepted: False"
+        )
     chain = flash.plan_flash(read, kernel)
     shared = {n: replace(t, heads=1, strided=False) if n in ("Q", "K") else t for n, t in chain.tensors.items()}
     return replace(chain, tensors=shared)

@@ -247,8 +247,9 @@ def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
     if not algorithm_of(data["algorithm"]).splits:
         raise InputError(f"`splits` {asked}: kernel {data['name']} does not split its keys; accepted: 1")
     if not problem.forward:
-        raise InputError(f"`splits` {asked} contradicts `passes` {problem.passes}: only a forward splits its keys; "
-                         "accepted: 1")  # fmt: skip
+        raise InputError(
+            f"`splits` {asked} contradicts `passes` {problem.passes}: only a forward splits its keys; accepted: 1"
+        )
     rows = problem.batch * problem.heads * problem.seq_q
     if rows > MAX_SPLIT_ROWS:
         raise InputError(f"`splits` {asked} with {rows} query rows is out of range; accepted: up to {MAX_SPLIT_ROWS} "
@@ -277,8 +278,9 @@ def _options(data: Entry, rules: Rules, profile: HardwareProfile, split: bool, a
     if append_kv:
         if not algorithm_of(data["algorithm"]).appends:
             able = ", ".join(name for name in algorithms() if algorithm_of(name).appends)
-            raise InputError(f"`append_kv=True`: kernel {data['name']} has no cache; accepted: kernels of algorithm "
-                             f"{able}")  # fmt: skip
+            raise InputError(
+                f"`append_kv=True`: kernel {data['name']} has no cache; accepted: kernels of algorithm {able}"
+            )
         options["append_kv"] = True
     return options_for(data["algorithm"], options)
 
@@ -291,8 +293,9 @@ def _notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tupl
         notes.append(f"{data['name']}: assumed: {'; '.join(data['assumed'])}")
     widest = max(problem.head_dim, problem.head_dim_v)
     if compiled is not None and compiled != widest:
-        notes.append(f"{data['name']}: head_dim {widest} runs on the kernel compiled for {compiled}; true columns only "
-                    "are read")  # fmt: skip
+        notes.append(
+            f"{data['name']}: head_dim {widest} runs on the kernel compiled for {compiled}; true columns only are read"
+        )
     return tuple(notes)
 
 
@@ -327,8 +330,9 @@ def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:
 def check_cluster(cluster: int, profile: HardwareProfile) -> int:
     """The number of CTAs of a cluster, as asked for; an InputError on a GPU that has none."""
     if cluster > 1 and profile.cc < CLUSTER_CC:
-        raise InputError(f"`cluster` {cluster}: {profile.name} has no clusters of CTAs, which cc 9.0 brought; accepted "
-                         "there: 1")  # fmt: skip
+        raise InputError(
+            f"`cluster` {cluster}: {profile.name} has no clusters of CTAs, which cc 9.0 brought; accepted there: 1"
+        )
     return cluster
 
 

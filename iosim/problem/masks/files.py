@@ -142,8 +142,9 @@ class _File:
         step, rows = ranges(np.zeros(height, dtype=np.int64), count)
         cols = indices[rows, step]
         if cols.size and not 0 <= cols.min() <= cols.max() < width:
-            raise self.refuse(f"{names[1]} names block {cols.max() if cols.min() >= 0 else cols.min()}",
-                              f"0 to {width - 1}")  # fmt: skip
+            raise self.refuse(
+                f"{names[1]} names block {cols.max() if cols.min() >= 0 else cols.min()}", f"0 to {width - 1}"
+            )
         return rows, cols
 
     def one_head(self, name: str, array: Array, axes: int) -> IntArray:

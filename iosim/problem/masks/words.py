@@ -40,8 +40,9 @@ def check_window(p: ProblemFields) -> dict[str, Any]:
             raise InputError(f"`window` is missing; `mask` window needs one, or `window_right`; accepted: "
                              f"{FIELDS['window'].accepted}")  # fmt: skip
         if left is None and right == NO_BOUND:
-            raise InputError(f"`window_right` {NO_BOUND} bounds nothing without `window`; accepted: 0 or more, or with "
-                             "it `window`")  # fmt: skip
+            raise InputError(
+                f"`window_right` {NO_BOUND} bounds nothing without `window`; accepted: 0 or more, or with it `window`"
+            )
         if left is None and right == 0:
             return {"mask": "causal", "window_right": None}
         return {"window_right": right or None}

@@ -139,9 +139,10 @@ def beside(problem: AttentionProblem, kernel: Kernel, moved_bytes: int) -> dict[
         "kept_fraction": s,
         "fast_elements": fast,
         "theta_elements": term.elements(problem.seq_q, problem.head_dim, fast, s),
-        "times_above": term.times_above(moved_bytes, problem.input_type.bytes, problem.seq_q, problem.head_dim, fast,
-                                        heads=heads, kept=s),
-    }  # fmt: skip
+        "times_above": term.times_above(
+            moved_bytes, problem.input_type.bytes, problem.seq_q, problem.head_dim, fast, heads=heads, kept=s
+        ),
+    }
 
 
 def beside_text(values: dict[str, Any]) -> str:

@@ -46,8 +46,9 @@ def scan(
     begin = np.zeros(ctas + 1, dtype=np.int64) if shared else np.arange(ctas + 1, dtype=np.int64) * objects // ctas
     size = np.full(ctas, objects, dtype=np.int64) if shared else np.diff(begin)
     order = [np.tile(np.arange(begin[c], begin[c] + size[c]), passes) for c in range(1 if shared else ctas)]
-    launch = replace(_reading(pattern, passes * begin[:-1], passes * size),
-                     indices=np.concatenate(order).astype(np.int32))  # fmt: skip
+    launch = replace(
+        _reading(pattern, passes * begin[:-1], passes * size), indices=np.concatenate(order).astype(np.int32)
+    )
     l2 = empty_l2(l2_of_gpu, objects, each)
     l2.replay(launch, Ctas(slots=ctas, sms=ctas))
     return int(l2.state.hbm_read[0]), int(l2.state.fabric)

@@ -259,13 +259,15 @@ def _launch(kept: _Kept, span: Span, slots: int, bins: int, bin_ps: int, width: 
     begin, end = round(span.begin_s * PS), round((span.begin_s + span.seconds) * PS)
     names, owner, per_index = shared_loop(kept.launch, low, kept.lowered)
     slot = _slots(kept.sm, kept.start, kept.end)
-    ctas = CtaTable(low.head, low.block, kept.sm, slot, kept.start, kept.end, owner, low.first, low.count, low.down,
-                    low.indices)  # fmt: skip
+    ctas = CtaTable(
+        low.head, low.block, kept.sm, slot, kept.start, kept.end, owner, low.first, low.count, low.down, low.indices
+    )
     depth = np.array(kept.record.depth, dtype=np.int64) * kept.sample_bytes
     reuse = ReuseHistogram(width, depth[:MAX_DEPTH], int(depth[MAX_DEPTH]), int(kept.record.first) * kept.sample_bytes)
     in_use, heads = _in_use(ctas, per_index, bins, bin_ps, begin, end) if names else (np.array([]), np.array([]))
-    return LaunchTrace(low.name, begin, end, slots, ctas, reuse, names,
-                       SHARED_AXIS.get(kept.launch.outer), per_index, in_use, heads)  # fmt: skip
+    return LaunchTrace(
+        low.name, begin, end, slots, ctas, reuse, names, SHARED_AXIS.get(kept.launch.outer), per_index, in_use, heads
+    )
 
 
 def shared_loop(launch: Launch, low: LoweredLaunch, lowered: Lowered) -> tuple[tuple[str, ...], Int64, int]:
