@@ -92,11 +92,7 @@ def level_table(p: Prediction) -> Table:
         rows.append((f"L2 <-> HBM ({p.method})", p.total("hbm", "read"), p.total("hbm", "write")))
     rows.append(("  compulsory", bounds.compulsory_read, bounds.compulsory_write))
     rows.append(("  with no L2", bounds.no_l2_read, bounds.no_l2_write))
-    columns = (
-        Column("level", ""),
-        Column("read_bytes", "read", "bytes"),
-        Column("write_bytes", "written", "bytes"),
-    )
+    columns = (Column("level", ""), Column("read_bytes", "read", "bytes"), Column("write_bytes", "written", "bytes"))
     return Table(columns, tuple(rows))
 
 

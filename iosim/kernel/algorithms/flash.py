@@ -40,11 +40,7 @@ from iosim.kernel.algorithms.common import (
     sum_groups,
 )
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
-from iosim.kernel.algorithms.terms import (
-    TermOptions,
-    backward_terms,
-    forward_terms,
-)
+from iosim.kernel.algorithms.terms import TermOptions, backward_terms, forward_terms
 from iosim.kernel.kernel import Kernel, RowPass, Tile
 from iosim.kernel.launch import (
     SECTOR_BYTES,

@@ -22,10 +22,7 @@ from iosim.kernel.algorithms.common import (
     sum_groups,
 )
 from iosim.kernel.algorithms.registry import algorithm, options_of
-from iosim.kernel.algorithms.terms import (
-    backward_terms,
-    forward_terms,
-)
+from iosim.kernel.algorithms.terms import backward_terms, forward_terms
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Outer, Per, Role, Rows, tensors
 from iosim.kernel.options import AlgorithmOptions, number
