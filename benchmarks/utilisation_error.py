@@ -76,10 +76,7 @@ def table(cases: list[Case]) -> str:
     lines = [f"| series | {' | '.join(heads)} | fit | others |", "|---" * (len(heads) + 3) + "|"]
     series: dict[str, list[Case]] = {}
     for case in cases:
-        p = case[0]
-        mask = "causal" if p.mask == "causal" else "not causal"
-        line = f"{p.kernel} on {p.gpu}, {p.dtype}, d {p.head_dim}, {mask}, {p.passes}"
-        series.setdefault(line, []).append(case)
+        series.setdefault(case[0].series, []).append(case)
 
     def mean(errors: list[float]) -> str:
         return f"{statistics.fmean(map(abs, errors)):.1%}" if errors else "-"

@@ -63,6 +63,12 @@ class Point:
         return self.kernel == "fa3" and self.dtype == "fp16" and self.passes == "fwd" and self.seq in FIT_LENGTHS
 
     @property
+    def series(self) -> str:
+        """What a line of a figure shows: kernel, GPU, type, head dimension, mask and pass."""
+        mask = "causal" if self.mask == "causal" else "not causal"
+        return f"{self.kernel} on {self.gpu}, {self.dtype}, d {self.head_dim}, {mask}, {self.passes}"
+
+    @property
     def clocks(self) -> str | float:
         return CLOCKS.get(self.gpu, "boost")
 
@@ -79,12 +85,14 @@ class Point:
 
 
 def counted_flops(problem: AttentionProblem) -> float:
+    """Operations of a problem as the papers count them."""
     p = problem
     whole = 4.0 * p.seq_q * p.seq_q * p.head_dim * p.heads * p.batch * PASS_FACTOR[p.passes]
     return whole / 2 if p.mask == "causal" else whole
 
 
 def points() -> list[Point]:
+    """All published points, in the order of the file."""
     with (data_dir("kernels") / "measurements" / FILE).open(newline="", encoding="utf-8") as file:
         return [
             Point(r["source"], r["gpu"], r["kernel"], r["dtype"], int(r["head_dim"]), r["mask"], r["pass"],

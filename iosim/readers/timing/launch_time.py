@@ -17,8 +17,6 @@ FIRST_LOADS = 2
 
 STARTS = {("graph", True): "graph_call_latency_s", ("graph", False): "graph_launch_latency_s"}
 """(how it is launched, whether it is its call's first) -> the profile's latency."""
-NORMS = {Outer.SPLIT: SPLIT_OVERLAP_NORM}
-"""Of launches that overlap otherwise than by OVERLAP_NORM."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
         together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + hbm
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
-        together = done.total_s if sm is None else _beside_hbm(launch, done, hbm)
+        together = done.total_s if sm is None else _beside_hbm(running, done, hbm)
     longest = max(seconds.values(), default=0.0)
     total = start + max(together, longest)
     time = LaunchTime(
@@ -111,16 +109,20 @@ def _start_s(running: Running) -> float:
     return float(running.rates.profile.need(start))
 
 
-def _beside_hbm(launch: Launch, done: Computing, hbm: float) -> float:
+def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     """Seconds of a loop's computing and streaming together, where they hold one another up.
 
-    Where no tile finds in the L2 what another has loaded, an SM gets its even share of HBM and the busiest one decides:
-    in the last round, when others have nothing left to load, it does not go faster.
+    Where no tile finds in the L2 what another has loaded, what CTAs stream flows evenly; but all of a round wait for
+    their queries before they compute, where no warps of their own load. There an SM gets its even share of HBM and the
+    busiest one decides: in the last round, when others have nothing left to load, it does not go faster.
     """
-    computing, reuses = done.total_s, reuses_keys(launch)
-    if reuses or launch.outer in NORMS:
-        computing = beside(computing, hbm, norm=NORMS.get(launch.outer))
-    return computing if reuses else max(computing, hbm * done.busiest_share)
+    if reuses_keys(running.launch):
+        return beside(done.total_s, hbm)
+    names = running.loaded(in_steps=False) - running.loaded(in_steps=True)
+    waited_for = sum(running.moved("hbm", "read", name) for name in names)
+    first = running.rates.hbm_seconds(waited_for, 0.0) * (not running.unit.loads_apart)
+    together = first + beside(done.total_s, hbm - first, norm=SPLIT_OVERLAP_NORM)
+    return max(together, hbm * done.busiest_share)
 
 
 def _activity(running: Running, done: Computing, loops: bool) -> Activity:
