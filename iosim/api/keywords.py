@@ -138,11 +138,7 @@ def _keyword(name: str, value: str | None) -> str:
 
 
 def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str], open: bool) -> dict[str, Any]:
-    """What a function was given, under the keywords' own names.
-
-    Raises:
-        InputError: a keyword that it does not have, or two spellings of one.
-    """
+    """What a function was given, under the keywords' own names."""
     values: dict[str, Any] = {}
     for name, value in given.items():
         keyword = name if name in named else ALSO.get(name, name)
@@ -163,14 +159,7 @@ def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str], o
 
 
 def check_types(values: Mapping[str, Any], signature: inspect.Signature, own: Collection[str]) -> None:
-    """Refuse a value of a type that its keyword does not have, so that what is wrong is told by the keyword's name.
-
-    Args:
-        own: keywords whose default None does not stand for; None is the default of all others.
-
-    Raises:
-        InputError: one of them.
-    """
+    """Refuse a value of a type that its keyword does not have, so that what is wrong is told by the keyword's name."""
     for name, value in values.items():
         parameter = signature.parameters.get(name)
         if parameter is None or (value is None and name not in own) or (value is not None and name in READ_LATER):

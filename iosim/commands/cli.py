@@ -58,6 +58,13 @@ COMMAND_GROUPS: Mapping[str, Mapping[str, str]] = {
 }
 """Commands and what they say of themselves, under the question that they answer, in the order of the help."""
 COMMANDS = {command: told for commands in COMMAND_GROUPS.values() for command, told in commands.items()}
+PLACES = {
+    **dict.fromkeys(("explain", "trace", "formula"), "why"),
+    **dict.fromkeys(("decode", "latency", "ring", "model", "train-memory"), "serving"),
+    **dict.fromkeys(("validate", "reproduce", "check-claim"), "trust"),
+    **dict.fromkeys(("profiles", "models", "schema", "cache"), "known"),
+}
+"""Modules that hold several commands: of each `add_` and `run_` with its name."""
 DESCRIPTION = "Bytes that attention moves between HBM, L2 and the SMs of a GPU, without the GPU."
 
 MAX_MESSAGE = 1000
@@ -76,10 +83,16 @@ def build_parser(*only: str) -> argparse.ArgumentParser:
         dest="command", metavar="COMMAND", parser_class=CommandParser, help=argparse.SUPPRESS
     )
     for name in only or COMMANDS:
-        command = importlib.import_module(f"iosim.commands.{name.replace('-', '_')}")
+        word = name.replace("-", "_")
+        module = importlib.import_module(f"iosim.commands.{PLACES.get(name, word)}")
+        add_options, run = (
+            (module.add_options, module.run)
+            if name not in PLACES
+            else (getattr(module, f"add_{word}"), getattr(module, f"run_{word}"))
+        )
         own: CommandParser = subparsers.add_parser(name, help=COMMANDS[name])
-        command.add_options(own)
-        own.set_defaults(run=command.run)
+        add_options(own)
+        own.set_defaults(run=run)
     return parser
 
 

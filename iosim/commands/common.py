@@ -86,11 +86,7 @@ def add_conditions(parser: CommandParser, *names: str, **told: str) -> None:
 
 
 def add_model(parser: CommandParser, *, layers: bool = True, share: bool = True) -> None:
-    """--model, --tensor-parallel and, unless the command has its own, --layers.
-
-    An option beside --model takes the place of the model's own number, in every kind of layer that has it, and the
-    output says so; what would make another model of it (a mask, a bias) is refused.
-    """
+    """--model, --tensor-parallel and, unless the command has its own, --layers."""
     told = "take the layers of a model: a name (iosim models list), a Hugging Face config.json or its directory"
     parser.group(COMMON).add_argument("--model", metavar="NAME|FILE", action=options.One, help=told)
     if layers or share:
@@ -100,10 +96,7 @@ def add_model(parser: CommandParser, *, layers: bool = True, share: bool = True)
 def add_problem_options(
     parser: CommandParser, *, several: Collection[str] = LENGTH_ALONE, lengths: str | None = None
 ) -> None:
-    """--batch, --heads, ... as the problem's fields spell them; --seq-len is `lengths` by default.
-
-    `several` are the fields whose options take lists: LENGTH_ALONE, ALL_SIZES or none; `problems` has them all.
-    """
+    """--batch, --heads, ... as the problem's fields spell them; --seq-len is `lengths` by default."""
     g = parser.group(COMMON)
     listed = "seq_q" in several
     told = "query tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if listed else "query tokens"

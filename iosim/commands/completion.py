@@ -144,7 +144,7 @@ def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence
 
 def _named(command: str) -> Sequence[str]:
     if command == "schema":
-        from iosim.commands.schema import documented
+        from iosim.commands.known import documented
 
         return documented()
     return ("flash_fwd", "flash_bwd", "naive", "minimal")

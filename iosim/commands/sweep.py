@@ -11,7 +11,7 @@ from iosim.base.progress import announce
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Column, Table, columns_of
 from iosim.studies.requests import SWEEP, SweepRequest
 
 if TYPE_CHECKING:
@@ -99,10 +99,10 @@ def _tell(summary: Summary, args: argparse.Namespace) -> None:
 
 FOUND = ("runs_as", "l2_start", "method", "bound_by", "refused")
 """Columns of words that a sweep finds."""
-SHOWN = (
-    ("l2_read_bytes", "SM<->L2 read"), ("l2_write_bytes", "written"), ("hbm_read_bytes", "HBM read"),
-    ("hbm_write_bytes", "written"), ("compulsory_read_bytes", "compulsory"),
-)  # fmt: skip
+SHOWN = columns_of(
+    "l2_read_bytes=SM<->L2 read | l2_write_bytes=written | hbm_read_bytes=HBM read | hbm_write_bytes=written | "
+    "compulsory_read_bytes=compulsory"
+)
 """Columns of bytes in the table for a person."""
 
 
@@ -117,9 +117,9 @@ def _table(cells: Cells) -> Table:
     asked += ["runs_as"] * (DEFAULT in values["kernel"])
     columns = [Column(name, name, "text" if isinstance(values[name][0], str) else "right") for name in asked]
     known = {name for name, column in values.items() if any(value is not None for value in column)}
-    columns += [Column(name, title, "bytes") for name, title in SHOWN if name in known]
+    columns += [column for column in SHOWN if column.key in known]
     if "time_s" in cells:
-        columns += [Column("time_s", "time"), Column("bound_by", "bound by")]
+        columns += columns_of("time_s=time | bound_by=bound by")
     if any(values["refused"]):
         columns.append(Column("refused"))
     rows = zip(*(values[column.key] for column in columns), strict=True)

@@ -105,6 +105,16 @@ class Column:
         return terminal.coloured(padded, colour) if colour else padded
 
 
+def columns_of(specification: str) -> tuple[Column, ...]:
+    """The columns of "key:kind=title | ...", of which the kind and the title may be left out."""
+    found = []
+    for one in specification.split("|"):
+        head, is_named, title = one.strip().partition("=")
+        key, _, kind = head.partition(":")
+        found.append(Column(key, title if is_named else UNSET, kind))
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows under columns; every row has a cell a column."""

@@ -153,13 +153,7 @@ class Explanation(Shown):
 
 
 def explain(prediction: Prediction, *, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Explanation:
-    """Why the HBM bytes of a prediction are what they are. Raises InputError: the prediction has no replay, or one too
-    long to trace.
-
-    Args:
-        budget: accesses that the trials may replay together; those beyond are skipped and named, and all of them where
-            the kernel alone needs more.
-    """
+    """Why the HBM bytes of a prediction are what they are."""
     traced = trace(prediction)
     total = prediction.total("hbm")
     launches = tuple(
@@ -401,7 +395,6 @@ def source_table(e: Explanation) -> Table:
 
 
 def change_table(e: Explanation) -> Table:
-    """HBM bytes and time with each change, the kernel as it is first."""
     moved, time_s = e.prediction.hbm.total, e.prediction.time_s
     now = {"change": "(now)", "HBM": bytes_text(moved), "against now": "", "time": seconds_text(time_s),
            "time against now": ""}  # fmt: skip

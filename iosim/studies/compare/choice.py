@@ -160,7 +160,6 @@ class Option:
         return memory is None or self.memory_bytes <= memory
 
     def to_dict(self) -> dict[str, Any]:
-        """One row of the CSV and of the JSON's `rows`."""
         row: dict[str, Any] = {
             "gpu": self.gpu.label,
             "kernel": self.kernel,
@@ -264,7 +263,6 @@ class Choice(Shown):
         return [option for option in self.at(length) if option.fits and option.a_token(self.quantity) is not None]
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON, but for its answer."""
         return {
             "schema": 1,
             "per": self.per,
@@ -283,12 +281,7 @@ Candidate = tuple[Gpu, Work, tuple[str, ...]]
 
 
 def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
-    """The GPUs of a request, ranked for each of its lengths.
-
-    Raises:
-        InputError: an unknown name, a price that is missing or no number, energy that is known on no GPU, bounds in
-            place of times, or nothing that can run.
-    """
+    """The GPUs of a request, ranked for each of its lengths."""
     Conditions(method=asked.method, l2_start=asked.l2_start)
     if asked.method == "bounds":
         raise InputError("`method` bounds gives no time of HBM, by which GPUs differ; accepted: capacity, replay")
@@ -410,8 +403,7 @@ def _undominated(option: Option, options: Sequence[Option], quantity: str) -> bo
 
 
 def _prices(asked: ChoiceRequest, gpus: Sequence[Gpu]) -> dict[str, float]:
-    """Dollars an hour by a GPU's label. Raises InputError: a GPU that is not compared, no number, or a price that is
-    missing where GPUs are ranked by it."""
+    """Dollars an hour by a GPU's label."""
     prices: dict[str, float] = {}
     for text in asked.price or ():
         name, _, number = text.rpartition("=")

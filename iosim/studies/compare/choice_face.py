@@ -49,7 +49,6 @@ TEXT: dict[str, Callable[[float], str]] = {"time_s": seconds_text, "energy_j": j
 
 
 def ranged(amount: Amount | None, text: Callable[[float], str]) -> str:
-    """A number with its range."""
     if amount is None:
         return "not known"
     return text(amount.value) + (f" ({text(amount.range[0])} to {text(amount.range[1])})" if amount.range else "")
@@ -162,7 +161,6 @@ def _why(choice: Choice, best: Option, second: Option) -> str:
 
 
 def _energies(option: Option) -> dict[str, float]:
-    """Joules of a token by part."""
     found: dict[str, float] = {}
     for (count, _), p in zip(option.work.parts, option.predictions, strict=True):
         for part, joules in (p.energy_j or {}).items():
@@ -226,7 +224,6 @@ def parts(choice: Choice) -> list[Part]:
 
 
 def as_page(choice: Choice, command: str = "iosim compare") -> Page:
-    """The whole page. `command` is the command line that makes it again."""
     found = [figure(choice, word) for word in FRONTIERS]
     sections = (
         *(f.section(folded=False) for f in found if f is not None),

@@ -17,7 +17,7 @@ from iosim.show.bars import Beside, bars
 from iosim.show.bars import Part as BarPart
 from iosim.show.page import Figure, Page, Panel, Section, Series, listed
 from iosim.show.shown import Face, Part, panels_of, shows
-from iosim.show.tables import Cell, Column, Table
+from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.show.tables import grouped as grouped_by
 from iosim.studies.compare.study import GROUPS, QUANTITIES, Comparison, Entry, by_group
 from iosim.studies.report.assemble import ALWAYS_SAID, fits
@@ -32,12 +32,12 @@ second."""
 SAME = 1e-3
 """Bytes between SMs and L2 that differ by less are said to be the same."""
 TITLE = "Which kernel moves the fewest bytes?"
-COLUMNS = (Column("gpu", "GPU"), Column("kernel"), Column("seq_len", "N", "count"), Column("tile"),
-           Column("smem_bytes", "shared memory"), Column("l2_bytes", "SM<->L2"), Column("hbm_bytes", "HBM"),
-           Column("time_s", "time"), Column("bound_by", "bound by"), Column("peak_bytes", "peak"),
-           Column("workspace_bytes", "workspace"), Column("fits"), Column("l2_ratio", "x less L2", "number"),
-           Column("hbm_ratio", "x less HBM", "number"), Column("time_ratio", "x faster", "number"),
-           Column("memory_ratio", "x less memory", "number"), Column("reason", "cannot run"))  # fmt: skip
+COLUMNS = columns_of(
+    "gpu=GPU | kernel | seq_len:count=N | tile | smem_bytes=shared memory | l2_bytes=SM<->L2 | hbm_bytes=HBM | "
+    "time_s=time | bound_by=bound by | peak_bytes=peak | workspace_bytes=workspace | fits | "
+    "l2_ratio:number=x less L2 | hbm_ratio:number=x less HBM | time_ratio:number=x faster | "
+    "memory_ratio:number=x less memory | reason=cannot run"
+)
 
 
 def answer(comparison: Comparison) -> str:
@@ -148,7 +148,6 @@ def _missing(e: Entry, comparison: Comparison) -> str:
 
 
 def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
-    """The whole page. `command` is the command line that makes it again."""
     alike = grouped_by(comparison.missing, lambda e: (e.kernel, e.gpu, e.reason))
     missing = [f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}"
                for (kernel, gpu, reason), entries in alike.items()]  # fmt: skip

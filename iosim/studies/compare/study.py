@@ -105,7 +105,6 @@ class Entry:
         return marked(self.ratio(quantity), self.baseline.prediction, self.point.prediction)
 
     def to_dict(self) -> dict[str, Any]:
-        """One row of the CSV and of the JSON's `rows`; bytes are integers."""
         p = None if self.point is None else self.point.prediction
         row: dict[str, Any] = {"gpu": self.gpu, "kernel": self.kernel, "seq_len": self.seq_len}
         row["tile"] = None if p is None else str(p.kernel.tile)
@@ -181,7 +180,6 @@ class Comparison(Shown):
         }  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:
-        """The entries, a row each, with the keys of `Entry.to_dict`."""
         return [e.to_dict() for e in self.entries]
 
 
@@ -193,7 +191,6 @@ def compare(
     progress: Progress = silent,
     **asked: Any,
 ) -> Comparison:
-    """`run` of what is `asked` by the fields of a `CompareRequest`."""
     return run(CompareRequest(problems=problems, kernel=kernels, gpu=gpus, **asked), progress)
 
 

@@ -72,13 +72,11 @@ def _table() -> Mapping[str, Any]:
 
 
 def link_names() -> tuple[str, ...]:
-    """Names and aliases of the links that iosim knows."""
     return tuple(sorted(_table()))
 
 
 def load_link(name: str | float, profile: HardwareProfile, field: str = "link") -> Link:
-    """The link called `name` between GPUs of a kind, or one of so many GB/s in each direction. Raises InputError: no
-    such link, a bandwidth that is none, or a GPU whose profile does not know that link."""
+    """The link called `name` between GPUs of a kind, or one of so many GB/s in each direction."""
     key = str(name).strip().lower()
     row = _table().get(key)
     if row is None:
@@ -120,7 +118,6 @@ class Cluster:
     shared_network: bool = False
 
     def crosses(self, source: int, target: int) -> bool:
-        """Whether a message leaves the node."""
         if self.network is None or not self.gpus_per_node:
             return False
         return source // self.gpus_per_node != target // self.gpus_per_node
@@ -155,8 +152,7 @@ def cluster(
     profile: HardwareProfile, link: str | float = "nvlink", network: str | float | None = None,
     gpus_per_node: int | None = None, *, shared_network: bool = False,
 ) -> Cluster:  # fmt: skip
-    """A cluster of GPUs of one kind. Raises InputError: a link that is not known, or a network without nodes, or nodes
-    without a network."""
+    """A cluster of GPUs of one kind."""
     if (network is None) != (gpus_per_node is None):
         raise InputError("`network` and `gpus_per_node` go together; accepted: both or none")
     if gpus_per_node is not None and gpus_per_node < 1:

@@ -196,7 +196,6 @@ class ChunkSchedule:
         return sum(len(self.chunks[c]) for c in chunks)
 
     def pair(self, compute: Compute) -> Pair:
-        """The local call of a computation."""
         return pair(self.chunks[compute.queries], self.chunks[compute.keys], self.causal)
 
     @cached_property
@@ -228,7 +227,6 @@ class ChunkSchedule:
         }  # fmt: skip
 
     def to_text(self) -> str:
-        """A line a step and GPU."""
         mask, way = "causal" if self.causal else "no mask", "backward" if self.backward else "forward"
         lines = [f"{self.name}, {some(self.gpus, 'GPU')}, {mask}, {way}: q2k0 is query chunk 2 against key chunk 0"]
         for n, step in enumerate(self.steps):
@@ -244,8 +242,6 @@ class ChunkSchedule:
 
 
 class _Builder:
-    """Collects computations and sends by step."""
-
     def __init__(self, chunks: tuple[range, ...], owned: tuple[tuple[int, ...], ...], causal: bool) -> None:
         self.chunks, self.owned, self.causal = chunks, owned, causal
         self.computes: dict[int, list[Compute]] = {}
@@ -343,13 +339,11 @@ SCHEDULES: dict[str, Kind] = {
 
 
 def schedules(causal: bool) -> tuple[str, ...]:
-    """Names of the schedules that the mask allows."""
     return tuple(name for name, kind in SCHEDULES.items() if causal or not kind.causal_only)
 
 
 def build(name: str, problem: AttentionProblem, gpus: int, *, backward: bool = False) -> ChunkSchedule:
-    """The schedule called `name` for a problem over `gpus` GPUs. Raises InputError: no such schedule, one that needs a
-    causal mask, a problem that is not distributed, or a sequence with fewer tokens than chunks."""
+    """The schedule called `name` for a problem over `gpus` GPUs."""
     if name not in SCHEDULES:
         raise unknown_name("`schedule`", name, SCHEDULES)
     kind, gpus, causal = SCHEDULES[name], check_gpus(gpus), check_problem(problem)

@@ -76,7 +76,6 @@ class Result:
         return self.seconds - self.compute_s
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of the command line's JSON; fractions as text."""
         return {
             "name": self.name, "title": self.title, "steps": self.steps,
             "idle": {name: str(share) for name, share in asdict(self.idle).items()} if self.idle else None,

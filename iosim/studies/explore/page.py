@@ -31,11 +31,7 @@ def engine() -> bytes:
 
 
 def page(asked: ExploreRequest, progress: Progress | None = silent) -> str:
-    """The whole file; with `progress` None that of the server, which carries no grid.
-
-    Raises:
-        InputError: a GPU or a kernel that there is not, or none that runs any of the problems.
-    """
+    """The whole file; with `progress` None that of the server, which carries no grid."""
     grid, data = (None, b"") if progress is None else packed_grid(asked, progress)
     setup: dict[str, Any] = {
         "served": progress is None,
@@ -58,11 +54,7 @@ def page(asked: ExploreRequest, progress: Progress | None = silent) -> str:
 
 
 def place_of(asked: ExploreRequest) -> Path:
-    """The file that the page is written to.
-
-    Raises:
-        InputError: a place where no folder can be, or one whose index.html is another's and stays without `force`.
-    """
+    """The file that the page is written to."""
     folder = Path(asked.out)
     if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()):
         raise InputError(
@@ -78,8 +70,7 @@ def place_of(asked: ExploreRequest) -> Path:
 
 
 def write(asked: ExploreRequest, progress: Progress = silent) -> Path:
-    """Writes the page with its grid; returns its place. Raises InputError: as `page` and `place_of`; it cannot be
-    written."""
+    """Writes the page with its grid; returns its place."""
     place = place_of(asked)
     text = page(asked, progress)
     try:

@@ -38,11 +38,7 @@ class Record:
 
 
 def record(p: Prediction) -> Record:
-    """Of a prediction by any method: its HBM bytes are not used.
-
-    Raises:
-        InputError: its launches do not fit in memory, or the profile lacks a number.
-    """
+    """Of a prediction by any method: its HBM bytes are not used."""
     accesses = tile_accesses(p.chain)
     chain, streams, gpu = packed(p.call.replay_inputs()) if accesses <= MOST_ACCESSES else (None, (), None)
     bounds, rates = p.hbm_bounds, Rates(p.profile, measured=False, power_is_modelled=False)

@@ -22,7 +22,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import LIST_MASKS
 from iosim.readers.formula.levels import LEVELS, LevelBound, explanation, level_bounds
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Table, columns_of
 from iosim.studies.requests import CHOICES, SIZES
 from iosim.studies.requests import SYMBOLS as GIVEN
 
@@ -187,12 +187,7 @@ class _Writer:
 
 
 def describe(asked: Mapping[str, Any]) -> FormulaStudy:
-    """The formula of an algorithm or kernel, and what is to be said of it. Raises InputError: an unknown name, or
-    values that make no sense.
-
-    Args:
-        asked: "name", and what is known of the problem's fields, of "tile", "splits" and "gpu"; the rest stay symbols.
-    """
+    """The formula of an algorithm or kernel, and what is to be said of it."""
     import sympy as sp
 
     from iosim.readers.formula.symbolic import SYMBOLS, derive, symbol
@@ -241,7 +236,7 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
     return FormulaStudy(formula, description)
 
 
-COLUMNS = (Column("launch"), Column("tensor"), Column("direction"), Column("formula"), Column("bytes", kind="count"))
+COLUMNS = columns_of("launch | tensor | direction | formula | bytes:count")
 
 
 @dataclass(frozen=True, repr=False)
@@ -254,7 +249,6 @@ class FormulaStudy(Shown):
     """The command line's `formula` object: rows, totals, the leading term, the limit, symbols and conditions."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's `formula` object."""
         return dict(self.description)
 
     def records(self) -> list[dict[str, Any]]:
@@ -373,9 +367,10 @@ def markdown(description: Mapping[str, Any], latex: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-BOUND_COLUMNS = (Column("level"), Column("fast_memory_elements", "M, elements", "count"),
-                 Column("moved_bytes", "moved"), Column("bound_bytes", "bound"),
-                 Column("times_above", "times above", "ratio"), Column("bound_is", "the bound is"))  # fmt: skip
+BOUND_COLUMNS = columns_of(
+    "level | fast_memory_elements:count=M, elements | moved_bytes=moved | bound_bytes=bound | "
+    "times_above:ratio=times above | bound_is=the bound is"
+)
 
 
 @dataclass(frozen=True)
@@ -425,8 +420,7 @@ class KernelBounds:
 
 
 def kernel_bounds(asked: Mapping[str, Any]) -> KernelBounds:
-    """The bounds of the kernel that a formula was asked of; sizes not given are the formula's stand-ins. Raises
-    InputError: values that make no sense, or a kernel that cannot run the problem on the GPU."""
+    """The bounds of the kernel that a formula was asked of; sizes not given are the formula's stand-ins."""
     problem = _problem(asked)
     profile = load_profile(asked.get("gpu") or DEFAULT_GPU)
     made = predict(problem, _kernel(asked, problem)[0], profile)

@@ -57,7 +57,6 @@ def read_calibration(path: str, stack: str, gpu: str) -> Calibration:
 
 
 def calibration_text(found: Calibration, stack: str, gpu: str, errors: Mapping[str, Any]) -> str:
-    """A file of the constants, with the errors before and after."""
     lines = ["schema = 1", f'stack = "{stack}"', f'gpu = "{gpu}"']
     lines += [f"{name} = {value:.6g}" for name, value in asdict(found).items()]
     lines += ["", "# Mean |predicted / measured - 1|: before, and after on rows left out of the fit.", "[errors]"]

@@ -28,7 +28,7 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Shown
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Table, columns_of
 from iosim.studies.decode.decode import read_contexts
 from iosim.studies.latency.calibration import Calibration, read_calibration
 from iosim.studies.models.asked import chosen, layer_problems
@@ -42,8 +42,6 @@ ROWS_A_CTA = 128
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a call's time."""
-
     name: str
     kind: str
     """attention, combine, write, extra or gap."""
@@ -88,7 +86,6 @@ class Latency:
         return (*told, *self.stack.assumes, *(more if problem.seq_lens is not None else ()))
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of `latencies` in the JSON of `iosim latency`."""
         p = self.prediction
         return of_layers(self.layers) | {
             "stack": self.stack.name, "profile": p.profile.name, "kernel": p.kernel.name, "splits": p.kernel.splits,
@@ -118,7 +115,6 @@ class AllLayers:
         return self.points[0].layers.title if self.points[0].layers is not None else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of `models` in the JSON of `iosim latency`."""
         first, sizes = self.points[0], [sizes_of(p.prediction.problem) for p in self.points]
         return {
             "model": self.title, "stack": first.stack.name, "profile": first.prediction.profile.name,
@@ -177,7 +173,6 @@ def latency_of(
     stack: Stack, prediction: Prediction, write: bool = True, launched: str = "graph",
     calibration: Calibration | None = None,
 ) -> Latency:  # fmt: skip
-    """A stack's call from the prediction of its launches."""
     problem, kernel, profile = prediction.problem, prediction.kernel, prediction.profile
     constants = calibration or Calibration(stack.call_gap_s)
     decodes = problem.longest_q == 1
@@ -237,11 +232,10 @@ def _extra_s(moved: int, problem: AttentionProblem, kernel: Kernel, profile: Har
 
 MASKED = ("mask", "causal", "window", "window_right", "mask_file", "mask_blocks")
 LENGTHS = ("batch", "seq_q", "seq_k", "seq_lens", "seq_lens_k", "prefix")
-COLUMNS = (Column("stack"), Column("gpu"), Column("kernel"), Column("batch", kind="count"),
-           Column("seq_q", "new tokens", "count"), Column("seq_k", "keys", "count"), Column("part"),
-           Column("time_s", "time"), Column("share"))  # fmt: skip
-MODEL_COLUMNS = (Column("stack"), Column("gpu"), Column("layer"), Column("layers", kind="count"),
-                 Column("time_s", "time of a step"), Column("share"))  # fmt: skip
+COLUMNS = columns_of(
+    "stack | gpu | kernel | batch:count | seq_q:count=new tokens | seq_k:count=keys | part | time_s=time | share"
+)
+MODEL_COLUMNS = columns_of("stack | gpu | layer | layers:count | time_s=time of a step | share")
 
 
 @dataclass(frozen=True, repr=False)
@@ -302,9 +296,7 @@ class Latencies(Shown):
 
 
 def run(request: LatencyRequest) -> Latencies:
-    """Every problem, of a model one for each kind of its layers, in every stack on every GPU. Raises InputError: values
-    that make no sense or contradict each other, an unknown stack, a GPU that it has no kernel for, or a problem that
-    the kernel cannot run."""
+    """Every problem, of a model one for each kind of its layers, in every stack on every GPU."""
     r, constants = request, None
     if r.calibration is not None:
         if len(r.stack) != 1 or len(r.gpu) != 1:

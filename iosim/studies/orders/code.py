@@ -121,7 +121,6 @@ def key_block(schedule: Schedule, language: Language) -> str:
 
 
 def triton(schedule: Schedule) -> str:
-    """Lines of a Triton kernel, launched on a grid of one axis."""
     lines = [f"{name} = {text}" for name, text in steps(schedule, TRITON)]
     lines += [f"# step t of the loop over keys: key_block = {key_block(schedule, TRITON)}"]
     total = grid(schedule)
@@ -139,7 +138,6 @@ def triton(schedule: Schedule) -> str:
 
 
 def cuda(schedule: Schedule) -> str:
-    """A CUDA device function from a tile's number to its head and block, and what calls it."""
     names = "".join(f", int {name}" for name in sizes(schedule))
     given = "".join(f", {name}" for name in sizes(schedule))
     body = [f"const int {name} = {text};" for name, text in steps(schedule, CUDA)]
@@ -177,7 +175,6 @@ def formula(schedule: Schedule) -> str:
 
 
 def code(schedule: Schedule, language: str) -> str:
-    """An order as code in one of `LANGUAGES`. Raises InputError: another language."""
     written: dict[str, Callable[[Schedule], str]] = {"triton": triton, "cuda": cuda, "formula": formula}
     if language not in written:
         raise unknown_name("`code`", language, LANGUAGES)

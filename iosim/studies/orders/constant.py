@@ -80,7 +80,6 @@ class ConstantRow:
 
     @property
     def is_right(self) -> bool:
-        """Whether the constant does as well as any section."""
         return self.constant.is_right(self.by_heads.values())
 
     @property
@@ -99,7 +98,6 @@ class ConstantRow:
         return f"{some(p.seq_q, 'token')} x {heads_text(p)}, mask {p.mask_text}"
 
     def to_dict(self) -> dict[str, Any]:
-        """One of `checks` in the command line's JSON."""
         return {
             "problem": self.problem.to_dict(), "section_heads": self.constant.heads,
             "hbm_bytes": self.constant.hbm_bytes, "time_s": self.constant.time_s,
@@ -120,7 +118,6 @@ class ConstantCheck:
 
     @property
     def right(self) -> int:
-        """How many problems it is right for."""
         return sum(row.is_right for row in self.rows)
 
     @cached_property
@@ -133,7 +130,6 @@ class ConstantCheck:
 
     @property
     def answer(self) -> str:
-        """Where the constant is right and where it loses, in one sentence."""
         size, right = self.best_constant
         constant, problems = capacity_text(self.section_bytes), f"{self.right} of {some(len(self.rows), 'problem')}"
         parts = [f"Sections of {constant} are right for {problems} on {self.profile.name} ({self.kernel})"]
@@ -164,7 +160,6 @@ class ConstantCheck:
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON, without its answer."""
         size, right = self.best_constant
         return {
             "profile": self.profile.name, "kernel": self.kernel, "section_bytes": self.section_bytes,
@@ -181,8 +176,7 @@ def check_constant(
     *,
     progress: Progress = silent,
 ) -> ConstantCheck:
-    """Compare a constant size of sections with every other; heads run fastest inside, heavy query blocks first. Raises
-    InputError: a section of less than a byte, no problems, or a kernel that cannot run one."""
+    """Compare a constant size of sections with every other; heads run fastest inside, heavy query blocks first."""
     if section_bytes < 1:
         raise InputError(f"`check_constant` section {section_bytes} is out of range; accepted: 1 byte or more")
     gpu = load_profile(profile)

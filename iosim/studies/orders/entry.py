@@ -21,7 +21,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Column, Marked, Table
+from iosim.show.tables import Marked, Table, columns_of
 from iosim.studies.orders.space import OrderChoice
 
 SAME_TIME = 0.01
@@ -34,9 +34,10 @@ SAME_WORD = 0.005
 """Shares below this are not worth a word."""
 MOST_SHOWN = 12
 """Orders that a text lists."""
-COLUMNS = (Column("rank", kind="count"), Column("words", "order"), Column("tile"), Column("hbm_bytes", "HBM"),
-           Column("times_compulsory", "over compulsory", "ratio"), Column("time_s", "time"),
-           Column("bound_by", "bound by"), Column("what", ""))  # fmt: skip
+COLUMNS = columns_of(
+    "rank:count | words=order | tile | hbm_bytes=HBM | times_compulsory:ratio=over compulsory | time_s=time | "
+    "bound_by=bound by | what="
+)
 MARKS = {"coarse": "c", "sampled": "s"}
 MEANINGS = {"coarse": "c: replayed in coarse steps", "sampled": "s: sampled, a long launch played in part"}
 ROUGHEST_FIRST = (COARSE, "bounds", "capacity", "sampled", "replay")
@@ -124,11 +125,9 @@ class OrderEntry:
 
     @property
     def bound_by(self) -> str:
-        """What bounds the problem that takes longest."""
         return max(self.parts, key=lambda part: part.time_s).bound_by
 
     def to_dict(self) -> dict[str, Any]:
-        """One of `orders` in the JSON of `iosim orders`."""
         c, tile = self.choice, self.parts[0].tile
         return {
             "order": str(c.order), "section_heads": self.section_heads, "section_bytes": c.section_bytes or None,
@@ -182,7 +181,6 @@ class OrderRanking(Shown):
         return code((entry or self.best).parts[0].schedule, language)
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON."""
         return {
             "schema": 1, "profile": self.profile.name, "kernel": self.kernel,
             "problems": [

@@ -66,7 +66,6 @@ class _Candidate:
 
 
 def resolve_all(kernel: str | Kernel, problems: Sequence[AttentionProblem], profile: HardwareProfile) -> list[Kernel]:
-    """The kernel of each problem, of one name for all of them."""
     if not isinstance(kernel, str):
         return [kernel] * len(problems)
     first = resolve(kernel, problems[0], profile)
@@ -75,8 +74,7 @@ def resolve_all(kernel: str | Kernel, problems: Sequence[AttentionProblem], prof
 
 
 def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
-    """Every order of a kernel, ranked; of several problems the one order that suits them all. Raises InputError: both
-    passes at once, weights that do not fit, a kernel that has no order, or one that cannot run."""
+    """Every order of a kernel, ranked; of several problems the one order that suits them all."""
     problems, gpu = tuple(asked.problems), load_profile(asked.gpu)
     weights = check_weights(asked.counts if asked.weights is None else asked.weights, problems)
     for one in problems:
@@ -96,8 +94,6 @@ def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
 
 
 class _Search:
-    """One search: its problems, and what has been predicted so far."""
-
     def __init__(
         self, problems: tuple[AttentionProblem, ...], weights: tuple[float, ...], kernels: Sequence[Kernel],
         profile: HardwareProfile, l2_start: str, progress: Progress,

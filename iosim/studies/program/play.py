@@ -287,7 +287,6 @@ class Memory:
 
     @property
     def sizes(self) -> npt.NDArray[np.int32]:
-        """Bytes of each piece."""
         return np.diff(self._cuts).astype(np.int32)
 
     def of_view(self, view: View, *, by_rows: bool = True) -> Int64:
@@ -298,7 +297,6 @@ class Memory:
         return self._of(self._range(view), bands)
 
     def of_temporary(self, operator: int, tensor: Tensor) -> Int64:
-        """Pieces of a tensor made inside an operator."""
         first = self.addresses.temporaries[operator][tensor.name]
         return self._of((first, first + tensor.bytes), 1)
 

@@ -20,7 +20,7 @@ from iosim.show import timeline
 from iosim.show.bars import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Column, Table, grouped
+from iosim.show.tables import Column, Table, columns_of, grouped
 from iosim.studies.program.operators import Operator, Program
 from iosim.studies.program.play import Alone, Bytes, Playing, operators_with_bytes
 
@@ -172,7 +172,6 @@ class ProgramTraffic(Shown):
         return summed(self.rows, [(kind, kinds[kind]) for kind in order[:most]], "operator", "  ".join)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain values."""
         return {
             "profile": self.profile.name,
             "totals": {"hbm": asdict(self.hbm), "l2": asdict(self.l2)},
@@ -184,7 +183,6 @@ class ProgramTraffic(Shown):
         }
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row an operator, in the order in which they ran."""
         return (row.to_dict() for row in self.rows)
 
     @property
@@ -260,6 +258,12 @@ def _paths(rows: Sequence[OperatorTraffic], depth: int) -> list[tuple[tuple[str,
     return [(path, inside[path]) for path in order]
 
 
+SUMMED = columns_of(
+    "operators:number | hbm_read_bytes=HBM read | hbm_write_bytes=HBM written | hbm_share:percent=share | "
+    "compulsory_bytes=in and out once | l2_bytes=SM<->L2 | gflop:number=GFLOP | time_s=time"
+)
+
+
 def summed(
     rows: Sequence[OperatorTraffic],
     groups: Iterable[tuple[tuple[str, ...], Sequence[OperatorTraffic]]],
@@ -268,10 +272,6 @@ def summed(
 ) -> Table:
     """A row a group: operators, bytes at HBM and their share of all, bytes at L2, compulsory ones, operations, time."""
     total = max(1, sum(r.hbm for r in rows))
-    columns = (Column(first, first), Column("operators", kind="number"), Column("hbm_read_bytes", "HBM read"),
-               Column("hbm_write_bytes", "HBM written"), Column("hbm_share", "share", "percent"),
-               Column("compulsory_bytes", "in and out once"), Column("l2_bytes", "SM<->L2"),
-               Column("gflop", "GFLOP", "number"), Column("time_s", "time"))  # fmt: skip
     table = tuple(
         (
             text(name), len(group), sum(r.hbm_read for r in group), sum(r.hbm_write for r in group),
@@ -280,12 +280,11 @@ def summed(
         )
         for name, group in groups
     )  # fmt: skip
-    return Table(columns, table)
+    return Table((Column(first, first), *SUMMED), table)
 
 
 def traffic_of(program: Program, profile: HardwareProfile, notes: Sequence[str] = ()) -> ProgramTraffic:
-    """Play a program on a GPU, from a cold L2. Raises InputError: the GPU's profile lacks a number, or an operator
-    cannot run there."""
+    """Play a program on a GPU, from a cold L2."""
     playing = Playing(profile)
     times: dict[tuple[int, tuple[Bytes, ...]], float] = {}
     rows = []

@@ -137,7 +137,6 @@ class Tape:
                            chain, views))  # fmt: skip
 
     def new(self, name: str, reads: Sequence[View], like: View) -> View:
-        """What one such launch makes, a matrix as large as another."""
         out = self.like(like)
         self.passes(name, reads, [out])
         return out
@@ -192,7 +191,6 @@ class Tape:
     # ---- operators ----
 
     def linear(self, x: View, weight: Weight, cols: int, groups: int = 1) -> View:
-        """x times a matrix; or its rows, in `groups` of equal size, times one of several each."""
         (rows, inner), place = x.sizes, weight.view
         each = -(-rows // groups)
         out = self.made(rows, cols)
@@ -206,7 +204,6 @@ class Tape:
         return out
 
     def norm(self, x: View) -> View:
-        """RMSNorm as one launch."""
         scale, out, root = self.given(1, x.sizes[1]), self.like(x), self.made(x.sizes[0], 1, FLOAT_BYTES)
         self.passes("_fused_rms_norm", [x, scale], [out, root])
 
@@ -286,7 +283,6 @@ class Tape:
         return out
 
     def add_up(self, x: View, rows: int) -> View:
-        """The sums of neighbouring rows."""
         out = self.made(rows, x.sizes[1])
         self.passes("sum", [x], [out])
         self.backward(lambda grad: [(x, grad)], out)
@@ -378,5 +374,4 @@ def _part(x: View, elements: int) -> View:
 
 
 def _as(x: View, like: View) -> View:
-    """The elements of a matrix in the shape of another."""
     return View(x.storage, x.offset, like.sizes, (like.sizes[1], 1), x.element_bytes)

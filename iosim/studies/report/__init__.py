@@ -29,8 +29,7 @@ _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md"}
 
 
 def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
-    """Paths by "html" and "md" for `--out`: a directory that exists, or the name of one of the two files. Raises
-    InputError: neither of them, the wrong name for `form`, or a place that cannot be written."""
+    """Paths by "html" and "md" for `--out`: a directory that exists, or the name of one of the two files."""
     if form not in FORMATS:
         raise InputError(f"`format` '{form}' is not known; accepted: {', '.join(FORMATS)}")
     kinds = ("html", "md") if form == "both" else (form,)
@@ -64,13 +63,11 @@ def beside(out: str | Path, name: str, form: str = "both") -> str:
 
 
 def render(report: Report, kind: str) -> str:
-    """The report's text as "html" or "md"; the same report gives the same bytes."""
     return html(as_page(report)) if kind == "html" else markdown(as_page(report))
 
 
 def write(report: Report, out: str | Path, form: str = "both") -> list[Path]:
-    """Write the files of `form` ("both", "html" or "md") to a directory or beside a file name; returns their paths.
-    Raises InputError: a place cannot be written; no file has changed then."""
+    """Write the files of `form` ("both", "html" or "md") to a directory or beside a file name; returns their paths."""
     places = targets(out, form)
     write_together({path: render(report, kind) for kind, path in places.items()})
     return list(places.values())

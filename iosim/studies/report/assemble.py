@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from iosim.base.progress import Progress, silent
 from iosim.prediction.estimates import marked
 from iosim.show.page import Figure
-from iosim.show.tables import Cell, Column, Table
+from iosim.show.tables import Cell, Table, columns_of
 from iosim.studies.report import figures
 from iosim.studies.report.collect import Point, Report, baseline, by_gpu, collect, series
 from iosim.studies.report.face import question
@@ -22,7 +22,6 @@ ALWAYS_SAID = "HBM: replay; "
 
 
 def build(request: ReportRequest, progress: Progress = silent) -> Report:
-    """Everything that the report prints, as data. Raises InputError: nothing of what was asked can run."""
     points, omissions, commands = collect(request, progress)
     here = [members[0].gpu for members in by_gpu(points).values()]
     profile_ids = {g.label: f"H{n:02d}" for n, g in enumerate(here, 1)}
@@ -61,10 +60,10 @@ def summary(points: Sequence[Point]) -> Table:
     """Every kernel on every GPU at the longest sequence that it has, with the naive kernel's bytes over its own."""
     base = baseline(points)
     below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
-    columns = (*figures.WHO, Column("tile"), Column("l2_bytes", "SM<->L2"), Column("hbm_bytes", "HBM"),
-               Column("time_s", "time"), Column("bound_by", "bound by"), Column("peak_bytes", "memory"), Column("fits"),
-               Column("ratio_l2", "naive over it, SM<->L2", "ratio"),
-               Column("ratio_hbm", "naive over it, HBM", "ratio"), figures.FROM)  # fmt: skip
+    more = columns_of(
+        "tile | l2_bytes=SM<->L2 | hbm_bytes=HBM | time_s=time | bound_by=bound by | peak_bytes=memory | fits | "
+        "ratio_l2:ratio=naive over it, SM<->L2 | ratio_hbm:ratio=naive over it, HBM"
+    )
     rows: list[tuple[Cell, ...]] = []
     for p in (row[-1] for of_gpu in by_gpu(points).values() for row in series(of_gpu).values()):
         naive = None if p.naive else below.get((p.gpu.label, p.seq_len))
@@ -75,7 +74,7 @@ def summary(points: Sequence[Point]) -> Table:
             p.prediction.memory_bytes["peak"], fits(p), ratio_l2, ratio_hbm,
             p.id if naive is None else f"{p.id} {naive.id}",
         ))  # fmt: skip
-    return Table(columns, tuple(rows))
+    return Table((*figures.WHO, *more, figures.FROM), tuple(rows))
 
 
 def fits(p: Point) -> str | None:

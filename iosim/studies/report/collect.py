@@ -28,7 +28,6 @@ class Point:
 
     @property
     def l2(self) -> int:
-        """Bytes between SMs and L2."""
         return self.prediction.total("l2")
 
     @property
@@ -43,7 +42,6 @@ class Point:
 
     @property
     def hbm_shown(self) -> float | None:
-        """The same with a mark where it is an estimate."""
         return marked(self.hbm, self.prediction)
 
     @property
@@ -83,8 +81,7 @@ class Omission:
 def collect(
     request: ReportRequest, progress: Progress = silent
 ) -> tuple[tuple[Point, ...], tuple[Omission, ...], dict[str, str]]:
-    """The predictions of a request, what is omitted, and the command lines by id. Raises InputError: nothing of what
-    was asked can run."""
+    """The predictions of a request, what is omitted, and the command lines by id."""
     points: list[Point] = []
     commands: dict[str, str] = {}
     refused: dict[tuple[str, str, str], list[int]] = {}
@@ -133,8 +130,6 @@ def least_bytes(points: Iterable[Point]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Report:
-    """All that HTML and Markdown print. `commands` maps ids to command lines."""
-
     title: str
     request: ReportRequest
     points: tuple[Point, ...]

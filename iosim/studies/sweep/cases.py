@@ -63,7 +63,6 @@ def name_of(word: str) -> str:
 
 
 def checked(name: str, value: Any) -> Any:
-    """A value of a column as it is kept."""
     if name in LABELS:
         return value
     if name in PLACES:
@@ -79,7 +78,6 @@ def checked(name: str, value: Any) -> Any:
 
 
 def shown(name: str, column: Words) -> Words:
-    """A column as a table shows it."""
     if name in SETTINGS and SETTINGS[name].kind in (Kind.SIDES, Kind.LENGTHS):
         return replace(column, values=tuple(None if v is None else SETTINGS[name].text(v) for v in column.values))
     return column
@@ -87,8 +85,6 @@ def shown(name: str, column: Words) -> Words:
 
 @dataclass(frozen=True)
 class Part:
-    """Some consecutive rows of a sweep."""
-
     start: int
     rows: int
     columns: Block

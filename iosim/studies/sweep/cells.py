@@ -26,7 +26,6 @@ class Words:
 
     @classmethod
     def of(cls, values: Iterable[Any]) -> Words:
-        """A column from its values, row by row."""
         known: dict[Any, int] = {}
         plain = ((type(v), tuple(v) if type(v) is list else v) for v in values)
         codes = np.array([known.setdefault(key, len(known)) for key in plain], dtype=np.int64)
@@ -80,13 +79,11 @@ Cells = Mapping[str, Words | Numbers]
 
 
 def csv_lines(cells: Cells) -> str:
-    """The rows as CSV, with no head."""
     columns = [column.cells() for column in cells.values()]
     return "".join(f"{line}\n" for line in map(",".join, zip(*columns, strict=True)))
 
 
 def joined(parts: Sequence[Cells]) -> Cells:
-    """Parts of a sweep one after the other."""
     return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
 

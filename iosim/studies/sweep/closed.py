@@ -280,7 +280,6 @@ class _Call:
         return cls(group, problem, kernel, plan(problem, kernel), kind)
 
     def fill(self, method: str, l2_start: str, found: Found) -> BoolArray:
-        """Work the rows out; where that was done."""
         rows, kernel = self.group.rows, self.kernel
         fits, slots = self._resident()
         counted, gpu = closed_form(self.chain), self.group.profile

@@ -47,7 +47,6 @@ def _parquet() -> Any:
 
 
 def check_target(path: Path) -> str:
-    """What kind of file is to be written."""
     kind = kind_of(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
         why = "is a directory" if path.is_dir() else "cannot be written: its directory does not exist"
@@ -91,7 +90,6 @@ def _gathered(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def read_frame(path: str | os.PathLike[str], kinds: Mapping[str, str]) -> pandas.DataFrame:
-    """The rows of a file that a sweep wrote."""
     import pandas
 
     if kind_of(path) == PARQUET:
@@ -114,11 +112,7 @@ def frame_of(cells: Cells, kinds: Mapping[str, str]) -> pandas.DataFrame:
 
 
 def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, Words]:
-    """The columns of a file of problems, or of a DataFrame, by their names in Python.
-
-    A column is named as a field or its option is; empty cells are defaults; what a sweep found is passed over.
-    Raises InputError: the file cannot be read, or holds a column or a value that there is not.
-    """
+    """The columns of a file of problems, or of a DataFrame, by their names in Python."""
     if isinstance(source, str | os.PathLike):
         where, frame = f"'{os.fspath(source)}'", _frame(Path(source))
     else:
@@ -190,5 +184,4 @@ def _causal(value: Any) -> str | None:
 
 
 def written(cells: Cells) -> str:
-    """The rows as CSV, with their head."""
     return ",".join(cells) + "\n" + csv_lines(cells)

@@ -95,14 +95,7 @@ def in_memory(cases: Cases, asked: Asked, where: Where) -> tuple[Cells, Summary]
 
 
 def into_file(cases: Cases, asked: Asked, where: Where, target: str | Path, *, fresh: bool = False) -> Summary:
-    """All rows of a sweep into a CSV or Parquet file, which appears when the last row is done.
-
-    Until then the rows that are done stand in a journal beside it. A sweep that was interrupted goes on from there when
-    it is asked for again, unless `fresh` begins anew.
-
-    Raises InputError: another process writes the file, the place cannot be written, every row is refused, or the
-    cluster cannot be reached.
-    """
+    """All rows of a sweep into a CSV or Parquet file, which appears when the last row is done."""
     place = Path(target)
     kind = check_target(place)
     kinds = columns(cases.names, asked)
@@ -248,7 +241,6 @@ class Journal:
         self.records.append(replace(done, rows=(begin + len(line), len(data))))
 
     def csv(self) -> Iterator[bytes]:
-        """The CSV of all records, in the order of their rows."""
         for record in sorted(self.records, key=lambda record: record.start):
             offset, size = record.rows
             self._file.seek(offset)
@@ -267,11 +259,7 @@ def journal_of(target: Path) -> Path:
 
 @contextmanager
 def opened(target: Path, sweep: str, rows: int, *, fresh: bool = False) -> Iterator[Journal]:
-    """The journal of `target`, with the rows of an earlier run of the same sweep; locked.
-
-    `sweep` tells sweeps apart; `fresh` drops what an earlier run left. Raises InputError: another process writes the
-    file, or the journal belongs to another sweep.
-    """
+    """The journal of `target`, with the rows of an earlier run of the same sweep; locked."""
     path = journal_of(target)
     with _locked(path, target) as file:
         head = json.dumps({"iosim_sweep": SCHEMA, "sweep": sweep, "rows": rows}).encode() + b"\n"

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 
 def run(asked: SweepRequest) -> pandas.DataFrame:
-    """The rows of a sweep; those of `out` where it is written. Raises InputError: values that make no sense, every row
-    refused, or a file that cannot be written."""
+    """The rows of a sweep; those of `out` where it is written."""
     made = asked_cases(asked)
     how, where = checked(made, asked.method, asked.l2_start), Where(asked.jobs, asked.dask)
     kinds = columns(made.names, how)

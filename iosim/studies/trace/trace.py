@@ -31,8 +31,6 @@ MAX_ACCESSES = 600_000_000
 
 @dataclass(frozen=True)
 class TraceResult(Recording):
-    """What the replay of `prediction` wrote down."""
-
     prediction: Prediction
 
 
@@ -68,7 +66,6 @@ def _spans(p: Prediction, played: Replay) -> dict[str, Span]:
 
 
 def check_bins(bins: int) -> None:
-    """Raises an InputError where there are none, or too many to keep."""
     if not 1 <= bins <= MAX_BINS:
         raise InputError(f"`bins` {bins} is out of range; accepted: 1 to {MAX_BINS}")
 

@@ -52,7 +52,6 @@ class Lines:
     lines: tuple[tuple[int, int], ...]
 
     def peak_bytes(self, layers: int) -> int:
-        """The most bytes of tensors that live at once, of a model with `layers` layers, `FEW` or more."""
         return max(at + (layers - FEW) * more for at, more in self.lines)
 
 
@@ -127,7 +126,6 @@ class Frontier(Shown):
         return self.peak_bytes[row][column] <= self.capacity_bytes
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a cell of the map: the axis, seq_len, peak_bytes, fits."""
         for value, peaks in zip(self.values, self.peak_bytes, strict=True):
             for seq_len, peak in zip(self.seq_lens, peaks, strict=True):
                 yield {self.axis: value, "seq_len": seq_len, "peak_bytes": peak, "fits": peak <= self.capacity_bytes}
@@ -138,6 +136,10 @@ class Frontier(Shown):
             "peak_bytes": [list(row) for row in self.peak_bytes], "longest_seq_len": list(self.longest),
             "capacity_bytes": self.capacity_bytes,
         }  # fmt: skip
+
+    def setting(self) -> dict[str, Any]:
+        """What is trained, how, and on what."""
+        return {"model": self.model.to_dict(), "setup": self.setup.to_dict(), "profile": self.profile.name}
 
     @property
     def answer(self) -> str:
@@ -170,7 +172,6 @@ class Frontier(Shown):
                 f"recompute {setup.recompute}")  # fmt: skip
 
     def _table(self) -> Table:
-        """Peak gigabytes, a row a value of the axis and a column a length, and the longest sequence that fits."""
         return Table.of(
             {self.axis: f"{v:,}"} | {some(n, "token"): f"{p / 1e9:.2f}{'' if p <= self.capacity_bytes else ' x'}"
                                for n, p in zip(self.seq_lens, row, strict=True)} | {"longest": f"{longest:,}"}
@@ -231,11 +232,7 @@ def frontier(
 def longest_sequence(
     model: Decoder, setup: Setup, capacity_bytes: int, fitting: int = 0, beyond: int | None = None
 ) -> int:
-    """The most tokens, a multiple of `TOKEN_STEP`, whose step fits; 0 if not even that many do.
-
-    Peak memory grows with the length, so that it is found by halving between a length that is known to fit and one
-    that is known not to, where they are known.
-    """
+    """The most tokens, a multiple of `TOKEN_STEP`, whose step fits; 0 if not even that many do."""
 
     def fits(steps: int) -> bool:
         try:

@@ -139,8 +139,7 @@ MAX_BYTES = 1 << 60
 
 @lru_cache(maxsize=64)
 def plan(model: Decoder, setup: Setup) -> Graph:
-    """The nodes of one step of `model` under `setup`. Raises InputError: a head dimension that the attention asked for
-    cannot have, or sizes beyond 2^60 bytes."""
+    """The nodes of one step of `model` under `setup`."""
     setup.check(model)
     largest = setup.batch * setup.seq_len * max(setup.seq_len * model.heads, model.mlp_width, model.vocabulary)
     if largest * 8 > MAX_BYTES:

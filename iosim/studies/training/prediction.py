@@ -17,7 +17,7 @@ from iosim.problem.asked import lengths
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Table, columns_of
 from iosim.studies.requests import TrainRequest
 from iosim.studies.training.frontier import (
     AXES,
@@ -123,7 +123,6 @@ class TrainingPrediction(Shown):
         return points
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of `training` in the command line's JSON; bytes are integers."""
         peak = self.timeline.peak
         return {
             "model": self.model.to_dict() | {"parameters": self.graph.parameter_elements},
@@ -230,8 +229,7 @@ def predict_training(
 
 
 def run(request: TrainRequest, axis: str | None = None) -> TrainingPrediction:
-    """The step of a request; of a map over `axis`, that of its first cell. Raises InputError: values that make no sense
-    or contradict each other, or an attention that cannot run on the GPU."""
+    """The step of a request; of a map over `axis`, that of its first cell."""
     model, setup = asked_for(request, axis)
     return predict_training(model, setup, request.gpu, kernel=request.kernel, reserve_bytes=request.reserve)
 
@@ -247,8 +245,7 @@ def map_of(request: TrainRequest, axis: str, progress: Progress = silent) -> Fro
 
 
 def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, Setup]:
-    """What is trained, and how: what the request leaves open is the model's, or the usual. Values of `axis` and of the
-    sequence length may be several; the first is taken."""
+    """What is trained, and how: what the request leaves open is the model's, or the usual."""
     r, its = request, dict(request.of_model or {})
     on_axes = {} if axis is None else {axis: AXES[axis], "seq_len": SEQ_LENS}
     words = ("heads", "kv_heads", "activation", "vocabulary", "norm", "positions")
@@ -290,8 +287,7 @@ def _several(request: TrainRequest, name: str, usual: Any) -> list[int]:
 def memory_table(prediction: TrainingPrediction) -> Table:
     """Bytes at the peak and bytes kept for the backward, by what they hold."""
     at, kept = prediction.timeline.peak.by_kind, prediction.saved_by_kind
-    columns = (Column("kind", "holds"), Column("peak_bytes", "at the peak"),
-               Column("saved_bytes", "saved by the forward"))  # fmt: skip
+    columns = columns_of("kind=holds | peak_bytes=at the peak | saved_bytes=saved by the forward")
     kinds = sorted(at | kept, key=lambda k: -at.get(k, 0))
     rows = [(str(k), at.get(k, 0), kept.get(k, 0)) for k in kinds]
     return Table(columns, (*rows, ("all", prediction.peak_bytes, sum(kept.values()))))
