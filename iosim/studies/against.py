@@ -304,12 +304,16 @@ class Differences(Shown):
             yield from (named | c.to_dict() for c in (*d.levels, *d.parts))
 
 
-def _line(found: Differences) -> str:
-    verdict = "within" if found.holds else "above"
-    return f"{some(len(found.differences), 'prediction')} against {found.file}, {verdict} the limits"
-
-
-shows(Differences, Face(_line, lambda d: f"{d.answer}\n\n{d.body()}", lambda d: [d.answer, *d.sections()]))
+shows(
+    Differences,
+    Face(
+        lambda d: (
+            f"{some(len(d.differences), 'prediction')} against {d.file}, {'within' if d.holds else 'above'} the limits"
+        ),
+        lambda d: f"{d.answer}\n\n{d.body()}",
+        lambda d: [d.answer, *d.sections()],
+    ),
+)
 
 
 def run(asked: AgainstRequest, progress: Progress = silent) -> Differences:

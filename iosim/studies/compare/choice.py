@@ -305,7 +305,10 @@ def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
             "as h100 or h200, or `per` token or dollar"
         )
     lengths = list(dict.fromkeys(option.work.length for option in options))
-    marked = [replace(option, frontier=_frontier(option, options)) for option in options]
+    marked = [
+        replace(option, frontier=tuple(word for word, of in FRONTIERS.items() if _is_on_frontier(option, options, of)))
+        for option in options
+    ]
     ranked = sorted(marked, key=lambda o: (lengths.index(o.work.length), *_rank(o, quantity)))
     able = {(option.gpu.label, option.work) for option in options}
     cannot = dict.fromkeys(
@@ -317,26 +320,16 @@ def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
     return Choice(asked.per, model, tuple(ranked), kernels, tuple(cannot))
 
 
-def _works(asked: ChoiceRequest, model: Model | None) -> list[Work]:
+def _works(request: ChoiceRequest, model: Model | None) -> list[Work]:
     """Each batch and length once. Raises InputError: problems that differ in more than those."""
     if model is None:
-        problems = [problem for _, problem in asked_problems(asked)]
+        problems = [problem for _, problem in asked_problems(request)]
         if differ_in(problems, "batch", "seq_q", "seq_k"):
             raise InputError("problems that are ranked together may differ in their batch and sequence lengths alone")
-        works = [Work(((1, one),), one.batch, one.seq_q, one.seq_k) for one in problems]
-    else:
-        works = [
-            Work(
-                tuple((c.kind.count, c.problem) for c in calls),
-                values.get("batch") or 1,
-                calls[0].queries,
-                calls[0].keys,
-                model,
-            )
-            for values in combinations(asked.values)
-            for calls in calls_of(model, values)
-        ]
-    return list(dict.fromkeys(works))
+        return list(dict.fromkeys(Work(((1, p),), p.batch, p.seq_q, p.seq_k) for p in problems))
+    steps = ((v.get("batch") or 1, calls) for v in combinations(request.values) for calls in calls_of(model, v))
+    parts = ((batch, tuple((c.kind.count, c.problem) for c in calls), calls[0]) for batch, calls in steps)
+    return list(dict.fromkeys(Work(of, batch, first.queries, first.keys, model) for batch, of, first in parts))
 
 
 def _candidates(asked: ChoiceRequest, gpu: Gpu, work: Work) -> list[tuple[str, ...]]:
@@ -385,21 +378,14 @@ def _rank(option: Option, quantity: str) -> tuple[bool, bool, float]:
     return not option.fits, known is None, (known or option.time_s.times(1 / option.work.tokens)).value
 
 
-def _frontier(option: Option, options: Sequence[Option]) -> tuple[str, ...]:
-    if not option.fits:
-        return ()
-    mine = [other for other in options if other.fits and other.work.length == option.work.length]
-    return tuple(word for word, quantity in FRONTIERS.items() if _undominated(option, mine, quantity))
-
-
-def _undominated(option: Option, options: Sequence[Option], quantity: str) -> bool:
-    def place(one: Option) -> tuple[float, float] | None:
-        of_token = one.a_token(quantity)
-        return None if of_token is None else (one.time_s.value, of_token.value)
-
-    own = place(option)
-    others = [at for one in options if (at := place(one)) is not None]
-    return own is not None and not any(at != own and at[0] <= own[0] and at[1] <= own[1] for at in others)
+def _is_on_frontier(option: Option, options: Sequence[Option], quantity: str) -> bool:
+    places = {
+        id(other): (other.time_s.value, of_token.value)
+        for other in options
+        if other.fits and other.work.length == option.work.length and (of_token := other.a_token(quantity)) is not None
+    }
+    own = places.get(id(option))
+    return own is not None and not any(at != own and at[0] <= own[0] and at[1] <= own[1] for at in places.values())
 
 
 def _prices(asked: ChoiceRequest, gpus: Sequence[Gpu]) -> dict[str, float]:

@@ -89,13 +89,13 @@ class Entry:
 
     def value(self, quantity: str) -> float | None:
         """Bytes at "l2" or "hbm", seconds ("time") or bytes at the peak ("memory"); None where it is not known."""
-        return None if self.point is None else _value(self.point, quantity)
+        return None if self.point is None else self.point.value(quantity)
 
     def ratio(self, quantity: str) -> float | None:
         """The baseline's value over this one's: above 1 this kernel needs less. None where either is not known."""
         if self.point is None or self.baseline is None:
             return None
-        above, below = _value(self.baseline, quantity), _value(self.point, quantity)
+        above, below = self.baseline.value(quantity), self.point.value(quantity)
         return above / below if above is not None and below else None
 
     def shown(self, quantity: str) -> float | None:
@@ -121,12 +121,6 @@ class Entry:
         row["fits"] = None if self.point is None else fits(self.point)
         row |= {f"{q}_ratio": self.ratio(q) for q in QUANTITIES}
         return row | {"reason": self.reason}
-
-
-def _value(point: Point, quantity: str) -> float | None:
-    return {
-        "l2": point.l2, "hbm": point.hbm, "time": point.time_s, "memory": point.prediction.memory_bytes["peak"],
-    }[quantity]  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)

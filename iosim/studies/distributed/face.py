@@ -88,7 +88,7 @@ def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, sub
     several = len(results) > 1
     title = (f"Which schedule suits attention over {gpus} GPUs?" if several else
              f"How long does {results[0].title} take over {gpus} GPUs?")  # fmt: skip
-    drawn = [r for r in results if r.timelines and _drawable(r)]
+    drawn = [r for r in results if r.timelines and len(r.timelines[0].events) <= MAX_BARS]
     last = max((r.timelines[0].total_s for r in drawn), default=0.0)
     work = Section(
         "work", "What each GPU does, forward", ("Computations of a GPU, and below them the messages that it sends. "
@@ -138,10 +138,6 @@ def _time(results: Sequence[Result]) -> Panel:
         parts.append(Part(name, colour, of_part, hover))
     readings = "; ".join(f"{r.name} {seconds_text(r.seconds)}" for r in ordered)
     return bars("layer-1", "Time", f"Time of one layer: {readings}.", names, parts, seconds_text)
-
-
-def _drawable(result: Result) -> bool:
-    return len(result.timelines[0].events) <= MAX_BARS
 
 
 def _gantt(result: Result, n: int, last_s: float) -> Panel:

@@ -47,35 +47,26 @@ PAPER_SYMBOLS = {
 def _problem(asked: Mapping[str, Any]) -> AttentionProblem:
     """The problem at which the formula is derived: what was given, and stand-ins."""
     words = mask_of(asked)
-    latent = _reads_latent(asked["name"])
+    needs = _needs(asked["name"])
+    latent, dtypes = bool(needs.get("latent_only")), needs.get("dtypes") or [STAND_IN_DTYPE]
     stand_ins = {"kv_heads": None, "head_dim_v": None} | STAND_INS | (LATENT_STAND_INS if latent else {})
     chosen: dict[str, Any] = {n: asked.get(n) for n in (*SIZES, *CHOICES)}
     chosen |= {n: value for n, value in stand_ins.items() if chosen[n] is None}
     if asked.get("heads") is None and asked.get("kv_heads") is not None:
         chosen["heads"] = 4 * asked["kv_heads"]
-    dtype = asked.get("dtype") or _stand_in_dtype(asked["name"])
+    dtype = asked.get("dtype") or (STAND_IN_DTYPE if STAND_IN_DTYPE in dtypes else dtypes[0])
     return AttentionProblem(**chosen | words, dtype=dtype, latent_kv=latent)
 
 
-def _stand_in_dtype(name: str) -> str:
-    """fp16, or the first type that the algorithm or kernel takes where that is none of them."""
-    if is_choice(name):
-        return STAND_IN_DTYPE
+def _needs(name: str) -> Mapping[str, Any]:
+    """What an algorithm or kernel requires of a problem, where its name is known; others are refused later."""
+    if name in algorithms():
+        known = {"dtypes": algorithm_of(name).dtypes}
+        return known | (entry(name)["requires"] if name in entry_names() else {}) | known
     try:
-        accepted = algorithm_of(name).dtypes if name in algorithms() else entry(name)["requires"]["dtypes"]
+        return {} if is_choice(name) else entry(name)["requires"]
     except InputError:  # told where the kernel is looked up
-        return STAND_IN_DTYPE
-    return accepted[0] if accepted and STAND_IN_DTYPE not in accepted else STAND_IN_DTYPE
-
-
-def _reads_latent(name: str) -> bool:
-    """Whether an algorithm or kernel reads one latent K/V and nothing else."""
-    if name in algorithms() and name not in entry_names():
-        return False
-    try:
-        return bool(entry(name)["requires"].get("latent_only"))
-    except InputError:  # told where the kernel is looked up
-        return False
+        return {}
 
 
 def _kernel(asked: Mapping[str, Any], problem: AttentionProblem) -> tuple[Kernel, bool]:

@@ -7,6 +7,7 @@ written twice. Numbers of tiles, heads and blocks stay names, so that the code h
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import indent
 
 from iosim.base.errors import unknown_name
 from iosim.base.records import dataclass
@@ -123,18 +124,21 @@ def key_block(schedule: Schedule, language: Language) -> str:
 def triton(schedule: Schedule) -> str:
     lines = [f"{name} = {text}" for name, text in steps(schedule, TRITON)]
     lines += [f"# step t of the loop over keys: key_block = {key_block(schedule, TRITON)}"]
+    ends = ["if block >= blocks: return  # the last cluster is not full"] if schedule.cluster > 1 else []
     total = grid(schedule)
     head = "# blocks: query blocks of a head; heads: batch x query heads" + _batch_note(schedule)
     if schedule.scheduler is Scheduler.STATIC:
-        return _text([head, f"# grid: ({total},)", "tile = tl.program_id(0)", *lines, *_ends(schedule, "return")])
+        return _text([head, f"# grid: ({total},)", "tile = tl.program_id(0)", *lines, *ends])
     if schedule.scheduler is Scheduler.PERSISTENT:
         loop = [f"for tile in range(tl.program_id(0), {total}, tl.num_programs(0)):"]
         body = [*lines, "...  # the tile"]
-        return _text([head, "# grid: as many programs as the GPU holds at once", *loop, *_indented(body)])
+        return _text(
+            [head, "# grid: as many programs as the GPU holds at once", *loop, indent("\n".join(body), " " * 4)]
+        )
     body = [*lines, "...  # the tile", "tile = tl.atomic_add(counter, 1)"]
     start = ["# grid: as many programs as the GPU holds at once; counter: an int32 that is 0 before the launch",
              "tile = tl.atomic_add(counter, 1)", f"while tile < {total}:"]  # fmt: skip
-    return _text([head, *start, *_indented(body)])
+    return _text([head, *start, indent("\n".join(body), " " * 4)])
 
 
 def cuda(schedule: Schedule) -> str:
@@ -159,7 +163,7 @@ def cuda(schedule: Schedule) -> str:
         *([f"// Clusters of {schedule.cluster} CTAs; blocks from `blocks` on do not exist."] * (schedule.cluster > 1)),
         f"// Step t of the loop over keys: key_block = {key_block(schedule, CUDA)}.",
         f"__device__ __forceinline__ int2 remap(int tile{names}) {{  // x: head, y: block",
-        *_indented([*body, "return make_int2(head, block);"], 2), "}",
+        indent("\n".join([*body, "return make_int2(head, block);"]), " " * 2), "}",
     ])  # fmt: skip
 
 
@@ -181,16 +185,8 @@ def code(schedule: Schedule, language: str) -> str:
     return written[language](schedule)
 
 
-def _ends(schedule: Schedule, word: str) -> list[str]:
-    return [f"if block >= blocks: {word}  # the last cluster is not full"] if schedule.cluster > 1 else []
-
-
 def _batch_note(schedule: Schedule) -> str:
     return "; batch: sequences" if "batch" in sizes(schedule) else ""
-
-
-def _indented(lines: list[str], by: int = 4) -> list[str]:
-    return [" " * by + line for line in lines]
 
 
 def _text(lines: list[str]) -> str:

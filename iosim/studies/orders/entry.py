@@ -273,16 +273,20 @@ def check_weights(weights: Sequence[float] | None, problems: Sequence[AttentionP
 def answer(ranking: OrderRanking) -> str:
     """The best order, its bytes and time, against the kernel's own."""
     best, own = ranking.best, ranking.own
-    parts = [f"{_where(ranking)} {ranking.kernel} does best with {best.choice.words}: {_cost(best)}"]
-    if best.is_own:
-        parts.append("That is its own order")
-    else:
-        parts.append(f"Its own order ({own.choice.words}) {_against(own, best)}")
-    parts.append(f"{some(len(ranking.orders), 'order')} predicted, {len(ranking.left_out)} left out")
-    parts += [ranking.by_default] if ranking.by_default else []
+    above = times_of(times_text(best.times_compulsory), "the compulsory bytes")
+    cost = f"{bytes_text(best.hbm_bytes)} at HBM, {above}, {seconds_text(best.time_s)}"
+    more = own.time_s / best.time_s - 1 if best.time_s else 0.0
+    time = f"{100 * abs(more):.1f} % {'more' if more > 0 else 'less'} time" if abs(more) > SAME_WORD else "as much time"
+    takes = f"moves {bytes_text(own.hbm_bytes)} and takes {time}"
     times = next(basis for basis in evidence(ranking.profile).bases if basis.model == "time")
-    parts.append("HBM bytes by replay, times by a model")
-    parts.append(f"The time model's numbers: {times.summary}")
+    parts = [
+        f"{_where(ranking)} {ranking.kernel} does best with {best.choice.words}: {cost}",
+        "That is its own order" if best.is_own else f"Its own order ({own.choice.words}) {takes}",
+        f"{some(len(ranking.orders), 'order')} predicted, {len(ranking.left_out)} left out",
+        ranking.by_default,
+        "HBM bytes by replay, times by a model",
+        f"The time model's numbers: {times.summary}",
+    ]
     return sentences(parts)
 
 
@@ -297,23 +301,6 @@ def _where(ranking: OrderRanking) -> str:
 
 def heads_text(p: AttentionProblem) -> str:
     return some(p.heads, "head") + ("" if p.group == 1 else f" on {p.kv_heads}")
-
-
-def _cost(e: OrderEntry) -> str:
-    against = times_of(times_text(e.times_compulsory), "the compulsory bytes")
-    return f"{bytes_text(e.hbm_bytes)} at HBM, {against}, {seconds_text(e.time_s)}"
-
-
-def _against(own: OrderEntry, best: OrderEntry) -> str:
-    """What the kernel's own order takes beside the best."""
-    more = own.time_s / best.time_s - 1 if best.time_s else 0.0
-    if more > SAME_WORD:
-        time = f"{100 * more:.1f} % more time"
-    elif more < -SAME_WORD:
-        time = f"{-100 * more:.1f} % less time"
-    else:
-        time = "as much time"
-    return f"moves {bytes_text(own.hbm_bytes)} and takes {time}"
 
 
 def table(r: OrderRanking, most: int | None = MOST_SHOWN) -> Table:

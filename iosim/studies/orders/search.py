@@ -205,7 +205,7 @@ class _Search:
         out."""
         requests = [request for one in candidates for request in one.requests]
         if accesses is not None:
-            requests = [_coarse(request, accesses) for request in requests]
+            requests = [replace(request, method="sampled", accesses=accesses) for request in requests]
         outcomes = iter(try_all(requests, progress=self.progress))
         for one in candidates:
             parts = []
@@ -218,10 +218,6 @@ class _Search:
                     parts.append(OrderPart.of(outcome, COARSE if rough else None))
             if len(parts) == len(one.requests):
                 self.entries[one.choice] = OrderEntry.of(one.choice, parts, self.weights)
-
-
-def _coarse(request: Request, accesses: int) -> Request:
-    return replace(request, method="sampled", accesses=accesses)
 
 
 def _compulsory(call: Call) -> Traffic:

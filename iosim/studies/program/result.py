@@ -163,11 +163,12 @@ class ProgramTraffic(Shown):
         below 0."""
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
             raise InputError(f"`depth` {depth!r} is out of range; accepted: 0 or more")
-        return summed(self.rows, _paths(self.rows, depth), "module", _module_text)
+        paths = _paths(self.rows, depth)
+        return summed(self.rows, paths, "module", lambda path: "  " * (len(path) - 1) + path[-1] if path else WHOLE)
 
     def by_operator(self, most: int | None = None) -> Table:
         """A row for each kind of operator and its phase, the most bytes at HBM first; all of them, or `most`."""
-        kinds = grouped(self.rows, lambda row: (_named(row), row.phase))
+        kinds = grouped(self.rows, lambda r: (f"{r.operator} ({r.kernel})" if r.kernel else r.operator, r.phase))
         order = sorted(kinds, key=lambda kind: -sum(r.hbm for r in kinds[kind]))
         return summed(self.rows, [(kind, kinds[kind]) for kind in order[:most]], "operator", "  ".join)
 
@@ -230,14 +231,6 @@ class ProgramTraffic(Shown):
         rate of HBM bytes. Raises InputError: the file cannot be written."""
         made = events(self.rows, f"{self.profile.name} (predicted)")
         write_whole(Path(path), timeline.text(timeline.whole(made, made_by="iosim.torch")))
-
-
-def _named(row: OperatorTraffic) -> str:
-    return f"{row.operator} ({row.kernel})" if row.kernel else row.operator
-
-
-def _module_text(path: tuple[str, ...]) -> str:
-    return "  " * (len(path) - 1) + path[-1] if path else WHOLE
 
 
 def _paths(rows: Sequence[OperatorTraffic], depth: int) -> list[tuple[tuple[str, ...], list[OperatorTraffic]]]:

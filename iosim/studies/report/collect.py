@@ -63,6 +63,11 @@ class Point:
     def time_s(self) -> float:
         return self.prediction.time.total_s
 
+    def value(self, quantity: str) -> float | None:
+        """Bytes at "l2" or "hbm", seconds ("time") or bytes at the peak ("memory"); None where it is not known."""
+        peak = self.prediction.memory_bytes["peak"]
+        return {"l2": self.l2, "hbm": self.hbm, "time": self.time_s, "memory": peak}[quantity]
+
     @property
     def flops(self) -> int:
         return self.prediction.flops
