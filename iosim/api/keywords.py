@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, SupportsIndex, TypeVar
 
 from iosim.base.errors import InputError, spelled
 from iosim.base.fields import MAX_SIZE, About, Kind, default_text, described, fields_of
-from iosim.base.names import alike
+from iosim.base.names import alike, out_of_scope
 from iosim.base.schema import one_line
-from iosim.base.scope import out_of_scope
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.asked import lengths as read_lengths
@@ -48,13 +47,9 @@ def keyword_of(about: About) -> str:
 
 
 OF_TILE = ("tile", "warps", "stages", "matrix_unit")
-"""What one tile is asked for with."""
 PROBLEM = {keyword_of(about): about for about in FIELDS.values()}
-"""Keyword -> field of the problem."""
 SETTINGS = {keyword_of(about): about for about in OVERRIDES.values()}
-"""Keyword -> setting over a kernel's own choice."""
 SHORT = dict(BESIDES)
-"""What says a problem besides its fields."""
 _REQUESTS: Mapping[str, Mapping[str, About]] = {
     "predict": requests.AGAINST,
     "compare": {**requests.COMPARE, "per": requests.CHOICE["per"], "price": requests.CHOICE["price"]},
@@ -88,7 +83,6 @@ KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.i
 ALSO = KEYWORD_OF | {
     option[2:].replace("-", "_"): name for name, about in PROBLEM.items() for option in about.spellings
 }
-"""Other spelling -> keyword."""
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
@@ -132,7 +126,6 @@ def in_keywords(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _keyword(name: str, value: str | None) -> str:
-    """A marked name of a message, marked again by its keyword."""
     keyword = KEYWORD_OF.get(name, name)
     return f"`{keyword}`" if value is None else f"`{keyword}={value}`"
 
@@ -197,7 +190,6 @@ TYPES = {
     Kind.SIZES: "int | str | Sequence[int | str]", Kind.NAME: "str", Kind.NUMBERS: "Sequence[float]",
 }  # fmt: skip
 LISTED = "int | str | Sequence[int | str]"
-"""Type of a keyword that may hold several lengths."""
 
 
 def annotation(about: About) -> str:
@@ -226,7 +218,6 @@ def said(name: str, about: About) -> str:
 
 
 OF_PROBLEMS = PROBLEM | SHORT
-"""Keywords that say a problem."""
 
 
 def read(name: str, about: About, value: Any) -> Any:
@@ -254,7 +245,6 @@ def values_of(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def loaded(model: ModelLike | None) -> Model | None:
-    """The model as its file has it; None where there is none. Raises InputError: no such model."""
     if model is None:
         return None
     from iosim.integrations.models import load_model

@@ -40,7 +40,6 @@ class Resolved(Generic[T]):
 
 
 UNSET: Any = None
-"""The default of a `Resolved` field."""
 MAX_LENGTHS = 1 << 16
 MAX_SIZE = 1 << 31
 
@@ -251,7 +250,6 @@ def like(other: About, default: Any = None, **changes: Any) -> Any:
 
 
 def put_checked(owner: Any) -> None:
-    """Checks the fields of a frozen dataclass that say what they accept, and keeps each as it is kept."""
     for name, about_field in fields_of(type(owner)).items():
         object.__setattr__(owner, name, about_field.check(getattr(owner, name)))
 

@@ -120,7 +120,6 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
     try:
         words = sys.argv[1:] if argv is None else argv
         if not words:
@@ -141,7 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("once", EngineWarning)
             warnings.showwarning = _warn
-            with output(for_a_person=_for_a_person(args)):
+            for_a_person = getattr(args, "format", "table") == "table" and getattr(args, "out", None) is None
+            with output(for_a_person=for_a_person):
                 if hasattr(args, "html"):
                     from iosim.commands.common import check_pages
 
@@ -174,11 +174,6 @@ def _print(text: str, *, code: bool = False) -> int:
     return 0
 
 
-def _for_a_person(args: argparse.Namespace) -> bool:
-    """Whether a command writes text for the terminal, and not a file or a format that programs read."""
-    return getattr(args, "format", "table") == "table" and getattr(args, "out", None) is None
-
-
 def _warn(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
     line: str | None = None,
@@ -201,7 +196,6 @@ def _complain(message: str) -> None:
 
 
 def _drop_output() -> None:
-    """Send what is still buffered nowhere: the reader of standard output has gone, or its disk is full."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

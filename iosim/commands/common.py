@@ -39,7 +39,6 @@ MODEL = "how the L2 and HBM are modelled"
 FORMATS = ("table", "json", "csv")
 LENGTH_ALONE = ("seq_q",)
 ALL_SIZES = ("seq_q", "batch", "heads", "kv_heads", "head_dim", "dtype", "passes", "seq_k", "head_dim_v")
-"""Fields whose options can take lists."""
 MOST_USED = ("batch", "heads", "kv_heads", "head_dim", "dtype")
 OF_MASK = ("window", "window_right", "mask_block", "mask_stride", "global_tokens", "mask_file", "key_padding",
            "mask_storage")  # fmt: skip
@@ -174,7 +173,6 @@ def values(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def loaded(args: argparse.Namespace) -> Model | None:
-    """The model as its file has it; None without --model. Raises InputError: no such model."""
     if getattr(args, "model", None) is None:
         return None
     from iosim.integrations.models import load_model
@@ -187,7 +185,6 @@ def overrides(args: argparse.Namespace) -> Overrides:
 
 
 READ = {"values": values, "model": loaded, "overrides": overrides}
-"""Fields of requests that several options say."""
 
 
 def request(args: argparse.Namespace, asked: type[T], **more: Any) -> T:

@@ -12,8 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from iosim.base.names import alike
-from iosim.base.scope import out_of_scope
+from iosim.base.names import alike, out_of_scope
 from iosim.commands import common
 from iosim.commands.parser import CommandParser, UnknownWordError
 from iosim.kernel.overrides import OVERRIDES
@@ -64,16 +63,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from iosim.base.files import write_whole
 
-    place = _place(args.shell)
+    variable, folder, rest = PLACES[args.shell]
+    place = Path(os.environ.get(variable) or Path.home() / folder) / rest
     place.parent.mkdir(parents=True, exist_ok=True)
     write_whole(place, SCRIPTS[args.shell])
     common.emit(f"wrote {place}{AFTER.get(args.shell, '')}\n", None)
     return 0
-
-
-def _place(shell: str) -> Path:
-    variable, folder, rest = PLACES[shell]
-    return Path(os.environ.get(variable) or Path.home() / folder) / rest
 
 
 def candidates(
@@ -97,7 +92,8 @@ def candidates(
         before = before[:-1]
     option = parser._option_string_actions.get(before[-1])
     if option is not None and option.nargs != 0:
-        return _in_list(current, values(option, parser))
+        first, comma, rest = current.rpartition(",")  # what follows the last comma is completed
+        return [f"{first}{comma}{name}" for name in _starting(rest, values(option, parser))]
     if current.startswith("-"):
         shown = (a for a in parser._actions if a.help != argparse.SUPPRESS)
         return _starting(current, (spelling for a in shown for spelling in a.option_strings if len(spelling) > 2))
@@ -111,12 +107,6 @@ def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPa
 
 def _starting(current: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(current)]
-
-
-def _in_list(current: str, names: Sequence[str]) -> list[str]:
-    """Names that complete what follows the last comma."""
-    first, comma, rest = current.rpartition(",")
-    return [f"{first}{comma}{name}" for name in _starting(rest, names)]
 
 
 def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence[str]:
@@ -133,21 +123,17 @@ def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence
         from iosim.integrations.models import preset_names
 
         return preset_names()
-    if action.dest in ("kernel", "name") and command in ("schema", "measure"):
-        return _named(command)
+    if action.dest == "name" and command == "schema":
+        from iosim.commands.known import documented
+
+        return documented()
+    if action.dest == "kernel" and command == "measure":
+        return ("flash_fwd", "flash_bwd", "naive", "minimal")
     if action.dest == "kernel" or (command, action.dest) in KERNEL_WORDS:
         from iosim.kernel.libraries import choice_names, entry_names
 
         return [*entry_names(), *(choice_names() if command != "kernels" else ())]
     return WORDS.get(action.dest, ())
-
-
-def _named(command: str) -> Sequence[str]:
-    if command == "schema":
-        from iosim.commands.known import documented
-
-        return documented()
-    return ("flash_fwd", "flash_bwd", "naive", "minimal")
 
 
 FIRST = ("gpu", "kernel", "model")

@@ -64,15 +64,12 @@ def _list_profiles(args: argparse.Namespace) -> int:
             "dram_bandwidth_bytes_per_s": p.dram_bandwidth_bytes_per_s, "memory_bytes": p.memory_bytes,
             "from": "you" if name in own else "iosim",
         })  # fmt: skip
+    cells = (tuple("-" if v is None else quantity_text(k, v) for k, v in row.items()) for row in rows)
     common.tell(args, None, json=lambda: {"profiles": rows, "unreadable": unreadable}, rows=lambda: rows,
-                table=lambda: Table(PROFILE_COLUMNS, _cells(rows)).text())  # fmt: skip
+                table=lambda: Table(PROFILE_COLUMNS, tuple(cells)).text())  # fmt: skip
     for line in unreadable:
         announce(f"iosim: left out: {line}", in_pipes=True)
     return 0
-
-
-def _cells(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple("-" if v is None else quantity_text(k, v) for k, v in row.items()) for row in rows)
 
 
 def _show_profile(args: argparse.Namespace) -> int:
@@ -201,7 +198,6 @@ def _show_model(args: argparse.Namespace) -> int:
 PLACE = Path(__file__).parent / "schemas.json"
 """The schema of each command; what several hold alike stands once, under `shared`."""
 SHARED = "$shared"
-"""What names a shared part."""
 
 
 def add_schema(parser: CommandParser) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 OPTION = "--launch"
 MAX_CHARACTERS = 1 << 20
 SECTION = "IosimAttention"
-"""What the section calls itself."""
 
 
 def add_options(parser: CommandParser) -> None:
@@ -48,20 +47,16 @@ def _install(args: argparse.Namespace) -> int:
     from iosim.hardware.profile import load_profile
     from iosim.integrations.ncu.install import install
 
-    gpu = [] if args.gpu is None else ["--gpu", _place(args.gpu)]
-    if gpu:
-        load_profile(gpu[1])
+    gpu = []
+    if args.gpu is not None:
+        load_profile(args.gpu)  # a file by its whole path: the rule runs elsewhere
+        gpu = ["--gpu", str(Path(args.gpu).resolve()) if Path(args.gpu).is_file() else args.gpu]
     profiled.given(args)
     written = install(args.install, [*gpu, *profiled.words(args)], [pattern for pattern, _ in KERNELS])
     place = shlex.quote(args.install)
     use = f"ncu --section-folder {place} --section {SECTION} --nvtx PROGRAM"
     common.emit(f"wrote {' and '.join(map(str, written))}\nuse: {use}\n", args.out, code=True)
     return 0
-
-
-def _place(gpu: str) -> str:
-    """A profile file by its whole path: the rule runs elsewhere."""
-    return str(Path(gpu).resolve()) if Path(gpu).is_file() else gpu
 
 
 def _answer(args: argparse.Namespace) -> int:

@@ -98,12 +98,10 @@ def _tell(summary: Summary, args: argparse.Namespace) -> None:
 
 
 FOUND = ("runs_as", "l2_start", "method", "bound_by", "refused")
-"""Columns of words that a sweep finds."""
 SHOWN = columns_of(
     "l2_read_bytes=SM<->L2 read | l2_write_bytes=written | hbm_read_bytes=HBM read | hbm_write_bytes=written | "
     "compulsory_read_bytes=compulsory"
 )
-"""Columns of bytes in the table for a person."""
 
 
 def _table(cells: Cells) -> Table:

@@ -29,8 +29,6 @@ DEFAULT_TOP = 10
 
 @dataclass(frozen=True, kw_only=True)
 class TilesShown:
-    """What is shown of a ranking."""
-
     top: int | None = ask.count(f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)")
     rejected: bool = ask.flag("say why the other tiles are rejected, by reason")
     triton: str | None = ask.name(
@@ -125,7 +123,6 @@ def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str
 
 
 def _listed(tiles: Iterable[tuple[int | str, TileCandidate]]) -> Table:
-    """Tiles by their rank or kernel."""
     return Table.of(_row(name, c) for name, c in tiles)
 
 
@@ -194,7 +191,6 @@ def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
 
 
 def as_rows(rankings: Sequence[TileRanking], top: int | None, rejected: bool) -> Iterator[dict[str, Any]]:
-    """One row a tile; with `rejected` the rejected tiles instead."""
     for r in rankings:
         if rejected:
             yield from (_asked(r) | t.to_dict() for t in r.rejected)

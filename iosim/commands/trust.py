@@ -36,8 +36,6 @@ ONLY_WITH_TIMES = ("every", "ablation", "baselines")
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateRequest:
-    """What is compared with what."""
-
     measurements: str | None = ask.file(
         "CSV, a row a launch or a row a chain",
         default_text="the shipped ones: library kernels and chains of an H200, random calls of an H100",
@@ -159,7 +157,6 @@ def write_report(comparison: Comparison, folder: str) -> None:
 
 
 def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
-    """The launches of --ncu FILE, and those that are not matched."""
     from iosim.evidence.validate import Comparison, compare
     from iosim.evidence.validate.profile_rows import read_profile
     from iosim.integrations.ncu.report import launches

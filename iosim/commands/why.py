@@ -143,8 +143,6 @@ def _tables(traces: Sequence[TraceResult]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaShown:
-    """What is shown of a kernel's formulas."""
-
     bound: bool = ask.flag(
         "instead: bytes at both levels of the GPU beside the papers' bounds, and why M = the L2 changes them"
     )

@@ -103,7 +103,6 @@ def length_axis(lengths: Sequence[int], title: str = "sequence length N (tokens)
 
 
 def layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A plot's layout without title and legend: the page prints those."""
     return {"xaxis": x, "yaxis": y, "margin": {"l": 8, "r": 12, "t": 10, "b": 8}, "showlegend": False,
             "hovermode": "closest", **more}  # fmt: skip
 
@@ -119,7 +118,6 @@ def line(
 
 
 def guide(name: str, x: Sequence[Any], y: Sequence[Any], hover: str, dash: str) -> dict[str, Any]:
-    """A grey line without markers: a bound, a ceiling, a capacity."""
     return {
         "type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), "text": [hover] * len(x),
         "hovertemplate": "%{text}<extra></extra>", "line": {"color": NEUTRAL, "width": 1.5, "dash": dash},

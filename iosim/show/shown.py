@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects
 
 Part = str | Table | tuple[str, ...]
-"""A paragraph, a table, or the items of a list."""
 R = TypeVar("R", bound="Shown")
 
 
@@ -126,7 +125,6 @@ def _plotly(panel: Panel) -> plotly.graph_objects.Figure:
 
 
 def panels_of(page: Page) -> tuple[Panel, ...]:
-    """A page's plots under titles that stand alone: the section's heading, and what the plot is of it."""
     return tuple(
         replace(panel, title=section.heading if panel.title in section.heading else f"{section.heading}: {panel.title}")
         for section in page.sections

@@ -194,7 +194,6 @@ class Table:
         return line(c.title for c in self.columns) + rule + "".join(map(line, self.cells()))
 
     def csv(self) -> str:
-        """CSV headed by the columns' keys; numbers are exact, what is not known is empty."""
         if not self.columns:
             return ""
         out = io.StringIO()

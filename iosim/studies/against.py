@@ -45,7 +45,6 @@ UNSAID = (
 )
 COLUMNS = columns_of("level | launch | tensor | direction | before:right | now:right | change:right | limit")
 Entry = Mapping[str, Any]
-"""One of `predictions` in JSON."""
 
 
 class _Anything:
@@ -75,7 +74,6 @@ FORM = _holding(
         )
     )
 )
-"""What is read of a file of predictions."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import streams
 from iosim.studies.report import render
-from iosim.studies.report.assemble import build
+from iosim.studies.report import build
 from iosim.studies.report.request import ReportRequest
 from iosim.studies.trace.trace import trace
 

@@ -259,7 +259,6 @@ class Choice(Shown):
         return [option for option in self.options if option.work.length == length]
 
     def able(self, length: tuple[int, int]) -> list[Option]:
-        """Those of one length that may be chosen: they fit in memory, and what is ranked is known of them."""
         return [option for option in self.at(length) if option.fits and option.a_token(self.quantity) is not None]
 
     def to_dict(self) -> dict[str, Any]:

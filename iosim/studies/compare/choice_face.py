@@ -31,7 +31,6 @@ SAVED = {
     "tensor": "products on tensor cores",
     "awake": "being awake",
 }
-"""Parts of the energy, in words."""
 BOUND = {"hbm": "HBM", "l2": "L2", "smem": "shared memory", "tensor": "the tensor cores", "exp": "exponentials"}
 
 

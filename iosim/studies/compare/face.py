@@ -20,8 +20,7 @@ from iosim.show.shown import Face, Part, panels_of, shows
 from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.show.tables import grouped as grouped_by
 from iosim.studies.compare.study import GROUPS, QUANTITIES, Comparison, Entry, by_group
-from iosim.studies.report.assemble import ALWAYS_SAID, fits
-from iosim.studies.report.collect import Point
+from iosim.studies.report.collect import ALWAYS_SAID, Point, fits
 from iosim.studies.report.face import LEVELS, in_short, subject, verdicts
 from iosim.studies.report.figures import FROM, WHO, call_time, hbm_traffic, l2_traffic, memory_footprint, who
 from iosim.studies.report.overview import overview

@@ -17,9 +17,8 @@ from iosim.prediction.estimates import legend, marked
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
-from iosim.studies.report.assemble import fits
-from iosim.studies.report.assemble import notes as said
-from iosim.studies.report.collect import Point, collect
+from iosim.studies.report.collect import Point, collect, fits
+from iosim.studies.report.collect import notes as said
 from iosim.studies.report.request import ReportRequest, label_of, name_on
 from iosim.studies.requests import CompareRequest
 

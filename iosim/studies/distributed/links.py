@@ -42,7 +42,6 @@ LINK = Table(
     required=("title", "latency_s", "source"),
     rules=(_one_bandwidth,),
 )
-"""One link of links.toml: its bandwidth in one direction, or the profile's quantity that holds it for both."""
 LINKS = Table({"schema": Whole(1, 1), "link": MapOf(LINK)}, required=("schema", "link"))
 
 

@@ -151,8 +151,6 @@ class Compute:
 
 @dataclass(frozen=True)
 class Send:
-    """One message: tensors of some chunks from one GPU to another."""
-
     source: int
     target: int
     tensors: tuple[str, ...]
@@ -161,8 +159,6 @@ class Send:
 
 @dataclass(frozen=True)
 class Step:
-    """What happens side by side."""
-
     computes: tuple[Compute, ...] = ()
     sends: tuple[Send, ...] = ()
 

@@ -48,8 +48,6 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Events of a schedule, and sums over them."""
-
     gpus: int
     events: tuple[Event, ...]
     total_s: float
@@ -79,7 +77,6 @@ class ChunkTimes:
         self.known: dict[tuple[Pair, str], Prediction] = {}
 
     def prediction(self, pair: Pair, passes: str) -> Prediction:
-        """The call of one pair on one GPU, from a cold L2."""
         if (pair, passes) not in self.known:
             self._predict([(pair, passes)])
         return self.known[pair, passes]

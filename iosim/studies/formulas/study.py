@@ -45,7 +45,6 @@ PAPER_SYMBOLS = {
 
 
 def _problem(asked: Mapping[str, Any]) -> AttentionProblem:
-    """The problem at which the formula is derived: what was given, and stand-ins."""
     words = mask_of(asked)
     needs = _needs(asked["name"])
     latent, dtypes = bool(needs.get("latent_only")), needs.get("dtypes") or [STAND_IN_DTYPE]
@@ -146,11 +145,6 @@ class _Writer:
                 self.blocks[count] = sp.Symbol(f"n_{axis}", integer=True), f"{what} blocks, {self.text(count)}"
         self.used: set[Any] = set()
 
-    def _put(self, expression: Any) -> Any:
-        replaced = expression.subs(self.numbers).subs({count: name for count, (name, _) in self.blocks.items()})
-        self.used |= replaced.free_symbols
-        return replaced
-
     @staticmethod
     def text(expression: Any) -> str:
         return str(expression).replace("ceiling(", "ceil(").replace("**", "^")
@@ -158,7 +152,8 @@ class _Writer:
     def formula(self, expression: Any) -> dict[str, str]:
         import sympy as sp
 
-        replaced = self._put(expression)
+        replaced = expression.subs(self.numbers).subs({count: name for count, (name, _) in self.blocks.items()})
+        self.used |= replaced.free_symbols
         return {"text": self.text(replaced), "latex": str(sp.latex(replaced))}
 
     def entry(self, expression: Any) -> dict[str, Any]:

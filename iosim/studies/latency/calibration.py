@@ -18,7 +18,6 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "call_gap_s": (0.0, 2e-4), "prefill_factor": (0.5, 2.0), "decode_factor": (0.5, 2.0), "hbm_factor": (-0.3, 1.0),
     "write_factor": (0.1, 10.0),
 }  # fmt: skip
-"""Least and most of each constant."""
 
 
 @dataclass(frozen=True)

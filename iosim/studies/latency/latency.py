@@ -62,7 +62,6 @@ class Latency:
 
     @property
     def total_s(self) -> float:
-        """Seconds of the whole call."""
         return sum(part.seconds for part in self.parts)
 
     @property

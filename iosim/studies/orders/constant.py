@@ -37,8 +37,6 @@ SAME_BYTES = 0.05
 
 @dataclass(frozen=True)
 class SectionCost:
-    """A section, and what it costs."""
-
     heads: int
     """Query heads of a section; 0 where all heads are in one."""
     hbm_bytes: int
@@ -108,8 +106,6 @@ class ConstantRow:
 
 @dataclass(frozen=True)
 class ConstantCheck:
-    """A constant on a GPU over a grid of problems."""
-
     section_bytes: int
     profile: HardwareProfile
     kernel: str

@@ -33,7 +33,6 @@ COARSE = "coarse"
 SAME_WORD = 0.005
 """Shares below this are not worth a word."""
 MOST_SHOWN = 12
-"""Orders that a text lists."""
 COLUMNS = columns_of(
     "rank:count | words=order | tile | hbm_bytes=HBM | times_compulsory:ratio=over compulsory | time_s=time | "
     "bound_by=bound by | what="

@@ -35,7 +35,6 @@ MOST_WAVES = 8
 """Of the CTAs of a matrix product's section, waves that are told apart."""
 
 Bytes = tuple[int, int]
-"""Read and written."""
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,6 @@ class ProgramTraffic(Shown):
 
     @property
     def attention(self) -> ProgramTraffic:
-        """The attention alone."""
         return replace(self, rows=tuple(r for r in self.rows if r.is_attention))
 
     @property

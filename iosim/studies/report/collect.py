@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
@@ -14,6 +14,9 @@ from iosim.prediction.result import Prediction
 from iosim.show.page import Figure
 from iosim.show.tables import Table, grouped
 from iosim.studies.report.request import Gpu, ReportRequest
+
+ALWAYS_SAID = "HBM: replay; "
+"""Part of a note that every replayed prediction has: the bytes left dirty, which its own command line tells."""
 
 
 @dataclass(frozen=True)
@@ -157,3 +160,19 @@ class Report:
     def figure(self, figure_id: str) -> Figure:
         """The figure called `figure_id`; a KeyError where there is none."""
         return {figure.id: figure for figure in self.figures}[figure_id]
+
+
+def fits(p: Point) -> str | None:
+    """Whether the call's memory is no more than the GPU's; None where the profile does not know its own."""
+    size = p.gpu.profile.memory_bytes
+    return None if size is None else "yes" if p.prediction.memory_bytes["peak"] <= size else "no"
+
+
+def notes(points: Sequence[Point]) -> tuple[str, ...]:
+    """What the predictions say of themselves, each once, with the kernels that say it."""
+    kernels_of: dict[str, dict[str, None]] = {}
+    for p in points:
+        for note in (*p.prediction.notes, *p.prediction.time.missing):
+            kernels_of.setdefault(note, {})[p.kernel] = None
+    named = ((", ".join(kernels), note) for note, kernels in kernels_of.items())
+    return tuple(note if note.startswith(f"{names}: ") else f"{names}: {note}" for names, note in named)

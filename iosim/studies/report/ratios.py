@@ -27,7 +27,6 @@ QUANTITIES: dict[str, tuple[str, Value]] = {
     "hbm": ("HBM bytes", lambda p: p.hbm),
     "time": ("time", lambda p: p.time_s),
 }
-"""What is compared, a panel each: its name, and its value of a prediction."""
 
 
 def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figure | None:

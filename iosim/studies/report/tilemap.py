@@ -32,7 +32,6 @@ SHORT_COLUMNS = columns_of(
 )
 """Of the fastest tile of each GPU, and of the libraries' tiles beside it."""
 Place = tuple[int, int]
-"""block_q and block_k."""
 
 
 def search(request: ReportRequest, gpus: Sequence[Gpu]) -> dict[str, TileRanking | str]:

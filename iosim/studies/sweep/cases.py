@@ -176,7 +176,9 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Block | None = None) -> Cases
     if "window_right" in given and not {"mask", "window"} & {*given, *listed}:
         given["mask"] = ["window"]
     if "window" in given and "mask" not in listed:
-        pairs = _masks(given.pop("mask", [None]), given.pop("window"))
+        masks, windows = given.pop("mask", [None]), given.pop("window")
+        taken = [(mask, windows if mask is None or mask in WINDOWED else (None,)) for mask in masks]
+        pairs = [(_mask(mask, window), window) for mask, of_mask in taken for window in of_mask]
         blocks.append(_checked({"mask": Words.of(m for m, _ in pairs), "window": Words.of(w for _, w in pairs)}))
     prefixes = given.pop("prefix", None)
     if prefixes is not None:
@@ -212,12 +214,6 @@ def _with_mask(columns: Block) -> Block:
     windows = columns["window"].to_list()
     masks = columns["mask"].to_list() if "mask" in columns else [None] * len(windows)
     return {**columns, "mask": Words.of(map(_mask, masks, windows))}
-
-
-def _masks(masks: Sequence[Any], windows: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """(mask, window): each mask that takes a window with each, the others with none."""
-    taken = [(mask, windows if mask is None or mask in WINDOWED else (None,)) for mask in masks]
-    return [(_mask(mask, window), window) for mask, of_mask in taken for window in of_mask]
 
 
 def problem_of(case: Mapping[str, Any]) -> AttentionProblem:

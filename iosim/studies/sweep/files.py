@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 CSV, PARQUET = "csv", "parquet"
 TYPES = {"text": "string", "int": "Int64", "float": "Float64", "bool": "boolean"}
-"""pandas' types of a sweep's columns."""
 AT_ONCE = 32 << 20
 """Bytes of CSV that make a row group of a Parquet file."""
 FOUND = ("runs_as", *KERNEL, "method", "l2_start", "flops", "spilled_registers", "time_s", "bound_by", "refused")
@@ -122,20 +121,16 @@ def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, 
         word = str(head).strip()
         if word in FOUND or (word.endswith("_bytes") and word not in ASKS_BYTES):
             continue
-        name = "mask" if word == "causal" else _name(word, where)
+        try:
+            name = "mask" if word == "causal" else name_of(word)
+        except InputError as error:
+            raise InputError(f"{where}: {error.marked}") from None
         if name in columns:
             raise InputError(f"{where}: two columns say what `{name}` is; accepted: one")
         columns[name] = _column(frame[head], name, word == "causal", where)
     if not columns:
         raise InputError(f"{where}: no column of a problem; accepted: columns such as seq_len, heads, kernel, gpu")
     return columns
-
-
-def _name(word: str, where: str) -> str:
-    try:
-        return name_of(word)
-    except InputError as error:
-        raise InputError(f"{where}: {error.marked}") from None
 
 
 def _frame(path: Path) -> pandas.DataFrame:
@@ -162,7 +157,10 @@ def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) 
     values: list[Any] = []
     for n, value in enumerate(distinct):
         try:
-            plain = _causal(value) if is_causal else _plain(value)
+            plain = value.item() if isinstance(value, np.generic) else value
+            plain = int(plain) if isinstance(plain, float) and plain.is_integer() else plain
+            if is_causal:
+                plain = "causal" if str(value).strip().lower() in ("true", "1", "yes") else None
             values.append(None if plain is None else checked(name, plain))
         except InputError as error:
             row = int(np.argmax(codes == n)) + 1
@@ -172,15 +170,6 @@ def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) 
     if name in PLACES:
         raise InputError(f"{where}, row {int(np.argmax(codes < 0)) + 1}: `{name}` is empty; accepted: a name")
     return Words((*values, None), np.where(codes < 0, len(values), codes).astype(np.int64))
-
-
-def _plain(value: Any) -> Any:
-    item = value.item() if isinstance(value, np.generic) else value
-    return int(item) if isinstance(item, float) and item.is_integer() else item
-
-
-def _causal(value: Any) -> str | None:
-    return "causal" if str(value).strip().lower() in ("true", "1", "yes") else None
 
 
 def written(cells: Cells) -> str:

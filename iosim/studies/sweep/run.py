@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from iosim.base.errors import InputError
-from iosim.base.progress import counter
+from iosim.base.progress import cores, counter
 from iosim.base.records import dataclass, replace
 from iosim.base.units import some
 from iosim.base.version import __version__
-from iosim.base.workers import cores
 from iosim.studies.sweep.cases import Cases, Part
 from iosim.studies.sweep.cells import Cells, csv_lines, joined
 from iosim.studies.sweep.files import check_target, finish
@@ -155,7 +154,6 @@ def _run(tasks: Iterable[Task], number: int, dask: str | None, processes: int) -
 
 
 def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
-    """As many parts at once as keep all workers of a cluster busy."""
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     import pandas
 
 ALGORITHM = "flash"
-"""The algorithm whose tiles are picked."""
 LIBRARY = (ALGORITHM, "efficient")
 """Algorithms whose forward is that one's."""
 QUICK: Method = "capacity"

@@ -23,7 +23,6 @@ from iosim.studies.trace.trace import TraceResult, reuse_rows, tensor_rows
 
 
 def answer(traces: Sequence[TraceResult]) -> str:
-    """What each asks of the L2, and what of it comes from HBM."""
     return sentences([*map(_asked, traces), trust([t.prediction for t in traces])])
 
 

@@ -26,7 +26,6 @@ from iosim.show import timeline
 DEFAULT_BINS = 200
 MAX_BINS = 100_000
 MAX_ACCESSES = 600_000_000
-"""About a minute of replay."""
 
 
 @dataclass(frozen=True)

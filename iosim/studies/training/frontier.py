@@ -163,7 +163,7 @@ class Frontier(Shown):
         return [self.answer, self._head(), self._table()]
 
     def _panels(self) -> tuple[Panel, ...]:
-        return (frontier_panel(self),)
+        return (self.panel,)
 
     def _head(self) -> str:
         setup = self.setup
@@ -177,6 +177,50 @@ class Frontier(Shown):
                                for n, p in zip(self.seq_lens, row, strict=True)} | {"longest": f"{longest:,}"}
             for v, row, longest in zip(self.values, self.peak_bytes, self.longest, strict=True)
         )  # fmt: skip
+
+    @property
+    def table(self) -> Table:
+        """Bytes at the peak for each length, and the longest sequence that fits, a row a value of the axis."""
+        lengths = (Column(f"peak_bytes_{n}", f"{n:,} tokens", "bytes") for n in self.seq_lens)
+        last = Column("longest_seq_len", "longest that fits", "count")
+        rows = zip(self.values, self.peak_bytes, self.longest, strict=True)
+        columns = (Column(self.axis, kind="count"), *lengths, last)
+        return Table(columns, tuple((v, *peaks, longest) for v, peaks, longest in rows))
+
+    @property
+    def panel(self) -> Panel:
+        """A heat map of peak bytes over the GPU's memory; a cross on cells that do not fit."""
+        share = [[p / self.capacity_bytes for p in row] for row in self.peak_bytes]
+        lengths = [some(n, "token") for n in self.seq_lens]
+        text = [
+            [f"{self.axis} {v:,}, {n}: {bytes_text(p)}" for n, p in zip(lengths, row, strict=True)]
+            for v, row in zip(self.values, self.peak_bytes, strict=True)
+        ]
+        xs, ys = [length_text(n) for n in self.seq_lens], [f"{v:,}" for v in self.values]
+        cells = [[f"{p / GB:.3g}" + " ✕" * (not self.fits(r, c)) for c, p in enumerate(row)]
+                 for r, row in enumerate(self.peak_bytes)]  # fmt: skip
+        in_words = len(xs) <= MOST_WORDS and len(ys) <= 2 * MOST_WORDS
+        heat = {
+            "type": "heatmap", "x": xs, "y": ys, "z": [[min(2.0, s) for s in row] for row in share], "text": cells,
+            "hovertext": text, "hovertemplate": "%{hovertext}<extra></extra>", "zmin": 0, "zmax": 2, "xgap": 1,
+            "ygap": 1,
+            **({"texttemplate": "%{text}", "textfont": {"size": 11}} if in_words else {}),
+            "colorscale": [[0, "#2f9a6c"], [0.5, "#f2e6c9"], [0.5001, "#e9a46a"], [1, "#cf4357"]],
+            "colorbar": {"tickvals": [0, 1, 2], "ticktext": ["0 %", "100 %", "200 %"], "thickness": 10},
+        }  # fmt: skip
+        outside = [(xs[c], ys[r]) for r in range(len(ys)) for c in range(len(xs)) if not self.fits(r, c)]
+        marks = {
+            "type": "scatter", "mode": "markers", "x": [x for x, _ in outside], "y": [y for _, y in outside],
+            "hoverinfo": "skip", "name": "does not fit",
+            "marker": {"symbol": "x-thin", "size": 26, "line": {"color": "#5a2a2a", "width": 1}},
+        }  # fmt: skip
+        layout = axes.layout(axes.axis("sequence length N (tokens)", type="category"),
+                             axes.axis(self.axis, type="category"))  # fmt: skip
+        fitting = len(xs) * len(ys) - len(outside)
+        alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(self.capacity_bytes)}."
+        title = f"Peak memory in GB, {self.axis} against tokens" if in_words else f"{self.axis} against tokens"
+        height = min(26.0, max(12.0, 5.0 + 2.2 * len(ys)))
+        return Panel("frontier-0", title, alt, (heat,) if in_words else (heat, marks), layout, height)
 
 
 def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decoder, Setup]:
@@ -244,46 +288,3 @@ def longest_sequence(
     while beyond is None and high * TOKEN_STEP <= MAX_TOKENS and fits(high):
         low, high = high, 2 * high
     return (low + bisect_left(range(low + 1, high), True, key=lambda steps: not fits(steps))) * TOKEN_STEP
-
-
-def frontier_table(frontier: Frontier) -> Table:
-    """Peak bytes a length, and the longest sequence that fits, a row a value of the axis."""
-    columns = (Column(frontier.axis, frontier.axis, "count"),
-               *(Column(f"peak_bytes_{n}", f"{n:,} tokens", "bytes") for n in frontier.seq_lens),
-               Column("longest_seq_len", "longest that fits", "count"))  # fmt: skip
-    rows = zip(frontier.values, frontier.peak_bytes, frontier.longest, strict=True)
-    return Table(columns, tuple((v, *peaks, longest) for v, peaks, longest in rows))
-
-
-def frontier_panel(frontier: Frontier) -> Panel:
-    """A heat map of peak bytes over the GPU's memory; a cross on cells that do not fit."""
-    share = [[p / frontier.capacity_bytes for p in row] for row in frontier.peak_bytes]
-    lengths = [some(n, "token") for n in frontier.seq_lens]
-    text = [
-        [f"{frontier.axis} {v:,}, {n}: {bytes_text(p)}" for n, p in zip(lengths, row, strict=True)]
-        for v, row in zip(frontier.values, frontier.peak_bytes, strict=True)
-    ]
-    xs, ys = [length_text(n) for n in frontier.seq_lens], [f"{v:,}" for v in frontier.values]
-    cells = [[f"{p / GB:.3g}" + " ✕" * (not frontier.fits(r, c)) for c, p in enumerate(row)]
-             for r, row in enumerate(frontier.peak_bytes)]  # fmt: skip
-    in_words = len(xs) <= MOST_WORDS and len(ys) <= 2 * MOST_WORDS
-    heat = {
-        "type": "heatmap", "x": xs, "y": ys, "z": [[min(2.0, s) for s in row] for row in share], "text": cells,
-        "hovertext": text, "hovertemplate": "%{hovertext}<extra></extra>", "zmin": 0, "zmax": 2, "xgap": 1, "ygap": 1,
-        **({"texttemplate": "%{text}", "textfont": {"size": 11}} if in_words else {}),
-        "colorscale": [[0, "#2f9a6c"], [0.5, "#f2e6c9"], [0.5001, "#e9a46a"], [1, "#cf4357"]],
-        "colorbar": {"tickvals": [0, 1, 2], "ticktext": ["0 %", "100 %", "200 %"], "thickness": 10},
-    }  # fmt: skip
-    outside = [(xs[c], ys[r]) for r in range(len(ys)) for c in range(len(xs)) if not frontier.fits(r, c)]
-    marks = {
-        "type": "scatter", "mode": "markers", "x": [x for x, _ in outside], "y": [y for _, y in outside],
-        "hoverinfo": "skip", "name": "does not fit",
-        "marker": {"symbol": "x-thin", "size": 26, "line": {"color": "#5a2a2a", "width": 1}},
-    }  # fmt: skip
-    layout = axes.layout(axes.axis("sequence length N (tokens)", type="category"),
-                         axes.axis(frontier.axis, type="category"))  # fmt: skip
-    fitting = len(xs) * len(ys) - len(outside)
-    alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(frontier.capacity_bytes)}."
-    title = f"Peak memory in GB, {frontier.axis} against tokens" if in_words else f"{frontier.axis} against tokens"
-    height = min(26.0, max(12.0, 5.0 + 2.2 * len(ys)))
-    return Panel("frontier-0", title, alt, (heat,) if in_words else (heat, marks), layout, height)

@@ -42,7 +42,6 @@ class Timeline:
 
     @property
     def peak(self) -> Event:
-        """The first event that reaches the most bytes."""
         return max(self.events, key=lambda e: e.peak_bytes)
 
     @property
@@ -50,7 +49,6 @@ class Timeline:
         return self.peak.peak_bytes
 
     def phase_peaks(self) -> dict[str, int]:
-        """The most bytes in each phase."""
         peaks: dict[str, int] = {}
         for e in self.events:
             peaks[e.phase] = max(peaks.get(e.phase, 0), e.peak_bytes)
@@ -86,8 +84,6 @@ class _Heap:
 
 
 class _Player:
-    """Plays the phases of one step on a heap."""
-
     def __init__(
         self, graph: Graph, optimizer: Optimizer, element_bytes: int, accumulate: bool, in_place: bool
     ) -> None:
@@ -206,7 +202,6 @@ class _Player:
         return storage.name
 
     def _kept(self, node: Node) -> Iterator[str]:
-        """Names of what this node has kept."""
         if node.segment is None:
             yield from node.saved
             return
@@ -263,7 +258,6 @@ class _Player:
 
 
 def _last_readers(nodes: Sequence[Node]) -> list[list[str]]:
-    """For every node, the storages made by these nodes that nothing after it reads."""
     last_use = {s.name: n for n, node in enumerate(nodes) for s in node.makes}
     for n, node in enumerate(nodes):
         for name in (*node.reads, *node.held):
