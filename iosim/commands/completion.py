@@ -20,54 +20,29 @@ from iosim.problem.fields import FIELDS
 
 KERNEL_WORDS = (("kernels", "name"), ("kernels", "base"), ("formula", "name"))
 """(command, word) that takes a kernel, beside --kernel."""
-SCRIPTS = {
-    "bash": """\
-_iosim() {
-  local IFS=$'\\n'
-  COMPREPLY=($(iosim __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
-}
-complete -o default -F _iosim iosim
-""",
-    "zsh": """\
-#compdef iosim
-_iosim() {
-  local -a found
-  found=(${(f)"$(iosim __complete "${(@)words[2,CURRENT]}" 2>/dev/null)"})
-  if (( $#found )); then compadd -Q -- $found; else _files; fi
-}
-if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _iosim "$@"; else compdef _iosim iosim; fi
-""",
-    "fish": """\
-complete -c iosim -a '(iosim __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
-""",
-}
-PLACES = {
-    "bash": ("XDG_DATA_HOME", ".local/share", "bash-completion/completions/iosim"),
-    "zsh": ("ZDOTDIR", "", ".zfunc/_iosim"),
-    "fish": ("XDG_CONFIG_HOME", ".config", "fish/completions/iosim.fish"),
-}
-"""Where each shell looks for scripts: the variable that says where, else the directory in the user's home."""
-AFTER = {"zsh": "; .zshrc needs, before compinit: fpath+=(~/.zfunc)"}
+SHELLS = ("bash", "zsh", "fish")
+FILE = Path(__file__).with_name("completion.toml")
 WORDS = {about.name: about.words for table in (FIELDS, OVERRIDES) for about in table.values()}
 
 
 def add_options(parser: CommandParser) -> None:
-    parser.add_argument("shell", metavar="SHELL", choices=list(SCRIPTS), help=", ".join(SCRIPTS))
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
     parser.add_argument("--install", action="store_true", help="write the script where the shell looks for it, instead "
                         "of printing it: it works in shells started from then on")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    if not args.install:
-        common.emit(SCRIPTS[args.shell], None, code=True)
-        return 0
     from iosim.base.files import write_whole
+    from iosim.base.schema import read_toml
 
-    variable, folder, rest = PLACES[args.shell]
-    place = Path(os.environ.get(variable) or Path.home() / folder) / rest
+    shell = read_toml(FILE)[args.shell]
+    if not args.install:
+        common.emit(shell["script"], None, code=True)
+        return 0
+    place = Path(os.environ.get(shell["variable"]) or Path.home() / shell["folder"], shell["file"])
     place.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(place, SCRIPTS[args.shell])
-    common.emit(f"wrote {place}{AFTER.get(args.shell, '')}\n", None)
+    write_whole(place, shell["script"])
+    common.emit(f"wrote {place}{shell['after']}\n", None)
     return 0
 
 

@@ -13,7 +13,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import fields_of
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
-from iosim.commands import common, options, profiled
+from iosim.commands import common, ncu_rule, options
 from iosim.commands.parser import COMMON, CommandParser
 from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
@@ -71,7 +71,7 @@ def add_validate(parser: CommandParser) -> None:
                         "hbm_read:p95=5%%, l2_read:median=0.1%% (repeats); what it leaves out is said")  # fmt: skip
     options.add(g, VALIDATE, (name for name in VALIDATE if name not in ("measurements", "ncu")))
     common.add_output_options(parser, FORMATS)
-    profiled.add_calls(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
+    ncu_rule.add_calls(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
 
 
 def run_validate(args: argparse.Namespace) -> int:
@@ -163,7 +163,7 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 
     if args.measurements is not None:
         raise InputError(f"--measurements contradicts --ncu {args.ncu}; give one of them")
-    profiled_rows = read_profile(args.ncu, profiled.given(args), profiled.told, launches)
+    profiled_rows = read_profile(args.ncu, ncu_rule.given(args), ncu_rule.told, launches)
     for note in profiled_rows.notes:
         print(f"iosim: --ncu: {note}", file=sys.stderr)
     comparison = compare(profiled_rows.rows, profile, progress("predicting"))

@@ -17,7 +17,7 @@ from iosim import AttentionProblem, predict
 from iosim.commands import common
 from iosim.show import axes
 from iosim.show.html import STATIC, group_columns, groups, html, is_cards, unpacked
-from iosim.show.labels import alike, apart, layered
+from iosim.show.axes import alike, apart, layered
 from iosim.show.page import Figure, Page, Panel, Section, Series, listed, markdown
 from iosim.show.tables import COMMANDS, RIGHT, Cell, Column, Table, spread_out
 from iosim.studies.compare import compare

@@ -31,6 +31,10 @@ CUDA = Language("/", "min")
 SUM, PRODUCT, NAME = 1, 2, 3
 
 
+def _operator(sign: str, binds: int, *, turned: bool = False) -> Callable[[Term, Term | int], Term]:
+    return lambda term, other: term._with(sign, other, binds, turned=turned)
+
+
 @dataclass(frozen=True)
 class Term:
     """A piece of an expression: its text, and how tightly its outermost operator binds."""
@@ -43,9 +47,8 @@ class Term:
         second = other if isinstance(other, Term) else Term(str(other), NAME, self.language)
         left, right = (second, self) if turned else (self, second)
         keeps = operator == "*" and left.binds == PRODUCT and "%" not in left.text
-        first = (
-            left.text if left.binds > binds or (left.binds == binds and (binds == SUM or keeps)) else f"({left.text})"
-        )
+        bare = left.binds > binds or (left.binds == binds and (binds == SUM or keeps))
+        first = left.text if bare else f"({left.text})"
         last = right.text if right.binds > binds else f"({right.text})"
         return Term(f"{first} {operator} {last}", binds, self.language)
 
@@ -55,23 +58,12 @@ class Term:
     def __radd__(self, other: int) -> Term:
         return self if other == 0 else self._with("+", other, SUM, turned=True)
 
-    def __sub__(self, other: Term | int) -> Term:
-        return self._with("-", other, SUM)
-
-    def __rsub__(self, other: int) -> Term:
-        return self._with("-", other, SUM, turned=True)
-
-    def __mul__(self, other: Term | int) -> Term:
-        return self._with("*", other, PRODUCT)
-
-    def __rmul__(self, other: int) -> Term:
-        return self._with("*", other, PRODUCT, turned=True)
-
     def __floordiv__(self, other: Term | int) -> Term:
         return self._with(self.language.quotient, other, PRODUCT)
 
-    def __mod__(self, other: Term | int) -> Term:
-        return self._with("%", other, PRODUCT)
+    __sub__, __rsub__ = _operator("-", SUM), _operator("-", SUM, turned=True)
+    __mul__, __rmul__ = _operator("*", PRODUCT), _operator("*", PRODUCT, turned=True)
+    __mod__ = _operator("%", PRODUCT)
 
 
 def steps(schedule: Schedule, language: Language, number: str = "tile") -> list[tuple[str, str]]:

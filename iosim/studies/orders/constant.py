@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import count, takewhile
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -179,7 +178,9 @@ def check_constant(
     asked: list[tuple[int, int, Request]] = []
     kernels = resolve_all(kernel, problems, gpu)
     for number, (problem, own) in enumerate(zip(problems, kernels, strict=True)):
-        for heads in _sections(problem):
+        every = problem.batch * problem.heads
+        powers = (problem.group << n for n in range(every.bit_length()))  # of two key/value heads; 0 for all heads
+        for heads in (*(power for power in powers if power < every), 0):
             in_sections = _in_sections(own, problem, gpu, heads)
             request = Request(problem, in_sections, gpu, method="sampled", accesses=ACCESSES)
             asked.append((number, heads, request))
@@ -190,12 +191,6 @@ def check_constant(
         costs[number][heads] = SectionCost(heads, outcome.total("hbm"), outcome.time.total_s)
     rows = (ConstantRow(p, found, section_bytes) for p, found in zip(problems, costs, strict=True))
     return ConstantCheck(section_bytes, gpu, kernels[0].name, tuple(rows), told([(kernels[0], gpu)]))
-
-
-def _sections(problem: AttentionProblem) -> list[int]:
-    """Heads of every section that a size in bytes can come to: a power of two of key/value heads; 0 for all."""
-    powers = (problem.group << n for n in count())
-    return [*takewhile(lambda heads: heads < problem.batch * problem.heads, powers), 0]
 
 
 def _in_sections(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile, heads: int) -> Kernel:

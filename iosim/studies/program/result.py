@@ -9,6 +9,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
+from iosim.base.progress import progress
 from iosim.base.records import asdict, dataclass, replace
 from iosim.base.units import bytes_text, seconds_text
 from iosim.base.words import WAYS
@@ -16,13 +17,14 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction.result import Moved
+from iosim.readers.replay.l2 import model
 from iosim.show import timeline
 from iosim.show.bars import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Column, Table, columns_of, grouped
-from iosim.studies.program.operators import Operator, Program
-from iosim.studies.program.play import Alone, Bytes, Playing, operators_with_bytes
+from iosim.studies.program.operators import Program
+from iosim.studies.program.play import Bytes, Playing
 
 US = 1e6
 WHOLE, OWN = "whole program", "(own)"
@@ -276,34 +278,41 @@ def summed(
 
 
 def traffic_of(program: Program, profile: HardwareProfile, notes: Sequence[str] = ()) -> ProgramTraffic:
-    """Play a program on a GPU, from a cold L2."""
-    playing = Playing(profile)
+    """Play a program on a GPU, from a cold L2: what operators stream there, and what their replays find beyond."""
+    playing, fetch = Playing(profile), model(profile).launch_fetch_bytes
     times: dict[tuple[int, tuple[Bytes, ...]], float] = {}
-    rows = []
-    for operator, alone, moved in operators_with_bytes(playing, program):
-        key = id(alone), tuple(moved.values())
+    rows: list[OperatorTraffic] = []
+    seen: set[str] = set()
+    streams = playing.streamed(program)
+    for operator, streamed in zip(progress("operators")(program.operators), streams, strict=True):
+        alone, moved = playing.alone(operator), dict[str, Bytes]()
+        for name, (read, written) in streamed.items():
+            more = alone.beyond.get(name, (0, 0))
+            code = 0 if f"{operator.name} {name}" in seen else fetch
+            seen.add(f"{operator.name} {name}")
+            moved[name] = (max(0, read + more[0]) + code, max(0, written + more[1]))
+        counted, key = alone.call.counted, (id(alone), tuple(moved.values()))
         if key not in times:
-            times[key] = _seconds(alone, moved)
-        rows.append(_row(operator, alone, moved, times[key]))
+            both = ((name, way, n) for name, of in moved.items() for way, n in zip(WAYS, of, strict=True))
+            at_hbm = Traffic(tuple(TrafficRow(name, "hbm", "all", way, n) for name, way, n in both))
+            times[key] = alone.call.time(counted + at_hbm).total_s
+        rows.append(
+            OperatorTraffic(
+                module=operator.module,
+                operator=operator.name,
+                phase=operator.phase,
+                kernel=operator.kernel.name if operator.is_attention else "",
+                launches=len(operator.chain.launches),
+                hbm_read=sum(read for read, _ in moved.values()),
+                hbm_write=sum(written for _, written in moved.values()),
+                l2_read=int(counted.total("l2", "read")),
+                l2_write=int(counted.total("l2", "write")),
+                compulsory=operator.compulsory_bytes,
+                flops=operator.flops,
+                time_s=times[key],
+                known=operator.known,
+                is_attention=operator.is_attention,
+            )
+        )
     said = dict.fromkeys((*notes, *(note for operator in program.operators for note in operator.notes)))
     return ProgramTraffic(profile, tuple(rows), tuple(said))
-
-
-def _seconds(alone: Alone, moved: dict[str, Bytes]) -> float:
-    """Time of an operator with the HBM bytes that it moves in its program."""
-    at_hbm = tuple(
-        TrafficRow(name, "hbm", "all", direction, n)
-        for name, both in moved.items()
-        for direction, n in zip(WAYS, both, strict=True)
-    )
-    return alone.call.time(alone.call.counted + Traffic(at_hbm)).total_s
-
-
-def _row(operator: Operator, alone: Alone, moved: dict[str, Bytes], seconds: float) -> OperatorTraffic:
-    counted = alone.call.counted
-    return OperatorTraffic(
-        operator.module, operator.name, operator.phase, operator.kernel.name if operator.is_attention else "",
-        len(operator.chain.launches), sum(r for r, _ in moved.values()), sum(w for _, w in moved.values()),
-        int(counted.total("l2", "read")), int(counted.total("l2", "write")), operator.compulsory_bytes, operator.flops,
-        seconds, operator.known, operator.is_attention,
-    )  # fmt: skip

@@ -14,7 +14,7 @@ from iosim.base.words import Level
 from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.estimates import mark_of, marked
 from iosim.show import axes
-from iosim.show.labels import hollow, layered
+from iosim.show.axes import hollow, layered
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import COMMANDS, Cell, Column, Table, columns_of
 from iosim.studies.report.collect import Point, by_gpu, least_bytes, series

@@ -11,7 +11,7 @@ from typing import Any
 
 from iosim.base.units import bytes_text
 from iosim.show import axes
-from iosim.show.labels import End, at_ends, hollow
+from iosim.show.axes import End, at_ends, hollow
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, columns_of, grouped, spread_out
 from iosim.studies.report.collect import Point, baseline, by_gpu, least_bytes, series

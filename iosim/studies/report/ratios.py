@@ -14,7 +14,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import OF_THE_MASK
 from iosim.problem.masks.blocks import BlockMask
 from iosim.show import axes
-from iosim.show.labels import layered
+from iosim.show.axes import layered
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import Column, Table, columns_of
 from iosim.studies.report.collect import Point, baseline, by_gpu, series

@@ -16,7 +16,7 @@ from iosim.prediction.answer import trust, who
 from iosim.readers.replay.engine import PS
 from iosim.readers.replay.tracing import LaunchTrace
 from iosim.show import axes
-from iosim.show.labels import End, at_ends
+from iosim.show.axes import End, at_ends
 from iosim.show.page import Page, Panel, Section
 from iosim.show.tables import Cell, Table, columns_of
 from iosim.studies.trace.trace import TraceResult, reuse_rows, tensor_rows

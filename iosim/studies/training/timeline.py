@@ -11,7 +11,7 @@ that wants something saved runs the segment's forward again, up to the last thin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from iosim.base.records import dataclass
 from iosim.readers.replay.caching_allocator import Block, CachingAllocator
@@ -184,6 +184,9 @@ class _Player:
         for gradient, name in sent:
             self._deliver(n, node, gradient, name)
 
+    def _kept(self, node: Node) -> Sequence[str]:
+        return node.saved if node.segment is None else [self.again[node.segment][name] for name in node.saved]
+
     def _send(self, node: Node, incoming: list[str], *, fitted: bool) -> list[tuple[Gradient, str]]:
         """The gradients that a node gives, or the engine fits, as they come to live."""
         sent = []
@@ -200,13 +203,6 @@ class _Player:
         storage = Storage(f"gradient {self.made} of {to}", kind, size)
         self.heap.hold(storage)
         return storage.name
-
-    def _kept(self, node: Node) -> Iterator[str]:
-        if node.segment is None:
-            yield from node.saved
-            return
-        names = self.again.get(node.segment, {})
-        yield from (names[s] for s in node.saved)
 
     def _deliver(self, n: int, node: Node, gradient: Gradient, name: str) -> None:
         """Hand a gradient to its receiver, where it may meet one that came before."""
