@@ -23,10 +23,7 @@ T = TypeVar("T")
 
 
 class Resolved(Generic[T]):
-    """The annotation of a field that is given as a T or None, and read as a T: `__post_init__` puts the default in.
-
-    For type checkers alone: at run time such a field is an ordinary attribute.
-    """
+    """The annotation of a field that is given as a T or None, and read as a T: `__post_init__` puts the default in."""
 
     @overload
     def __get__(self, instance: None, owner: type[object]) -> Resolved[T]: ...

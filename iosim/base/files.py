@@ -14,10 +14,7 @@ from iosim.base.errors import InputError
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write `content` to `path`; on any failure, an interrupt included, what was there before stays as it was.
-
-    A link is followed. A device or a pipe (such as /dev/stdout) is written to as it stands, never replaced. Raises
-    InputError: the place cannot be written."""
+    """Write `content` to `path`; on any failure, an interrupt included, what was there before stays as it was."""
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     try:
         if not str(path):

@@ -50,32 +50,24 @@ TOLD_S = 10
 
 
 def add_gpu(
-    parser: CommandParser, usual: str | None = USUAL_GPU, told: str = "GPU or profile file",
-    of_old: Sequence[str] = GPU_OF_OLD, several: bool = False,
+    parser: CommandParser, usual: str | None = USUAL_GPU, told: str = "", of_old: Sequence[str] = GPU_OF_OLD,
+    several: bool = False,
 ) -> None:  # fmt: skip
     """--gpu: `args.gpu` is the name of a GPU or profile file, or with `several` a list of them."""
+    told = told or ("GPUs or profile files, such as a100,h100" if several else "GPU or profile file")
     default = f" (default: {usual})" if usual else ""
     options.add_names(parser.group(COMMON), "--gpu", of_old, usual=usual, several=several, help=told + default)
 
 
-def add_gpus(parser: CommandParser) -> None:
-    add_gpu(parser, told="GPUs or profile files, such as a100,h100", several=True)
-
-
 def add_kernel(
-    parser: CommandParser, usual: str | None, told: str = "kernel", several: bool = False, default: str = ""
+    parser: CommandParser, usual: str | None, told: str = "", several: bool = False, default: str = ""
 ) -> None:
-    """--kernel: `args.kernel` is a kernel's name, or with `several` a list of them; `default` says what it is by
-    default where `usual` does not."""
-    default = default or usual or ""
+    """--kernel: `args.kernel` is a name, or with `several` a list; `default` says what it is where `usual` does not."""
+    told, default = told or ("kernels, such as naive,fa2" if several else "kernel"), default or usual or ""
     if default:
         own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" * ("default" in default)
         told = f"{told} (default: {default}{own})"
     options.add_names(parser.group(COMMON), "--kernel", KERNEL_OF_OLD, usual=usual, several=several, help=told)
-
-
-def add_kernels(parser: CommandParser, usual: str | None, default: str = "") -> None:
-    add_kernel(parser, usual, "kernels, such as naive,fa2", several=True, default=default)
 
 
 def add_conditions(parser: CommandParser, *names: str, **told: str) -> None:

@@ -49,10 +49,7 @@ def run(args: argparse.Namespace) -> int:
 def candidates(
     words: Sequence[str], commands: Iterable[str], parser_of: Callable[[str], argparse.ArgumentParser]
 ) -> list[str]:
-    """What may stand in place of the last of the words that follow `iosim`; nothing where a file may.
-
-    `parser_of` a command is iosim's parser with that command in it.
-    """
+    """What may stand in place of the last of the words that follow `iosim`; nothing where a file may."""
     *before, current = words or [""]
     if not before:
         return _starting(current, (*commands, "--help", "--version"))

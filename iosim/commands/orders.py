@@ -48,7 +48,7 @@ ORDER_OPTIONS = fields_of(OrdersShown)
 
 
 def add_options(parser: CommandParser) -> None:
-    common.add_gpus(parser)
+    common.add_gpu(parser, several=True)
     common.add_kernel(parser, "default", "kernel whose orders are searched")
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_model(parser)

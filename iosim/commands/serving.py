@@ -22,8 +22,8 @@ LISTED = "list"
 
 
 def add_decode(parser: CommandParser) -> None:
-    common.add_gpus(parser)
-    common.add_kernels(parser, None, "default")
+    common.add_gpu(parser, several=True)
+    common.add_kernel(parser, None, several=True, default="default")
     common.add_model(parser, layers=False)
     g = parser.group(COMMON)
     options.add(g, DECODE, OF_STEP)
@@ -42,7 +42,7 @@ def run_decode(args: argparse.Namespace) -> int:
 
 def add_latency(parser: CommandParser) -> None:
     options.add(parser.group(COMMON), LATENCY, ("stack",))
-    common.add_gpus(parser)
+    common.add_gpu(parser, several=True)
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_model(parser)
     s = parser.group("the call")
@@ -94,7 +94,7 @@ def run_ring(args: argparse.Namespace) -> int:
 def add_model(parser: CommandParser) -> None:
     told = "models side by side: names (iosim models list), Hugging Face config.jsons or their directories"
     parser.add_argument("models", metavar="NAME,...", help=told)
-    common.add_gpus(parser)
+    common.add_gpu(parser, several=True)
     common.add_kernel(parser, DEFAULT, "kernel of the attention")
     options.add(parser.group(COMMON), WHOLE, ("batch", "seq_len", "context", "training", "fused", "dtype"))
     options.add(parser.group("of a model"), WHOLE, ("layers", "tensor_parallel"))

@@ -25,8 +25,8 @@ MOST_SHOWN = 1000
 
 
 def add_options(parser: CommandParser) -> None:
-    common.add_gpus(parser)
-    common.add_kernels(parser, "naive,default")
+    common.add_gpu(parser, several=True)
+    common.add_kernel(parser, "naive,default", several=True)
     common.add_model(parser)
     common.add_problem_options(parser, several=SEVERAL)
     common.add_kernel_options(parser, several=SEVERAL)

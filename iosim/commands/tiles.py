@@ -42,7 +42,7 @@ TILE_OPTIONS = fields_of(TilesShown)
 
 
 def add_options(parser: CommandParser) -> None:
-    common.add_gpus(parser)
+    common.add_gpu(parser, several=True)
     common.add_model(parser)
     common.add_problem_options(parser)
     g = parser.add_argument_group("tiles")

@@ -25,8 +25,8 @@ CHANGES = 15
 
 
 def add_explain(parser: CommandParser) -> None:
-    common.add_gpus(parser)
-    common.add_kernels(parser, "default")
+    common.add_gpu(parser, several=True)
+    common.add_kernel(parser, "default", several=True)
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)
     common.add_conditions(parser, "l2_start", "clocks", "launched")
@@ -83,7 +83,7 @@ def _tell_time(args: argparse.Namespace, asked: ExplainRequest) -> int:
 
 def add_trace(parser: CommandParser) -> None:
     common.add_gpu(parser)
-    common.add_kernels(parser, "default")
+    common.add_kernel(parser, "default", several=True)
     common.add_problem_options(parser, several=())
     common.add_kernel_options(parser)
     common.add_conditions(parser, "l2_start")

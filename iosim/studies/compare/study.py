@@ -191,14 +191,15 @@ def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
     """Every kernel on every GPU for every problem; the problems may differ in their sequence length alone.
 
     The baseline, a kernel or `kernel@gpu`, joins the kernels where it is not among them; by default it is the first
-    kernel that makes passes over N x N tensors, else the first, of those that run. Without a method all are replayed;
-    what then is an estimate carries a mark, and `Comparison.legend` says what the marks mean. Raises InputError: an
-    unknown name, problems that differ in more than their length, or nothing that can run.
+    kernel that makes passes over N x N tensors, else the first, of those that run.
     """
     method, l2_start, baseline = asked.method, asked.l2_start, asked.baseline
     Conditions(method=method, l2_start=l2_start)
     names = tuple(dict.fromkeys(k.strip().lower() for k in (USUAL_KERNELS if asked.kernel is None else asked.kernel)))
-    kernel, _, where = (_first_naive(names) if baseline is None else baseline).strip().lower().partition("@")
+    if not names:
+        raise InputError("`kernel` is empty; a comparison needs at least one")
+    standard = (n for n in names if not is_choice(n) and algorithm_of(entry(n)["algorithm"]).standard)
+    kernel, _, where = (next(standard, names[0]) if baseline is None else baseline).strip().lower().partition("@")
     names = names if kernel in names else (kernel, *names)
     request = ReportRequest.of(tuple(asked.gpu), names, tuple(asked.problems), l2_start=l2_start, method=method)
     against = Baseline(kernel, label_of(request.gpus, where, "baseline") if where else None)
@@ -216,12 +217,3 @@ def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
         row, base = (gpu.label, name, problem.seq_q), (other.label, name_on(other, against.kernel, problem))
         entries.append(Entry(*row, by_row.get(row), reasons.get(row), by_row.get((*base, problem.seq_q)), asked_for))
     return Comparison(request, against, tuple(entries), (*notes, *said(points)), commands)
-
-
-def _first_naive(kernels: Sequence[str]) -> str:
-    if not kernels:
-        raise InputError("`kernel` is empty; a comparison needs at least one")
-    for name in kernels:
-        if not is_choice(name) and algorithm_of(entry(name)["algorithm"]).standard:
-            return name
-    return kernels[0]

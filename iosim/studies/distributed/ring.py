@@ -136,15 +136,13 @@ class RingStack:
     @property
     def answer(self) -> str:
         """The fastest method for all layers, in one sentence."""
-        one = self.rings[0][1]
-        best = min(self.totals, key=lambda row: row["time_s"])
+        one, best = self.rings[0][1], min(self.totals, key=lambda row: row["time_s"])
         more = f", {sum(kind.count for kind, _ in self.left_out)} others left out" if self.left_out else ""
         spread = f"{some(best['layers'], 'layer')} of {self.model.title}{more}"
         where = f"Over {one.num_gpus} x {one.profile.name}, {some(one.problem.seq_q, 'token')}"
-        kernels = dict.fromkeys(f"; {found.by_default}" for _, found in self.rings if found.by_default)
-        return (f"{where}, {best['name']} is the fastest for the attention of {spread}: "
-                f"{seconds_text(best['time_s'])}, a GPU receiving {bytes_text(best['received_bytes'])}"
-                f"{''.join(kernels)}.")  # fmt: skip
+        kernels = "".join(dict.fromkeys(f"; {found.by_default}" for _, found in self.rings if found.by_default))
+        takes = f"{seconds_text(best['time_s'])}, a GPU receiving {bytes_text(best['received_bytes'])}{kernels}"
+        return f"{where}, {best['name']} is the fastest for the attention of {spread}: {takes}."
 
     def to_dict(self) -> dict[str, Any]:
         layers = [{"layer": kind.name, "count": kind.count, **found.to_dict()} for kind, found in self.rings]
@@ -173,8 +171,8 @@ def run(request: RingRequest, *, steps: bool = False, progress: Progress = silen
     chosen(None, {}, tensor_parallel=request.tensor_parallel)
     problems = request.problems or [problem for _, problem in layer_problems(None, request.values)]
     if len(problems) > 1:
-        raise InputError(f"`seq_q` {request.values.get('seq_q')} are {len(problems)} lengths; 'ring' takes one, so "
-                         "accepted: one of them")  # fmt: skip
+        several = f"`seq_q` {request.values.get('seq_q')} are {len(problems)} lengths"
+        raise InputError(f"{several}; 'ring' takes one, so accepted: one of them")
     return _ring(problems[0], request, 1 if request.layers is None else request.layers, steps, progress)
 
 

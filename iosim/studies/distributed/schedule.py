@@ -62,10 +62,7 @@ def striped(tokens: int, parts: int) -> tuple[range, ...]:
 
 @dataclass(frozen=True)
 class Pair:
-    """A query chunk against a key chunk under the mask, as one local attention call.
-
-    `offset` is the causal diagonal's: query a keeps the keys b <= a + offset. None where the mask drops nothing.
-    """
+    """A query chunk against a key chunk under the mask, as one local attention call."""
 
     queries: int
     keys: int

@@ -183,6 +183,3 @@ def _batch_note(schedule: Schedule) -> str:
 
 def _text(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"
-
-
-__all__ = ["LANGUAGES", "code", "cuda", "formula", "grid", "sizes", "steps", "triton"]

@@ -1,8 +1,5 @@
 """Search of orders: every order of a kernel predicted for a problem, or a set of problems with weights, the best first.
 
-    ranking = run(OrdersRequest(problems=[problem], kernel="fa3", gpu="h200"))
-    ranking.best.choice.words, ranking.best.hbm_bytes, ranking.own.hbm_bytes
-
 Best is the fastest; of those that take the same time (`SAME_TIME`) the one with the fewest bytes at HBM, and of those
 (`SAME_BYTES`) the one that changes least of the kernel's own order. Where replaying all would take longer than seconds,
 orders that another one beats whatever their bytes are left out, the rest is replayed in coarse steps, and the first of
@@ -166,10 +163,7 @@ class _Search:
         return replace(OrderEntry.of(self.own, parts, self.weights), is_own=True)
 
     def _play_some(self, candidates: list[_Candidate]) -> None:
-        """The likeliest orders whole; of the others those that may be better in coarse steps, and the first whole.
-
-        Without so many that even coarse steps take long, all of the others are replayed so.
-        """
+        """The likeliest orders whole; of the others those that may be better in coarse steps, and the first whole."""
         waiting = sorted(candidates, key=lambda one: (one.least_s, one.about_bytes))
         likely = sorted(waiting[: 2 * FIRST], key=lambda one: one.about_bytes)[:FIRST]
         likely += [one for one in waiting if one.choice == self.own and one not in likely]

@@ -133,11 +133,7 @@ class Playing:
 def _walk(
     memory: Memory, number: int, operator: Operator, launch: Launch, rounds: Rounds, lag: float
 ) -> tuple[npt.NDArray[np.uint8], Int64, npt.NDArray[np.bool_]]:
-    """(mode, piece, whether several CTAs load it) of every access of a launch in order: its tensors side by side.
-
-    Args:
-        lag: how much later stores come than loads; rows that CTAs go through again are read again within it.
-    """
+    """(mode, piece, whether several CTAs load it) of every access of a launch in order: its tensors side by side."""
     modes, pieces, places, shared = [], [], [], []
     own_rows = Rows.KEY if launch.outer is Outer.KEY else Rows.QUERY
     for access in sorted(launch.accesses, key=lambda a: a.mode is not Mode.LOAD):

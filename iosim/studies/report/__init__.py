@@ -1,9 +1,5 @@
 """Reports: one HTML file and one Markdown file for several GPUs, kernels and sequence lengths.
 
-    >>> from iosim.studies.report import ReportRequest, build, write
-    >>> request = ReportRequest.of(("a100", "h100"), ("naive", "fa2"), problems)
-    >>> write(build(request), "report.html")
-
 Predictions come from `iosim.prediction.predictor`, tiles from `iosim.studies.tiles.pick`; this package arranges and
 draws, it computes nothing but ratios.
 """

@@ -1,8 +1,5 @@
 """Tile picking: every tile for a problem on a GPU, rejected with a reason or ranked by predicted time.
 
-    ranking = pick_tiles(problem, "l4")
-    ranking.best.tile, ranking.rejected[0].reason, ranking.library[0].tile
-
 Tiles are those of the `flash` algorithm, forward or backward. Candidates are counted, placed and timed by the code that
 `predict` uses. A quick rule for HBM bytes ranks all of them; the first, and the library's kernels, are then replayed as
 `predict` does, and ranked again. Registers come from the compiler's report where one covers the tile, else from an
@@ -159,14 +156,7 @@ def run(
     progress: Progress = silent,
     replayed: int = REPLAYED,
 ) -> TileRanking:
-    """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time. Raises InputError: both
-    passes at once, an unknown matrix unit, or one that the GPU or its tensor cores do not have.
-
-    Args:
-        reports: what the compiler said of tiles, before the recorded builds.
-        replayed: how many of the ranking's first are replayed, and the library's kernels with them; the others' HBM
-            bytes are the capacity rule's. 0 for none.
-    """
+    """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time."""
     problem, profile, matrix_unit = asked.problem, asked.gpu, asked.matrix_unit
     gpu = load_profile(profile)
     if problem.passes not in MAIN_LAUNCH:

@@ -255,11 +255,7 @@ def frontier(
     reserve_bytes: int = 0,
     progress: Progress = silent,
 ) -> Frontier:
-    """The map of what fits: `values` of `axis` ("width", "batch" or "layers") are the rows, `seq_lens` the columns. The
-    profile's memory_bytes decide, less `reserve_bytes` that tensors cannot use; `progress` hands on the rows.
-
-    Raises InputError: an unknown axis, values out of range, or more than 2,500 cells.
-    """
+    """The map of what fits: `values` of `axis` ("width", "batch" or "layers") are the rows, `seq_lens` the columns."""
     if not values or not seq_lens or len(values) * len(seq_lens) > MAX_CELLS:
         raise InputError(f"`frontier` over {len(values)} x {len(seq_lens)} cells; accepted: 1 to {MAX_CELLS} cells")
     capacity = profile.need_int("memory_bytes") - reserve_bytes
