@@ -265,8 +265,8 @@ def of_problem(
             raise InputError(f"`{name}` {asked[name]!r} contradicts `problem`, which says it already; accepted: "
                              f"one of them, or problem.with_({OF_PROBLEMS[name].name}=...)")  # fmt: skip
         if not isinstance(several, Sequence) or not all(isinstance(one, AttentionProblem) for one in several):
-            raise InputError(f"`problem` {problem!r} is no AttentionProblem; accepted: one, or keywords such as "
-                             "heads=32")  # fmt: skip
+            accepted = "one, or keywords such as heads=32"
+            raise InputError(f"`problem` {problem!r} is no AttentionProblem; accepted: {accepted}")
     return request(of, asked, problems=several, values=values_of(asked), model=loaded(model), **more)
 
 
@@ -286,8 +286,8 @@ def check_one(of: OfProblem, several: str = "iosim.compare") -> None:
     """Refuses several lengths; `several` is the function that takes them. Raises InputError: there are several."""
     lengths = of.problems if of.problems is not None else read_lengths(of.values.get("seq_q", 1), "seq_len")
     if len(lengths) != 1:
-        raise InputError(f"`seq_len` {of.values.get('seq_q')!r} are {len(lengths)} lengths; accepted: one, and "
-                         f"{several} takes several")  # fmt: skip
+        accepted = f"one, and {several} takes several"
+        raise InputError(f"`seq_len` {of.values.get('seq_q')!r} are {len(lengths)} lengths; accepted: {accepted}")
 
 
 def call_of(

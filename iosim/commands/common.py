@@ -204,8 +204,8 @@ def problem(args: argparse.Namespace) -> AttentionProblem:
     """The one problem of a command that takes one. Raises InputError: several lengths, or as `problems`."""
     asked = problems(args)
     if len(asked) > 1:
-        raise InputError(f"--seq-len {args.seq_q} are {len(asked)} lengths; '{args.command}' takes one, so accepted: "
-                         "one of them")  # fmt: skip
+        hint = f"'{args.command}' takes one, so accepted: one of them"
+        raise InputError(f"--seq-len {args.seq_q} are {len(asked)} lengths; {hint}")
     return asked[0]
 
 

@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
     if args.fresh:
         raise InputError("--fresh goes with --out FILE.csv or FILE.parquet, which is begun anew")
     if args.format == "table" and len(made) > MOST_SHOWN:
-        raise InputError(f"--format table shows {MOST_SHOWN:,} rows at most, not {len(made):,}; accepted: --format csv "
-                         "or --out FILE.csv or FILE.parquet")  # fmt: skip
+        accepted = "--format csv or --out FILE.csv or FILE.parquet"
+        raise InputError(f"--format table shows {MOST_SHOWN:,} rows at most, not {len(made):,}; accepted: {accepted}")
     common.check_place(args.out)
     cells, summary = in_memory(made, asked, where)
     _tell(summary, args)

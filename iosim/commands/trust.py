@@ -124,8 +124,8 @@ def _check_measured_on(args: argparse.Namespace, profile: HardwareProfile) -> No
     for file in _files(args, profile):
         gpu = measured_on(file)
         if gpu is not None and gpu != profile.name:
-            raise InputError(f"--gpu {args.gpu}: {file.name} was measured on {gpu}; accepted: --gpu {gpu}, "
-                             "--measurements FILE of your own, or --across to compare all the same")  # fmt: skip
+            accepted = f"--gpu {gpu}, --measurements FILE of your own, or --across to compare all the same"
+            raise InputError(f"--gpu {args.gpu}: {file.name} was measured on {gpu}; accepted: {accepted}")
 
 
 def _nothing(comparison: Comparison) -> str:

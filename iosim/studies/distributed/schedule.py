@@ -328,7 +328,7 @@ SCHEDULES: dict[str, Kind] = {
     "balanced": Kind("DistFlashAttn, balanced", contiguous, _balanced, "arXiv 2310.03294, Algorithm 2", True),
     "zigzag": Kind("zigzag ring", contiguous, _rotating, "zhuzilin/ring-flash-attention", True, 2),
     "striped": Kind("striped ring", striped, _rotating, "arXiv 2311.09431", True),
-}  # fmt: skip
+}
 
 
 def schedules(causal: bool) -> tuple[str, ...]:
@@ -341,8 +341,8 @@ def build(name: str, problem: AttentionProblem, gpus: int, *, backward: bool = F
         raise unknown_name("`schedule`", name, SCHEDULES)
     kind, gpus, causal = SCHEDULES[name], check_gpus(gpus), check_problem(problem)
     if kind.causal_only and not causal:
-        raise InputError(f"`schedule` {name} balances a causal mask and there is none; accepted without `causal`: "
-                         f"{', '.join(schedules(False))}")  # fmt: skip
+        hint = f"accepted without `causal`: {', '.join(schedules(False))}"
+        raise InputError(f"`schedule` {name} balances a causal mask and there is none; {hint}")
     chunks = kind.cut(problem.seq_q, gpus * kind.chunks_per_gpu)
     owned = tuple((g,) if kind.chunks_per_gpu == 1 else (g, 2 * gpus - 1 - g) for g in range(gpus))
     b = _Builder(chunks, owned, causal)

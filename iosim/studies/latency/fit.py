@@ -130,8 +130,8 @@ def read_times(path: str) -> list[tuple[AttentionProblem, float]]:
     unit = next((name for name in UNITS if name in header), None)
     missing = [name for name in COLUMNS if name not in header] + ([] if unit else ["seconds, ms or us"])
     if missing or unit is None:
-        raise InputError(f"{where} has no column {', '.join(missing)}; accepted: {', '.join(COLUMNS)}, causal, dtype, "
-                         f"and one of {', '.join(UNITS)}")  # fmt: skip
+        accepted = f"{', '.join(COLUMNS)}, causal, dtype, and one of {', '.join(UNITS)}"
+        raise InputError(f"{where} has no column {', '.join(missing)}; accepted: {accepted}")
     rows = [_row(one, unit, f"{where}, line {line}") for line, one in enumerate(reader, 2)]
     if len(rows) < LEAST_ROWS:
         raise InputError(f"{where} holds {len(rows)} rows; accepted: {LEAST_ROWS} or more, 20 are enough")

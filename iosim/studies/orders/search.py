@@ -76,8 +76,8 @@ def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
     weights = check_weights(asked.counts if asked.weights is None else asked.weights, problems)
     for one in problems:
         if one.passes not in PASSES:
-            raise InputError(f"`passes` {one.passes}: orders are searched for one pass at a time; accepted: "
-                             f"{', '.join(PASSES)}")  # fmt: skip
+            accepted = f"{', '.join(PASSES)}"
+            raise InputError(f"`passes` {one.passes}: orders are searched for one pass at a time; accepted: {accepted}")
     pinned = pinned_fields({name: getattr(asked, name) for name in PINNED})
     kernels = resolve_all(asked.kernel, problems, gpu)
     if any(main_launch(k, p) is None for k, p in zip(kernels, problems, strict=True)):

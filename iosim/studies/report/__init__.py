@@ -42,8 +42,8 @@ def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
     if path.is_dir():
         places = {kind: path / f"{NAME}.{kind}" for kind in kinds}
     elif own is None:
-        raise InputError(f"`out` '{out}' is no place for a report; accepted: an existing directory, or a file name "
-                         "that ends in .html or .md")  # fmt: skip
+        accepted = "an existing directory, or a file name that ends in .html or .md"
+        raise InputError(f"`out` '{out}' is no place for a report; accepted: {accepted}")
     elif own not in kinds:
         raise InputError(f"`out` '{out}' contradicts `format` {form}; accepted: a name that ends in .{form}")
     else:

@@ -39,9 +39,8 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figu
         (p, b, above / under)
         for k in others
         for p in points
-        if p.kernel == k and (b := below.get((p.gpu.label, p.seq_len)))
-        and (above := value(b)) and (under := value(p))
-    ]  # fmt: skip
+        if p.kernel == k and (b := below.get((p.gpu.label, p.seq_len))) and (above := value(b)) and (under := value(p))
+    ]
     if base is None or not pairs:
         return None
     word = "SM<->L2" if level == "l2" else "HBM"

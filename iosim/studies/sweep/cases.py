@@ -44,7 +44,7 @@ ALWAYS = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_
 """Columns of the problem that every row shows."""
 USUAL: Mapping[str, tuple[Any, ...]] = {"gpu": ("a100",), "kernel": ("naive", DEFAULT)} | {
     name: (FIELDS[name].usual,) for name in FIELDS if FIELDS[name].usual is not None
-}  # fmt: skip
+}
 """Values of what is not given; they are those of `iosim predict`."""
 SLOWEST_FIRST = (
     *PLACES, *(n for n in SETTINGS if n not in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "tile")),

@@ -52,8 +52,8 @@ class Where:
         if self.jobs is not None and (isinstance(self.jobs, bool) or self.jobs < 1):
             raise InputError(f"`jobs` {self.jobs} is out of range; accepted: 1 or more")
         if self.jobs is not None and self.dask is not None:
-            raise InputError(f"`jobs` {self.jobs} contradicts `dask` '{self.dask}', whose workers do the work; give "
-                             "one of them")  # fmt: skip
+            hint = "give one of them"
+            raise InputError(f"`jobs` {self.jobs} contradicts `dask` '{self.dask}', whose workers do the work; {hint}")
 
     def processes(self, rows: int, asked: Asked) -> int:
         if self.jobs is not None:
@@ -162,8 +162,8 @@ def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
     try:
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"`dask` '{address}' is not reached: {_line(error)}; accepted: the address of a scheduler, "
-                         "such as tcp://host:8786") from None  # fmt: skip
+        accepted = "the address of a scheduler, such as tcp://host:8786"
+        raise InputError(f"`dask` '{address}' is not reached: {_line(error)}; accepted: {accepted}") from None
     waiting = iter(tasks)
     try:
         threads = sum(client.nthreads().values())
@@ -293,14 +293,14 @@ def _locked(path: Path, target: Path) -> Iterator[BinaryIO]:
         try:
             file = open(path, "a+b")  # noqa: SIM115  (closed below)
         except OSError as error:
-            raise InputError(f"`path` '{target}' cannot be written: {error.strerror}; a file in a directory that "
-                             "exists and can be written is needed") from None  # fmt: skip
+            hint = "a file in a directory that exists and can be written is needed"
+            raise InputError(f"`path` '{target}' cannot be written: {error.strerror}; {hint}") from None
         try:
             _lock(file)
         except OSError:
             file.close()
-            raise InputError(f"`path` '{target}' is being written by another sweep; accepted: another file, or to wait "
-                             "for that one's end") from None  # fmt: skip
+            accepted = "another file, or to wait for that one's end"
+            raise InputError(f"`path` '{target}' is being written by another sweep; accepted: {accepted}") from None
         if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
             break
         file.close()  # its sweep ended, and took the journal away, as it was opened

@@ -93,8 +93,7 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
         if drawn or tables.get(name):
             sections.append(Section(name, heading, (caption,), panels=tuple(drawn), table=tables.get(name),
                                     folded=name not in ("walk", "read"), most_across=3))  # fmt: skip
-    return Page(title, subject, tuple(sections), command=command, answer=(answer(traces),),
-                verdict=(_verdict(traces),))  # fmt: skip
+    return Page(title, subject, tuple(sections), command=command, answer=(answer(traces),), verdict=(_verdict(traces),))
 
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:

@@ -80,8 +80,8 @@ def _refuse_untraceable(problem: AttentionProblem, accesses: Mapping[str, int], 
         raise InputError(f"`launch` '{launch}' is not of this chain; accepted: {', '.join(accesses)}")
     total = sum(accesses.values())
     if total > MAX_ACCESSES:
-        raise InputError(f"`seq_q` {problem.seq_q}: a trace of {total:,} accesses takes too long; accepted: up "
-                         f"to {MAX_ACCESSES:,}, so fewer heads or tokens")  # fmt: skip
+        accepted = f"up to {MAX_ACCESSES:,}, so fewer heads or tokens"
+        raise InputError(f"`seq_q` {problem.seq_q}: a trace of {total:,} accesses takes too long; accepted: {accepted}")
 
 
 MAX_EVENTS = 100_000

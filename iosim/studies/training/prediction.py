@@ -265,8 +265,8 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
     for name in ("layers", "width", "batch", "seq_len"):
         values = _several(r, name, on_axes.get(name, its.get(name)))
         if len(values) > 1 and name not in on_axes:
-            raise InputError(f"`{name}` {getattr(r, name)} are {len(values)} values; accepted: one, or a list on an "
-                             "axis of `frontier`")  # fmt: skip
+            accepted = "one, or a list on an axis of `frontier`"
+            raise InputError(f"`{name}` {getattr(r, name)} are {len(values)} values; accepted: {accepted}")
         chosen |= {name: values[0]} if values else {}
     width, mlp = chosen.setdefault("width", Decoder.width), r.mlp_width
     if r.mlp_ratio is not None:
