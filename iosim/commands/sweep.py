@@ -15,7 +15,7 @@ from iosim.show.tables import Column, Table, columns_of
 from iosim.studies.requests import SWEEP, SweepRequest
 
 if TYPE_CHECKING:
-    from iosim.studies.sweep.cells import Cells
+    from iosim.studies.sweep.cases import Cells
     from iosim.studies.sweep.run import Summary
 
 ONE_VALUE = (Kind.FLAG, Kind.PROBABILITY, Kind.LENGTHS, Kind.FILE)
@@ -106,8 +106,7 @@ SHOWN = columns_of(
 
 def _table(cells: Cells) -> Table:
     """What differs from row to row, and what was found."""
-    from iosim.studies.sweep.cases import FOLLOWS
-    from iosim.studies.sweep.cells import Words
+    from iosim.studies.sweep.cases import FOLLOWS, Words
 
     values = {name: column.to_list() for name, column in cells.items()}
     asked = [n for n, c in cells.items() if isinstance(c, Words) and n not in FOUND and len({*values[n]}) > 1]

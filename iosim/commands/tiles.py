@@ -21,7 +21,7 @@ from iosim.studies.requests import OF_MODEL, TILES, TilesRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from iosim.studies.tiles.one import Rejections, TileStudy
+    from iosim.studies.tiles.one import TileStudy
     from iosim.studies.tiles.pick import TileCandidate, TileRanking
 
 DEFAULT_TOP = 10
@@ -212,15 +212,14 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
     parts += _legend((*shown, *ranking.library))
     if rejected:
         groups = by_reason(ranking.rejected)
-        listed = ({"tiles": len(g.tiles), "reason": g.reason, "such as": _examples(g)} for g in groups)
+        listed = []
+        for g in groups:
+            tiles = sorted(g.tiles, key=lambda t: (t.block_q * t.block_k, t.warps, t.stages))
+            examples = " ".join(dict.fromkeys(map(str, (tiles[0], tiles[-1]))))
+            listed.append({"tiles": len(tiles), "reason": g.reason, "such as": examples})
         how = "--tile QxK says more of one, --format csv lists them"
         parts += [f"Rejected: {len(ranking.rejected)}; {how}", Table.of(listed)]
     return _written(parts, markdown)
-
-
-def _examples(group: Rejections) -> str:
-    tiles = sorted(group.tiles, key=lambda t: (t.block_q * t.block_k, t.warps, t.stages))
-    return " ".join(dict.fromkeys(str(t) for t in (tiles[0], tiles[-1])))
 
 
 def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:

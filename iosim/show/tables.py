@@ -276,9 +276,9 @@ def _widened(narrow: Sequence[int], wanted: Sequence[int], limit: int) -> list[i
     return widths
 
 
-def _wrapped(cell: str, width: int) -> list[str]:
-    return [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
-
-
 def _like_a_number(value: Any) -> bool:
     return value is None or str(value)[:1] in "+-." or str(value)[0].isdigit()
+
+
+def _wrapped(cell: str, width: int) -> list[str]:
+    return [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False) or [""]

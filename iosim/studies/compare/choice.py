@@ -8,6 +8,7 @@ and the first few are predicted as asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -288,9 +289,12 @@ def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
     for name in asked.kernel or ():
         entry_name(name) if not is_choice(name) else None
     prices, missing = _prices(asked, gpus), dict[tuple[str, Work, str], InputError]()
-    candidates = [
-        (gpu, work, names) for work in _works(asked, model) for gpu in gpus for names in _candidates(asked, gpu, work)
-    ]
+    candidates: list[Candidate] = []
+    for work, gpu in product(_works(asked, model), gpus):
+        problems = [problem for _, problem in work.parts]
+        own = [DEFAULT, *(name for name in LIBRARIES if all(is_suited(name, p) for p in problems))]
+        each = (tuple(name_on(gpu, name.strip().lower(), p) for p in problems) for name in asked.kernel or own)
+        candidates += [(gpu, work, names) for names in dict.fromkeys(each)]
     estimates = _options(candidates, replace(asked, method="capacity"), prices, missing, silent)
     candidates = [(o.gpu, o.work, names) for o, names in _best(estimates, quantity, FINALISTS)]
     found = _best(_options(candidates, asked, prices, missing, progress), quantity, 1)
@@ -329,14 +333,6 @@ def _works(request: ChoiceRequest, model: Model | None) -> list[Work]:
     steps = ((v.get("batch") or 1, calls) for v in combinations(request.values) for calls in calls_of(model, v))
     parts = ((batch, tuple((c.kind.count, c.problem) for c in calls), calls[0]) for batch, calls in steps)
     return list(dict.fromkeys(Work(of, batch, first.queries, first.keys, model) for batch, of, first in parts))
-
-
-def _candidates(asked: ChoiceRequest, gpu: Gpu, work: Work) -> list[tuple[str, ...]]:
-    """The kernels of one GPU for each part of the work: those asked for, or its own and the libraries' that suit it."""
-    problems = [problem for _, problem in work.parts]
-    names = asked.kernel or [DEFAULT, *(name for name in LIBRARIES if all(is_suited(name, p) for p in problems))]
-    each = (tuple(name_on(gpu, name.strip().lower(), problem) for problem in problems) for name in names)
-    return list(dict.fromkeys(each))
 
 
 def _options(

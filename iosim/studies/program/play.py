@@ -140,7 +140,8 @@ def _walk(
         if (view := operator.views.get(access.tensor)) is not None:
             own = memory.of_view(view, by_rows=not rounds.down)
         else:
-            own = memory.of_temporary(number, operator.chain.tensors[access.tensor])
+            first = memory.addresses.temporaries[number][access.tensor]
+            own = memory.of((first, first + operator.chain.tensors[access.tensor].bytes), 1)
         place = (np.arange(own.size) + 0.5) / max(1, own.size)
         again, later = access.times, lag / access.times
         if access.rows is Rows.PAIR and rounds.sections > 1:  # all of it in each section
@@ -269,13 +270,9 @@ class Memory:
         band."""
         piece, row, _ = view.band
         bands = self._bands.get(view.storage, 1) if by_rows and piece == row else 1
-        return self._of(self._range(view), bands)
+        return self.of(self._range(view), bands)
 
-    def of_temporary(self, operator: int, tensor: Tensor) -> Int64:
-        first = self.addresses.temporaries[operator][tensor.name]
-        return self._of((first, first + tensor.bytes), 1)
-
-    def _of(self, span: Range, bands: int) -> Int64:
+    def of(self, span: Range, bands: int) -> Int64:
         key = (span, bands)
         if key not in self._pieces:
             first, last = np.searchsorted(self._cuts, span)

@@ -12,8 +12,7 @@ import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.base.files import require_file, written_whole
-from iosim.studies.sweep.cases import PLACES, checked, name_of
-from iosim.studies.sweep.cells import Cells, Numbers, Words, csv_lines
+from iosim.studies.sweep.cases import PLACES, Cells, Numbers, Words, checked, csv_lines, name_of
 from iosim.studies.sweep.closed import KERNEL
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from iosim.base.progress import cores, counter
 from iosim.base.records import dataclass, replace
 from iosim.base.units import some
 from iosim.base.version import __version__
-from iosim.studies.sweep.cases import Cases, Part
-from iosim.studies.sweep.cells import Cells, csv_lines, joined
+from iosim.studies.sweep.cases import Cases, Cells, Part, csv_lines, joined
 from iosim.studies.sweep.files import check_target, finish
 from iosim.studies.sweep.rows import Asked, Done, columns, evaluate
 

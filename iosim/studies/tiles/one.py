@@ -162,10 +162,6 @@ def _ranged(reasons: list[str]) -> str:
     return NUMBER.sub(shown, reasons[0])
 
 
-LIMITS = {"registers": "registers", "shared": "shared memory", "threads": "threads"}
-"""A word in the reason of a rejection, and what it stands for, the first that occurs."""
-
-
 def answer(rankings: Sequence[TileRanking]) -> str:
     return " ".join(map(_sentence, rankings))
 
@@ -184,7 +180,10 @@ def _sentence(r: TileRanking) -> str:
         parts.append(f"The fastest library kernel, {first.kernel} with its {first.tile}, takes {_cost(first)}")
     if r.rejected:
         others = "Another does" if len(r.rejected) == 1 else f"{len(r.rejected)} others do"
-        parts.append(f"{others} not fit{_mostly(r)}")
+        limits = {"registers": "registers", "shared": "shared memory", "threads": "threads"}
+        counted = Counter(next((name for word, name in limits.items() if word in t.reason), "") for t in r.rejected)
+        name, n = counted.most_common(1)[0]
+        parts.append(f"{others} not fit" + (f", {n} of them for {name}" if name and 2 * n > len(r.rejected) else ""))
     times = next(basis for basis in evidence(r.profile).bases if basis.model == "time")
     checked = "checked there" if times.validated_by else "not checked there"
     parts += [f"Times by a model {checked}", f"Its numbers: {times.summary}"]
@@ -195,10 +194,3 @@ def _cost(c: TileCandidate) -> str:
     l2, hbm = c.l2_read_bytes + c.l2_write_bytes, c.hbm_read_bytes + c.hbm_write_bytes
     return (f"{seconds_text(c.time_s)}, bound by {c.bound_by}, {bytes_text(l2)} between SMs and L2 and "
             f"{bytes_text(hbm)} at HBM")  # fmt: skip
-
-
-def _mostly(r: TileRanking) -> str:
-    """What stops most of the rejected tiles, where it is more than half of them."""
-    counted = Counter(next((name for word, name in LIMITS.items() if word in t.reason), "") for t in r.rejected)
-    name, n = counted.most_common(1)[0]
-    return f", {n} of them for {name}" if name and 2 * n > len(r.rejected) else ""
