@@ -223,7 +223,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         reads,
         (TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ())
         + _columns_outside(problem, kernel)
-        + _narrow_stores(problem, kernel, kernel.tile.block_q, NARROW_STORES),
+        + _narrow_stores(problem, kernel, float(domain.query_rows.mean()), NARROW_STORES),
         schedule=replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule,
         persistent_ctas=grid(kernel, together),
         tile_ctas=together,
@@ -257,7 +257,14 @@ def grid(kernel: Kernel, together: int = 1) -> int | None:
 
 
 def _stored(kernel: Kernel) -> Fetch:
-    return Fetch.BOXES if kernel.fetch in (Fetch.BOXES, Fetch.WIDE_BOXES) else Fetch.BYTES
+    """How results leave: row by row from boxes, and from fragments that are not gathered in whole tiles first."""
+    by_row = kernel.fetch in (Fetch.BOXES, Fetch.WIDE_BOXES) or (kernel.fetch is Fetch.LANES and not _by_chunk(kernel))
+    return Fetch.BOXES if by_row else Fetch.BYTES
+
+
+def _by_chunk(kernel: Kernel) -> bool:
+    """Whether it is FlashAttention-2's code, as compiled."""
+    return kernel.fragments is not None and kernel.fragments.layout is Layout.CHUNKS
 
 
 def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, int]:
@@ -269,18 +276,18 @@ def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, in
 
 
 def _narrow_stores(
-    problem: AttentionProblem, kernel: Kernel, rows: int, merged: float, *, apart: bool = False
+    problem: AttentionProblem, kernel: Kernel, rows: float, merged: float, *, apart: bool = False
 ) -> tuple[Overhead, ...]:
-    """What the stores of `rows` rows a tile take beyond their bytes where every second row begins inside a sector: a
-    row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64 (FlashAttention-2's
-    kBlockKGmem).
+    """What FlashAttention-2's stores of `rows` rows a tile take beyond their bytes where every second row begins inside
+    a sector: a row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64
+    (kBlockKGmem).
 
     Args:
         merged: the part of these packets that stays where neighbouring rows leave together; all of it where rows lie
             `apart`, heads between them.
     """
     row, width = problem.head_dim_v * problem.output_type.bytes, kernel.compiled_head_dim or 0
-    if kernel.fetch is not Fetch.LANES or row % SECTOR_BYTES != SECTOR_BYTES // 2 or not width:
+    if not _by_chunk(kernel) or kernel.fetch is not Fetch.LANES or row % SECTOR_BYTES != SECTOR_BYTES // 2 or not width:
         return ()
     piece = (64 if width % 64 == 0 else 32) * problem.output_type.bytes
     if row <= piece and not apart:
@@ -439,10 +446,11 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     whole = _workspace_edge(kernel)
     lse, d_o = (f"{n}_copy" if f"{n}_copy" in copies else n for n in ("LSE", "dO"))
     gradients = [f"{n}_heads" if grouped else n for n in ("dK", "dV")]
+    domain = heads_in_turn(problem, tile) if options.heads_in_turn else attention_domain(problem, tile)
     main = main_launch(
         problem,
         kernel,
-        heads_in_turn(problem, tile) if options.heads_in_turn else attention_domain(problem, tile),
+        domain,
         Outer.KEY,
         (
             *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch) for n in "KV"),
@@ -453,7 +461,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients),
         ),
         _columns_outside(problem, kernel, keys_outer=True)
-        + _narrow_stores(problem, kernel, 2 * tile.block_k, NARROW_GRADIENTS, apart=grouped),
+        + _narrow_stores(problem, kernel, 2 * float(domain.key_rows.mean()), NARROW_GRADIENTS, apart=grouped),
         persistent_ctas=None if kernel.backward.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         work=replace(
             loop_work(problem, kernel),

@@ -132,6 +132,7 @@ ROW: Mapping[str, Key] = {
     "dtype": Key(_DTYPES, "of these types"),
     "paged": Key(Flag(), "with a paged cache, or without"),
     "max_rows": Key(Whole(1), "up to so many query rows of a group"),
+    "max_keys": Key(Whole(1), "up to so many keys"),
     "min_shared_memory_per_block_bytes": Key(_SHARED, "where a CTA may have so much"),
     "split": Key(Flag(), "of a kernel that splits the keys"),
     "whole_tiles": Key(Flag(), "where lengths are whole tiles"),

@@ -47,6 +47,7 @@ def _first(
             and profile.cc < row.get("cc_below", 10_000)
             and problem.dtype in row.get("dtype", (problem.dtype,))
             and query_rows <= row.get("max_rows", query_rows)
+            and problem.longest_k <= row.get("max_keys", problem.longest_k)
             and optin >= row.get("min_shared_memory_per_block_bytes", 0)
             and all(row.get(name, fact) == fact for name, fact in facts.items())
         ):
@@ -182,7 +183,7 @@ def _resolved(
         registers=row.get("registers", build.get("registers", settings.get("registers"))),
         shared_memory_bytes=row.get("shared_memory_bytes", settings.get("shared_memory_bytes")),
         persistent_ctas=_persistent_ctas(settings, profile),
-        overheads=rules.split_overheads(problem) if split_table else _overheads(data, "overhead"),
+        overheads=rules.split_overheads(problem, block_q) if split_table else _overheads(data, "overhead"),
         backward=_backward(data, problem, profile, width),
         spill=_spill(build),
         matrix_unit=_unit(row if "matrix_unit" in row else settings),
@@ -227,8 +228,7 @@ def _splits(
     if "split_tile" not in data or not _may_split(rules, problem):
         return 1, False
     width = max(problem.head_dim, problem.head_dim_v)
-    row = next((row for row in data["split_tile"] if width <= row["head_dim"]), None)
-    if row is None:
+    if not (row := _first(data["split_tile"], problem, profile, width)):
         return 1, False
     packed = _packs_group(data, rules, problem, 1, 1, 1)
     group, heads = (problem.group, problem.kv_heads) if packed else (1, problem.heads)
