@@ -53,7 +53,7 @@ def stages_misfit(tile: Tile, profile: HardwareProfile) -> str:
     """Why the GPU cannot load ahead as the tile says; empty when it can."""
     if tile.stages == 1 or profile.cc >= ASYNC_COPY_CC:
         return ""
-    return f"{tile.stages} stages need asynchronous copies (cp.async), which sm_{profile.cc} does not have"
+    return f"{tile.stages} stages need asynchronous copies (cp.async), which {profile.target} does not have"
 
 
 def triton_misfit(tile: Tile) -> str:

@@ -49,8 +49,9 @@ def reach(domain: Domain) -> Reach:
 
 
 def shared_capacity_bytes(profile: HardwareProfile) -> int:
-    """L2 bytes that hold distinct lines when all SMs read them: each partition keeps its own copy."""
-    return int(profile.need("l2_bytes")) // profile.need_int("l2_partitions")
+    """Bytes of the last level of caches that hold distinct lines when all SMs read them: each partition of an L2 keeps
+    its own copy."""
+    return profile.levels[-1].shared_bytes
 
 
 def estimate(
@@ -91,11 +92,13 @@ class CapacityRule:
         self.chain, self.counted, self.slots = chain, counted, slots
         self.value = value
         self._reach_of, self._reached = reach, dict[int, Reach]()
-        self.whole = int(profile.need("l2_bytes"))
+        last = profile.levels[-1]
+        self.whole = last.bytes
         self.shared = shared_capacity_bytes(profile)
-        self.warm, self.partitions = warm, profile.need_int("l2_partitions")
+        self.warm, self.partitions = warm, last.copies
         self.held = int(self.whole * profile.need("l2_effective_capacity_fraction")) if warm else 0
-        self.dirty = int(self.whole * profile.need("l2_dirty_fraction")) if warm else 0
+        keeps_dirty = warm and last.name == "L2"
+        self.dirty = int(self.whole * profile.need("l2_dirty_fraction")) if keeps_dirty else 0
 
     def _reach(self, launch: Launch) -> Reach:
         if id(launch) not in self._reached:

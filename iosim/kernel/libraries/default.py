@@ -19,6 +19,7 @@ from iosim.problem.attention import AttentionProblem
 
 ORDER = ("flashmla", "mla", "fa3", "fa4", "fa2", "cutlass", "flash")
 """The last is FlashAttention-2's algorithm with any tile, which takes nearly everything."""
+AMD_ORDER = ("aiter", "ck", "flash")
 FEW_QUERIES = 256
 """Query tokens below which keys in greater number are split: the rows of FlashAttention-4's tile."""
 SUITS: Mapping[str, Callable[[AttentionProblem], bool]] = {
@@ -37,9 +38,13 @@ def is_suited(name: str, problem: AttentionProblem) -> bool:
     return name not in SUITS or SUITS[name](problem)
 
 
+def _order(profile: HardwareProfile) -> tuple[str, ...]:
+    return AMD_ORDER if profile.is_amd else ORDER
+
+
 def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
     """The name of the kernel that a GPU runs a problem with where none is asked for."""
-    for name in ORDER[:-1]:
+    for name in _order(profile)[:-1]:
         with suppress(InputError):
             if is_suited(name, problem):
                 resolve(name, problem, profile)
@@ -50,7 +55,7 @@ def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
 @chooses(DEFAULT)
 def _default(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
     name = default_kernel(problem, profile)
-    return name, f"{NOTE}{name}, the first of {', '.join(ORDER)} that takes the problem on {profile.name}"
+    return name, f"{NOTE}{name}, the first of {', '.join(_order(profile))} that takes the problem on {profile.name}"
 
 
 def told(kernels: Iterable[tuple[Kernel, HardwareProfile]]) -> str:

@@ -79,16 +79,17 @@ static inline int loop_index(const LaunchPlan *l, int tile, int step) {
     return l->list ? l->list[l->first[tile] + k] : l->first[tile] + k;
 }
 
-/* The first work tile of the queue, which is one shorter then, or NIL. */
+/* The first work tile of a queue, which is one shorter then, or NIL. */
 static inline int claim(const LaunchPlan *l, int *next) {
     int take = *next;
     if (take >= l->tiles) return NIL;
-    *next += l->group;
+    *next += l->group * l->queues;
     return take;
 }
 
-/* The work tile that a CTA takes after its present one, or NIL; `next` is the head of the queue. */
-static inline int tile_after(const LaunchPlan *l, Cta *a, int *next) {
+/* The work tile that a CTA takes after its present one, or NIL; `heads` are those of the queues. */
+static inline int tile_after(const LaunchPlan *l, Cta *a, int *heads) {
+    int *next = heads + (l->queues > 1 ? l->side[a->sm] : 0);
     if ((a->tile + 1) % l->group != 0) return a->tile + 1;
     if (l->static_stride) {
         int take = a->tile + l->static_stride;
@@ -251,7 +252,7 @@ typedef struct {
     Event *running; /* when each live CTA comes to its next step, where windows are played: a heap, whose order they know */
     Tournament tournament; /* and where all is played */
     int live;
-    int next;       /* the head of the queue of work tiles */
+    int next[MAX_PARTITIONS]; /* the heads of the queues of work tiles */
     Sms sms;
 } Play;
 

@@ -69,7 +69,7 @@ def matrix_unit(launch: Launch, profile: HardwareProfile, kernel: Kernel | None 
     unit = kernel.matrix_unit if kernel is not None else None
     if unit is MatrixUnit.FP32:
         return unit
-    if profile.cc < 90:
+    if profile.cc < 90 or profile.is_amd:  # a wave feeds its matrix core itself, from registers
         return MatrixUnit.MMA_SYNC
     if unit is not None:
         return MatrixUnit.SPECIALISED if unit is MatrixUnit.PINGPONG and launch.outer is Outer.KEY else unit

@@ -133,7 +133,7 @@ class OrderEntry:
         return {
             "order": str(c.order), "section_heads": self.section_heads, "section_bytes": c.section_bytes or None,
             "direction": str(c.direction), "heavy_first": c.start is Start.HEAVY_FIRST,
-            "fold": c.start is Start.FOLD, "scheduler": str(c.scheduler), "cluster": c.cluster,
+            "fold": c.start is Start.FOLD, "scheduler": str(c.scheduler), "cluster": c.cluster, "chiplets": c.chiplets,
             "block_q": tile.block_q, "block_k": tile.block_k, "warps": tile.warps, "stages": tile.stages,
             "hbm_read_bytes": self.hbm_read_bytes, "hbm_write_bytes": self.hbm_write_bytes, "time_s": self.time_s,
             "bound_by": self.bound_by, "times_compulsory": self.times_compulsory, "pareto": self.on_front,

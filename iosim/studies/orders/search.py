@@ -90,8 +90,9 @@ def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
                          "accepted: kernels such as fa2, fa3 or flash")  # fmt: skip
     check_cluster(pinned.get("cluster", 1), gpu)
     search = _Search(problems, weights, kernels, gpu, asked.l2_start, progress)
-    listed = choices(problems, kernels, tiles=[Tile(*sides) for sides in asked.tile or ()], pinned=pinned)
-    in_clusters = gpu.cc >= CLUSTER_CC and problems[0].passes == "fwd" and "cluster" not in pinned
+    listed = choices(problems, kernels, tiles=[Tile(*sides) for sides in asked.tile or ()], pinned=pinned,
+                     l2s=(gpu.l2_partitions or 1) if gpu.l2_apart else 1)  # fmt: skip
+    in_clusters = gpu.cc >= CLUSTER_CC and not gpu.is_amd and problems[0].passes == "fwd" and "cluster" not in pinned
     return search.ranking(listed, in_clusters)
 
 
@@ -151,7 +152,11 @@ class _Search:
 
     def _notes(self, entries: Sequence[OrderEntry]) -> Iterator[str]:
         yield from self.spilling
-        if self.profile.cc >= STEALING_CC and any(e.choice.scheduler is not Scheduler.PERSISTENT for e in entries):
+        if (
+            self.profile.cc >= STEALING_CC
+            and not self.profile.is_amd
+            and any(e.choice.scheduler is not Scheduler.PERSISTENT for e in entries)
+        ):
             yield (
                 "a GPU of cc 10.0 can let CTAs steal work by cluster launch control, and hands it out in an order of "
                 "its own; assumed: the next tile in the order of their numbers goes to the CTA that is free first"
