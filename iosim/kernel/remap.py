@@ -48,7 +48,7 @@ def place(
         rank = let("rank", number % cluster)
         number = let("group", number // cluster)
     parts, section = schedule.chiplets, schedule.section_heads
-    if parts == 1 or section % parts or (isinstance(heads, int) and heads % parts):
+    if parts == 1 or section % parts or (isinstance(heads, int) and heads % (section or parts)):
         head, turn = _head_and_turn(schedule, number, groups, heads, batch, let, least)
     else:  # each part has as many heads, of the grid or of every section, and its own numbers
         part, number, heads = let("part", number % parts), let("own", number // parts), let("own_heads", heads // parts)

@@ -65,7 +65,8 @@ class Schedule:
     written, so that a tile takes its steps and nothing besides."""
     chiplets: int = 1
     """L2s among which the heads are shared out, where CTAs go to L2s in turn: each works through heads of its own, in
-    `order`. NB: where the heads, or a section's, are no multiple of it, they are not shared out."""
+    `order`. NB: where the heads, or a section's, are no multiple of it, or the last section
+    is smaller, they are not shared out."""
     cluster: int = 1
     """CTAs of neighbouring query blocks that start together and fetch keys and values once for all of them (TMA
     multicast)."""

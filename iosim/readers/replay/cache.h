@@ -168,14 +168,24 @@ static APART void note_at_side(L2State *s, const L2Config *c, int32_t sample, in
     look_at_side(s, c, sample);
 }
 
-/* Takes a copy out of its set; one that is dirty is written back first. */
+/* Takes a copy out of its set. */
 static inline void drop(L2State *s, const L2Config *c, int p, int32_t sample) {
     int32_t *set = set_of(s, c, p, sample);
     int i = way_of(set, row_ways(c->ways), sample);
     if (i < 0) return;
-    if (c->apart && (set[i] & 1)) write_back(s, c, sample);
     for (; i < c->ways - 1; i++) set[i] = set[i + 1];
     set[i] = NIL;
+}
+
+/* Takes a line out of all L2s but one; where it is dirty it is written back first. */
+static APART void drop_others(L2State *s, const L2Config *c, int p, int32_t sample) {
+    for (int other = 0; other < c->partitions; other++) {
+        const int32_t *set = set_of(s, c, other, sample);
+        int i = other == p ? -1 : way_of(set, row_ways(c->ways), sample);
+        if (i < 0) continue;
+        if (set[i] & 1) write_back(s, c, sample);
+        drop(s, c, other, sample);
+    }
 }
 
 /* Writes back whatever is dirty; it stays. */
@@ -193,8 +203,7 @@ static inline int write_line(L2State *s, const L2Config *c, int mode, int home, 
     int there = touch(s, c, home, sample, 1);
     if (c->partitions < 2) return there;
     if (c->apart) {
-        for (int other = 0; other < c->partitions; other++)
-            if (other != p) drop(s, c, other, sample);
+        drop_others(s, c, p, sample);
         return there;
     }
     if (mode == STORE && home != p) touch(s, c, p, sample, 0);
@@ -260,11 +269,16 @@ static APART int64_t fetch(L2State *s, const L2Config *c, Object *o, int64_t byt
     return at;
 }
 
-/* One access of an object by an SM of partition p at time t; returns when the data are there. */
-static WHOLE int64_t access_object(L2State *s, const L2Config *c, int mode, int64_t number, int p, int64_t t, Trace *tr) {
+/* Whether there is more than one L2: several, or a cache behind it. */
+static inline int has_levels(const L2Config *c) { return c->apart || c->side_sets; }
+
+/* One access of an object by an SM of partition p at time t; returns when the data are there. `levels`, as above, is a
+ * constant where it is compiled. */
+static WHOLE int64_t access_object(L2State *s, const L2Config *c, int mode, int64_t number, int p, int64_t t, Trace *tr,
+                                   const int levels) {
     Object *o = s->object + number;
     int64_t bytes = o->size;
-    int two = has_homes(c), missing = 0, far = 0, beyond = 0;
+    int two = levels ? has_homes(c) : c->partitions == 2, missing = 0, far = 0, beyond = 0;
     if (t > s->now) s->now = t;
     int64_t from = s->l2_free > t ? s->l2_free : t;
     s->l2_free = from + moved_bytes(s, bytes) * c->l2_ps_per_kib / 1024;
@@ -285,7 +299,7 @@ static WHOLE int64_t access_object(L2State *s, const L2Config *c, int mode, int6
             if (write_line(s, c, mode, home, p, x)) continue;
         }
         missing++;
-        if (c->side_sets && mode != STORE) beyond += !look_at_side(s, c, x);
+        if (levels && c->side_sets && mode != STORE) beyond += !look_at_side(s, c, x);
         if (!fresh && mode != STORE) s->lost[s->place[x] >> 1]++;
     }
     s->fabric += far * c->sample_bytes;
@@ -298,17 +312,17 @@ static WHOLE int64_t access_object(L2State *s, const L2Config *c, int mode, int6
     }
     if (far) at += s->whole > 1 ? c->far_latency_ps * s->stands * far / o->samples : c->far_latency_ps;
     if (lost > 0) {
-        int64_t deep = c->side_sets && !fresh ? beyond * c->sample_bytes : lost;
+        int64_t deep = levels && c->side_sets && !fresh ? beyond * c->sample_bytes : lost;
         int64_t x = fetch(s, c, o, lost, deep, t);
         if (fresh) { /* the first to come reads all of it */
             int64_t rest = bytes - moved_bytes(s, bytes);
             s->hbm_read[o->tensor] += rest;
-            if (c->side_sets) s->filled[o->tensor] += rest;
+            if (levels && c->side_sets) s->filled[o->tensor] += rest;
         } else s->again += moved_bytes(s, deep);
-        o->fetched_by = (uint16_t)p;
+        if (levels) o->fetched_by = (uint16_t)p;
         if (x > at) at = x;
     }
-    else if (o->ready > at && (!c->apart || o->fetched_by == p)) at = o->ready;
+    else if (o->ready > at && (!levels || !c->apart || o->fetched_by == p)) at = o->ready;
     return at;
 }
 
