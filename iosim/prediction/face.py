@@ -63,7 +63,7 @@ def foot_lines(p: Prediction) -> list[str]:
         f"{bytes_text(p.memory_bytes['peak'])}, of it workspace {bytes_text(p.memory_bytes['workspace'])}",
         *(
             [f"  {p.l2_hit_rate:.1%} of the bytes that are read from an L2 lie in it"]
-            if p.side and p.l2_hit_rate
+            if p.side and p.l2_hit_rate is not None
             else []
         ),
         *range_lines(p),

@@ -3,10 +3,10 @@
     ranking = run(OrdersRequest(problems=[problem], kernel="fa3", gpu="h200"))
     ranking.best.choice.words, ranking.best.hbm_bytes, ranking.own.hbm_bytes
 
-Best is the fastest; of those that take the same time (`SAME_TIME`) the one with the fewest bytes at HBM, and of those
-(`SAME_BYTES`) the one that changes least of the kernel's own order. Where replaying all would take longer than seconds,
-orders that another one beats whatever their bytes are left out, the rest is replayed in coarse steps, and the first of
-them whole.
+Best is the fastest; of those that take the same time (`SAME_TIME`) the one with the fewest bytes at HBM, then behind
+the L2s (`SAME_BYTES`), then the one that changes least of the kernel's own order. Where replaying all would take longer
+than seconds, orders that another one beats whatever their bytes are left out, the rest is replayed in coarse steps, and
+the first of them whole.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
                          "accepted: kernels such as fa2, fa3 or flash")  # fmt: skip
     check_cluster(pinned.get("cluster", 1), gpu)
     search = _Search(problems, weights, kernels, gpu, asked.l2_start, progress)
-    listed = choices(problems, kernels, tiles=[Tile(*sides) for sides in asked.tile or ()], pinned=pinned,
-                     l2s=(gpu.l2_partitions or 1) if gpu.l2_apart else 1)  # fmt: skip
+    tiles = [Tile(*sides) for sides in asked.tile or ()]
+    listed = choices(problems, kernels, tiles=tiles, pinned=pinned, l2s=gpu.levels[0].count)
     in_clusters = gpu.cc >= CLUSTER_CC and not gpu.is_amd and problems[0].passes == "fwd" and "cluster" not in pinned
     return search.ranking(listed, in_clusters)
 
