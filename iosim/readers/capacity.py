@@ -43,15 +43,8 @@ class Reach:
 
 
 def reach(domain: Domain) -> Reach:
-    """Of a domain whose sizes are numbers."""
     rows = int(domain.key_rows[domain.visitors.count > 0].sum())
     return Reach(rows, float(domain.visited.count.mean()))
-
-
-def shared_capacity_bytes(profile: HardwareProfile) -> int:
-    """Bytes of the last level of caches that hold distinct lines when all SMs read them: each partition of an L2 keeps
-    its own copy."""
-    return profile.levels[-1].shared_bytes
 
 
 def estimate(
@@ -94,8 +87,8 @@ class CapacityRule:
         self._reach_of, self._reached = reach, dict[int, Reach]()
         last = profile.levels[-1]
         self.whole = last.bytes
-        self.shared = shared_capacity_bytes(profile)
         self.warm, self.partitions = warm, last.copies
+        self.shared = last.shared_bytes  # each keeps a copy of what all SMs read
         self.held = int(self.whole * profile.need("l2_effective_capacity_fraction")) if warm else 0
         keeps_dirty = warm and last.name == "L2"
         self.dirty = int(self.whole * profile.need("l2_dirty_fraction")) if keeps_dirty else 0
@@ -217,7 +210,6 @@ class CapacityRule:
         return np.where(stays | self._rewritten(), 0, self._bytes(tensor))
 
     def traffic(self) -> Traffic:
-        """The rows; their bytes are numbers or arrays."""
         rows: list[TrafficRow] = []
         for n, launch in enumerate(self.chain.launches):
             factor = self._reread_factor(launch, self.slots[n])
