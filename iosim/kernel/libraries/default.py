@@ -26,6 +26,7 @@ SUITS: Mapping[str, Callable[[AttentionProblem], bool]] = {
     "fa3": lambda p: p.passes == "fwd" or p.head_dim == p.head_dim_v,
     "fa4": lambda p: p.longest_q >= min(FEW_QUERIES, p.longest_k),  # it splits no keys, as a step of decoding wants
     "fa2": lambda p: p.head_dim == p.head_dim_v,
+    "aiter": lambda p: "fwd" not in p.passes or p.head_dim == 128,  # narrower ones go to ck
 }
 """What a library does not run, or not well, though its kernel in the catalog takes it."""
 LIBRARIES = ("fa4", "fa3", "cudnn", "fa2", "cutlass", "flashinfer", "flashmla", "flex")
