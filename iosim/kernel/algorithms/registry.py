@@ -62,6 +62,7 @@ _ALGORITHMS: Registry[str, Algorithm] = Registry(
     "algorithm",
     {
         "iosim.kernel.algorithms.cuda_sources": ("flash-cu", "minimal-cu", "naive-cu"),
+        "iosim.kernel.algorithms.delta_rule": ("delta_rule",),
         "iosim.kernel.algorithms.efficient": ("efficient",),
         "iosim.kernel.algorithms.flash": ("flash",),
         "iosim.kernel.algorithms.flash1": ("flash1",),
@@ -70,6 +71,7 @@ _ALGORITHMS: Registry[str, Algorithm] = Registry(
         "iosim.kernel.algorithms.minimal": ("minimal",),
         "iosim.kernel.algorithms.mla": ("mla",),
         "iosim.kernel.algorithms.naive": ("naive",),
+        "iosim.kernel.algorithms.ssd": ("ssd",),
         "iosim.kernel.algorithms.uniform": ("uniform", "uniform_naive"),
     },
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, replace
 from iosim.base.words import Level, Way
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel, MatrixUnit
@@ -13,6 +13,7 @@ from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES
 from iosim.kernel.traffic import Traffic
+from iosim.kernel.work import Dependent
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 from iosim.readers.timing.makespan import makespan
@@ -30,6 +31,11 @@ from iosim.readers.timing.step_time import (
 
 L2_BYTES_PER_CYCLE = 44
 """That an SM alone loads from the L2, where all 132 of an H100 load 29 each; it stores 32, where all store 16."""
+DEPENDENT_PRODUCT_CYCLES = 700.0
+"""Of a product that waits for the one before and hands its result on through shared memory, beside the products
+themselves. Fitted."""
+DEPENDENT_SUM_CYCLES = 200.0
+"""Of a sum over a CTA's threads that waits for the one before. Fitted."""
 OVERLAPPED_TILE_SHARE = 0.1
 """What a tile takes besides its steps where the next one begins meanwhile, over what it takes else: the tiles of
 flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm90_sweep.csv), where the difference is 2
@@ -181,9 +187,43 @@ def _pingpong_seconds(computing: float, running: Running) -> float:
     return beside(computing, fetched / l2 if l2 else 0.0)
 
 
+def dependent_computing(running: Running, dependent: Dependent) -> Computing:
+    """A launch whose steps wait for one another. A step alone takes its waits and its own products; each further CTA on
+    the SM adds what a step takes of the unit that is busiest. "sequence" is a CTA's steps alone, in every round."""
+    launch, rates, resident, profile = running.launch, running.rates, running.resident, running.rates.profile
+    seconds, clock, ctas = _unit_seconds(running), rates.clock_hz, launch.work.product_ctas
+    steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads * ctas
+    if not clock or not steps:
+        return Computing(seconds, resident.waves)
+    rate = rates.tensor(running.problem.dtype, running.unit) if launch.work.flops_per_pair else None
+    products = executed_pairs(launch) * launch.work.flops_per_pair / rate if rate else 0.0
+    cycles = clock * profile.sm_count / steps  # of an SM for a step, of seconds of the whole GPU
+    in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")
+    alone = products * cycles + dependent.loads * rates.load_latency_s(from_dram=not in_l2) * clock
+    rows = min(launch.domain.block_q, launch.domain.rows)
+    alone += dependent.products * DEPENDENT_PRODUCT_CYCLES + dependent.reductions * rows * DEPENDENT_SUM_CYCLES
+    busiest = max(products, seconds.get("l2", 0.0)) * cycles
+    per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
+
+    def step(beside: int) -> float:
+        return alone + (beside - 1) * busiest
+
+    grid = replace(launch, domain=replace(launch.domain, heads=launch.domain.heads * ctas))
+    span = makespan(grid, profile.sm_count, per_sm, step, 0.0)
+    of_a_tile = steps / (launch.work_tiles * ctas)
+    return Computing(
+        seconds | {"sequence": span.rounds * of_a_tile * alone / clock},
+        resident.waves,
+        span.cycles / clock,
+        step_s=tuple(step(n) / clock for n in range(1, per_sm + 1)),
+    )
+
+
 def other_computing(running: Running) -> Computing:
     """A launch without an attention loop: the longest of its units."""
     launch, resident = running.launch, running.resident
+    if launch.work.dependent is not None:
+        return dependent_computing(running, launch.work.dependent)
     seconds = _unit_seconds(running)
     total = _pass_seconds(running) if launch.work.operations_per_value else 0.0
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads

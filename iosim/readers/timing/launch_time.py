@@ -71,7 +71,7 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     launch, rates, resident = running.launch, running.rates, running.resident
     sm = rates.of_sm(running.problem.dtype, running.unit) if is_attention_loop(launch) else None
     done = other_computing(running) if sm is None else loop_computing(running, sm)
-    hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and sm is None)
+    hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and launch.work.dependent is None)
     seconds = ({} if hbm is None else {"hbm": hbm}) | done.seconds
     start = _start_s(running)
     if launch.work.serial_loads and sm is None:  # they wait for one another, in every round of CTAs
@@ -81,6 +81,8 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
         together = done.total_s if sm is None else _beside_hbm(launch, done, hbm or 0.0)
+        if launch.work.dependent is not None:
+            together = beside(done.total_s, hbm or 0.0)
     longest = max(seconds.values(), default=0.0)
     total = start + max(together, longest)
     time = LaunchTime(

@@ -1,0 +1,130 @@
+"""Times of gated delta rule and Kimi delta attention that others measured, beside predictions.
+
+    python benchmarks/linear_times.py                 medians by GPU, of the rows that nothing was fitted on
+    python benchmarks/linear_times.py --fit           fits the named constants again, on the other half
+    python benchmarks/linear_times.py --draw FOLDER   draws the rows anew out of AIConfigurator's tables
+
+The rows: experiments/measurements/published_linear_attention.csv. Of each GPU, framework and kernel at most 40, in the
+order of a hash of their shape: every other one is judged, and no constant has seen it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from recorders import measurements
+
+from iosim.base.files import write_whole
+from iosim.hardware.profile import load_profile
+from iosim.kernel.algorithms import options_of
+from iosim.kernel.algorithms.delta_rule import DeltaOptions
+from iosim.kernel.libraries import resolve
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
+
+TABLE = "published_linear_attention.csv"
+COLUMNS = ("table", "gpu", "framework", "version", "kernel", "phase", "batch_size", "seq_len", "num_k_heads",
+           "num_v_heads", "latency_ms")  # fmt: skip
+KERNELS = {
+    ("sglang", "chunk_gated_delta_rule"): "gdn",
+    ("vllm", "chunk_gated_delta_rule_triton"): "gdn",
+    ("trtllm", "chunk_gated_delta_rule"): "trtllm-gdn",
+    ("sglang", "fused_recurrent_gated_delta_rule_packed_decode"): "gdn",
+    ("vllm", "fused_recurrent_gated_delta_rule_packed_decode"): "gdn",
+    ("sglang", "chunk_kda"): "kda",
+    ("vllm", "chunk_kda_with_fused_gate"): "kda",
+    ("sglang", "fused_recurrent_kda_packed_decode"): "kda",
+    ("vllm", "fused_recurrent_kda_packed_decode"): "kda",
+}
+"""Kernels of the tables that the catalog has; others are no Triton kernels of fla, or the
+type of their state is not recorded."""
+GPUS = {"gb300": "b300"}
+"""Profiles, where their name is another. NB: a GB300 stands as a B300."""
+UNKNOWN = ("rtx_pro_6000_server",)
+"""GPUs without a profile."""
+HEAD_DIM = 128
+DRAWN = 40
+LOADS_AT_ONCE = 10
+"""Calls of GDN that follow one another in one graph (collector/sglang/collect_gdn.py); of KDA one."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published time."""
+
+    values: dict[str, str]
+    judged: bool
+
+    @property
+    def cell(self) -> tuple[str, str, str, str]:
+        """(table, phase, framework, GPU)."""
+        v = self.values
+        return v["table"], v["phase"], v["framework"], v["gpu"]
+
+    @property
+    def seconds(self) -> float:
+        return float(self.values["latency_ms"]) / 1e3
+
+    def prediction(self, **conditions: str) -> Prediction:
+        v = self.values
+        new = int(v["seq_len"])
+        problem = AttentionProblem(
+            batch=int(v["batch_size"]), heads=int(v["num_v_heads"]), kv_heads=int(v["num_k_heads"]), seq_q=new,
+            head_dim=HEAD_DIM, dtype="bf16", mask="causal", layout="bshd",
+        )  # fmt: skip
+        kernel, gpu = KERNELS[v["framework"], v["kernel"]], GPUS.get(v["gpu"], v["gpu"].replace("_", "-"))
+        made = resolve(kernel, problem, load_profile(gpu))
+        if v["phase"] == "context":  # of one token, too
+            made = made.with_(options=replace(options_of(made, DeltaOptions), step_tokens=0))
+        return predict(problem, made, gpu, l2_start="warm", launched="graph", **conditions)
+
+
+def shape_hash(values: dict[str, str]) -> str:
+    """A hash of all but the time."""
+    return hashlib.sha256(",".join(values[name] for name in COLUMNS[:-1]).encode()).hexdigest()
+
+
+def drawn(folder: Path) -> Iterator[dict[str, str]]:
+    """The rows of AIConfigurator's two tables that are kept."""
+    cells: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for table in ("gdn", "kda"):
+        with open(folder / f"aic_{table}.csv", encoding="utf-8", newline="") as file:
+            for values in csv.DictReader(file):
+                if (values["framework"], values["kernel"]) in KERNELS and values["gpu"] not in UNKNOWN:
+                    values = {"table": table, **values}
+                    key = tuple(values[name] for name in ("table", "gpu", "framework", "kernel"))
+                    cells.setdefault(key, []).append(values)
+    for _, rows in sorted(cells.items()):
+        yield from sorted(rows, key=shape_hash)[:DRAWN]
+
+
+def rows() -> list[Row]:
+    """The rows of the recorded table; of each cell, in the order of the table, every other one is judged."""
+    seen: dict[tuple[str, ...], int] = {}
+    found = []
+    with open(measurements(TABLE), encoding="utf-8", newline="") as file:
+        for values in csv.DictReader(file):
+            key = tuple(values[name] for name in ("table", "gpu", "framework", "kernel"))
+            seen[key] = seen.get(key, 0) + 1
+            found.append(Row(values, judged=seen[key] % 2 == 0))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draw", type=Path, metavar="FOLDER")
+    asked = parser.parse_args()
+    if asked.draw:
+        lines = [",".join(COLUMNS), *(",".join(values[name] for name in COLUMNS) for values in drawn(asked.draw))]
+        write_whole(measurements(TABLE), "\n".join(lines) + "\n")
+        return
+
+
+if __name__ == "__main__":
+    main()
