@@ -7,14 +7,16 @@ from functools import cached_property
 from iosim.base.records import dataclass, replace
 from iosim.base.words import Level, Way
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.kernel import Kernel, MatrixUnit
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SPILL, Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES
 from iosim.kernel.traffic import Traffic
+from iosim.kernel.unit import UnitModel
 from iosim.kernel.work import Dependent
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.timing.dependent import waiting_cycles
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.overlap import beside
@@ -23,19 +25,14 @@ from iosim.readers.timing.step_time import (
     SmRates,
     fetched_cycles,
     lock_cycles,
-    matrix_unit,
     row_padding,
     step_cost,
     step_cycles,
+    unit_model,
 )
 
 L2_BYTES_PER_CYCLE = 44
 """That an SM alone loads from the L2, where all 132 of an H100 load 29 each; it stores 32, where all store 16."""
-DEPENDENT_PRODUCT_CYCLES = 700.0
-"""Of a product that waits for the one before and hands its result on through shared memory, beside the products
-themselves. Fitted."""
-DEPENDENT_SUM_CYCLES = 200.0
-"""Of a sum over a CTA's threads that waits for the one before. Fitted."""
 OVERLAPPED_TILE_SHARE = 0.1
 """What a tile takes besides its steps where the next one begins meanwhile, over what it takes else: the tiles of
 flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm90_sweep.csv), where the difference is 2
@@ -63,14 +60,14 @@ def executed_pairs(launch: Launch) -> int:
     return int(d.visited.count.sum()) * d.block_q * d.block_k * d.grid_heads
 
 
-def worked(launch: Launch, unit: MatrixUnit, pairs: float) -> tuple[float, float]:
+def worked(launch: Launch, unit: UnitModel, pairs: float) -> tuple[float, float]:
     """(pairs whose products change bits, warp instructions) of an attention loop."""
     rows = launch.domain.query_rows
     filled = float(rows[rows > 0].mean()) / launch.domain.block_q if (rows > 0).any() else 1.0
     warps = max(1, launch.resources.threads // 32)
     padded = pairs * (1.0 if launch.is_backward else row_padding(launch.domain.block_q, warps, unit))
     instructions = padded * INSTRUCTIONS_PER_SCORE / 32
-    if unit is MatrixUnit.MMA_SYNC:
+    if unit.issued_by_warps:
         instructions += padded * launch.work.flops_per_pair / MMA_FLOPS
     return padded * (IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)), instructions
 
@@ -89,11 +86,9 @@ class Running:
     first: bool
 
     @cached_property
-    def unit(self) -> MatrixUnit:
-        """What computes its products."""
-        if self.problem.dtype == "fp32":
-            return MatrixUnit.FP32
-        return matrix_unit(self.launch, self.rates.profile, self.kernel)
+    def unit(self) -> UnitModel:
+        """How what computes its products does it."""
+        return unit_model(self.launch, self.rates.profile, self.problem.dtype, self.kernel)
 
     def moved(self, level: Level, direction: Way | None = None, tensor: str | None = None) -> int:
         """Bytes that the launch moves."""
@@ -121,8 +116,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     )
     cost = step_cost(launch, unit, sm, l2_bytes, running.problem.input_type.bytes, profile.cc)
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
-    turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
-    tile_cycles = profile.need("pingpong_tile_cycles" if turns else "tile_cycles")
+    tile_cycles = profile.need(unit.tile_cycles)
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
         tile_cycles *= OVERLAPPED_TILE_SHARE
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
@@ -137,7 +131,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz
     total = scheduled
-    if unit is MatrixUnit.PINGPONG:
+    if unit.beside_l2:
         total = _pingpong_seconds(scheduled, running)
     limit = rates.mean_limit(running.problem.dtype, unit)
     if limit is not None:
@@ -199,9 +193,8 @@ def dependent_computing(running: Running, dependent: Dependent) -> Computing:
     products = executed_pairs(launch) * launch.work.flops_per_pair / rate if rate else 0.0
     cycles = clock * profile.sm_count / steps  # of an SM for a step, of seconds of the whole GPU
     in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")
-    alone = products * cycles + dependent.loads * rates.load_latency_s(from_dram=not in_l2) * clock
-    rows = min(launch.domain.block_q, launch.domain.rows)
-    alone += dependent.products * DEPENDENT_PRODUCT_CYCLES + dependent.reductions * rows * DEPENDENT_SUM_CYCLES
+    load, rows = rates.load_latency_s(from_dram=not in_l2) * clock, min(launch.domain.block_q, launch.domain.rows)
+    alone = products * cycles + waiting_cycles(dependent, rows, load, profile.cc)
     busiest = max(products, seconds.get("l2", 0.0)) * cycles
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from iosim.base.records import dataclass, field
-from iosim.kernel.kernel import MatrixUnit
 from iosim.kernel.launch import Launch, Outer, is_attention_loop
 from iosim.kernel.pace import Pace
 from iosim.problem.attention import AttentionProblem
@@ -127,7 +126,7 @@ def _activity(running: Running, done: Computing, loops: bool) -> Activity:
     if loops:
         pairs, instructions = worked(launch, running.unit, pairs)
     flops = pairs * launch.work.flops_per_pair if uses_tensor_cores(launch, problem) else 0.0
-    by_mma_sync = running.unit is MatrixUnit.MMA_SYNC
+    by_mma_sync = running.unit.energy == "mma_sync_pj_per_flop"
     return Activity(
         hbm_read=running.moved("hbm", "read"),
         hbm_written=running.moved("hbm", "write"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import MatrixUnit
+from iosim.kernel.unit import UNITS, MatrixUnit, UnitModel
 from iosim.readers.timing.step_time import SmRates, Waits
 
 L2_LOAD_CYCLES, DRAM_LOAD_CYCLES = 200.0, 80.0
@@ -60,10 +60,10 @@ class Rates:
         rate = rate or p.l2_read_bandwidth_bytes_per_s or p.l2_read_bandwidth_measured_bytes_per_s
         return rate or self._absent("l2_read_bandwidth_bytes_per_s")
 
-    def tensor(self, dtype: str, unit: MatrixUnit) -> float | None:
+    def tensor(self, dtype: str, unit: UnitModel) -> float | None:
         """Operations per second of the GPU's matrix products in `dtype` by `unit`, at the present clock."""
         p = self.profile
-        if unit is MatrixUnit.FP32:
+        if unit is UNITS[MatrixUnit.FP32]:
             return p.fp32_flops_per_s or self._absent("fp32_flops_per_s")
         try:
             rate = p.tensor_flops(dtype)
@@ -72,7 +72,7 @@ class Rates:
                 self._note(f"no {dtype} tensor rate: fp32 units' rate used")
                 return p.fp32_flops_per_s
             return self._absent(f"tensor_flops_per_s.{dtype}")
-        share = p.mma_sync_tensor_fraction if unit is MatrixUnit.MMA_SYNC else None
+        share = getattr(p, unit.rate_share) if unit.rate_share else None
         if self.power_is_modelled and self.clock_hz:
             rated_clock = p.sustained_clock_hz or p.boost_clock_hz or self.clock_hz
             return rate * self.clock_hz / rated_clock * (share or 1.0)
@@ -80,23 +80,15 @@ class Rates:
             rate *= self.clock_hz / p.rated_clock_hz
         if share is not None:
             rate *= share
-        elif self.measured and not self._is_full_in_steps(unit, share):
+        elif self.measured and not (unit.specified_rate and share is None):
             rate = min(rate, self._achieved(dtype, rate))
         return rate
-
-    @staticmethod
-    def _is_full_in_steps(unit: MatrixUnit, share: float | None) -> bool:
-        """Whether products run at the specified rate inside a step, so that what large products reach limits the mean
-        of a launch alone: FlashAttention-3's and 4's, and those of mma.sync on GPUs that have nothing faster (measured
-        on an A100 and an RTX 3070 Ti by Sun et al., arXiv 2206.02874)."""
-        turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
-        return turns or (unit is MatrixUnit.MMA_SYNC and share is None)
 
     def peak_tensor(self, dtype: str, fastest_hz: float) -> float | None:
         """Operations per second of matrix products that the GPU does not exceed: the specified rate, which holds at the
         clock that it was specified for, at its highest clock, or at `fastest_hz` where that is above."""
         p = self.profile
-        rate = self.tensor(dtype, MatrixUnit.FP32 if dtype == "fp32" else MatrixUnit.WGMMA)
+        rate = self.tensor(dtype, UNITS[MatrixUnit.FP32 if dtype == "fp32" else MatrixUnit.WGMMA])
         clocks = [clock for clock in (p.rated_clock_hz, p.sustained_clock_hz, p.boost_clock_hz) if clock]
         return rate * max(*clocks, fastest_hz) / clocks[0] if rate and clocks else rate
 
@@ -116,18 +108,18 @@ class Rates:
         limit = self._achieved(dtype, self.profile.tensor_flops(dtype))
         return float(limit * (under_load / clock) ** self.profile.need("energy_clock_exponent"))
 
-    def mean_limit(self, dtype: str, unit: MatrixUnit) -> float | None:
+    def mean_limit(self, dtype: str, unit: UnitModel) -> float | None:
         """What large products have reached in `dtype`: a mean over milliseconds that power allows, not a rate that
         holds inside a step. None where specifications are asked for, power is modelled, or steps run at that rate."""
         p = self.profile
-        share = p.mma_sync_tensor_fraction if unit is MatrixUnit.MMA_SYNC else None
-        if not self.measured or self.power_is_modelled or not self._is_full_in_steps(unit, share):
+        share = getattr(p, unit.rate_share) if unit.rate_share else None
+        if not self.measured or self.power_is_modelled or not (unit.specified_rate and share is None):
             return None
         if self.clock_follows_products:
             return None
         if dtype in p.tensor_flops_achieved_per_s:
             return p.tensor_flops(dtype, measured=True)
-        if unit is MatrixUnit.PINGPONG or dtype not in p.tensor_flops_per_s:
+        if unit.beside_l2 or dtype not in p.tensor_flops_per_s:
             return None
         return self._achieved(dtype, p.tensor_flops(dtype))
 
@@ -141,7 +133,7 @@ class Rates:
             )
             return share * rate
 
-    def of_sm(self, dtype: str, unit: MatrixUnit) -> SmRates | None:
+    def of_sm(self, dtype: str, unit: UnitModel) -> SmRates | None:
         """The rates of one SM in its cycles; None where the clock or the number of SMs is not known."""
         p, clock = self.profile, self.clock_hz
         if clock is None:
