@@ -13,13 +13,16 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
-from collections.abc import Iterator
+import math
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recorders import measurements
 
 from iosim.base.files import write_whole
+from iosim.base.progress import progress
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import options_of
 from iosim.kernel.algorithms.delta_rule import DeltaOptions
@@ -27,6 +30,7 @@ from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.timing import dependent
 
 TABLE = "published_linear_attention.csv"
 COLUMNS = ("table", "gpu", "framework", "version", "kernel", "phase", "batch_size", "seq_len", "num_k_heads",
@@ -50,8 +54,11 @@ UNKNOWN = ("rtx_pro_6000_server",)
 """GPUs without a profile."""
 HEAD_DIM = 128
 DRAWN = 40
-LOADS_AT_ONCE = 10
-"""Calls of GDN that follow one another in one graph (collector/sglang/collect_gdn.py); of KDA one."""
+ODD = (("gdn", "context", "sglang", "h200_sxm"),)
+"""Cells of which many rows take two to four times as long as the same call on an H100: not fitted on."""
+ROW_CYCLES = (400.0, 500.0, 600.0, 700.0, 800.0)
+PRODUCT_CYCLES = (600.0, 700.0, 800.0, 900.0, 1000.0, 1100.0, 1200.0, 1300.0, 1400.0)
+"""Values that are tried."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +123,64 @@ def rows() -> list[Row]:
     return found
 
 
+def predicted(which: Sequence[Row]) -> list[tuple[Row, Prediction]]:
+    return [(row, row.prediction()) for row in progress("predicting")(which)]
+
+
+def ratio(row: Row, prediction: Prediction) -> float:
+    """Predicted over measured, at the present constants."""
+    return prediction.call.time(prediction.traffic, prediction.conditions).total_s / row.seconds
+
+
+def fit() -> None:
+    """Prints the constants with the least mean |log(predicted / measured)| over the open rows of prefill."""
+    open_rows = [row for row in rows() if not row.judged and row.values["phase"] == "context" and row.cell not in ODD]
+    pairs = predicted(open_rows)
+    best: dict[str, tuple[float, float, float]] = {}
+    for solved in ROW_CYCLES:
+        for product in PRODUCT_CYCLES:
+            dependent.SOLVED_ROW_CYCLES = solved
+            dependent.PRODUCT_CYCLES = dependent.TCGEN05_PRODUCT_CYCLES = product
+            for unit in ("tcgen05", "other"):
+                errors = [abs(math.log(ratio(*pair))) for pair in pairs if _unit(pair[1]) == unit]
+                key = f"{unit}, rows of {solved}"
+                best[key] = min(best.get(key, (math.inf,) * 3), (statistics.mean(errors), product, solved))
+    for key, (error, product, _) in best.items():
+        print(f"{key} cycles: products {product}, mean |log| {error:.3f}")
+
+
+def _unit(prediction: Prediction) -> str:
+    return "tcgen05" if prediction.profile.cc in dependent.TCGEN05_CC else "other"
+
+
+def section(pairs: Sequence[tuple[Row, Prediction]]) -> list[str]:
+    """The table of docs/validation-others.md: judged rows by what was called and on which GPU."""
+    lines = ["| kernel | phase | framework | GPU | rows | median | median of sizes | p90 |",
+             "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    cells: dict[tuple[str, ...], list[float]] = {}
+    for row, prediction in pairs:
+        cells.setdefault(row.cell, []).append(prediction.time_s / row.seconds - 1)
+    for (table, phase, framework, gpu), errors in sorted(cells.items()):
+        sizes = sorted(map(abs, errors))
+        lines.append(
+            f"| {table} | {phase} | {framework} | {gpu} | {len(errors)} | {100 * statistics.median(errors):+.0f} % | "
+            f"{100 * statistics.median(sizes):.0f} % | {100 * sizes[int(0.9 * (len(sizes) - 1))]:.0f} % |"
+        )
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draw", type=Path, metavar="FOLDER")
+    parser.add_argument("--fit", action="store_true")
     asked = parser.parse_args()
     if asked.draw:
         lines = [",".join(COLUMNS), *(",".join(values[name] for name in COLUMNS) for values in drawn(asked.draw))]
         write_whole(measurements(TABLE), "\n".join(lines) + "\n")
-        return
+    elif asked.fit:
+        fit()
+    else:
+        print("\n".join(section(predicted([row for row in rows() if row.judged]))))
 
 
 if __name__ == "__main__":

@@ -77,8 +77,8 @@ class Dependent:
     """Loads that wait for one another, or for what is computed before them."""
     products: float = 0.0
     """Products each of which waits for the one before, whose result goes through shared memory."""
-    reductions: float = 0.0
-    """Sums over a CTA's threads, for each row of its block, each of which waits for the one before."""
+    rows: int = 0
+    """Rows of a triangular system, each of which waits for those before it."""
 
 
 class Layout(StrEnum):

@@ -56,11 +56,11 @@ class DeltaOptions(StateOptions):
     sub_chunk: int = number(16, 1)
 
 
-MERGES = 6
-"""Products, one behind the other, that merge the inverses of four parts of a chunk."""
-SUMS_FUSED, SUMS_LOADED = 3, 1
-"""Sums for each row of the triangular system: it is picked out of registers by one, laid out anew by another and
-multiplied by a third; where it is loaded, by one."""
+PARTS, MERGES = 3, 6
+"""Parts of a chunk below the first, whose products with those before stand one behind the other in KDA's kernel; and
+products, one behind the other, that merge the inverses of all parts."""
+COLUMN_OPERATIONS = 8
+"""Of the fp32 units, for a column of a key: its decay and both products, summed."""
 SIDE = 64
 """Columns of K, or of V, that a product takes at once: two halves of 128, one after the other."""
 
@@ -86,10 +86,7 @@ def plan_delta_rule(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b.rows("O", dv, Role.OUTPUT)
     if b.is_step:
         shared = b.columns_shared(options.step_columns)
-        b.step(
-            (*(b.read(n, shared) for n in ("Q", "K", "g", "beta")), b.read("V")),
-            Dependent(loads=2),
-        )
+        b.step(*(b.read(n, shared) for n in ("Q", "K", "g", "beta")), b.read("V"))
         return b.chain()
     q, k = "Q", "K"
     if options.norm:
@@ -147,47 +144,62 @@ def plan_delta_rule(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 def _inverse(b: StateChain, options: DeltaOptions, q: str, k: str) -> None:
     """The launches that compute A, and of KDA Aqk."""
-    d, part, size = b.problem.head_dim, options.sub_chunk, GATE_BYTES
-    solved = Dependent(loads=1, products=MERGES, reductions=SUMS_FUSED)
-    kept, products = 2 * b.chunk * b.chunk, 2 * b.chunk * d
-    if options.gate is Gate.COLUMN:
-        b.rows("Akk_near", part, size=size)
-        b.rows("Aqk_near", part)
-        b.rows("Aqk_far", b.chunk - part)
+    d, part = b.problem.head_dim, options.sub_chunk
+    kept, products, halves = 2 * b.chunk * b.chunk, 2 * b.chunk * d, -(-d // SIDE)
+    by_column = options.gate is Gate.COLUMN
+    if not by_column and not options.separate_solve:
         b.over_chunks(
-            "kkt",
-            (*(b.read(n) for n in (q, k, "g_sum", "beta")), b.write("Akk_near"), b.write("Aqk_near")),
-            flops_per_pair=4 * part * d,
-            tensor_cores=False,
-            dependent=Dependent(loads=1, reductions=SUMS_LOADED),
-        )
-        b.over_chunks(
-            "solve",
-            (*(b.read(n) for n in (q, k, "g_sum", "beta", "Akk_near")), b.write("Aqk_far"), b.write("A")),
-            flops_per_pair=2 * products,
+            "kkt_solve",
+            (*(b.read(n) for n in (k, "g_sum", "beta")), b.write("A")),
             kept=kept,
-            dependent=solved,
-        )
-    elif options.separate_solve:
-        b.rows("KK", b.chunk, size=size)
-        b.over_chunks(
-            "kkt",
-            (*(b.read(n) for n in (k, "g_sum", "beta")), b.write("KK")),
             flops_per_pair=products,
-            dependent=Dependent(loads=2, products=1),
+            dependent=Dependent(loads=halves, products=MERGES, rows=b.chunk),
         )
+        return
+    parted = [b.rows("near", part, size=GATE_BYTES)]
+    if by_column:
+        parted.append(b.rows("Aqk_near", part))
+        b.rows("Aqk_far", b.chunk - part)
+        before = part // 2 + 1
+        b.over_chunks(
+            "kkt",
+            (*(b.read(n) for n in (q, "beta")), *(b.read(n, before) for n in (k, "g_sum")),
+             *(b.write(n) for n in parted)),
+            flops_per_pair=COLUMN_OPERATIONS * part * d,
+            tensor_cores=False,
+            product_ctas=b.chunk,
+            dependent=Dependent(loads=2),
+        )  # fmt: skip
         b.over_chunks(
             "solve",
-            (b.read("KK"), b.write("A")),
+            (*(b.read(n) for n in (q, k, "g_sum", "beta", "near")), b.write("Aqk_far"), b.write("A")),
             kept=kept,
-            dependent=Dependent(loads=1, products=MERGES, reductions=SUMS_LOADED),
+            flops_per_pair=2 * products,
+            dependent=Dependent(loads=PARTS * halves, products=PARTS * halves + MERGES, rows=b.chunk),
         )
-    else:
-        reads = (b.read(n) for n in (k, "g_sum", "beta"))
-        b.over_chunks("kkt_solve", (*reads, b.write("A")), flops_per_pair=products, kept=kept, dependent=solved)
+        return
+    b.rows("KK_near", part, size=GATE_BYTES)
+    b.rows("KK_far", b.chunk - part, size=GATE_BYTES)
+    b.over_chunks(
+        "kkt",
+        (*(b.read(n) for n in (k, "g_sum", "beta")), b.write("KK_near"), b.write("KK_far")),
+        kept=b.chunk * b.chunk,
+        flops_per_pair=products,
+        dependent=Dependent(loads=1, products=halves),
+    )
+    b.over_chunks("solve", (b.read("KK_near"), b.write("near")), block=part, dependent=Dependent(loads=1, rows=part))
+    b.over_chunks(
+        "merge",
+        (b.read("near"), b.read("KK_far"), b.write("A")),
+        kept=kept,
+        dependent=Dependent(loads=1, products=MERGES),
+    )
 
 
 # What the launches compute.
+
+
+ONE: Array = np.ones((1, 1))
 
 
 def unit(rows: Array) -> Array:
@@ -224,10 +236,9 @@ def decayed(rows: Array, keys: Array, sums: Array) -> Array:
     return np.tril(products)
 
 
-def inverse(keys_by_keys: Array, beta: Array) -> Array:
-    """(I + tril(beta K K^T, -1))^-1, a row for each token and a column for each of a whole chunk."""
-    n = len(keys_by_keys)
-    return np.linalg.inv(np.eye(n) + np.tril(beta * keys_by_keys, -1))
+def inverse(square: Array, beta: Array) -> Array:
+    """(I + tril(beta square, -1))^-1."""
+    return np.linalg.inv(np.eye(len(square)) + np.tril(beta * square, -1))
 
 
 def _whole(at: Place, square: Array) -> Array:
@@ -240,38 +251,62 @@ def kkt_solve(at: Place) -> None:
     at.put("A", _whole(at, inverse(decayed(_keys(at), _keys(at), at["g_sum"]), at["beta"])))
 
 
-def _near(at: Place, tokens: int) -> Array:
-    """[tokens, part] column numbers within the chunk of each token's own part."""
-    part = options_of(at.kernel, DeltaOptions).sub_chunk
-    return np.arange(tokens)[:, None] // part * part + np.arange(part)[None, :]
+class Parts:
+    """A chunk's square in two: each token's columns of its `near` part of the chunk, and all the others, `far`."""
+
+    def __init__(self, at: Place, tokens: int) -> None:
+        self.chunk, part = at.kernel.tile.block_k, options_of(at.kernel, DeltaOptions).sub_chunk
+        self.columns = np.arange(tokens)[:, None] // part * part + np.arange(part)[None, :]
+        self.is_far = np.ones((tokens, self.chunk), dtype=np.bool_)
+        np.put_along_axis(self.is_far, self.columns, False, axis=1)
+
+    def near(self, square: Array) -> Array:
+        return np.take_along_axis(square, self.columns, axis=1)
+
+    def far(self, square: Array) -> Array:
+        return square[self.is_far].reshape(len(square), -1)
+
+    def joined(self, near: Array, far: Array) -> Array:
+        """[tokens, tokens] of the two."""
+        square = np.zeros(self.is_far.shape)
+        square[self.is_far] = far.reshape(-1)
+        np.put_along_axis(square, self.columns, near, axis=1)
+        return square[:, : len(square)]
 
 
 @body("delta_rule", "kkt")
 def kkt(at: Place) -> None:
     keys, sums = _keys(at), at["g_sum"]
-    square = _whole(at, at["beta"] * decayed(keys, keys, sums))
-    if at.writes("KK"):
-        at.put("KK", square)
+    square, parts = at["beta"] * decayed(keys, keys, sums), Parts(at, len(keys))
+    if at.writes("KK_near"):
+        at.put("KK_near", parts.near(_whole(at, square)))
+        at.put("KK_far", parts.far(_whole(at, square)))
         return
-    near = _near(at, len(keys))
-    at.put("Akk_near", np.take_along_axis(square, near, axis=1))
-    queries = _whole(at, decayed(_queries(at), keys, sums) * at.scale)
-    at.put("Aqk_near", np.take_along_axis(queries, near, axis=1))
+    at.put("near", parts.near(_whole(at, square)))
+    at.put("Aqk_near", parts.near(_whole(at, decayed(_queries(at), keys, sums) * at.scale)))
 
 
 @body("delta_rule", "solve")
 def solve(at: Place) -> None:
-    if not at.writes("Aqk_far"):
-        at.put("A", _whole(at, inverse(at["KK"][:, : len(at["KK"])], np.ones((1, 1)))))
+    """The inverse of one part, or of KDA's whole chunk."""
+    if not at.writes("A"):
+        square = at["KK_near"]
+        at.put("near", np.pad(inverse(square[:, : len(square)], ONE), ((0, 0), (0, square.shape[1] - len(square)))))
         return
-    keys, sums, beta = _keys(at), at["g_sum"], at["beta"]
-    square, near = _whole(at, beta * decayed(keys, keys, sums)), _near(at, len(keys))
-    np.put_along_axis(square, near, at["Akk_near"], axis=1)
-    at.put("A", _whole(at, inverse(square[:, : len(keys)], np.ones((1, 1)))))
-    queries = _whole(at, decayed(_queries(at), keys, sums) * at.scale)
-    far = np.ones(queries.shape, dtype=np.bool_)
-    np.put_along_axis(far, near, False, axis=1)
-    at.put("Aqk_far", queries[far].reshape(len(keys), -1))
+    keys, sums = _keys(at), at["g_sum"]
+    parts = Parts(at, len(keys))
+    far = parts.far(_whole(at, at["beta"] * decayed(keys, keys, sums)))
+    at.put("A", _whole(at, inverse(parts.joined(at["near"], far), ONE)))
+    at.put("Aqk_far", parts.far(_whole(at, decayed(_queries(at), keys, sums) * at.scale)))
+
+
+@body("delta_rule", "merge")
+def merge(at: Place) -> None:
+    """(D + F)^-1 of the parts' inverse, D^-1, and what is far from them: (I + D^-1 F)^-1 D^-1."""
+    near, far = at["near"], at["KK_far"]
+    parts = Parts(at, len(near))
+    diagonal = parts.joined(near, np.zeros_like(far))
+    at.put("A", _whole(at, inverse(diagonal @ parts.joined(np.zeros_like(near), far), ONE) @ diagonal))
 
 
 @body("delta_rule", "recompute")
@@ -303,13 +338,7 @@ class State(Walk):
 def output(at: Place) -> None:
     queries, sums, new = _queries(at), at["g_sum"], at["v_new"]
     if options_of(at.kernel, DeltaOptions).gate is Gate.COLUMN:
-        near = _near(at, len(queries))
-        square = np.zeros((len(queries), at.kernel.tile.block_k))
-        far = np.ones(square.shape, dtype=np.bool_)
-        np.put_along_axis(far, near, False, axis=1)
-        square[far] = at["Aqk_far"].reshape(-1)
-        np.put_along_axis(square, near, at["Aqk_near"], axis=1)
-        square = square[:, : len(queries)]
+        square = Parts(at, len(queries)).joined(at["Aqk_near"], at["Aqk_far"])
     else:
         square = decayed(queries, _keys(at), sums) * at.scale
     at.put("O", (np.exp(sums) * queries) @ at["h"] * at.scale + square @ new)

@@ -54,7 +54,7 @@ def plan_ssd(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b.rows("O", columns, Role.OUTPUT)
     if b.is_step:
         shared = b.columns_shared(options.step_columns)
-        b.step((*(b.read(x, shared) for x in ("Q", "K", "dt")), b.own("A", shared), b.read("V")), Dependent(loads=2))
+        b.step(*(b.read(x, shared) for x in ("Q", "K", "dt")), b.own("A", shared), b.read("V"))
         return b.chain()
     b.rows("dt_chunk", 1, size=GATE_BYTES, apart=False)
     b.rows("sums", 1, size=GATE_BYTES, apart=False)

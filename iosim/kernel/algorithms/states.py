@@ -33,15 +33,18 @@ GATE_BYTES = 4
 """Sums of gates and states between calls are fp32."""
 MOST_REGISTERS = 255
 """Of a thread, on every GPU that runs these kernels."""
+STEP = Dependent(loads=2, products=3)
+"""Of a step of decoding: where its state lies, and what it reads; then three sums over a state's rows or a key's
+columns, one behind the other, for the lengths of Q and K, what the state holds for the key, and the output."""
 ROWS = {Per.QUERY: Rows.QUERY, Per.PAIR: Rows.KEY}
 """A chunk's tokens stand on the query axis, or on the key axis of the launch that walks them."""
 
 
 @dataclass(frozen=True)
 class StateOptions(AlgorithmOptions):
-    """`step_tokens`: so many new tokens are a step of decoding, one launch; more go by chunks. `output_columns`: of V that a CTA of the output launch takes; `step_columns`: the same of a step of decoding.
-    `reads_state`: whether a prefill reads a state; None: where keys come before its queries. `writes_state`: whether it
-    writes the last one."""
+    """`step_tokens`: so many new tokens are a step of decoding, one launch; more go by chunks. `output_columns`: of V
+    that a CTA of the output launch takes; `step_columns`: the same of a step. `reads_state`: whether a prefill reads a
+    state; None: where keys come before its queries. `writes_state`: whether it writes the last one."""
 
     step_tokens: int = number(1, 0)
     output_columns: int = number(64, 1)
@@ -174,14 +177,14 @@ class StateChain:
         p = self.problem
         return self.states("state_after", p.head_dim, p.head_dim_v, Role.OUTPUT, STATE_BYTES)
 
-    def step(self, accesses: tuple[Access, ...], dependent: Dependent) -> None:
+    def step(self, *accesses: Access) -> None:
         """A step of decoding: one launch that reads every state, changes it for each new token, and writes it."""
         self.over_chunks(
             "step",
             (*accesses, self.own(self.initial()), self.write("O"), store(self.last(), Rows.OWN, Per.QUERY)),
             block=self.problem.seq_q,
             product_ctas=self.columns_shared(self.options.step_columns),
-            dependent=dependent,
+            dependent=STEP,
         )
 
     def chain(self) -> Chain:

@@ -185,16 +185,17 @@ def dependent_computing(running: Running, dependent: Dependent) -> Computing:
     """A launch whose steps wait for one another. A step alone takes its waits and its own products; each further CTA on
     the SM adds what a step takes of the unit that is busiest. "sequence" is a CTA's steps alone, in every round."""
     launch, rates, resident, profile = running.launch, running.rates, running.resident, running.rates.profile
-    seconds, clock, ctas = _unit_seconds(running), rates.clock_hz, launch.work.product_ctas
+    clock, ctas = rates.clock_hz, launch.work.product_ctas
+    seconds = {name: alone for name, alone in _unit_seconds(running).items() if name != "tensor"}
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads * ctas
     if not clock or not steps:
         return Computing(seconds, resident.waves)
     rate = rates.tensor(running.problem.dtype, running.unit) if launch.work.flops_per_pair else None
-    products = executed_pairs(launch) * launch.work.flops_per_pair / rate if rate else 0.0
+    seconds["tensor"] = products = executed_pairs(launch) * launch.work.flops_per_pair / rate if rate else 0.0
     cycles = clock * profile.sm_count / steps  # of an SM for a step, of seconds of the whole GPU
     in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")
-    load, rows = rates.load_latency_s(from_dram=not in_l2) * clock, min(launch.domain.block_q, launch.domain.rows)
-    alone = products * cycles + waiting_cycles(dependent, rows, load, profile.cc)
+    load = rates.load_latency_s(from_dram=not in_l2) * clock
+    alone = products * cycles + waiting_cycles(dependent, launch.domain.rows, load, profile.cc)
     busiest = max(products, seconds.get("l2", 0.0)) * cycles
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
 

@@ -77,11 +77,11 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
         in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")  # the launch before left it there
         rounds = -(-launch.work_tiles // resident.slots)
         together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + (hbm or 0.0)
+    elif launch.work.dependent is not None:
+        together = beside(done.total_s, hbm or 0.0, norm=SPLIT_OVERLAP_NORM)
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
         together = done.total_s if sm is None else _beside_hbm(launch, done, hbm or 0.0)
-        if launch.work.dependent is not None:
-            together = beside(done.total_s, hbm or 0.0)
     longest = max(seconds.values(), default=0.0)
     total = start + max(together, longest)
     time = LaunchTime(
