@@ -69,131 +69,164 @@ SIDE = 64
 def plan_delta_rule(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launches of a prefill, or of a step of decoding. Raises InputError: what `states.check` refuses, grouped
     heads with a gate a column, or a chunk that is no whole number of its parts."""
-    b, options = StateChain(problem, kernel), options_of(kernel, DeltaOptions)
-    p, by_column = problem, options.gate is Gate.COLUMN
-    if by_column and p.group > 1:
-        raise InputError(f"`kv_heads` {p.kv_heads}: each head of kernel '{kernel.name}' has a Q and a K of its own; "
-                         f"accepted: {p.heads}")  # fmt: skip
-    if by_column and b.chunk % options.sub_chunk:
-        raise InputError(f"chunks of {b.chunk} tokens are no whole number of parts of {options.sub_chunk}; accepted: "
-                         f"multiples of {options.sub_chunk}")  # fmt: skip
-    d, dv, size = p.head_dim, p.head_dim_v, GATE_BYTES
-    b.rows("Q", d, Role.INPUT, keys=True)
-    b.rows("K", d, Role.INPUT, keys=True)
-    b.rows("V", dv, Role.INPUT)
-    b.rows("g", d if by_column else 1, Role.INPUT, size=None if by_column else size)
-    b.rows("beta", 1, Role.INPUT, size=size)
-    b.rows("O", dv, Role.OUTPUT)
-    if b.is_step:
-        shared = b.columns_shared(options.step_columns)
-        b.step(*(b.read(n, shared) for n in ("Q", "K", "g", "beta")), b.read("V"))
-        return b.chain()
-    q, k = "Q", "K"
-    if options.norm:
-        q, k = (b.rows(f"{name}_norm", d, keys=True) for name in "QK")
-        for name, to in (("Q", q), ("K", k)):
-            b.over_chunks(f"norm_{name.lower()}", (b.read(name), b.write(to)), keys=True)
-    b.rows("g_sum", d if by_column else 1, size=size)
-    sums = [b.read("g"), b.write("g_sum")]
-    if by_column:
-        b.states("decay", 1, d, Role.TEMP, size, chunks=True)
-        sums.append(store("decay", Rows.OWN, Per.QUERY))
-    b.over_chunks("cumsum", tuple(sums), dependent=Dependent(loads=1))
-    b.rows("A", b.chunk)
-    _inverse(b, options, q, k)
-    b.rows("w", d)
-    b.rows("u", dv)
-    to_end = [b.write(b.rows("K_end", d))] if by_column else []
-    b.over_chunks(
-        "recompute",
-        (*(b.read(n) for n in (k, "V", "beta", "g_sum", "A")), b.write("w"), b.write("u"), *to_end),
-        kept=b.chunk * SIDE,
-        staged=b.chunk * (b.chunk + 2 * SIDE),
-        flops_per_pair=2 * b.chunk * (d + dv),
-        dependent=Dependent(loads=2, products=-(-d // SIDE) + -(-dv // SIDE)),
-    )
-    b.rows("v_new", dv)
-    b.states("h", d, dv, Role.TEMP, p.input_type.bytes, chunks=True)
-    walkers = b.columns_shared(kernel.tile.block_q)
-    b.walk(
-        "state",
-        (
-            *(b.read(n, walkers, Per.PAIR) for n in ("w", "K_end" if by_column else k)),
-            b.read("u", per=Per.PAIR),
-            b.own("decay", walkers, Per.PAIR) if by_column else b.read("g_sum", walkers, Per.PAIR),
-            b.write("v_new", Per.PAIR),
-            store("h", Rows.OWN, Per.PAIR),
-        ),
-        walkers,
-        Dependent(products=2 * -(-d // SIDE)),
-        flops=4 * d,
-    )
-    beside = b.columns_shared(options.output_columns)
-    within = ("Aqk_near", "Aqk_far") if by_column else (k,)
-    b.over_chunks(
-        "output",
-        (*(b.read(n, beside) for n in (q, "g_sum", *within)), b.read("v_new"), b.own("h"), b.write("O")),
-        flops_per_pair=2 * d * dv + 2 * b.chunk * (dv + (0 if by_column else beside * d)),
-        kept=b.chunk * (b.chunk + options.output_columns),
-        staged=2 * b.chunk * d + (b.chunk + d) * options.output_columns,
-        product_ctas=beside,
-        dependent=Dependent(loads=3, products=3),
-    )
-    return b.chain()
+    chain = DeltaChain(problem, kernel)
+    if chain.is_step:
+        shared = chain.columns_shared(chain.options.step_columns)
+        chain.step(*(chain.read(n, shared) for n in ("Q", "K", "g", "beta")), chain.read("V"))
+    else:
+        chain.sums()
+        chain.inverse()
+        chain.recompute()
+        chain.state()
+        chain.output()
+    return chain.chain()
 
 
-def _inverse(b: StateChain, options: DeltaOptions, q: str, k: str) -> None:
-    """The launches that compute A, and of KDA Aqk."""
-    d, part = b.problem.head_dim, options.sub_chunk
-    kept, products, halves = 2 * b.chunk * b.chunk, 2 * b.chunk * d, -(-d // SIDE)
-    by_column = options.gate is Gate.COLUMN
-    if not by_column and not options.separate_solve:
-        b.over_chunks(
-            "kkt_solve",
-            (*(b.read(n) for n in (k, "g_sum", "beta")), b.write("A")),
-            kept=kept,
-            flops_per_pair=products,
-            dependent=Dependent(loads=halves, products=MERGES, rows=b.chunk),
-        )
-        return
-    parted = [b.rows("near", part, size=GATE_BYTES)]
-    if by_column:
-        parted.append(b.rows("Aqk_near", part))
-        b.rows("Aqk_far", b.chunk - part)
-        before = part // 2 + 1
-        b.over_chunks(
+class DeltaChain(StateChain):
+    """A call's launches, one method or two a launch, in order; `q` and `k` are what they read as Q and K."""
+
+    options: DeltaOptions
+
+    def __init__(self, problem: AttentionProblem, kernel: Kernel) -> None:
+        super().__init__(problem, kernel, DeltaOptions)
+        p, part = problem, self.options.sub_chunk
+        self.by_column = self.options.gate is Gate.COLUMN
+        if self.by_column and p.group > 1:
+            told = f"each head of kernel '{kernel.name}' has a Q and a K of its own; accepted: {p.heads}"
+            raise InputError(f"`kv_heads` {p.kv_heads}: {told}")
+        if (self.by_column or self.options.separate_solve) and self.chunk % part:
+            told = f"are no whole number of parts of {part}; accepted: multiples of {part}"
+            raise InputError(f"chunks of {self.chunk} tokens {told}")
+        self.q, self.k = "Q", "K"
+        self.halves = -(-p.head_dim // SIDE)
+        for name in "QK":
+            self.rows(name, p.head_dim, Role.INPUT, keys=True)
+        self.rows("V", p.head_dim_v, Role.INPUT)
+        columns, size = (p.head_dim, None) if self.by_column else (1, GATE_BYTES)
+        self.rows("g", columns, Role.INPUT, size=size)
+        self.rows("beta", 1, Role.INPUT, size=GATE_BYTES)
+        self.rows("O", p.head_dim_v, Role.OUTPUT)
+
+    def sums(self) -> None:
+        """Q and K of length 1, and the sums of gates."""
+        d = self.problem.head_dim
+        if self.options.norm:
+            self.q, self.k = (self.rows(f"{name}_norm", d, keys=True) for name in "QK")
+            for name, to in (("Q", self.q), ("K", self.k)):
+                self.over_chunks(f"norm_{name.lower()}", (self.read(name), self.write(to)), keys=True)
+        self.rows("g_sum", d if self.by_column else 1, size=GATE_BYTES)
+        written = [self.write("g_sum")]
+        if self.by_column:
+            self.states("decay", 1, d, Role.TEMP, GATE_BYTES, chunks=True)
+            written.append(store("decay", Rows.OWN, Per.QUERY))
+        self.over_chunks("cumsum", (self.read("g"), *written), dependent=Dependent(loads=1))
+
+    def inverse(self) -> None:
+        """A; of KDA what a query takes of its own chunk, too."""
+        self.rows("A", self.chunk)
+        if self.by_column:
+            self._inverse_by_column()
+        elif self.options.separate_solve:
+            self._inverse_in_parts()
+        else:
+            self.over_chunks(
+                "kkt_solve",
+                (*(self.read(n) for n in (self.k, "g_sum", "beta")), self.write("A")),
+                kept=2 * self.chunk * self.chunk,
+                flops_per_pair=2 * self.chunk * self.problem.head_dim,
+                dependent=Dependent(loads=self.halves, products=MERGES, rows=self.chunk),
+            )
+
+    def _inverse_by_column(self) -> None:
+        """A CTA a token reads the keys and gates of its part before it, half of them in the mean; then one a chunk."""
+        part, halves = self.options.sub_chunk, self.halves
+        self.rows("near", part, size=GATE_BYTES)
+        self.rows("Aqk_near", part)
+        self.rows("Aqk_far", self.chunk - part)
+        reads = (*(self.read(n) for n in (self.q, "beta")), *(self.read(n, part // 2 + 1) for n in (self.k, "g_sum")))
+        self.over_chunks(
             "kkt",
-            (*(b.read(n) for n in (q, "beta")), *(b.read(n, before) for n in (k, "g_sum")),
-             *(b.write(n) for n in parted)),
-            flops_per_pair=COLUMN_OPERATIONS * part * d,
+            (*reads, self.write("near"), self.write("Aqk_near")),
+            flops_per_pair=COLUMN_OPERATIONS * part * self.problem.head_dim,
             tensor_cores=False,
-            product_ctas=b.chunk,
+            product_ctas=self.chunk,
             dependent=Dependent(loads=2),
-        )  # fmt: skip
-        b.over_chunks(
-            "solve",
-            (*(b.read(n) for n in (q, k, "g_sum", "beta", "near")), b.write("Aqk_far"), b.write("A")),
-            kept=kept,
-            flops_per_pair=2 * products,
-            dependent=Dependent(loads=PARTS * halves, products=PARTS * halves + MERGES, rows=b.chunk),
         )
-        return
-    b.rows("KK_near", part, size=GATE_BYTES)
-    b.rows("KK_far", b.chunk - part, size=GATE_BYTES)
-    b.over_chunks(
-        "kkt",
-        (*(b.read(n) for n in (k, "g_sum", "beta")), b.write("KK_near"), b.write("KK_far")),
-        kept=b.chunk * b.chunk,
-        flops_per_pair=products,
-        dependent=Dependent(loads=1, products=halves),
-    )
-    b.over_chunks("solve", (b.read("KK_near"), b.write("near")), block=part, dependent=Dependent(loads=1, rows=part))
-    b.over_chunks(
-        "merge",
-        (b.read("near"), b.read("KK_far"), b.write("A")),
-        kept=kept,
-        dependent=Dependent(loads=1, products=MERGES),
-    )
+        reads = tuple(self.read(n) for n in (self.q, self.k, "g_sum", "beta", "near"))
+        self.over_chunks(
+            "solve",
+            (*reads, self.write("Aqk_far"), self.write("A")),
+            kept=2 * self.chunk * self.chunk,
+            flops_per_pair=4 * self.chunk * self.problem.head_dim,
+            dependent=Dependent(loads=PARTS * halves, products=PARTS * halves + MERGES, rows=self.chunk),
+        )
+
+    def _inverse_in_parts(self) -> None:
+        """K K^T, the inverse of each part of a chunk, and theirs merged."""
+        part, square = self.options.sub_chunk, self.chunk * self.chunk
+        self.rows("KK_near", part, size=GATE_BYTES)
+        self.rows("KK_far", self.chunk - part, size=GATE_BYTES)
+        self.rows("near", part, size=GATE_BYTES)
+        self.over_chunks(
+            "kkt",
+            (*(self.read(n) for n in (self.k, "g_sum", "beta")), self.write("KK_near"), self.write("KK_far")),
+            kept=square,
+            flops_per_pair=2 * self.chunk * self.problem.head_dim,
+            dependent=Dependent(loads=1, products=self.halves),
+        )
+        solved = Dependent(loads=1, rows=part)
+        self.over_chunks("solve", (self.read("KK_near"), self.write("near")), block=part, dependent=solved)
+        self.over_chunks(
+            "merge",
+            (self.read("near"), self.read("KK_far"), self.write("A")),
+            kept=2 * square,
+            dependent=Dependent(loads=1, products=MERGES),
+        )
+
+    def recompute(self) -> None:
+        """w and u, and of KDA K decayed to its chunk's end."""
+        d, dv = self.problem.head_dim, self.problem.head_dim_v
+        self.rows("w", d)
+        self.rows("u", dv)
+        written = ["w", "u"]
+        if self.by_column:
+            written.append(self.rows("K_end", d))
+        self.over_chunks(
+            "recompute",
+            (*(self.read(n) for n in (self.k, "V", "beta", "g_sum", "A")), *(self.write(n) for n in written)),
+            kept=self.chunk * SIDE,
+            staged=self.chunk * (self.chunk + 2 * SIDE),
+            flops_per_pair=2 * self.chunk * (d + dv),
+            dependent=Dependent(loads=2, products=self.halves - (-dv // SIDE)),
+        )
+
+    def state(self) -> None:
+        """The walk over the chunks."""
+        p, per, columns = self.problem, Per.PAIR, self.kernel.tile.block_q
+        self.rows("v_new", p.head_dim_v)
+        self.states("h", p.head_dim, p.head_dim_v, Role.TEMP, p.input_type.bytes, chunks=True)
+        ctas, kept = self.columns_shared(columns), (p.head_dim + self.chunk) * columns
+        gates = self.own("decay", ctas, per) if self.by_column else self.read("g_sum", ctas, per)
+        keys = self.read("K_end" if self.by_column else self.k, ctas, per)
+        reads = (self.read("w", ctas, per), keys, self.read("u", per=per), gates)
+        stores = (self.write("v_new", per), store("h", Rows.OWN, per))
+        self.walk("state", (*reads, *stores), ctas, kept, Dependent(products=2 * self.halves), flops=4 * p.head_dim)
+
+    def output(self) -> None:
+        """O, from the state before a chunk and from the chunk itself."""
+        d, dv, columns = self.problem.head_dim, self.problem.head_dim_v, self.options.output_columns
+        ctas = self.columns_shared(columns)
+        shared = (self.q, "g_sum", *(("Aqk_near", "Aqk_far") if self.by_column else (self.k,)))
+        within = dv if self.by_column else dv + ctas * d
+        self.over_chunks(
+            "output",
+            (*(self.read(n, ctas) for n in shared), self.read("v_new"), self.own("h"), self.write("O")),
+            flops_per_pair=2 * d * dv + 2 * self.chunk * within,
+            kept=self.chunk * (self.chunk + columns),
+            staged=2 * self.chunk * d + (self.chunk + d) * columns,
+            product_ctas=ctas,
+            dependent=Dependent(loads=3, products=3),
+        )
 
 
 # What the launches compute.
@@ -204,7 +237,8 @@ ONE: Array = np.ones((1, 1))
 
 def unit(rows: Array) -> Array:
     """Rows of length 1."""
-    return rows / np.sqrt((rows * rows).sum(axis=1, keepdims=True) + 1e-6)
+    lengths: Array = np.sqrt((rows * rows).sum(axis=1, keepdims=True) + 1e-6)
+    return rows / lengths
 
 
 @body("delta_rule", "norm_q", "norm_k")
@@ -238,7 +272,7 @@ def decayed(rows: Array, keys: Array, sums: Array) -> Array:
 
 def inverse(square: Array, beta: Array) -> Array:
     """(I + tril(beta square, -1))^-1."""
-    return np.linalg.inv(np.eye(len(square)) + np.tril(beta * square, -1))
+    return np.asarray(np.linalg.inv(np.eye(len(square)) + np.tril(beta * square, -1)), dtype=np.float64)
 
 
 def _whole(at: Place, square: Array) -> Array:

@@ -44,7 +44,7 @@ class SsdOptions(StateOptions):
 @algorithm("ssd", options=SsdOptions, softmax=False, dtypes=("fp16", "bf16"), example_tile=Tile(64, 256))
 def plan_ssd(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launches of a prefill, or of a step of decoding. Raises InputError: what `states.check` refuses."""
-    b, options, p = StateChain(problem, kernel), options_of(kernel, SsdOptions), problem
+    b, options, p = StateChain(problem, kernel, SsdOptions), options_of(kernel, SsdOptions), problem
     n, columns = p.head_dim, p.head_dim_v
     b.rows("Q", n, Role.INPUT, keys=True)
     b.rows("K", n, Role.INPUT, keys=True)
@@ -53,9 +53,17 @@ def plan_ssd(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b.held["A"] = Tensor("A", 1, p.heads, 1, 1, GATE_BYTES, Role.INPUT)
     b.rows("O", columns, Role.OUTPUT)
     if b.is_step:
-        shared = b.columns_shared(options.step_columns)
-        b.step(*(b.read(x, shared) for x in ("Q", "K", "dt")), b.own("A", shared), b.read("V"))
-        return b.chain()
+        beside = b.columns_shared(options.step_columns)
+        b.step(*(b.read(x, beside) for x in ("Q", "K", "dt")), b.own("A", beside), b.read("V"))
+    else:
+        _states(b, options)
+        _outputs(b, options)
+    return b.chain()
+
+
+def _states(b: StateChain, options: SsdOptions) -> None:
+    """The state before each chunk."""
+    n, columns = b.problem.head_dim, b.problem.head_dim_v
     b.rows("dt_chunk", 1, size=GATE_BYTES, apart=False)
     b.rows("sums", 1, size=GATE_BYTES, apart=False)
     b.states("decay", 1, 1, Role.TEMP, GATE_BYTES, chunks=True)
@@ -68,15 +76,16 @@ def plan_ssd(problem: AttentionProblem, kernel: Kernel) -> Chain:
         flops_per_pair=2 * n * columns,
         dependent=Dependent(loads=2, products=1),
     )
-    b.states("before", n, columns, Role.TEMP, p.input_type.bytes, chunks=True)
+    b.states("before", n, columns, Role.TEMP, b.problem.input_type.bytes, chunks=True)
     walkers = -(-(n * columns) // options.pass_numbers)
-    b.walk(
-        "state_passing",
-        (b.own("added", per=Per.PAIR), b.own("decay", walkers, Per.PAIR), store("before", Rows.OWN, Per.PAIR)),
-        walkers,
-        Dependent(loads=1),
-    )
-    blocks = -(-b.chunk // options.scan_rows)
+    reads = (b.own("added", per=Per.PAIR), b.own("decay", walkers, Per.PAIR))
+    stores = (store("before", Rows.OWN, Per.PAIR),)
+    b.walk("state_passing", (*reads, *stores), walkers, options.pass_numbers, Dependent(loads=1))
+
+
+def _outputs(b: StateChain, options: SsdOptions) -> None:
+    """C B^T, and O from it and from the state."""
+    n, columns, blocks = b.problem.head_dim, b.problem.head_dim_v, -(-b.chunk // options.scan_rows)
     b.rows("CB", b.chunk, size=GATE_BYTES, keys=True)
     b.over_chunks(
         "bmm",
@@ -86,15 +95,14 @@ def plan_ssd(problem: AttentionProblem, kernel: Kernel) -> Chain:
         product_ctas=blocks,
         dependent=Dependent(loads=1, products=1),
     )
+    beside = tuple(b.read(x, blocks) for x in ("V", "dt_chunk", "sums"))
     b.over_chunks(
         "chunk_scan",
-        (*(b.read(x) for x in ("Q", "CB")), *(b.read(x, blocks) for x in ("V", "dt_chunk", "sums")),
-         b.own("before", blocks), b.write("O")),
+        (b.read("Q"), b.read("CB"), *beside, b.own("before", blocks), b.write("O")),
         flops_per_pair=2 * n * columns + 2 * b.chunk * columns,
         product_ctas=blocks,
         dependent=Dependent(loads=2, products=2),
-    )  # fmt: skip
-    return b.chain()
+    )
 
 
 # What the launches compute.

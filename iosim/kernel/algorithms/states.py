@@ -61,22 +61,24 @@ def check(problem: AttentionProblem, kernel: Kernel) -> None:
         raise InputError(f"`dropout` {problem.dropout} is not possible with kernel '{kernel.name}': it has none")
     behind = problem.mask == "causal" and problem.offset in (None, problem.seq_k - problem.seq_q)
     if not behind and not (problem.mask == "none" and problem.seq_q == 1):
-        raise InputError(f"`mask` {problem.mask}: a token changes the state of those after it in kernel "
-                         f"'{kernel.name}'; accepted: causal, without an offset")  # fmt: skip
+        told = f"in kernel '{kernel.name}' a token changes the state of those after it; accepted: causal, no offset"
+        raise InputError(f"`mask` {problem.mask}: {told}")
     if problem.seq_q > problem.seq_k:
-        raise InputError(f"`seq_q` {problem.seq_q} with {problem.seq_k} keys: new tokens are keys too in kernel "
-                         f"'{kernel.name}'; accepted: up to {problem.seq_k}")  # fmt: skip
+        told = f"new tokens are keys, too, in kernel '{kernel.name}'; accepted: up to {problem.seq_k}"
+        raise InputError(f"`seq_q` {problem.seq_q} with {problem.seq_k} keys: {told}")
 
 
 class StateChain:
     """Collects the tensors and launches of a call, with `chunk` tokens a chunk."""
 
-    def __init__(self, problem: AttentionProblem, kernel: Kernel) -> None:
+    options: StateOptions
+
+    def __init__(self, problem: AttentionProblem, kernel: Kernel, kind: type[StateOptions]) -> None:
         check(problem, kernel)
         self.problem, self.kernel = problem, kernel
         self.chunk = kernel.tile.block_k
         self.chunks = -(-problem.seq_q // self.chunk)
-        self.options = options_of(kernel, StateOptions)
+        self.options = options_of(kernel, kind)
         self.held: dict[str, Tensor] = {}
         self.launches: list[Launch] = []
 
@@ -131,34 +133,45 @@ class StateChain:
         """CTAs that take so many columns of V each, and read what they share for themselves."""
         return -(-self.problem.head_dim_v // columns)
 
-    def over_chunks(self, name: str, accesses: tuple[Access, ...], *, keys: bool = False, block: int | None = None,
-                    kept: int = 0, staged: int = 0, **work: Any) -> None:  # fmt: skip
+    def over_chunks(
+        self,
+        name: str,
+        accesses: tuple[Access, ...],
+        *,
+        keys: bool = False,
+        block: int | None = None,
+        kept: int = 0,
+        staged: int = 0,
+        **work: Any,
+    ) -> None:
         """A launch that takes all chunks side by side, of V's heads or of Q's and K's. A CTA keeps so many fp32 numbers
         and stages so many of the inputs in shared memory, by the kernel's source."""
         p = self.problem
         domain = Domain(p.batch, p.kv_heads if keys else p.heads, p.seq_q, 1, self.chunk if block is None else block, 1)
-        threads = self.kernel.cta_threads
-        registers = min(MOST_REGISTERS, loop_registers(kept, threads)) if kept else None
-        taken = Resources(threads, registers, staged * p.input_type.bytes)
+        taken = self._taken(kept, staged)
         self.launches.append(Launch(name, domain, Outer.FLAT, accesses, resources=taken, work=Work(**work)))
 
-    def walk(self, name: str, accesses: tuple[Access, ...], ctas: int, dependent: Dependent, flops: int = 0) -> None:
-        """The launch that walks a sequence's chunks, each state divided among `ctas`; `flops` a token and column."""
+    def walk(
+        self, name: str, accesses: tuple[Access, ...], ctas: int, kept: int, dependent: Dependent, flops: int = 0
+    ) -> None:
+        """The launch that walks a sequence's chunks, each state divided among `ctas`, which keep so many fp32 numbers
+        each; `flops` a token and column."""
         p, k = self.problem, self.kernel
         before = (load(self.initial(), Rows.OWN, Per.QUERY),) if self.reads_state else ()
         after = (store(self.last(), Rows.OWN, Per.QUERY),) if self.options.writes_state else ()
-        staged = k.tile.stages * 2 * self.chunk * p.head_dim * p.input_type.bytes if flops else 0
-        self.launches.append(
-            Launch(
-                name,
-                Domain(p.batch, p.heads, p.head_dim_v, p.seq_q, p.head_dim_v, self.chunk),
-                Outer.QUERY,
-                (*before, *accesses, *after),
-                schedule=k.schedule,
-                resources=Resources(k.cta_threads, k.registers, k.shared_memory_bytes or staged),
-                work=Work(flops, product_ctas=ctas, stages=k.tile.stages, dependent=dependent),
-            )
-        )
+        staged = k.tile.stages * 2 * self.chunk * p.head_dim if flops else 0
+        domain = Domain(p.batch, p.heads, p.head_dim_v, p.seq_q, p.head_dim_v, self.chunk)
+        work = Work(flops, product_ctas=ctas, stages=k.tile.stages, dependent=dependent)
+        every = (*before, *accesses, *after)
+        taken = self._taken(kept, staged)
+        self.launches.append(Launch(name, domain, Outer.QUERY, every, k.schedule, taken, work=work))
+
+    def _taken(self, kept: int, staged: int) -> Resources:
+        """What a CTA takes of an SM: as the kernel states it, else for the numbers it keeps and stages."""
+        k, threads = self.kernel, self.kernel.cta_threads
+        registers = min(MOST_REGISTERS, loop_registers(kept, threads)) if kept else None
+        shared = staged * self.problem.input_type.bytes
+        return Resources(threads, k.registers or registers, k.shared_memory_bytes or shared)
 
     @property
     def reads_state(self) -> bool:

@@ -338,13 +338,11 @@ def _template(
     table = tensor.keys_per_row > 0  # a block table: a sequence's entries as a whole, before the loop
     if access.rows is Rows.OWN or table:
         span = grid.rows * grid.cols
-        each = grid.heads // tensor.copies * span
         if access.per is Per.LAUNCH:
             base = np.where(np.arange(head.size) == 0, base, NONE)
-        elif tensor.copies > 1 and looped:
-            coef = each
-        elif tensor.copies > 1 and i is not None:
-            base = base + i * each
+        elif tensor.copies > 1 and i is not None:  # one a block
+            each = grid.heads // tensor.copies * span
+            coef, base = (each, base) if looped else (0, base + i * each)
     elif access.rows is Rows.QUERY:
         span = span_q
         if access.per is Per.SPLIT and tensor.copies > 1:

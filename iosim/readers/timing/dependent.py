@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from iosim.kernel.work import Dependent
 
-PRODUCT_CYCLES = 800.0
+PRODUCT_CYCLES = 900.0
 """Of a product that waits for the one before and hands its result on through shared memory, beside its operations, as
 Triton compiles it. Fitted on an L40S, an H100 and an H200."""
-TCGEN05_PRODUCT_CYCLES = 1200.0
+TCGEN05_PRODUCT_CYCLES = 1300.0
 """The same on cc 10, where results lie in tensor memory. Fitted on four GPUs."""
 SOLVED_ROW_CYCLES = 600.0
 """Of a row of a triangular system: picked out of registers, laid out anew and multiplied, each time a sum over the
