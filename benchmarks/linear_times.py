@@ -1,6 +1,7 @@
 """Times of gated delta rule and Kimi delta attention that others measured, beside predictions.
 
     python benchmarks/linear_times.py                 medians by GPU, of the rows that nothing was fitted on
+    python benchmarks/linear_times.py --cells         the same by framework
     python benchmarks/linear_times.py --fit           fits the named constants again, on the other half
     python benchmarks/linear_times.py --draw FOLDER   draws the rows anew out of AIConfigurator's tables
 
@@ -15,7 +16,7 @@ import csv
 import hashlib
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -127,6 +128,11 @@ def predicted(which: Sequence[Row]) -> list[tuple[Row, Prediction]]:
     return [(row, row.prediction()) for row in progress("predicting")(which)]
 
 
+def judged() -> list[tuple[Row, Prediction]]:
+    """The rows that no constant has seen, with their predictions."""
+    return predicted([row for row in rows() if row.judged])
+
+
 def ratio(row: Row, prediction: Prediction) -> float:
     """Predicted over measured, at the present constants."""
     return prediction.call.time(prediction.traffic, prediction.conditions).total_s / row.seconds
@@ -153,26 +159,71 @@ def _unit(prediction: Prediction) -> str:
     return "tcgen05" if prediction.profile.cc in dependent.TCGEN05_CC else "other"
 
 
-def section(pairs: Sequence[tuple[Row, Prediction]]) -> list[str]:
-    """The table of docs/validation-others.md: judged rows by what was called and on which GPU."""
+def cells(pairs: Sequence[tuple[Row, Prediction]]) -> list[str]:
+    """A table of the rows by what was called, who called it and on which GPU."""
     lines = ["| kernel | phase | framework | GPU | rows | median | median of sizes | p90 |",
              "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |"]  # fmt: skip
-    cells: dict[tuple[str, ...], list[float]] = {}
-    for row, prediction in pairs:
-        cells.setdefault(row.cell, []).append(prediction.time_s / row.seconds - 1)
-    for (table, phase, framework, gpu), errors in sorted(cells.items()):
-        sizes = sorted(map(abs, errors))
-        lines.append(
-            f"| {table} | {phase} | {framework} | {gpu} | {len(errors)} | {100 * statistics.median(errors):+.0f} % | "
-            f"{100 * statistics.median(sizes):.0f} % | {100 * sizes[int(0.9 * (len(sizes) - 1))]:.0f} % |"
-        )
+    for (kernel, phase, framework, gpu), errors in sorted(by_cell(pairs, lambda row: row.cell).items()):
+        ninth = sorted(map(abs, errors))[int(0.9 * (len(errors) - 1))]
+        lines.append(f"| {kernel} | {phase} | {framework} | {gpu} | {len(errors)} | {_medians(errors)} | "
+                     f"{100 * ninth:.0f} % |")  # fmt: skip
     return lines
+
+
+def by_cell(
+    pairs: Sequence[tuple[Row, Prediction]], key: Callable[[Row], tuple[str, ...]]
+) -> dict[tuple[str, ...], list[float]]:
+    """Errors, predicted over measured less one, by what `key` says of a row."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for row, prediction in pairs:
+        found.setdefault(key(row), []).append(prediction.time_s / row.seconds - 1)
+    return found
+
+
+def _medians(errors: Sequence[float], between: str = " | ") -> str:
+    both = (f"{100 * statistics.median(errors):+.0f} %", f"{100 * statistics.median(map(abs, errors)):.0f} %")
+    return between.join(both)
+
+
+def section(pairs: Sequence[tuple[Row, Prediction]]) -> list[str]:
+    """The section of docs/validation-others.md: medians by GPU of the judged rows, without the odd cells."""
+    errors = by_cell(
+        [pair for pair in pairs if pair[0].cell not in ODD],
+        lambda row: (row.values["gpu"], row.values["table"], row.values["phase"]),
+    )
+    heads = [(table, phase) for table in ("gdn", "kda") for phase in ("context", "generation")]
+    odd = by_cell([pair for pair in pairs if pair[0].cell in ODD], lambda row: row.cell)
+    sizes = [abs(error) for cell in errors.values() for error in cell]
+    lines = [
+        "",
+        "## Gated delta rule and Kimi delta attention",
+        "",
+        f"Times of AIConfigurator's tables (`experiments/measurements/{TABLE}`), kernels of flash-linear-attention in",
+        "SGLang, vLLM and TensorRT-LLM. Three constants of the time model were fitted on every other row of prefill;",
+        f"these are the {len(sizes)} others, off by {100 * statistics.median(sizes):.0f} % (median). Of each cell: "
+        "median, median of sizes, rows.",
+        "`python benchmarks/linear_times.py --cells` tells frameworks apart.",
+        "",
+        "| GPU | GDN, prefill | GDN, decode | KDA, prefill | KDA, decode |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for gpu in sorted({cell[0] for cell in errors}):
+        told = (errors[gpu, *head] for head in heads)
+        lines.append(" | ".join([f"| {gpu}", *(f"{_medians(one, ', ')}, {len(one)}" for one in told)]) + " |")
+    left_out = "; ".join(f"{cell[2]}'s prefill on {cell[3]}, {_medians(one, ', ')}" for cell, one in odd.items())
+    return [
+        *lines,
+        "",
+        f"Left out, since many calls take two to four times as long as the same on an H100: {left_out}. A GB300",
+        "stands as a B300. FlashInfer's and FlashKDA's kernels, and GPUs without a profile, are not in the table.",
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draw", type=Path, metavar="FOLDER")
     parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--cells", action="store_true", help="frameworks apart")
     asked = parser.parse_args()
     if asked.draw:
         lines = [",".join(COLUMNS), *(",".join(values[name] for name in COLUMNS) for values in drawn(asked.draw))]
@@ -180,7 +231,7 @@ def main() -> None:
     elif asked.fit:
         fit()
     else:
-        print("\n".join(section(predicted([row for row in rows() if row.judged]))))
+        print("\n".join((cells if asked.cells else section)(judged())))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from iosim.base.records import dataclass
 from iosim.kernel.algorithms.body import Array, Place, body
 from iosim.kernel.algorithms.common import store
 from iosim.kernel.algorithms.registry import algorithm, options_of
-from iosim.kernel.algorithms.states import GATE_BYTES, StateChain, StateOptions, Walk
+from iosim.kernel.algorithms.states import GATE_BYTES, STATE, StateChain, StateOptions, Walk
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Per, Role, Rows
 from iosim.kernel.options import number
@@ -381,7 +381,7 @@ def output(at: Place) -> None:
 @body("delta_rule", "step")
 def step(at: Place) -> None:
     """One token after the other, as the recurrence says."""
-    state, rows = at["state_before"], []
+    state, rows = at[STATE], []
     scaled = unit if options_of(at.kernel, DeltaOptions).norm else lambda x: x
     for q, k, v, g, beta in zip(scaled(at["Q"]), scaled(at["K"]), at["V"], at["g"], at["beta"], strict=True):
         state = np.exp(g)[:, None] * state

@@ -24,7 +24,7 @@ from iosim.base.records import dataclass
 from iosim.kernel.algorithms.body import Place, body
 from iosim.kernel.algorithms.common import store
 from iosim.kernel.algorithms.registry import algorithm, options_of
-from iosim.kernel.algorithms.states import GATE_BYTES, STATE_BYTES, StateChain, StateOptions, Walk
+from iosim.kernel.algorithms.states import GATE_BYTES, STATE, STATE_BYTES, StateChain, StateOptions, Walk
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Per, Role, Rows, Tensor
 from iosim.kernel.options import number
@@ -147,7 +147,7 @@ def chunk_scan(at: Place) -> None:
 @body("ssd", "step")
 def step(at: Place) -> None:
     """One token after the other, as the recurrence says."""
-    state, rows = at["state_before"], []
+    state, rows = at[STATE], []
     for c, b, x, dt in zip(at["Q"], at["K"], at["V"], at["dt"], strict=True):
         state = np.exp(at["A"] * dt) * state + np.outer(dt * b, x)
         rows.append(c @ state)

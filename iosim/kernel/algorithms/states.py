@@ -28,14 +28,16 @@ from iosim.kernel.residency import loop_registers
 from iosim.kernel.work import Dependent, Work
 from iosim.problem.attention import AttentionProblem
 
+STATE = "state_before"
+"""The tensor that stands in place of the cache."""
 STATE_BYTES = 4
 GATE_BYTES = 4
 """Sums of gates and states between calls are fp32."""
 MOST_REGISTERS = 255
 """Of a thread, on every GPU that runs these kernels."""
-STEP = Dependent(loads=2, products=3)
-"""Of a step of decoding: where its state lies, and what it reads; then three sums over a state's rows or a key's
-columns, one behind the other, for the lengths of Q and K, what the state holds for the key, and the output."""
+STEP_LOADS, STEP_SUMS = 2, 3
+"""Of a step of decoding: where its state lies, and what it reads; then for each token three sums over a state's rows or
+a key's columns, one behind the other: lengths of Q and K, what the state holds for the key, and the output."""
 ROWS = {Per.QUERY: Rows.QUERY, Per.PAIR: Rows.KEY}
 """A chunk's tokens stand on the query axis, or on the key axis of the launch that walks them."""
 
@@ -184,7 +186,7 @@ class StateChain:
 
     def initial(self) -> str:
         p = self.problem
-        return self.states("state_before", p.head_dim, p.head_dim_v, Role.INPUT, STATE_BYTES)
+        return self.states(STATE, p.head_dim, p.head_dim_v, Role.INPUT, STATE_BYTES)
 
     def last(self) -> str:
         p = self.problem
@@ -197,7 +199,7 @@ class StateChain:
             (*accesses, self.own(self.initial()), self.write("O"), store(self.last(), Rows.OWN, Per.QUERY)),
             block=self.problem.seq_q,
             product_ctas=self.columns_shared(self.options.step_columns),
-            dependent=STEP,
+            dependent=Dependent(loads=STEP_LOADS, products=STEP_SUMS * self.problem.seq_q),
         )
 
     def chain(self) -> Chain:
@@ -211,8 +213,8 @@ class Walk(Body):
     """A head's state over the chunks of a sequence: `pair` takes it over one."""
 
     def begin(self, at: Place) -> None:
-        p, before = at.problem, any(a.tensor == "state_before" for a in at.launch.accesses)
-        self.state: Array = at["state_before"] if before else np.zeros((p.head_dim, p.head_dim_v))
+        p, before = at.problem, any(a.tensor == STATE for a in at.launch.accesses)
+        self.state: Array = at[STATE] if before else np.zeros((p.head_dim, p.head_dim_v))
 
     def end(self, at: Place) -> None:
         if at.writes("state_after"):
