@@ -134,7 +134,7 @@ def test_layers_that_keep_a_state_are_counted() -> None:
     state = 32 * 128 * 128 * 4
     for model, layers, kept, kernel in ((qwen, 48, 36, "gdn"), (kimi, 27, 20, "kda")):
         (linear,) = model.states
-        assert (model.layers, linear.count, linear.kernel, linear.state_bytes) == (layers, kept, kernel, state)
+        assert (model.layers, linear.count, linear.state_kernel, linear.state_bytes) == (layers, kept, kernel, state)
         token = model.token_bytes("bf16")
         for context in (1, 100_000):
             assert model.cache_bytes(3, context, "bf16") == 3 * (kept * state + context * token)
@@ -148,7 +148,7 @@ def test_layers_that_keep_a_state_are_counted() -> None:
         "layer_types": ["mamba", "attention"], "mamba_n_heads": 8, "mamba_n_groups": 1, "mamba_d_state": 64,
         "mamba_d_head": 64,
     }).states  # fmt: skip
-    assert (hybrid.kernel, hybrid.heads, hybrid.kv_heads, hybrid.head_dim, hybrid.state_bytes) == (
+    assert (hybrid.state_kernel, hybrid.heads, hybrid.kv_heads, hybrid.head_dim, hybrid.state_bytes) == (
         "ssd", 8, 1, 64, 8 * 64 * 64 * 4,
     )  # fmt: skip
 

@@ -29,17 +29,13 @@ KINDS = {
     "chunked_attention": "chunked", "indexed_attention": "full", "hybrid": "full",
 }  # fmt: skip
 """What `layer_types` calls a layer -> the kind."""
-STATE_KEYS = {
-    "linear_attention": (
-        "gdn",
-        tuple((f"linear_{key}",) for key in ("num_value_heads", "num_key_heads", "key_head_dim", "value_head_dim")),
-    ),
-    "mamba": (
-        "ssd",
-        (("mamba_n_heads", "mamba_num_heads"), ("mamba_n_groups", "n_groups"), ("mamba_d_state", "ssm_state_size"),
-         ("mamba_d_head", "mamba_head_dim")),
-    ),
-}  # fmt: skip
+GDN_KEYS = tuple((f"linear_{key}",) for key in ("num_value_heads", "num_key_heads", "key_head_dim", "value_head_dim"))
+MAMBA_HEADS, MAMBA_GROUPS = ("mamba_n_heads", "mamba_num_heads"), ("mamba_n_groups", "n_groups")
+MAMBA_COLUMNS, MAMBA_INNER = ("mamba_d_state", "ssm_state_size"), ("mamba_d_head", "mamba_head_dim")
+STATE_KEYS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
+    "linear_attention": ("gdn", GDN_KEYS),
+    "mamba": ("ssd", (MAMBA_HEADS, MAMBA_GROUPS, MAMBA_COLUMNS, MAMBA_INNER)),
+}
 """What `layer_types` calls layers that keep a state -> their kernel, and the keys of their heads, those of Q and K,
 their columns and those of V."""
 OTHERS = ("linear_attention", "mamba", "conv", "recurrent", "moe", "mlp", "ssm", "linear")
@@ -270,13 +266,13 @@ def _state(read: Reading, word: str) -> LayerKind | None:
         for key in ("num_heads", "head_dim"):
             refuse(list(Whole(1, high).problems(kimi.get(key), key)), f"`model` '{read.name}'")
         heads, columns = int(kimi["num_heads"]), int(kimi["head_dim"])
-        return LayerKind("linear", 1, heads, heads, columns, columns, kernel="kda")
+        return LayerKind("linear", 1, heads, heads, columns, columns, state_kernel="kda")
     kernel, keys = STATE_KEYS.get(word, ("", ()))
     sizes = [size for names in keys if (size := read.whole(names, high)) is not None]
     if not keys or len(sizes) < len(keys):
         return None
     heads, kv_heads, columns, inner = sizes
-    return LayerKind(word.removesuffix("_attention"), 1, heads, kv_heads, columns, inner, kernel=kernel)
+    return LayerKind(word.removesuffix("_attention"), 1, heads, kv_heads, columns, inner, state_kernel=kernel)
 
 
 def _global(read: Reading, kind: LayerKind) -> LayerKind:
@@ -290,10 +286,12 @@ def _global(read: Reading, kind: LayerKind) -> LayerKind:
 
 def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> list[str]:
     notes = []
-    stateful = [kind for kind in kinds if kind.kernel is not None]
+    stateful = [kind for kind in kinds if kind.state_kernel is not None]
     for kind in stateful:
         held = f"keep {bytes_text(kind.state_bytes)} a sequence in place of keys and values"
-        notes.append(f"{kind.count} of {len(order)} layers run {kind.kernel} and {held}; convolutions are not counted")
+        notes.append(
+            f"{kind.count} of {len(order)} layers run {kind.state_kernel} and {held}; convolutions are not counted"
+        )
     others = [word for word in order if word in OTHERS and word not in {kind.name for kind in stateful}]
     if others:
         words = ", ".join(f"{others.count(w)} of {w.replace('_', ' ')}" for w in dict.fromkeys(others))

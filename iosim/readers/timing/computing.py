@@ -16,7 +16,6 @@ from iosim.kernel.traffic import Traffic
 from iosim.kernel.unit import UnitModel
 from iosim.kernel.work import Dependent
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.dependent import waiting_cycles
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.overlap import beside
@@ -33,6 +32,16 @@ from iosim.readers.timing.step_time import (
 
 L2_BYTES_PER_CYCLE = 44
 """That an SM alone loads from the L2, where all 132 of an H100 load 29 each; it stores 32, where all store 16."""
+PRODUCT_CYCLES = 900.0
+"""Of a product that waits for the one before and hands its result on through shared memory, beside its operations, as
+Triton compiles it. This and the next two are fitted on every other row of published_linear_attention.csv: on an L40S,
+an H100 and an H200."""
+TCGEN05_PRODUCT_CYCLES = 1300.0
+"""The same on cc 10, where results lie in tensor memory. Fitted on Blackwell's four."""
+SOLVED_ROW_CYCLES = 600.0
+"""Of a row of a triangular system: picked out of registers, laid out anew and multiplied, each time a sum over the
+CTA's threads. Fitted on all seven."""
+TCGEN05_CC = range(100, 120)
 OVERLAPPED_TILE_SHARE = 0.1
 """What a tile takes besides its steps where the next one begins meanwhile, over what it takes else: the tiles of
 flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm90_sweep.csv), where the difference is 2
@@ -179,6 +188,14 @@ def _pingpong_seconds(computing: float, running: Running) -> float:
     multicast = sum(running.moved("l2", "read", name) for name in streamed)
     fetched = running.l2_loads() - multicast * (1 - 1 / launch.schedule.cluster)
     return beside(computing, fetched / l2 if l2 else 0.0)
+
+
+def waiting_cycles(dependent: Dependent, tokens: int, load_cycles: float, cc: int) -> float:
+    """SM cycles in which a step of a CTA waits for its own loads, products and rows, of which it has as many as the
+    launch has `tokens` at most."""
+    product = TCGEN05_PRODUCT_CYCLES if cc in TCGEN05_CC else PRODUCT_CYCLES
+    waits = dependent.loads * load_cycles + dependent.products * product
+    return waits + min(dependent.rows, tokens) * SOLVED_ROW_CYCLES
 
 
 def dependent_computing(running: Running, dependent: Dependent) -> Computing:

@@ -301,7 +301,7 @@ def sweep(
     if not 1 <= batch <= MAX_SIZE:
         raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
     at = list(contexts)
-    own = None if shape.kind is None else shape.kind.kernel
+    own = None if shape.kind is None else shape.kind.state_kernel
     overrides = None if own else step.get("overrides")
     asked = [
         Request(shape.problem(batch, context, new_tokens), own or kernel, profile, overrides,

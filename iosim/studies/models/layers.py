@@ -70,7 +70,7 @@ class LayerKind:
         latent: where keys and values come from one latent vector a token.
         sinks: a learned number a head joins each softmax.
         alibi: slopes on the scores, one a head.
-        kernel: the catalog kernel of layers that keep a state a head in place of keys and values, whatever kernel is
+        state_kernel: the catalog kernel of layers that keep a state a head in place of keys and values, whatever kernel is
             asked for; None for softmax attention.
     """
 
@@ -87,7 +87,7 @@ class LayerKind:
     sinks: bool = False
     alibi: bool = False
     latent: Latent | None = None
-    kernel: str | None = None
+    state_kernel: str | None = None
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -107,7 +107,7 @@ class LayerKind:
         """
         shape: dict[str, Any] = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
                                  "head_dim_v": self.head_dim_v}  # fmt: skip
-        if self.kernel is not None:  # 16-bit inputs and no pages, whatever the caches of the others are
+        if self.state_kernel is not None:  # 16-bit inputs and no pages, whatever the caches of the others are
             fields = {name: value for name, value in fields.items() if name != "page_size"}
             fields["dtype"] = fields.get("dtype") if fields.get("dtype") in STATE_INPUTS else STATE_INPUTS[0]
             latent_kv = False
@@ -147,14 +147,14 @@ class LayerKind:
     def cached_tokens(self, context: int) -> int:
         """Tokens of a sequence that a layer's cache holds; a window or a chunk bounds them. None are kept where a token
         sees later ones."""
-        if not self.causal or self.kernel is not None:
+        if not self.causal or self.state_kernel is not None:
             return 0
         return min([context, *(bound for bound in (self.window, self.chunk) if bound is not None)])
 
     def token_bytes(self, kind: str) -> int:
         """Bytes of a token in one layer's cache, on one GPU."""
         size = dtype(kind).bytes
-        if self.kernel is not None:
+        if self.state_kernel is not None:
             return 0
         if self.latent is None:
             return self.kv_heads * (self.head_dim + self.head_dim_v) * size
@@ -168,7 +168,7 @@ class LayerKind:
     @property
     def state_bytes(self) -> int:
         """Bytes of a sequence's state in one layer, on one GPU; 0 where it keeps keys and values."""
-        return 0 if self.kernel is None else self.heads * self.head_dim * self.head_dim_v * STATE_BYTES
+        return 0 if self.state_kernel is None else self.heads * self.head_dim * self.head_dim_v * STATE_BYTES
 
     def parameters(self, width: int) -> int:
         """Numbers in the matrices of one layer's attention, in a model `width` columns wide, biases left out."""
@@ -206,7 +206,7 @@ class LayerKind:
     @property
     def sees(self) -> str:
         """Which tokens a query sees, in words."""
-        if self.kernel is not None:
+        if self.state_kernel is not None:
             return f"a state of {bytes_text(self.state_bytes)}"
         if self.chunk is not None:
             return f"its chunk of {self.chunk:,}"

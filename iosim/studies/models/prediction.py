@@ -246,7 +246,9 @@ def run(asked: PredictRequest, progress: Progress = silent) -> list[Prediction] 
         for kernel in asked.kernel
     ]
     requests = [
-        Request(one.problem, one.kind.kernel or kernel, gpu, None if one.kind.kernel else asked.overrides, **how)
+        Request(
+            one.problem, one.kind.state_kernel or kernel, gpu, None if one.kind.state_kernel else asked.overrides, **how
+        )
         for gpu, calls, kernel in jobs
         for one in calls
     ]
