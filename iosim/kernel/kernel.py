@@ -241,6 +241,10 @@ class Kernel:
         second = self.followed_by
         return self if second is None else replace(second, tile=self.tile, backward=self.backward)
 
+    def unit_of(self, backward: bool) -> MatrixUnit | None:
+        """What computes the products of a pass, where it is stated."""
+        return (self.followed_by or self).matrix_unit if backward else self.matrix_unit
+
     def of_pass(self, backward: bool) -> PassSettings:
         """The settings of a pass, with nothing left to the other one."""
         if not backward:

@@ -187,7 +187,7 @@ def _resolved(
         spill=_spill(build),
         matrix_unit=_unit(row if "matrix_unit" in row else settings),
         fragments=Fragments(Layout(settings["fragments"])) if "fragments" in settings else None,
-        loop=_loop(settings),
+        loop=_loop({**settings, **row}),
         **{name: settings[name] for name in AS_STATED if name in settings},
         options=_options(data, rules, profile, split_table, overrides.append_kv),
         notes=notes + _notes(data, problem, compiled),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 from iosim.base.records import dataclass, replace
@@ -72,12 +73,12 @@ def executed_pairs(launch: Launch) -> int:
 def worked(launch: Launch, unit: UnitModel, pairs: float) -> tuple[float, float]:
     """(pairs whose products change bits, warp instructions) of an attention loop."""
     rows = launch.domain.query_rows
-    filled = float(rows[rows > 0].mean()) / launch.domain.block_q if (rows > 0).any() else 1.0
+    filled = float(rows.sum()) / max(1, int((rows > 0).sum())) / launch.domain.block_q
     warps = max(1, launch.resources.threads // 32)
-    padded = pairs * (1.0 if launch.is_backward else row_padding(launch.domain.block_q, warps, unit))
-    instructions = padded * INSTRUCTIONS_PER_SCORE / 32
-    if unit.issued_by_warps:
-        instructions += padded * launch.work.flops_per_pair / MMA_FLOPS
+    padding = row_padding(launch.domain.block_q, warps, unit, launch.work.loop.key_warps)
+    padded = pairs * (1.0 if launch.is_backward else padding)
+    products = unit.issued_by_warps * launch.work.flops_per_pair / MMA_FLOPS
+    instructions = padded * (INSTRUCTIONS_PER_SCORE / 32 + products)
     return padded * (IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)), instructions
 
 
@@ -86,7 +87,7 @@ class Running:
     """A launch on a GPU at the clock of `rates`, its call's `first` or not; `traffic` has rows of all at l2 and hbm."""
 
     problem: AttentionProblem
-    kernel: Kernel | None
+    kernel: Kernel
     launch: Launch
     resident: Residency
     traffic: Traffic
@@ -103,6 +104,10 @@ class Running:
         """Bytes that the launch moves."""
         moved: int = self.traffic.total(level, direction, launch=self.launch.name, tensor=tensor)
         return moved
+
+    def loaded(self, in_steps: bool) -> set[str]:
+        """What a loop loads in its steps, or else beside them."""
+        return {a.tensor for a in self.launch.accesses if (a.per is Per.PAIR) is in_steps and a.mode is Mode.LOAD}
 
     def l2_loads(self) -> float:
         """Bytes that are loaded from the L2, and those that could be loaded in the time of its stores. Of a loop those
@@ -142,15 +147,12 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     total = scheduled
     if unit.beside_l2:
         total = _pingpong_seconds(scheduled, running)
-    limit = rates.mean_limit(running.problem.dtype, unit)
-    if limit is not None:
-        total = max(total, worked(launch, unit, float(executed_pairs(launch)))[0] * launch.work.flops_per_pair / limit)
     lengthened = total / scheduled / sm.clock_hz if scheduled else 0.0
     return Computing(
         seconds={name: span.steps * cycles / sm.clock_hz for name, cycles in units.items() if cycles},
         waves=resident.waves,
         total_s=total,
-        shared_bytes=steps * cost.smem * (sm.shared_bytes or WAVEFRONT_BYTES),
+        shared_bytes=steps * cost.smem * min(sm.shared_bytes, WAVEFRONT_BYTES),
         tile_s=tile_cycles * lengthened,
         step_s=tuple(step(ctas) * lengthened for ctas in range(1, per_sm + 1)),
         busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count),
@@ -163,7 +165,7 @@ def _l2_share(tiles: int, slots: int, sms: int, sm: SmRates) -> float:
     rounds, rest = divmod(tiles, slots)
     if not rest:
         return 1.0
-    least = min(1.0, (sm.l2_bytes or 0.0) / L2_BYTES_PER_CYCLE)
+    least = min(1.0, sm.l2_bytes / L2_BYTES_PER_CYCLE)
     return (rounds + max(min(1.0, rest / sms), least)) / (rounds + 1)
 
 
@@ -183,11 +185,10 @@ def _pingpong_seconds(computing: float, running: Running) -> float:
 
     CTAs of a cluster fetch keys and values once for all of them (TMA multicast).
     """
-    launch, l2 = running.launch, running.rates.l2()
-    streamed = {a.tensor for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD}
-    multicast = sum(running.moved("l2", "read", name) for name in streamed)
+    launch = running.launch
+    multicast = sum(running.moved("l2", "read", name) for name in running.loaded(in_steps=True))
     fetched = running.l2_loads() - multicast * (1 - 1 / launch.schedule.cluster)
-    return beside(computing, fetched / l2 if l2 else 0.0)
+    return beside(computing, fetched / running.rates.l2())
 
 
 def waiting_cycles(dependent: Dependent, tokens: int, load_cycles: float, cc: int) -> float:
@@ -236,7 +237,7 @@ def other_computing(running: Running) -> Computing:
     if launch.work.dependent is not None:
         return dependent_computing(running, launch.work.dependent)
     seconds = _unit_seconds(running)
-    total = _pass_seconds(running) if launch.work.operations_per_value else 0.0
+    total = _pass_seconds(running)
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
     rounds = -(-launch.work_tiles // resident.slots)
     per_sm = -(-resident.slots // running.rates.profile.sm_count)
@@ -248,29 +249,23 @@ def other_computing(running: Running) -> Computing:
 def _pass_seconds(running: Running) -> float:
     """Seconds of a pass that its instructions bound: `operations_per_value` lane cycles for each value it loads."""
     values = running.moved("l2", "read") / running.problem.input_type.bytes
-    lanes, clock = running.rates.fp32_lanes(), running.rates.clock_hz
-    if not (lanes and clock):
-        return 0.0
-    return float(values * running.launch.work.operations_per_value / (lanes * clock))
+    clock = running.rates.clock_hz or math.inf
+    return float(values * running.launch.work.operations_per_value / (running.rates.fp32_lanes() * clock))
 
 
 def _unit_seconds(running: Running) -> dict[str, float]:
     """Products with whole waves of tiles, operands from shared memory, exponentials, L2 bytes."""
-    seconds: dict[str, float] = {}
-    launch, rates, slots = running.launch, running.rates, running.resident.slots
-    l2 = rates.l2()
-    if l2:
-        seconds["l2"] = running.l2_loads() / l2
-    pairs, ctas = executed_pairs(launch), launch.work_tiles * launch.work.product_ctas
-    if launch.work.flops_per_pair:
-        rate = rates.tensor(running.problem.dtype, running.unit)
-        if rate:
-            seconds["tensor"] = pairs * launch.work.flops_per_pair / rate * (-(-ctas // slots) * slots / ctas)
-    profile, clock = rates.profile, rates.clock_hz
-    shared, exps = profile.shared_memory_bytes_per_clock_per_sm, profile.exp_per_clock_per_sm
-    if launch.work.shared_bytes_per_pair and shared and clock:
-        busiest = pairs * -(-ctas // profile.sm_count) / ctas
-        seconds["smem"] = busiest * launch.work.shared_bytes_per_pair / (shared * clock)
-    if launch.work.exps_per_pair and exps and clock:
-        seconds["exp"] = pairs * launch.work.exps_per_pair / (exps * clock * profile.sm_count)
-    return seconds
+    launch, rates, slots, profile = running.launch, running.rates, running.resident.slots, running.rates.profile
+    work, pairs, ctas = launch.work, executed_pairs(launch), launch.work_tiles * launch.work.product_ctas
+    clock = rates.clock_hz or math.inf
+    rounds, busiest = -(-ctas // slots) * slots / ctas, pairs * -(-ctas // profile.sm_count) / ctas
+    shared = (profile.shared_memory_bytes_per_clock_per_sm or math.inf) * clock
+    exps = (profile.exp_per_clock_per_sm or math.inf) * clock * profile.sm_count
+    products = rates.tensor(running.problem.dtype, running.unit) if work.flops_per_pair else math.inf
+    seconds = {
+        "l2": running.l2_loads() / rates.l2(),
+        "tensor": pairs * work.flops_per_pair / products * rounds,
+        "smem": busiest * work.shared_bytes_per_pair / shared,
+        "exp": pairs * work.exps_per_pair / exps,
+    }
+    return {unit: needed for unit, needed in seconds.items() if needed or unit == "l2"}

@@ -15,6 +15,9 @@ ENERGY_BYTES = 2
 FIRST_LOADS = 2
 """Loads before a launch's first step, one behind the other: Q or what says where it lies, and the first keys."""
 
+STARTS = {("graph", True): "graph_call_latency_s", ("graph", False): "graph_launch_latency_s"}
+"""(how it is launched, whether it is its call's first) -> the profile's latency."""
+
 
 @dataclass(frozen=True)
 class LaunchTime:
@@ -70,18 +73,27 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     launch, rates, resident = running.launch, running.rates, running.resident
     sm = rates.of_sm(running.problem.dtype, running.unit) if is_attention_loop(launch) else None
     done = other_computing(running) if sm is None else loop_computing(running, sm)
+<<<<<<< HEAD
     hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and launch.work.dependent is None)
     seconds = ({} if hbm is None else {"hbm": hbm}) | done.seconds
+=======
+    hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and sm is None)
+    seconds = {"hbm": hbm} | done.seconds
+>>>>>>> main
     start = _start_s(running)
     if launch.work.serial_loads and sm is None:  # they wait for one another, in every round of CTAs
         in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")  # the launch before left it there
         rounds = -(-launch.work_tiles // resident.slots)
+<<<<<<< HEAD
         together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + (hbm or 0.0)
     elif launch.work.dependent is not None:
         together = beside(done.total_s, hbm or 0.0, norm=SPLIT_OVERLAP_NORM)
+=======
+        together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + hbm
+>>>>>>> main
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
-        together = done.total_s if sm is None else _beside_hbm(launch, done, hbm or 0.0)
+        together = done.total_s if sm is None else _beside_hbm(running, done, hbm)
     longest = max(seconds.values(), default=0.0)
     total = start + max(together, longest)
     time = LaunchTime(
@@ -96,28 +108,32 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     return time, _activity(running, done, loops=sm is not None)
 
 
-def _hbm_seconds(running: Running, is_pass: bool) -> float | None:
-    """Seconds of the launch's HBM bytes; None where the profile knows no rate."""
+def _hbm_seconds(running: Running, is_pass: bool) -> float:
+    """Seconds of the launch's HBM bytes; 0 where the profile knows no rate."""
     hbm = running.rates.hbm_seconds(running.moved("hbm", "read"), running.moved("hbm", "write"))
-    return hbm / (running.rates.profile.pass_bandwidth_fraction or 1.0) if hbm is not None and is_pass else hbm
+    return hbm / (running.rates.profile.pass_bandwidth_fraction or 1.0) if is_pass else hbm
 
 
 def _start_s(running: Running) -> float:
     """From the end of what ran before to a launch's first load: of a CUDA graph, or as the profiler sees it alone."""
-    graph = "graph_call_latency_s" if running.first else "graph_launch_latency_s"
-    return float(running.rates.profile.need(graph if running.conditions.launched == "graph" else "launch_latency_s"))
+    start = STARTS.get((running.conditions.launched, running.first), "launch_latency_s")
+    return float(running.rates.profile.need(start))
 
 
-def _beside_hbm(launch: Launch, done: Computing, hbm: float) -> float:
+def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     """Seconds of a loop's computing and streaming together, where they hold one another up.
 
-    Where no tile finds in the L2 what another has loaded, an SM gets its even share of HBM and the busiest one decides:
-    in the last round, when others have nothing left to load, it does not go faster.
+    Where no tile finds in the L2 what another has loaded, what CTAs stream flows evenly; but all of a round wait for
+    their queries before they compute, where no warps of their own load. There an SM gets its even share of HBM and the
+    busiest one decides: in the last round, when others have nothing left to load, it does not go faster.
     """
-    computing, splits = done.total_s, launch.outer is Outer.SPLIT
-    if splits or reuses_keys(launch):
-        computing = beside(computing, hbm, norm=SPLIT_OVERLAP_NORM if splits else None)
-    return computing if reuses_keys(launch) else max(computing, hbm * done.busiest_share)
+    if reuses_keys(running.launch):
+        return beside(done.total_s, hbm)
+    names = running.loaded(in_steps=False) - running.loaded(in_steps=True)
+    waited_for = sum(running.moved("hbm", "read", name) for name in names)
+    first = running.rates.hbm_seconds(waited_for, 0.0) * (not running.unit.loads_apart)
+    together = first + beside(done.total_s, hbm - first, norm=SPLIT_OVERLAP_NORM)
+    return max(together, hbm * done.busiest_share)
 
 
 def _activity(running: Running, done: Computing, loops: bool) -> Activity:
@@ -125,15 +141,15 @@ def _activity(running: Running, done: Computing, loops: bool) -> Activity:
     pairs, instructions = float(executed_pairs(launch)), 0.0
     if loops:
         pairs, instructions = worked(launch, running.unit, pairs)
-    flops = pairs * launch.work.flops_per_pair if uses_tensor_cores(launch, problem) else 0.0
-    by_mma_sync = running.unit.energy == "mma_sync_pj_per_flop"
+    flops = pairs * launch.work.flops_per_pair * uses_tensor_cores(launch, problem)
     return Activity(
         hbm_read=running.moved("hbm", "read"),
         hbm_written=running.moved("hbm", "write"),
         l2_read=running.moved("l2", "read"),
         l2_written=running.moved("l2", "write"),
         shared=done.shared_bytes,
-        tensor_flops=0.0 if by_mma_sync else flops * problem.input_type.bytes / ENERGY_BYTES,
-        mma_sync_flops=flops if by_mma_sync else 0.0,
+        product_flops=flops,
+        product_energy=running.unit.energy,
+        product_share=problem.input_type.bytes / ENERGY_BYTES,
         warp_instructions=instructions,
     )

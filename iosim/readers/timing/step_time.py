@@ -56,11 +56,10 @@ PRODUCT_DEPTH = 32
 """Columns of a k-step of such a product (CUTLASS's threadblock shape)."""
 
 
-def unit_model(launch: Launch, profile: HardwareProfile, dtype: str, kernel: Kernel | None = None) -> UnitModel:
+def unit_model(launch: Launch, profile: HardwareProfile, dtype: str, kernel: Kernel) -> UnitModel:
     """How the unit computes that a launch's products run on: the kernel's `matrix_unit` on cc 9.0 and later, mma.sync
     before and where it states none, the fp32 units for fp32 and where the kernel uses no tensor cores."""
-    runs = kernel.followed_by if kernel is not None and launch.is_backward and kernel.followed_by else kernel
-    stated = runs.matrix_unit if runs is not None else None
+    stated = kernel.unit_of(launch.is_backward)
     if dtype == "fp32" or not launch.work.tensor_cores or stated is MatrixUnit.FP32:
         return UNITS[MatrixUnit.FP32]
     model = UNITS[stated or MatrixUnit.MMA_SYNC] if profile.cc >= WGMMA_CC else UNITS[MatrixUnit.MMA_SYNC]
@@ -98,15 +97,16 @@ class Waits:
 
 @dataclass(frozen=True)
 class SmRates:
-    """What one SM does in a cycle; None where the profile does not know. `waits` are the cycles in which it waits."""
+    """What one SM does in a cycle; infinite where the profile does not know, so that it costs nothing. `waits` are the
+    cycles in which it waits."""
 
     waits: Waits
     clock_hz: float
-    tensor_flops: float | None
-    fp32_lanes: float | None
-    exps: float | None
-    shared_bytes: float | None
-    l2_bytes: float | None
+    tensor_flops: float
+    fp32_lanes: float
+    exps: float
+    shared_bytes: float
+    l2_bytes: float
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ class StepCost:
     """Of `smem`, what a warp fetches for products of its own."""
     unhidden: float = 0.0
     chain: float = 0.0
-    """Cycles from the scores to P, one operation behind the other, where products run beside them (tcgen05); `softmax`
-    is then the busier of its units, which work side by side."""
+    """Cycles from the scores to P, one operation behind the other; `softmax` is less where its units work side by
+    side."""
 
     @property
     def busiest(self) -> float:
@@ -141,10 +141,11 @@ def edge_share(launch: Launch) -> float:
     return float(np.minimum(steps, -(-d.block_q // d.block_k)).sum()) / max(1.0, float(steps.sum()))
 
 
-def row_padding(block_q: int, warps: int, unit: UnitModel) -> float:
+def row_padding(block_q: int, warps: int, unit: UnitModel, key_warps: int = 1) -> float:
     """Work done over work needed, where warps own whole rows: idle rows of an instruction, or warps that repeat the
-    rows of others because there are too few. 64 rows for eight warps of wgmma cost 2.0."""
-    rows = unit.rows_at_once(warps)
+    rows of others because there are too few. 64 rows for eight warps of wgmma cost 2.0. Of `key_warps` that divide a
+    tile's keys all have the same rows."""
+    rows = unit.rows_at_once(warps // key_warps)
     return -(-block_q // rows) * rows / block_q
 
 
@@ -162,24 +163,24 @@ def step_cost(
     backward, rereads = launch.is_backward, launch.rereads_q
     warps = max(1, launch.resources.threads // 32)
     both_ways = backward or rereads
-    scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit))
+    scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit, work.loop.key_warps))
     width = work.flops_per_pair / 4
     operations = FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
     operations += work.mask.every_step + work.loop.score_operations
     if work.mask.edge_steps:
         operations += work.mask.edge_steps * edge_share(launch)
-    exps = scores * work.exps_per_pair / rates.exps if rates.exps else 0.0
-    others = scores * operations / rates.fp32_lanes if rates.fp32_lanes else 0.0
+    exps = scores * work.exps_per_pair / rates.exps
+    others = scores * operations / rates.fp32_lanes
     if work.fragments is not None:
         others += work.fragments.step * BESIDE_A_COPY * warps / SCHEDULERS
-    beside = unit.softmax_side_by_side
+    softmax = (exps, others) if unit.softmax_side_by_side else (exps + others,)
     loaded = estimate(launch, unit, scores, warps, element_bytes)
-    smem = loaded / rates.shared_bytes if rates.shared_bytes else 0.0
+    smem = loaded / rates.shared_bytes
     return StepCost(
-        tensor=scores * work.flops_per_pair / rates.tensor_flops if rates.tensor_flops else 0.0,
-        softmax=max(exps, others) if beside else exps + others,
+        tensor=scores * work.flops_per_pair / rates.tensor_flops,
+        softmax=max(softmax),
         smem=smem,
-        l2=l2_bytes / rates.l2_bytes if rates.l2_bytes else 0.0,
+        l2=l2_bytes / rates.l2_bytes,
         exposed=_exposed(launch, unit, rereads, cc, rates.waits)
         + d.block_q * (work.add_packets_per_row or work.add_requests_per_row) * rates.waits.add_packet
         + work.spill.step * rates.waits.spill_access,
@@ -188,7 +189,7 @@ def step_cost(
         overlap=unit.overlap,
         fragments=smem * unit.issued_by_warps,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,
-        chain=exps + others if beside else 0.0,
+        chain=sum(softmax),
     )
 
 
@@ -222,7 +223,7 @@ def lock_cycles(launch: Launch, rates: SmRates, slots: int) -> float:
     """SM cycles that a CTA waits in a step for the locks of sums that others of its head hold: as many of them as run
     at once take the head's query blocks in turn."""
     pipelines, domain = launch.work.pipelines, launch.domain
-    if pipelines is None or not pipelines.locked_flops or not rates.tensor_flops:
+    if pipelines is None or not pipelines.locked_flops:
         return 0.0
     held = LOCKED_LOADS * rates.waits.load + pipelines.locked_flops / rates.tensor_flops
     at_work = min(domain.splits, int((domain.visitors.count > 0).sum()), slots)

@@ -70,8 +70,8 @@ class LayerKind:
         latent: where keys and values come from one latent vector a token.
         sinks: a learned number a head joins each softmax.
         alibi: slopes on the scores, one a head.
-        state_kernel: the catalog kernel of layers that keep a state a head in place of keys and values, whatever kernel is
-            asked for; None for softmax attention.
+        state_kernel: the catalog kernel of layers that keep a state in place of keys and values, whatever is asked for;
+            None for softmax attention.
     """
 
     name: str
