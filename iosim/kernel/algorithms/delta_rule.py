@@ -8,6 +8,7 @@ them (fla/ops/gated_delta_rule, fla/ops/kda, fla/ops/common):
 
     norm_q, norm_k  Q and K of length 1, where option `norm` asks for them
     cumsum          the gates' logarithms, summed within each chunk
+    fill            zeros where A has no values (torch.zeros), but for a `separate_solve`
     kkt, solve      A = (I + tril(beta (K g)(K / g)^T, -1))^-1, chunk x chunk: one launch, or with `separate_solve` two
                     with K K^T in fp32 between them. KDA computes blocks of `sub_chunk` tokens on the diagonal first,
                     and what a query takes of its own chunk's keys (Aqk) with them
@@ -16,8 +17,8 @@ them (fla/ops/gated_delta_rule, fla/ops/kda, fla/ops/common):
     output          o = scale (g Q h + tril(Q K^T g / g) v_new)
 
 A step of decoding, one token a sequence, is one launch. NB: KDA's walk reads the last row of a chunk's gate sums alone:
-it stands as a tensor of its own, `decay`, which the launch that sums them writes beside them. What a launch reads again
-for its rows' neighbours on the same SM is not counted.
+it stands as a tensor of its own, `decay`, which the launch that sums them writes beside them. Squares
+of a chunk are counted whole, where kernels leave blocks above the diagonal out.
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ class DeltaChain(StateChain):
     def inverse(self) -> None:
         """A; of KDA what a query takes of its own chunk, too."""
         self.rows("A", self.chunk)
+        if not self.options.separate_solve or self.by_column:
+            self.over_chunks("fill", (self.write("A"),))
         if self.by_column:
             self._inverse_by_column()
         elif self.options.separate_solve:
@@ -278,6 +281,11 @@ def inverse(square: Array, beta: Array) -> Array:
 def _whole(at: Place, square: Array) -> Array:
     """A chunk's square with the columns of a whole chunk."""
     return np.pad(square, ((0, 0), (0, at.kernel.tile.block_k - square.shape[1])))
+
+
+@body("delta_rule", "fill")
+def fill(at: Place) -> None:
+    at.put("A", np.zeros((len(at.q), at.kernel.tile.block_k)))
 
 
 @body("delta_rule", "kkt_solve")

@@ -73,24 +73,15 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     launch, rates, resident = running.launch, running.rates, running.resident
     sm = rates.of_sm(running.problem.dtype, running.unit) if is_attention_loop(launch) else None
     done = other_computing(running) if sm is None else loop_computing(running, sm)
-<<<<<<< HEAD
     hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and launch.work.dependent is None)
-    seconds = ({} if hbm is None else {"hbm": hbm}) | done.seconds
-=======
-    hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and sm is None)
     seconds = {"hbm": hbm} | done.seconds
->>>>>>> main
     start = _start_s(running)
     if launch.work.serial_loads and sm is None:  # they wait for one another, in every round of CTAs
         in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")  # the launch before left it there
         rounds = -(-launch.work_tiles // resident.slots)
-<<<<<<< HEAD
-        together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + (hbm or 0.0)
-    elif launch.work.dependent is not None:
-        together = beside(done.total_s, hbm or 0.0, norm=SPLIT_OVERLAP_NORM)
-=======
         together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + hbm
->>>>>>> main
+    elif launch.work.dependent is not None:
+        together = beside(done.total_s, hbm, norm=SPLIT_OVERLAP_NORM)
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
         together = done.total_s if sm is None else _beside_hbm(running, done, hbm)
