@@ -100,6 +100,7 @@ KERNEL: Mapping[str, Key] = {
         '"static"',
     ),
     "persistent_ctas_per_sm": Key(Whole(1, 32), "CTAs an SM of a persistent or dynamic grid"),
+    "clears_queue": Key(Flag(), "whether a memset clears its queue's counter before each launch", "false"),
     "claims_ahead": Key(Flag(), "whether a CTA claims its next tile as it begins one", "false"),
     "overlaps_tiles": Key(Flag(), "whether a CTA begins its next tile while it ends one", "false"),
     "cluster": Key(Whole(1, MAX_CLUSTER), "CTAs that fetch K and V once for all of them (multicast)", "1"),
