@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import linear_times
 from recorders import measurements
 
 from iosim.base.errors import InputError
@@ -268,6 +269,7 @@ def text(left_out: bool = False) -> str:
         "",
     ]
     lines += [*counters_section(), *hand_written_section(), *hits_section(), *times_section(found)]
+    lines += linear_times.section(linear_times.judged())
     return "\n".join([*lines, *(left_out_section(refused) if left_out else ())]) + "\n"
 
 

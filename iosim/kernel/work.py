@@ -71,6 +71,19 @@ class Pipelines:
     lock."""
 
 
+@dataclass(frozen=True)
+class Dependent:
+    """What a step of a work tile does one after the other, with nothing of its next step beside it: the state that a
+    step leaves is what the next one begins with."""
+
+    loads: float = 0.0
+    """Loads that wait for one another, or for what is computed before them."""
+    products: float = 0.0
+    """Products each of which waits for the one before, whose result goes through shared memory."""
+    rows: int = 0
+    """Rows of a triangular system, each of which waits for those before it."""
+
+
 class Layout(StrEnum):
     """Which way operands take through shared memory (`iosim.kernel.shared_memory` has what each moves)."""
 
@@ -139,6 +152,8 @@ class Work:
     is a packet."""
     serial_loads: int = 0
     """Loads of a work tile that wait for one another (a combine that walks its splits; sums before a loop)."""
+    dependent: Dependent | None = None
+    """What a step does one after the other, of a launch without an attention loop; None where its units decide."""
     operations_per_value: int = 0
     """Instructions a thread spends on each value of a pass, where they take longer than its bytes (offsets of a
     strided copy)."""

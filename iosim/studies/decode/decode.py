@@ -19,6 +19,7 @@ from iosim.base.fields import MAX_SIZE
 from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.algorithms.states import STATE
 from iosim.kernel.libraries import Overrides, split_alike
 from iosim.prediction.estimates import method_of
 from iosim.prediction.many import Request, predict_many
@@ -54,6 +55,8 @@ class ModelShape:
     latent_kv: bool = False
     page_size: int | None = None
     window: int | None = None
+    kind: LayerKind | None = None
+    """Of a model's layers, what they are."""
 
     def __post_init__(self) -> None:
         if isinstance(self.layers, bool) or not 1 <= self.layers <= MAX_LAYERS:
@@ -78,16 +81,16 @@ class ModelShape:
         )  # fmt: skip
 
     def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
-        """Bytes of all layers' cache, of whole pages where there are pages."""
+        """Bytes of all layers' cache, of whole pages where there are pages, or of their states."""
         tensors = prediction.chain.tensors
-        return sum(tensors[n].allocated_bytes for n in ("K", "V") if n in tensors) * self.layers
+        kept = (STATE,) if STATE in tensors else ("K", "V")
+        return sum(tensors[n].allocated_bytes for n in kept if n in tensors) * self.layers
 
 
 @dataclass(frozen=True)
 class KindShape(ModelShape):
     """The attention of one kind of a model's layers."""
 
-    kind: LayerKind | None = None
     fields: tuple[tuple[str, Any], ...] = ()
     """Of the problem, what the layer does not decide."""
 
@@ -106,7 +109,8 @@ class KindShape(ModelShape):
         assert self.kind is not None
         tokens = self.kind.cached_tokens(context)
         page = self.page_size or 1
-        return self.layers * batch * -(-tokens // page) * page * self.kind.token_bytes(self.dtype)
+        cache = -(-tokens // page) * page * self.kind.token_bytes(self.dtype)
+        return self.layers * batch * (cache + self.kind.state_bytes)
 
 
 @dataclass(frozen=True)
@@ -221,8 +225,10 @@ class DecodePoint:
 
     @property
     def _kept_read_bytes(self) -> int:
-        """Bytes of the keys and values that the masks of one kind of layer keep."""
-        problem = self.prediction.problem
+        """Bytes of the keys and values that the masks of one kind of layer keep, or of its states."""
+        problem, tensors = self.prediction.problem, self.prediction.chain.tensors
+        if STATE in tensors:
+            return tensors[STATE].bytes * self.shape.layers
         width = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)
         keys = problem.seq_k if problem.window is None else min(problem.seq_k, problem.window + self.new_tokens)
         return problem.batch * problem.kv_heads * keys * width * problem.input_type.bytes * self.shape.layers
@@ -246,7 +252,9 @@ class DecodePoint:
         }  # fmt: skip
         if self.model is None:
             return whole
-        kinds = [{"layer": kind.name} | part.to_dict() for kind, part in zip(self.model.kinds, self.kinds, strict=True)]
+        kinds = [
+            {"layer": kind.name} | part.to_dict() for kind, part in zip(self.model.all_kinds, self.kinds, strict=True)
+        ]
         return {"model": self.model.name, "tensor_parallel": self.model.tensor_parallel, **whole, "kinds": kinds}
 
 
@@ -293,8 +301,10 @@ def sweep(
     if not 1 <= batch <= MAX_SIZE:
         raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
     at = list(contexts)
+    own = None if shape.kind is None else shape.kind.state_kernel
+    overrides = None if own else step.get("overrides")
     asked = [
-        Request(shape.problem(batch, context, new_tokens), kernel, profile, step.get("overrides"),
+        Request(shape.problem(batch, context, new_tokens), own or kernel, profile, overrides,
                 method=step.get("method"), launched=step.get("launched", "alone"))
         for context in at
     ]  # fmt: skip
@@ -342,7 +352,7 @@ def kind_shapes(model: Model, dtype: str | None, page_size: int | None) -> list[
         raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: a decoder, "
                          "and `iosim predict` for this one")  # fmt: skip
     fields = {"dtype": dtype or model.dtype or "bf16"} | ({} if page_size is None else {"page_size": page_size})
-    return [KindShape.of(kind, fields) for kind in model.kinds]
+    return [KindShape.of(kind, fields) for kind in model.all_kinds]
 
 
 def work_of(prediction: Prediction) -> list[dict[str, int]]:
