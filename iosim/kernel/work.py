@@ -28,6 +28,8 @@ class Loop:
     the number of buffers."""
     score_operations: float = 0.0
     """Instructions on each score in every step, beyond its exponential and what every softmax needs."""
+    gather_cycles: float = 0.0
+    """SM cycles that each row which a step gathers takes, on top of all else."""
     warps_meet: bool = False
     """Whether the warps of a CTA divide a step's tile both ways, hand P and dS on in shared memory, and so meet between
     its products and its softmax (FlashAttention-2's backward, CUTLASS's); else they take turns at the units."""
@@ -113,6 +115,12 @@ class Work:
 
     flops_per_pair: int = 0
     exps_per_pair: int = 0
+    scores_per_pair: int = 1
+    """Scores that a pair stands for: of as many heads as lie side by side in a row (an indexer's)."""
+    dtype: str = ""
+    """Type of the products' operands, where it is not the problem's."""
+    unit: str = ""
+    """What computes the products (a `MatrixUnit`), where it is not the kernel's main launch's."""
     tensor_cores: bool = True
     """Whether tensor cores compute the products, where there are any."""
     product_ctas: int = 1

@@ -109,7 +109,10 @@ class CapacityRule:
         """Distinct bytes of a tensor that an access touches, over the whole launch."""
         if access.rows is Rows.KEY and access.per is Per.PAIR:
             rows = self.value(tensor.rows)
-            return self._bytes(tensor) // rows * np.minimum(self._reach(launch).key_rows, rows)
+            if tensor.keys_per_row and tensor.along is Rows.QUERY:  # lists of picked keys, each its query's own
+                return self._bytes(tensor)
+            lists = self.value(launch.domain.rows) // self.value(launch.domain.pack) if tensor.picked_by else 1
+            return self._bytes(tensor) // rows * np.minimum(self._reach(launch).key_rows * lists, rows)
         return self._bytes(tensor)
 
     def _reread_factor(self, launch: Launch, slots: Number) -> Number:

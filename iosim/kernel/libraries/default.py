@@ -37,9 +37,14 @@ def is_suited(name: str, problem: AttentionProblem) -> bool:
     return name not in SUITS or SUITS[name](problem)
 
 
+def order_of(problem: AttentionProblem) -> tuple[str, ...]:
+    """The kernels that are tried in turn; where an indexer picks keys, the library that has one first."""
+    return ORDER if problem.index_heads is None else ("dsa", *ORDER)
+
+
 def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
     """The name of the kernel that a GPU runs a problem with where none is asked for."""
-    for name in ORDER[:-1]:
+    for name in order_of(problem)[:-1]:
         with suppress(InputError):
             if is_suited(name, problem):
                 resolve(name, problem, profile)
@@ -50,7 +55,8 @@ def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
 @chooses(DEFAULT)
 def _default(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
     name = default_kernel(problem, profile)
-    return name, f"{NOTE}{name}, the first of {', '.join(ORDER)} that takes the problem on {profile.name}"
+    tried = ", ".join(order_of(problem))
+    return name, f"{NOTE}{name}, the first of {tried} that takes the problem on {profile.name}"
 
 
 def told(kernels: Iterable[tuple[Kernel, HardwareProfile]]) -> str:

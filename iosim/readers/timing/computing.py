@@ -14,6 +14,8 @@ from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.dtypes import dtype
+from iosim.problem.masks.picked import PickedMask
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.overlap import beside
@@ -62,8 +64,9 @@ def worked(launch: Launch, unit: MatrixUnit, pairs: float) -> tuple[float, float
     rows = launch.domain.query_rows
     filled = float(rows[rows > 0].mean()) / launch.domain.block_q if (rows > 0).any() else 1.0
     warps = max(1, launch.resources.threads // 32)
-    padded = pairs * (1.0 if launch.is_backward else row_padding(launch.domain.block_q, warps, unit))
-    instructions = padded * INSTRUCTIONS_PER_SCORE / 32
+    whole = launch.is_backward or launch.work.scores_per_pair > 1
+    padded = pairs * (1.0 if whole else row_padding(launch.domain.block_q, warps, unit))
+    instructions = padded * launch.work.scores_per_pair * INSTRUCTIONS_PER_SCORE / 32
     if unit is MatrixUnit.MMA_SYNC:
         instructions += padded * launch.work.flops_per_pair / MMA_FLOPS
     return padded * (IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)), instructions
@@ -82,10 +85,20 @@ class Running:
     conditions: Conditions
     first: bool
 
+    @property
+    def dtype(self) -> str:
+        """Type of its products' operands."""
+        return self.launch.work.dtype or self.problem.dtype
+
+    @property
+    def element_bytes(self) -> int:
+        """Of its products' operands."""
+        return dtype(self.launch.work.dtype).bytes if self.launch.work.dtype else self.problem.input_type.bytes
+
     @cached_property
     def unit(self) -> MatrixUnit:
         """What computes its products."""
-        if self.problem.dtype == "fp32":
+        if self.dtype == "fp32":
             return MatrixUnit.FP32
         return matrix_unit(self.launch, self.rates.profile, self.kernel)
 
@@ -113,7 +126,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     l2_bytes = (
         running.l2_loads() / max(1, steps) * _l2_share(launch.tiles_with_rows, resident.slots, profile.sm_count, sm)
     )
-    cost = step_cost(launch, unit, sm, l2_bytes, running.problem.input_type.bytes, profile.cc)
+    cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc)
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
     turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
     tile_cycles = profile.need("pingpong_tile_cycles" if turns else "tile_cycles")
@@ -122,30 +135,42 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
-    locked = lock_cycles(launch, sm, resident.slots)
+    locked = lock_cycles(launch, sm, resident.slots) + launch.work.loop.gather_cycles * rows_a_step(launch)
 
     def step(ctas: int) -> float:
         return step_cycles(cost, ctas) + locked
 
-    span = makespan(launch, profile.sm_count, per_sm, step, tile_cycles)
+    together = launch.tile_ctas if isinstance(launch.domain.mask, PickedMask) else 1
+
+    def shared_step(ctas: int) -> float:
+        """Where the CTAs of a cluster divide a tile and what it gathers, an SM each."""
+        return step(ctas) / together
+
+    span = makespan(launch, profile.sm_count // together, per_sm, shared_step, tile_cycles)
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz
     total = scheduled
     if unit is MatrixUnit.PINGPONG:
         total = _pingpong_seconds(scheduled, running)
-    limit = rates.mean_limit(running.problem.dtype, unit)
+    limit = rates.mean_limit(running.dtype, unit)
     if limit is not None:
         total = max(total, worked(launch, unit, float(executed_pairs(launch)))[0] * launch.work.flops_per_pair / limit)
     lengthened = total / scheduled / sm.clock_hz if scheduled else 0.0
     return Computing(
-        seconds={name: span.steps * cycles / sm.clock_hz for name, cycles in units.items() if cycles},
+        seconds={name: span.steps * cycles / together / sm.clock_hz for name, cycles in units.items() if cycles},
         waves=resident.waves,
         total_s=total,
         shared_bytes=steps * cost.smem * (sm.shared_bytes or WAVEFRONT_BYTES),
         tile_s=tile_cycles * lengthened,
         step_s=tuple(step(ctas) * lengthened for ctas in range(1, per_sm + 1)),
-        busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count),
+        busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count // together),
     )
+
+
+def rows_a_step(launch: Launch) -> float:
+    """Rows of keys that the mask leaves of a step, in the mean."""
+    visited = launch.domain.visited
+    return float(visited.end_row.sum()) / max(1, int(visited.count.sum()))
 
 
 def _l2_share(tiles: int, slots: int, sms: int, sm: SmRates) -> float:
@@ -196,7 +221,7 @@ def other_computing(running: Running) -> Computing:
 
 def _pass_seconds(running: Running) -> float:
     """Seconds of a pass that its instructions bound: `operations_per_value` lane cycles for each value it loads."""
-    values = running.moved("l2", "read") / running.problem.input_type.bytes
+    values = running.moved("l2", "read") / running.element_bytes
     lanes, clock = running.rates.fp32_lanes(), running.rates.clock_hz
     if not (lanes and clock):
         return 0.0
@@ -212,7 +237,7 @@ def _unit_seconds(running: Running) -> dict[str, float]:
         seconds["l2"] = running.l2_loads() / l2
     pairs, ctas = executed_pairs(launch), launch.work_tiles * launch.work.product_ctas
     if launch.work.flops_per_pair:
-        rate = rates.tensor(running.problem.dtype, running.unit)
+        rate = rates.tensor(running.dtype, running.unit)
         if rate:
             seconds["tensor"] = pairs * launch.work.flops_per_pair / rate * (-(-ctas // slots) * slots / ctas)
     profile, clock = rates.profile, rates.clock_hz

@@ -69,7 +69,7 @@ def uses_tensor_cores(launch: Launch, problem: AttentionProblem) -> bool:
 def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     """Time of one launch at the clock of its rates, and what of it costs energy."""
     launch, rates, resident = running.launch, running.rates, running.resident
-    sm = rates.of_sm(running.problem.dtype, running.unit) if is_attention_loop(launch) else None
+    sm = rates.of_sm(running.dtype, running.unit) if is_attention_loop(launch) else None
     done = other_computing(running) if sm is None else loop_computing(running, sm)
     hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and sm is None)
     seconds = ({} if hbm is None else {"hbm": hbm}) | done.seconds
@@ -132,7 +132,7 @@ def _activity(running: Running, done: Computing, loops: bool) -> Activity:
         l2_read=running.moved("l2", "read"),
         l2_written=running.moved("l2", "write"),
         shared=done.shared_bytes,
-        tensor_flops=0.0 if by_mma_sync else flops * problem.input_type.bytes / ENERGY_BYTES,
+        tensor_flops=0.0 if by_mma_sync else flops * running.element_bytes / ENERGY_BYTES,
         mma_sync_flops=flops if by_mma_sync else 0.0,
         warp_instructions=instructions,
     )

@@ -66,6 +66,8 @@ def matrix_unit(launch: Launch, profile: HardwareProfile, kernel: Kernel | None 
     """
     if not launch.work.tensor_cores:
         return MatrixUnit.FP32
+    if launch.work.unit and profile.cc >= 90:
+        return MatrixUnit(launch.work.unit)
     unit = kernel.matrix_unit if kernel is not None else None
     if unit is MatrixUnit.FP32:
         return unit
@@ -180,10 +182,12 @@ def step_cost(
     backward, rereads = launch.is_backward, launch.rereads_q
     warps = max(1, launch.resources.threads // 32)
     both_ways = backward or rereads
-    scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit))
+    apart = work.scores_per_pair
+    scores = d.block_q * d.block_k * apart * (1.0 if both_ways or apart > 1 else row_padding(d.block_q, warps, unit))
     width = work.flops_per_pair / 4
-    operations = FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
-    operations += work.mask.every_step + work.loop.score_operations
+    operations = work.mask.every_step + work.loop.score_operations
+    if work.exps_per_pair:
+        operations += FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
     if work.mask.edge_steps:
         operations += work.mask.edge_steps * edge_share(launch)
     exps = scores * work.exps_per_pair / rates.exps if rates.exps else 0.0
@@ -193,7 +197,7 @@ def step_cost(
     beside = unit is MatrixUnit.TCGEN05
     loaded = estimate(launch, unit, scores, warps, element_bytes)
     return StepCost(
-        tensor=scores * work.flops_per_pair / rates.tensor_flops if rates.tensor_flops else 0.0,
+        tensor=scores * work.flops_per_pair / apart / rates.tensor_flops if rates.tensor_flops else 0.0,
         softmax=max(exps, others) if beside else exps + others,
         smem=loaded / rates.shared_bytes if rates.shared_bytes else 0.0,
         l2=l2_bytes / rates.l2_bytes if rates.l2_bytes else 0.0,
@@ -201,7 +205,7 @@ def step_cost(
         + d.block_q * (work.add_packets_per_row or work.add_requests_per_row) * rates.waits.add_packet
         + work.spill.step * rates.waits.spill_access,
         streams=computing_groups(warps, unit, work.loop.producer_warps),
-        warps_meet=work.loop.warps_meet and unit in MEETING,
+        warps_meet=work.loop.warps_meet and (unit in MEETING or not work.exps_per_pair),
         unit=unit,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,
         chain=exps + others if beside else 0.0,
@@ -213,7 +217,7 @@ def computing_groups(warps: int, unit: MatrixUnit, producers: int | None = None)
     ping-pong kernel, those of the softmax with tcgen05, which are one for each tile of 128 rows."""
     groups = warps / WARPS_PER_GROUP
     if unit is MatrixUnit.TCGEN05:
-        return max(1.0, groups - TENSOR_MEMORY_HELPERS)
+        return max(1.0, groups - (TENSOR_MEMORY_HELPERS if producers is None else producers / WARPS_PER_GROUP))
     loading = 1.0 if producers is None else producers / WARPS_PER_GROUP
     return max(1.0, groups - loading) if unit is MatrixUnit.PINGPONG else groups
 

@@ -11,6 +11,7 @@ from iosim.kernel.algorithms.body import Array, ExecutionError, Indices, Place
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Launch, Mode, Per, Rows
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.picked import PickedMask
 
 
 def tile_ends(lengths: tuple[int, ...], block: int) -> tuple[Indices, Indices]:
@@ -37,6 +38,8 @@ class Grid:
         upto = np.pad(self.kept.astype(np.int64).cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
         by_rows = upto[self.q_ends] - upto[self.q_starts]
         self.visited = by_rows[:, self.k_ends] - by_rows[:, self.k_starts] > 0
+        if isinstance(d.mask, PickedMask):
+            self.visited[:] = True
         """Boolean [query blocks, key blocks]: at least one pair is kept."""
         some = np.diff(by_rows, axis=1) > 0
         self.needed_end = np.array([int(np.flatnonzero(row)[-1]) + 1 if row.any() else 0 for row in some])
