@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -13,6 +12,7 @@ from iosim.kernel.launch import SPILL, Edge, Fetch, Mode, Overhead
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
+from iosim.kernel.unit import MatrixUnit
 from iosim.kernel.work import Fragments, Loop
 
 
@@ -48,50 +48,6 @@ class Tile:
         if not match:
             raise InputError(f"`tile` '{text}' is not of the form QxK, such as 128x64, with sides of 1 to {MAX_BLOCK}")
         return cls(int(match[1]), int(match[2]), warps, stages)
-
-
-class MatrixUnit(StrEnum):
-    """What computes the matrix products, and whether other work runs beside it."""
-
-    FP32 = "fp32"
-    MMA_SYNC = "mma.sync"
-    WGMMA = "wgmma"
-    SPECIALISED = "wgmma-specialised"
-    """wgmma with warps of their own for loads, and products running beside the other warpgroup's softmax."""
-    PINGPONG = "wgmma-pingpong"
-    """FlashAttention-3's forward: one warpgroup loads, the others take turns at the tensor cores, and each starts the
-    next block's QK^T before this block's softmax (arXiv 2407.08608, sections 3.1 and 3.2)."""
-    TCGEN05 = "tcgen05"
-    """Blackwell's: one warp issues products of 128 query rows into tensor memory, a warpgroup a tile of 128 rows takes
-    the softmax, and the tiles of a CTA take turns at both (FlashAttention-4: Zadouri et al. 2026, section 3)."""
-
-
-class Specialisation(StrEnum):
-    """Which warps of a CTA do what, beside the unit that computes the products."""
-
-    NONE = "none"
-    """All warps load and compute."""
-    PRODUCER = "producer"
-    """Some warps load; products of one warpgroup run beside the softmax of another."""
-    PINGPONG = "ping-pong"
-    """Some load, and the computing warpgroups take turns at the tensor cores."""
-
-
-FMA = "fma"
-"""Another word for the fp32 units, which multiply and add."""
-SPECIALISED_UNITS = {
-    (MatrixUnit.WGMMA, Specialisation.PRODUCER): MatrixUnit.SPECIALISED,
-    (MatrixUnit.WGMMA, Specialisation.PINGPONG): MatrixUnit.PINGPONG,
-    (MatrixUnit.TCGEN05, Specialisation.PINGPONG): MatrixUnit.TCGEN05,
-}
-"""(unit, specialisation) -> the unit with it. Of others no time is known."""
-
-
-def stated_unit(unit: str, specialisation: str = Specialisation.NONE) -> MatrixUnit | None:
-    """The unit that two words name; None where they cannot stand together."""
-    known = MatrixUnit.FP32 if unit == FMA else MatrixUnit(unit)
-    roles = Specialisation(specialisation)
-    return known if roles is Specialisation.NONE else SPECIALISED_UNITS.get((known, roles))
 
 
 @dataclass(frozen=True)
@@ -243,7 +199,7 @@ class Kernel:
     spill: Spill | None = None
     """Bytes of registers that it spills."""
     matrix_unit: MatrixUnit | None = None
-    """What computes the products on cc 9.0 and later, where the kernel states it."""
+    """What computes the products on cc 9.0 and later; None: mma.sync, as before."""
     sm_spread: float | None = None
     """Share by which SMs differ in speed, where it is known of the kernel; else the replay's own."""
     sms_alike: int = 1
@@ -285,6 +241,10 @@ class Kernel:
         second = self.followed_by
         return self if second is None else replace(second, tile=self.tile, backward=self.backward)
 
+    def unit_of(self, backward: bool) -> MatrixUnit | None:
+        """What computes the products of a pass, where it is stated."""
+        return (self.followed_by or self).matrix_unit if backward else self.matrix_unit
+
     def of_pass(self, backward: bool) -> PassSettings:
         """The settings of a pass, with nothing left to the other one."""
         if not backward:
@@ -316,7 +276,5 @@ class Kernel:
         }  # fmt: skip
 
 
-__all__ = [
-    "Direction", "Edge", "Kernel", "Loop", "MatrixUnit", "Order", "PassSettings", "RowPass", "Schedule", "Scheduler",
-    "Specialisation", "Spill", "Start", "Tile",
-]  # fmt: skip
+__all__ = ["Direction", "Edge", "Kernel", "Loop", "MatrixUnit", "Order", "PassSettings", "RowPass", "Schedule",
+           "Scheduler", "Spill", "Start", "Tile"]  # fmt: skip

@@ -12,9 +12,8 @@ from enum import StrEnum
 
 from iosim.base.records import dataclass, replace
 from iosim.base.words import WAYS, Way
-from iosim.kernel.kernel import MatrixUnit
 from iosim.kernel.launch import Chain, Launch, Mode, Tensor
-from iosim.kernel.tile_rules import MMA_ROWS, WGMMA_ROWS
+from iosim.kernel.unit import MMA_ROWS, WARP_TILE, WGMMA_ROWS, Operands, UnitModel
 from iosim.kernel.work import Fragments, Layout
 
 WAVEFRONT_BYTES = 128
@@ -29,12 +28,8 @@ SHUFFLES_PER_ROW_TILE = 4
 """A thread has two rows of an m16n8 tile, and a row lies in four lanes: two shuffles a row for its maximum or sum."""
 CHUNK_BYTES = 16
 """What a thread copies or clears at once; a warp's take four wavefronts."""
-WARP_TILE = 32
-"""Rows and columns of a warp's tile where warps divide it both ways (CUTLASS; FlashAttention-2's backward)."""
 BACKWARD_LOADED_SHARE = 0.4
 """Of the backward's five products a step, the operand columns that a step loads anew: Q and dO, 2 of 5."""
-TENSOR_MEMORY_ROWS = 128
-"""Query rows of a tcgen05 product, the lanes of tensor memory."""
 
 
 class Through(StrEnum):
@@ -103,7 +98,7 @@ def every_warp(block_k: int, warps: int, columns: int, element_bytes: int) -> in
     return warps * block_k * columns * element_bytes
 
 
-def estimate(launch: Launch, unit: MatrixUnit, scores: float, warps: int, element_bytes: int) -> float:
+def estimate(launch: Launch, unit: UnitModel, scores: float, warps: int, element_bytes: int) -> float:
     """Shared-memory bytes of a forward's or backward's step, whatever the kernel, for its time: operands as the
     instructions fetch them.
 
@@ -121,19 +116,15 @@ def estimate(launch: Launch, unit: MatrixUnit, scores: float, warps: int, elemen
     column_bytes = launch.work.flops_per_pair // launch.work.scores_per_pair // 2 * element_bytes
     filled, q = d.block_k * column_bytes, d.block_q * launch.work.scores_per_pair * column_bytes / 2
     kept = (2 * scores * element_bytes if loop.p_in_shared else 0) - (q if loop.q_in_registers else 0)
-    if unit is MatrixUnit.FP32:
+    if unit.operands is Operands.BOTH_SHARED:
         return scores * column_bytes * 2 / WARP_TILE + filled + kept
     if launch.is_backward:
-        share = 2 / WARP_TILE if unit is MatrixUnit.MMA_SYNC else 1 / WGMMA_ROWS
-        return scores * column_bytes * share + d.block_q * column_bytes * BACKWARD_LOADED_SHARE + kept
+        return scores * column_bytes * unit.operand_share + d.block_q * column_bytes * BACKWARD_LOADED_SHARE + kept
     if launch.rereads_q:
         return scores * (column_bytes * 2 / WARP_TILE + 3 * element_bytes) + filled + kept
-    if unit is MatrixUnit.TCGEN05:
-        return scores / d.block_k / TENSOR_MEMORY_ROWS * filled + q + kept
-    if unit in (MatrixUnit.WGMMA, MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
-        groups = scores / d.block_k / WGMMA_ROWS
-        transposed = filled if unit is MatrixUnit.PINGPONG and element_bytes == 1 else 0
-        return groups * filled + q + filled + transposed + kept
+    if unit.operands is Operands.FETCHED:
+        fetches = scores / d.block_k / unit.rows + unit.counts_loads + (unit.transposes_fp8 and element_bytes == 1)
+        return fetches * filled + q + kept
     idle: float = STEP_WAVEFRONTS_PER_WARP
     if (fragments := launch.work.fragments) is not None:
         idle = fragments.step + shuffles(d.block_q, warps)

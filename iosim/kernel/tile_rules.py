@@ -6,15 +6,10 @@ from __future__ import annotations
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.unit import MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
-MMA_ROWS = 16
-"""Query rows of one mma.sync.m16n8k16 (PTX ISA): what a warp computes at least."""
-WGMMA_ROWS = 64
-"""Query rows of one wgmma.m64nNk16 (PTX ISA), which four warps compute together."""
-WARPS_PER_GROUP = 4
-"""Warps of a warpgroup; also warp schedulers of an SM since Volta, each with its own tensor core."""
 ASYNC_COPY_CC = 80
 """Compute capability from which loads go to shared memory by themselves (cp.async; CUDA C++ Programming Guide)."""
 

@@ -97,10 +97,8 @@ class Call:
 
     def time(self, traffic: Traffic, conditions: Conditions = ALONE, *, measured: bool = True) -> ChainTime:
         """Seconds and joules of the chain while `traffic` moves; `measured` and the conditions as in `chain_time`."""
-        return chain_time(
-            self.problem, self.chain, traffic, self.profile, self.residencies, measured=measured, kernel=self.kernel,
-            conditions=conditions,
-        )  # fmt: skip
+        of_call = (self.problem, self.chain, traffic, self.profile, self.residencies, self.kernel)
+        return chain_time(*of_call, measured=measured, conditions=conditions)
 
     @cached_property
     def paces(self) -> tuple[Pace, ...]:

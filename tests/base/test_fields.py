@@ -20,10 +20,10 @@ from iosim.base.errors import InputError
 from iosim.base.fields import Kind, fields_of
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.kernel import MatrixUnit
 from iosim.kernel.libraries import resolve
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.kernel.schedule import Direction, Order, Scheduler
+from iosim.kernel.unit import MatrixUnit
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, ProblemFields, length_options, problem_options

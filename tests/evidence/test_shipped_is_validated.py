@@ -23,8 +23,9 @@ from iosim.evidence.times.cases import Case
 from iosim.evidence.validate import match, read
 from iosim.evidence.validate.residuals import calls
 from iosim.hardware.profile import load_profile
-from iosim.kernel.kernel import Kernel, MatrixUnit
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
 EVIDENCE = Path(tables.__file__).parents[1]

@@ -13,6 +13,7 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Domain, Launch, Outer
 from iosim.kernel.libraries import Overrides, entry_names, resolve
 from iosim.kernel.schedule import Order, Schedule, Start
+from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.chain_time import ChainTime
@@ -21,14 +22,13 @@ from iosim.readers.timing.launch_time import reuses_keys
 from iosim.readers.timing.makespan import makespan, steps_per_tile
 from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.step_time import (
-    MatrixUnit,
     SmRates,
     StepCost,
     Waits,
-    matrix_unit,
     row_padding,
     step_cost,
     step_cycles,
+    unit_model,
 )
 
 KERNELS = tuple(name for name in entry_names() if name not in ("fa4", "flash-sm90"))
@@ -134,20 +134,21 @@ def steps() -> Iterator[tuple[str, Any]]:
             for unit in MatrixUnit:
                 for stages, cc in ((1, 90), (2, 90), (1, 75)):
                     staged = replace(launch, work=replace(launch.work, stages=stages))
-                    cost = step_cost(staged, unit, rates, 30000.0, 2, cc)
+                    cost = step_cost(staged, UNITS[unit], rates, 30000.0, 2, cc)
                     made = [cost.tensor, cost.softmax, cost.smem, cost.l2, cost.exposed, cost.streams, cost.unhidden]
                     cycles = [step_cycles(cost, n) for n in (1, 2, 3)]
                     if stages == 1 or unit is MatrixUnit.WGMMA:
                         yield f"step {kernel} {launch.name} {unit} {stages} {cc}", [*made, *cycles]
-            units = [str(matrix_unit(launch, load_profile(g), chosen)) for g in ("a100", "h100")]
-            for threads, persistent in product((128, 256, 257, 288, 384), (None, 100)):
-                one = replace(launch, resources=replace(launch.resources, threads=threads), persistent_ctas=persistent)
-                units.append(str(matrix_unit(one, load_profile("h100"), None)))
+            models = [unit_model(launch, load_profile(g), p.dtype, chosen) for g in ("a100", "h100")]
+            units = [next(str(unit) for unit, row in UNITS.items() if row == model) for model in models]
             yield f"units {kernel} {launch.name}", units
     for unit, warps in product(MatrixUnit, (1, 3, 4, 8, 9)):
-        yield f"padding {unit} {warps}", [row_padding(q, warps, unit) for q in (1, 16, 17, 64, 65, 128, 192)]
+        yield f"padding {unit} {warps}", [row_padding(q, warps, UNITS[unit]) for q in (1, 16, 17, 64, 65, 128, 192)]
     for unit, smem in product(MatrixUnit, (0.0, 50.0, 5000.0)):
-        cost = StepCost(300.0, 200.0, smem, 70.0, 40.0, 1.5, unit, 0.2)
+        model = UNITS[unit]
+        cost = StepCost(
+            300.0, 200.0, smem, 70.0, 40.0, 1.5, model.overlap, fragments=smem * model.issued_by_warps, unhidden=0.2
+        )
         other = replace(cost, tensor=200.0, softmax=300.0, streams=1.0)
         yield f"overlap {unit} {smem}", [[step_cycles(c, n) for n in (1, 2, 4)] for c in (cost, other)]
     yield "beside", [beside(*x) for x in ((), (0.0,), (1.0,), (1.0, 1.0), (3.0, 4.0), (4.0, 0.1, 2.0), (-1.0,))]

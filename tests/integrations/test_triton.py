@@ -35,11 +35,11 @@ from iosim.integrations.triton.kernel import (
 from iosim.integrations.triton.model import TritonModel, tutorial_problem
 from iosim.integrations.triton.streaming_mask import streaming_mask
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import MatrixUnit
 from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.triton import shared_bytes, unit_of
 from iosim.kernel.resource_table import BuildReport
 from iosim.kernel.schedule import Order
+from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 

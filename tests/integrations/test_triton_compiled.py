@@ -16,8 +16,9 @@ from scripts import ROOT
 from iosim import AttentionProblem, predict
 from iosim.base.errors import InputError
 from iosim.kernel.cubin import LocalAccesses, read_cubin
-from iosim.kernel.kernel import Kernel, MatrixUnit, Order, Scheduler, Tile
+from iosim.kernel.kernel import Kernel, Order, Scheduler, Tile
 from iosim.kernel.spilling import spill_of_frame
+from iosim.kernel.unit import MatrixUnit
 from iosim.triton import describe, launch_metadata
 
 RECORDED = json.loads((ROOT / "tests" / "golden" / "triton.json").read_text())

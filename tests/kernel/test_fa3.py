@@ -31,6 +31,7 @@ from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.fa3 import cluster
 from iosim.kernel.residency import residency
 from iosim.kernel.schedule import Order
+from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
@@ -38,18 +39,18 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 from iosim.readers.timing import overlap as timing
 from iosim.readers.timing import step_time
+from iosim.readers.timing.chain_time import CLOCK_TOLERANCE
 from iosim.readers.timing.computing import executed_pairs
 from iosim.readers.timing.launch_time import reuses_keys
 from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.step_time import (
-    MatrixUnit,
     SmRates,
     StepCost,
     Waits,
     computing_groups,
-    matrix_unit,
     step_cost,
     step_cycles,
+    unit_model,
 )
 
 H100 = load_profile("h100")
@@ -156,26 +157,27 @@ class TestPingPong:
     def test_the_backward_takes_no_turns(self) -> None:
         asked = problem(passes="fwd+bwd")
         kernel = resolve("fa3", asked, H100)
-        units = {n.name: matrix_unit(n, H100, kernel) for n in plan(asked, kernel).launches if n.work.flops_per_pair}
-        assert units == {"main": MatrixUnit.PINGPONG, "bwd.main": MatrixUnit.SPECIALISED}
+        chain = plan(asked, kernel)
+        units = {n.name: unit_model(n, H100, "fp16", kernel) for n in chain.launches if n.work.flops_per_pair}
+        assert units == {"main": UNITS[MatrixUnit.PINGPONG], "bwd.main": UNITS[MatrixUnit.SPECIALISED]}
 
     @pytest.mark.parametrize(("warps", "unit", "groups"), [
         (12, MatrixUnit.PINGPONG, 2.0), (16, MatrixUnit.PINGPONG, 3.0), (4, MatrixUnit.PINGPONG, 1.0),
         (12, MatrixUnit.WGMMA, 3.0), (2, MatrixUnit.MMA_SYNC, 0.5),
     ])  # fmt: skip
     def test_computing_groups(self, warps: int, unit: MatrixUnit, groups: float) -> None:
-        assert computing_groups(warps, unit) == groups
+        assert computing_groups(warps, UNITS[unit]) == groups
 
     @pytest.mark.parametrize(("groups", "cycles"), [(1, 150), (2, 125), (3, 100 + 50 / 3)])
     def test_of_n_groups_one_nth_of_the_shorter_work_shows(self, groups: int, cycles: float) -> None:
-        cost = StepCost(100, 50, 0, 0, exposed=0, streams=groups, unit=MatrixUnit.PINGPONG)
+        cost = StepCost(100, 50, 0, 0, exposed=0, streams=groups, overlap=UNITS[MatrixUnit.PINGPONG].overlap)
         assert step_cycles(cost, 1) == pytest.approx(cycles)
         other = replace(cost, tensor=50, softmax=100)
         assert step_cycles(other, 1) == pytest.approx(cycles)
 
     def test_a_step_at_head_dim_128(self) -> None:
         launch = plan(problem(), fa3()).launches[0]
-        cost = step_cost(launch, MatrixUnit.PINGPONG, self.rates, 0.0, 2, 90)
+        cost = step_cost(launch, UNITS[MatrixUnit.PINGPONG], self.rates, 0.0, 2, 90)
         # 128 x 176 scores, two products of 2 x 128 operations each, at 4,096 a cycle
         assert cost.tensor == 128 * 176 * 512 / 4096
         softmax = 1 / 16 + (step_time.FP32_OPERATIONS_PER_SCORE + 128 / 176) / 128
@@ -185,11 +187,11 @@ class TestPingPong:
     def test_fp8_transposes_v_in_shared_memory(self) -> None:
         asked = problem(dtype="fp8")
         launch = plan(asked, fa3(dtype="fp8")).launches[0]
-        plain = step_cost(launch, MatrixUnit.SPECIALISED, self.rates, 0.0, 1, 90).smem
-        turned = step_cost(launch, MatrixUnit.PINGPONG, self.rates, 0.0, 1, 90).smem
+        plain = step_cost(launch, UNITS[MatrixUnit.SPECIALISED], self.rates, 0.0, 1, 90).smem
+        turned = step_cost(launch, UNITS[MatrixUnit.PINGPONG], self.rates, 0.0, 1, 90).smem
         # V's 224 x 128 bytes read once more and written once more, 128 bytes a cycle
         assert turned - plain == 2 * 224 * 128 / 128
-        half = step_cost(launch, MatrixUnit.PINGPONG, self.rates, 0.0, 2, 90).smem
+        half = step_cost(launch, UNITS[MatrixUnit.PINGPONG], self.rates, 0.0, 2, 90).smem
         assert half == 2 * plain  # not so in fp16
 
     def test_power_holds_the_mean_below_what_products_reach(self) -> None:
@@ -198,7 +200,7 @@ class TestPingPong:
         slow = replace(H100, tensor_flops_achieved_per_s={"fp16": 400e12}, tensor_pj_per_flop=None)
         made = predict(asked, kernel, slow, method="capacity")
         least = executed_pairs(made.chain.launches[0]) * 1024 / 400e12
-        assert made.time.total_s >= least
+        assert made.time.total_s >= least * (1 - CLOCK_TOLERANCE)
         assert made.time.total_s < 1.05 * least
         unbound = made.call.time(made.traffic, measured=False)
         assert unbound.total_s < 0.7 * least

@@ -14,10 +14,11 @@ from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
+from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.residency import residency
 from iosim.kernel.tile_rules import rows_misfit, stages_misfit
+from iosim.kernel.unit import MatrixUnit
 from iosim.prediction.predictor import predict
 from iosim.studies.tiles.pick import try_tile
 

@@ -8,9 +8,9 @@ import pytest
 
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import MatrixUnit
 from iosim.kernel.launch import is_attention_loop
 from iosim.kernel.libraries import resolve
+from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.kernel.work import Loop, MaskOperations
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
@@ -121,7 +121,7 @@ class TestNarrowBuilds:
         assert whole.work.fragments is not None
         assert (narrow.work.fragments.step, whole.work.fragments.step) == (2 * 8 * 7, 6)
         rates = SmRates(Waits(*[0.0] * 6), 1e9, 1024.0, 128.0, 16.0, 128.0, 64.0)
-        costs = [step_cost(one, MatrixUnit.MMA_SYNC, rates, 0.0, 2, 90) for one in (narrow, whole)]
+        costs = [step_cost(one, UNITS[MatrixUnit.MMA_SYNC], rates, 0.0, 2, 90) for one in (narrow, whole)]
         assert costs[0].softmax - costs[1].softmax == 2 * (112 - 6) * 4 / 4
         assert costs[0].smem - costs[1].smem == 4 * (112 - 6)  # a wavefront of each warp
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import heapq
+import math
 import statistics
 from dataclasses import replace
 from typing import Any
@@ -18,10 +19,11 @@ from scripts import measurements
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, MatrixUnit, Schedule, Scheduler, Tile
+from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Launch, Outer
 from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Order, Start
+from iosim.kernel.unit import UNITS, MatrixUnit, Overlap, UnitModel
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.chain_time import ChainTime, ceiling_s
@@ -31,10 +33,10 @@ from iosim.readers.timing.step_time import (
     SmRates,
     StepCost,
     Waits,
-    matrix_unit,
     row_padding,
     step_cost,
     step_cycles,
+    unit_model,
 )
 
 WAITS = Waits(load=460.0, sync=350.0, single_buffer=150.0, add_packet=2.7, product_step=400.0, spill_access=18.0)
@@ -64,7 +66,7 @@ class TestStep:
     rates = SmRates(WAITS, 1e9, tensor_flops=1024.0, fp32_lanes=128.0, exps=16.0, shared_bytes=128.0, l2_bytes=64.0)
 
     def cost(self, tile: Tile, unit: MatrixUnit = MatrixUnit.MMA_SYNC, cc: int = 90) -> StepCost:
-        return step_cost(launch(tile), unit, self.rates, 32768.0, 2, cc)
+        return step_cost(launch(tile), UNITS[unit], self.rates, 32768.0, 2, cc)
 
     def test_tensor_cycles_are_flops_over_rate(self) -> None:
         assert self.cost(Tile(128, 64, 4)).tensor == 128 * 64 * 4 * 128 / 1024  # two products of 2 x 128 a score
@@ -79,8 +81,8 @@ class TestStep:
         assert eight * 128 == 8 * (32768 + 26 * 128) + 32768
 
     def test_unknown_rates_cost_nothing(self) -> None:
-        none = SmRates(WAITS, 1e9, None, None, None, None, None)
-        found = step_cost(launch(Tile(128, 64, 4)), MatrixUnit.MMA_SYNC, none, 1.0, 2, 90)
+        none = SmRates(WAITS, 1e9, *[math.inf] * 5)
+        found = step_cost(launch(Tile(128, 64, 4)), UNITS[MatrixUnit.MMA_SYNC], none, 1.0, 2, 90)
         assert (found.tensor, found.softmax, found.smem, found.l2) == (0, 0, 0, 0)
 
     def test_loads_are_waited_for_where_nothing_copies_ahead(self) -> None:
@@ -90,25 +92,25 @@ class TestStep:
 
     def test_one_stream_adds_its_phases(self) -> None:
         # one CTA of four warps: nothing hides the softmax, nor 32 % of the fragments
-        alone = StepCost(100, 50, 10, 5, exposed=7, streams=1, unit=MatrixUnit.WGMMA)
+        alone = StepCost(100, 50, 10, 5, exposed=7, streams=1, overlap=Overlap.QUEUE)
         assert step_cycles(alone, 1) == 157
-        assert step_cycles(replace(alone, unit=MatrixUnit.MMA_SYNC), 1) == pytest.approx(157 + 0.32 * 10)
+        assert step_cycles(replace(alone, fragments=10), 1) == pytest.approx(157 + 0.32 * 10)
 
     def test_further_streams_add_the_busiest_unit(self) -> None:
-        cost = StepCost(100, 50, 10, 5, exposed=7, streams=1, unit=MatrixUnit.WGMMA)
+        cost = StepCost(100, 50, 10, 5, exposed=7, streams=1, overlap=Overlap.QUEUE)
         assert step_cycles(cost, 3) == 157 + 2 * 100
 
     def test_specialised_warps_hide_most_of_the_softmax(self) -> None:
-        cost = StepCost(100, 50, 10, 5, exposed=0, streams=3, unit=MatrixUnit.SPECIALISED, unhidden=0.2)
+        cost = StepCost(100, 50, 10, 5, exposed=0, streams=3, overlap=Overlap.INSIDE, unhidden=0.2)
         assert step_cycles(cost, 1) == 110
 
     def test_bandwidth_is_a_floor(self) -> None:
-        cost = StepCost(1, 1, 1, 400, exposed=0, streams=1, unit=MatrixUnit.WGMMA)
+        cost = StepCost(1, 1, 1, 400, exposed=0, streams=1, overlap=Overlap.QUEUE)
         assert step_cycles(cost, 2) == 800
 
     @given(st.lists(st.floats(0, 1e4), min_size=5, max_size=5), st.sampled_from([0.25, 1, 2, 3]), st.integers(1, 8))
     def test_more_ctas_take_longer_but_not_longer_each(self, parts: list[float], streams: float, n: int) -> None:
-        cost = StepCost(*parts[:4], exposed=parts[4], streams=streams, unit=MatrixUnit.MMA_SYNC)
+        cost = StepCost(*parts[:4], exposed=parts[4], streams=streams, overlap=Overlap.QUEUE, fragments=parts[2])
         one, more = step_cycles(cost, n), step_cycles(cost, n + 1)
         assert one <= more * (1 + 1e-9)
         assert more / (n + 1) <= one / n * (1 + 1e-9)
@@ -125,23 +127,35 @@ class TestStep:
         ],
     )
     def test_idle_rows(self, block_q: int, warps: int, unit: MatrixUnit, padding: float) -> None:
-        assert row_padding(block_q, warps, unit) == padding
+        assert row_padding(block_q, warps, UNITS[unit]) == padding
 
 
 class TestMatrixUnit:
+    @staticmethod
+    def of(kernel: Kernel, gpu: str = "h100", **values: object) -> list[UnitModel]:
+        """Of the chain's attention loops."""
+        asked, profile = problem(**values), load_profile(gpu)
+        return [unit_model(one, profile, asked.dtype, kernel) for one in plan(asked, kernel).launches
+                if one.work.exps_per_pair]  # fmt: skip
+
+    def test_every_unit_has_a_row_with_its_source(self) -> None:
+        assert set(UNITS) == set(MatrixUnit)
+        assert all(model.source for model in UNITS.values())
+
     def test_libraries_on_hopper(self) -> None:
-        h100, asked = load_profile("h100"), problem()
-        found = {
-            n: matrix_unit(plan(asked, resolve(n, asked, h100)).launches[0], h100) for n in ("fa2", "fa3", "cudnn")
-        }
-        specialised = MatrixUnit.SPECIALISED
-        assert found == {"fa2": MatrixUnit.MMA_SYNC, "fa3": specialised, "cudnn": specialised}
+        h100, asked, both = load_profile("h100"), problem(), problem(passes="fwd+bwd", seq_q=1, heads=2)
+        found = {name: self.of(resolve(name, asked, h100)) for name in ("fa2", "fa3", "cudnn")}
+        assert found == {"fa2": [UNITS[MatrixUnit.MMA_SYNC]], "fa3": [UNITS[MatrixUnit.PINGPONG]],
+                         "cudnn": [UNITS[MatrixUnit.SPECIALISED]]}  # fmt: skip
+        # cuDNN decodes with another kernel, of one warpgroup; its backward is the specialised one there, too
+        decoded = self.of(resolve("cudnn", both, h100), passes="fwd+bwd", seq_q=1, heads=2)
+        assert decoded == [UNITS[MatrixUnit.MMA_SYNC], UNITS[MatrixUnit.SPECIALISED]]
 
     def test_the_kernel_may_say(self) -> None:
         kernel = flash(Tile(64, 64, 4), MatrixUnit.WGMMA)
-        one = plan(problem(), kernel).launches[0]
-        assert matrix_unit(one, load_profile("h100"), kernel) is MatrixUnit.WGMMA
-        assert matrix_unit(one, load_profile("a100"), kernel) is MatrixUnit.MMA_SYNC  # no wgmma there
+        assert self.of(kernel) == [UNITS[MatrixUnit.WGMMA]]
+        assert self.of(kernel, "a100") == [UNITS[MatrixUnit.MMA_SYNC]]  # no wgmma there
+        assert self.of(kernel, dtype="fp32") == [UNITS[MatrixUnit.FP32]]
 
     def test_nonsense_is_refused(self) -> None:
         with pytest.raises(InputError, match=r"abacus.*accepted: fp32, mma\.sync"):
@@ -295,7 +309,9 @@ class TestChainTime:
         asked, kernel = problem(), flash(Tile(128, 64, 4))
         call = Call.of(asked, kernel, bare)
         found = call.time(call.counted)
-        assert set(found.launches[0].seconds) == {"tensor", "exp", "l2", "latency"}  # exp: the fp32 work is left
+        seconds = found.launches[0].seconds
+        assert {unit for unit, needed in seconds.items() if needed} == {"tensor", "exp", "l2", "latency"}
+        assert seconds["hbm"] == 0  # and of exp, the fp32 work is left
         assert any("dram_bandwidth_bytes_per_s" in m for m in found.missing)
         assert any("exp_per_clock_per_sm" in m for m in found.missing)
 
@@ -317,9 +333,9 @@ class TestChainTime:
         2,048 of exponentials at 16 a cycle."""
         asked, b200 = problem(seq_q=8192), load_profile("b200")
         call = Call.of(asked, resolve("fa4", asked, b200), b200)
-        rates = Rates(b200, measured=False, power_is_modelled=False).of_sm("bf16", MatrixUnit.TCGEN05)
+        rates = Rates(b200, measured=False, power_is_modelled=False).of_sm("bf16", UNITS[MatrixUnit.TCGEN05])
         assert rates is not None
-        cost = step_cost(call.chain.launches[0], MatrixUnit.TCGEN05, rates, 0.0, 2, 100)
+        cost = step_cost(call.chain.launches[0], UNITS[MatrixUnit.TCGEN05], rates, 0.0, 2, 100)
         assert cost.tensor == pytest.approx(
             2048, rel=0.06
         )  # the sheet's 2,250 TFLOP/s are 7,737 a cycle and SM at boost
@@ -341,7 +357,7 @@ class TestChainTime:
             return replace(call, profile=slow).time(call.counted).total_s
 
         assert held(311e12) == free
-        assert held(50e12) == pytest.approx(pairs / 50e12, rel=0.01)
+        assert held(150e12) == pytest.approx(pairs / 150e12, rel=0.01)
 
     def test_to_dict_is_plain(self) -> None:
         d = timed(problem(), "cudnn", "h200").to_dict()

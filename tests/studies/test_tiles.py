@@ -19,8 +19,9 @@ from iosim import predict
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import list_profiles, load_profile
-from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
+from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.resource_table import BuildReport, build_report, read_table
+from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.tiles.pick import (
     BLOCK_K,

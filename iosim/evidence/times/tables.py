@@ -18,7 +18,7 @@ from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.serving import read_stack
-from iosim.kernel.tile_rules import MMA_ROWS
+from iosim.kernel.unit import MMA_ROWS
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import default_method, hbm_traffic
 from iosim.prediction.replays import Replays

@@ -20,10 +20,11 @@ from iosim.base.progress import Progress, silent
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.triton.kernel import Config
 from iosim.kernel.cubin import read_cubin
-from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
+from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.resource_table import BuildReport
 from iosim.kernel.schedule import Order, Schedule, Scheduler
 from iosim.kernel.spilling import WORD_BYTES
+from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
 ALGORITHM = "flash"

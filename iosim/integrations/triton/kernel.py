@@ -26,7 +26,8 @@ from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.libraries.triton import shared_bytes, tutorial_tiles, unit_of
 from iosim.kernel.residency import Residency, estimated_registers, residency
 from iosim.kernel.resource_table import BuildReport
-from iosim.kernel.tile_rules import ASYNC_COPY_CC, MMA_ROWS
+from iosim.kernel.tile_rules import ASYNC_COPY_CC
+from iosim.kernel.unit import MMA_ROWS
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 

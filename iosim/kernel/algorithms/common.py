@@ -8,9 +8,10 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.kernel.algorithms.body import Place
-from iosim.kernel.kernel import SUM_GROUPS, Kernel, MatrixUnit, RowPass, Spill, Tile
+from iosim.kernel.kernel import SUM_GROUPS, Kernel, RowPass, Spill, Tile
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
 from iosim.kernel.shared_memory import by_chunk
+from iosim.kernel.unit import MatrixUnit
 from iosim.kernel.work import Layout, Loop, SpillAccesses, Work
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask

@@ -26,7 +26,7 @@ from iosim.kernel.algorithms.cache import in_cache, table_access, table_tensor
 from iosim.kernel.algorithms.common import load, row_domain, row_pass, store
 from iosim.kernel.algorithms.flash import SplitOptions
 from iosim.kernel.algorithms.registry import options_of
-from iosim.kernel.kernel import Kernel, MatrixUnit
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import (
     SECTOR_BYTES,
     Chain,
@@ -45,6 +45,7 @@ from iosim.kernel.launch import (
 )
 from iosim.kernel.options import number
 from iosim.kernel.schedule import Schedule, Scheduler
+from iosim.kernel.unit import MatrixUnit
 from iosim.kernel.work import Loop, Work
 from iosim.problem.attention import AttentionProblem
 
@@ -138,6 +139,7 @@ def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) 
         splits=_even_splits(problem, options.index_ctas) if paged else 1,
     )
     per = Per.SPLIT if domain.splits > 1 else Per.QUERY
+    in_step = options.index_unit != MatrixUnit.TCGEN05  # a warp of its own issues products into tensor memory there
     return Launch(
         "logits",
         domain,
@@ -159,7 +161,7 @@ def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) 
             dtype="fp8",
             unit=options.index_unit,
             stages=3,
-            loop=Loop(LOADING_WARPS, warps_meet=True, score_operations=options.index_operations),
+            loop=Loop(LOADING_WARPS, warps_meet=in_step, score_operations=options.index_operations),
         ),
     )
 

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 from iosim.base.schema import Flag, ListOf, MapOf, OneOrMany, Problem, Real, Spec, Table, Text, Whole
 from iosim.kernel.algorithms import algorithm_of, algorithms
-from iosim.kernel.kernel import FMA, SPECIALISED_UNITS, MatrixUnit, RowPass, Specialisation, stated_unit
+from iosim.kernel.kernel import RowPass
 from iosim.kernel.launch import Edge, Fetch, Mode
 from iosim.kernel.libraries.builds import build_names
 from iosim.kernel.libraries.rules import rule_books
 from iosim.kernel.overrides import MAX_BLOCK, MAX_CLUSTER
 from iosim.kernel.schedule import CLUSTER_CC, Direction, Order, Scheduler, Start
 from iosim.kernel.tile_rules import TRITON, WHOLE_ROWS
+from iosim.kernel.unit import FMA, SPECIALISED_UNITS, MatrixUnit, Specialisation, stated_unit
 from iosim.kernel.work import Layout
 from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.problem.fields import TERMS
@@ -143,6 +144,7 @@ ROW: Mapping[str, Key] = {
     "shared_memory_bytes": Key(_SHARED, "bytes a CTA"),
     "edge_k": Key(Text(tuple(Edge)), "rows moved of a ragged block of keys"),
     "fetch": Key(Text(tuple(Fetch)), "how rows are asked for"),
+    "matrix_unit": Key(Text((FMA, *MatrixUnit)), "what computes its products, where not as in [kernel]"),
     "write_per_tile": Key(_BYTES, "bytes of spilled registers a thread writes a work tile"),
     "write_per_pair": Key(_BYTES, "and a visited key block"),
     "read_per_tile": Key(_BYTES, "bytes it reads that miss L1, a work tile"),
@@ -199,7 +201,8 @@ def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence
 
 _SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads")
 _WHEN = tuple(ROW)[: tuple(ROW).index("split")]
-_TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "fetch", "threads", "registers", "shared_memory_bytes")
+_TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "fetch", "matrix_unit", "threads", "registers",
+         "shared_memory_bytes")  # fmt: skip
 _SPILL = ("split", "whole_tiles", "narrow", "block_q", "block_k", "registers", "write_per_tile", "write_per_pair",
           "read_per_tile", "read_per_pair", "accesses_per_pair", "accesses_per_tile", "frame", "source")  # fmt: skip
 _OVERHEAD = ("name", "mode", "per_cta", "per_tile", "per_pair", "per_tile_fetch")

@@ -13,9 +13,10 @@ from iosim.base.errors import InputError
 from iosim.base.pointwise import pointwise
 from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel, MatrixUnit
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.rules import Rules, rule_book
 from iosim.kernel.libraries.tiled import TiledRules
+from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
 PAIRS_CC = 100

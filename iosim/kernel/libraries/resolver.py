@@ -10,18 +10,7 @@ from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import algorithm_of, algorithms, options_for
 from iosim.kernel.algorithms.registry import Packs
-from iosim.kernel.kernel import (
-    BACKWARD_PASSES,
-    QUEUE,
-    Kernel,
-    MatrixUnit,
-    PassSettings,
-    RowPass,
-    Specialisation,
-    Spill,
-    Tile,
-    stated_unit,
-)
+from iosim.kernel.kernel import BACKWARD_PASSES, QUEUE, Kernel, PassSettings, RowPass, Spill, Tile
 from iosim.kernel.launch import Edge, Fetch, Overhead
 from iosim.kernel.libraries.builds import spills
 from iosim.kernel.libraries.catalog_file import Place
@@ -32,6 +21,7 @@ from iosim.kernel.options import AlgorithmOptions, typed
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.schedule import CLUSTER_CC, Schedule, Scheduler, Start
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, refuse_tile, retiled
+from iosim.kernel.unit import MatrixUnit, Specialisation, stated_unit
 from iosim.kernel.work import Fragments, Layout, Loop
 from iosim.problem.attention import AttentionProblem
 
@@ -195,7 +185,7 @@ def _resolved(
         overheads=rules.split_overheads(problem) if split_table else _overheads(data, "overhead"),
         backward=_backward(data, problem, profile, width),
         spill=_spill(build),
-        matrix_unit=_unit(settings),
+        matrix_unit=_unit(row if "matrix_unit" in row else settings),
         fragments=Fragments(Layout(settings["fragments"])) if "fragments" in settings else None,
         loop=_loop(settings),
         **{name: settings[name] for name in AS_STATED if name in settings},

@@ -12,9 +12,10 @@ from typing import Any
 from iosim.base.records import dataclass, replace
 from iosim.base.registry import Registry
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel, MatrixUnit
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Overhead
 from iosim.kernel.schedule import Schedule
+from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
 MAX_SPLITS = 128

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from itertools import product
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
+from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries.loader import entry
 from iosim.kernel.libraries.rules import Rules, rule_book
-from iosim.kernel.tile_rules import WARPS_PER_GROUP, WGMMA_ROWS
+from iosim.kernel.unit import WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
 

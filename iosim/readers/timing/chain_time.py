@@ -9,6 +9,7 @@ constants and what they leave unexplained: docs/timing.md. NB: times of the host
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,8 +28,12 @@ from iosim.readers.timing.rates import Rates
 
 LEAST_CLOCK_SHARE = 0.4
 """Of the boost clock: below it no limit drives the SMs."""
+CLOCK_TOLERANCE = 1e-4
+"""How far from its limit the power may be at the clock that is found, as a share."""
 SEARCH_STEPS = 12
-"""Halvings of the clock's interval: to a four-thousandth of it."""
+"""Most clocks that are tried."""
+POWER_OF_CLOCK = 3.0
+"""With which power of the clock the power grows, at first guess: voltage squared, and work a second."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class ChainTime:
         share: dict[str, float] = {}
         for t in self.launches:
             share[t.bound_by] = share.get(t.bound_by, 0.0) + t.total_s
-        return max(share, key=lambda k: share[k]) if share else "latency"
+        return max(share, key=lambda k: share[k], default="latency")
 
     @property
     def energy_j(self) -> dict[str, float] | None:
@@ -90,21 +95,18 @@ def chain_time(
     traffic: Traffic,
     profile: HardwareProfile,
     residencies: Sequence[Residency],
+    kernel: Kernel,
     *,
     measured: bool = True,
-    kernel: Kernel | None = None,
     conditions: Conditions = ALONE,
 ) -> ChainTime:
     """Time of a chain whose `traffic` holds rows at l2 and hbm.
 
     Args:
         residencies: of each launch, in order.
+        kernel: what runs the chain.
         measured: use measured bandwidths, rates and clocks where the profile has them; else the specification's alone.
-        kernel: the kernel behind the chain; its option `matrix_unit` says what computes the products on cc 9.0.
         conditions: the clocks, how it is launched, and whether the first loads find their data in the L2.
-
-    Raises:
-        InputError: the kernel's matrix unit is not known.
     """
     rates = Rates(profile, measured, power_is_modelled=measured and is_known(profile))
     times = []
@@ -128,7 +130,7 @@ def ceiling_s(
         tensor = rates.peak_tensor(launch.work.dtype or problem.dtype, fastest_hz)
         products = executed_pairs(launch) * launch.work.flops_per_pair
         moved = traffic.total("hbm", launch=launch.name)
-        seconds += max(moved / hbm if hbm else 0.0, products / tensor if tensor else 0.0)
+        seconds += max(moved / hbm, products / tensor)
     return seconds
 
 
@@ -137,25 +139,28 @@ def _at_its_clock(running: Running) -> LaunchTime:
     rates, problem, clocks = running.rates, running.problem, running.conditions.clocks
     profile = rates.profile
 
-    def at(clock_hz: float | None) -> tuple[LaunchTime, bool]:
+    def at(clock_hz: float | None) -> tuple[LaunchTime, float]:
+        """The launch at a clock, and what it takes of the power over what there is."""
         rates.clock_hz = clock_hz
         time, activity = launch_time(running)
         if rates.power_is_modelled and clock_hz is not None:
             time = replace(time, energy_j=energy_j(activity, profile, clock_hz, time.total_s))
             limit = profile.power_w if clocks == "sustained" else profile.peak_power_w
-            return time, limit is None or (time.power_w or 0.0) <= limit
-        products = rates.product_limit(problem.dtype)
-        return time, products is None or activity.mma_sync_flops <= products * time.total_s
+            return time, (time.power_w or 0.0) / (limit or math.inf)
+        return time, activity.product_flops / (rates.product_limit(problem.dtype) * time.total_s)
 
     highest = rates.highest_clock_hz(uses_tensor_cores(running.launch, problem))
     if not isinstance(clocks, str):
         return at(clocks)[0]
-    fastest, is_allowed = at(highest)
-    if highest is None or is_allowed:
-        return fastest
-    low, high, best = LEAST_CLOCK_SHARE * highest, highest, fastest
+    time, taken = at(highest)
+    if highest is None or taken <= 1.0:
+        return time
+    clock, slope = highest, POWER_OF_CLOCK
     for _ in range(SEARCH_STEPS):
-        clock = (low + high) / 2
-        best, is_allowed = at(clock)
-        low, high = (clock, high) if is_allowed else (low, clock)
-    return best
+        before, taken_before = clock, taken
+        clock = min(highest, max(LEAST_CLOCK_SHARE * highest, clock * taken ** (-1 / slope)))
+        time, taken = at(clock)
+        if abs(taken - 1.0) <= CLOCK_TOLERANCE or clock == before:
+            break
+        slope = max(1.0, math.log(taken / taken_before) / math.log(clock / before))
+    return time

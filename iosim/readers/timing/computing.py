@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 from iosim.base.records import dataclass
 from iosim.base.words import Level, Way
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.kernel import Kernel, MatrixUnit
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SPILL, Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES
 from iosim.kernel.traffic import Traffic
+from iosim.kernel.unit import UnitModel
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 from iosim.problem.masks.picked import PickedMask
@@ -24,10 +26,10 @@ from iosim.readers.timing.step_time import (
     SmRates,
     fetched_cycles,
     lock_cycles,
-    matrix_unit,
     row_padding,
     step_cost,
     step_cycles,
+    unit_model,
 )
 
 L2_BYTES_PER_CYCLE = 44
@@ -59,16 +61,15 @@ def executed_pairs(launch: Launch) -> int:
     return int(d.visited.count.sum()) * d.block_q * d.block_k * d.grid_heads
 
 
-def worked(launch: Launch, unit: MatrixUnit, pairs: float) -> tuple[float, float]:
+def worked(launch: Launch, unit: UnitModel, pairs: float) -> tuple[float, float]:
     """(pairs whose products change bits, warp instructions) of an attention loop."""
     rows = launch.domain.query_rows
-    filled = float(rows[rows > 0].mean()) / launch.domain.block_q if (rows > 0).any() else 1.0
+    filled = float(rows.sum()) / max(1, int((rows > 0).sum())) / launch.domain.block_q
     warps = max(1, launch.resources.threads // 32)
     whole = launch.is_backward or launch.work.scores_per_pair > 1
     padded = pairs * (1.0 if whole else row_padding(launch.domain.block_q, warps, unit))
-    instructions = padded * launch.work.scores_per_pair * INSTRUCTIONS_PER_SCORE / 32
-    if unit is MatrixUnit.MMA_SYNC:
-        instructions += padded * launch.work.flops_per_pair / MMA_FLOPS
+    products = unit.issued_by_warps * launch.work.flops_per_pair / MMA_FLOPS
+    instructions = padded * (launch.work.scores_per_pair * INSTRUCTIONS_PER_SCORE / 32 + products)
     return padded * (IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)), instructions
 
 
@@ -77,7 +78,7 @@ class Running:
     """A launch on a GPU at the clock of `rates`, its call's `first` or not; `traffic` has rows of all at l2 and hbm."""
 
     problem: AttentionProblem
-    kernel: Kernel | None
+    kernel: Kernel
     launch: Launch
     resident: Residency
     traffic: Traffic
@@ -96,11 +97,9 @@ class Running:
         return dtype(self.launch.work.dtype).bytes if self.launch.work.dtype else self.problem.input_type.bytes
 
     @cached_property
-    def unit(self) -> MatrixUnit:
-        """What computes its products."""
-        if self.dtype == "fp32":
-            return MatrixUnit.FP32
-        return matrix_unit(self.launch, self.rates.profile, self.kernel)
+    def unit(self) -> UnitModel:
+        """How what computes its products does it."""
+        return unit_model(self.launch, self.rates.profile, self.dtype, self.kernel)
 
     def moved(self, level: Level, direction: Way | None = None, tensor: str | None = None) -> int:
         """Bytes that the launch moves."""
@@ -128,19 +127,17 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     )
     cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc)
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
-    turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
-    tile_cycles = profile.need("pingpong_tile_cycles" if turns else "tile_cycles")
+    tile_cycles = profile.need(unit.tile_cycles)
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
         tile_cycles *= OVERLAPPED_TILE_SHARE
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
     locked = lock_cycles(launch, sm, resident.slots) + launch.work.loop.gather_cycles * rows_a_step(launch)
+    together = launch.tile_ctas if isinstance(launch.domain.mask, PickedMask) else 1
 
     def step(ctas: int) -> float:
         return step_cycles(cost, ctas) + locked
-
-    together = launch.tile_ctas if isinstance(launch.domain.mask, PickedMask) else 1
 
     def shared_step(ctas: int) -> float:
         """Where the CTAs of a cluster divide a tile and what it gathers, an SM each."""
@@ -150,17 +147,14 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz
     total = scheduled
-    if unit is MatrixUnit.PINGPONG:
+    if unit.beside_l2:
         total = _pingpong_seconds(scheduled, running)
-    limit = rates.mean_limit(running.dtype, unit)
-    if limit is not None:
-        total = max(total, worked(launch, unit, float(executed_pairs(launch)))[0] * launch.work.flops_per_pair / limit)
     lengthened = total / scheduled / sm.clock_hz if scheduled else 0.0
     return Computing(
         seconds={name: span.steps * cycles / together / sm.clock_hz for name, cycles in units.items() if cycles},
         waves=resident.waves,
         total_s=total,
-        shared_bytes=steps * cost.smem * (sm.shared_bytes or WAVEFRONT_BYTES),
+        shared_bytes=steps * cost.smem * min(sm.shared_bytes, WAVEFRONT_BYTES),
         tile_s=tile_cycles * lengthened,
         step_s=tuple(step(ctas) * lengthened for ctas in range(1, per_sm + 1)),
         busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count // together),
@@ -179,7 +173,7 @@ def _l2_share(tiles: int, slots: int, sms: int, sm: SmRates) -> float:
     rounds, rest = divmod(tiles, slots)
     if not rest:
         return 1.0
-    least = min(1.0, (sm.l2_bytes or 0.0) / L2_BYTES_PER_CYCLE)
+    least = min(1.0, sm.l2_bytes / L2_BYTES_PER_CYCLE)
     return (rounds + max(min(1.0, rest / sms), least)) / (rounds + 1)
 
 
@@ -199,18 +193,18 @@ def _pingpong_seconds(computing: float, running: Running) -> float:
 
     CTAs of a cluster fetch keys and values once for all of them (TMA multicast).
     """
-    launch, l2 = running.launch, running.rates.l2()
+    launch = running.launch
     streamed = {a.tensor for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD}
     multicast = sum(running.moved("l2", "read", name) for name in streamed)
     fetched = running.l2_loads() - multicast * (1 - 1 / launch.schedule.cluster)
-    return beside(computing, fetched / l2 if l2 else 0.0)
+    return beside(computing, fetched / running.rates.l2())
 
 
 def other_computing(running: Running) -> Computing:
     """A launch without an attention loop: the longest of its units."""
     launch, resident = running.launch, running.resident
     seconds = _unit_seconds(running)
-    total = _pass_seconds(running) if launch.work.operations_per_value else 0.0
+    total = _pass_seconds(running)
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
     rounds = -(-launch.work_tiles // resident.slots)
     per_sm = -(-resident.slots // running.rates.profile.sm_count)
@@ -222,29 +216,23 @@ def other_computing(running: Running) -> Computing:
 def _pass_seconds(running: Running) -> float:
     """Seconds of a pass that its instructions bound: `operations_per_value` lane cycles for each value it loads."""
     values = running.moved("l2", "read") / running.element_bytes
-    lanes, clock = running.rates.fp32_lanes(), running.rates.clock_hz
-    if not (lanes and clock):
-        return 0.0
-    return float(values * running.launch.work.operations_per_value / (lanes * clock))
+    clock = running.rates.clock_hz or math.inf
+    return float(values * running.launch.work.operations_per_value / (running.rates.fp32_lanes() * clock))
 
 
 def _unit_seconds(running: Running) -> dict[str, float]:
     """Products with whole waves of tiles, operands from shared memory, exponentials, L2 bytes."""
-    seconds: dict[str, float] = {}
-    launch, rates, slots = running.launch, running.rates, running.resident.slots
-    l2 = rates.l2()
-    if l2:
-        seconds["l2"] = running.l2_loads() / l2
-    pairs, ctas = executed_pairs(launch), launch.work_tiles * launch.work.product_ctas
-    if launch.work.flops_per_pair:
-        rate = rates.tensor(running.dtype, running.unit)
-        if rate:
-            seconds["tensor"] = pairs * launch.work.flops_per_pair / rate * (-(-ctas // slots) * slots / ctas)
-    profile, clock = rates.profile, rates.clock_hz
-    shared, exps = profile.shared_memory_bytes_per_clock_per_sm, profile.exp_per_clock_per_sm
-    if launch.work.shared_bytes_per_pair and shared and clock:
-        busiest = pairs * -(-ctas // profile.sm_count) / ctas
-        seconds["smem"] = busiest * launch.work.shared_bytes_per_pair / (shared * clock)
-    if launch.work.exps_per_pair and exps and clock:
-        seconds["exp"] = pairs * launch.work.exps_per_pair / (exps * clock * profile.sm_count)
-    return seconds
+    launch, rates, slots, profile = running.launch, running.rates, running.resident.slots, running.rates.profile
+    work, pairs, ctas = launch.work, executed_pairs(launch), launch.work_tiles * launch.work.product_ctas
+    clock = rates.clock_hz or math.inf
+    rounds, busiest = -(-ctas // slots) * slots / ctas, pairs * -(-ctas // profile.sm_count) / ctas
+    shared = (profile.shared_memory_bytes_per_clock_per_sm or math.inf) * clock
+    exps = (profile.exp_per_clock_per_sm or math.inf) * clock * profile.sm_count
+    products = rates.tensor(running.dtype, running.unit) if work.flops_per_pair else math.inf
+    seconds = {
+        "l2": running.l2_loads() / rates.l2(),
+        "tensor": pairs * work.flops_per_pair / products * rounds,
+        "smem": busiest * work.shared_bytes_per_pair / shared,
+        "exp": pairs * work.exps_per_pair / exps,
+    }
+    return {unit: needed for unit, needed in seconds.items() if needed or unit == "l2"}

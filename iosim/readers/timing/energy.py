@@ -29,16 +29,17 @@ INSTRUCTIONS_PER_SCORE = 13.0
 
 @dataclass(frozen=True)
 class Activity:
-    """What a launch does that costs energy: bytes by level, tensor operations (of wgmma, two on fp8 as one; or of
-    mma.sync, which fetches its operands from registers) and warp instructions."""
+    """What a launch does that costs energy: bytes by level, FLOPs of products, the profile's name for the energy of one
+    and the share of it that operands of their width take, and warp instructions."""
 
     hbm_read: float = 0.0
     hbm_written: float = 0.0
     l2_read: float = 0.0
     l2_written: float = 0.0
     shared: float = 0.0
-    tensor_flops: float = 0.0
-    mma_sync_flops: float = 0.0
+    product_flops: float = 0.0
+    product_energy: str = "tensor_pj_per_flop"
+    product_share: float = 1.0
     warp_instructions: float = 0.0
 
 
@@ -60,8 +61,7 @@ def energy_j(done: Activity, profile: HardwareProfile, clock_hz: float, seconds:
         "hbm": 1e-12 * (done.hbm_read * pj["hbm_read_pj_per_byte"] + done.hbm_written * pj["hbm_write_pj_per_byte"]),
         "l2": scale * (done.l2_read * pj["l2_read_pj_per_byte"] + done.l2_written * pj["l2_write_pj_per_byte"]),
         "smem": scale * done.shared * pj["shared_pj_per_byte"],
-        "tensor": scale
-        * (done.tensor_flops * pj["tensor_pj_per_flop"] + done.mma_sync_flops * pj["mma_sync_pj_per_flop"]),
+        "tensor": scale * done.product_flops * done.product_share * pj[done.product_energy],
         "instructions": scale * done.warp_instructions * pj["warp_instruction_pj"],
         "awake": pj["awake_power_w"] * seconds,
     }

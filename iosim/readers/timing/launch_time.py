@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from iosim.base.records import dataclass, field
-from iosim.kernel.kernel import MatrixUnit
 from iosim.kernel.launch import Launch, Outer, is_attention_loop
 from iosim.kernel.pace import Pace
 from iosim.problem.attention import AttentionProblem
@@ -15,6 +14,11 @@ ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
 FIRST_LOADS = 2
 """Loads before a launch's first step, one behind the other: Q or what says where it lies, and the first keys."""
+
+STARTS = {("graph", True): "graph_call_latency_s", ("graph", False): "graph_launch_latency_s"}
+"""(how it is launched, whether it is its call's first) -> the profile's latency."""
+NORMS = {Outer.SPLIT: SPLIT_OVERLAP_NORM}
+"""Of launches that overlap otherwise than by OVERLAP_NORM."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +76,15 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     sm = rates.of_sm(running.dtype, running.unit) if is_attention_loop(launch) else None
     done = other_computing(running) if sm is None else loop_computing(running, sm)
     hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and sm is None)
-    seconds = ({} if hbm is None else {"hbm": hbm}) | done.seconds
+    seconds = {"hbm": hbm} | done.seconds
     start = _start_s(running)
     if launch.work.serial_loads and sm is None:  # they wait for one another, in every round of CTAs
         in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")  # the launch before left it there
         rounds = -(-launch.work_tiles // resident.slots)
-        together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + (hbm or 0.0)
+        together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + hbm
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
-        together = done.total_s if sm is None else _beside_hbm(launch, done, hbm or 0.0)
+        together = done.total_s if sm is None else _beside_hbm(launch, done, hbm)
     longest = max(seconds.values(), default=0.0)
     total = start + max(together, longest)
     time = LaunchTime(
@@ -95,16 +99,16 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     return time, _activity(running, done, loops=sm is not None)
 
 
-def _hbm_seconds(running: Running, is_pass: bool) -> float | None:
-    """Seconds of the launch's HBM bytes; None where the profile knows no rate."""
+def _hbm_seconds(running: Running, is_pass: bool) -> float:
+    """Seconds of the launch's HBM bytes; 0 where the profile knows no rate."""
     hbm = running.rates.hbm_seconds(running.moved("hbm", "read"), running.moved("hbm", "write"))
-    return hbm / (running.rates.profile.pass_bandwidth_fraction or 1.0) if hbm is not None and is_pass else hbm
+    return hbm / (running.rates.profile.pass_bandwidth_fraction or 1.0) if is_pass else hbm
 
 
 def _start_s(running: Running) -> float:
     """From the end of what ran before to a launch's first load: of a CUDA graph, or as the profiler sees it alone."""
-    graph = "graph_call_latency_s" if running.first else "graph_launch_latency_s"
-    return float(running.rates.profile.need(graph if running.conditions.launched == "graph" else "launch_latency_s"))
+    start = STARTS.get((running.conditions.launched, running.first), "launch_latency_s")
+    return float(running.rates.profile.need(start))
 
 
 def _beside_hbm(launch: Launch, done: Computing, hbm: float) -> float:
@@ -113,10 +117,10 @@ def _beside_hbm(launch: Launch, done: Computing, hbm: float) -> float:
     Where no tile finds in the L2 what another has loaded, an SM gets its even share of HBM and the busiest one decides:
     in the last round, when others have nothing left to load, it does not go faster.
     """
-    computing, splits = done.total_s, launch.outer is Outer.SPLIT
-    if splits or reuses_keys(launch):
-        computing = beside(computing, hbm, norm=SPLIT_OVERLAP_NORM if splits else None)
-    return computing if reuses_keys(launch) else max(computing, hbm * done.busiest_share)
+    computing, reuses = done.total_s, reuses_keys(launch)
+    if reuses or launch.outer in NORMS:
+        computing = beside(computing, hbm, norm=NORMS.get(launch.outer))
+    return computing if reuses else max(computing, hbm * done.busiest_share)
 
 
 def _activity(running: Running, done: Computing, loops: bool) -> Activity:
@@ -124,15 +128,15 @@ def _activity(running: Running, done: Computing, loops: bool) -> Activity:
     pairs, instructions = float(executed_pairs(launch)), 0.0
     if loops:
         pairs, instructions = worked(launch, running.unit, pairs)
-    flops = pairs * launch.work.flops_per_pair if uses_tensor_cores(launch, problem) else 0.0
-    by_mma_sync = running.unit is MatrixUnit.MMA_SYNC
+    flops = pairs * launch.work.flops_per_pair * uses_tensor_cores(launch, problem)
     return Activity(
         hbm_read=running.moved("hbm", "read"),
         hbm_written=running.moved("hbm", "write"),
         l2_read=running.moved("l2", "read"),
         l2_written=running.moved("l2", "write"),
         shared=done.shared_bytes,
-        tensor_flops=0.0 if by_mma_sync else flops * running.element_bytes / ENERGY_BYTES,
-        mma_sync_flops=flops if by_mma_sync else 0.0,
+        product_flops=flops,
+        product_energy=running.unit.energy,
+        product_share=running.element_bytes / ENERGY_BYTES,
         warp_instructions=instructions,
     )

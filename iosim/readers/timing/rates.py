@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import MatrixUnit
+from iosim.kernel.unit import UNITS, MatrixUnit, UnitModel
 from iosim.readers.timing.step_time import SmRates, Waits
 
 L2_LOAD_CYCLES, DRAM_LOAD_CYCLES = 200.0, 80.0
@@ -12,9 +14,12 @@ L2_LOAD_CYCLES, DRAM_LOAD_CYCLES = 200.0, 80.0
 Fitted on FlashAttention-2's combine, which takes 762 cycles a split from HBM (h200_decode.csv), where a chain of loads
 takes 682, TLB misses included, and about 490 from the L2 (odd rows of h200_graph_latency.csv)."""
 
+LOADS = {True: ("dram_latency_cycles", DRAM_LOAD_CYCLES), False: ("l2_latency_near_cycles", L2_LOAD_CYCLES)}
+"""Whether from HBM -> the profile's latency, and what comes on top."""
+
 
 class Rates:
-    """Ceilings of a profile at `clock_hz`, the clock of the SMs.
+    """Ceilings of a profile at `clock_hz`, the clock of the SMs. A rate that is not known is infinite, and noted.
 
     Args:
         measured: measured bandwidths, rates and clocks where the profile has them; else the specification's alone.
@@ -25,9 +30,10 @@ class Rates:
         self.profile = profile
         self.measured = measured
         self.power_is_modelled = power_is_modelled
-        self.missing: list[str] = []
+        self.missing: dict[str, None] = {}
         slow = profile.sustained_clock_hz if measured and not power_is_modelled else None
         self.clock_hz = slow or (None if measured else profile.rated_clock_hz) or profile.boost_clock_hz
+        self.rated_hz = profile.rated_clock_hz or profile.sustained_clock_hz or profile.boost_clock_hz or 1.0
 
     @property
     def clock_follows_products(self) -> bool:
@@ -38,32 +44,30 @@ class Rates:
 
     def highest_clock_hz(self, tensor_cores: bool) -> float | None:
         """The clock where power does not limit it; the SMs run slower while tensor cores work."""
-        if self.clock_follows_products:
-            return self.profile.boost_clock_hz
-        if not self.power_is_modelled or not self.profile.boost_clock_hz:
-            return self.clock_hz
-        share = self.profile.tensor_clock_fraction if tensor_cores else None
-        return self.profile.boost_clock_hz * (share or 1.0)
+        boost = self.profile.boost_clock_hz
+        if self.power_is_modelled and boost:
+            return boost * (self.profile.tensor_clock_fraction or 1.0 if tensor_cores else 1.0)
+        return boost if self.clock_follows_products else self.clock_hz
 
-    def hbm_seconds(self, read: float, written: float) -> float | None:
+    def hbm_seconds(self, read: float, written: float) -> float:
         """Seconds that HBM takes for the bytes: a stream of reads, one of writes, and what a mix of both costs more."""
         each = self.profile.hbm_seconds_per_byte(self.measured)
         if each is None:
-            return self._absent("dram_bandwidth_bytes_per_s")
+            return 1 / self._absent("dram_bandwidth_bytes_per_s")
         a_read, a_write, turning = each
         return read * a_read + written * a_write + min(read, written) * turning
 
-    def l2(self) -> float | None:
+    def l2(self) -> float:
         """Bandwidth of reads that hit: what misses is HBM's to carry, and CTAs in step share a line for a while."""
         p = self.profile
         rate = p.l2_read_bandwidth_measured_bytes_per_s if self.measured else p.l2_read_bandwidth_bytes_per_s
         rate = rate or p.l2_read_bandwidth_bytes_per_s or p.l2_read_bandwidth_measured_bytes_per_s
         return rate or self._absent("l2_read_bandwidth_bytes_per_s")
 
-    def tensor(self, dtype: str, unit: MatrixUnit) -> float | None:
+    def tensor(self, dtype: str, unit: UnitModel) -> float:
         """Operations per second of the GPU's matrix products in `dtype` by `unit`, at the present clock."""
         p = self.profile
-        if unit is MatrixUnit.FP32:
+        if unit is UNITS[MatrixUnit.FP32]:
             return p.fp32_flops_per_s or self._absent("fp32_flops_per_s")
         try:
             rate = p.tensor_flops(dtype)
@@ -72,66 +76,43 @@ class Rates:
                 self._note(f"no {dtype} tensor rate: fp32 units' rate used")
                 return p.fp32_flops_per_s
             return self._absent(f"tensor_flops_per_s.{dtype}")
-        share = p.mma_sync_tensor_fraction if unit is MatrixUnit.MMA_SYNC else None
-        if self.power_is_modelled and self.clock_hz:
-            rated_clock = p.sustained_clock_hz or p.boost_clock_hz or self.clock_hz
-            return rate * self.clock_hz / rated_clock * (share or 1.0)
-        if p.rated_clock_hz and self.clock_hz:
-            rate *= self.clock_hz / p.rated_clock_hz
-        if share is not None:
-            rate *= share
-        elif self.measured and not self._is_full_in_steps(unit, share):
-            rate = min(rate, self._achieved(dtype, rate))
-        return rate
+        share = getattr(p, unit.rate_share) if unit.rate_share else None
+        if not self.measured:
+            return rate * float(share or 1.0)
+        at_clock = rate * float(share or 1.0) * (self.clock_hz or self.rated_hz) / self.rated_hz
+        if share or unit.specified_rate or self.power_is_modelled:
+            return at_clock
+        return min(at_clock, self._achieved(dtype))
 
-    @staticmethod
-    def _is_full_in_steps(unit: MatrixUnit, share: float | None) -> bool:
-        """Whether products run at the specified rate inside a step, so that what large products reach limits the mean
-        of a launch alone: FlashAttention-3's and 4's, and those of mma.sync on GPUs that have nothing faster (measured
-        on an A100 and an RTX 3070 Ti by Sun et al., arXiv 2206.02874)."""
-        turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
-        return turns or (unit is MatrixUnit.MMA_SYNC and share is None)
-
-    def peak_tensor(self, dtype: str, fastest_hz: float) -> float | None:
+    def peak_tensor(self, dtype: str, fastest_hz: float) -> float:
         """Operations per second of matrix products that the GPU does not exceed: the specified rate, which holds at the
         clock that it was specified for, at its highest clock, or at `fastest_hz` where that is above."""
         p = self.profile
-        rate = self.tensor(dtype, MatrixUnit.FP32 if dtype == "fp32" else MatrixUnit.WGMMA)
-        clocks = [clock for clock in (p.rated_clock_hz, p.sustained_clock_hz, p.boost_clock_hz) if clock]
-        return rate * max(*clocks, fastest_hz) / clocks[0] if rate and clocks else rate
+        rate = self.tensor(dtype, UNITS[MatrixUnit.FP32 if dtype == "fp32" else MatrixUnit.WGMMA])
+        return (
+            rate * max(self.rated_hz, p.sustained_clock_hz or 0.0, p.boost_clock_hz or 0.0, fastest_hz) / self.rated_hz
+        )
 
-    def peak_hbm(self) -> float | None:
+    def peak_hbm(self) -> float:
         """The highest rate of HBM that is known, in bytes per second: the specified one, or a measured one above it."""
         p = self.profile
         known = (p.dram_bandwidth_bytes_per_s, p.dram_bandwidth_measured_bytes_per_s, p.dram_read_bandwidth_bytes_per_s,
                  p.dram_write_bandwidth_bytes_per_s, p.dram_copy_bandwidth_bytes_per_s)  # fmt: skip
-        return max((rate for rate in known if rate), default=None)
+        return max(filter(None, known), default=math.inf)
 
-    def product_limit(self, dtype: str) -> float | None:
-        """Operations per second that power allows at the present clock, where large products tell: each costs energy
-        that grows with the clock, so that fewer a second fit in beside a higher clock. None where they do not tell."""
-        clock, under_load = self.clock_hz, self.profile.sustained_clock_hz
-        if not (self.clock_follows_products and clock and under_load and dtype in self.profile.tensor_flops_per_s):
-            return None
-        limit = self._achieved(dtype, self.profile.tensor_flops(dtype))
-        return float(limit * (under_load / clock) ** self.profile.need("energy_clock_exponent"))
-
-    def mean_limit(self, dtype: str, unit: MatrixUnit) -> float | None:
-        """What large products have reached in `dtype`: a mean over milliseconds that power allows, not a rate that
-        holds inside a step. None where specifications are asked for, power is modelled, or steps run at that rate."""
+    def product_limit(self, dtype: str) -> float:
+        """Operations per second that power allows at the present clock, where energies are not known: what large
+        products have reached, at the clock that they keep. Each costs energy that grows with the clock, so that fewer a
+        second fit in beside a higher one. Infinite where nothing tells."""
         p = self.profile
-        share = p.mma_sync_tensor_fraction if unit is MatrixUnit.MMA_SYNC else None
-        if not self.measured or self.power_is_modelled or not self._is_full_in_steps(unit, share):
-            return None
-        if self.clock_follows_products:
-            return None
-        if dtype in p.tensor_flops_achieved_per_s:
-            return p.tensor_flops(dtype, measured=True)
-        if unit is MatrixUnit.PINGPONG or dtype not in p.tensor_flops_per_s:
-            return None
-        return self._achieved(dtype, p.tensor_flops(dtype))
+        if not self.measured or self.power_is_modelled or dtype not in p.tensor_flops_per_s:
+            return math.inf
+        limit = self._achieved(dtype)
+        if self.clock_follows_products and p.sustained_clock_hz and self.clock_hz:
+            limit *= (p.sustained_clock_hz / self.clock_hz) ** p.need("energy_clock_exponent")
+        return limit
 
-    def _achieved(self, dtype: str, rate: float) -> float:
+    def _achieved(self, dtype: str) -> float:
         try:
             return self.profile.tensor_flops(dtype, measured=True)
         except InputError:
@@ -139,45 +120,40 @@ class Rates:
             self._note(
                 f"{self.profile.name} has no measured {dtype} tensor rate: {share:.0%} of the specified one used"
             )
-            return share * rate
+            return share * self.profile.tensor_flops(dtype)
 
-    def of_sm(self, dtype: str, unit: MatrixUnit) -> SmRates | None:
-        """The rates of one SM in its cycles; None where the clock or the number of SMs is not known."""
+    def of_sm(self, dtype: str, unit: UnitModel) -> SmRates | None:
+        """The rates of one SM in its cycles; None where the clock is not known."""
         p, clock = self.profile, self.clock_hz
         if clock is None:
             self._absent("boost_clock_hz")
             return None
         per_sm = p.sm_count * clock
-        tensor, l2 = self.tensor(dtype, unit), self.l2()
-        lanes = self.fp32_lanes()
         return SmRates(
             waits=Waits.of(p),
             clock_hz=clock,
-            tensor_flops=tensor / per_sm if tensor else None,
-            fp32_lanes=lanes / p.sm_count if lanes else self._absent("fp32_flops_per_s"),
+            tensor_flops=self.tensor(dtype, unit) / per_sm,
+            fp32_lanes=self.fp32_lanes() / p.sm_count,
             exps=p.exp_per_clock_per_sm or self._absent("exp_per_clock_per_sm"),
             shared_bytes=p.shared_memory_bytes_per_clock_per_sm or self._absent("shared_memory_bytes_per_clock_per_sm"),
-            l2_bytes=l2 / per_sm if l2 else None,
+            l2_bytes=self.l2() / per_sm,
         )
 
-    def fp32_lanes(self) -> float | None:
+    def fp32_lanes(self) -> float:
         """fp32 multiply-adds of the whole GPU in a cycle."""
-        p = self.profile
-        clock = p.rated_clock_hz or p.boost_clock_hz
-        return p.fp32_flops_per_s / 2 / clock if p.fp32_flops_per_s and clock else None
+        clock = self.profile.rated_clock_hz or self.profile.boost_clock_hz
+        flops = self.profile.fp32_flops_per_s
+        return flops / 2 / clock if flops and clock else self._absent("fp32_flops_per_s")
 
     def load_latency_s(self, from_dram: bool) -> float:
         """Seconds that a load takes which nothing hides, from HBM or from the L2."""
-        name, more = (
-            ("dram_latency_cycles", DRAM_LOAD_CYCLES) if from_dram else ("l2_latency_near_cycles", L2_LOAD_CYCLES)
-        )
-        clock = self.profile.boost_clock_hz or self.clock_hz
-        return (float(self.profile.need(name)) + more) / clock if clock else 0.0
+        name, more = LOADS[from_dram]
+        clock = self.profile.boost_clock_hz or self.clock_hz or math.inf
+        return (float(self.profile.need(name)) + more) / clock
 
-    def _absent(self, what: str) -> float | None:
+    def _absent(self, what: str) -> float:
         self._note(f"{self.profile.name} does not know {what}: its ceiling is left out")
-        return None
+        return math.inf
 
     def _note(self, text: str) -> None:
-        if text not in self.missing:
-            self.missing.append(text)
+        self.missing[text] = None

@@ -13,10 +13,11 @@ import numpy as np
 
 from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel, MatrixUnit
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Launch, Outer
-from iosim.kernel.shared_memory import TENSOR_MEMORY_ROWS, estimate
-from iosim.kernel.tile_rules import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS
+from iosim.kernel.shared_memory import estimate
+from iosim.kernel.tile_rules import ASYNC_COPY_CC
+from iosim.kernel.unit import UNITS, WARPS_PER_GROUP, MatrixUnit, Overlap, UnitModel
 from iosim.readers.timing.energy import INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 
 FP32_OPERATIONS_PER_SCORE = 3.5
@@ -41,6 +42,8 @@ backward whose products do)."""
 LOCKED_LOADS = 4
 """Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums. Fitted; pytorch,
 mem_eff_attention/kernel_backward.h has the sums, a fence, the sums again, a fence and the lock."""
+WGMMA_CC = 90
+"""Compute capability from which there are units beside mma.sync (PTX ISA, wgmma)."""
 SCHEDULERS = 4
 """Warp instructions that an SM issues in a cycle."""
 INSTRUCTION_BYTES = 16
@@ -51,33 +54,17 @@ BESIDE_A_COPY = 2
 FlashAttention-2 at head_dims of 56, 88, 120 and 200)."""
 PRODUCT_DEPTH = 32
 """Columns of a k-step of such a product (CUTLASS's threadblock shape)."""
-TENSOR_MEMORY_HELPERS = 2
-"""Warpgroups of FlashAttention-4 that take no softmax: four warps correct O, four load, issue and store."""
-MEETING = (MatrixUnit.MMA_SYNC, MatrixUnit.FP32)
-"""Units that each warp feeds itself."""
 
 
-def matrix_unit(launch: Launch, profile: HardwareProfile, kernel: Kernel | None = None) -> MatrixUnit:
-    """The unit a launch computes with.
-
-    The kernel's `matrix_unit` decides on cc 9.0 and later, and the fp32 units everywhere. Without it persistent kernels
-    of two warpgroups there, and all of three or more, are taken as warp-specialised, all others as mma.sync. A
-    backward launch of a ping-pong kernel is warp-specialised (arXiv 2407.08608, section 7.1).
-    """
-    if not launch.work.tensor_cores:
-        return MatrixUnit.FP32
-    if launch.work.unit and profile.cc >= 90:
-        return MatrixUnit(launch.work.unit)
-    unit = kernel.matrix_unit if kernel is not None else None
-    if unit is MatrixUnit.FP32:
-        return unit
-    if profile.cc < 90:
-        return MatrixUnit.MMA_SYNC
-    if unit is not None:
-        return MatrixUnit.SPECIALISED if unit is MatrixUnit.PINGPONG and launch.outer is Outer.KEY else unit
-    groups = launch.resources.threads // (32 * WARPS_PER_GROUP)
-    specialised = groups > 2 or (groups > 1 and launch.persistent_ctas is not None)
-    return MatrixUnit.SPECIALISED if specialised else MatrixUnit.MMA_SYNC
+def unit_model(launch: Launch, profile: HardwareProfile, dtype: str, kernel: Kernel) -> UnitModel:
+    """How the unit computes that a launch's products run on: the kernel's `matrix_unit` on cc 9.0 and later, mma.sync
+    before and where it states none, the fp32 units for fp32 and where the kernel uses no tensor cores."""
+    own = launch.work.unit
+    stated = MatrixUnit(own) if own else kernel.unit_of(launch.is_backward)
+    if dtype == "fp32" or not launch.work.tensor_cores or stated is MatrixUnit.FP32:
+        return UNITS[MatrixUnit.FP32]
+    model = UNITS[stated or MatrixUnit.MMA_SYNC] if profile.cc >= WGMMA_CC else UNITS[MatrixUnit.MMA_SYNC]
+    return UNITS[model.backward] if model.backward and launch.outer is Outer.KEY else model
 
 
 @dataclass(frozen=True)
@@ -111,15 +98,16 @@ class Waits:
 
 @dataclass(frozen=True)
 class SmRates:
-    """What one SM does in a cycle; None where the profile does not know. `waits` are the cycles in which it waits."""
+    """What one SM does in a cycle; infinite where the profile does not know, so that it costs nothing. `waits` are the
+    cycles in which it waits."""
 
     waits: Waits
     clock_hz: float
-    tensor_flops: float | None
-    fp32_lanes: float | None
-    exps: float | None
-    shared_bytes: float | None
-    l2_bytes: float | None
+    tensor_flops: float
+    fp32_lanes: float
+    exps: float
+    shared_bytes: float
+    l2_bytes: float
 
 
 @dataclass(frozen=True)
@@ -133,12 +121,14 @@ class StepCost:
     l2: float
     exposed: float
     streams: float
-    unit: MatrixUnit
+    overlap: Overlap
     warps_meet: bool = False
+    fragments: float = 0.0
+    """Of `smem`, what a warp fetches for products of its own."""
     unhidden: float = 0.0
     chain: float = 0.0
-    """Cycles from the scores to P, one operation behind the other, where products run beside them (tcgen05); `softmax`
-    is then the busier of its units, which work side by side."""
+    """Cycles from the scores to P, one operation behind the other; `softmax` is less where its units work side by
+    side."""
 
     @property
     def busiest(self) -> float:
@@ -152,24 +142,15 @@ def edge_share(launch: Launch) -> float:
     return float(np.minimum(steps, -(-d.block_q // d.block_k)).sum()) / max(1.0, float(steps.sum()))
 
 
-def row_padding(block_q: int, warps: int, unit: MatrixUnit) -> float:
+def row_padding(block_q: int, warps: int, unit: UnitModel) -> float:
     """Work done over work needed, where warps own whole rows: idle rows of an instruction, or warps that repeat the
     rows of others because there are too few. 64 rows for eight warps of wgmma cost 2.0."""
-    if unit is MatrixUnit.FP32:
-        return 1.0
-    if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
-        rows = WGMMA_ROWS
-    elif unit is MatrixUnit.TCGEN05:
-        rows = TENSOR_MEMORY_ROWS
-    elif unit is MatrixUnit.WGMMA:
-        rows = WGMMA_ROWS * max(1, warps // WARPS_PER_GROUP)
-    else:
-        rows = MMA_ROWS * warps
+    rows = unit.rows_at_once(warps)
     return -(-block_q // rows) * rows / block_q
 
 
 def step_cost(
-    launch: Launch, unit: MatrixUnit, rates: SmRates, l2_bytes: float, element_bytes: int, cc: int
+    launch: Launch, unit: UnitModel, rates: SmRates, l2_bytes: float, element_bytes: int, cc: int
 ) -> StepCost:
     """What a step of an attention loop costs.
 
@@ -190,39 +171,39 @@ def step_cost(
         operations += FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
     if work.mask.edge_steps:
         operations += work.mask.edge_steps * edge_share(launch)
-    exps = scores * work.exps_per_pair / rates.exps if rates.exps else 0.0
-    others = scores * operations / rates.fp32_lanes if rates.fp32_lanes else 0.0
+    exps = scores * work.exps_per_pair / rates.exps
+    others = scores * operations / rates.fp32_lanes
     if work.fragments is not None:
         others += work.fragments.step * BESIDE_A_COPY * warps / SCHEDULERS
-    beside = unit is MatrixUnit.TCGEN05
+    softmax = (exps, others) if unit.softmax_side_by_side else (exps + others,)
     loaded = estimate(launch, unit, scores, warps, element_bytes)
+    smem = loaded / rates.shared_bytes
     return StepCost(
-        tensor=scores * work.flops_per_pair / apart / rates.tensor_flops if rates.tensor_flops else 0.0,
-        softmax=max(exps, others) if beside else exps + others,
-        smem=loaded / rates.shared_bytes if rates.shared_bytes else 0.0,
-        l2=l2_bytes / rates.l2_bytes if rates.l2_bytes else 0.0,
+        tensor=scores * work.flops_per_pair / apart / rates.tensor_flops,
+        softmax=max(softmax),
+        smem=smem,
+        l2=l2_bytes / rates.l2_bytes,
         exposed=_exposed(launch, unit, rereads, cc, rates.waits)
         + d.block_q * (work.add_packets_per_row or work.add_requests_per_row) * rates.waits.add_packet
         + work.spill.step * rates.waits.spill_access,
         streams=computing_groups(warps, unit, work.loop.producer_warps),
-        warps_meet=work.loop.warps_meet and (unit in MEETING or not work.exps_per_pair),
-        unit=unit,
+        warps_meet=work.loop.warps_meet and (unit.warps_may_meet or not work.exps_per_pair),
+        overlap=unit.overlap,
+        fragments=smem * unit.issued_by_warps,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,
-        chain=exps + others if beside else 0.0,
+        chain=sum(softmax),
     )
 
 
-def computing_groups(warps: int, unit: MatrixUnit, producers: int | None = None) -> float:
-    """Warpgroups' worth of warps that compute: all but those that load (a warpgroup where no number is stated) in a
-    ping-pong kernel, those of the softmax with tcgen05, which are one for each tile of 128 rows."""
+def computing_groups(warps: int, unit: UnitModel, producers: int | None = None) -> float:
+    """Warpgroups' worth of warps that compute: all but `producers`, warps that load, or as many as kernels of the unit
+    have besides where no number is stated."""
     groups = warps / WARPS_PER_GROUP
-    if unit is MatrixUnit.TCGEN05:
-        return max(1.0, groups - (TENSOR_MEMORY_HELPERS if producers is None else producers / WARPS_PER_GROUP))
-    loading = 1.0 if producers is None else producers / WARPS_PER_GROUP
-    return max(1.0, groups - loading) if unit is MatrixUnit.PINGPONG else groups
+    helpers = unit.helper_groups if producers is None else producers / WARPS_PER_GROUP
+    return max(1.0, groups - helpers) if helpers else groups
 
 
-def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int, waits: Waits) -> float:
+def _exposed(launch: Launch, unit: UnitModel, rereads: bool, cc: int, waits: Waits) -> float:
     work = launch.work
     if work.pipelines:
         steps = work.pipelines.products * STAGED_LOADS_PER_PRODUCT + work.pipelines.depth / PRODUCT_DEPTH
@@ -230,12 +211,12 @@ def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int, waits: Wa
     if rereads:
         products = work.flops_per_pair // 4 + launch.domain.block_k
         return waits.product_step * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)
-    if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG, MatrixUnit.TCGEN05):
+    if unit.loads_apart:
         return 0.0
     ahead = work.loop.loads_ahead
     if ahead is False or (ahead is None and cc < ASYNC_COPY_CC):
         return waits.load * EXPOSED_LOADS
-    if ahead is None and unit is MatrixUnit.WGMMA and work.stages <= EXPOSED_LOADS:
+    if ahead is None and unit.holds_buffers and work.stages <= EXPOSED_LOADS:
         return waits.load * (EXPOSED_LOADS + 1 - work.stages)
     return waits.sync + (waits.single_buffer if work.stages == 1 else 0.0)
 
@@ -244,7 +225,7 @@ def lock_cycles(launch: Launch, rates: SmRates, slots: int) -> float:
     """SM cycles that a CTA waits in a step for the locks of sums that others of its head hold: as many of them as run
     at once take the head's query blocks in turn."""
     pipelines, domain = launch.work.pipelines, launch.domain
-    if pipelines is None or not pipelines.locked_flops or not rates.tensor_flops:
+    if pipelines is None or not pipelines.locked_flops:
         return 0.0
     held = LOCKED_LOADS * rates.waits.load + pipelines.locked_flops / rates.tensor_flops
     at_work = min(domain.splits, int((domain.visitors.count > 0).sum()), slots)
@@ -277,17 +258,26 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
     products, where one's fragments are fetched during another's, and then all at the softmax. Throughput of each unit
     and of the L2 is a floor.
     """
-    longer, shorter = max(cost.tensor, cost.softmax), min(cost.tensor, cost.softmax)
-    if cost.unit is MatrixUnit.TCGEN05:
-        path = cost.exposed + ctas * (cost.tensor + cost.chain) / cost.streams
-    elif cost.warps_meet and cost.streams > 1:
-        path = cost.exposed + max(cost.tensor, cost.smem) + cost.softmax + (ctas - 1) * cost.busiest
-    elif cost.unit is MatrixUnit.SPECIALISED:
-        path = cost.exposed + ctas * (longer + cost.unhidden * shorter)
+    if cost.warps_meet and cost.streams > 1:
+        path = max(cost.tensor, cost.smem) + cost.softmax + (ctas - 1) * cost.busiest
     else:
-        alone, busiest = longer + shorter, longer
-        if cost.unit is MatrixUnit.MMA_SYNC:
-            alone, busiest = alone + UNHIDDEN_FRAGMENTS * cost.smem, max(longer, cost.smem)
-        others = max(0.0, ctas * cost.streams - 1)
-        path = cost.exposed + (alone + others * busiest) / cost.streams
-    return max(path, ctas * cost.busiest)
+        path = _PATHS[cost.overlap](cost, ctas)
+    return max(cost.exposed + path, ctas * cost.busiest)
+
+
+def _queue(cost: StepCost, ctas: int) -> float:
+    alone = cost.tensor + cost.softmax + UNHIDDEN_FRAGMENTS * cost.fragments
+    others = max(0.0, ctas * cost.streams - 1) * max(cost.tensor, cost.softmax, cost.fragments)
+    return (alone + others) / cost.streams
+
+
+def _inside(cost: StepCost, ctas: int) -> float:
+    longer, shorter = max(cost.tensor, cost.softmax), min(cost.tensor, cost.softmax)
+    return ctas * (longer + cost.unhidden * shorter)
+
+
+def _fixed_turn(cost: StepCost, ctas: int) -> float:
+    return ctas * (cost.tensor + cost.chain) / cost.streams
+
+
+_PATHS = {Overlap.QUEUE: _queue, Overlap.INSIDE: _inside, Overlap.FIXED_TURN: _fixed_turn}

@@ -3,6 +3,7 @@ of the HBM bytes that its replay finds."""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -46,6 +47,7 @@ def record(p: Prediction) -> Record:
     accesses = tile_accesses(p.chain)
     chain, streams, gpu = packed(p.call.replay_inputs()) if accesses <= MOST_ACCESSES else (None, (), None)
     bounds, rates = p.hbm_bounds, Rates(p.profile, measured=False, power_is_modelled=False)
+    peaks = (rates.peak_tensor(p.problem.dtype, 0.0), rates.peak_hbm())
     q, tile, schedule = p.problem, p.kernel.tile, p.kernel.schedule
     facts = {
         "kernel": p.kernel.name,
@@ -58,7 +60,7 @@ def record(p: Prediction) -> Record:
         "accesses": accesses,
         "flops": p.flops,
         "l2_bytes": p.profile.need_int("l2_bytes"),
-        "peaks": [rates.peak_tensor(q.dtype, 0.0), rates.peak_hbm()],
+        "peaks": [peak if math.isfinite(peak) else None for peak in peaks],
         "compulsory": [bounds.compulsory_read, bounds.compulsory_write],
         "no_l2": [bounds.no_l2_read, bounds.no_l2_write],
         "traffic": [[r.launch, r.tensor, r.direction, r.level, int(r.bytes)] for r in p.traffic if r.level != "hbm"],

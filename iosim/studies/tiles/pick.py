@@ -23,12 +23,13 @@ from iosim.base.units import some
 from iosim.base.words import WAYS, Method
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Tile
+from iosim.kernel.kernel import Kernel, PassSettings, Tile
 from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.libraries import entry, entry_names, resolve
 from iosim.kernel.residency import residency
 from iosim.kernel.resource_table import BuildReport, build_report
 from iosim.kernel.tile_rules import backward_shared_bytes, rows_misfit, stages_misfit
+from iosim.kernel.unit import MatrixUnit
 from iosim.prediction.call import Call
 from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction
