@@ -67,10 +67,16 @@ def predicted_ms(row: Mapping[str, str]) -> float:
     return 1e3 * request.predict(Replays()).time.total_s
 
 
-def table(rows: Iterable[Mapping[str, str]], every_row: bool = False) -> Table:
-    """Errors by GPU and launch."""
+def held_out(fitted: bool = False) -> list[dict[str, str]]:
+    """The rows that nothing was fitted on; or the others."""
+    with ROWS.open(newline="", encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if (row["half"] == "fitted") == fitted]
+
+
+def errors(rows: Iterable[Mapping[str, str]], every_row: bool = False, flat: bool = True) -> Table:
+    """Errors by GPU and launch; `flat`: with those of equal scores."""
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for row in rows:
+    for row in (row for row in rows if flat or row["scores"] != "flat"):
         ms, made = float(row["ms"]), predicted_ms(row)
         title = TITLES[row["launch"]] + (", equal scores" if row["scores"] == "flat" else "")
         groups.setdefault((title, row["gpu"]), []).append((ms, made / ms - 1))
@@ -79,15 +85,15 @@ def table(rows: Iterable[Mapping[str, str]], every_row: bool = False) -> Table:
             print(f"{row['gpu']:9} {title:28} {shape:24} {ms:10.4f} {made:10.4f} {made / ms - 1:+.0%}")
     lines = []
     for (title, gpu), found in sorted(groups.items()):
-        errors = [error for _, error in found]
-        sizes = sorted(map(abs, errors))
+        signed = [error for _, error in found]
+        sizes = sorted(map(abs, signed))
         lines.append(
             (
                 gpu,
                 title,
                 len(found),
                 f"{min(ms for ms, _ in found):.3f} to {max(ms for ms, _ in found):.1f}",
-                f"{statistics.median(errors):+.0%}",
+                f"{statistics.median(signed):+.0%}",
                 f"{statistics.median(sizes):.1%}",
                 f"{sizes[-(-9 * len(sizes) // 10) - 1]:.0%}",
             )
@@ -101,10 +107,8 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="every row")
     parser.add_argument("--markdown", action="store_true", help="as a table of Markdown")
     asked = parser.parse_args()
-    with ROWS.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if (row["half"] == "fitted") == asked.fitted]
-    errors = table(rows, asked.rows)
-    print(errors.markdown() if asked.markdown else errors.text())
+    found = errors(held_out(asked.fitted), asked.rows)
+    print(found.markdown() if asked.markdown else found.text())
 
 
 if __name__ == "__main__":

@@ -28,8 +28,6 @@ class Loop:
     the number of buffers."""
     score_operations: float = 0.0
     """Instructions on each score in every step, beyond its exponential and what every softmax needs."""
-    gather_cycles: float = 0.0
-    """SM cycles that each row which a step gathers takes, on top of all else."""
     warps_meet: bool = False
     """Whether the warps of a CTA divide a step's tile both ways, hand P and dS on in shared memory, and so meet between
     its products and its softmax (FlashAttention-2's backward, CUTLASS's); else they take turns at the units."""
@@ -142,6 +140,8 @@ class Work:
     add_requests_per_row: int = 0
     """Requests of a row of an atomic add that the warps which compute wait for; `add_packets_per_row` where a request
     is a packet."""
+    gather_cycles: float = 0.0
+    """SM cycles that each row which a step of a loop gathers takes, on top of all else."""
     serial_loads: int = 0
     """Loads of a work tile that wait for one another (a combine that walks its splits; sums before a loop)."""
     operations_per_value: int = 0

@@ -63,6 +63,9 @@ SELECT_KEYS = 1024
 """Keys that a CTA of the top-k takes at a time, one a thread."""
 WALKS = 2
 """Times that it goes over a query's logits."""
+SELECT_WAITS, SELECT_AHEAD = 7, 3
+"""Of a CTA of the top-k: loads, or as long, that wait for one another whatever the keys, and steps over the keys that
+one more load is waited for. Fitted (benchmarks/sparse.py)."""
 SHORT_WAITS = 2
 """Loads that wait for one another where a query sees no more keys than are picked."""
 TABLE_SOURCE = "a sector of the table of places for each pick, topk.cu: topk_transform_decode_kernel"
@@ -72,8 +75,9 @@ TABLE_SOURCE = "a sector of the table of places for each pick, topk.cu: topk_tra
 class IndexerOptions(SplitOptions):
     """`index_ctas`: the persistent grid of the indexer's kernel; `index_rows`: queries x heads that a CTA takes;
     `index_threads`, `index_registers` and `index_shared_bytes`: what it takes of an SM; `index_unit`: what computes its
-    products; `index_operations`: instructions on a score, ReLU, weight and sum. `select_waits` loads, or as long, wait
-    for one another in a CTA of the top-k whatever the keys, and one more for every `select_ahead` steps over the keys.
+    products; `index_operations`: instructions on a score, ReLU, weight and sum. `select_*` are likewise of the
+    top-k.
+    `gather_cycles`: of an SM, for each row that the attention gathers.
     """
 
     index_ctas: int | None = number(None, 1)
@@ -85,8 +89,9 @@ class IndexerOptions(SplitOptions):
     index_operations: float = 3.0
     select_threads: int = number(1024, 32, 1024)
     select_shared_bytes: int = number(0, 0)
-    select_waits: int = number(7, 0, 1000)
-    select_ahead: int = number(3, 1, 1000)
+    select_waits: int = number(SELECT_WAITS, 0, 1000)
+    select_ahead: int = number(SELECT_AHEAD, 1, 1000)
+    gather_cycles: float = 0.0
 
 
 def lists(problem: AttentionProblem, role: Role = Role.INPUT) -> Tensor:

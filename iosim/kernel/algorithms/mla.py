@@ -23,7 +23,7 @@ from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.kernel.algorithms.body import Place, body
 from iosim.kernel.algorithms.cache import append, append_tensors, in_cache, table_access, table_tensor
-from iosim.kernel.algorithms.common import load, main_launch, matrices, matrix, resources
+from iosim.kernel.algorithms.common import load, loop_work, main_launch, matrices, matrix, resources
 from iosim.kernel.algorithms.flash import Combine, Forward, SplitOptions, finish, grid, split_domain
 from iosim.kernel.algorithms.indexer import LISTS, IndexerOptions, index_chain, lists
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
@@ -76,6 +76,7 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
         persistent_ctas=grid(kernel, together),
         schedule=replace(kernel.schedule, cluster=kernel.schedule.cluster // together),
         tile_ctas=together,
+        work=replace(loop_work(problem, kernel), gather_cycles=options_of(kernel, IndexerOptions).gather_cycles),
     )
     all_tensors = (
         matrix(problem, "Q", Role.INPUT),

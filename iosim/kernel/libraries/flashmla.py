@@ -13,6 +13,8 @@ from iosim.base.errors import InputError
 from iosim.base.pointwise import pointwise
 from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import options_of
+from iosim.kernel.algorithms.indexer import IndexerOptions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.rules import Rules, rule_book
 from iosim.kernel.libraries.tiled import TiledRules
@@ -23,9 +25,10 @@ PAIRS_CC = 100
 """Compute capability from which CTAs work in pairs."""
 SPARSE_WARPS = 12
 """Of the sparse kernels: two warpgroups compute, one gathers."""
-INDEX_OPERATIONS = (3.0, 5.0)
-"""Instructions of the indexer on a score: on cc 9.0 a maximum with 0, which has half the rate, and a multiply-add; more
-later, where sums come out of tensor memory. The second is fitted (benchmarks/sparse.py)."""
+INDEX_OPERATIONS = 3.0
+"""Instructions of the indexer on a score: a maximum with 0, which has half the rate, and a multiply-add."""
+TENSOR_MEMORY_OPERATIONS = 2.0
+"""More of them where scores come out of tensor memory. Fitted (benchmarks/sparse.py)."""
 GATHER_CYCLES = 11.0
 """SM cycles of a row that the sparse kernels gather, beside all else. Fitted (benchmarks/sparse.py)."""
 MLA_FIXED_BLOCKS = 5
@@ -55,11 +58,19 @@ class FlashMlaRules(Rules):
         rows = min(kernel.tile.block_q, max(1, problem.group // together))
         tile = replace(kernel.tile, block_q=rows, warps=max(SPARSE_WARPS, kernel.tile.warps))
         unit = MatrixUnit.TCGEN05 if profile.cc >= PAIRS_CC else MatrixUnit.SPECIALISED
-        loop = replace(kernel.loop, producer_warps=SPARSE_WARPS, gather_cycles=GATHER_CYCLES)
+        loop = replace(kernel.loop, producer_warps=SPARSE_WARPS)
+        options = replace(options_of(kernel, IndexerOptions), gather_cycles=GATHER_CYCLES)
         schedule = replace(kernel.schedule, cluster=together)
         registers = profile.need_int("registers_per_sm") // (256 * tile.warps) * 8  # a CTA an SM, in eights a thread
         return replace(
-            kernel, tile=tile, schedule=schedule, matrix_unit=unit, loop=loop, threads=None, registers=registers
+            kernel,
+            tile=tile,
+            schedule=schedule,
+            matrix_unit=unit,
+            loop=loop,
+            threads=None,
+            registers=registers,
+            options=options,
         )
 
 
@@ -82,7 +93,7 @@ class DsaRules(FlashMlaRules):
         return super().options(profile, split) | {
             "index_threads": 384 if later else 640,
             "index_unit": str(MatrixUnit.TCGEN05 if later else MatrixUnit.PINGPONG),
-            "index_operations": INDEX_OPERATIONS[later],
+            "index_operations": INDEX_OPERATIONS + TENSOR_MEMORY_OPERATIONS * later,
         }
 
 

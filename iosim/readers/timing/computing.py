@@ -133,7 +133,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
-    locked = lock_cycles(launch, sm, resident.slots) + launch.work.loop.gather_cycles * rows_a_step(launch)
+    locked = lock_cycles(launch, sm, resident.slots) + launch.work.gather_cycles * rows_a_step(launch)
     together = launch.tile_ctas if isinstance(launch.domain.mask, PickedMask) else 1
 
     def step(ctas: int) -> float:
