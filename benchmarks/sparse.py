@@ -7,7 +7,8 @@
 The rows (experiments/measurements/published_sparse_attention.csv) are of GLM-5: 64 heads, an indexer of 32 x 128,
 2,048 picks; each is one launch replayed in a CUDA graph, from an L2 as the call before left it. All queries of a
 sequence pick its first keys. Of the top-k's two kinds of scores `top_last` rises at the end, `flat` are all equal and
-take the kernel's longest way. HBM bytes are by the capacity rule.
+take the kernel's longest way. Paged logits are DeepSeek-V4's, one query over a quarter of its
+context's keys. HBM bytes are by the capacity rule.
 """
 
 from __future__ import annotations
@@ -27,8 +28,14 @@ from iosim.prediction.replays import Replays
 from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Column, Table
 
+PICKS = 2048
 ROWS = Path(__file__).parents[1] / "experiments" / "measurements" / "published_sparse_attention.csv"
-TITLES = {"logits": "indexer logits", "top_k": "top-k", "main": "gather and sparse MLA"}
+TITLES = {
+    "logits": "indexer logits",
+    "paged logits": "paged indexer logits",
+    "top_k": "top-k",
+    "main": "gather and sparse MLA",
+}
 COLUMNS = (
     Column("gpu", "GPU"),
     Column("launch"),
@@ -42,25 +49,27 @@ COLUMNS = (
 
 def predicted_ms(row: Mapping[str, str]) -> float:
     """Milliseconds of the row's launch."""
-    queries, gathers = int(row["seq_q"]), row["launch"] == "main"
+    queries, launch, batch = int(row["seq_q"]), row["launch"], int(row["batch"])
+    gathers, paged = launch == "main", launch == "paged logits"
     keys = queries + int(row["cached"])
     problem = AttentionProblem(
-        batch=int(row["batch"]),
+        batch=batch,
         heads=64,
         seq_q=queries,
-        seq_k=min(keys, 2048) if gathers else keys,
+        seq_k=min(keys, PICKS) if gathers else keys,
         head_dim=576,
         head_dim_v=512,
         dtype="bf16",
         mask="none" if gathers else "causal",
         latent_kv=True,
-        top_k=2048,
-        index_heads=32,
+        top_k=PICKS,
+        index_heads=64 if paged else 32,
+        page_size=64 if paged else None,
     )
     profile = load_profile(row["gpu"])
     kernel = resolve("dsa", problem, profile)
     chain = plan_mla(problem, kernel) if gathers else scored_chain(problem, kernel)
-    launches = tuple(launch for launch in chain.launches if launch.name == row["launch"])
+    launches = tuple(one for one in chain.launches if one.name == launch.removeprefix("paged "))
     used = {access.tensor for launch in launches for access in launch.accesses}
     chain = chain.__class__({n: t for n, t in chain.tensors.items() if n in used}, launches)
     request = Request(problem, kernel, profile, chain=chain, l2_start="warm", method="capacity", launched="graph")

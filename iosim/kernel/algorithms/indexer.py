@@ -5,7 +5,8 @@
   [queries, keys] pass through memory. Without pages: DeepGEMM's fp8_mqa_logits (deepseek-ai/DeepGEMM @0c41e5d1,
   deep_gemm/include/deep_gemm/impls/sm90_fp8_mqa_logits.cuh): a persistent grid whose CTAs take `index_rows` rows (query
   x head) and walk all keys. With pages and up to `PAGED_QUERIES` queries: its fp8_paged_mqa_logits, which divides the
-  keys of all sequences evenly among the SMs.
+  keys of all sequences evenly among the SMs. NB: with more queries the keys of a paged cache are first gathered into
+  one piece, which is not counted.
 - "top_k": SGLang's (sgl-project/sglang @06c48ca8, sgl-kernel/csrc/elementwise/topk.cu): a CTA a query reads its logits
   twice, a histogram of their first eight bits and then what reaches the last bin that counts, and writes the list. With
   pages it looks each pick up in a table of places. NB: what it reads again of the last bin depends on the scores, and
