@@ -101,7 +101,7 @@ def errors(rows: Iterable[Mapping[str, str]], every_row: bool = False, flat: boo
                 gpu,
                 title,
                 len(found),
-                f"{min(ms for ms, _ in found):.3f} to {max(ms for ms, _ in found):.1f}",
+                f"{min(ms for ms, _ in found):.3g} to {max(ms for ms, _ in found):.3g}",
                 f"{statistics.median(signed):+.0%}",
                 f"{statistics.median(sizes):.1%}",
                 f"{sizes[-(-9 * len(sizes) // 10) - 1]:.0%}",

@@ -128,7 +128,7 @@ def estimate(launch: Launch, unit: UnitModel, scores: float, warps: int, element
     idle: float = STEP_WAVEFRONTS_PER_WARP
     if (fragments := launch.work.fragments) is not None:
         idle = fragments.step + shuffles(d.block_q, warps)
-    return warps * (filled + idle * WAVEFRONT_BYTES) + q + kept
+    return warps * (filled / loop.key_warps + idle * WAVEFRONT_BYTES) + loop.key_warps * q + kept
 
 
 def shuffles(block_q: int, warps: int) -> int:

@@ -167,7 +167,7 @@ def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) 
             dtype="fp8",
             unit=options.index_unit,
             stages=3,
-            loop=Loop(LOADING_WARPS, warps_meet=in_step, score_operations=options.index_operations),
+            loop=Loop(producer_warps=LOADING_WARPS, warps_meet=in_step, score_operations=options.index_operations),
         ),
     )
 
