@@ -33,7 +33,10 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
     has = f"{profile.name} has cc {_cc(profile.cc)}; accepted there:"
     if not first <= profile.cc <= last:
         needed = f"{_cc(first)} or later" if profile.cc < first else _cc(last)
-        there = _kernels(lambda one: _runs(one, problem.dtype, profile.cc))
+        latent = problem.latent_kv
+        there = _kernels(
+            lambda one: _runs(one, problem.dtype, profile.cc) and (latent or not one["requires"].get("latent_only"))
+        )
         yield f"`kernel` {name}: {data['title'].split(',')[0]} needs cc {needed}; {has} {there}"
     if problem.dtype not in requires["dtypes"]:
         yield f"`dtype` {problem.dtype}: not supported by kernel {name}; accepted: {', '.join(requires['dtypes'])}"
