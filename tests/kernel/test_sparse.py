@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from strategies import TOLERANCE, altered, on_arrays, table
 
 from iosim.base.errors import InputError
+from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.algorithms.body import ExecutionError
@@ -22,6 +24,7 @@ from iosim.kernel.launch import Mode
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.schedule import Schedule
 from iosim.prediction.predictor import predict
+from iosim.prediction.replays import tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.picked import PickedMask
 from iosim.readers.count import count
@@ -272,3 +275,61 @@ def test_heads_that_fill_part_of_a_tile_take_its_time() -> None:
         reads.append(made.traffic.total("l2", "read", tensor="Q"))
     assert times[0] == pytest.approx(times[1], rel=0.1)
     assert 4 * reads[0] == reads[1]
+
+
+def test_a_list_of_more_entries_than_keys() -> None:
+    for mask in ("none", "causal"):
+        assert disagreement(CASE.with_(mask=mask, seq_k=5), kernel((4, 4))) == []
+        assert disagreement(CASE.with_(mask=mask, seq_k=5, index_heads=None), kernel((4, 4))) == []
+
+
+def test_the_top_k_walks_twice_over_more_logits_than_the_l2_holds() -> None:
+    """264 rows of 131,072 logits, those of as many CTAs at once: 138 MB."""
+    made = predict(V32.with_(seq_q=264), "dsa", "h200", method="replay")
+    logits = 4 * sum(range(131_072 - 263, 131_073))
+    moved = {
+        (row.launch, row.direction): row.bytes for row in made.traffic if row.level == "hbm" and row.tensor == "logits"
+    }
+    assert 1.3 * logits < moved["top_k", "read"] <= 2 * logits
+    assert made.replay is not None
+    played = {launch.name: launch.end_s - launch.begin_s for launch in made.replay.launches}
+    for launch in made.time.launches[:2]:
+        assert played[launch.name] == pytest.approx(launch.total_s, rel=0.4)
+
+
+def test_operations_are_of_the_picked_pairs_and_of_the_indexer() -> None:
+    few = V32.with_(seq_k=2048)
+    assert few.matmul_flops() == 2 * 128 * 2048 * (576 + 512)
+    assert V32.matmul_flops() == few.matmul_flops() + 2 * 64 * 131_072 * 128
+    assert V32.exp_count() == 128 * 2048
+
+
+def test_each_picked_row_is_an_access_of_the_replay() -> None:
+    chain = plan(V32, resolve("dsa", V32, load_profile("h200")))
+    steps = {launch.name: launch.domain.visited.count.sum() * launch.domain.grid_heads for launch in chain.launches}
+    # logits: K, scales and what is stored; the top-k: two walks; two tiles that gather 2,048 rows each, and a list
+    most = 3 * steps["logits"] + 2 * steps["top_k"] + 2 * 2048 * 1 + steps["main"] * 1
+    assert 2 * 2048 < tile_accesses(chain) <= 2 * most
+
+
+def test_a_layer_of_a_model_takes_what_it_needs_once(capsys: pytest.CaptureFixture[str]) -> None:
+    main(
+        [
+            "model",
+            "deepseek-v3.2",
+            "--gpu",
+            "h200",
+            "--layers",
+            "1",
+            "--seq-len",
+            "1k",
+            "--context",
+            "64k",
+            "--format",
+            "json",
+        ]
+    )
+    run = json.loads(capsys.readouterr().out)["runs"][-1]
+    (part,) = [one for one in run["parts"] if one["part"] == "attention"]
+    needed = 65_536 * 132 + 2048 * 1152
+    assert needed < part["compulsory_bytes"] < 1.1 * needed

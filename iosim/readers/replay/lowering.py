@@ -287,7 +287,11 @@ def _tiles(launch: Launch, head: npt.NDArray[np.int64], block: npt.NDArray[np.in
 
 
 def _gathering(launch: Launch, tiles: _Tiles) -> _Tiles:
-    """Work tiles that step over the entries of their queries' lists, those that have a key."""
+    """Work tiles that step over the entries of their queries' lists, those that have a key.
+
+    NB: a CTA so waits for its rows one after the other, though a kernel asks for those of a block at once: the replay's
+    own clock, which a trace shows, is late; the order of its accesses is not.
+    """
     d, mask = launch.domain, launch.domain.mask
     assert tiles.i is not None
     assert isinstance(mask, PickedMask)
