@@ -208,6 +208,12 @@ def test_hbm_reads_lie_between_the_bounds(method: Any, cache_dtype: Any) -> None
     assert made.hbm_bounds.compulsory_read <= made.traffic.total("hbm", "read") * 1.01
 
 
+def test_the_capacity_rule_reads_a_cache_that_fits_once() -> None:
+    problem = V32.with_(seq_q=1024, seq_k=8192, heads=64)
+    read = predict(problem, "dsa", "h200", method="capacity").traffic.total("hbm", "read", tensor="K")
+    assert read == 8192 * 576 * 2
+
+
 def test_formulas_hold_over_arrays() -> None:
     made = kernel((4, 4))
     heads = np.array([4, 8, 16])
