@@ -276,10 +276,6 @@ class Domain:
     in_turn: bool = False
     """The rows of the heads packed lie one head after the other, not token by token."""
 
-    def token(self, row: IntArray) -> IntArray:
-        """The query token of each row of a head."""
-        return row % (self.rows // self.pack) if self.in_turn else row // self.pack
-
     @property
     def query_axis(self) -> Axis:
         return self.mask.query_axis(self.rows, self.pack)
@@ -416,7 +412,6 @@ class Launch:
 
 
 def is_attention_loop(launch: Launch) -> bool:
-    """Whether the launch walks key (or query) blocks with products and work on their scores in every step."""
     loops = launch.outer in (Outer.QUERY, Outer.SPLIT, Outer.KEY, Outer.HEAD)
     work = launch.work
     return loops and work.flops_per_pair > 0 and (work.exps_per_pair > 0 or work.loop.score_operations > 0)
@@ -447,7 +442,6 @@ class Chain:
 
     @property
     def exponentials(self) -> int:
-        """Exponentials over every pair of the launches' domains, kept or not."""
         return sum(launch.work.exps_per_pair * launch.domain.pairs for launch in self.launches)
 
     def role(self, role: Role) -> tuple[Tensor, ...]:
@@ -477,5 +471,4 @@ class Chain:
 
 
 def tensors(items: Iterable[Tensor]) -> dict[str, Tensor]:
-    """Tensors by name."""
     return {t.name: t for t in items}

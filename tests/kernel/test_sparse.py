@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from effort import examples
-from executor import execute, random_arrays, round_to
+from executor import ExecutionError, execute, random_arrays, round_to
 from executor.reference import dense_mask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,6 @@ from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import options_for, plan
-from iosim.kernel.algorithms.body import ExecutionError
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Mode
 from iosim.kernel.libraries import Overrides, resolve

@@ -19,10 +19,7 @@ cache are no part of it.
 
 from __future__ import annotations
 
-import numpy as np
-
 from iosim.base.records import dataclass
-from iosim.kernel.algorithms.body import Array, Body, Place, body
 from iosim.kernel.algorithms.cache import in_cache, table_access, table_tensor
 from iosim.kernel.algorithms.common import load, row_domain, row_pass, store
 from iosim.kernel.algorithms.flash import SplitOptions
@@ -203,39 +200,3 @@ def _mean_waits(problem: AttentionProblem, options: IndexerOptions) -> int:
     walked = WALKS * (fewest + p.seq_k) // (2 * SELECT_KEYS)
     each = options.select_waits + walked // options.select_ahead
     return max(1, (longer * each + (p.seq_q - longer) * SHORT_WAITS) // p.seq_q)
-
-
-# What the launches compute.
-
-
-@body("mla", "lists")
-def list_all(at: Place) -> None:
-    """All keys that the queries see, in order."""
-    p = at.problem
-    entries = np.arange(p.top_k or 0)[None, :]
-    sees = p.interval_mask.end_key(at.q[:, None], p.seq_k)
-    at.put(LISTS, np.where(entries < sees, entries, -1).astype(np.float64))
-
-
-@body("mla", "logits")
-def score(at: Place) -> None:
-    weights, keys = at["index_weights"], at["index_K"]
-    heads = weights.shape[1]
-    scores = np.maximum(np.einsum("thd,sd->ths", at["index_Q"].reshape(len(weights), heads, -1), keys), 0.0)
-    at.put("logits", np.einsum("ths,th->ts", scores, weights) * at["index_scale"].T)
-
-
-@body("mla", "top_k")
-class Select(Body):
-    """The places of the largest logits, in ascending order; all of them where there are too few."""
-
-    def begin(self, at: Place) -> None:
-        self.seen: list[Array] = []
-
-    def pair(self, at: Place) -> None:
-        self.seen.append(np.where(at.kept, at["logits"], -np.inf)[0])
-
-    def end(self, at: Place) -> None:
-        logits, picks = np.concatenate(self.seen or [np.zeros(0)]), at.problem.top_k or 0
-        best = np.sort(np.argsort(-logits, kind="stable")[: min(picks, int(np.isfinite(logits).sum()))])
-        at.put(LISTS, np.concatenate((best, np.full(picks - best.size, -1)))[None, :].astype(np.float64))

@@ -17,17 +17,13 @@ width before absorption.
 
 from __future__ import annotations
 
-import numpy as np
-
 from iosim.base.errors import InputError
 from iosim.base.records import replace
-from iosim.kernel.algorithms.body import Place, body
-from iosim.kernel.algorithms.cache import append, append_tensors, in_cache, table_access, table_tensor
+from iosim.kernel.algorithms.cache import append_tensors, in_cache, table_access, table_tensor
 from iosim.kernel.algorithms.common import load, loop_work, main_launch, matrices, matrix, resources
-from iosim.kernel.algorithms.flash import Combine, Forward, SplitOptions, finish, grid, split_domain
+from iosim.kernel.algorithms.flash import SplitOptions, finish, grid, split_domain
 from iosim.kernel.algorithms.indexer import LISTS, IndexerOptions, index_chain, lists
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
-from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Edge, Fetch, Per, Resources, Role, Rows, Tensor, tensors
 from iosim.problem.attention import AttentionProblem
@@ -46,8 +42,9 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     latent, a backward pass, more splits than key blocks, or a tile that holds rows of two queries which pick their
     keys."""
     if not problem.latent_kv:
-        raise InputError(f"`kernel` {kernel.name}: algorithm mla reads one latent K/V; accepted with it: "
-                         "`latent_kv=True`")  # fmt: skip
+        raise InputError(
+            f"`kernel` {kernel.name}: algorithm mla reads one latent K/V; accepted with it: `latent_kv=True`"
+        )
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: algorithm mla serves inference; accepted: fwd")
     picks = problem.top_k is not None
@@ -121,28 +118,3 @@ def _resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
     shared = ((t.block_q + t.stages * t.block_k) * problem.head_dim + t.block_q * t.block_k) * size
     source = "(block_q x d + stages x block_k x d + block_q x block_k) x element bytes"
     return Resources(kernel.cta_threads, kernel.registers, shared, source)
-
-
-# What the launches compute.
-
-
-@body("mla", "main")
-class Latent(Forward):
-    """Online softmax over the visited keys, values taken from the same tile."""
-
-    def pair(self, at: Place) -> None:
-        p = at.problem
-        if p.top_k is None:
-            self.softmax.add(masked_scores(at), at["K"][:, : p.head_dim_v], at.dropout_factor)
-            return
-        rows = at["K"]
-        if p.cache_dtype is not None:  # scales are 1 in the executing reader
-            last = p.head_dim - p.head_dim_v
-            rows = np.concatenate((rows[:, : p.head_dim_v], rows[:, rows.shape[1] - 2 * last :][:, :last]), axis=1)
-        there = at[LISTS][0] >= 0
-        scores = np.where(there[None, :], at["Q"] @ rows.T * at.scale, -np.inf)
-        self.softmax.add(scores, rows[:, : p.head_dim_v], at.dropout_factor)
-
-
-body("mla", "combine")(Combine)
-body("mla", "append")(append)

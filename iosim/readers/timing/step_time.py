@@ -166,8 +166,8 @@ def step_cost(
     both_ways = backward or rereads
     apart = work.scores_per_pair
     whole = both_ways or apart > 1
-    scores = d.block_q * d.block_k * apart
-    scores *= 1.0 if whole else row_padding(d.block_q, warps, unit, work.loop.key_warps)
+    padding = 1.0 if whole else row_padding(d.block_q, warps, unit, work.loop.key_warps)
+    scores = d.block_q * d.block_k * apart * padding
     width = work.flops_per_pair / 4
     operations = work.mask.every_step + work.loop.score_operations
     if work.exps_per_pair:
