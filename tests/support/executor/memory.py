@@ -175,7 +175,7 @@ class Memory:
         if tensor.wraps:
             along, length = along % tensor.rows, tensor.rows
         if tensor.keys_per_row and access.rows is Rows.KEY and tensor.along is Rows.QUERY:  # a query's list
-            row = domain.token(q[:1])
+            row = token(domain, q[:1])
             return 0, np.array([[spot.batch]]), np.array([[0]]), row[:, None], k[None, :]
         if tensor.keys_per_row and access.rows is Rows.KEY:
             along, length = np.unique(k // tensor.keys_per_row), -(-domain.seq_k // tensor.keys_per_row)

@@ -38,9 +38,9 @@ class Grid:
         upto = np.pad(self.kept.astype(np.int64).cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
         by_rows = upto[self.q_ends] - upto[self.q_starts]
         self.visited = by_rows[:, self.k_ends] - by_rows[:, self.k_starts] > 0
-        if isinstance(d.mask, PickedMask):
-            self.visited[:] = True
         """Boolean [query blocks, key blocks]: at least one pair is kept."""
+        if isinstance(d.mask, PickedMask):
+            self.visited[:] = True  # a list is walked to its end
         some = np.diff(by_rows, axis=1) > 0
         self.needed_end = np.array([int(np.flatnonzero(row)[-1]) + 1 if row.any() else 0 for row in some])
         """One past the last key that each query block keeps."""
