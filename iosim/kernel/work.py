@@ -129,6 +129,12 @@ class Work:
 
     flops_per_pair: int = 0
     exps_per_pair: int = 0
+    scores_per_pair: int = 1
+    """Scores that a pair stands for: of as many heads as lie side by side in a row (an indexer's)."""
+    dtype: str = ""
+    """Type of the products' operands, where it is not the problem's."""
+    unit: str = ""
+    """What computes the products (a `MatrixUnit`), where it is not the kernel's main launch's."""
     tensor_cores: bool = True
     """Whether tensor cores compute the products, where there are any."""
     product_ctas: int = 1
@@ -150,6 +156,8 @@ class Work:
     add_requests_per_row: int = 0
     """Requests of a row of an atomic add that the warps which compute wait for; `add_packets_per_row` where a request
     is a packet."""
+    gather_cycles: float = 0.0
+    """SM cycles that each row which a step of a loop gathers takes, on top of all else."""
     serial_loads: int = 0
     """Loads of a work tile that wait for one another (a combine that walks its splits; sums before a loop)."""
     dependent: Dependent | None = None

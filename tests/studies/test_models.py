@@ -211,7 +211,9 @@ def test_mla_is_expanded_for_prefill_and_absorbed_for_a_step() -> None:
     assert step.latent_kv
     assert latent.problem(4096, 4096, latent_kv=True).latent_kv
     sparse = kind("deepseek-v3.2", "sparse latent")
-    assert [sparse.problem(1, n).seq_k for n in (1000, 100_000)] == [1000, 2048]
+    steps = [sparse.problem(1, n) for n in (1000, 100_000)]
+    assert [(step.seq_k, step.attended_keys) for step in steps] == [(1000, 1000), (100_000, 2048)]
+    assert (steps[1].index_heads, steps[1].index_dim, steps[1].page_size) == (64, 128, 64)
 
 
 # --- options beside a model -------------------------------------------------------------------------------------------
@@ -373,8 +375,38 @@ def test_a_uniform_models_step_is_that_of_its_sizes() -> None:
 
 def test_a_sparse_step_reads_the_picked_keys_and_keeps_all() -> None:
     short, long_ = iosim.decode("h100", model="deepseek-v3.2", context=[8192, 65536], layers=1)
-    assert short.per_token("l2") == long_.per_token("l2")
+    read = [point.prediction.traffic.total("l2", "read", tensor="K") for point in (short, long_)]
+    assert read[0] == read[1]
     assert long_.cache_bytes == 8 * short.cache_bytes
+
+
+def test_a_sparse_step_scores_all_keys_and_says_what_that_costs() -> None:
+    (point,) = iosim.decode("h200", model="deepseek-v3.2", context=131_072)
+    # of 61 layers: 128 bytes and a scale of all keys, and 2,048 rows of 576 columns
+    least = 61 * (131_072 * 132 + 2048 * 576 * 2)
+    assert point.per_token("hbm", "read") == pytest.approx(least, rel=0.02)
+    assert point.bound_tokens_per_s == pytest.approx(
+        point.prediction.profile.dram_bandwidth_measured_bytes_per_s / least
+    )
+    picking = point.picking
+    assert picking is not None
+    assert picking.index_hbm_bytes == pytest.approx(61 * 131_072 * 132, rel=0.01)
+    assert picking.index_s + picking.attention_s == pytest.approx(point.step_s)
+    assert point.to_dict()["picking"]["pays"] == (picking.index_s + picking.attention_s < picking.dense_s)
+    text = str(iosim.decode("h200", model="deepseek-v3.2", context=131_072))
+    assert f"up to a context of about {picking.pays_from:,}" in text
+
+
+def test_picking_pays_where_lines_between_contexts_cross() -> None:
+    from iosim.studies.decode.picking import _crossing
+
+    assert _crossing((1000, 4000, 16000), (1.0, 1.0, -1.0)) == 8000
+    assert _crossing((1000, 4000), (-1.0, -2.0)) == 1000
+    assert _crossing((1000, 4000), (-1.0, 0.5)) is None
+    (small,) = iosim.decode("h200", model="deepseek-v3.2", context=65_536, cache_dtype="fp8", batch=32)
+    assert small.picking is not None
+    assert small.picking.pays
+    assert small.cache_bytes == 61 * 32 * 65_536 * (656 + 132)
 
 
 def test_python_refuses_what_the_command_refuses() -> None:

@@ -72,7 +72,7 @@ def uses_tensor_cores(launch: Launch, problem: AttentionProblem) -> bool:
 def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     """Time of one launch at the clock of its rates, and what of it costs energy."""
     launch, rates, resident = running.launch, running.rates, running.resident
-    sm = rates.of_sm(running.problem.dtype, running.unit) if is_attention_loop(launch) else None
+    sm = rates.of_sm(running.dtype, running.unit) if is_attention_loop(launch) else None
     done = other_computing(running) if sm is None else loop_computing(running, sm)
     hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and launch.work.dependent is None)
     side = rates.side_seconds(running.moved("side"))
@@ -150,6 +150,6 @@ def _activity(running: Running, done: Computing, loops: bool) -> Activity:
         shared=done.shared_bytes,
         product_flops=flops,
         product_energy=running.unit.energy,
-        product_share=problem.input_type.bytes / ENERGY_BYTES,
+        product_share=running.element_bytes / ENERGY_BYTES,
         warp_instructions=instructions,
     )
