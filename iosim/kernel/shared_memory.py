@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 
+import numpy as np
+
 from iosim.base.records import dataclass, replace
 from iosim.base.words import WAYS, Way
-from iosim.kernel.launch import Chain, Launch, Mode, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Tensor
 from iosim.kernel.unit import MMA_ROWS, WARP_TILE, WGMMA_ROWS, Operands, UnitModel
 from iosim.kernel.work import Fragments, Layout
 
@@ -28,6 +30,12 @@ SHUFFLES_PER_ROW_TILE = 4
 """A thread has two rows of an m16n8 tile, and a row lies in four lanes: two shuffles a row for its maximum or sum."""
 CHUNK_BYTES = 16
 """What a thread copies or clears at once; a warp's take four wavefronts."""
+DEPTH, DEPTH_GROUP = 32, 8
+"""Columns, or keys, that a turn of CUTLASS's product takes, and those whose fragments are fetched at once."""
+ATOMIC_WAVEFRONTS = 8
+"""Of an atomic of a warp to eight words, four lanes each: two for each lane of a word. Taken from the counter."""
+START_WAVEFRONTS = 16
+"""Shuffles with which a warp of CUTLASS's forward begins."""
 BACKWARD_LOADED_SHARE = 0.4
 """Of the backward's five products a step, the operand columns that a step loads anew: Q and dO, 2 of 5."""
 
@@ -72,6 +80,7 @@ class CtaTile:
     columns: int
     columns_v: int
     head_dim: int
+    head_dim_v: int
     element_bytes: int
     outputs: tuple[Tensor, ...]
 
@@ -82,7 +91,7 @@ class CtaTile:
         wide = both // 2 if k.cols == v.cols else v.cols
         written = (chain.tensors[a.tensor] for a in launch.accesses if a.mode is Mode.STORE)
         return cls(launch, fragments, d.block_q, d.block_k, max(1, launch.resources.threads // 32), both - wide, wide,
-                   k.cols, k.element_bytes, tuple(t for t in written if not t.is_vector))  # fmt: skip
+                   k.cols, v.cols, k.element_bytes, tuple(t for t in written if not t.is_vector))  # fmt: skip
 
     def instructions(self, a_warp: float, *, step: bool = True, own_rows: int = 0) -> Staged:
         """Wavefronts of every warp that hold no operand."""
@@ -231,6 +240,132 @@ def _wgmma(tile: CtaTile) -> Iterator[Staged]:
         yield item if item.way == "write" else replace(item, through=Through.COPIES)
 
 
+@dataclass(frozen=True)
+class TwoWays:
+    """A forward of CUTLASS, whose warps divide a step's products 32 x 32 each; per CTA, in means over its steps.
+
+    Both products go `DEPTH` columns, or keys, at a time. Copies of what lies past the end of a tensor write zeros, and
+    the counter has these: lines of 128 bytes with a zero in them. Where all stages of a product fit its buffers, they
+    are asked for before it (`whole`); else the others follow in its loop, which also asks for those past the last.
+    """
+
+    tile: CtaTile
+    keeps_output: bool
+    """Whether O stays in registers; else it is staged in every step, as many columns at a time as a block has keys."""
+    depth_keys: float
+    """Turns of the second product's loop."""
+    missing_q: float
+    missing_k: float
+    """Rows of the blocks past the last query, and past the last key that the tile needs."""
+    missing_lines: float
+    """Lines of a turn of the first product with such rows."""
+
+    @classmethod
+    def of(cls, tile: CtaTile) -> TwoWays:
+        d, bk = tile.launch.domain, tile.block_k
+        v, rows_a_line = d.visited, WAVEFRONT_BYTES / (DEPTH * tile.element_bytes)
+        some = v.count > 0
+        count, last = v.count[some], (v.end_row - (v.end - 1) * bk)[some]
+        steps = max(1, int(count.sum()))
+        missing_q, missing_k = tile.block_q - d.query_rows[some], bk - last
+        lines = (np.ceil(missing_q / rows_a_line) * count + np.ceil(missing_k / rows_a_line)).sum()
+        turns = (count - 1) * (bk // DEPTH) - (-last // DEPTH)
+        return cls(
+            tile,
+            max(tile.head_dim, tile.head_dim_v) <= bk,
+            float(turns.sum() / steps),
+            float((missing_q * count).sum() / steps),
+            float(missing_k.sum() / steps),
+            float(lines / steps),
+        )
+
+    @property
+    def stages(self) -> int:
+        """Buffers of a product's operands (DefaultGemmConfiguration; 4 of 16-bit types in kernel_forward.h)."""
+        return 4 if self.tile.element_bytes == 2 else 3
+
+    @property
+    def turns(self) -> int:
+        """Turns of the first product's loop."""
+        return -(-self.tile.head_dim // DEPTH)
+
+    @property
+    def column_blocks(self) -> int:
+        return 1 if self.keeps_output else -(-self.tile.head_dim_v // self.tile.block_k)
+
+    def instructions_of_copies(self, rows: float, columns: int) -> float:
+        """Copies that the CTA's warps ask for, 32 times 16 bytes each."""
+        return rows * columns * self.tile.element_bytes / (32 * CHUNK_BYTES)
+
+    def first_product(self) -> Iterator[Staged]:
+        t, turns = self.tile, self.turns
+        buffered = t.block_k // DEPTH
+        whole = self.keeps_output and buffered <= self.stages
+        ahead = buffered if whole else self.stages - 1
+        groups = turns if whole else turns + DEPTH_GROUP / DEPTH  # of a loop's last turn the next one's first fragments
+        for name, rows in (("Q", t.block_q), ("K", t.block_k)):
+            yield Staged(name, "read", t.warps * WARP_TILE * DEPTH * t.element_bytes * groups)
+            yield _copied(t, name, rows, turns * DEPTH)
+        a_turn = self.instructions_of_copies(t.block_q + t.block_k, DEPTH)
+        full = min(ahead, turns) - (t.head_dim % DEPTH > 0)
+        beside = full * self.missing_lines + (ahead - full) * a_turn * 4
+        if whole:
+            beside += t.warps * t.element_bytes
+        else:
+            late = max(0, turns - ahead)
+            beside += late * self.missing_lines / 4 + (turns - late) * a_turn + turns * t.warps * 3 * IDLE_LOADS
+        yield from self.beside(beside + turns * self.of_odd_rows(a_turn) + t.warps * IDLE_LOADS)
+
+    def second_product(self) -> Iterator[Staged]:
+        t, turns, e = self.tile, self.depth_keys, self.tile.element_bytes
+        warp = t.warps * WARP_TILE * DEPTH * e
+        whole = t.block_k <= DEPTH * self.stages
+        yield Staged("P", "write", t.block_q * t.block_k * e)
+        yield Staged("P", "read", warp * turns * self.column_blocks * (1 if e == 2 else 2))
+        yield Staged("V", "read", warp * turns * self.column_blocks)
+        yield _copied(t, "V", t.block_k, t.block_k * self.column_blocks)
+        filled = t.block_k if whole else DEPTH * (self.stages - 1 + turns)
+        lines, there = t.block_k * e // WAVEFRONT_BYTES, t.block_k - self.missing_k
+        full = sum(min(t.block_k, t.head_dim_v - n * t.block_k) * e // WAVEFRONT_BYTES for n in range(self.column_blocks))
+        beside = self.column_blocks * (filled * lines + t.warps * (2 if e == 2 else 16)) - there * full
+        beside += self.column_blocks * t.warps * IDLE_LOADS * (1 if whole else 1 + 3 * turns)
+        copies = self.instructions_of_copies(turns * DEPTH, t.block_k)
+        yield from self.beside(beside + self.column_blocks * self.of_odd_rows(copies))
+
+    def softmax(self) -> Iterator[Staged]:
+        """Rows' maxima by atomics, four lanes to a word; sums by two shuffles, a word a row and warp; 32 rows of these
+        at once. In the first step of a tile all maxima are new, and no output is rescaled."""
+        t, warps = self.tile, self.tile.warps
+        own = 2 + 4 + 5 + t.block_k // WARP_TILE
+        rescale = SHUFFLES_PER_ROW_TILE * self.keeps_output
+        row_groups = WARP_TILE // 8
+        yield from self.beside(warps * (row_groups * (ATOMIC_WAVEFRONTS + 1 + 2 + 1) + 1 + own + rescale))
+        if any(a.mode is Mode.LOAD and a.tensor not in ("Q", "K", "V", "O_acc") for a in t.launch.accesses):  # scores to add
+            yield Staged("bias", "write", t.block_q * t.block_k * t.element_bytes)
+            yield Staged("bias", "read", warps * WARP_TILE * 8 * WAVEFRONT_BYTES)  # 8 rows to a bank
+        yield from self.beside(warps * (START_WAVEFRONTS - 1 - rescale) + t.block_q / 8, step=False)
+
+    def output(self) -> Iterator[Staged]:
+        t = self.tile
+        for way in WAYS:
+            yield Staged("O", way, self.column_blocks * t.block_q * t.block_k * 4, step=not self.keeps_output)
+        scales = 512 // t.block_k if self.keeps_output else 4
+        yield from self.beside(self.column_blocks * t.warps * scales, step=not self.keeps_output)
+
+    def of_odd_rows(self, copies: float) -> float:
+        return copies if self.tile.head_dim * self.tile.element_bytes % SECTOR_BYTES else 0
+
+    def beside(self, wavefronts: float, *, step: bool = True) -> Iterator[Staged]:
+        yield Staged(INSTRUCTIONS, "read", wavefronts * WAVEFRONT_BYTES, step=step)
+
+
+def _two_ways(tile: CtaTile) -> Iterator[Staged]:
+    """PyTorch's memory-efficient forward (mem_eff_attention/kernel_forward.h)."""
+    it = TwoWays.of(tile)
+    for part in (it.first_product, it.softmax, it.second_product, it.output):
+        yield from part()
+
+
 def _split_weights(tile: CtaTile) -> Iterator[Staged]:
     """FlashAttention-2's combine: the LSE of all splits stored, fetched transposed and stored as weights, in a table as
     long as the next power of two; a row's weight fetched with each split."""
@@ -318,6 +453,7 @@ LAYOUTS: Mapping[Layout, Callable[[CtaTile], Iterator[Staged]]] = {
     Layout.WHOLE_ROWS: _whole_rows,
     Layout.CHUNKS: _copies_by_chunk,
     Layout.WGMMA: _wgmma,
+    Layout.TWO_WAYS: _two_ways,
     Layout.SPLIT_WEIGHTS: _split_weights,
     Layout.KEYS_OUTSIDE: _keys_outside,
     Layout.QUERIES_OUTSIDE: _queries_outside,

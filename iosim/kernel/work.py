@@ -79,6 +79,8 @@ class Layout(StrEnum):
     """The same as FlashAttention-2 compiles it: copies and stores of zeros that are asked for 16 bytes by 16 bytes."""
     WGMMA = "wgmma"
     """A forward whose warpgroups own 64 rows: wgmma fetches Q, K and V, tiles come and results leave by TMA."""
+    TWO_WAYS = "two-ways"
+    """CUTLASS's forward: warps divide a step's products both ways, and P passes through shared memory."""
     SPLIT_WEIGHTS = "split-weights"
     """FlashAttention-2's combine of splits."""
     KEYS_OUTSIDE = "keys-outside"
