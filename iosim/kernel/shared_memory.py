@@ -14,7 +14,7 @@ import numpy as np
 
 from iosim.base.records import dataclass, replace
 from iosim.base.words import WAYS, Way
-from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Tensor
+from iosim.kernel.launch import Chain, Launch, Mode, Tensor
 from iosim.kernel.unit import MMA_ROWS, WARP_TILE, WGMMA_ROWS, Operands, UnitModel
 from iosim.kernel.work import Fragments, Layout
 
@@ -314,7 +314,7 @@ class TwoWays:
         else:
             late = max(0, turns - ahead)
             beside += late * self.missing_lines / 4 + (turns - late) * a_turn + turns * t.warps * 3 * IDLE_LOADS
-        yield from self.beside(beside + turns * self.of_odd_rows(a_turn) + t.warps * IDLE_LOADS)
+        yield from self.beside(beside + t.warps * IDLE_LOADS)
 
     def second_product(self) -> Iterator[Staged]:
         t, turns, e = self.tile, self.depth_keys, self.tile.element_bytes
@@ -329,8 +329,7 @@ class TwoWays:
         full = sum(min(t.block_k, t.head_dim_v - n * t.block_k) * e // WAVEFRONT_BYTES for n in range(self.column_blocks))
         beside = self.column_blocks * (filled * lines + t.warps * (2 if e == 2 else 16)) - there * full
         beside += self.column_blocks * t.warps * IDLE_LOADS * (1 if whole else 1 + 3 * turns)
-        copies = self.instructions_of_copies(turns * DEPTH, t.block_k)
-        yield from self.beside(beside + self.column_blocks * self.of_odd_rows(copies))
+        yield from self.beside(beside)
 
     def softmax(self) -> Iterator[Staged]:
         """Rows' maxima by atomics, four lanes to a word; sums by two shuffles, a word a row and warp; 32 rows of these
@@ -351,9 +350,6 @@ class TwoWays:
             yield Staged("O", way, self.column_blocks * t.block_q * t.block_k * 4, step=not self.keeps_output)
         scales = 512 // t.block_k if self.keeps_output else 4
         yield from self.beside(self.column_blocks * t.warps * scales, step=not self.keeps_output)
-
-    def of_odd_rows(self, copies: float) -> float:
-        return copies if self.tile.head_dim * self.tile.element_bytes % SECTOR_BYTES else 0
 
     def beside(self, wavefronts: float, *, step: bool = True) -> Iterator[Staged]:
         yield Staged(INSTRUCTIONS, "read", wavefronts * WAVEFRONT_BYTES, step=step)

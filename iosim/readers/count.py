@@ -195,6 +195,12 @@ def wavefronts(launch: Launch, chain: Chain) -> int | None:
     return sum(n for (*_, way), n in staged_bytes(launch, items).items() if way is Through.LSU) // WAVEFRONT_BYTES
 
 
+def wavefront_bytes(chain: Chain) -> int | None:
+    """Bytes of the `wavefronts` of all launches of a chain; None where those of one are not known."""
+    of_launches = [wavefronts(launch, chain) for launch in chain.launches]
+    return None if None in of_launches else WAVEFRONT_BYTES * sum(n or 0 for n in of_launches)
+
+
 def count_shared(launch: Launch, chain: Chain) -> Traffic | None:
     """Bytes between shared memory and what computes, a row per tensor and direction; None where they are not known."""
     items = staged(launch, chain)
