@@ -1,8 +1,8 @@
 """What a launch moves between shared memory and what computes: the one description that counts and times both read.
 
-In bytes of whole wavefronts: a load or store of a warp takes one or several of 128 bytes, as the counter
-l1tex__data_pipe_lsu_wavefronts_mem_shared has them. Asynchronous copies into shared memory, and operands that wgmma
-fetches for itself, are no such wavefronts: they are counted in bytes, and no counter here holds them.
+In bytes of whole wavefronts: a load or store of a warp, or what wgmma fetches for itself, takes one or several of 128
+bytes, as the counter l1tex__data_pipe_lsu_wavefronts_mem_shared has them. Asynchronous copies into shared memory are no
+such wavefronts: they are counted in bytes, and no counter here holds them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ SHUFFLES_PER_ROW_TILE = 4
 """A thread has two rows of an m16n8 tile, and a row lies in four lanes: two shuffles a row for its maximum or sum."""
 CHUNK_BYTES = 16
 """What a thread copies or clears at once; a warp's take four wavefronts."""
+CLEARS_OF_COLUMNS = 2.5
+"""Stores of zeros beside each copy of a narrow head in FlashAttention-2's backward: four of 4 bytes or one of 16."""
+MOST_WHOLE_COLUMNS = 128
+"""Widest builds of FlashAttention-2's backward that are compiled for lengths of whole tiles as well."""
 DEPTH, DEPTH_GROUP = 32, 8
 """Columns, or keys, that a turn of CUTLASS's product takes, and those whose fragments are fetched at once."""
 ATOMIC_WAVEFRONTS = 8
@@ -48,7 +52,7 @@ class Through(StrEnum):
     COPIES = "copies"
     """Asynchronous copies from the L2: cp.async and TMA."""
     PRODUCTS = "products"
-    """wgmma's own fetches."""
+    """wgmma's own fetches, which the counter has as well: cuDNN's rows differ by them from step to step."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +229,9 @@ def _wgmma(tile: CtaTile) -> Iterator[Staged]:
     fetched by TMA. Each CTA of a cluster has K and V for itself. P stays in registers, or is stored and fetched by its
     product. V in fp8 is fetched and stored transposed (arXiv 2407.08608, section 3.3)."""
     e, groups = tile.element_bytes, -(-tile.block_q // WGMMA_ROWS)
+    turns = 4 * groups * shuffles(WGMMA_ROWS, 4) * WAVEFRONT_BYTES  # of the four warps of each 64 rows
+    for step in (True, False):
+        yield Staged(INSTRUCTIONS, "read", turns, step=step)
     yield Staged("Q", "read", tile.block_q * tile.columns * e, Through.PRODUCTS)
     if tile.launch.work.loop.p_in_shared:
         yield Staged("P", "write", tile.block_q * tile.block_k * e)
@@ -412,6 +419,35 @@ def _queries_outside(tile: CtaTile) -> Iterator[Staged]:
     yield tile.instructions(tile.fragments.tile + 1, step=False)
 
 
+def _gradients(tile: CtaTile) -> Iterator[Staged]:
+    """FlashAttention-2's backward (flash_bwd_kernel.h), whose warps divide each product both ways: scores and dP, dK and
+    dV from P and dS transposed, dQ. In its loop Q and dO are copied in one go each; of heads with fewer columns than the
+    build, and of a tile's first blocks where lengths are no whole tiles, each copy is asked for by itself, with zeros."""
+    e, warps, block_q, block_k = tile.element_bytes, tile.warps, tile.block_q, tile.block_k
+    d, f, columns = tile.launch.domain, tile.fragments, tile.launch.work.flops_per_pair // (2 * 5)
+    of_scores, of_keys, of_queries = f.warps_along
+    d_o = next(a.tensor for a in tile.launch.accesses if a.tensor.startswith("dO"))
+    for name in ("Q", d_o):
+        yield Staged(name, "read", block_q * columns * e * (warps // of_scores + of_keys))
+        yield _copied(tile, name, block_q, columns)
+    yield Staged("K", "read", block_k * columns * e * (of_scores + of_queries))
+    yield Staged("V", "read", block_k * columns * e * of_scores, step=not f.holds_v)
+    for name, products in (("P", warps // of_keys), ("dS", warps // of_keys + warps // of_queries)):
+        yield Staged(name, "write", block_q * block_k * e)
+        yield Staged(name, "read", block_q * block_k * e * products)
+    for name in ("K", "V"):
+        yield _copied(tile, name, block_k, columns, step=False)
+    of_q, of_k = (2 * _chunks(rows, warps, columns, e) for rows in (block_q, block_k))
+    narrow, whole = tile.head_dim < columns, d.seq_k % block_k == 0 and d.rows % block_q == 0
+    yield tile.instructions(of_q * (IDLE_LOADS + CLEARS_OF_COLUMNS) if narrow else 2 * IDLE_LOADS)
+    once: float = IDLE_LOADS
+    if narrow or not whole or columns > MOST_WHOLE_COLUMNS:
+        missing = of_q * (-d.rows % block_q) / block_q + of_k * (-d.seq_k % block_k) / block_k / d.key_blocks_total
+        once = (of_q + of_k) * (IDLE_LOADS + (CLEARS_OF_COLUMNS if narrow else 1)) + 3 * missing
+    yield tile.instructions(once, step=False)
+    yield from _outputs(tile, block_k, columns)
+
+
 def _one_warp(tile: CtaTile) -> Iterator[Staged]:
     """kernels/minimal.cu, a thread a row, in wavefronts: a scalar of each thread's own row is one, 16 bytes that all
     threads share are two; a row of K or V is stored with all lanes in one bank, 32 for each column."""
@@ -450,6 +486,7 @@ LAYOUTS: Mapping[Layout, Callable[[CtaTile], Iterator[Staged]]] = {
     Layout.CHUNKS: _copies_by_chunk,
     Layout.WGMMA: _wgmma,
     Layout.TWO_WAYS: _two_ways,
+    Layout.GRADIENTS: _gradients,
     Layout.SPLIT_WEIGHTS: _split_weights,
     Layout.KEYS_OUTSIDE: _keys_outside,
     Layout.QUERIES_OUTSIDE: _queries_outside,

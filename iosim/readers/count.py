@@ -188,11 +188,12 @@ def staged_bytes(launch: Launch, items: Iterable[Staged]) -> dict[tuple[str, Way
 
 
 def wavefronts(launch: Launch, chain: Chain) -> int | None:
-    """Wavefronts of a launch's loads and stores at shared memory, as its counter has them; None where not known."""
+    """Wavefronts of a launch's loads, stores and products at shared memory, as its counter has them; None where not
+    known."""
     items = staged(launch, chain)
     if items is None:
         return None
-    return sum(n for (*_, way), n in staged_bytes(launch, items).items() if way is Through.LSU) // WAVEFRONT_BYTES
+    return sum(n for (*_, way), n in staged_bytes(launch, items).items() if way is not Through.COPIES) // WAVEFRONT_BYTES
 
 
 def wavefront_bytes(chain: Chain) -> int | None:
