@@ -1,7 +1,7 @@
 """Wavefronts at shared memory beside their counter, of all recorded launches that have it.
 
-    python benchmarks/shared_memory.py           the table, and the launches that are not described
-    python benchmarks/shared_memory.py --write   writes the table of docs/validation.md; half a minute
+python benchmarks/shared_memory.py           the table, and the launches that are not described
+python benchmarks/shared_memory.py --write   writes the table of docs/validation.md; half a minute
 """
 
 from __future__ import annotations

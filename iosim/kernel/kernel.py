@@ -193,6 +193,8 @@ class Kernel:
     """Number of CTAs of a persistent kernel; None for one a work tile."""
     overheads: tuple[Overhead, ...] = ()
     """Bytes that it moves beside the tensors."""
+    clears_queue: bool = False
+    """Whether a memset clears the counter of its queue before each launch."""
     backward: PassSettings = field(default_factory=PassSettings)
     """What differs in the backward pass; the fields above are the forward's."""
     followed_by: Kernel | None = None

@@ -141,7 +141,7 @@ def estimate(launch: Launch, unit: UnitModel, scores: float, warps: int, element
     idle: float = STEP_WAVEFRONTS_PER_WARP
     if (fragments := launch.work.fragments) is not None:
         idle = fragments.step + shuffles(d.block_q, warps)
-    return warps * (filled + idle * WAVEFRONT_BYTES) + q + kept
+    return warps * (filled / loop.key_warps + idle * WAVEFRONT_BYTES) + loop.key_warps * q + kept
 
 
 def shuffles(block_q: int, warps: int) -> int:
@@ -333,7 +333,8 @@ class TwoWays:
         yield _copied(t, "V", t.block_k, t.block_k * self.column_blocks)
         filled = t.block_k if whole else DEPTH * (self.stages - 1 + turns)
         lines, there = t.block_k * e // WAVEFRONT_BYTES, t.block_k - self.missing_k
-        full = sum(min(t.block_k, t.head_dim_v - n * t.block_k) * e // WAVEFRONT_BYTES for n in range(self.column_blocks))
+        widths = (min(t.block_k, t.head_dim_v - n * t.block_k) for n in range(self.column_blocks))
+        full = sum(columns * e // WAVEFRONT_BYTES for columns in widths)
         beside = self.column_blocks * (filled * lines + t.warps * (2 if e == 2 else 16)) - there * full
         beside += self.column_blocks * t.warps * IDLE_LOADS * (1 if whole else 1 + 3 * turns)
         yield from self.beside(beside)
@@ -346,9 +347,10 @@ class TwoWays:
         rescale = SHUFFLES_PER_ROW_TILE * self.keeps_output
         row_groups = WARP_TILE // 8
         yield from self.beside(warps * (row_groups * (ATOMIC_WAVEFRONTS + 1 + 2 + 1) + 1 + own + rescale))
-        if any(a.mode is Mode.LOAD and a.tensor not in ("Q", "K", "V", "O_acc") for a in t.launch.accesses):  # scores to add
-            yield Staged("bias", "write", t.block_q * t.block_k * t.element_bytes)
-            yield Staged("bias", "read", warps * WARP_TILE * 8 * WAVEFRONT_BYTES)  # 8 rows to a bank
+        loads = (a.tensor for a in t.launch.accesses if a.mode is Mode.LOAD)
+        if score_tensor := next((name for name in loads if name not in ("Q", "K", "V", "O_acc")), None):
+            yield Staged(score_tensor, "write", t.block_q * t.block_k * t.element_bytes)
+            yield Staged(score_tensor, "read", warps * WARP_TILE * 8 * WAVEFRONT_BYTES)  # 8 rows to a bank
         yield from self.beside(warps * (START_WAVEFRONTS - 1 - rescale) + t.block_q / 8, step=False)
 
     def output(self) -> Iterator[Staged]:
@@ -422,7 +424,7 @@ def _queries_outside(tile: CtaTile) -> Iterator[Staged]:
 def _gradients(tile: CtaTile) -> Iterator[Staged]:
     """FlashAttention-2's backward (flash_bwd_kernel.h), whose warps divide each product both ways: scores and dP, dK and
     dV from P and dS transposed, dQ. In its loop Q and dO are copied in one go each; of heads with fewer columns than the
-    build, and of a tile's first blocks where lengths are no whole tiles, each copy is asked for by itself, with zeros."""
+    build, and of a tile's first blocks where lengths are no whole tiles, each copy is asked for by itself."""
     e, warps, block_q, block_k = tile.element_bytes, tile.warps, tile.block_q, tile.block_k
     d, f, columns = tile.launch.domain, tile.fragments, tile.launch.work.flops_per_pair // (2 * 5)
     of_scores, of_keys, of_queries = f.warps_along

@@ -19,6 +19,9 @@ class Loop:
 
     producer_warps: int | None = None
     """Warps that load and do not compute; None for a warpgroup where one loads."""
+    key_warps: int = 1
+    """Warps among which a tile's keys are divided, each of which has all of its own rows; 1 where each warp sees all
+    keys."""
     q_in_registers: bool = False
     """Whether Q is held in registers, and takes no shared memory; else products fetch it from there."""
     p_in_shared: bool = False

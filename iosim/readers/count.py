@@ -193,7 +193,8 @@ def wavefronts(launch: Launch, chain: Chain) -> int | None:
     items = staged(launch, chain)
     if items is None:
         return None
-    return sum(n for (*_, way), n in staged_bytes(launch, items).items() if way is not Through.COPIES) // WAVEFRONT_BYTES
+    counted = (item for item in items if item.through is not Through.COPIES)
+    return sum(staged_bytes(launch, counted).values()) // WAVEFRONT_BYTES
 
 
 def wavefront_bytes(chain: Chain) -> int | None:

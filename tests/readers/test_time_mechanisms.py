@@ -8,13 +8,14 @@ import pytest
 
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import is_attention_loop
 from iosim.kernel.libraries import resolve
 from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.kernel.work import Loop, MaskOperations
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.computing import _l2_share, busiest_share
+from iosim.readers.timing.computing import Running, _l2_share, busiest_share
 from iosim.readers.timing.launch_time import LaunchTime
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import SmRates, Waits, edge_share, fetched_cycles, lock_cycles, step_cost
@@ -46,7 +47,7 @@ class TestSharesOfHbm:
 
     def test_full_rounds_are_as_fast_as_hbm(self) -> None:
         time = main_launch(decoding(54 * 3))
-        assert time.total_s == pytest.approx(time.seconds["hbm"], rel=0.02)
+        assert time.total_s == pytest.approx(time.seconds["hbm"], rel=0.04)
 
     def test_sequences_of_different_lengths_are_left_alone(self) -> None:
         lengths = (512,) * 19 + (32768,)
@@ -110,6 +111,61 @@ class TestCode:
         with_code, without = main_launch(made), main_launch(made, mask=MaskOperations(edge_steps=2))
         cycles = (with_code.pace.tile_s - without.pace.tile_s) * (with_code.clock_hz or 0.0)
         assert cycles == pytest.approx(fetched_cycles(made.chain.launches[0], 2, 264), rel=0.02)
+
+
+class TestFirstLoads:
+    """Heads with one block of queries each: every byte is used once."""
+
+    def test_ctas_wait_for_their_queries_before_they_compute(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """cuDNN's loading warps run ahead."""
+        waits = {}
+        for kernel in ("fa2", "cudnn"):
+            made = call("h200", kernel, heads=1056, seq_q=128, seq_k=1024)
+            as_it_is = main_launch(made).total_s
+            with monkeypatch.context() as without:
+                without.setattr(Running, "loaded", lambda self, in_steps: set())
+                waits[kernel] = as_it_is - main_launch(made).total_s
+        seconds = 1056 * 128 * 128 * 2 / load_profile("h200").need("dram_read_bandwidth_bytes_per_s")
+        assert 0.4 * seconds < waits["fa2"] < seconds  # less than all: what is left of HBM's time overlaps better
+        assert waits["cudnn"] == 0
+
+    def test_hbm_holds_up_what_computes(self) -> None:
+        """Measured: 5 % more on an H100 than where the L2 holds the keys, 2.5 % on an H200, which has more of HBM."""
+        ratios = {}
+        for gpu in ("h100", "h200"):
+            made = call(gpu, heads=264, seq_q=1, seq_k=4096)
+            hits = made.time(made.counted).total_s
+            ratios[gpu] = made.time(made.counted + made.capacity()).total_s / hits
+        assert 1.02 < ratios["h200"] < ratios["h100"] < 1.16
+
+
+class TestNodesOfAGraph:
+    def test_a_memset_before_a_queue_takes_a_node(self) -> None:
+        """As nodes of captured calls were counted: cuDNN's prefill has one, its decoding none."""
+        node = load_profile("h100").need("graph_launch_latency_s")
+        started = {}
+        for kernel, seq_q in (("cudnn", 128), ("fa2", 128), ("cudnn", 1)):
+            made = call("h100", kernel, heads=264, seq_q=seq_q, seq_k=2048)
+            for launched in ("graph", "alone"):
+                found = made.time(made.counted, Conditions(launched=launched)).launches[0]
+                started[kernel, seq_q, launched] = found.parts["start"]
+        without = started["fa2", 128, "graph"]
+        assert started["cudnn", 128, "graph"] == pytest.approx(without + node)
+        assert started["cudnn", 1, "graph"] == pytest.approx(without)
+        assert started["cudnn", 128, "alone"] == pytest.approx(started["fa2", 128, "alone"])
+
+
+class TestKeysAmongWarps:
+    def test_warps_that_divide_the_keys_repeat_no_rows(self) -> None:
+        """cuDNN decodes with 16 rows on four warps, each with a quarter of the keys; else each row would be done in
+        four warps, and each warp would fetch all keys."""
+        made = call("h200", "cudnn", heads=264, seq_q=1, seq_k=4096).chain.launches[0]
+        assert (made.domain.block_q, made.work.loop.key_warps) == (16, 4)
+        rates = SmRates(Waits(*[0.0] * 6), 1e9, 1024.0, 128.0, 16.0, 128.0, 64.0)
+        whole = replace(made, work=replace(made.work, loop=replace(made.work.loop, key_warps=1)))
+        divided, repeated = (step_cost(one, UNITS[MatrixUnit.MMA_SYNC], rates, 0.0, 2, 90) for one in (made, whole))
+        assert repeated.tensor == 4 * divided.tensor == 4 * 16 * 128 * 512 / 1024
+        assert divided.smem * 128 == 128 * 512 + 4 * (26 * 128 + 16 * 256)  # K and V once; idle wavefronts, Q by each
 
 
 class TestNarrowBuilds:

@@ -54,6 +54,7 @@ PROFILED = (tables.library_cases, tables.own_cases)
 H100 = "h100-sxm"
 H100_PROFILED = (partial(tables.library_cases, file="h100_library_kernels_5.csv", gpu_name=H100),)
 H100_GRAPH = (partial(tables.graph_cases, gpu_name=H100),)
+STREAMS = (tables.stream_cases, partial(tables.stream_cases, gpu_name=H100))
 GROUPS: tuple[Group, ...] = (
     Group("profiler", "launches under the profiler, without spills", PROFILED, _profiled(False), 0.04, fitted=True),
     Group("spills", "launches under the profiler, with spills", PROFILED, _profiled(True), 0.06, fitted=True),
@@ -68,6 +69,10 @@ GROUPS: tuple[Group, ...] = (
           lambda case, launch: "under" not in case.regime, 0.045, fitted=True),
     Group("graph-short", "calls in a CUDA graph, under 30 us", (tables.graph_cases,),
           lambda case, launch: "under" in case.regime, 0.09, fitted=True),
+    Group("streams", "one block of queries a head, both GPUs, 30 us and longer", STREAMS,
+          lambda case, launch: "under" not in case.regime, 0.07),
+    Group("streams-short", "one block of queries a head, both GPUs, under 30 us", STREAMS,
+          lambda case, launch: "under" in case.regime, None),
     Group("clocks", "kernels that run for seconds", (tables.clock_cases,), target=0.03),
     Group("h100-profiler", "launches under the profiler on an H100, without spills", H100_PROFILED, _profiled(False),
           0.04),

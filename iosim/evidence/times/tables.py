@@ -158,6 +158,21 @@ def graph_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
         yield Case(name, regime, number, call, call.counted + hbm, (seconds,), whole=True, warm=True, launched="graph")
 
 
+def stream_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
+    """Calls whose heads have one block of queries each, one behind the other in a CUDA graph (h200_streams.csv,
+    h100_streams.csv), but for those whose heads all read the same keys: never fitted on."""
+    gpu = load_profile(gpu_name)
+    between = gpu.need("graph_launch_latency_s") - gpu.need("graph_call_latency_s")
+    for number, r in some(enumerate(rows(f"{gpu_name[:4]}_streams.csv"), 1), every):
+        if r["keys_lie"] == "shared":
+            continue
+        problem, seconds = asked(r | {"dtype": "bfloat16", "batch": "1"}), float(r["seconds"])
+        call = Call.of(problem, resolve(r["implementation"], problem, gpu), gpu)
+        regime = "one block of queries" + (", under 30 us" if seconds < SHORT_S else "")
+        yield Case(f"{r['implementation']} of one block", regime, number, call, call.counted + call.capacity("warm"),
+                   (seconds,), whole=True, warm=True, launched="graph", extra_s=between)  # fmt: skip
+
+
 def clock_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
     """Kernels that run for seconds without a pause (h200_clocks.csv, h100_clocks.csv): never fitted on."""
     gpu = load_profile(gpu_name)

@@ -100,6 +100,7 @@ KERNEL: Mapping[str, Key] = {
         '"static"',
     ),
     "persistent_ctas_per_sm": Key(Whole(1, 32), "CTAs an SM of a persistent or dynamic grid"),
+    "clears_queue": Key(Flag(), "whether a memset clears its queue's counter before each launch", "false"),
     "claims_ahead": Key(Flag(), "whether a CTA claims its next tile as it begins one", "false"),
     "overlaps_tiles": Key(Flag(), "whether a CTA begins its next tile while it ends one", "false"),
     "cluster": Key(Whole(1, MAX_CLUSTER), "CTAs that fetch K and V once for all of them (multicast)", "1"),
@@ -149,6 +150,7 @@ ROW: Mapping[str, Key] = {
     "edge_k": Key(Text(tuple(Edge)), "rows moved of a ragged block of keys"),
     "fetch": Key(Text(tuple(Fetch)), "how rows are asked for"),
     "matrix_unit": Key(Text((FMA, *MatrixUnit)), "what computes its products, where not as in [kernel]"),
+    "key_warps": Key(Whole(1, 32), "warps that divide a tile's keys, where they do not divide its rows alone"),
     "write_per_tile": Key(_BYTES, "bytes of spilled registers a thread writes a work tile"),
     "write_per_pair": Key(_BYTES, "and a visited key block"),
     "read_per_tile": Key(_BYTES, "bytes it reads that miss L1, a work tile"),
@@ -205,7 +207,7 @@ def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence
 
 _SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads")
 _WHEN = tuple(ROW)[: tuple(ROW).index("split")]
-_TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "fetch", "matrix_unit", "threads", "registers",
+_TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "fetch", "matrix_unit", "key_warps", "threads", "registers",
          "shared_memory_bytes", "warps_along", "v_in")  # fmt: skip
 _SPILL = ("split", "whole_tiles", "narrow", "block_q", "block_k", "registers", "write_per_tile", "write_per_pair",
           "read_per_tile", "read_per_pair", "accesses_per_pair", "accesses_per_tile", "frame", "source")  # fmt: skip

@@ -25,7 +25,7 @@ from iosim.kernel.unit import MatrixUnit, Specialisation, stated_unit
 from iosim.kernel.work import Fragments, Layout, Loop
 from iosim.problem.attention import AttentionProblem
 
-AS_STATED = ("rereads_q", "sm_spread", "sms_alike", "step_spread", "hbm_share", "cta_shares")
+AS_STATED = ("rereads_q", "clears_queue", "sm_spread", "sms_alike", "step_spread", "hbm_share", "cta_shares")
 """Fields of a kernel that are keys of [kernel], too."""
 MAX_BLOCKS = 1 << 22
 MAX_SPLIT_ROWS = 1 << 24
@@ -187,7 +187,7 @@ def _resolved(
         spill=_spill(build),
         matrix_unit=_unit(row if "matrix_unit" in row else settings),
         fragments=_fragments(settings, row),
-        loop=_loop(settings),
+        loop=_loop({**settings, **row}),
         **{name: settings[name] for name in AS_STATED if name in settings},
         options=_options(data, rules, profile, split_table, overrides.append_kv),
         notes=notes + _notes(data, problem, compiled),

@@ -64,7 +64,8 @@ def worked(launch: Launch, unit: UnitModel, pairs: float) -> tuple[float, float]
     rows = launch.domain.query_rows
     filled = float(rows.sum()) / max(1, int((rows > 0).sum())) / launch.domain.block_q
     warps = max(1, launch.resources.threads // 32)
-    padded = pairs * (1.0 if launch.is_backward else row_padding(launch.domain.block_q, warps, unit))
+    padding = row_padding(launch.domain.block_q, warps, unit, launch.work.loop.key_warps)
+    padded = pairs * (1.0 if launch.is_backward else padding)
     products = unit.issued_by_warps * launch.work.flops_per_pair / MMA_FLOPS
     instructions = padded * (INSTRUCTIONS_PER_SCORE / 32 + products)
     return padded * (IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)), instructions
@@ -92,6 +93,10 @@ class Running:
         """Bytes that the launch moves."""
         moved: int = self.traffic.total(level, direction, launch=self.launch.name, tensor=tensor)
         return moved
+
+    def loaded(self, in_steps: bool) -> set[str]:
+        """What a loop loads in its steps, or else beside them."""
+        return {a.tensor for a in self.launch.accesses if (a.per is Per.PAIR) is in_steps and a.mode is Mode.LOAD}
 
     def l2_loads(self) -> float:
         """Bytes that are loaded from the L2, and those that could be loaded in the time of its stores. Of a loop those
@@ -170,8 +175,7 @@ def _pingpong_seconds(computing: float, running: Running) -> float:
     CTAs of a cluster fetch keys and values once for all of them (TMA multicast).
     """
     launch = running.launch
-    streamed = {a.tensor for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD}
-    multicast = sum(running.moved("l2", "read", name) for name in streamed)
+    multicast = sum(running.moved("l2", "read", name) for name in running.loaded(in_steps=True))
     fetched = running.l2_loads() - multicast * (1 - 1 / launch.schedule.cluster)
     return beside(computing, fetched / running.rates.l2())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from iosim.base.records import dataclass, field
 from iosim.kernel.launch import Launch, Outer, is_attention_loop
 from iosim.kernel.pace import Pace
+from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import Computing, Running, executed_pairs, loop_computing, other_computing, worked
 from iosim.readers.timing.energy import Activity
@@ -16,9 +17,7 @@ FIRST_LOADS = 2
 """Loads before a launch's first step, one behind the other: Q or what says where it lies, and the first keys."""
 
 STARTS = {("graph", True): "graph_call_latency_s", ("graph", False): "graph_launch_latency_s"}
-"""(how it is launched, whether it is its call's first) -> the profile's latency."""
-NORMS = {Outer.SPLIT: SPLIT_OVERLAP_NORM}
-"""Of launches that overlap otherwise than by OVERLAP_NORM."""
+"""(how it is launched, whether it is its call's first) -> the profile's latency, where not that of a launch alone."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
         together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + hbm
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
-        together = done.total_s if sm is None else _beside_hbm(launch, done, hbm)
+        together = done.total_s if sm is None else _beside_hbm(running, done, hbm)
     longest = max(seconds.values(), default=0.0)
     total = start + max(together, longest)
     time = LaunchTime(
@@ -106,21 +105,31 @@ def _hbm_seconds(running: Running, is_pass: bool) -> float:
 
 
 def _start_s(running: Running) -> float:
-    """From the end of what ran before to a launch's first load: of a CUDA graph, or as the profiler sees it alone."""
-    start = STARTS.get((running.conditions.launched, running.first), "launch_latency_s")
-    return float(running.rates.profile.need(start))
+    """From the end of what ran before to a launch's first load: of a CUDA graph, or as the profiler sees it alone. A
+    memset before it takes a node of the graph: 0.94 us on an H100, where a kernel takes 1.06
+    (experiments/measurements/h100_nodes.csv)."""
+    profile = running.rates.profile
+    start = STARTS.get((running.conditions.launched, running.first))
+    if start is None:
+        return float(profile.need("launch_latency_s"))
+    cleared = running.kernel.clears_queue and running.launch.schedule.scheduler is Scheduler.DYNAMIC
+    return float(profile.need(start) + cleared * profile.need("graph_launch_latency_s"))
 
 
-def _beside_hbm(launch: Launch, done: Computing, hbm: float) -> float:
+def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     """Seconds of a loop's computing and streaming together, where they hold one another up.
 
-    Where no tile finds in the L2 what another has loaded, an SM gets its even share of HBM and the busiest one decides:
-    in the last round, when others have nothing left to load, it does not go faster.
+    Where no tile finds in the L2 what another has loaded, what CTAs stream flows evenly; but all of a round wait for
+    their queries before they compute, where no warps of their own load. There an SM gets its even share of HBM and the
+    busiest one decides: in the last round, when others have nothing left to load, it does not go faster.
     """
-    computing, reuses = done.total_s, reuses_keys(launch)
-    if reuses or launch.outer in NORMS:
-        computing = beside(computing, hbm, norm=NORMS.get(launch.outer))
-    return computing if reuses else max(computing, hbm * done.busiest_share)
+    if reuses_keys(running.launch):
+        return beside(done.total_s, hbm)
+    names = running.loaded(in_steps=False) - running.loaded(in_steps=True)
+    waited_for = sum(running.moved("hbm", "read", name) for name in names)
+    first = running.rates.hbm_seconds(waited_for, 0.0) * (not running.unit.loads_apart)
+    together = first + beside(done.total_s, hbm - first, norm=SPLIT_OVERLAP_NORM)
+    return max(together, hbm * done.busiest_share)
 
 
 def _activity(running: Running, done: Computing, loops: bool) -> Activity:

@@ -141,10 +141,11 @@ def edge_share(launch: Launch) -> float:
     return float(np.minimum(steps, -(-d.block_q // d.block_k)).sum()) / max(1.0, float(steps.sum()))
 
 
-def row_padding(block_q: int, warps: int, unit: UnitModel) -> float:
+def row_padding(block_q: int, warps: int, unit: UnitModel, key_warps: int = 1) -> float:
     """Work done over work needed, where warps own whole rows: idle rows of an instruction, or warps that repeat the
-    rows of others because there are too few. 64 rows for eight warps of wgmma cost 2.0."""
-    rows = unit.rows_at_once(warps)
+    rows of others because there are too few. 64 rows for eight warps of wgmma cost 2.0. Of `key_warps` that divide a
+    tile's keys all have the same rows."""
+    rows = unit.rows_at_once(warps // key_warps)
     return -(-block_q // rows) * rows / block_q
 
 
@@ -162,7 +163,7 @@ def step_cost(
     backward, rereads = launch.is_backward, launch.rereads_q
     warps = max(1, launch.resources.threads // 32)
     both_ways = backward or rereads
-    scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit))
+    scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit, work.loop.key_warps))
     width = work.flops_per_pair / 4
     operations = FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
     operations += work.mask.every_step + work.loop.score_operations
