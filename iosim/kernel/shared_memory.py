@@ -422,9 +422,9 @@ def _queries_outside(tile: CtaTile) -> Iterator[Staged]:
 
 
 def _gradients(tile: CtaTile) -> Iterator[Staged]:
-    """FlashAttention-2's backward (flash_bwd_kernel.h), whose warps divide each product both ways: scores and dP, dK and
-    dV from P and dS transposed, dQ. In its loop Q and dO are copied in one go each; of heads with fewer columns than the
-    build, and of a tile's first blocks where lengths are no whole tiles, each copy is asked for by itself."""
+    """FlashAttention-2's backward (flash_bwd_kernel.h), whose warps divide each product both ways: scores and dP, dK
+    and dV from P and dS transposed, dQ. In its loop Q and dO are copied in one go each; of heads with fewer columns
+    than the build, and of a tile's first blocks where lengths are no whole tiles, each copy is asked for by itself."""
     e, warps, block_q, block_k = tile.element_bytes, tile.warps, tile.block_q, tile.block_k
     d, f, columns = tile.launch.domain, tile.fragments, tile.launch.work.flops_per_pair // (2 * 5)
     of_scores, of_keys, of_queries = f.warps_along
