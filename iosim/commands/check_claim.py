@@ -20,8 +20,8 @@ def add_options(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from iosim.evidence.claims.check import as_text
     from iosim.evidence.claims.check import run as check
-    from iosim.evidence.claims.face import as_text
 
     if all(getattr(args, name) is None for name in CLAIMS):
         examples = ", ".join(f"--{name} {example}" for name, example in CLAIMS.items())

@@ -70,7 +70,6 @@ class Spill:
     frame: float = 0
 
     def overheads(self, threads: int) -> tuple[Overhead, ...]:
-        """The spill as overheads of a launch with `threads` threads a CTA."""
         both = (
             Overhead(SPILL, Mode.STORE, per_tile=round(self.write_per_tile * threads),
                      per_pair=round(self.write_per_pair * threads), inferred_from=self.source,

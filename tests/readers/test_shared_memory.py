@@ -11,11 +11,12 @@ from effort import quick_first
 from scripts import load_script
 
 import iosim
+from iosim.base.records import replace
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.libraries import resolve
-from iosim.readers.count import count, count_shared, visited_pairs, wavefronts
+from iosim.readers.count import count, count_shared, visited_pairs, wavefront_bytes
 
 H200 = load_profile("h200")
 
@@ -30,6 +31,12 @@ def moved(chain: Chain, launch: Launch) -> dict[tuple[str, str], int]:
     rows = count_shared(launch, chain)
     assert rows is not None
     return {(row.tensor, row.direction): row.bytes for row in rows}
+
+
+def wavefronts(launch: Launch, chain: Chain) -> int | None:
+    """Of one launch of a chain; None where not known."""
+    told = wavefront_bytes(replace(chain, launches=(launch,)))
+    return None if told is None else told // 128
 
 
 def test_forward_by_hand() -> None:
