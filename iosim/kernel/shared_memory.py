@@ -450,6 +450,10 @@ def _gradients(tile: CtaTile) -> Iterator[Staged]:
     yield from _outputs(tile, block_k, columns)
 
 
+def _by_row(tile: CtaTile) -> Iterator[Staged]:
+    yield Staged(INSTRUCTIONS, "read", tile.block_q * tile.fragments.tile * WAVEFRONT_BYTES, step=False)
+
+
 def _one_warp(tile: CtaTile) -> Iterator[Staged]:
     """kernels/minimal.cu, a thread a row, in wavefronts: a scalar of each thread's own row is one, 16 bytes that all
     threads share are two; a row of K or V is stored with all lanes in one bank, 32 for each column."""
@@ -483,7 +487,7 @@ def _rows_of_scores(tile: CtaTile) -> Iterator[Staged]:
 
 
 LAYOUTS: Mapping[Layout, Callable[[CtaTile], Iterator[Staged]]] = {
-    Layout.NOTHING: lambda tile: iter(()),
+    Layout.NOTHING: _by_row,
     Layout.WHOLE_ROWS: _whole_rows,
     Layout.CHUNKS: _copies_by_chunk,
     Layout.WGMMA: _wgmma,
