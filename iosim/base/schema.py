@@ -45,8 +45,6 @@ Rule = Callable[[Mapping[str, Any]], Iterable[Problem]]
 
 
 class Spec(Protocol):
-    """What a value may be."""
-
     def problems(self, value: Any, key: str) -> Iterator[Problem]: ...
 
 
@@ -116,8 +114,6 @@ class Real:
 
 @dataclass(frozen=True)
 class Flag:
-    """true or false; one of them alone where `only` says so."""
-
     only: bool | None = None
 
     def problems(self, value: Any, key: str) -> Iterator[Problem]:

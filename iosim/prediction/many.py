@@ -15,9 +15,8 @@ from operator import length_hint
 from typing import TYPE_CHECKING
 
 from iosim.base.errors import InputError
-from iosim.base.progress import Progress, silent
+from iosim.base.progress import Progress, cores, silent, working
 from iosim.base.records import dataclass
-from iosim.base.workers import cores, working
 from iosim.prediction.predictor import Request as Request
 from iosim.prediction.replays import KEPT_OF_MANY, Replays
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from iosim.base.digest import digest
+from iosim.base.progress import go_on
 from iosim.base.words import Method
-from iosim.base.workers import go_on
 from iosim.kernel.launch import Chain, Per
 from iosim.prediction.call import Call
 from iosim.readers.count import visited_pairs

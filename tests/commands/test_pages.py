@@ -13,8 +13,8 @@ from scripts import ROOT
 
 from iosim.base.units import seconds_text
 from iosim.commands.cli import main
+from iosim.show.axes import LINE_PX
 from iosim.show.html import unpacked
-from iosim.show.labels import LINE_PX
 from iosim.studies.decode.study import as_page, run
 from iosim.studies.requests import DecodeRequest
 

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from iosim.base.errors import InputError
-from iosim.base.progress import AFTER_S, counter
+from iosim.base.progress import AFTER_S, counter, go_on, is_worker
 from iosim.base.records import dataclass
-from iosim.base.workers import go_on, is_worker
 from iosim.readers.replay.coarse import Coarse
 from iosim.readers.replay.l2 import LEAST_SETS, L2Model, Samples, sample_lines, sm_partitions
 from iosim.readers.replay.layout import LAYOUT
