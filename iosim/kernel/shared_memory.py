@@ -451,7 +451,8 @@ def _gradients(tile: CtaTile) -> Iterator[Staged]:
 
 
 def _by_row(tile: CtaTile) -> Iterator[Staged]:
-    yield Staged(INSTRUCTIONS, "read", tile.block_q * tile.fragments.tile * WAVEFRONT_BYTES, step=False)
+    a_row = tile.fragments.tile + (tile.head_dim / tile.fragments.step if tile.fragments.step else 0)
+    yield Staged(INSTRUCTIONS, "read", tile.block_q * a_row * WAVEFRONT_BYTES, step=False)
 
 
 def _one_warp(tile: CtaTile) -> Iterator[Staged]:

@@ -75,7 +75,7 @@ class Layout(StrEnum):
     """Which way operands take through shared memory (`iosim.kernel.shared_memory` has what each moves)."""
 
     NOTHING = "nothing"
-    """No operand lies there; `tile` is then of a row, of which a warp has one or more: itself, and its shuffles."""
+    """No operand lies there, and a warp counts one: `tile` is then of a row, or `step` the values of a warp."""
     WHOLE_ROWS = "whole-rows"
     """Warps own whole rows of a forward: mma.sync on fragments of Q, K and V."""
     CHUNKS = "chunks"

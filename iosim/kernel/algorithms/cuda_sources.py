@@ -37,13 +37,12 @@ FLASH_FRAGMENTS = {
     "bwd.dq": Fragments(Layout.QUERIES_OUTSIDE, step=3, tile=9),
     "bwd.fill": Fragments(Layout.NOTHING),
     "bwd.dot": Fragments(Layout.NOTHING, tile=1 + 5),
+    "bwd.convert": Fragments(Layout.NOTHING, step=8 * 32),
     "combine": Fragments(Layout.NOTHING, tile=1),
 }
 """Launch -> its layout, with the wavefronts that hold no operand: words of shared memory that a warp reads to know its
 blocks, idle loads before copies, shuffles of a row's sum; one of every warp that has no other. Counted in the code
 compiled for sm_90 (nvcc 13.0)."""
-CONVERTED_BY_A_WARP = 8 * 32
-"""Values of dQ that a warp converts."""
 NAIVE_FRAGMENTS = {
     "scores": Fragments(Layout.MULTIPLY_ADDS),
     "values": Fragments(Layout.MULTIPLY_ADDS),
@@ -66,9 +65,8 @@ class CudaOptions(flash.FlashOptions):
 @algorithm("flash-cu", options=CudaOptions, splits=True, packs=Packs.WHERE_ASKED)
 def plan_flash_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
     chain = flash.forward(problem, kernel) if problem.forward else _backward(problem, kernel)
-    by_row = Fragments(Layout.NOTHING, tile=problem.head_dim / CONVERTED_BY_A_WARP)
     unasked = (replace(n, accesses=tuple(replace(a, visited_only=False) for a in n.accesses)) for n in chain.launches)
-    return replace(chain, launches=tuple(_stated(n, FLASH_FRAGMENTS | {"bwd.convert": by_row}) for n in unasked))
+    return replace(chain, launches=tuple(_stated(n, FLASH_FRAGMENTS) for n in unasked))
 
 
 def _stated(launch: Launch, fragments: Mapping[str, Fragments]) -> Launch:
