@@ -88,13 +88,18 @@ class Layout(StrEnum):
     """Which way operands take through shared memory (`iosim.kernel.shared_memory` has what each moves)."""
 
     NOTHING = "nothing"
-    """No operand lies there."""
+    """No operand lies there, and a warp counts one: `tile` is then of a row, or `step` the values of a warp."""
     WHOLE_ROWS = "whole-rows"
     """Warps own whole rows of a forward: mma.sync on fragments of Q, K and V."""
     CHUNKS = "chunks"
     """The same as FlashAttention-2 compiles it: copies and stores of zeros that are asked for 16 bytes by 16 bytes."""
     WGMMA = "wgmma"
     """A forward whose warpgroups own 64 rows: wgmma fetches Q, K and V, tiles come and results leave by TMA."""
+    TWO_WAYS = "two-ways"
+    """CUTLASS's forward: warps divide a step's products both ways, and P passes through shared memory."""
+    GRADIENTS = "gradients"
+    """FlashAttention-2's backward: warps divide each of a step's five products both ways, and P and dS pass through
+    shared memory."""
     SPLIT_WEIGHTS = "split-weights"
     """FlashAttention-2's combine of splits."""
     KEYS_OUTSIDE = "keys-outside"
@@ -121,6 +126,10 @@ class Fragments:
     """Whether a warp leaves out steps whose pairs the mask takes from all of its rows."""
     stages_output: bool = True
     """Whether results leave through shared memory."""
+    warps_along: tuple[int, ...] = ()
+    """Of a backward: warps along the first side of the products for scores, for dK and dV, and for dQ."""
+    holds_v: bool = False
+    """Of a backward: whether fragments of V stay in registers."""
 
 
 @dataclass(frozen=True)
