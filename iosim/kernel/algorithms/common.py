@@ -8,8 +8,8 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.kernel.algorithms.body import Place
-from iosim.kernel.kernel import SUM_GROUPS, Kernel, RowPass, Spill, Tile
-from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.kernel import KEY_SUMS, SUM_GROUPS, Kernel, RowPass, Spill, Tile
+from iosim.kernel.launch import Access, Domain, Edge, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
 from iosim.kernel.shared_memory import by_chunk
 from iosim.kernel.unit import MatrixUnit
 from iosim.kernel.work import Layout, Loop, SpillAccesses, Work
@@ -203,16 +203,22 @@ def matrices(problem: AttentionProblem, names: str, role: Role) -> tuple[Tensor,
 
 def head_gradient(at: Place, name: str) -> str:
     """Where a work tile's dK or dV goes: to the tensor itself, or to be summed over the group."""
-    return name if at.writes(name) else f"{name}_heads"
+    return next(n for n in (name, f"{name}_heads", f"{name}_acc") if at.writes(n))
 
 
-def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS) -> Launch:
-    """dK and dV of a key/value head, the sums over its group's query heads."""
+def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS, whole: Edge = Edge.EXACT) -> Launch:
+    """dK and dV of a key/value head, the sums over its group's query heads; or what these sums are added up in."""
     return row_pass(
         f"bwd.{one.name}",
         row_domain(problem, one.rows, keys=True),
-        (load(n, Rows.QUERY, Per.QUERY, times=problem.group) for n in one.reads),
-        (store(n, Rows.QUERY, Per.QUERY, times=one.store_packets) for n in one.writes),
+        (
+            load(n, Rows.QUERY, Per.QUERY, **({"edge": whole} if n in KEY_SUMS else {"times": problem.group}))
+            for n in one.reads
+        ),
+        (
+            store(n, Rows.QUERY, Per.QUERY, times=one.store_packets, edge=whole if n in KEY_SUMS else Edge.EXACT)
+            for n in one.writes
+        ),
         work=Work(operations_per_value=round(one.operations + one.operations_of_group / problem.group)),
     )
 

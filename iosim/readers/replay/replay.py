@@ -310,7 +310,7 @@ def ctas_of(
     sms = inputs.sms // launch.tile_ctas  # the SMs of a cluster go in step, as one
     if streams(launch):  # an object stands for the small CTAs that an SM holds together
         slots, pace = max(min(slots, sms), _streamed_at_once(inputs, played, launch, of_launch, low, size)), Pace()
-    alone = pace.step_s[0] / launch.tile_ctas if pace.step_s else 0.0
+    alone = pace.step_s[0] if pace.step_s else 0.0
     start = CTA_START_S if streams(launch) else min(CTA_START_S, pace.tile_s / low.group)
     return Ctas(
         slots=slots,

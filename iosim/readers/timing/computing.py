@@ -118,6 +118,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         running.l2_loads() / max(1, steps) * _l2_share(launch.tiles_with_rows, resident.slots, profile.sm_count, sm)
     )
     cost = step_cost(launch, unit, sm, l2_bytes, running.problem.input_type.bytes, profile.cc)
+    sms = profile.sm_count // launch.tile_ctas  # those of a cluster divide a tile's rows among them
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
     tile_cycles = profile.need(unit.tile_cycles)
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
@@ -128,9 +129,10 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     locked = lock_cycles(launch, sm, resident.slots)
 
     def step(ctas: int) -> float:
-        return step_cycles(cost, ctas) + locked
+        return step_cycles(cost, ctas) / launch.tile_ctas + locked
 
-    span = makespan(launch, profile.sm_count, per_sm, step, tile_cycles)
+    span = makespan(launch, sms, per_sm, step, tile_cycles)
+    steps_alone = span.steps / launch.tile_ctas
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz
     total = scheduled
@@ -138,13 +140,13 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         total = _pingpong_seconds(scheduled, running)
     lengthened = total / scheduled / sm.clock_hz if scheduled else 0.0
     return Computing(
-        seconds={name: span.steps * cycles / sm.clock_hz for name, cycles in units.items() if cycles},
+        seconds={name: steps_alone * cycles / sm.clock_hz for name, cycles in units.items() if cycles},
         waves=resident.waves,
         total_s=total,
         shared_bytes=steps * cost.smem * min(sm.shared_bytes, WAVEFRONT_BYTES),
         tile_s=tile_cycles * lengthened,
         step_s=tuple(step(ctas) * lengthened for ctas in range(1, per_sm + 1)),
-        busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count),
+        busiest_share=busiest_share(launch, span.steps, steps, sms),
     )
 
 
