@@ -182,9 +182,7 @@ def test_a_pair_takes_no_longer_than_its_ctas() -> None:
         (128, False, "none", 1, 6 / 16 / 2),  # packed
     ],
 )
-def test_the_share_of_exponentials_in_software(
-    width: int, pairs: bool, mask: str, kv_heads: int, share: float
-) -> None:
+def test_the_share_of_exponentials_in_software(width: int, pairs: bool, mask: str, kv_heads: int, share: float) -> None:
     problem = AttentionProblem(heads=2, kv_heads=kv_heads, seq_q=4096, head_dim=width, mask=mask)
     assert software_exps(problem, width, pairs, kv_heads == 1) == share
 
