@@ -19,7 +19,7 @@ from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 
-GPUS = {"fa4-sm90": "h100", "fa4-sm80": "a100", "fa4-sm120": "rtx-5090"}
+GPUS = {"vllm-fa3": "h100", "fa4-sm90": "h100", "fa4-sm80": "a100", "fa4-sm120": "rtx-5090"}
 
 
 def fa4(
@@ -118,6 +118,15 @@ def test_tiles_of_the_backward(name: str, problem: dict[str, Any], tile: str) ->
         ("fa4-sm90", {"seq_q": 250, "passes": "fwd+bwd", "kv_heads": 1}, None),
         ("fa4-sm90", {"seq_q": 7, "seq_k": 300, "page_size": 16, "mask": "causal", "head_dim": 72}, None),
         ("fa4-sm80", {"seq_q": 150, "seq_lens": None}, None),
+        ("fa4", {"seq_q": 300, "mask": "causal", "sinks": True}, None),
+        (
+            "fa4",
+            {"heads": 4, "kv_heads": 2, "seq_q": 50, "seq_k": 700, "mask": "window", "window": 90, "sinks": True},
+            Overrides(splits=3),
+        ),
+        ("fa4-sm90", {"seq_q": 100, "seq_k": 10, "mask": "causal", "kv_heads": 1, "sinks": True}, None),
+        ("vllm-fa3", {"seq_q": 2, "seq_k": 700, "page_size": 16, "mask": "causal", "kv_heads": 1, "sinks": True}, None),
+        ("flash", {"seq_lens": (70, 300), "mask": "causal", "sinks": True}, None),
         ("fa4-sm120", {"seq_q": 150, "passes": "fwd+bwd", "kv_heads": 1, "mask": "window", "window": 40}, None),
     ],
 )
@@ -205,6 +214,17 @@ def test_grouped_gradients_are_added_in_fp32() -> None:
     assert counted.total("l2", "read", launch="bwd.sum_dK") == 256 * 64 * 4
 
 
+@pytest.mark.parametrize(("kv_heads", "tensor", "read"), [(8, 8 * 2, 8 * 4 * 32), (2, 8 * 2, 2 * 16 * 32)])
+def test_sinks_are_a_number_a_head(kv_heads: int, tensor: int, read: int) -> None:
+    """8 heads of bf16. 1,024 queries are 4 tiles of 256 a head, or 16 of a group of 4: a sector each."""
+    problem, kernel = fa4(heads=8, kv_heads=kv_heads, seq_q=1024, mask="causal", sinks=True)
+    chain = plan(problem, kernel)
+    assert chain.tensors["sinks"].bytes == tensor
+    assert count(chain).total("l2", "read", tensor="sinks") == read
+    without = plan(*fa4(heads=8, kv_heads=kv_heads, seq_q=1024, mask="causal"))
+    assert count(chain).total("l2") - count(without).total("l2") == read
+
+
 def test_work_stealing_is_a_queue_without_sections_and_says_what_it_assumes() -> None:
     _, kernel = fa4("fa4-stealing", heads=16, seq_q=8192, mask="causal")
     schedule = kernel.schedule
@@ -228,6 +248,8 @@ def test_a_deterministic_backward_goes_by_sections() -> None:
         ("fa4-sm90", {}, Overrides(splits=2), "splits none"),
         ("fa4-sm80", {"passes": "bwd"}, None, "no model"),
         ("fa4-sm80", {"page_size": 64}, None, "does not take"),
+        ("fa4-256", {"head_dim": 256, "sinks": True}, None, "does not take"),
+        ("fa4", {"sinks": True, "passes": "fwd+bwd"}, None, "gradient"),
     ],
 )
 def test_what_it_does_not_run(name: str, problem: dict[str, Any], over: Overrides | None, word: str) -> None:

@@ -162,6 +162,7 @@ class FlashOptions(SplitOptions, TermOptions):
         "block_lists",
         "seq_lens",
         "looks_ahead",
+        "sinks",
     ),
     options=FlashOptions,
     splits=True,

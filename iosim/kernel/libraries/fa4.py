@@ -28,8 +28,14 @@ WIDTHS = "up to 128, 192 beside values of 128"
 PAIR_WIDTHS = (128, 192)
 NATIVE_EXP_CC = 103
 """Compute capability whose exponentials are fast enough to need no polynomials."""
-SOFTWARE_EVERY = {(True, False, 128): 10, (False, True, 128): 16, (True, False, 192): 16, (False, True, 192): 32,
-                  (True, False, 256): 14, (True, True, 256): 14}  # fmt: skip
+SOFTWARE_EVERY = {
+    (True, False, 128): 10,
+    (False, True, 128): 16,
+    (True, False, 192): 16,
+    (False, True, 192): 32,
+    (True, False, 256): 14,
+    (True, True, 256): 14,
+}
 """(pairs, causal, width) -> values of a fragment after which polynomials begin again; others: 16 up to width 128, none
 above."""
 FRAGMENT, FRAGMENTS = 32, 4
@@ -61,8 +67,10 @@ class Fa4Rules(Rules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """Raises InputError: it is to split its keys."""
         if kernel.splits > 1:
-            raise InputError(f"`splits` {kernel.splits}: kernel {kernel.name} splits none at `head_dim` "
-                             f"{problem.head_dim}; accepted: 1")  # fmt: skip
+            raise InputError(
+                f"`splits` {kernel.splits}: kernel {kernel.name} splits none at `head_dim` "
+                f"{problem.head_dim}; accepted: 1"
+            )
         return kernel
 
 
@@ -87,8 +95,10 @@ class Fa4Sm100Rules(Fa4Rules):
         """With pairs and the share of polynomials. Raises InputError: widths without a kernel, or not to be split."""
         widths, width = (problem.head_dim, problem.head_dim_v), -(-problem.head_dim // 16) * 16
         if max(widths) > TILE_ROWS and widths not in ((192, TILE_ROWS), (OWN_WIDTH, OWN_WIDTH)):
-            raise InputError(f"`head_dim` {widths[0]}, `head_dim_v` {widths[1]}: not made for kernel {kernel.name}; "
-                             f"accepted: {WIDTHS}")  # fmt: skip
+            raise InputError(
+                f"`head_dim` {widths[0]}, `head_dim_v` {widths[1]}: not made for kernel {kernel.name}; "
+                f"accepted: {WIDTHS}"
+            )
         if max(widths) > TILE_ROWS:
             kernel = super().finish(kernel, problem, profile)
         pairs = width == OWN_WIDTH or pairs_of_ctas(problem, kernel.splits)

@@ -60,6 +60,8 @@ class Forward(Body):
 
     def end(self, at: Place) -> None:
         result = self.softmax
+        if at.problem.sinks and at.spot.split == 0:
+            result.join(at["sinks"][at.q % at.launch.domain.pack])
         if not at.writes("O_partial"):
             at.put("O", result.output)
             if _wants_lse(at):
