@@ -403,8 +403,9 @@ def _combine_rows(columns: int, threads: int) -> int:
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The kernel's passes over rows, and between them the main launch over key blocks.
 
-    With grouped heads that are not taken in turn, dK and dV are written per query head and summed by a pass. Raises
-    InputError: heads in turn whose last query block is ragged.
+    With grouped heads that are not taken in turn, dK and dV are written per query head and summed by a pass,
+    or added to fp32 sums that passes convert, where the kernel has these. Raises InputError: heads in turn whose last
+    query block is ragged.
     """
     options, tile = options_of(kernel, FlashOptions), kernel.tile_backward
     grouped = problem.group > 1 and not options.heads_in_turn
