@@ -99,6 +99,10 @@ class ProblemKeywords(TypedDict, total=False):
     """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
     lie in one piece (1 to 16777216).
     """
+    cache_dtype: str | None
+    """Type of the key/value cache. The kernel widens keys and values as it reads them; their scales, one a tensor, are
+    left out (fp8); by default that of the inputs.
+    """
     mask_blocks: BlockMask | None
     """The blocks of mask blocks: a BlockMask."""
     seq_lens: Sequence[int] | str | None
@@ -218,6 +222,10 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
     page_size: int | str | None
     """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
     lie in one piece (1 to 16777216).
+    """
+    cache_dtype: str | None
+    """Type of the key/value cache. The kernel widens keys and values as it reads them; their scales, one a tensor, are
+    left out (fp8); by default that of the inputs.
     """
     mask_blocks: BlockMask | None
     """The blocks of mask blocks: a BlockMask."""

@@ -19,6 +19,7 @@ from iosim.problem.masks import words
 from iosim.problem.masks.mask import IntervalMask, Mask
 
 MAX_TENSOR_ELEMENTS = 1 << 50
+BYTES_OF_16_BITS = 2
 MAX_PAIR_ELEMENTS = 1 << 60
 """seq_q x seq_k x head_dim: what one head moves at most, with blocks of one row, then fits in 64 bits."""
 
@@ -82,7 +83,11 @@ class AttentionProblem(ProblemFields):
         if self.latent_kv and self.head_dim_v > self.head_dim:
             raise InputError(f"`head_dim_v` {self.head_dim_v} contradicts `latent_kv`: V is part of K's columns; "
                              f"accepted: 1 to {self.head_dim} (`head_dim`)")  # fmt: skip
-        for name in ("latent_kv", "page_size"):
+        if self.cache_dtype is not None and self.input_type.bytes != BYTES_OF_16_BITS:
+            raise InputError(
+                f"`cache_dtype` {self.cache_dtype} contradicts `dtype` '{self.dtype}'; accepted with it: fp16, bf16"
+            )
+        for name in ("latent_kv", "page_size", "cache_dtype"):
             value = getattr(self, name)
             if value and self.passes != "fwd":
                 raise InputError(f"`{name}={value}` contradicts `passes` '{self.passes}': a cache serves inference; "
@@ -161,6 +166,11 @@ class AttentionProblem(ProblemFields):
         return dtype(self.dtype)
 
     @property
+    def cache_type(self) -> DType:
+        """Type of K and V as they lie in memory."""
+        return self.input_type if self.cache_dtype is None else dtype(self.cache_dtype)
+
+    @property
     def output_type(self) -> DType:
         """Type of O and of the gradients."""
         return dtype(self.output)
@@ -186,6 +196,7 @@ class AttentionProblem(ProblemFields):
             "block_lists": ("mask", self.mask in LIST_MASKS),
             "looks_ahead": ("window_right", self.mask == "window" and self.window_right is not None),
             "seq_lens": ("seq_lens", self.seq_lens is not None),
+            "cache_dtype": ("cache_dtype", self.cache_dtype is not None),
         }
         return {name: f"{of}={FIELDS[of].text(getattr(self, of))}" for name, (of, there) in asked.items() if there}
 

@@ -24,6 +24,7 @@ PASSES = ("fwd", "bwd", "fwd+bwd")
 LAYOUTS = ("bhsd", "bshd")
 BIASES = ("none", "full", "alibi")
 BIAS_SHARED = ("none", "heads", "batch", "both")
+CACHE_DTYPES = ("fp8",)
 BIAS_DTYPES = ("fp32", "fp16", "bf16")
 MASK_STORAGES = ("implicit", "bool", "additive")
 TERMS = (
@@ -31,6 +32,7 @@ TERMS = (
     "bias",
     "bias_grad",
     "block_lists",
+    "cache_dtype",
     "key_padding",
     "latent_kv",
     "looks_ahead",
@@ -153,6 +155,16 @@ class ProblemFields:
         None, Kind.WHOLE, "tokens of a page of the key/value cache", high=MAX_TOKENS, metavar="N",
         more="Pages are found through a block table; by default the keys of a sequence lie in one piece",
     )  # fmt: skip
+    cache_dtype: str | None = about(
+        None,
+        Kind.WORD,
+        "type of the key/value cache",
+        words=CACHE_DTYPES,
+        normal=dtype_name,
+        metavar="DTYPE",
+        default_text="that of the inputs",
+        more="The kernel widens keys and values as it reads them; their scales, one a tensor, are left out",
+    )
     mask_block: int | tuple[int, int] | None = about(
         None, Kind.SIDES, "queries x keys of a mask's block", high=MAX_TOKENS, metavar="N[xM]", one_for_both=True,
         default_text="128",

@@ -173,6 +173,7 @@ class FlashOptions(SplitOptions, TermOptions):
         "bias_grad",
         "key_padding",
         "mask_tensor",
+        "cache_dtype",
         "page_size",
         "block_lists",
         "seq_lens",

@@ -120,7 +120,7 @@ _BOOKS: Registry[str, Rules] = Registry(
         "iosim.kernel.libraries.flashinfer": ("flashinfer",),
         "iosim.kernel.libraries.flashmla": ("flashmla", "mla"),
         "iosim.kernel.libraries.tiled": ("flash1", "tiled", "uniform"),
-        "iosim.kernel.libraries.triton": ("triton",),
+        "iosim.kernel.libraries.triton": ("triton", "vllm-triton"),
         "iosim.kernel.libraries.varlen": ("fa3-sm80", "fa3-varlen", "vllm-fa2", "vllm-fa3"),
     },
 )
