@@ -54,12 +54,12 @@ class Entry:
         elif value.get("kind", "taken") != "taken":
             yield Problem(f"{key}.kind", f"contradicts from = {value['from']!r}; accepted with it: taken")
         if "per" in value and ("from" not in value or "value" in value):
-            yield Problem(f"{key}.per", "says to what a value taken from another GPU is in proportion; "
-                          "accepted beside from alone")  # fmt: skip
+            yield Problem(
+                f"{key}.per", "says to what a value taken from another GPU is in proportion; accepted beside from alone"
+            )
 
 
 def _entry(quantity: Quantity) -> Spec:
-    """What stands under a quantity's key in a profile."""
     return MapOf(Entry(quantity.value), TENSOR_DTYPES) if quantity.form == "rates" else Entry(quantity.value)
 
 
@@ -113,8 +113,9 @@ PROFILE = Table(
 """A profile file."""
 HEADER_KEYS = tuple(name for name in PROFILE.keys if name not in QUANTITIES)
 
-CAPABILITY_TABLE = Table({"source": Text(), **{name: Inherited(quantity) for name, quantity in QUANTITIES.items()}},
-                         see="docs/profiles.md")  # fmt: skip
+CAPABILITY_TABLE = Table(
+    {"source": Text(), **{name: Inherited(quantity) for name, quantity in QUANTITIES.items()}}, see="docs/profiles.md"
+)
 INHERITANCE = Table(
     {"schema": Whole(SCHEMA, SCHEMA), "all": CAPABILITY_TABLE, "sources": MapOf(Text(lines=True))},
     required=("schema", "all", "sources"),
@@ -181,7 +182,6 @@ class Parsed:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a profile file. Raises InputError: it cannot be read as TOML."""
     return schema.read_toml(path, "profile file", "docs/profiles.md")
 
 
@@ -246,7 +246,6 @@ def _stated(name: str, key: str) -> Mapping[str, Any] | str:
 
 @lru_cache(maxsize=32)
 def shipped(name: str) -> dict[str, Any] | None:
-    """The file of a shipped profile; None where there is none of that name."""
     if not re.fullmatch(r"[a-z0-9-]{1,64}", name):
         return None
     path = data_dir("hardware_profiles") / f"{name}.toml"
@@ -337,7 +336,6 @@ def _inherited(capability: str) -> dict[str, Any]:
 
 
 def _sourced(entry: Mapping[str, Any], short: Mapping[str, str]) -> dict[str, Any]:
-    """An entry, or a table of them, with its sources written out."""
     return {
         key: _sourced(one, short) if isinstance(one, Mapping) else _expand(one, short) if key == "source" else one
         for key, one in entry.items()
@@ -349,6 +347,5 @@ def _texts(value: Any) -> dict[str, str]:
 
 
 def _expand(source: str, short: Mapping[str, str]) -> str:
-    """`datasheet` or `datasheet: page 2` with the name in the table [sources] written out."""
     head, colon, rest = source.partition(":")
     return one_line(short[head] + colon + rest if head in short else source, 400)

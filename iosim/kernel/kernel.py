@@ -70,7 +70,6 @@ class Spill:
     frame: float = 0
 
     def overheads(self, threads: int) -> tuple[Overhead, ...]:
-        """The spill as overheads of a launch with `threads` threads a CTA."""
         both = (
             Overhead(SPILL, Mode.STORE, per_tile=round(self.write_per_tile * threads),
                      per_pair=round(self.write_per_pair * threads), inferred_from=self.source,
@@ -192,6 +191,8 @@ class Kernel:
     """Number of CTAs of a persistent kernel; None for one a work tile."""
     overheads: tuple[Overhead, ...] = ()
     """Bytes that it moves beside the tensors."""
+    clears_queue: bool = False
+    """Whether a memset clears the counter of its queue before each launch."""
     backward: PassSettings = field(default_factory=PassSettings)
     """What differs in the backward pass; the fields above are the forward's."""
     followed_by: Kernel | None = None

@@ -272,10 +272,6 @@ class Domain:
     in_turn: bool = False
     """The rows of the heads packed lie one head after the other, not token by token."""
 
-    def token(self, row: IntArray) -> IntArray:
-        """The query token of each row of a head."""
-        return row % (self.rows // self.pack) if self.in_turn else row // self.pack
-
     @property
     def query_axis(self) -> Axis:
         return self.mask.query_axis(self.rows, self.pack)
@@ -409,7 +405,6 @@ class Launch:
 
 
 def is_attention_loop(launch: Launch) -> bool:
-    """Whether the launch walks key (or query) blocks with products and exponentials in every step."""
     loops = launch.outer in (Outer.QUERY, Outer.SPLIT, Outer.KEY, Outer.HEAD)
     return loops and launch.work.flops_per_pair > 0 and launch.work.exps_per_pair > 0
 
@@ -439,7 +434,6 @@ class Chain:
 
     @property
     def exponentials(self) -> int:
-        """Exponentials over every pair of the launches' domains, kept or not."""
         return sum(launch.work.exps_per_pair * launch.domain.pairs for launch in self.launches)
 
     def role(self, role: Role) -> tuple[Tensor, ...]:
@@ -469,5 +463,4 @@ class Chain:
 
 
 def tensors(items: Iterable[Tensor]) -> dict[str, Tensor]:
-    """Tensors by name."""
     return {t.name: t for t in items}

@@ -18,13 +18,10 @@ Number = Any
 """A whole number, an array of them, or a symbol with the same operators."""
 
 
-def _as_it_is(name: str, value: Number) -> Number:
-    return value
-
-
 def place(
     schedule: Schedule, number: Number, *, blocks: Number, heads: Number, batch: Number = 1,
-    let: Callable[[str, Number], Number] = _as_it_is, least: Callable[[Number, Number], Number] = np.minimum,
+    let: Callable[[str, Number], Number] = lambda name, value: value,
+    least: Callable[[Number, Number], Number] = np.minimum,
 ) -> tuple[Number, Number]:  # fmt: skip
     """(head, block) of the work tile that starts as `number`.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import asdict, dataclass
 from iosim.base.words import LEVELS, WAYS, Level, Way
 
 
@@ -21,10 +21,7 @@ class TrafficRow:
     bytes: Any
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "launch": self.launch, "level": self.level, "tensor": self.tensor, "direction": self.direction,
-            "bytes": self.bytes,
-        }  # fmt: skip
+        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from iosim.base.digest import digest
+from iosim.base.progress import go_on
 from iosim.base.words import Method
-from iosim.base.workers import go_on
 from iosim.kernel.launch import Chain, Per
 from iosim.prediction.call import Call
 from iosim.readers.count import visited_pairs
@@ -63,7 +63,6 @@ class Memory:
 
     @contextmanager
     def taken(self, needed: int) -> Iterator[None]:
-        """Waits until so many bytes are free."""
         with self._freed:
             self._freed.wait_for(lambda: not self._taken or self._taken + needed <= self._most)
             self._taken += needed
@@ -132,7 +131,6 @@ def _play(inputs: Inputs) -> Replay:
 
 
 def _kept(key: str, inputs: Inputs) -> Replay:
-    """A replay from disk, or played and kept there."""
     from iosim.prediction.cache import replay_cache
     from iosim.readers.replay.saved import from_plain, to_plain
 

@@ -63,8 +63,9 @@ class AttentionProblem(ProblemFields):
                              f"{MAX_TENSOR_ELEMENTS}")  # fmt: skip
         pairs = self.seq_q * self.seq_k * columns
         if pairs > MAX_PAIR_ELEMENTS:
-            raise InputError(f"`seq_q` x `seq_k` x `head_dim` {pairs} is out of range; accepted: up to "
-                             f"{MAX_PAIR_ELEMENTS}")  # fmt: skip
+            raise InputError(
+                f"`seq_q` x `seq_k` x `head_dim` {pairs} is out of range; accepted: up to {MAX_PAIR_ELEMENTS}"
+            )
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -73,8 +74,9 @@ class AttentionProblem(ProblemFields):
         for name, value in words.check_window(self).items():
             self._put(name, value)
         if self.offset is not None and self.mask not in ("causal", "window"):
-            raise InputError(f"`offset` {self.offset} contradicts `mask` '{self.mask}'; it shifts a causal or window "
-                             "diagonal")  # fmt: skip
+            raise InputError(
+                f"`offset` {self.offset} contradicts `mask` '{self.mask}'; it shifts a causal or window diagonal"
+            )
         for name, value in words.check_words(self).items():
             self._put(name, value)
         self._put("pair_mask", words.make_mask(self))

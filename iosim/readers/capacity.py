@@ -43,14 +43,8 @@ class Reach:
 
 
 def reach(domain: Domain) -> Reach:
-    """Of a domain whose sizes are numbers."""
     rows = int(domain.key_rows[domain.visitors.count > 0].sum())
     return Reach(rows, float(domain.visited.count.mean()))
-
-
-def shared_capacity_bytes(profile: HardwareProfile) -> int:
-    """L2 bytes that hold distinct lines when all SMs read them: each partition keeps its own copy."""
-    return int(profile.need("l2_bytes")) // profile.need_int("l2_partitions")
 
 
 def estimate(
@@ -92,8 +86,8 @@ class CapacityRule:
         self.value = value
         self._reach_of, self._reached = reach, dict[int, Reach]()
         self.whole = int(profile.need("l2_bytes"))
-        self.shared = shared_capacity_bytes(profile)
         self.warm, self.partitions = warm, profile.need_int("l2_partitions")
+        self.shared = self.whole // self.partitions  # each keeps a copy of what all SMs read
         self.held = int(self.whole * profile.need("l2_effective_capacity_fraction")) if warm else 0
         self.dirty = int(self.whole * profile.need("l2_dirty_fraction")) if warm else 0
 
@@ -214,7 +208,6 @@ class CapacityRule:
         return np.where(stays | self._rewritten(), 0, self._bytes(tensor))
 
     def traffic(self) -> Traffic:
-        """The rows; their bytes are numbers or arrays."""
         rows: list[TrafficRow] = []
         for n, launch in enumerate(self.chain.launches):
             factor = self._reread_factor(launch, self.slots[n])

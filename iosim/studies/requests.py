@@ -35,8 +35,6 @@ OFFERED = "with --out"
 
 @dataclass(frozen=True, kw_only=True)
 class OfModel:
-    """What goes with a model in place of one problem's sizes."""
-
     model: Model | None = None
     layers: int | None = ask.count("the first N layers of `model`", default_text="all")
     tensor_parallel: int | None = ask.count(
@@ -339,8 +337,6 @@ class SweepRequest(OfModel):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest(OfModel):
-    """Kernels and GPUs side by side."""
-
     problems: Sequence[AttentionProblem] = ()
     kernel: Sequence[str] | None = None
     gpu: Sequence[str]

@@ -26,7 +26,7 @@ from iosim.base.data import data_dir
 from iosim.base.fields import Kind, described
 from iosim.base.files import write_whole
 from iosim.commands.cli import main as iosim
-from iosim.commands.schema import PLACE, SHARED, documented, schema
+from iosim.commands.known import PLACE, SHARED, documented, schema
 from iosim.problem.fields import FIELDS
 
 MEANINGS = Path(__file__).resolve().parent / "meanings.toml"

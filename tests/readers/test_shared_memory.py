@@ -20,7 +20,8 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.libraries import resolve
-from iosim.readers.count import count, count_shared, visited_pairs, wavefronts
+from iosim.kernel.shared_memory import WAVEFRONT_BYTES, Through, staged
+from iosim.readers.count import count, count_shared, staged_bytes, visited_pairs
 
 H200 = load_profile("h200")
 
@@ -35,6 +36,14 @@ def moved(chain: Chain, launch: Launch) -> dict[tuple[str, str], int]:
     rows = count_shared(launch, chain)
     assert rows is not None
     return {(row.tensor, row.direction): row.bytes for row in rows}
+
+
+def wavefronts(launch: Launch, chain: Chain) -> int | None:
+    """Of a launch's loads and stores at shared memory, as its counter has them; None where not known."""
+    items = staged(launch, chain)
+    if items is None:
+        return None
+    return sum(n for (*_, way), n in staged_bytes(launch, items).items() if way is Through.LSU) // WAVEFRONT_BYTES
 
 
 def test_forward_by_hand() -> None:

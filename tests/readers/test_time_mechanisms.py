@@ -8,6 +8,7 @@ import pytest
 
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import is_attention_loop
 from iosim.kernel.libraries import resolve
 from iosim.kernel.unit import UNITS, MatrixUnit
@@ -136,6 +137,22 @@ class TestFirstLoads:
             hits = made.time(made.counted).total_s
             ratios[gpu] = made.time(made.counted + made.capacity()).total_s / hits
         assert 1.02 < ratios["h200"] < ratios["h100"] < 1.16
+
+
+class TestNodesOfAGraph:
+    def test_a_memset_before_a_queue_takes_a_node(self) -> None:
+        """As nodes of captured calls were counted: cuDNN's prefill has one, its decoding none."""
+        node = load_profile("h100").need("graph_launch_latency_s")
+        started = {}
+        for kernel, seq_q in (("cudnn", 128), ("fa2", 128), ("cudnn", 1)):
+            made = call("h100", kernel, heads=264, seq_q=seq_q, seq_k=2048)
+            for launched in ("graph", "alone"):
+                found = made.time(made.counted, Conditions(launched=launched)).launches[0]
+                started[kernel, seq_q, launched] = found.parts["start"]
+        without = started["fa2", 128, "graph"]
+        assert started["cudnn", 128, "graph"] == pytest.approx(without + node)
+        assert started["cudnn", 1, "graph"] == pytest.approx(without)
+        assert started["cudnn", 128, "alone"] == pytest.approx(started["fa2", 128, "alone"])
 
 
 class TestKeysAmongWarps:

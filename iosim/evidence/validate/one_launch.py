@@ -116,7 +116,6 @@ class LaunchAnswer:
 
     @property
     def advice(self) -> str:
-        """What would help most; empty where nothing was tried."""
         return self.untried if self.explanation is None else self.explanation.advice
 
     @property
@@ -145,7 +144,6 @@ class LaunchAnswer:
         }  # fmt: skip
 
     def tables(self) -> list[dict[str, Any]]:
-        """The tables of the profiler's page: text in every cell."""
         counted = [
             [WORDS[q["quantity"]], _text(q["quantity"], q["predicted"]), _text(q["quantity"], q["counted"]),
              _text(q["quantity"], q["unpredicted"], signed=True), _share(q["unpredicted"], q["counted"])]

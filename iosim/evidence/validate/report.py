@@ -18,21 +18,11 @@ from iosim.evidence.validate.reasons import Group, reason_of
 from iosim.evidence.validate.reasons import groups as reasons
 from iosim.evidence.validate.residuals import REGIMES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
-from iosim.evidence.validate.summary import (
-    TARGETS,
-    Summary,
-    by_quantity,
-    clean,
-    grouped,
-    groups,
-    halves,
-    misses,
-    small,
-)
+from iosim.evidence.validate.summary import TARGETS, Summary, by_quantity, clean, groups, halves, misses, small
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.tables import RIGHT, Cell, Column, Table
+from iosim.show.tables import RIGHT, Cell, Column, Table, grouped
 
 WORST = 12
 EXACT = 1e-3
@@ -57,7 +47,6 @@ def titled(title: str, columns: Sequence[Column], rows: Iterable[tuple[Cell, ...
 
 
 def with_rows(sections: Iterable[Section]) -> list[Section]:
-    """Sections but for those whose table is empty."""
     return [s for s in sections if s.table is None or s.table.rows]
 
 
@@ -175,7 +164,6 @@ def _worst(residuals: Sequence[Residual], quantity: str, most: int) -> Section:
 
 
 def skipped_section(comparison: Comparison) -> Section:
-    """Rows that no model covers, by implementation and reason."""
     counted = Counter((s.row.implementation, s.reason) for s in comparison.skipped)
     columns = (Column("implementation", "implementation"), Column("rows", "rows", "count"), Column("reason", "reason"))
     return titled("Skipped", columns, ((name, n, reason) for (name, reason), n in counted.items()))
@@ -226,7 +214,6 @@ def scatters(residuals: Sequence[Residual], name: str, what: str, bands: Sequenc
 
 
 def drawable(r: Residual, quantity: str) -> bool:
-    """Whether a point of that quantity has a place on logarithmic axes."""
     least = LEAST_SHOWN.get(quantity, LEAST_BYTES)
     return r.quantity == quantity and r.measured >= least and r.predicted >= least
 
@@ -294,10 +281,8 @@ OPEN = "no reason found yet"
 
 
 def parts(comparison: Comparison) -> dict[str, list[Residual]]:
-    """Launches of library kernels, chains, and launches of the project's own kernels: those of KINDS that have rows."""
     by_kind = grouped(
-        comparison.residuals,
-        lambda r: "chain" if r.row.chain else "own" if r.row.implementation in OWN else "library",
+        comparison.residuals, lambda r: "chain" if r.row.chain else "own" if r.row.implementation in OWN else "library"
     )
     return {kind: by_kind[kind] for kind in KINDS if kind in by_kind}
 

@@ -16,6 +16,7 @@ from iosim.kernel.residency import needed_registers
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import kept_keys
+from iosim.show.tables import grouped
 
 SMALL_BYTES = 2_000_000
 """Below this no relative error is formed: the difference in bytes stands instead."""
@@ -69,8 +70,6 @@ def _place(row: Row) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A row that no model covers."""
-
     row: Row
     reason: str
 
@@ -91,10 +90,8 @@ class Comparison:
 
 def calls(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows that belong together: those of one call in order of their launches, a chain by itself."""
-    members_of: dict[tuple[str, bool, int], list[Row]] = {}
-    for row in rows:
-        members_of.setdefault((row.source, row.chain, row.call), []).append(row)
-    return [sorted(members, key=lambda r: r.launch) for members in members_of.values()]
+    each = grouped(rows, lambda row: (row.source, row.chain, row.call)).values()
+    return [sorted(members, key=lambda row: row.launch) for members in each]
 
 
 def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = silent) -> Comparison:

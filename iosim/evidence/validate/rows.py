@@ -66,7 +66,6 @@ class Row:
     measured: Mapping[str, int | float]
 
     def number(self, name: str) -> int | None:
-        """A fact as a whole number; None where the row does not have it."""
         text = self.facts.get(name, "")
         return int(text) if text else None
 

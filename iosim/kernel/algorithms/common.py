@@ -7,7 +7,6 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
-from iosim.kernel.algorithms.body import Place
 from iosim.kernel.kernel import SUM_GROUPS, Kernel, RowPass, Spill, Tile
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
 from iosim.kernel.shared_memory import by_chunk
@@ -210,11 +209,6 @@ def matrices(problem: AttentionProblem, names: str, role: Role) -> tuple[Tensor,
     return tuple(matrix(problem, n, role) if n in MATRICES else row_vector(problem, n, role) for n in names.split())
 
 
-def head_gradient(at: Place, name: str) -> str:
-    """Where a work tile's dK or dV goes: to the tensor itself, or to be summed over the group."""
-    return name if at.writes(name) else f"{name}_heads"
-
-
 def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS) -> Launch:
     """dK and dV of a key/value head, the sums over its group's query heads."""
     return row_pass(
@@ -224,10 +218,3 @@ def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS) -> Launch:
         (store(n, Rows.QUERY, Per.QUERY, times=one.store_packets) for n in one.writes),
         work=Work(operations_per_value=round(one.operations + one.operations_of_group / problem.group)),
     )
-
-
-def add_group_gradients(at: Place) -> None:
-    """dK and dV of a key/value head, or the one that the launch is for: its query heads' sums."""
-    for name in ("dK", "dV"):
-        if at.writes(name):
-            at.put(name, at[f"{name}_heads"].sum(axis=0))

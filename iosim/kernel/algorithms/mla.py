@@ -10,12 +10,10 @@ take from the width before absorption.
 from __future__ import annotations
 
 from iosim.base.errors import InputError
-from iosim.kernel.algorithms.body import Place, body
-from iosim.kernel.algorithms.cache import append, append_tensors, in_cache, table_access, table_tensor
+from iosim.kernel.algorithms.cache import append_tensors, in_cache, table_access, table_tensor
 from iosim.kernel.algorithms.common import load, main_launch, matrices, matrix, resources
-from iosim.kernel.algorithms.flash import Combine, Forward, SplitOptions, finish, grid, split_domain
+from iosim.kernel.algorithms.flash import SplitOptions, finish, grid, split_domain
 from iosim.kernel.algorithms.registry import Packs, algorithm
-from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Per, Resources, Role, Rows, tensors
 from iosim.problem.attention import AttentionProblem
@@ -26,8 +24,9 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launch over the latent cache, or the split launch and its combine. Raises InputError: a cache that is not
     latent, a backward pass, or more splits than key blocks."""
     if not problem.latent_kv:
-        raise InputError(f"`kernel` {kernel.name}: algorithm mla reads one latent K/V; accepted with it: "
-                         "`latent_kv=True`")  # fmt: skip
+        raise InputError(
+            f"`kernel` {kernel.name}: algorithm mla reads one latent K/V; accepted with it: `latent_kv=True`"
+        )
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: algorithm mla serves inference; accepted: fwd")
     domain, outer, per_q = split_domain(problem, kernel, kernel.tile, problem.group)
@@ -62,18 +61,3 @@ def _resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
     shared = ((t.block_q + t.stages * t.block_k) * problem.head_dim + t.block_q * t.block_k) * size
     source = "(block_q x d + stages x block_k x d + block_q x block_k) x element bytes"
     return Resources(kernel.cta_threads, kernel.registers, shared, source)
-
-
-# What the launches compute.
-
-
-@body("mla", "main")
-class Latent(Forward):
-    """Online softmax over the visited keys, values taken from the same tile."""
-
-    def pair(self, at: Place) -> None:
-        self.softmax.add(masked_scores(at), at["K"][:, : at.problem.head_dim_v], at.dropout_factor)
-
-
-body("mla", "combine")(Combine)
-body("mla", "append")(append)

@@ -100,6 +100,7 @@ KERNEL: Mapping[str, Key] = {
         '"static"',
     ),
     "persistent_ctas_per_sm": Key(Whole(1, 32), "CTAs an SM of a persistent or dynamic grid"),
+    "clears_queue": Key(Flag(), "whether a memset clears its queue's counter before each launch", "false"),
     "claims_ahead": Key(Flag(), "whether a CTA claims its next tile as it begins one", "false"),
     "overlaps_tiles": Key(Flag(), "whether a CTA begins its next tile while it ends one", "false"),
     "cluster": Key(Whole(1, MAX_CLUSTER), "CTAs that fetch K and V once for all of them (multicast)", "1"),
@@ -132,6 +133,7 @@ ROW: Mapping[str, Key] = {
     "paged": Key(Flag(), "with a paged cache, or without"),
     "widened": Key(Flag(), "with a cache of fewer bits than the queries, or without"),
     "max_rows": Key(Whole(1), "up to so many query rows of a group"),
+    "max_keys": Key(Whole(1), "up to so many keys"),
     "min_shared_memory_per_block_bytes": Key(_SHARED, "where a CTA may have so much"),
     "split": Key(Flag(), "of a kernel that splits the keys"),
     "whole_tiles": Key(Flag(), "where lengths are whole tiles"),
@@ -197,7 +199,6 @@ CONFIGURATIONS: Mapping[str, Key] = {
 
 
 def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence[str] = ()) -> Table:
-    """The table of some of these keys; of all, where none is named."""
     return Table({name: keys[name].form for name in only or keys}, required)
 
 
@@ -279,8 +280,9 @@ def _kernel_contradictions(kernel: Mapping[str, Any], requires: Mapping[str, Any
         yield Problem("kernel.specialisation", f"'{roles}' needs a matrix_unit; accepted: {able}")
     elif unit is not None and stated_unit(unit, roles) is None:
         with_it = ", ".join(str(one) for one, role in SPECIALISED_UNITS if role == roles)
-        yield Problem("kernel.specialisation", f"'{roles}' with matrix_unit {unit} is not known; accepted: matrix_unit "
-                      f"{with_it}")  # fmt: skip
+        yield Problem(
+            "kernel.specialisation", f"'{roles}' with matrix_unit {unit} is not known; accepted: matrix_unit {with_it}"
+        )
     elif "producer_warps" in kernel and (unit is None or stated_unit(unit, roles) is not MatrixUnit.PINGPONG):
         yield Problem("kernel.producer_warps", 'is for matrix_unit = "wgmma" with specialisation = "ping-pong"')
     if kernel.get("cluster", 1) > 1 and requires.get("min_cc", 0) < CLUSTER_CC:
@@ -294,7 +296,6 @@ def _kernel_contradictions(kernel: Mapping[str, Any], requires: Mapping[str, Any
 
 
 def problems(data: Mapping[str, Any]) -> list[Problem]:
-    """Everything that is wrong with a catalog file."""
     name = data.get("algorithm")
     options: Spec = MapOf(OneOrMany(Text()))
     if isinstance(name, str) and name in algorithms():

@@ -33,7 +33,6 @@ NOTE = "default kernel: "
 
 
 def is_suited(name: str, problem: AttentionProblem) -> bool:
-    """Whether its library runs the problem, and well."""
     return name not in SUITS or SUITS[name](problem)
 
 

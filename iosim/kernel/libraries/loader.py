@@ -154,7 +154,6 @@ def entry_name(name: str) -> str:
 
 
 def entry(name: str) -> Entry:
-    """The catalog entry called `name` or by one of its aliases, or the file of that path."""
     return _own(name) if is_file(name) else _read(entry_name(name))
 
 
@@ -162,7 +161,6 @@ TILE_TABLES = ("tile", "split_tile", "backward_tile")
 
 
 def answer(data: Mapping[str, Any]) -> str:
-    """Algorithm, where it runs, its tiles, and how much of it is inferred."""
     requires = data["requires"]
     tiles = [f"{row['block_q']}x{row['block_k']}" for name in TILE_TABLES for row in data.get(name, ())]
     distinct = list(dict.fromkeys(tiles))

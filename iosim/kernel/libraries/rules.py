@@ -79,8 +79,8 @@ class Rules:
         """The algorithm's options that the GPU, or the split kernel, decides."""
         return {}
 
-    def split_overheads(self, problem: AttentionProblem) -> tuple[Overhead, ...]:
-        """What the split kernel moves besides its tensors."""
+    def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
+        """What the split kernel moves besides its tensors, whose tile has `block_q` query rows."""
         return ()
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:

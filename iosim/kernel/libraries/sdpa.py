@@ -97,7 +97,6 @@ def why_not_flash(problem: AttentionProblem, profile: HardwareProfile) -> str:
 
 
 def why_not_efficient(problem: AttentionProblem, profile: HardwareProfile) -> str:
-    """The check that keeps the memory-efficient kernel away; empty where none does."""
     dtype, cc = problem.dtype, profile.cc
     if dtype == "bf16" and cc < FLASH_CC:
         return f"{profile.name} (cc {cc / 10:.1f}) has no bf16 kernels"
@@ -110,7 +109,6 @@ def why_not_efficient(problem: AttentionProblem, profile: HardwareProfile) -> st
 
 
 def why_not_cudnn(problem: AttentionProblem, profile: HardwareProfile, version: int | None) -> str:
-    """The check that keeps cuDNN away; empty where none does."""
     widths = (problem.head_dim, problem.head_dim_v)
     if version is None:
         return "there is no cuDNN"

@@ -54,8 +54,9 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
         there = ", ".join(d for d in requires["dtypes"] if _runs(data, d, profile.cc))
         yield f"`dtype` {problem.dtype}: kernel {name} needs cc {_cc(first_of_type)} or later for it; {has} {there}"
     if requires.get("rows_need_keys") and problem.pair_mask.leaves_rows_empty(problem.seq_q, problem.seq_k):
-        yield (f"`offset` {problem.offset}: the mask leaves queries without keys, for which kernel {name} writes "
-               "nothing")  # fmt: skip
+        yield (
+            f"`offset` {problem.offset}: the mask leaves queries without keys, for which kernel {name} writes nothing"
+        )
     if requires.get("latent_only") and not problem.latent_kv:
         yield f"`kernel` {name}: it reads one latent K/V; accepted with it: `latent_kv=True`"
     widths = requires.get("widths")
@@ -80,7 +81,6 @@ def _takes(term: str) -> Callable[[Entry], bool]:
 
 
 def _kernels(able: Callable[[Entry], bool]) -> str:
-    """The catalog's kernels that are able."""
     return ", ".join(name for name in entry_names() if able(entry(name)))
 
 

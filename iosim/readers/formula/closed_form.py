@@ -30,7 +30,6 @@ def _tile_bytes(tensor: Tensor, access: Access, rows: int) -> int:
 
 
 def _times_moved(sums: BlockSums, access: Access) -> Sums:
-    """How often each query block's tile is moved."""
     if access.per is Per.PAIR:
         visits, some = sums.visits, sums.visiting
         if access.skip not in (0, 1):
@@ -55,7 +54,6 @@ def _query_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
 
 
 def _pair_bytes(sums: BlockSums, tensor: Tensor, edge: Edge) -> int:
-    """A query x key tile at every visited pair."""
     d, keys = sums.domain, sums.key_rows(edge)
     if keys.each is not None:
         rows = sums.query_blocks * d.block_q if edge is Edge.WHOLE else d.rows
@@ -92,7 +90,6 @@ def _key_outer_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
 
 
 def _times_owned(sums: BlockSums, access: Access) -> int:
-    """How often a (batch, head) moves rows that no tile cuts."""
     if access.per is Per.LAUNCH:
         return 1
     if access.per is Per.KEY:
@@ -103,7 +100,6 @@ def _times_owned(sums: BlockSums, access: Access) -> int:
 
 
 def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
-    """Bytes one (batch, head) of the grid moves for one access."""
     split = tensor.split_bytes(access.fetch)
     if split:  # of rows that are there
         plain = replace(access, fetch=Fetch.BYTES)

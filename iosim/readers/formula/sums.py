@@ -152,7 +152,6 @@ class BlockSums:
 
     @cached_property
     def visits(self) -> Sums:
-        """Key blocks visited."""
         if self.left is None and self.right is None:
             return self.same(self.key_blocks)
         return self._end - self._first
@@ -170,7 +169,6 @@ class BlockSums:
         return Sums(self._used - before, self._last_visits * (1 - missing))
 
     def key_rows(self, edge: Edge) -> Sums:
-        """Key rows moved by the loop over key blocks."""
         d = self.domain
         if edge is Edge.WHOLE:
             return self.visits * d.block_k
@@ -188,7 +186,6 @@ class BlockSums:
 
     @cached_property
     def visited_splits(self) -> Sums:
-        """Splits of the keys that hold a visited key block."""
         per = self._key_blocks_per_split
         return self._spans(per * self.domain.block_k, (self.key_blocks - 1) // per)
 

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from iosim.base.errors import InputError
-from iosim.base.progress import AFTER_S, counter
+from iosim.base.progress import AFTER_S, counter, go_on, is_worker
 from iosim.base.records import dataclass
-from iosim.base.workers import go_on, is_worker
 from iosim.readers.replay.coarse import Coarse
 from iosim.readers.replay.l2 import LEAST_SETS, L2Model, Samples, sample_lines, sm_partitions
 from iosim.readers.replay.layout import LAYOUT
@@ -123,8 +122,9 @@ class L2:
         _within("size", size, 2**31)
         _within("tensor", owner, MAX_TENSORS)
         self.model = model
-        sampled = sample_lines(model, np.ascontiguousarray(size, dtype=np.int32), samples_per_object,
-                               least_sets, beside)  # fmt: skip
+        sampled = sample_lines(
+            model, np.ascontiguousarray(size, dtype=np.int32), samples_per_object, least_sets, beside
+        )
         self._samples = sampled
         self._objects = np.zeros(n, dtype=OBJECT)
         self._objects["size"], self._objects["tensor"] = size, owner
@@ -142,8 +142,9 @@ class L2:
         """Put objects into the L2 as though an SM had touched them before the launch. Raises InputError: objects that
         there are not."""
         self._refuse_others(objects)
-        result = library().iosim_place(ct.addressof(self.state), ct.addressof(self.config), objects.start, len(objects),
-                                       int(dirty))  # fmt: skip
+        result = library().iosim_place(
+            ct.addressof(self.state), ct.addressof(self.config), objects.start, len(objects), int(dirty)
+        )
         _accept(result, "objects to place")
 
     def _refuse_others(self, objects: range) -> None:
@@ -166,8 +167,9 @@ class L2:
         known = (3, self._objects.size, self.model.partitions)
         for what, each, end in zip(("mode", "object", "side"), (mode, number, side), known, strict=True):
             _within(what, each, end)
-        modes, numbers, sides = (np.ascontiguousarray(a, dtype=t) for a, t in
-                                 ((mode, np.uint8), (number, np.int32), (side, np.uint8)))  # fmt: skip
+        modes, numbers, sides = (
+            np.ascontiguousarray(a, dtype=t) for a, t in ((mode, np.uint8), (number, np.int32), (side, np.uint8))
+        )
         result = library().iosim_access(ct.addressof(self.state), ct.addressof(self.config), modes.size,
                                         _pointer(modes), _pointer(numbers), _pointer(sides))  # fmt: skip
         _accept(result, "accesses")
@@ -206,7 +208,6 @@ class L2:
         return int(self.state.again) * float(lost.std(ddof=1) / lost.mean())
 
     def dirty_bytes(self) -> int:
-        """Bytes that are dirty in the L2 now."""
         return int(self.dirty_by_tensor().sum())
 
     def replay(
@@ -242,8 +243,9 @@ class L2:
         if part is None:
             return end, None
         windows = part.windows()
-        for counts, then, total in zip((self.state.hbm_read, self.state.hbm_write), before, windows.totals(),
-                                       strict=True):  # fmt: skip
+        for counts, then, total in zip(
+            (self.state.hbm_read, self.state.hbm_write), before, windows.totals(), strict=True
+        ):
             for t in np.flatnonzero(part.looped):
                 counts[t] = then[t] + int(total[t])
         return end, windows
@@ -281,7 +283,6 @@ class L2:
         _accept(result, f"launch {launch.name}")
 
     def _looped(self, launch: LoweredLaunch) -> np.ndarray[Any, Any]:
-        """By tensor number, whether the launch's loop accesses it."""
         looped = np.zeros(MAX_TENSORS, dtype=np.uint8)
         for template in launch.loop:
             first = template.base[template.base >= 0]
@@ -340,7 +341,9 @@ def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: Lowere
         while is_worker() and not over.wait(BAR_EVERY_S):
             go_on()
         if not over.wait(AFTER_S):
-            with counter(launch.tiles, f"replay {launch.name}{_about(launch)}", "tile", after_s=0.0) as shown:
+            most_s = max(1, round(launch.accesses / SLOWEST_PER_S))
+            what = f"replay {launch.name}, at most {most_s} s"
+            with counter(launch.tiles, what, "tile", after_s=0.0) as shown:
                 while not over.wait(BAR_EVERY_S):
                     shown(done.value)
         over.wait()
@@ -351,11 +354,6 @@ def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: Lowere
     if failures:
         raise failures[0]
     return ends[0]
-
-
-def _about(launch: LoweredLaunch) -> str:
-    """How long a launch takes, where all of it is played."""
-    return f", at most {max(1, round(launch.accesses / SLOWEST_PER_S))} s"
 
 
 def _wait(thread: threading.Thread, over: threading.Event) -> None:
@@ -383,8 +381,7 @@ def launch_plan(
     """A launch with the CTAs that play it, for the engine, and what must live as long as that is used. Raises
     InputError: no CTAs to play it."""
     if min(ctas.slots, ctas.sms) < 1:
-        raise InputError(f"`method` replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is "
-                         "needed")  # fmt: skip
+        raise InputError(f"`method` replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is needed")
     stride = ctas.static_stride and (ctas.static_stride - 1) * launch.group + 1  # from a group's last tile
     loop = launch.loop
     if coarse is not None:  # what moves on with the loop, then what every small step stores to again

@@ -98,8 +98,6 @@ class LoweredLaunches(Sequence[LoweredLaunch]):
 
 @dataclass(frozen=True)
 class Lowered:
-    """All launches of a chain over one set of objects."""
-
     tensors: tuple[str, ...]
     size: Int32
     owner: npt.NDArray[np.uint8]
@@ -391,12 +389,6 @@ def _template(
     return template, "loop" if inside else "epi"
 
 
-def _broadcast(tensor: Tensor, d: Domain, grid: Grid, item: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Objects of a tensor that several grid heads share, as the launch goes through its heads one after the other."""
-    each = grid.rows * grid.cols
-    return owner_of(tensor, d, item // each) * each + item % each
-
-
 def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> LoweredLaunch:
     """Objects of all tensors side by side: work tile w of n takes its share of each tensor's objects. What all heads
     share (an additive mask) is gone through once a head."""
@@ -408,13 +400,14 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
     epilogue: list[Template] = []
     for access in progress(f"work tiles of {launch.name}")(launch.accesses):
         grid = grids[access.tensor]
-        shared = passes[access.tensor] > 1
+        shared, each = passes[access.tensor] > 1, grid.rows * grid.cols
         base = np.empty(tiles, dtype=np.int32)
         for first in range(0, tiles, TILES_AT_ONCE):
             w = np.arange(first - 1, min(first + TILES_AT_ONCE, tiles), dtype=np.int64)
             item = w * grid.count * passes[access.tensor] // tiles
             new, item = item[1:] != item[:-1], item[1:]
-            item = _broadcast(chain.tensors[access.tensor], launch.domain, grid, item) if shared else item
+            if shared:
+                item = owner_of(chain.tensors[access.tensor], launch.domain, item // each) * each + item % each
             base[first : first + item.size] = np.where(new, grid.first + item, NONE)
         template = Template(access.tensor, MODES[access.mode], base)
         (loop if access.mode is Mode.LOAD else epilogue).append(template)

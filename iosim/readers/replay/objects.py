@@ -47,7 +47,6 @@ class Grid:
         return self.heads * self.rows * self.cols
 
     def start_of(self, owner: Int64) -> Int64:
-        """First object of each (batch, head)."""
         if self.step == 1:
             return self.first + owner * self.rows * self.cols
         return self.first + owner // self.step * self.rows * self.step + owner % self.step
@@ -147,7 +146,6 @@ def _chunks(length: int, blocks: set[int]) -> tuple[int, int]:
 
 
 def _sizes(length: int, n: int, chunk: int) -> npt.NDArray[np.int64]:
-    """The true size of each chunk; chunks past the end are empty."""
     return np.clip(length - np.arange(n, dtype=np.int64) * chunk, 0, chunk)
 
 
@@ -164,7 +162,6 @@ def about_bytes(chain: Chain) -> int:
 
 
 def _object_counts(chain: Chain) -> dict[str, int]:
-    """Objects of each tensor that has any."""
     counts: dict[str, int] = {}
     for name, tensor in chain.tensors.items():
         if tensor.role is not Role.TEMP or chain.users(name):

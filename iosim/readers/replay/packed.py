@@ -31,27 +31,23 @@ class Arrays:
     """Integer arrays side by side, as differences from number to number, those that differ alike once."""
 
     def __init__(self) -> None:
-        self._streams: list[bytes] = []
+        self.streams: list[bytes] = []
+        """The four bytes of all differences, plane by plane."""
         self._known: dict[bytes, int] = {}
         self.listed: list[tuple[int, int, int]] = []
         """Of each array its stream, its first number and how many it has."""
 
     def add(self, values: npt.NDArray[Any] | None) -> int | None:
-        """The number of an array; None for none."""
         if values is None:
             return None
         numbers = values.astype(np.int32)
         step = np.diff(numbers).astype("<i4")
         planes = step.view(np.uint8).reshape(-1, 4).T.tobytes()
-        stream = self._known.setdefault(planes, len(self._streams))
-        if stream == len(self._streams):
-            self._streams.append(planes)
+        stream = self._known.setdefault(planes, len(self.streams))
+        if stream == len(self.streams):
+            self.streams.append(planes)
         self.listed.append((stream, int(numbers[0]) if numbers.size else 0, int(numbers.size)))
         return len(self.listed) - 1
-
-    def squeezed(self) -> tuple[bytes, ...]:
-        """The streams in raw deflate: the four bytes of all differences, plane by plane."""
-        return tuple(map(squeezed, self._streams))
 
 
 def squeezed(data: bytes) -> bytes:
@@ -69,7 +65,7 @@ def packed_chain(lowered: Lowered) -> tuple[dict[str, Any], tuple[bytes, ...]]:
         "owner": arrays.add(lowered.owner),
         "launches": [_launch(low, arrays) for low in lowered.launches],
     }
-    return chain | {"arrays": arrays.listed}, arrays.squeezed()
+    return chain | {"arrays": arrays.listed}, tuple(map(squeezed, arrays.streams))
 
 
 def _launch(low: LoweredLaunch, arrays: Arrays) -> dict[str, Any]:

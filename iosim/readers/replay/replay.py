@@ -83,11 +83,9 @@ class Replay:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every step of every launch was played."""
         return self.share is None and not any(launch.windows or launch.coarse for launch in self.launches)
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the HBM figures should know."""
         sentences = [f"HBM: replay; {bytes_text(self.dirty_bytes)} stay dirty in L2 at the end"]
         if self.share is not None:
             heads = f"{self.share.heads} of {self.share.of} heads"

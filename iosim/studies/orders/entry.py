@@ -21,7 +21,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Column, Marked, Table
+from iosim.show.tables import Marked, Table, columns_of
 from iosim.studies.orders.space import OrderChoice
 
 SAME_TIME = 0.01
@@ -33,10 +33,10 @@ COARSE = "coarse"
 SAME_WORD = 0.005
 """Shares below this are not worth a word."""
 MOST_SHOWN = 12
-"""Orders that a text lists."""
-COLUMNS = (Column("rank", kind="count"), Column("words", "order"), Column("tile"), Column("hbm_bytes", "HBM"),
-           Column("times_compulsory", "over compulsory", "ratio"), Column("time_s", "time"),
-           Column("bound_by", "bound by"), Column("what", ""))  # fmt: skip
+COLUMNS = columns_of(
+    "rank:count | words=order | tile | hbm_bytes=HBM | times_compulsory:ratio=over compulsory | time_s=time | "
+    "bound_by=bound by | what="
+)
 MARKS = {"coarse": "c", "sampled": "s"}
 MEANINGS = {"coarse": "c: replayed in coarse steps", "sampled": "s: sampled, a long launch played in part"}
 ROUGHEST_FIRST = (COARSE, "bounds", "capacity", "sampled", "replay")
@@ -124,11 +124,9 @@ class OrderEntry:
 
     @property
     def bound_by(self) -> str:
-        """What bounds the problem that takes longest."""
         return max(self.parts, key=lambda part: part.time_s).bound_by
 
     def to_dict(self) -> dict[str, Any]:
-        """One of `orders` in the JSON of `iosim orders`."""
         c, tile = self.choice, self.parts[0].tile
         return {
             "order": str(c.order), "section_heads": self.section_heads, "section_bytes": c.section_bytes or None,
@@ -182,7 +180,6 @@ class OrderRanking(Shown):
         return code((entry or self.best).parts[0].schedule, language)
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON."""
         return {
             "schema": 1, "profile": self.profile.name, "kernel": self.kernel,
             "problems": [
@@ -275,16 +272,20 @@ def check_weights(weights: Sequence[float] | None, problems: Sequence[AttentionP
 def answer(ranking: OrderRanking) -> str:
     """The best order, its bytes and time, against the kernel's own."""
     best, own = ranking.best, ranking.own
-    parts = [f"{_where(ranking)} {ranking.kernel} does best with {best.choice.words}: {_cost(best)}"]
-    if best.is_own:
-        parts.append("That is its own order")
-    else:
-        parts.append(f"Its own order ({own.choice.words}) {_against(own, best)}")
-    parts.append(f"{some(len(ranking.orders), 'order')} predicted, {len(ranking.left_out)} left out")
-    parts += [ranking.by_default] if ranking.by_default else []
+    above = times_of(times_text(best.times_compulsory), "the compulsory bytes")
+    cost = f"{bytes_text(best.hbm_bytes)} at HBM, {above}, {seconds_text(best.time_s)}"
+    more = own.time_s / best.time_s - 1 if best.time_s else 0.0
+    time = f"{100 * abs(more):.1f} % {'more' if more > 0 else 'less'} time" if abs(more) > SAME_WORD else "as much time"
+    takes = f"moves {bytes_text(own.hbm_bytes)} and takes {time}"
     times = next(basis for basis in evidence(ranking.profile).bases if basis.model == "time")
-    parts.append("HBM bytes by replay, times by a model")
-    parts.append(f"The time model's numbers: {times.summary}")
+    parts = [
+        f"{_where(ranking)} {ranking.kernel} does best with {best.choice.words}: {cost}",
+        "That is its own order" if best.is_own else f"Its own order ({own.choice.words}) {takes}",
+        f"{some(len(ranking.orders), 'order')} predicted, {len(ranking.left_out)} left out",
+        ranking.by_default,
+        "HBM bytes by replay, times by a model",
+        f"The time model's numbers: {times.summary}",
+    ]
     return sentences(parts)
 
 
@@ -299,23 +300,6 @@ def _where(ranking: OrderRanking) -> str:
 
 def heads_text(p: AttentionProblem) -> str:
     return some(p.heads, "head") + ("" if p.group == 1 else f" on {p.kv_heads}")
-
-
-def _cost(e: OrderEntry) -> str:
-    against = times_of(times_text(e.times_compulsory), "the compulsory bytes")
-    return f"{bytes_text(e.hbm_bytes)} at HBM, {against}, {seconds_text(e.time_s)}"
-
-
-def _against(own: OrderEntry, best: OrderEntry) -> str:
-    """What the kernel's own order takes beside the best."""
-    more = own.time_s / best.time_s - 1 if best.time_s else 0.0
-    if more > SAME_WORD:
-        time = f"{100 * more:.1f} % more time"
-    elif more < -SAME_WORD:
-        time = f"{-100 * more:.1f} % less time"
-    else:
-        time = "as much time"
-    return f"moves {bytes_text(own.hbm_bytes)} and takes {time}"
 
 
 def table(r: OrderRanking, most: int | None = MOST_SHOWN) -> Table:

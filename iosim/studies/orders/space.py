@@ -193,8 +193,7 @@ def _different(listed: Iterable[OrderChoice], problems: Sequence[AttentionProble
 
 
 def pinned_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of an order for the settings that are given by hand, spelled as those over a kernel's choice are. Raises
-    InputError: two of them contradict each other, or a value is not known."""
+    """Fields of an order for the settings that are given by hand, spelled as those over a kernel's choice are."""
     over = Overrides(**settings)
     fields: dict[str, Any] = {}
     if over.fold and over.heavy_first is not None:

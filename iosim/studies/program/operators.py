@@ -80,8 +80,6 @@ class View:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Memory that an operator takes for itself."""
-
     bytes: int
 
 
@@ -177,7 +175,6 @@ def streaming(
 
 
 def flat(name: str, elements: int, element_bytes: int, role: Role) -> Tensor:
-    """A tensor that launches stream whole."""
     return Tensor(name, 1, 1, 1, max(1, elements), element_bytes, role)
 
 
@@ -224,8 +221,7 @@ def nothing_special(name: str) -> Kernel:
 def attending(
     problem: AttentionProblem, kernel: str, profile: HardwareProfile, *, wants_lse: bool
 ) -> tuple[Kernel, str]:
-    """(kernel, note) of one pass: the chosen kernel, or one that stands in for it. Raises InputError: why the chosen
-    one cannot run, where none stands in."""
+    """(kernel, note) of one pass: the chosen kernel, or one that stands in for it."""
     refusal: InputError | None = None
     for name in dict.fromkeys((kernel, *STAND_INS)):
         try:

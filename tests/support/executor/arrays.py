@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from iosim.kernel.algorithms.body import Array, Indices
+from executor.body import Array, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.launch import SECTOR_BYTES, Chain, Tensor
 from iosim.problem.attention import AttentionProblem

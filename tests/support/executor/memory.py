@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.arrays import place_of_rows, scattered
+from executor.body import Array, ExecutionError, Indices
 from executor.numerics import round_to
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
-from iosim.kernel.algorithms.body import Array, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Fetch, Mode, Per, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
@@ -98,6 +98,11 @@ class Spot:
     head: int
     split: int = 0
     repetition: int = 0
+
+
+def token(domain: Domain, row: Indices) -> Indices:
+    """The query token of each row of a head."""
+    return row % (domain.rows // domain.pack) if domain.in_turn else row // domain.pack
 
 
 def packed_head(domain: Domain, row: Indices) -> Indices:
@@ -196,7 +201,7 @@ def _locate(
         raise ExecutionError(f"{tensor.name} has {tensor.batch} sequences, the grid {domain.batch}")
     pack = domain.pack
     if packs and tensor.heads == domain.heads * pack and tensor.rows * pack == length:
-        return in_batch, spot.head * pack + packed_head(domain, along), domain.token(along)
+        return in_batch, spot.head * pack + packed_head(domain, along), token(domain, along)
     if tensor.rows != length:
         raise ExecutionError(f"{tensor.name} has {tensor.rows} rows, the launch {length} along {access.rows}")
     if domain.heads % tensor.heads == 0:

@@ -1,13 +1,13 @@
-"""The `Place` of bodies (`iosim.kernel.algorithms.body`) as the walk of a launch moves it along."""
+"""The `Place` of bodies (`executor.body`) as the walk of a launch moves it along."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from executor.memory import Spot, packed_head
+from executor.body import Array, ExecutionError, Indices, Place
+from executor.memory import Spot, packed_head, token
 from executor.numerics import kept_weights
-from iosim.kernel.algorithms.body import Array, ExecutionError, Indices, Place
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Launch, Mode, Per, Rows
 from iosim.problem.attention import AttentionProblem
@@ -30,7 +30,7 @@ class Grid:
 
     def __init__(self, launch: Launch) -> None:
         d = launch.domain
-        self.tokens = d.token(np.arange(d.rows, dtype=np.int64))
+        self.tokens = token(d, np.arange(d.rows, dtype=np.int64))
         self.kept = d.mask.keeps(self.tokens[:, None], np.arange(d.seq_k, dtype=np.int64)[None, :])
         self.q_starts, self.q_ends = tile_ends(d.query_axis.lengths, d.block_q)
         self.k_starts, self.k_ends = tile_ends(d.key_axis.lengths, d.block_k)

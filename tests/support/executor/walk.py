@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from executor.arrays import at_sectors
+from executor.body import Array, Body, BodyFactory, ExecutionError, Indices
 from executor.memory import Memory, Spot, moved_bytes
 from executor.place import Grid, WalkPlace
 from iosim.base.words import Way
-from iosim.kernel.algorithms.body import Array, Body, BodyFactory, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SECTOR_BYTES, Access, Edge, Launch, Mode, Outer, Per, Rows

@@ -1,4 +1,4 @@
-"""`iosim validate`: predictions beside recorded measurements."""
+"""`iosim validate`, `reproduce` and `check-claim`: predictions beside measurements, and numbers from elsewhere."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from iosim.base.errors import InputError
 from iosim.base.fields import fields_of
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
-from iosim.commands import common, options, profiled
-from iosim.commands.parser import CommandParser
+from iosim.commands import common, ncu_rule, options
+from iosim.commands.parser import COMMON, CommandParser
+from iosim.show.tables import Cell, Column, Table, columns_of
+from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from iosim.evidence.reproduce import Row
     from iosim.evidence.validate import Comparison, Gate
     from iosim.hardware.profile import HardwareProfile
+
 
 TABLE_WORST = 6
 FORMATS = ("table", "json", "csv", "md", "html")
@@ -32,8 +36,6 @@ ONLY_WITH_TIMES = ("every", "ablation", "baselines")
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateRequest:
-    """What is compared with what."""
-
     measurements: str | None = ask.file(
         "CSV, a row a launch or a row a chain",
         default_text="the shipped ones: library kernels and chains of an H200, random calls of an H100",
@@ -60,7 +62,7 @@ class ValidateRequest:
 VALIDATE = fields_of(ValidateRequest)
 
 
-def add_options(parser: CommandParser) -> None:
+def add_validate(parser: CommandParser) -> None:
     g = parser.group("options")
     options.add(g, VALIDATE, ("measurements", "ncu"))
     common.add_gpu(parser, "h200", "GPU or profile file measured on")
@@ -69,10 +71,10 @@ def add_options(parser: CommandParser) -> None:
                         "hbm_read:p95=5%%, l2_read:median=0.1%% (repeats); what it leaves out is said")  # fmt: skip
     options.add(g, VALIDATE, (name for name in VALIDATE if name not in ("measurements", "ncu")))
     common.add_output_options(parser, FORMATS)
-    profiled.add_calls(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
+    ncu_rule.add_calls(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_validate(args: argparse.Namespace) -> int:
     _check_options(args)
     return _run_times(args) if args.times else _run_bytes(args)
 
@@ -122,8 +124,8 @@ def _check_measured_on(args: argparse.Namespace, profile: HardwareProfile) -> No
     for file in _files(args, profile):
         gpu = measured_on(file)
         if gpu is not None and gpu != profile.name:
-            raise InputError(f"--gpu {args.gpu}: {file.name} was measured on {gpu}; accepted: --gpu {gpu}, "
-                             "--measurements FILE of your own, or --across to compare all the same")  # fmt: skip
+            accepted = f"--gpu {gpu}, --measurements FILE of your own, or --across to compare all the same"
+            raise InputError(f"--gpu {args.gpu}: {file.name} was measured on {gpu}; accepted: {accepted}")
 
 
 def _nothing(comparison: Comparison) -> str:
@@ -155,14 +157,13 @@ def write_report(comparison: Comparison, folder: str) -> None:
 
 
 def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
-    """The launches of --ncu FILE, and those that are not matched."""
     from iosim.evidence.validate import Comparison, compare
     from iosim.evidence.validate.profile_rows import read_profile
     from iosim.integrations.ncu.report import launches
 
     if args.measurements is not None:
         raise InputError(f"--measurements contradicts --ncu {args.ncu}; give one of them")
-    profiled_rows = read_profile(args.ncu, profiled.given(args), profiled.told, launches)
+    profiled_rows = read_profile(args.ncu, ncu_rule.given(args), ncu_rule.told, launches)
     for note in profiled_rows.notes:
         print(f"iosim: --ncu: {note}", file=sys.stderr)
     comparison = compare(profiled_rows.rows, profile, progress("predicting"))
@@ -206,3 +207,93 @@ def _run_times(args: argparse.Namespace) -> int:
 
     common.tell(args, report.answer, json=report.to_dict, rows=lambda: (row.record() for row in report.rows), text=text)
     return common.held([gate.exceeded(report) for gate in gates])
+
+
+def add_reproduce(parser: CommandParser) -> None:
+    common_options = parser.group(COMMON)
+    told = "sections, such as A,G (default: all; --list says what each is about)"
+    options.add_names(common_options, "--section", usual=None, several=True, metavar="LETTER", help=told)
+    common_options.add_argument("--list", action="store_true", help="the sections' letters and titles alone")
+    common.add_output_options(parser, ("table", "json", "csv", "md"))
+
+
+COLUMNS = columns_of("claim | claimed:right | computed:right | unit | ratio:right")
+
+
+def number(value: float | None) -> str | None:
+    """Four significant digits, thousands apart."""
+    if value is None:
+        return None
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def shown(row: Row) -> tuple[Cell, ...]:
+    ratio = None if row.ratio is None else f"{row.ratio:.3f}{' (mistake)' * bool(row.mistake)}"
+    return row.claim, number(row.claimed), number(row.computed), row.unit, ratio
+
+
+def why(row: Row) -> str:
+    """The arithmetic of a row and its note, in one line."""
+    mistake = f"a mistake, computed as the source makes it: {row.mistake}" if row.mistake else ""
+    return "; ".join(text for text in (row.arithmetic, row.note, mistake) if text)
+
+
+def plain(titles: dict[str, str], rows: list[Row]) -> str:
+    parts = []
+    for letter in dict.fromkeys(r.section for r in rows):
+        mine = {f"{letter}{n}": r for n, r in enumerate((r for r in rows if r.section == letter), 1)}
+        table = Table((Column("row"), *COLUMNS), tuple((name, *shown(r)) for name, r in mine.items()))
+        reasons = "".join(f"  {name}: {why(r)}\n" for name, r in mine.items())
+        parts.append(f"{letter}. {titles[letter]}\n\n{table.text()}\n{reasons}")
+    return "\n".join(parts)
+
+
+def markdown(titles: dict[str, str], rows: list[Row]) -> str:
+    columns = (*COLUMNS, Column("arithmetic"))
+    return "\n".join(
+        f"## {letter}. {titles[letter]}\n\n"
+        + Table(columns, tuple((*shown(r), why(r)) for r in rows if r.section == letter)).markdown()
+        for letter in dict.fromkeys(r.section for r in rows)
+    )
+
+
+def run_reproduce(args: argparse.Namespace) -> int:
+    from iosim.evidence.reproduce import answer, reproduce, sections
+
+    if args.list:
+        common.emit("".join(f"{s.letter}. {s.title}\n" for s in sections()), args.out)
+        return 0
+    rows = reproduce(args.section, progress("sections"))
+    titles = {s.letter: s.title for s in sections()}
+    return common.tell(
+        args, answer(rows), json=lambda: {"rows": [r.to_dict() for r in rows]},
+        rows=lambda: (r.to_dict() for r in rows), text=lambda md: (markdown if md else plain)(titles, rows),
+    )  # fmt: skip
+
+
+def add_check_claim(parser: CommandParser) -> None:
+    options.add(parser.group("the number, as it was published"), CLAIM)
+    common.add_gpu(parser)
+    common.add_kernel(parser, "default")
+    common.add_problem_options(parser, several=())
+    common.add_kernel_options(parser)
+    common.add_output_options(parser)
+
+
+def run_check_claim(args: argparse.Namespace) -> int:
+    from iosim.evidence.claims.check import as_text
+    from iosim.evidence.claims.check import run as check
+
+    if all(getattr(args, name) is None for name in CLAIMS):
+        examples = ", ".join(f"--{name} {example}" for name, example in CLAIMS.items())
+        raise InputError(f"a claim is missing; accepted: {examples}")
+    checks = check(common.request(args, ClaimRequest, problem=common.problem(args)))
+    return common.tell(
+        args, " ".join(c.answer() for c in checks), json=lambda: {"claims": [c.to_dict() for c in checks]},
+        rows=lambda: (
+            {"claim": c.claim.text, "quantity": c.claim.quantity} | m.to_dict() | {"slips": "; ".join(m.reading.slips)}
+            for c in checks
+            for m in c.matches
+        ),
+        text=lambda _: "\n".join(map(as_text, checks)),
+    )  # fmt: skip

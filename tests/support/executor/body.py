@@ -1,7 +1,6 @@
 """The mathematics of a launch: `Body`, the registry of bodies by algorithm and launch, and what a body sees.
 
-On-chip values are float64; only what passes memory is rounded. Bodies are registered beside the planner of their
-algorithm. Who walks a launch and moves its bytes is the executing reader, which asks here for the launch's body.
+On-chip values are float64; only what passes memory is rounded. The shipped algorithms' are in `executor.bodies`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.registry import Registry
+from iosim.kernel.algorithms import planner
+from iosim.kernel.algorithms.one_loop import LoopAlgorithm
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Launch
 from iosim.problem.attention import AttentionProblem
@@ -152,4 +153,7 @@ def body_of(algorithm: str, launch: str) -> BodyFactory:
     for name in (launch, launch.rstrip("0123456789")):
         if (algorithm, name) in _BODIES:
             return _BODIES[algorithm, name]
+    of_class = getattr(planner(algorithm), "__self__", None)
+    if launch == "main" and isinstance(of_class, type) and issubclass(of_class, LoopAlgorithm):
+        return type(of_class.__name__, (of_class, Body), {})
     raise ExecutionError(f"launch '{launch}' of algorithm '{algorithm}' has no body to execute")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosim.kernel.algorithms.body import Array
+from executor.body import Array
 
 
 def exp_less(scores: Array, maximum: Array) -> Array:
