@@ -16,6 +16,7 @@ from iosim.kernel.algorithms import options_of, plan
 from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.unit import MatrixUnit
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
@@ -80,6 +81,65 @@ def test_the_combine_looks_for_its_sequence() -> None:
     assert waits == [2, 6]  # a search over 1 or 16 sequences, then the length of one
 
 
+@pytest.mark.parametrize(
+    ("values", "gpu", "tile", "splits"),
+    [
+        # 16 threads a key of 128 columns: 8 keys at once, 4 of them each; 32 KiB a CTA, 3 an SM of 102,400 bytes: 426 for
+        # 32 heads are 13, chunks of 10 pages of 64.
+        ({"kv_heads": 32, "seq_k": 8192}, "l40s", "1x32", 13),
+        ({"heads": 16, "seq_k": 8192}, "l40s", "2x8", 64),  # 12 an SM; 213 a head, but 128 keys a chunk
+        ({"kv_heads": 32, "seq_k": 8192, "batch": 14}, "l40s", "1x32", 1),  # 448 CTAs are there without splits
+        ({"kv_heads": 32, "seq_k": 8192, "cache_dtype": "fp8"}, "l40s", "1x32", 26),  # 8 threads a key, 16 KiB
+    ],
+)
+def test_flashinfer_decodes_on_cuda_cores(values: dict[str, Any], gpu: str, tile: str, splits: int) -> None:
+    made = kernel("flashinfer-decode", gpu, asked(**values))
+    assert (str(made.tile), made.splits) == (tile, splits)
+    assert made.matrix_unit is MatrixUnit.FP32
+
+
+def test_flashinfer_divides_keys_among_the_warps_of_16_rows() -> None:
+    few, many = (kernel("flashinfer", "a100", asked(seq_q=n, seq_k=8192)) for n in (1, 64))
+    assert [(one.tile.block_q, one.loop.key_warps) for one in (few, many)] == [(16, 4), (128, 1)]
+
+
+@pytest.mark.parametrize(
+    ("values", "gpu", "tile", "splits", "shared"),
+    [
+        # Q 16 x 256 B, K 4 warps x 2 x 64 tokens x 128 B, V 2 groups x 2 x 64 tokens x 256 B, X 4 x 16 x 128 B
+        ({"seq_k": 8192}, "a100", "16x256", 13, 4096 + 65536 + 65536 + 8192),  # 108 SMs, 8 heads
+        ({"seq_k": 8192}, "l40s", "16x256", 17, 4096 + 32768 + 32768 + 8192),
+        ({"seq_k": 1024}, "a100", "16x256", 4, 143_360),  # 256 tokens each at least
+        ({"seq_k": 8192, "batch": 8}, "a100", "16x256", 1, 143_360),
+        ({"heads": 160, "seq_k": 8192}, "a100", "32x256", 13, 8192 + 65536 + 65536 + 16384),  # groups of 20
+    ],
+)
+def test_xqa_leaves_an_sm_a_cta(values: dict[str, Any], gpu: str, tile: str, splits: int, shared: int) -> None:
+    made = kernel("xqa", gpu, asked(**values))
+    assert (str(made.tile), made.splits, made.shared_memory_bytes) == (tile, splits, shared)
+
+
+def test_xqa_hands_its_sub_sequences_over_in_16_bits() -> None:
+    problem = asked(seq_k=8192)
+    moved = count(plan(problem, kernel("xqa", "a100", problem)))
+    assert moved.total("l2", "write", tensor="O_partial") == 13 * 32 * 128 * 2
+    assert moved.total("l2", "read", tensor="O_partial", launch="combine") == 13 * 32 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "values", "says"),
+    [
+        ("xqa", "a100", {"seq_q": 2}, "seq_q 2: kernel xqa takes one query token"),
+        ("flashinfer-decode", "a100", {"seq_q": 2}, "seq_q 2: kernel flashinfer-decode takes one"),
+        ("xqa", "h100", {"cache_dtype": "fp8"}, "cache_dtype fp8: kernel xqa has another build for it on h100"),
+        ("xqa", "a100", {"heads": 520}, "accepted: groups of up to 64"),
+    ],
+)
+def test_decode_kernels_refuse_what_they_are_not_for(name: str, gpu: str, values: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        kernel(name, gpu, asked(seq_k=8192, **values))
+
+
 # Caches in fp8.
 
 
@@ -98,10 +158,12 @@ def small_calls(draw: st.DrawFn) -> AttentionProblem:
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=QUIET)
 @given(problem=small_calls(), seed=st.integers(0, 3), appends=st.booleans())
-@pytest.mark.parametrize("name", ["vllm-triton"])
+@pytest.mark.parametrize("name", ["vllm-triton", "flashinfer", "flashinfer-decode", "xqa"])
 def test_readers_agree_on_what_the_catalog_makes(
     name: str, problem: AttentionProblem, seed: int, appends: bool
 ) -> None:
+    if name in ("flashinfer-decode", "xqa"):
+        problem = problem.with_(seq_q=1)
     made = resolve(name, problem, load_profile("a100"), Overrides(append_kv=appends))
     assert disagreements(problem, made, seed=seed) == []
 

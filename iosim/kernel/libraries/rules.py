@@ -117,7 +117,7 @@ _BOOKS: Registry[str, Rules] = Registry(
         "iosim.kernel.libraries.fa3": ("fa3",),
         "iosim.kernel.libraries.fa4": ("fa4",),
         "iosim.kernel.libraries.flash_sm90": ("flash-sm90",),
-        "iosim.kernel.libraries.flashinfer": ("flashinfer",),
+        "iosim.kernel.libraries.flashinfer": ("flashinfer", "flashinfer-decode", "xqa"),
         "iosim.kernel.libraries.flashmla": ("flashmla", "mla"),
         "iosim.kernel.libraries.tiled": ("flash1", "tiled", "uniform"),
         "iosim.kernel.libraries.triton": ("triton", "vllm-triton"),
