@@ -84,8 +84,8 @@ def test_the_combine_looks_for_its_sequence() -> None:
 @pytest.mark.parametrize(
     ("values", "gpu", "tile", "splits"),
     [
-        # 16 threads a key of 128 columns: 8 keys at once, 4 of them each; 32 KiB a CTA, 3 an SM of 102,400 bytes: 426 for
-        # 32 heads are 13, chunks of 10 pages of 64.
+        # 16 threads a key of 128 columns: 8 keys at once, 4 of them each; 32 KiB a CTA, 3 an SM of 102,400 bytes: 426
+        # for 32 heads are 13, chunks of 10 pages of 64.
         ({"kv_heads": 32, "seq_k": 8192}, "l40s", "1x32", 13),
         ({"heads": 16, "seq_k": 8192}, "l40s", "2x8", 64),  # 12 an SM; 213 a head, but 128 keys a chunk
         ({"kv_heads": 32, "seq_k": 8192, "batch": 14}, "l40s", "1x32", 1),  # 448 CTAs are there without splits
@@ -127,6 +127,26 @@ def test_xqa_hands_its_sub_sequences_over_in_16_bits() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "tile", "splits", "packs"),
+    [
+        ({"seq_k": 8192}, "16x64", 32, True),  # 132 SMs for 8 heads are 16, two CTAs each
+        ({"seq_k": 8192, "batch": 32}, "16x64", 1, True),  # 256 heads: none, and yet what one split leaves is combined
+        ({"seq_q": 24, "seq_k": 8192}, "128x64", 32, True),  # 96 rows of a group
+        ({"seq_q": 33, "seq_k": 8192}, "128x64", 1, False),  # 132 rows are more than a block of the mask
+        ({"seq_k": 8192, "heads": 24}, "128x64", 1, False),  # groups of 3
+        ({"seq_q": 128, "kv_heads": 32, "seq_k": 8192}, "128x64", 1, False),
+    ],
+)
+def test_flex_decodes_short_queries(values: dict[str, Any], tile: str, splits: int, packs: bool) -> None:
+    problem = asked(page_size=None, **values)
+    made = kernel("flex", "h200", problem)
+    assert (str(made.tile), made.splits, made.packs_group) == (tile, splits, packs)
+    launches = plan(problem, made).launches
+    assert [launch.name for launch in launches] == ["main", "combine"][: 1 + packs]
+    assert {o.name for o in launches[0].overheads} == {"block_mask"}
+
+
+@pytest.mark.parametrize(
     ("name", "gpu", "values", "says"),
     [
         ("xqa", "a100", {"seq_q": 2}, "seq_q 2: kernel xqa takes one query token"),
@@ -158,12 +178,14 @@ def small_calls(draw: st.DrawFn) -> AttentionProblem:
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=QUIET)
 @given(problem=small_calls(), seed=st.integers(0, 3), appends=st.booleans())
-@pytest.mark.parametrize("name", ["vllm-triton", "flashinfer", "flashinfer-decode", "xqa"])
+@pytest.mark.parametrize("name", ["vllm-triton", "flashinfer", "flashinfer-decode", "xqa", "flex"])
 def test_readers_agree_on_what_the_catalog_makes(
     name: str, problem: AttentionProblem, seed: int, appends: bool
 ) -> None:
     if name in ("flashinfer-decode", "xqa"):
         problem = problem.with_(seq_q=1)
+    if name == "flex":
+        problem = problem.with_(page_size=None, cache_dtype=None)
     made = resolve(name, problem, load_profile("a100"), Overrides(append_kv=appends))
     assert disagreements(problem, made, seed=seed) == []
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import options_of
 from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Overhead
 from iosim.kernel.libraries.loader import entry
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rule_book
+from iosim.kernel.options import typed
 from iosim.kernel.unit import MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
@@ -27,6 +30,38 @@ class TritonRules(Rules):
 
     def matrix_unit(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit | None:
         return unit_of(kernel.tile, problem, profile) if profile.cc == 90 else kernel.matrix_unit
+
+
+FLEX_SHORT = 128
+"""Query tokens from which FlexAttention's main kernel runs, and the rows of a group that its decoding takes at most:
+those of the mask's blocks."""
+
+
+@rule_book("flex")
+class FlexRules(TritonRules):
+    """Short queries of groups of 2^n heads: all rows of a group in one tile, two CTAs an SM."""
+
+    def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
+        rows = problem.seq_q * problem.group
+        if problem.seq_q >= FLEX_SHORT or rows > FLEX_SHORT or problem.group & (problem.group - 1):
+            return 1, False
+        return max(1, grid.sms // (problem.batch * problem.kv_heads) * 2), True
+
+    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+        return problem.group > 1 and self.split_kernel(problem, SplitGrid(1, 1, 1, block_q, block_k))[1]
+
+    def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
+        data = entry("flex")
+        return tuple(Overhead(**typed(Overhead, {**one, "inferred_from": data["source"]})) for one in data["overhead"])
+
+    def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
+        return {"statistics_per_row": 2, "combine_rows": 1, "combines_one": True} if split else {}
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        if not options_of(kernel, FlashOptions).combines_one:
+            return kernel
+        rows = max(MMA_ROWS, 1 << (problem.seq_q * problem.group - 1).bit_length())
+        return replace(kernel, tile=replace(kernel.tile, block_q=rows))
 
 
 SEGMENTS = 16
