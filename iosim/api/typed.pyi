@@ -100,9 +100,18 @@ class ProblemKeywords(TypedDict, total=False):
     lie in one piece (1 to 16777216).
     """
     cache_dtype: str | None
-    """Type of the key/value cache. The kernel widens keys and values as it reads them; their scales, one a tensor, are
-    left out (fp8); by default that of the inputs.
+    """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
+    out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
+    others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
     """
+    top_k: int | str | None
+    """Keys of a latent cache that each query picks. The first of them where it sees no more (DeepSeek sparse attention,
+    arXiv 2512.02556); the lists are given unless index_heads makes them (1 to 16777216); by default all.
+    """
+    index_heads: int | str | None
+    """Heads of the indexer that scores all keys and picks top_k of them (1 to 65536)."""
+    index_dim: int | str
+    """Columns of an indexer's head and key, in fp8 (1 to 65536); by default 128."""
     mask_blocks: BlockMask | None
     """The blocks of mask blocks: a BlockMask."""
     seq_lens: Sequence[int] | str | None
@@ -226,9 +235,18 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
     lie in one piece (1 to 16777216).
     """
     cache_dtype: str | None
-    """Type of the key/value cache. The kernel widens keys and values as it reads them; their scales, one a tensor, are
-    left out (fp8); by default that of the inputs.
+    """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
+    out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
+    others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
     """
+    top_k: int | str | None
+    """Keys of a latent cache that each query picks. The first of them where it sees no more (DeepSeek sparse attention,
+    arXiv 2512.02556); the lists are given unless index_heads makes them (1 to 16777216); by default all.
+    """
+    index_heads: int | str | None
+    """Heads of the indexer that scores all keys and picks top_k of them (1 to 65536)."""
+    index_dim: int | str
+    """Columns of an indexer's head and key, in fp8 (1 to 65536); by default 128."""
     mask_blocks: BlockMask | None
     """The blocks of mask blocks: a BlockMask."""
     seq_lens: Sequence[int] | str | None
@@ -376,6 +394,11 @@ class DecodeKeywords(TypedDict, total=False):
     page_size: int | str | None
     """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
     lie in one piece (1 to 16777216).
+    """
+    cache_dtype: str | None
+    """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
+    out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
+    others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
     """
     new_tokens: int | str
     """Query tokens of a sequence in a step; by default 1."""

@@ -33,12 +33,14 @@ TERMS = (
     "bias_grad",
     "block_lists",
     "cache_dtype",
+    "indexer",
     "key_padding",
     "latent_kv",
     "looks_ahead",
     "mask_tensor",
     "page_size",
     "seq_lens",
+    "top_k",
 )
 """What a problem may ask for besides Q, K, V and dropout: the keys of `AttentionProblem.terms`."""
 MAX_TOKENS = 1 << 24
@@ -163,8 +165,28 @@ class ProblemFields:
         normal=dtype_name,
         metavar="DTYPE",
         default_text="that of the inputs",
-        more="The kernel widens keys and values as it reads them; their scales, one a tensor, are left out",
+        more="Keys and values are widened as they are read; their scales, one a tensor, are left out. Of a latent "
+        "cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the others in 16 "
+        "bits (656 bytes a token of DeepSeek's)",
     )
+    top_k: int | None = about(
+        None,
+        Kind.WHOLE,
+        "keys of a latent cache that each query picks",
+        high=MAX_TOKENS,
+        metavar="N",
+        default_text="all",
+        more="The first of them where it sees no more (DeepSeek sparse attention, arXiv 2512.02556); the lists are "
+        "given unless index_heads makes them",
+    )
+    index_heads: int | None = about(
+        None,
+        Kind.WHOLE,
+        "heads of the indexer that scores all keys and picks top_k of them",
+        high=1 << 16,
+        metavar="N",
+    )
+    index_dim: int = about(128, Kind.WHOLE, "columns of an indexer's head and key, in fp8", high=1 << 16, metavar="D")
     mask_block: int | tuple[int, int] | None = about(
         None, Kind.SIDES, "queries x keys of a mask's block", high=MAX_TOKENS, metavar="N[xM]", one_for_both=True,
         default_text="128",

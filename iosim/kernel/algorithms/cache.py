@@ -70,7 +70,7 @@ def _counted_page(problem: AttentionProblem) -> int | None:
 
 
 def in_cache(problem: AttentionProblem, tensor: Tensor) -> Tensor:
-    if problem.cache_dtype is not None:
+    if problem.widens:
         tensor = replace(tensor, element_bytes=problem.cache_type.bytes, format=problem.cache_type.name)
     page = _counted_page(problem)
     if page is None:
