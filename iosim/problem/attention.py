@@ -184,7 +184,7 @@ class AttentionProblem(ProblemFields):
 
     @property
     def widens(self) -> bool:
-        """Whether K and V have fewer bits a value than Q. A latent cache in fp8 has several types (`latent_row_bytes`)."""
+        """Whether K and V have fewer bits a value than Q; a latent cache in fp8 has several types."""
         return self.cache_dtype is not None and not self.latent_kv
 
     @property

@@ -146,6 +146,12 @@ def test_flex_decodes_short_queries(values: dict[str, Any], tile: str, splits: i
     assert {o.name for o in launches[0].overheads} == {"block_mask"}
 
 
+def test_flex_splits_long_queries_where_asked() -> None:
+    problem = asked(page_size=None, seq_q=4096)
+    made = resolve("flex", problem, load_profile("h200"), Overrides(splits=3))
+    assert (str(made.tile), made.splits) == ("128x64", 3)
+
+
 @pytest.mark.parametrize(
     ("name", "gpu", "values", "says"),
     [

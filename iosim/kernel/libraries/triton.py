@@ -60,8 +60,9 @@ class FlexRules(TritonRules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         if not options_of(kernel, FlashOptions).combines_one:
             return kernel
-        rows = max(MMA_ROWS, 1 << (problem.seq_q * problem.group - 1).bit_length())
-        return replace(kernel, tile=replace(kernel.tile, block_q=rows))
+        rows = problem.seq_q * (problem.group if kernel.packs_group else 1)
+        block_q = min(max(MMA_ROWS, 1 << (rows - 1).bit_length()), FLEX_SHORT)  # more with splits by hand alone
+        return replace(kernel, tile=replace(kernel.tile, block_q=block_q))
 
 
 SEGMENTS = 16
