@@ -246,7 +246,7 @@ def fill(l2_of_gpu: L2Model, footprint_bytes: int, sms: int, passes: int = 6) ->
     each = OBJECT_BYTES["private_scan"]
     objects = footprint_bytes // each
     number = np.tile(np.arange(objects, dtype=np.int32), passes)
-    sides = sm_partitions(sms, l2_of_gpu.partitions, l2_of_gpu.side_ends)
+    sides = sm_partitions(sms, l2_of_gpu.partitions, l2_of_gpu.side_ends, l2_of_gpu.apart)
     side = np.resize(sides[np.random.default_rng(0).permutation(sms)], number.size)
     l2 = empty_l2(l2_of_gpu, objects, each)
     l2.access(np.ones(number.size, dtype=np.uint8), number, side)

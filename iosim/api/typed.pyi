@@ -142,6 +142,8 @@ class SettingKeywords(TypedDict, total=False):
     """The longest query block, the shortest, the second longest and so on."""
     section_heads: int | str | None
     """Heads per section of the grid."""
+    chiplets: int | str | None
+    """L2s among which heads are shared out, so that a head's tiles meet in one (1 to 64)."""
     direction: str | None
     """Of the key loop (ascending, descending, alternating)."""
     scheduler: str | None
@@ -294,6 +296,8 @@ class OrdersKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=Fals
     """Keep this one: the longest query block, the shortest, the second longest and so on."""
     section_heads: int | str | None
     """Keep this one: heads per section of the grid."""
+    chiplets: int | str | None
+    """Keep this one: L2s among which heads are shared out, so that a head's tiles meet in one (1 to 64)."""
     direction: str | None
     """Keep this one: of the key loop (ascending, descending, alternating)."""
     scheduler: str | None

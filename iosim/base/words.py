@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
-Level = Literal["hbm", "l2", "smem"]
+Level = Literal["hbm", "l2", "smem", "side"]
+"""side: between the L2s and a cache at the memory's side, on GPUs that have one."""
 LEVELS: tuple[Level, ...] = get_args(Level)
 Way = Literal["read", "write"]
 """Read is towards the SMs."""

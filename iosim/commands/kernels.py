@@ -135,7 +135,9 @@ def _gpus(requires: Mapping[str, Any]) -> str:
 
 
 def _cc(number: int | None) -> str:
-    return "" if number is None else f"{number // 10}.{number % 10}"
+    from iosim.hardware.profile import cc_text
+
+    return "" if number is None else cc_text(number)
 
 
 def _words(value: Any) -> str:

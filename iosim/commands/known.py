@@ -47,7 +47,7 @@ def run_profiles(args: argparse.Namespace) -> int:
 
 
 def _list_profiles(args: argparse.Namespace) -> int:
-    from iosim.hardware.profile import added_profiles, list_profiles, load_profile
+    from iosim.hardware.profile import added_profiles, cc_text, list_profiles, load_profile
 
     rows, unreadable = [], []
     own = added_profiles()
@@ -59,7 +59,7 @@ def _list_profiles(args: argparse.Namespace) -> int:
             continue
         rows.append({
             "name": name if name in own else p.name, "title": p.title,
-            "compute_capability": ".".join(map(str, p.compute_capability)),
+            "compute_capability": cc_text(p.cc),
             "sm_count": p.sm_count, "l2_bytes": p.l2_bytes, "l2_partitions": p.l2_partitions,
             "dram_bandwidth_bytes_per_s": p.dram_bandwidth_bytes_per_s, "memory_bytes": p.memory_bytes,
             "from": "you" if name in own else "iosim",

@@ -26,7 +26,8 @@ measurements on this GPU; a guess; worked out of others; taken from another GPU.
 TENSOR_DTYPES = ("fp16", "bf16", "tf32", "fp8", "int8")
 VALIDATED = ("l2", "hbm", "time")
 """What a table of recorded measurements can check of a GPU's predictions."""
-CAPABILITY = r"[0-9]{1,3}\.[0-9]{1,3}"
+CAPABILITY = r"[0-9]{1,3}\.[0-9]{1,3}|gfx9[0-9a-f]{2}"
+"""NVIDIA's, or the target of AMD's compilers in its place."""
 INHERITANCE_FILE = "compute_capability.toml"
 
 
@@ -224,9 +225,11 @@ def missing_for_predictions(values: Mapping[str, Any]) -> list[Problem]:
 
 
 def parse_capability(text: object) -> tuple[int, int] | None:
-    """`"8.0"` as `(8, 0)`; None when it is not a string of that form."""
+    """`"8.0"` as `(8, 0)` and `"gfx942"` as `(94, 2)`; None when it is not a string of that form."""
     if not isinstance(text, str) or not re.fullmatch(CAPABILITY, text):
         return None
+    if text.startswith("gfx"):
+        return int(text[3:5]), int(text[5], 16)
     major, _, minor = text.partition(".")
     return int(major), int(minor)
 
@@ -279,6 +282,11 @@ def _contradictions(v: Mapping[str, Any]) -> Iterator[Problem]:
     yield from exceeds("registers_per_block", "registers_per_sm")
     yield from exceeds("sector_bytes", "line_bytes")
     yield from exceeds("l2_bytes", "memory_bytes")
+    yield from exceeds("memory_side_bytes", "memory_bytes")
+    if v.get("l2_partitions", 1) > 2 and not v.get("l2_apart"):
+        yield Problem("l2_partitions", f"{v['l2_partitions']} of one L2; accepted: 1 or 2, or more with l2_apart = 1")
+    if "memory_side_bytes" in v and "memory_side_bandwidth_bytes_per_s" not in v:
+        yield Problem("memory_side_bandwidth_bytes_per_s", "missing; a cache at the memory's side has one")
     yield from exceeds("sustained_clock_hz", "boost_clock_hz")
     yield from exceeds("l2_latency_near_cycles", "l2_latency_far_cycles")
     yield from exceeds("l2_latency_far_cycles", "dram_latency_cycles")

@@ -196,7 +196,7 @@ def _known(profile: HardwareProfile, quantities: Sequence[str]) -> list[str]:
 
 def _is_read(profile: HardwareProfile, name: str) -> bool:
     if name in ("l2_side_ends", "l2_latency_far_cycles"):
-        return (profile.l2_partitions or 1) > 1
+        return (profile.l2_partitions or 1) > 1 and not profile.l2_apart
     if name == "pingpong_tile_cycles":
         return profile.cc in PINGPONG_CC
     if name == "power_w":
@@ -209,7 +209,11 @@ def _is_read(profile: HardwareProfile, name: str) -> bool:
 def answer(profile: HardwareProfile) -> str:
     """What a profile says of its GPU, in one sentence: SMs, what the L2 keeps, memory, and what all rests on."""
     parts = [f"{profile.name} has {profile.sm_count} SMs"]
-    if profile.l2_bytes:
+    if profile.l2_bytes and profile.l2_apart:
+        first, *behind = profile.levels
+        parts.append(f"{first.count} L2s of {bytes_text(first.bytes_each)}")
+        parts += [f"a {level.name} of {bytes_text(level.bytes)}" for level in behind]
+    elif profile.l2_bytes:
         l2 = f"a {bytes_text(profile.l2_bytes)} L2"
         if (profile.l2_partitions or 1) > 1:
             l2 += f" in {profile.l2_partitions} partitions"

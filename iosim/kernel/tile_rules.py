@@ -47,7 +47,7 @@ def _warps(n: int) -> str:
 def stages_misfit(tile: Tile, profile: HardwareProfile) -> str:
     if tile.stages == 1 or profile.cc >= ASYNC_COPY_CC:
         return ""
-    return f"{tile.stages} stages need asynchronous copies (cp.async), which sm_{profile.cc} does not have"
+    return f"{tile.stages} stages need asynchronous copies (cp.async), which {profile.target} does not have"
 
 
 def triton_misfit(tile: Tile) -> str:

@@ -9,6 +9,10 @@ from iosim.base.errors import InputError
 from iosim.base.records import asdict, dataclass
 from iosim.base.words import LEVELS, WAYS, Level, Way
 
+CODE, FOREIGN = "code", "foreign"
+"""Names of traffic at HBM that is no tensor's of the chain: what a launch reads beside its tensors, and dirty lines of
+others that it drives out of the L2."""
+
 
 @dataclass(frozen=True)
 class TrafficRow:

@@ -120,7 +120,8 @@ def read_once(p: Prediction) -> str:
     asked = p.total("l2", "read")
     if asked <= ONCE * p.hbm_bounds.compulsory_read:
         return "The SMs hardly read anything twice"
-    return f"The SMs read {bytes_text(asked)}: the L2 serves the rest"
+    serves = "the L2 serves" if len(p.profile.levels) == 1 else "the caches serve"
+    return f"The SMs read {bytes_text(asked)}: {serves} the rest"
 
 
 def spills_beside(p: Prediction) -> str:
@@ -179,8 +180,9 @@ def _excess_reason(p: Prediction) -> str:
         sizes = [p.chain.tensors[n].bytes for n in names]
         many = len(names) > 1
         size = f"{'up to ' * (len(set(sizes)) > 1)}{bytes_text(max(sizes))}{' each' * many}"
-        l2_bytes = p.profile.need_int("l2_bytes")
-        beside = f" exceed{'s' * (not many)} the {bytes_text(l2_bytes)} L2" if max(sizes) > l2_bytes else ""
+        last = p.profile.levels[-1]
+        outgrown = f" exceed{'s' * (not many)} the {bytes_text(last.bytes)} {last.name}"
+        beside = outgrown if max(sizes) > last.bytes else ""
         lives = f"live{'s' * (not many)} between launches{' and' * bool(beside)}{beside}"
         return f"{listed(names)}, {size}, {lives}: {bytes_text(together)} are read back"
     if kind == Role.OUTPUT:
@@ -204,7 +206,8 @@ def _rereads(p: Prediction, names: list[str], times: float) -> str:
 
 def reread_clauses(p: Prediction, found: Reuse) -> dict[str, str]:
     """What follows "K and V are read 3 times over" where tensors that CTAs share are read again, by the regime."""
-    where = "one partition of the L2" if p.profile.need_int("l2_partitions") > 1 else "the L2"
+    last = p.profile.levels[-1]
+    where = f"one partition of the {last.name}" if last.copies > 1 else f"the {last.name}"
     against = f"{_in_progress(found)} in progress at once; {where} keeps {bytes_text(found.capacity_bytes)}"
     step = "" if found.in_step_bytes is None else f". In step they would read {bytes_text(found.in_step_bytes)}"
     return {

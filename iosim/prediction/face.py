@@ -12,7 +12,12 @@ from iosim.show.page import Panel
 from iosim.show.shown import Face, Part, shows
 from iosim.show.tables import Cell, Column, Table
 
-LEVEL_NAMES: dict[Level, str] = {"smem": "shared memory", "l2": "SM<->L2", "hbm": "HBM"}
+LEVEL_NAMES: dict[Level, str] = {
+    "smem": "shared memory",
+    "l2": "SM<->L2",
+    "side": "L2<->memory-side cache",
+    "hbm": "HBM",
+}
 ENERGY_TITLES = {"hbm": "HBM", "l2": "L2", "smem": "shared memory", "tensor": "tensor cores",
                  "instructions": "instructions", "awake": "being awake"}  # fmt: skip
 
@@ -51,6 +56,11 @@ def foot_lines(p: Prediction) -> list[str]:
         f"  time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by} (specification's ceilings: "
         f"{seconds_text(p.ceiling_s)}); {p.flops / 1e9:,.1f} GFLOP; memory "
         f"{bytes_text(p.memory_bytes['peak'])}, of it workspace {bytes_text(p.memory_bytes['workspace'])}",
+        *(
+            [f"  {p.l2_hit_rate:.1%} of the bytes that are read from an L2 lie in it"]
+            if p.side and p.l2_hit_rate is not None
+            else []
+        ),
         *range_lines(p),
         f"  {energy_line(p)}",
         f"  evidence: {p.evidence}; SM<->L2 bytes {p.exactness}",
@@ -88,8 +98,12 @@ def level_table(p: Prediction) -> Table:
     rows: list[tuple[Cell, ...]] = [("SM <-> L2 (counted)", p.total("l2", "read"), p.total("l2", "write"))]
     if p.smem is not None:
         rows.insert(0, ("shared memory (counted)", p.smem.read, p.smem.write))
+    below = "L2"
+    if p.side is not None:
+        below = "memory-side cache"
+        rows.append((f"L2s <-> {below} ({p.method})", p.side.read, p.side.write))
     if p.hbm_known:
-        rows.append((f"L2 <-> HBM ({p.method})", p.total("hbm", "read"), p.total("hbm", "write")))
+        rows.append((f"{below} <-> HBM ({p.method})", p.total("hbm", "read"), p.total("hbm", "write")))
     rows.append(("  compulsory", bounds.compulsory_read, bounds.compulsory_write))
     rows.append(("  with no L2", bounds.no_l2_read, bounds.no_l2_write))
     columns = (Column("level", ""), Column("read_bytes", "read", "bytes"), Column("write_bytes", "written", "bytes"))
@@ -109,7 +123,8 @@ def tensor_table(p: Prediction) -> Table:
     columns = (Column("launch", "launch"), Column("tensor", "tensor"), Column("direction", ""),
                *(Column(f"{level}_bytes", name, "bytes") for level, name in LEVEL_NAMES.items()))  # fmt: skip
     table = Table(columns, tuple(rows))
-    unknown = ("launch",) * (len(p.chain.launches) == 1) + ("smem_bytes",) * (not moved["smem"])
+    unknown = [name for name in ("smem", "side") if not moved[name]]
+    unknown = ["launch"] * (len(p.chain.launches) == 1) + [f"{name}_bytes" for name in unknown]
     return table.without(*unknown)
 
 

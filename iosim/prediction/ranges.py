@@ -78,7 +78,7 @@ def hbm_range(call: Call, method: Method, l2_start: str, found: tuple[int, int])
     if method not in REPLAYED or not constants:
         return None
     several = [found]
-    if memory(call.chain)["peak"] * ROOMY > call.profile.need("l2_bytes"):
+    if memory(call.chain)["peak"] * ROOMY > call.profile.levels[-1].bytes:
         play = play_of(call, method, l2_start)
         several += [_again(call, profile, play) for profile in extremes(call.profile, constants)]
     read, write = (

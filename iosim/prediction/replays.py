@@ -47,7 +47,7 @@ def head_share_of(call: Call) -> HeadShare | None:
     """The heads of a call whose replay may stand for all of it, where there are such."""
     from iosim.readers.replay.play import head_share
 
-    return head_share(call.chain, tile_accesses(call.chain), int(call.profile.need("l2_bytes")))
+    return head_share(call.chain, tile_accesses(call.chain), call.profile.levels[-1].bytes)
 
 
 def play_of(call: Call, method: Method, l2_start: str, accesses: int | None = None) -> Play:

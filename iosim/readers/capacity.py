@@ -90,11 +90,13 @@ class CapacityRule:
         self.chain, self.counted, self.slots = chain, counted, slots
         self.value = value
         self._reach_of, self._reached = reach, dict[int, Reach]()
-        self.whole = int(profile.need("l2_bytes"))
-        self.warm, self.partitions = warm, profile.need_int("l2_partitions")
-        self.shared = self.whole // self.partitions  # each keeps a copy of what all SMs read
+        last = profile.levels[-1]
+        self.whole = last.bytes
+        self.warm, self.partitions = warm, last.copies
+        self.shared = last.shared_bytes  # each keeps a copy of what all SMs read
         self.held = int(self.whole * profile.need("l2_effective_capacity_fraction")) if warm else 0
-        self.dirty = int(self.whole * profile.need("l2_dirty_fraction")) if warm else 0
+        keeps_dirty = warm and last.name == "L2"
+        self.dirty = int(self.whole * profile.need("l2_dirty_fraction")) if keeps_dirty else 0
 
     def _reach(self, launch: Launch) -> Reach:
         if id(launch) not in self._reached:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from iosim.studies.models.layers import Layers, Model
 
 CONTEXTS = "1k:128k:x2"
-PINNED = ("order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "cluster")
+PINNED = ("order", "heavy_first", "fold", "section_heads", "chiplets", "direction", "scheduler", "cluster")
 """Settings that a search of orders keeps where they are given."""
 MATRIX_UNITS = ("mma.sync", "wgmma")
 DEFAULT_COMPILED = 16
@@ -439,6 +439,7 @@ class OrdersRequest(OfModel):
     heavy_first: bool | None = _pinned("heavy_first")
     fold: bool | None = _pinned("fold")
     section_heads: int | None = _pinned("section_heads")
+    chiplets: int | None = _pinned("chiplets")
     direction: str | None = _pinned("direction")
     scheduler: str | None = _pinned("scheduler")
     cluster: int | None = _pinned("cluster")

@@ -106,7 +106,7 @@ def _placed(
     """The kernel, its launches and what fits on an SM; or why a configuration cannot run or wastes its tile, or must be
     thought to spill where no report tells how much."""
     if config.num_stages > 1 and profile.cc < ASYNC_COPY_CC:
-        return f"{config.num_stages} stages need asynchronous copies, which sm_{profile.cc} does not have"
+        return f"{config.num_stages} stages need asynchronous copies, which {profile.target} does not have"
     if config.block_m < MMA_ROWS or config.block_n < MMA_ROWS:
         return f"tl.dot needs {MMA_ROWS} rows and columns"
     for side, block, rows in (("block_m", config.block_m, problem.seq_q), ("block_n", config.block_n, problem.seq_k)):

@@ -183,7 +183,9 @@ def main_launch(
     spill = settings.spill or Spill()
     taken = resources(problem, kernel)
     if backward:
-        taken = Resources(32 * kernel.tile_backward.warps, settings.registers, settings.shared_memory_bytes)
+        taken = Resources(
+            kernel.warp_size * kernel.tile_backward.warps, settings.registers, settings.shared_memory_bytes
+        )
     fields = {
         "schedule": settings.schedule,
         "resources": taken,

@@ -25,6 +25,7 @@ from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.problem.fields import TERMS
 
 SCHEMA = 1
+VENDORS = ("nvidia", "amd")
 
 
 class Key(NamedTuple):
@@ -57,7 +58,8 @@ REQUIRES: Mapping[str, Key] = {
         ListOf(Text(TERMS), least=0, unique=True), "biases, masks, pages, packed sequences it has a place for"
     ),
     "one_score_tensor": Key(Flag(), "whether a bias and a mask share one tensor"),
-    "min_cc": Key(_CC, "first compute capability"),
+    "vendors": Key(ListOf(Text(VENDORS), unique=True), "whose GPUs it runs on", '["nvidia"]'),
+    "min_cc": Key(_CC, "first compute capability; AMD's targets are 942, 950"),
     "max_cc": Key(_CC, "last compute capability"),
     "dtypes": Key(_DTYPES, "types of Q, K and V"),
     "dtype_min_cc": Key(MapOf(_CC, INPUT_DTYPES), "first compute capability of a type"),
@@ -93,6 +95,7 @@ KERNEL: Mapping[str, Key] = {
     ),
     "start": Key(Text(tuple(Start)), "light-first, heavy-first or fold: which blocks start first", '"light-first"'),
     "section_heads": Key(Whole(0, 1 << 20), "heads of a section of the grid; 0: none", "0"),
+    "chiplets": Key(Whole(1, 64), "L2s of their own among which heads are shared out; 1: they are not", "1"),
     "direction": Key(Text(tuple(Direction)), "of the key loop", '"ascending"'),
     "scheduler": Key(
         Text(tuple(Scheduler)),
@@ -110,7 +113,7 @@ KERNEL: Mapping[str, Key] = {
     "edge_k": Key(Text(tuple(Edge)), "the same of keys"),
     "packs_group": Key(Flag(), "whether query heads that share keys share a tile, when decoding"),
     "threads": Key(Whole(32, 1024), "threads a CTA, where not 32 x warps"),
-    "registers": Key(Whole(1, 255), "registers a thread (cuobjdump -res-usage); estimated without"),
+    "registers": Key(Whole(1, 512), "registers a thread (cuobjdump -res-usage); estimated without"),
     "shared_memory_bytes": Key(_SHARED, "bytes a CTA; from the tile without"),
     "stages": Key(Whole(1, 16), "key/value buffers", "1"),
     "sm_spread": Key(Real(0, 0.5), "share by which SMs differ in speed"),
@@ -142,7 +145,7 @@ ROW: Mapping[str, Key] = {
     "warps": Key(Whole(1, 32), "warps a CTA, producers with them"),
     "stages": Key(Whole(1, 16), "key/value buffers"),
     "threads": Key(Whole(32, 1024), "threads a CTA"),
-    "registers": Key(Whole(1, 255), "registers a thread"),
+    "registers": Key(Whole(1, 512), "registers a thread"),
     "shared_memory_bytes": Key(_SHARED, "bytes a CTA"),
     "edge_k": Key(Text(tuple(Edge)), "rows moved of a ragged block of keys"),
     "fetch": Key(Text(tuple(Fetch)), "how rows are asked for"),
@@ -201,7 +204,8 @@ def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence
     return Table({name: keys[name].form for name in only or keys}, required)
 
 
-_SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads")
+_SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads",
+             "chiplets")  # fmt: skip
 _WHEN = tuple(ROW)[: tuple(ROW).index("split")]
 _TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "fetch", "matrix_unit", "key_warps", "threads", "registers",
          "shared_memory_bytes")  # fmt: skip

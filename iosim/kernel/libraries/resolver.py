@@ -172,6 +172,7 @@ def _resolved(
         name=data["name"],
         algorithm=data["algorithm"],
         tile=_tile(row, settings),
+        warp_size=profile.warp_size,
         schedule=rules.schedule(seen, _schedule(settings), splits, packed),
         splits=splits,
         writes_lse=settings["writes_lse"],
@@ -329,7 +330,7 @@ def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:
 
 def check_cluster(cluster: int, profile: HardwareProfile) -> int:
     """The number of CTAs of a cluster, as asked for; an InputError on a GPU that has none."""
-    if cluster > 1 and profile.cc < CLUSTER_CC:
+    if cluster > 1 and (profile.cc < CLUSTER_CC or profile.is_amd):
         raise InputError(
             f"`cluster` {cluster}: {profile.name} has no clusters of CTAs, which cc 9.0 brought; accepted there: 1"
         )
@@ -357,7 +358,10 @@ def _apply(
     if over.pack_group is not None and not of_both:
         kernel = replace(kernel, packs_group=_packs_by_hand(kernel, problem, over.pack_group))
     check_cluster(over.cluster or 1, profile)
-    asked = {name: getattr(over, name) for name in ("order", "section_heads", "direction", "scheduler", "cluster")}
+    asked = {
+        name: getattr(over, name)
+        for name in ("order", "section_heads", "chiplets", "direction", "scheduler", "cluster")
+    }
     schedule = replace(kernel.schedule, start=_start(kernel.schedule.start, over.heavy_first, over.fold))
     schedule = replace(schedule, **typed(Schedule, asked))
     overheads = kernel.overheads

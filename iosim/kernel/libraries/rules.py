@@ -111,6 +111,7 @@ NO_RULES = Rules()
 _BOOKS: Registry[str, Rules] = Registry(
     "rules",
     {
+        "iosim.kernel.libraries.amd": ("amd",),
         "iosim.kernel.libraries.cudnn": ("cudnn",),
         "iosim.kernel.libraries.cutlass": ("cutlass", "eager"),
         "iosim.kernel.libraries.fa2": ("fa2",),

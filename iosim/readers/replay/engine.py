@@ -23,8 +23,8 @@ from iosim.readers.replay.library import library
 from iosim.readers.replay.lowering import LoweredLaunch, Template
 from iosim.readers.replay.sampling import SamplingPlan, Windows
 
-MAX_DEPTH, MAX_TEMPLATES, MAX_TENSORS, MAX_WAYS = (
-    LAYOUT.constants[name] for name in ("MAX_DEPTH", "MAX_TEMPLATES", "MAX_TENSORS", "MAX_WAYS")
+MAX_DEPTH, MAX_PARTITIONS, MAX_TEMPLATES, MAX_TENSORS, MAX_WAYS = (
+    LAYOUT.constants[name] for name in ("MAX_DEPTH", "MAX_PARTITIONS", "MAX_TEMPLATES", "MAX_TENSORS", "MAX_WAYS")
 )
 NO_MEMORY, REFUSED = LAYOUT.constants["NO_MEMORY"], LAYOUT.constants["REFUSED"]
 _L2Config, _L2State, _LaunchPlan, _Sampling = (
@@ -112,8 +112,10 @@ class L2:
     ) -> None:  # fmt: skip
         if not 1 <= model.ways <= MAX_WAYS:
             raise InputError(f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways")
-        if model.partitions not in (1, 2):
-            raise InputError(f"l2_partitions {model.partitions}: the replay follows an L2 of 1 or 2 partitions")
+        most = MAX_PARTITIONS if model.apart else 2
+        if not 1 <= model.partitions <= most:
+            what = f"1 to {most} L2s" if model.apart else "an L2 of 1 or 2 partitions"
+            raise InputError(f"l2_partitions {model.partitions}: the replay follows {what}")
         if model.dirty_ways < 1:
             raise InputError(f"{model.dirty_ways} dirty ways of a set; accepted: 1 or more")
         n = int(size.size)
@@ -137,6 +139,10 @@ class L2:
         s.tags = _pointer(self._tags)
         self._lost = np.zeros(sampled.sets, dtype=np.int64)
         s.lost = _pointer(self._lost)
+        if self.config.side_sets:
+            self._side_tags = np.full(self.config.side_sets * -(-self.config.side_ways // 4) * 4, -1, dtype=np.int32)
+            self._side_set = sampled.dealt_out(self.config.side_sets // sampled.sets)
+            s.side_tags, s.side_set = _pointer(self._side_tags), _pointer(self._side_set)
 
     def place(self, objects: range, *, dirty: bool) -> None:
         """Put objects into the L2 as though an SM had touched them before the launch. Raises InputError: objects that
@@ -176,7 +182,7 @@ class L2:
 
     def begin_anew(self) -> None:
         """Start the clock again, and what is read again; the contents stay, and bytes go on being counted."""
-        self.state.dram_free = self.state.l2_free = self.state.now = self.state.again = 0
+        self.state.dram_free = self.state.l2_free = self.state.side_free = self.state.now = self.state.again = 0
         self._objects["ready"] = 0
         self._lost[:] = 0
 
@@ -196,6 +202,10 @@ class L2:
     def counts(self) -> tuple[list[int], list[int]]:
         """(HBM bytes read, HBM bytes written) so far, by tensor number."""
         return list(self.state.hbm_read), list(self.state.hbm_write)
+
+    def behind(self) -> tuple[list[int], list[int]]:
+        """Bytes that the L2s (read from, wrote to) the cache at the memory's side so far, by tensor number."""
+        return list(self.state.filled), list(self.state.drained)
 
     def placement_bytes(self) -> float:
         """Standard deviation of the bytes read from HBM again over placements of the tensors in memory.
@@ -228,7 +238,7 @@ class L2:
         """
         plan, arrays = launch_plan(launch, ctas, self.model, coarse)
         part = None if sampling is None else _Part(sampling, self._looped(launch))
-        lib, before = library(), self.counts()
+        lib, before, behind = library(), self.counts(), self.behind()
         kept = (self, arrays, trace)
 
         def play(done: ct.c_int32, stop: ct.c_int32) -> int:
@@ -248,6 +258,11 @@ class L2:
         ):
             for t in np.flatnonzero(part.looped):
                 counts[t] = then[t] + int(total[t])
+        share = windows.stands_for.sum() / max(1, windows.played.sum())
+        measured = part.state.filled, part.state.drained
+        for counts, then, played in zip((self.state.filled, self.state.drained), behind, measured, strict=True):
+            for t in np.flatnonzero(part.looped):
+                counts[t] = then[t] + round(share * played[t])
         return end, windows
 
     def dirty_by_tensor(self) -> np.ndarray[Any, Any]:
@@ -365,6 +380,17 @@ def _wait(thread: threading.Thread, over: threading.Event) -> None:
 
 def l2_config(model: L2Model, sets: int, stride: float) -> Any:
     """The L2 for the engine: so many followed sets of a partition, each line of which stands for `stride`."""
+    side = model.side
+    behind = (
+        {}
+        if side is None
+        else {
+            "side_sets": sets * max(1, round(side.sets / model.sets)),
+            "side_ways": side.ways,
+            "side_ps_per_kib": round(1024 * PS / side.bytes_per_s),
+            "side_latency_ps": round(side.latency_s * PS),
+        }
+    )
     return _L2Config(
         partitions=model.partitions, sets=sets, ways=model.ways, dirty_share=round(model.dirty_ways * 256),
         sample_bytes=round(stride * model.line_bytes),
@@ -372,6 +398,7 @@ def l2_config(model: L2Model, sets: int, stride: float) -> Any:
         dram_write_ps_per_kib=round(1024 * PS / (model.dram_write_bytes_per_s or model.dram_bytes_per_s)),
         l2_ps_per_kib=round(1024 * PS / model.l2_bytes_per_s), l2_latency_ps=round(model.l2_latency_s * PS),
         far_latency_ps=round(model.far_latency_s * PS), dram_latency_ps=round(model.dram_latency_s * PS),
+        apart=int(model.apart), **behind,
     )  # fmt: skip
 
 
@@ -395,7 +422,8 @@ def launch_plan(
     plan.crowds, plan.slow_ppm = slow.size, _pointer(slow)
     plan.ranks, plan.relaunched = len(ctas.rates), int(ctas.relaunched and launch.group == 1)
     shares = np.rint(np.array(ctas.rates) * 1e6).astype(np.int32)
-    side = sm_partitions(ctas.sms, model.partitions, model.side_ends)
+    side = sm_partitions(ctas.sms, model.partitions, model.side_ends, model.apart)
+    plan.queues = model.partitions if model.apart and ctas.relaunched else 1  # the hardware deals CTAs out
     plan.share_ppm, plan.side = _pointer(shares), _pointer(side)
     if coarse is not None:
         plan.coarse, plan.walks = coarse.how.steps, sum(t.coef != 0 for t in loop)
@@ -409,7 +437,7 @@ def _work_tiles(launch: LoweredLaunch, loop: tuple[Template, ...]) -> Any:
     """A launch for the engine: its work tiles with what they access, in one CTA on one SM. Raises InputError: arrays
     that are not of the launch's work tiles."""
     n = launch.tiles
-    plan = _LaunchPlan(tiles=n, slots=1, sms=1, group=1)
+    plan = _LaunchPlan(tiles=n, slots=1, sms=1, group=1, queues=1)
     for name, templates in (("pro", launch.prologue), ("loop", loop), ("epi", launch.epilogue)):
         if len(templates) > MAX_TEMPLATES:
             raise InputError(f"a launch has {len(templates)} accesses in one place; the replay takes {MAX_TEMPLATES}")

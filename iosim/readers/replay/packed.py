@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.errors import InputError
 from iosim.base.records import fields
 from iosim.readers.replay.engine import PS, l2_config, launch_plan
 from iosim.readers.replay.l2 import followed_sets, sampler
@@ -85,9 +86,11 @@ def packed_gpu(inputs: Inputs, lowered: Lowered) -> dict[str, Any]:
     """What a GPU makes of a chain's launches, from a cold L2: whole numbers, by the names of the engine's structures.
 
     Raises:
-        InputError: the L2 does not hold one tile.
+        InputError: the L2 does not hold one tile; there are several L2s, which the page's engine does not play.
     """
     l2 = inputs.l2
+    if l2.apart or l2.side:
+        raise InputError(f"{inputs.gpu} has L2s of their own, and a page plays but one; accepted: iosim predict")
     refuse_small_l2(l2, lowered, inputs.gpu)
     foreign = l2.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])

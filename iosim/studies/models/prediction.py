@@ -196,7 +196,7 @@ class ModelPrediction(Shown):
     def _panels(self) -> tuple[Panel, ...]:
         shown = []
         for level, word in reversed(LEVEL_NAMES.items()):
-            if level == "smem" or (level == "hbm" and not self.hbm_known):
+            if level in ("smem", "side") or (level == "hbm" and not self.hbm_known):
                 continue
             title = f"{word} bytes of all layers of a kind: {self.model.title} on {self.profile.name}"
             both = {

@@ -118,7 +118,7 @@ def triton(schedule: Schedule) -> str:
     lines += [f"# step t of the loop over keys: key_block = {key_block(schedule, TRITON)}"]
     ends = ["if block >= blocks: return  # the last cluster is not full"] if schedule.cluster > 1 else []
     total = grid(schedule)
-    head = "# blocks: query blocks of a head; heads: batch x query heads" + _batch_note(schedule)
+    head = "# blocks: query blocks of a head; heads: batch x query heads" + _heads_note(schedule)
     if schedule.scheduler is Scheduler.STATIC:
         return _text([head, f"# grid: ({total},)", "tile = tl.program_id(0)", *lines, *ends])
     if schedule.scheduler is Scheduler.PERSISTENT:
@@ -151,7 +151,7 @@ def cuda(schedule: Schedule) -> str:
         ],
     }[schedule.scheduler]
     return _text([
-        f"// blocks: query blocks of a head; heads: batch x query heads{_batch_note(schedule)}.", *calls,
+        f"// blocks: query blocks of a head; heads: batch x query heads{_heads_note(schedule)}.", *calls,
         *([f"// Clusters of {schedule.cluster} CTAs; blocks from `blocks` on do not exist."] * (schedule.cluster > 1)),
         f"// Step t of the loop over keys: key_block = {key_block(schedule, CUDA)}.",
         f"__device__ __forceinline__ int2 remap(int tile{names}) {{  // x: head, y: block",
@@ -177,8 +177,10 @@ def code(schedule: Schedule, language: str) -> str:
     return written[language](schedule)
 
 
-def _batch_note(schedule: Schedule) -> str:
-    return "; batch: sequences" if "batch" in sizes(schedule) else ""
+def _heads_note(schedule: Schedule) -> str:
+    multiple = schedule.section_heads or schedule.chiplets
+    shared_out = f", a multiple of {multiple}" if schedule.chiplets > 1 else ""
+    return shared_out + ("; batch: sequences" if "batch" in sizes(schedule) else "")
 
 
 def _text(lines: list[str]) -> str:

@@ -34,8 +34,8 @@ SAME_WORD = 0.005
 """Shares below this are not worth a word."""
 MOST_SHOWN = 12
 COLUMNS = columns_of(
-    "rank:count | words=order | tile | hbm_bytes=HBM | times_compulsory:ratio=over compulsory | time_s=time | "
-    "bound_by=bound by | what="
+    "rank:count | words=order | tile | hbm_bytes=HBM | side_bytes:bytes=behind the L2s | "
+    "times_compulsory:ratio=over compulsory | time_s=time | bound_by=bound by | what="
 )
 MARKS = {"coarse": "c", "sampled": "s"}
 MEANINGS = {"coarse": "c: replayed in coarse steps", "sampled": "s: sampled, a long launch played in part"}
@@ -54,6 +54,8 @@ class OrderPart:
     time_s: float
     bound_by: str
     method: str
+    side_bytes: int | None = None
+    """Both ways between the L2s and a cache at the memory's side; None where there is none."""
 
     @classmethod
     def of(cls, p: Prediction, method: str | None = None) -> OrderPart:
@@ -61,6 +63,7 @@ class OrderPart:
         return cls(
             settings.tile or p.kernel.tile, settings.schedule, p.total("hbm", "read"), p.total("hbm", "write"),
             bounds.compulsory_read + bounds.compulsory_write, p.time.total_s, p.time.bound_by, method or p.method,
+            None if p.side is None else p.side.total,
         )  # fmt: skip
 
 
@@ -80,6 +83,8 @@ class OrderEntry:
     """What has to be read and written at least."""
     time_s: float
     """Seconds."""
+    side_bytes: int | None = None
+    """Bytes between the L2s and a cache at the memory's side, both ways; None where there is none."""
     is_own: bool = False
     """Whether it is the kernel's own order."""
     on_front: bool = False
@@ -93,6 +98,7 @@ class OrderEntry:
         return cls(
             choice, tuple(parts), round(total(p.read_bytes for p in parts)), round(total(p.write_bytes for p in parts)),
             round(total(p.compulsory_bytes for p in parts)), total(p.time_s for p in parts),
+            None if None in {p.side_bytes for p in parts} else round(total(p.side_bytes or 0 for p in parts)),
         )  # fmt: skip
 
     @property
@@ -131,9 +137,10 @@ class OrderEntry:
         return {
             "order": str(c.order), "section_heads": self.section_heads, "section_bytes": c.section_bytes or None,
             "direction": str(c.direction), "heavy_first": c.start is Start.HEAVY_FIRST,
-            "fold": c.start is Start.FOLD, "scheduler": str(c.scheduler), "cluster": c.cluster,
+            "fold": c.start is Start.FOLD, "scheduler": str(c.scheduler), "cluster": c.cluster, "chiplets": c.chiplets,
             "block_q": tile.block_q, "block_k": tile.block_k, "warps": tile.warps, "stages": tile.stages,
             "hbm_read_bytes": self.hbm_read_bytes, "hbm_write_bytes": self.hbm_write_bytes, "time_s": self.time_s,
+            "side_bytes": self.side_bytes,
             "bound_by": self.bound_by, "times_compulsory": self.times_compulsory, "pareto": self.on_front,
             "own": self.is_own, "method": self.method, "words": c.words,
         }  # fmt: skip
@@ -231,15 +238,19 @@ def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
         return []
     fastest = min(e.time_s for e in entries)
 
+    def moved(e: OrderEntry) -> list[int]:
+        return [e.hbm_bytes] if e.side_bytes is None else [e.hbm_bytes, e.side_bytes]
+
     def slower(e: OrderEntry) -> int:
         return floor(log(e.time_s / fastest) / log(1 + SAME_TIME)) if fastest else 0
 
-    least: dict[int, int] = {}
+    least: dict[int, list[int]] = {}
     for e in entries:
-        least[slower(e)] = max(1, min(e.hbm_bytes, least.get(slower(e), e.hbm_bytes)))
+        least[slower(e)] = [max(1, min(pair)) for pair in zip(moved(e), least.get(slower(e), moved(e)), strict=True)]
 
-    def key(e: OrderEntry) -> tuple[int, int, int, float, int]:
-        more = floor(log(max(1, e.hbm_bytes) / least[slower(e)]) / log(1 + SAME_BYTES))
+    def key(e: OrderEntry) -> tuple[int, list[int], int, float, int]:
+        pairs = zip(moved(e), least[slower(e)], strict=True)
+        more = [floor(log(max(1, mine) / fewest) / log(1 + SAME_BYTES)) for mine, fewest in pairs]
         return slower(e), more, e.choice.changed_from(own), e.time_s, e.hbm_bytes
 
     front = {id(e) for e in _front(entries)}
@@ -306,14 +317,25 @@ def table(r: OrderRanking, most: int | None = MOST_SHOWN) -> Table:
     """A row an order, the best first; the kernel's own, and those on the front of time and bytes, named."""
     first = list(enumerate(r.orders[:most], 1))
     own = [(n, e) for n, e in enumerate(r.orders, 1) if e.is_own and most is not None and n > most]
-    return Table(COLUMNS, tuple(_row(n, e) for n, e in first + own))
+    table = Table(COLUMNS, tuple(_row(n, e) for n, e in first + own))
+    return table.without("side_bytes") if all(e.side_bytes is None for _, e in first) else table
 
 
 def _row(rank: int, e: OrderEntry) -> tuple[str | int | float | None, ...]:
     mark = MARKS.get(e.method, "")
     size = Marked.of(e.hbm_bytes, mark) if mark else e.hbm_bytes
     what = ", ".join(word for word, there in (("front", e.on_front), ("its own", e.is_own)) if there)
-    return (rank, e.choice.words, str(e.parts[0].tile), size, e.times_compulsory, e.time_s, e.bound_by, what)
+    return (
+        rank,
+        e.choice.words,
+        str(e.parts[0].tile),
+        size,
+        e.side_bytes,
+        e.times_compulsory,
+        e.time_s,
+        e.bound_by,
+        what,
+    )
 
 
 def notes(r: OrderRanking, most: int | None = MOST_SHOWN) -> tuple[str, ...]:

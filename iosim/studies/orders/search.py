@@ -1,9 +1,9 @@
 """Search of orders: every order of a kernel predicted for a problem, or a set of problems with weights, the best first.
 
-Best is the fastest; of those that take the same time (`SAME_TIME`) the one with the fewest bytes at HBM, and of those
-(`SAME_BYTES`) the one that changes least of the kernel's own order. Where replaying all would take longer than seconds,
-orders that another one beats whatever their bytes are left out, the rest is replayed in coarse steps, and the first of
-them whole.
+Best is the fastest; of those that take the same time (`SAME_TIME`) the one with the fewest bytes at HBM, then behind
+the L2s (`SAME_BYTES`), then the one that changes least of the kernel's own order. Where replaying all would take longer
+than seconds, orders that another one beats whatever their bytes are left out, the rest is replayed in coarse steps, and
+the first of them whole.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
                          "accepted: kernels such as fa2, fa3 or flash")  # fmt: skip
     check_cluster(pinned.get("cluster", 1), gpu)
     search = _Search(problems, weights, kernels, gpu, asked.l2_start, progress)
-    listed = choices(problems, kernels, tiles=[Tile(*sides) for sides in asked.tile or ()], pinned=pinned)
-    in_clusters = gpu.cc >= CLUSTER_CC and problems[0].passes == "fwd" and "cluster" not in pinned
+    tiles = [Tile(*sides) for sides in asked.tile or ()]
+    listed = choices(problems, kernels, tiles=tiles, pinned=pinned, l2s=gpu.levels[0].count)
+    in_clusters = gpu.cc >= CLUSTER_CC and not gpu.is_amd and problems[0].passes == "fwd" and "cluster" not in pinned
     return search.ranking(listed, in_clusters)
 
 
@@ -144,7 +145,11 @@ class _Search:
 
     def _notes(self, entries: Sequence[OrderEntry]) -> Iterator[str]:
         yield from self.spilling
-        if self.profile.cc >= STEALING_CC and any(e.choice.scheduler is not Scheduler.PERSISTENT for e in entries):
+        if (
+            self.profile.cc >= STEALING_CC
+            and not self.profile.is_amd
+            and any(e.choice.scheduler is not Scheduler.PERSISTENT for e in entries)
+        ):
             yield (
                 "a GPU of cc 10.0 can let CTAs steal work by cluster launch control, and hands it out in an order of "
                 "its own; assumed: the next tile in the order of their numbers goes to the CTA that is free first"

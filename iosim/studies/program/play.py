@@ -18,6 +18,7 @@ from iosim.base.records import dataclass
 from iosim.base.words import WAYS
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch, Mode, Outer, Role, Rows, Tensor
+from iosim.kernel.traffic import CODE, FOREIGN
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
@@ -26,7 +27,6 @@ from iosim.readers.replay.caching_allocator import Block, CachingAllocator
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import MODES
-from iosim.readers.replay.replay import CODE, FOREIGN
 from iosim.studies.program.operators import Operator, Program, View
 
 SAMPLES_PER_PIECE = 4.0
@@ -102,9 +102,9 @@ class Playing:
             for launch in operator.chain.launches:
                 before = l2.counts()
                 mode, piece, shared = _walk(memory, number, operator, launch, self._rounds(launch), self._lag(launch))
-                side = _sides(piece, number) if l2_of_gpu.partitions == 2 else np.zeros(piece.size, dtype=np.uint8)
-                if l2_of_gpu.partitions == 2:
-                    mode, piece, side = _both_sides(mode, piece, side, shared)
+                side = _sides(piece, number, l2_of_gpu.partitions)
+                if l2_of_gpu.partitions > 1:
+                    mode, piece, side = _all_sides(mode, piece, side, shared, l2_of_gpu.partitions)
                 l2.access(mode, piece, side)
                 after = l2.counts()
                 moved[launch.name] = after[0][0] - before[0][0], after[1][0] - before[1][0]
@@ -164,22 +164,21 @@ def _walk(
     return np.concatenate(modes)[order], np.concatenate(pieces)[order], np.concatenate(shared)[order]
 
 
-def _sides(piece: Int64, turn: int) -> npt.NDArray[np.uint8]:
-    """Partition of the SM that accesses each piece: one or the other, as chance has it."""
+def _sides(piece: Int64, turn: int, partitions: int) -> npt.NDArray[np.uint8]:
+    """Partition of the SM that accesses each piece, as chance has it."""
     mixed = piece.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(turn * 0xBF58476D1CE4E5B9 % 2**64)
     mixed ^= mixed >> np.uint64(31)
     mixed *= np.uint64(0x94D049BB133111EB)
-    return (mixed >> np.uint64(63)).astype(np.uint8)
+    return ((mixed >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)).astype(np.uint8)
 
 
-def _both_sides(
-    mode: npt.NDArray[np.uint8], piece: Int64, side: npt.NDArray[np.uint8], shared: npt.NDArray[np.bool_]
+def _all_sides(
+    mode: npt.NDArray[np.uint8], piece: Int64, side: npt.NDArray[np.uint8], shared: npt.NDArray[np.bool_], sides: int
 ) -> tuple[npt.NDArray[np.uint8], Int64, npt.NDArray[np.uint8]]:
-    """What several CTAs load is loaded from both sides, one after the other."""
-    times = np.where(shared, 2, 1)
-    first = np.zeros(int(times.sum()), dtype=np.uint8)
-    first[np.cumsum(times) - times] = 1
-    return np.repeat(mode, times), np.repeat(piece, times), np.repeat(side, times) ^ (1 - first)
+    """What several CTAs load is loaded from all sides, one after the other."""
+    times = np.where(shared, sides, 1)
+    turn = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
+    return np.repeat(mode, times), np.repeat(piece, times), ((np.repeat(side, times) + turn) % sides).astype(np.uint8)
 
 
 PIECE_BYTES = 32768

@@ -18,7 +18,7 @@ from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, field, replace
 from iosim.base.units import some
 from iosim.base.words import WAYS, Method
-from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.hardware.profile import HardwareProfile, cc_text, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, PassSettings, Tile
 from iosim.kernel.launch import Chain, Launch
@@ -164,12 +164,12 @@ def run(
     if matrix_unit not in UNITS:
         raise InputError(f"`matrix_unit` '{matrix_unit}' is not known; accepted: {', '.join(UNITS)}")
     if matrix_unit == "wgmma" and gpu.cc != 90:
-        raise InputError(f"`matrix_unit` wgmma: needs cc 9.0; {gpu.name} has cc {gpu.cc / 10:.1f}")
+        raise InputError(f"`matrix_unit` wgmma: needs cc 9.0; {gpu.name} has cc {cc_text(gpu.cc)}")
     least = TENSOR_DTYPE_CC.get(problem.dtype, 0)
     if gpu.cc < least:
         there = ", ".join(d for d in INPUT_DTYPES if gpu.cc >= TENSOR_DTYPE_CC.get(d, 0))
         raise InputError(f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {gpu.name} has cc "
-                         f"{gpu.cc / 10:.1f}; accepted there: {there}")  # fmt: skip
+                         f"{cc_text(gpu.cc)}; accepted there: {there}")  # fmt: skip
     unit = unit_of(problem, matrix_unit)
     candidates: list[PlannedTile] = []
     rejected = []
