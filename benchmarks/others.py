@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import linear_times
 import sparse
 from recorders import measurements
 
@@ -284,7 +285,8 @@ def text(left_out: bool = False) -> str:
         "The papers' own numbers: [published numbers](generated/claims.md).",
         "",
     ]
-    lines += [*counters_section(), *hand_written_section(), *sparse_section(), *hits_section(), *times_section(found)]
+    lines += [*counters_section(), *hand_written_section(), *hits_section(), *sparse_section(), *times_section(found)]
+    lines += linear_times.section(linear_times.judged())
     return "\n".join([*lines, *(left_out_section(refused) if left_out else ())]) + "\n"
 
 

@@ -133,6 +133,8 @@ class Tensor:
     format: str = ""
     """Name of the number format that the problem gives its elements, as long as they are as wide."""
     copies: int = 1
+    """Of a tensor whose rows an access moves as a whole (`Rows.OWN`), one a block: of keys where the access is made for
+    a key block or a pair, else of queries. Of others, one a split."""
     strided: bool = False
     """Rows of one head do not lie next to each other in memory (heads between sequence and head_dim)."""
     page_rows: int = 0

@@ -24,16 +24,18 @@ pytestmark = pytest.mark.usefixtures("replays_once")
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "models.json").read_text(encoding="utf-8"))
 PRESETS: dict[str, Any] = GOLDEN["presets"]
 OTHERS: dict[str, Any] = GOLDEN["others"]
+REMOTE = ("kimi-linear-48b-a3b",)
+"""Whose classes are not in transformers, but beside the weights."""
 GATED = ("qwen3-next-80b-a3b",)
 """Models with a gate on attention's output, as wide as Q: iosim counts no gates."""
 NAMES = {"sliding_attention": "sliding", "local": "sliding", "chunked_attention": "chunked", "global": "full",
-         "full_attention": "full", "indexed_attention": "sparse latent"}  # fmt: skip
+         "full_attention": "full", "linear_attention": "linear", "indexed_attention": "sparse latent"}  # fmt: skip
 
 
 def check(model: Model, facts: dict[str, Any], *, parameters: bool = True) -> None:
     """A model as iosim reads it against what transformers made of the same keys."""
     first = model.kinds[0]
-    assert model.layers == facts["attention_modules"]
+    assert sum(kind.count for kind in model.kinds) == facts["attention_modules"]
     if parameters:
         assert model.attention_parameters == facts["attention_parameters"]
     for key, value in (("num_heads", first.heads), ("num_attention_heads", first.heads),
@@ -109,7 +111,7 @@ def test_weights_count_beside_the_cache(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_every_preset_is_in_the_golden_file_and_says_its_source() -> None:
-    assert {name.split(":")[0] for name in PRESETS} == set(preset_names())
+    assert {name.split(":")[0] for name in PRESETS} | {*REMOTE} == set(preset_names())
     for name in preset_names():
         assert preset(name)["source"].startswith("https://"), name
         assert load_model(name).source == preset(name)["source"]
@@ -123,6 +125,44 @@ def test_every_preset_is_in_the_golden_file_and_says_its_source() -> None:
 ])  # fmt: skip
 def test_bytes_of_a_token_in_the_cache(name: str, bytes_a_token: int) -> None:
     assert load_model(name).cache_bytes(1, 1, "bf16") == bytes_a_token
+
+
+def test_layers_that_keep_a_state_are_counted() -> None:
+    """Qwen3-Next: 36 of 48 layers keep 32 states of 128 x 128 fp32 numbers a sequence, Kimi Linear 20 of 27; no context
+    makes them more. The others' caches grow."""
+    qwen, kimi = load_model("qwen3-next-80b-a3b"), load_model("kimi-linear-48b-a3b")
+    state = 32 * 128 * 128 * 4
+    for model, layers, kept, kernel in ((qwen, 48, 36, "gdn"), (kimi, 27, 20, "kda")):
+        (linear,) = model.states
+        assert (model.layers, linear.count, linear.state_kernel, linear.state_bytes) == (layers, kept, kernel, state)
+        token = model.token_bytes("bf16")
+        for context in (1, 100_000):
+            assert model.cache_bytes(3, context, "bf16") == 3 * (kept * state + context * token)
+    assert qwen.token_bytes("bf16") == 12 * 2 * 2 * 256 * 2
+    assert kimi.token_bytes("bf16") == 7 * (512 + 64) * 2
+    assert (kimi.order[2], kimi.order[3], kimi.order[26]) == ("linear", "latent", "latent")
+    half = changed(qwen, {}, tensor_parallel=2)
+    assert half.states[0].state_bytes == state // 2
+    (hybrid,) = load_model({
+        "model_type": "bamba", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "layer_types": ["mamba", "attention"], "mamba_n_heads": 8, "mamba_n_groups": 1, "mamba_d_state": 64,
+        "mamba_d_head": 64,
+    }).states  # fmt: skip
+    assert (hybrid.state_kernel, hybrid.heads, hybrid.kv_heads, hybrid.head_dim, hybrid.state_bytes) == (
+        "ssd", 8, 1, 64, 8 * 64 * 64 * 4,
+    )  # fmt: skip
+
+
+def test_a_step_of_decoding_of_a_mixed_model_is_both_kinds_of_layers() -> None:
+    step = iosim.decode("h200", model="qwen3-next-80b-a3b", context=[8192, 65536], batch=4).points
+    short, long = step
+    assert [kind.prediction.kernel.name for kind in short.kinds] == ["fa3", "gdn"]
+    assert short.kinds[1].step_s == long.kinds[1].step_s  # a state does not grow
+    assert long.kinds[0].step_s > 3 * short.kinds[0].step_s
+    assert short.kinds[1].per_token("l2", "read") == pytest.approx(36 * 32 * 128 * 128 * 4, rel=0.05)
+    whole = iosim.predict(model="qwen3-next-80b-a3b", gpu="h200", seq_len=4096, kernel="fa2")
+    (one,) = whole if isinstance(whole, list) else [whole]
+    assert [layer.prediction.kernel.name for layer in one.layers] == ["fa2", "gdn"]
 
 
 def test_windows_and_chunks_bound_the_cache() -> None:

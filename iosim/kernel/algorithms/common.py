@@ -157,7 +157,7 @@ def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
     if d == d_v and kernel.compiled_head_dim:
         d = d_v = max(d, kernel.compiled_head_dim)
     spill = kernel.of_pass(backward).spill or Spill()
-    fragments, tile = None if backward else kernel.fragments, kernel.tile
+    fragments, tile = kernel.of_pass(backward).fragments, kernel.tile
     if fragments is not None and fragments.layout is Layout.CHUNKS:
         width = problem.input_type.bytes
         fragments = by_chunk(fragments, tile.block_k, tile.warps, d, problem.head_dim, width)

@@ -38,15 +38,16 @@ def is_suited(name: str, problem: AttentionProblem) -> bool:
     return name not in SUITS or SUITS[name](problem)
 
 
-def _order(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, ...]:
-    """Where an indexer picks keys, the library that has one first."""
-    order = AMD_ORDER if profile.is_amd else ORDER
-    return order if problem.index_heads is None else ("dsa", *order)
+def order_of(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, ...]:
+    """The kernels that are tried in turn; where an indexer picks keys, the library that has one first."""
+    if profile.is_amd:
+        return AMD_ORDER
+    return ORDER if problem.index_heads is None else ("dsa", *ORDER)
 
 
 def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
     """The name of the kernel that a GPU runs a problem with where none is asked for."""
-    for name in _order(problem, profile)[:-1]:
+    for name in order_of(problem, profile)[:-1]:
         with suppress(InputError):
             if is_suited(name, problem):
                 resolve(name, problem, profile)
@@ -57,7 +58,7 @@ def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
 @chooses(DEFAULT)
 def _default(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
     name = default_kernel(problem, profile)
-    tried = ", ".join(_order(problem, profile))
+    tried = ", ".join(order_of(problem, profile))
     return name, f"{NOTE}{name}, the first of {tried} that takes the problem on {profile.name}"
 
 

@@ -376,6 +376,9 @@ def _template(
         span = grid.rows * grid.cols
         if access.per is Per.LAUNCH:
             base = np.where(np.arange(head.size) == 0, base, NONE)
+        elif tensor.copies > 1 and i is not None:  # one a block
+            each = grid.heads // tensor.copies * span
+            coef, base = (each, base) if looped else (0, base + i * each)
     elif access.rows is Rows.QUERY:
         span = span_q
         if access.per is Per.SPLIT and tensor.copies > 1:

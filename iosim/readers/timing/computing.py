@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, replace
 from iosim.base.words import Level, Way
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
@@ -15,6 +15,7 @@ from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES
 from iosim.kernel.traffic import Traffic
 from iosim.kernel.unit import UnitModel
+from iosim.kernel.work import Dependent
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 from iosim.problem.masks.picked import PickedMask
@@ -34,6 +35,16 @@ from iosim.readers.timing.step_time import (
 
 L2_BYTES_PER_CYCLE = 44
 """That an SM alone loads from the L2, where all 132 of an H100 load 29 each; it stores 32, where all store 16."""
+PRODUCT_CYCLES = 900.0
+"""Of a product that waits for the one before and hands its result on through shared memory, beside its operations, as
+Triton compiles it. This and the next two are fitted on every other row of published_linear_attention.csv: on an L40S,
+an H100 and an H200."""
+TCGEN05_PRODUCT_CYCLES = 1300.0
+"""The same on cc 10, where results lie in tensor memory. Fitted on Blackwell's four."""
+SOLVED_ROW_CYCLES = 500.0
+"""Of a row of a triangular system: picked out of registers, laid out anew and multiplied, each time a sum over the
+CTA's threads. Fitted on all seven."""
+TCGEN05_CC = range(100, 120)
 OVERLAPPED_TILE_SHARE = 0.1
 """What a tile takes besides its steps where the next one begins meanwhile, over what it takes else: the tiles of
 flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm90_sweep.csv), where the difference is 2
@@ -203,9 +214,51 @@ def _pingpong_seconds(computing: float, running: Running) -> float:
     return beside(computing, fetched / running.rates.l2())
 
 
+def waiting_cycles(dependent: Dependent, tokens: int, load_cycles: float, cc: int) -> float:
+    """SM cycles in which a step of a CTA waits for its own loads, products and rows, of which it has as many as the
+    launch has `tokens` at most."""
+    product = TCGEN05_PRODUCT_CYCLES if cc in TCGEN05_CC else PRODUCT_CYCLES
+    waits = dependent.loads * load_cycles + dependent.products * product
+    return waits + min(dependent.rows, tokens) * SOLVED_ROW_CYCLES
+
+
+def dependent_computing(running: Running, dependent: Dependent) -> Computing:
+    """A launch whose steps wait for one another. A step alone takes its waits and its own products; each further CTA on
+    the SM adds what a step takes of the unit that is busiest. "sequence" is a CTA's steps alone, in every round."""
+    launch, rates, resident, profile = running.launch, running.rates, running.resident, running.rates.profile
+    clock, ctas = rates.clock_hz, launch.work.product_ctas
+    seconds = {name: alone for name, alone in _unit_seconds(running).items() if name != "tensor"}
+    steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads * ctas
+    if not clock or not steps:
+        return Computing(seconds, resident.waves)
+    rate = rates.tensor(running.problem.dtype, running.unit) if launch.work.flops_per_pair else None
+    seconds["tensor"] = products = executed_pairs(launch) * launch.work.flops_per_pair / rate if rate else 0.0
+    cycles = clock * profile.sm_count / steps  # of an SM for a step, of seconds of the whole GPU
+    in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")
+    load = rates.load_latency_s(from_dram=not in_l2) * clock
+    alone = products * cycles + waiting_cycles(dependent, launch.domain.rows, load, profile.cc)
+    busiest = max(products, seconds.get("l2", 0.0)) * cycles
+    per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
+
+    def step(beside: int) -> float:
+        return alone + (beside - 1) * busiest
+
+    grid = replace(launch, domain=replace(launch.domain, heads=launch.domain.heads * ctas))
+    span = makespan(grid, profile.sm_count, per_sm, step, 0.0)
+    of_a_tile = steps / (launch.work_tiles * ctas)
+    return Computing(
+        seconds | {"sequence": span.rounds * of_a_tile * alone / clock},
+        resident.waves,
+        span.cycles / clock,
+        step_s=tuple(step(n) / clock for n in range(1, per_sm + 1)),
+    )
+
+
 def other_computing(running: Running) -> Computing:
     """A launch without an attention loop: the longest of its units."""
     launch, resident = running.launch, running.resident
+    if launch.work.dependent is not None:
+        return dependent_computing(running, launch.work.dependent)
     seconds = _unit_seconds(running)
     total = _pass_seconds(running)
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads

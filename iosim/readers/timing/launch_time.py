@@ -74,7 +74,7 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     launch, rates, resident = running.launch, running.rates, running.resident
     sm = rates.of_sm(running.dtype, running.unit) if is_attention_loop(launch) else None
     done = other_computing(running) if sm is None else loop_computing(running, sm)
-    hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and sm is None)
+    hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and launch.work.dependent is None)
     side = rates.side_seconds(running.moved("side"))
     seconds = {"hbm": hbm} | ({"side": side} if side else {}) | done.seconds
     streamed = max(hbm, side)
@@ -83,6 +83,8 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
         in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")  # the launch before left it there
         rounds = -(-launch.work_tiles // resident.slots)
         together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + streamed
+    elif launch.work.dependent is not None:
+        together = beside(done.total_s, streamed, norm=SPLIT_OVERLAP_NORM)
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
         together = done.total_s if sm is None else _beside_hbm(running, done, streamed)

@@ -59,7 +59,7 @@ PRODUCT_DEPTH = 32
 def unit_model(launch: Launch, profile: HardwareProfile, dtype: str, kernel: Kernel) -> UnitModel:
     """How the unit computes that a launch's products run on: the kernel's `matrix_unit` on cc 9.0 and later, mma.sync
     before and where it states none, mfma on AMD's GPUs, the fp32 units for fp32 and where the kernel uses no tensor
-    cores."""
+    cores. A launch may have a unit of its own."""
     own = launch.work.unit
     stated = MatrixUnit(own) if own else kernel.unit_of(launch.is_backward)
     if dtype == "fp32" or not launch.work.tensor_cores or stated is MatrixUnit.FP32:

@@ -19,6 +19,7 @@ from iosim.base.fields import MAX_SIZE
 from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.algorithms.states import STATE
 from iosim.kernel.libraries import Overrides, split_alike
 from iosim.prediction.estimates import method_of
 from iosim.prediction.many import Request, predict_many
@@ -55,6 +56,8 @@ class ModelShape:
     latent_kv: bool = False
     page_size: int | None = None
     window: int | None = None
+    kind: LayerKind | None = None
+    """Of a model's layers, what they are."""
 
     def __post_init__(self) -> None:
         if isinstance(self.layers, bool) or not 1 <= self.layers <= MAX_LAYERS:
@@ -79,16 +82,16 @@ class ModelShape:
         )  # fmt: skip
 
     def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
-        """Bytes of all layers' cache, of whole pages where there are pages."""
+        """Bytes of all layers' cache, of whole pages where there are pages, or of their states."""
         tensors = prediction.chain.tensors
-        return sum(tensors[n].allocated_bytes for n in ("K", "V") if n in tensors) * self.layers
+        kept = (STATE,) if STATE in tensors else ("K", "V")
+        return sum(tensors[n].allocated_bytes for n in kept if n in tensors) * self.layers
 
 
 @dataclass(frozen=True)
 class KindShape(ModelShape):
     """The attention of one kind of a model's layers."""
 
-    kind: LayerKind | None = None
     fields: tuple[tuple[str, Any], ...] = ()
     """Of the problem, what the layer does not decide."""
 
@@ -107,8 +110,8 @@ class KindShape(ModelShape):
         assert self.kind is not None
         tokens = self.kind.cached_tokens(context)
         page = self.page_size or 1
-        token_bytes = self.kind.token_bytes(self.dtype, dict(self.fields).get("cache_dtype"))
-        return self.layers * batch * -(-tokens // page) * page * token_bytes
+        cache = -(-tokens // page) * page * self.kind.token_bytes(self.dtype, dict(self.fields).get("cache_dtype"))
+        return self.layers * batch * (cache + self.kind.state_bytes)
 
 
 @dataclass(frozen=True)
@@ -230,8 +233,10 @@ class DecodePoint:
     @property
     def _kept_read_bytes(self) -> int:
         """Bytes of the keys and values that the masks of one kind of layer keep, and of the keys that its indexer
-        scores."""
-        problem = self.prediction.problem
+        scores; or of its states."""
+        problem, tensors = self.prediction.problem, self.prediction.chain.tensors
+        if STATE in tensors:
+            return tensors[STATE].bytes * self.shape.layers
         if problem.top_k is not None:
             index = problem.seq_k * index_token_bytes(problem.index_dim) if problem.index_heads else 0
             picked = problem.attended_keys * problem.latent_row_bytes
@@ -261,7 +266,9 @@ class DecodePoint:
             whole["picking"] = self.picking.to_dict()
         if self.model is None:
             return whole
-        kinds = [{"layer": kind.name} | part.to_dict() for kind, part in zip(self.model.kinds, self.kinds, strict=True)]
+        kinds = [
+            {"layer": kind.name} | part.to_dict() for kind, part in zip(self.model.all_kinds, self.kinds, strict=True)
+        ]
         return {"model": self.model.name, "tensor_parallel": self.model.tensor_parallel, **whole, "kinds": kinds}
 
 
@@ -308,8 +315,10 @@ def sweep(
     if not 1 <= batch <= MAX_SIZE:
         raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
     at = list(contexts)
+    own = None if shape.kind is None else shape.kind.state_kernel
+    overrides = None if own else step.get("overrides")
     asked = [
-        Request(shape.problem(batch, context, new_tokens), kernel, profile, step.get("overrides"),
+        Request(shape.problem(batch, context, new_tokens), own or kernel, profile, overrides,
                 method=step.get("method"), launched=step.get("launched", "alone"))
         for context in at
     ]  # fmt: skip
@@ -367,7 +376,7 @@ def kind_shapes(
                 f"`cache_dtype` {cache_dtype}: `model` '{model.name}' picks no keys; accepted: one with "
                 "index_topk in its config"
             )
-    return [KindShape.of(kind, fields) for kind in model.kinds]
+    return [KindShape.of(kind, fields) for kind in model.all_kinds]
 
 
 def work_of(prediction: Prediction) -> list[dict[str, int]]:

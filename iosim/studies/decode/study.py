@@ -214,7 +214,7 @@ def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
          marked(part.per_token("hbm"), part.prediction), part.step_s, f"{part.step_s / p.step_s:.0%}",
          part.prediction.time.bound_by)
         for p in points if p.model is not None and p.context == longest and len(p.kinds) > 1
-        for kind, part in zip(p.model.kinds, p.kinds, strict=True)
+        for kind, part in zip(p.model.all_kinds, p.kinds, strict=True)
     )  # fmt: skip
     return Table(KIND_COLUMNS, rows) if rows else None
 

@@ -185,6 +185,9 @@ class Memory:
                 raise ExecutionError(f"{tensor.name} has {tensor.cols} columns, the launch {domain.seq_k} keys")
             cols = k
         copy = spot.split if tensor.copies > 1 else 0
+        if tensor.copies > 1 and access.rows is Rows.OWN:  # a state a block
+            by_key = access.per in (Per.KEY, Per.PAIR)
+            copy = int(k[0]) // domain.block_k if by_key else int(q[0]) // domain.block_q
         batch, head, row = _locate(tensor, access, domain, spot, along, length)
         return copy, batch[:, None], head[:, None], row[:, None], cols[None, :]
 
