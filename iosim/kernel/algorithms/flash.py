@@ -9,7 +9,7 @@ converts dQ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 from iosim.base.errors import InputError
@@ -199,7 +199,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         reads,
         (TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ())
         + _columns_outside(problem, kernel)
-        + _narrow_stores(problem, kernel, float(domain.query_rows.mean()), NARROW_STORES),
+        + _narrow_stores(problem, kernel, lambda: float(domain.query_rows.mean()), NARROW_STORES),
         schedule=replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule,
         persistent_ctas=grid(kernel, together),
         tile_ctas=together,
@@ -252,7 +252,7 @@ def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, in
 
 
 def _narrow_stores(
-    problem: AttentionProblem, kernel: Kernel, rows: float, merged: float, *, apart: bool = False
+    problem: AttentionProblem, kernel: Kernel, rows: Callable[[], float], merged: float, *, apart: bool = False
 ) -> tuple[Overhead, ...]:
     """What FlashAttention-2's stores of `rows` rows a tile take beyond their bytes where every second row begins inside
     a sector: a row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64
@@ -271,7 +271,7 @@ def _narrow_stores(
     aligned = -(-row // SECTOR_BYTES)
     inside = row // piece * (piece // SECTOR_BYTES + 1) + -(-(row % piece + SECTOR_BYTES // 2) // SECTOR_BYTES)
     more = (aligned + inside) * SECTOR_BYTES / 2 - row
-    per_tile = round(more * rows * (1.0 if apart else merged))
+    per_tile = round(more * rows() * (1.0 if apart else merged))
     source = "experiments/measurements/h100_library_builds.csv"
     return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile, inferred_from=source),)
 
@@ -437,7 +437,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients),
         ),
         _columns_outside(problem, kernel, keys_outer=True)
-        + _narrow_stores(problem, kernel, 2 * float(domain.key_rows.mean()), NARROW_GRADIENTS, apart=grouped),
+        + _narrow_stores(problem, kernel, lambda: 2 * float(domain.key_rows.mean()), NARROW_GRADIENTS, apart=grouped),
         persistent_ctas=None if kernel.backward.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         work=replace(
             loop_work(problem, kernel),
