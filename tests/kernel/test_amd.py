@@ -70,6 +70,7 @@ def test_a_head_runs_on_one_l2() -> None:
         on = np.arange(launch.work_tiles) % XCDS
         assert all(len(set(on[head == one])) == 1 for one in set(head.tolist()))
         assert all(len(set(head[on == xcd])) == 2 * batch for xcd in range(XCDS))
+        assert head[0] != head[XCDS], "of an L2's two heads, the other one comes next"
         first = head[: launch.work_tiles // batch]
         assert set(first.tolist()) == set(range(16)), "a sequence after the other"
 
