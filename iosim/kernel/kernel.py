@@ -146,6 +146,7 @@ class PassSettings:
     spill: Spill | None = None
     shared_memory_bytes: int | None = None
     passes: tuple[RowPass, ...] = BACKWARD_PASSES
+    fragments: Fragments | None = None
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,13 @@ class Kernel:
         """The settings of a pass, with nothing left to the other one."""
         if not backward:
             return PassSettings(
-                self.tile, self.schedule, self.registers, self.overheads, self.spill, self.shared_memory_bytes
+                self.tile,
+                self.schedule,
+                self.registers,
+                self.overheads,
+                self.spill,
+                self.shared_memory_bytes,
+                fragments=self.fragments,
             )
         queued = self.backward.schedule.scheduler is Scheduler.DYNAMIC
         shared = tuple(o for o in self.overheads if queued or o.name != QUEUE)

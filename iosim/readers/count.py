@@ -26,7 +26,7 @@ from iosim.kernel.launch import (
     Rows,
     Tensor,
 )
-from iosim.kernel.shared_memory import Staged, Through, staged
+from iosim.kernel.shared_memory import WAVEFRONT_BYTES, Staged, Through, staged
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntArray
 
@@ -63,7 +63,7 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
         rows = replace(tensor, cols=split, element_bytes=1, strided=False)
         return access_bytes(domain, tensor, plain) + access_bytes(domain, rows, inside)
     v = domain.visited
-    if tensor.keys_per_row:
+    if tensor.keys_per_row and access.rows is Rows.KEY:
         return _table_bytes(domain, tensor)
     if access.rows is Rows.OWN:
         total = _times_owned(domain, access) * tensor.tile_bytes(tensor.rows)
@@ -179,6 +179,19 @@ def staged_bytes(launch: Launch, items: Iterable[Staged]) -> dict[tuple[str, Way
         key = (item.tensor, item.way, item.through)
         sums[key] = sums.get(key, 0) + item.bytes * times
     return {key: round(moved) for key, moved in sums.items()}
+
+
+def wavefront_bytes(chain: Chain) -> int | None:
+    """Bytes of whole wavefronts that loads, stores and products of all launches move at shared memory, as its counter
+    has them; None where those of a launch are not known."""
+    total = 0
+    for launch in chain.launches:
+        items = staged(launch, chain)
+        if items is None:
+            return None
+        counted = (item for item in items if item.through is not Through.COPIES)
+        total += sum(staged_bytes(launch, counted).values()) // WAVEFRONT_BYTES * WAVEFRONT_BYTES
+    return total
 
 
 def count_shared(launch: Launch, chain: Chain) -> Traffic | None:

@@ -34,7 +34,7 @@ INTRODUCTION = (
     "(sizes, grid, registers), never its bytes or times."
 )
 NAMES = {"hbm_read": "HBM read", "hbm_write": "HBM write", "l2_read": "SM<->L2 read", "l2_write": "SM<->L2 write",
-         "time": "time"}  # fmt: skip
+         "smem": "shared memory", "time": "time"}  # fmt: skip
 ERRORS = (
     Column("rows", "rows", "count"), Column("median_error", "median", "error"), Column("p95_error", "p95", "error"),
     Column("max_error", "max", "error"), Column("near_share", "within 5 % or 2 MB", "error"),
@@ -146,7 +146,7 @@ def _small(residuals: Sequence[Residual]) -> Section:
 
 
 def _by(what: str, by_group: Mapping[str, Mapping[str, Summary]]) -> Section:
-    of = [(group, q, s.get(q)) for q in ("hbm_read", "hbm_write") for group, s in by_group.items()]
+    of = [(group, q, s.get(q)) for q in ("hbm_read", "hbm_write", "smem") for group, s in by_group.items()]
     rows = ((group, NAMES[q], *errors(s)) for group, q, s in of if s is not None and s.n)
     return titled(f"By {what}", (Column(what, what), QUANTITY, *ERRORS), rows)
 

@@ -16,6 +16,7 @@ from iosim.kernel.residency import needed_registers
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import kept_keys
+from iosim.readers.count import wavefront_bytes
 from iosim.show.tables import grouped
 
 SMALL_BYTES = 2_000_000
@@ -118,10 +119,10 @@ def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = 
     return Comparison(tuple(residuals), tuple(skipped))
 
 
-def _predict(call: Call) -> dict[str, int | float]:
+def _predict(call: Call) -> dict[str, int | float | None]:
     traffic = call.counted + call.replay().traffic
     moved = {q: int(traffic.total(*level_and_way)) for q, level_and_way in COUNTED.items()}
-    return {**moved, "time": call.time(traffic).total_s}
+    return {**moved, "smem": wavefront_bytes(call.chain), "time": call.time(traffic).total_s}
 
 
 def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
@@ -135,7 +136,8 @@ def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
 
 
 def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
-    values, launches = _predict(call), call.chain.launches
+    values = {q: value for q, value in _predict(call).items() if value is not None}
+    launches = call.chain.launches
     most = call.profile.need_int("max_registers_per_thread")
     spilled = int(call.counted.total("l2", "write", tensor=SPILL))
     spills = spilled >= SPILL_SHARE * max(1, values["l2_write"]) or any(
@@ -146,7 +148,7 @@ def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
     return [
         Residual(row, case.problem, stage, case.variant, q, row.measured[q], values[q], regime, spills)
         for q in QUANTITIES
-        if q in row.measured
+        if q in row.measured and q in values
     ]
 
 

@@ -204,6 +204,7 @@ TARGETS = {
     "hbm_write": Target("hbm_write", "95 % of rows within 5 % or 2 MB", _within(NEAR, SMALL_BYTES), 0.95),
     "l2_read": Target("l2_read", *_L2),
     "l2_write": Target("l2_write", *_L2),
+    "smem": Target("smem", "95 % of rows within 5 % or 2 MB", _within(NEAR, SMALL_BYTES), 0.95),
     "time": Target("time", "mean error 10 %", lambda r: True),
 }
 

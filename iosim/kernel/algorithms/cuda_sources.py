@@ -35,10 +35,14 @@ FLASH_FRAGMENTS = {
     "main": Fragments(Layout.WHOLE_ROWS, step=18, tile=24, skips_masked=True),
     "bwd.main": Fragments(Layout.KEYS_OUTSIDE, step=12, tile=19),
     "bwd.dq": Fragments(Layout.QUERIES_OUTSIDE, step=3, tile=9),
-    **dict.fromkeys(("combine", "bwd.fill", "bwd.dot", "bwd.convert"), Fragments(Layout.NOTHING)),
+    "bwd.fill": Fragments(Layout.NOTHING),
+    "bwd.dot": Fragments(Layout.NOTHING, tile=1 + 5),
+    "bwd.convert": Fragments(Layout.NOTHING, step=8 * 32),
+    "combine": Fragments(Layout.NOTHING, tile=1),
 }
 """Launch -> its layout, with the wavefronts that hold no operand: words of shared memory that a warp reads to know its
-blocks, idle loads before copies, shuffles of a row's sum. Counted in the code compiled for sm_90 (nvcc 13.0)."""
+blocks, idle loads before copies, shuffles of a row's sum; one of every warp that has no other. Counted in the code
+compiled for sm_90 (nvcc 13.0)."""
 NAIVE_FRAGMENTS = {
     "scores": Fragments(Layout.MULTIPLY_ADDS),
     "values": Fragments(Layout.MULTIPLY_ADDS),

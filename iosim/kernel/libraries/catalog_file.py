@@ -147,6 +147,10 @@ ROW: Mapping[str, Key] = {
     "threads": Key(Whole(32, 1024), "threads a CTA"),
     "registers": Key(Whole(1, 512), "registers a thread"),
     "shared_memory_bytes": Key(_SHARED, "bytes a CTA"),
+    "warps_along": Key(
+        ListOf(Whole(1, 32), exactly=3), "warps along the first side of a backward's products: scores, dK and dV, dQ"
+    ),
+    "v_in": Key(Text(tuple(Place)), "where a backward's products without dropout take V from"),
     "edge_k": Key(Text(tuple(Edge)), "rows moved of a ragged block of keys"),
     "fetch": Key(Text(tuple(Fetch)), "how rows are asked for"),
     "matrix_unit": Key(Text((FMA, *MatrixUnit)), "what computes its products, where not as in [kernel]"),
@@ -207,7 +211,7 @@ def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence
 _SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads", "chiplets")
 _WHEN = tuple(ROW)[: tuple(ROW).index("split")]
 _TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "fetch", "matrix_unit", "key_warps", "threads", "registers",
-         "shared_memory_bytes")  # fmt: skip
+         "shared_memory_bytes", "warps_along", "v_in")  # fmt: skip
 _SPILL = ("split", "whole_tiles", "narrow", "block_q", "block_k", "registers", "write_per_tile", "write_per_pair",
           "read_per_tile", "read_per_pair", "accesses_per_pair", "accesses_per_tile", "frame", "source")  # fmt: skip
 _OVERHEAD = ("name", "mode", "per_cta", "per_tile", "per_pair", "per_tile_fetch")

@@ -189,7 +189,7 @@ def _resolved(
         backward=_backward(data, problem, profile, width),
         spill=_spill(build),
         matrix_unit=_unit(row if "matrix_unit" in row else settings),
-        fragments=Fragments(Layout(settings["fragments"])) if "fragments" in settings else None,
+        fragments=_fragments(settings, row),
         loop=_loop({**settings, **row}),
         **{name: settings[name] for name in AS_STATED if name in settings},
         options=_options(data, rules, profile, split_table, overrides.append_kv),
@@ -205,6 +205,12 @@ def _resolved(
     if asked_splits is None and kernel.splits > 1:
         kernel = replace(kernel, splits=min(kernel.splits, -(-problem.longest_k // kernel.tile.block_k)))
     return kernel
+
+
+def _fragments(settings: Mapping[str, Any], row: Mapping[str, Any]) -> Fragments | None:
+    """How the forward's operands pass through shared memory; not known where a tile has another unit."""
+    known = "fragments" in settings and "matrix_unit" not in row
+    return Fragments(Layout(settings["fragments"])) if known else None
 
 
 def split_alike(name: str) -> bool:
@@ -314,7 +320,12 @@ def _backward(data: Entry, problem: AttentionProblem, profile: HardwareProfile, 
     tile = _tile(row, data.get("backward", {}))
     build = _build(data, problem, profile, width, False, (tile.block_q, tile.block_k), backward=True)
     registers = row.get("registers", build.get("registers"))
-    return PassSettings(tile, schedule, registers, overheads, _spill(build), row.get("shared_memory_bytes"), passes)
+    shared = row.get("shared_memory_bytes")
+    fragments = None
+    if "warps_along" in row:
+        holds_v = row.get("v_in") == Place.REGISTERS and not problem.dropout
+        fragments = Fragments(Layout.GRADIENTS, warps_along=tuple(row["warps_along"]), holds_v=holds_v)
+    return PassSettings(tile, schedule, registers, overheads, _spill(build), shared, passes, fragments)
 
 
 def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:
