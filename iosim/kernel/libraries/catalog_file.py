@@ -209,8 +209,7 @@ def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence
     return Table({name: keys[name].form for name in only or keys}, required)
 
 
-_SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads",
-             "chiplets")  # fmt: skip
+_SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads", "chiplets")
 _WHEN = tuple(ROW)[: tuple(ROW).index("split")]
 _TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "fetch", "matrix_unit", "key_warps", "threads", "registers",
          "shared_memory_bytes", "warps_along", "v_in")  # fmt: skip
