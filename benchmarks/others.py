@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import linear_times
+import sparse
 from recorders import measurements
 
 from iosim.base.errors import InputError
@@ -246,6 +248,22 @@ def left_out_section(refused: Sequence[tuple[str, str, str]]) -> list[str]:
     return lines
 
 
+def sparse_section() -> list[str]:
+    return [
+        "## DeepSeek sparse attention",
+        "",
+        "Each launch of GLM-5's by itself in a CUDA graph, warm, on 1 to 131,072 queries (`python "
+        "benchmarks/sparse.py`; AIConfigurator's data,",
+        "`experiments/measurements/published_sparse_attention.csv`). Four constants were fitted on the other half of "
+        "the drawn rows. Equal scores take",
+        "the top-k's longest way, which is not described: they take twice as long. Nobody has counted bytes of these "
+        "kernels.",
+        "",
+        *sparse.errors(sparse.held_out(), flat=False).markdown().splitlines(),
+        "",
+    ]
+
+
 def text(left_out: bool = False) -> str:
     """The page; with the rows that were left out, if asked."""
     found, refused = timed(table("published_attention_times.csv"))
@@ -267,7 +285,8 @@ def text(left_out: bool = False) -> str:
         "The papers' own numbers: [published numbers](generated/claims.md).",
         "",
     ]
-    lines += [*counters_section(), *hand_written_section(), *hits_section(), *times_section(found)]
+    lines += [*counters_section(), *hand_written_section(), *hits_section(), *sparse_section(), *times_section(found)]
+    lines += linear_times.section(linear_times.judged())
     return "\n".join([*lines, *(left_out_section(refused) if left_out else ())]) + "\n"
 
 

@@ -158,9 +158,9 @@ def _list_models(args: argparse.Namespace) -> int:
         width = f"{first.head_dim}" + f"/{first.head_dim_v}" * (first.head_dim_v != first.head_dim)
         rows.append({
             "name": name, "title": m.title, "layers": m.layers,
-            "kinds": ", ".join(f"{kind.count} {kind.name}" for kind in m.kinds), "heads": first.heads,
+            "kinds": ", ".join(f"{kind.count} {kind.name}" for kind in m.all_kinds), "heads": first.heads,
             "kv_heads": first.kv_heads, "head_dim": width,
-            "token_bytes": m.cache_bytes(1, 1, m.dtype or "bf16"), "aliases": " ".join(preset(name).get("aliases", ())),
+            "token_bytes": m.token_bytes(m.dtype or "bf16"), "aliases": " ".join(preset(name).get("aliases", ())),
         })  # fmt: skip
     table = Table(LISTED, tuple(tuple(row.values()) for row in rows)).without("aliases")
     also = "also: a Hugging Face config.json, or a directory that holds one\n"
@@ -174,13 +174,13 @@ def _show_model(args: argparse.Namespace) -> int:
 
     m = load_model(args.name)
     kind = m.dtype or "bf16"
-    token = m.cache_bytes(1, 1, kind)
+    token = m.token_bytes(kind)
     keeps = f"keeps {bytes_text(token)} a token in its key/value cache in {kind}" if m.causal else "keeps no cache"
-    kinds = ", ".join(f"{k.count} {k.name}" for k in m.kinds)
+    kinds = ", ".join(f"{k.count} {k.name}" for k in m.all_kinds)
     answer = f"{m.title}: {some(m.layers, 'layer')} of attention ({kinds}), {keeps}."
     table = Table(KINDS, tuple(
         (k.name, k.count, k.heads, k.kv_heads, k.head_dim, k.head_dim_v, k.sees, k.token_bytes(kind) if k.causal else 0)
-        for k in m.kinds
+        for k in m.all_kinds
     ))  # fmt: skip
     ranks = ""
     for latent in [k.latent for k in m.kinds if k.latent is not None][:1]:

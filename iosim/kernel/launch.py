@@ -133,6 +133,8 @@ class Tensor:
     format: str = ""
     """Name of the number format that the problem gives its elements, as long as they are as wide."""
     copies: int = 1
+    """Of a tensor whose rows an access moves as a whole (`Rows.OWN`), one a block: of keys where the access is made for
+    a key block or a pair, else of queries. Of others, one a split."""
     strided: bool = False
     """Rows of one head do not lie next to each other in memory (heads between sequence and head_dim)."""
     page_rows: int = 0
@@ -144,7 +146,10 @@ class Tensor:
     again for their next key blocks."""
     keys_per_row: int = 0
     """Of a block table, the keys that one row stands for: those of a page. Its entries are read as the rows of key
-    blocks are, each sector once by every work tile. 0 for other tensors."""
+    blocks are, each sector once by every work tile. 0 for other tensors. Where its rows are queries it holds their
+    lists of picked keys, an entry a column."""
+    picked_by: str = ""
+    """The table that says which rows of it a query's entries stand for."""
 
     @property
     def allocated_bytes(self) -> int:
@@ -223,7 +228,8 @@ class Access:
     edge: Edge = Edge.EXACT
     visited_only: bool = False
     times: int = 1
-    """How many times in a row the same tile is moved (a softmax that reads its row again)."""
+    """How many times in a row the same tile is moved (a softmax that reads its row again); how many walks over its keys
+    a work tile makes, where the launch `walks_again`."""
     skip: int = 0
     """Of the visits of the block whose rows it moves, how many go without this access (0 or 1; per PAIR only): running
     sums of a query block, or a key block, that are not read at the first visit, or not written at the last."""
@@ -356,6 +362,9 @@ class Launch:
     walks_round: bool = False
     """With key blocks outside and no mask, the CTA of split s begins each walk at query block s and goes on with the
     first after the last; only a replay knows the difference."""
+    walks_again: bool = False
+    """A work tile goes over its keys several times, as many as its accesses have `times`; only a replay knows the
+    difference."""
     work: Work = field(default_factory=Work)
 
     @property
@@ -406,7 +415,8 @@ class Launch:
 
 def is_attention_loop(launch: Launch) -> bool:
     loops = launch.outer in (Outer.QUERY, Outer.SPLIT, Outer.KEY, Outer.HEAD)
-    return loops and launch.work.flops_per_pair > 0 and launch.work.exps_per_pair > 0
+    work = launch.work
+    return loops and work.flops_per_pair > 0 and (work.exps_per_pair > 0 or work.loop.score_operations > 0)
 
 
 @dataclass(frozen=True)

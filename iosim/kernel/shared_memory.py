@@ -126,8 +126,8 @@ def estimate(launch: Launch, unit: UnitModel, scores: float, warps: int, element
         scores: of the step, idle rows of instructions with them.
     """
     d, loop = launch.domain, launch.work.loop
-    column_bytes = launch.work.flops_per_pair // 2 * element_bytes
-    filled, q = d.block_k * column_bytes, d.block_q * column_bytes / 2
+    column_bytes = launch.work.flops_per_pair // launch.work.scores_per_pair // 2 * element_bytes
+    filled, q = d.block_k * column_bytes, d.block_q * launch.work.scores_per_pair * column_bytes / 2
     kept = (2 * scores * element_bytes if loop.p_in_shared else 0) - (q if loop.q_in_registers else 0)
     if unit.operands is Operands.BOTH_SHARED:
         return scores * column_bytes * 2 / WARP_TILE + filled + kept

@@ -71,6 +71,19 @@ class Pipelines:
     lock."""
 
 
+@dataclass(frozen=True)
+class Dependent:
+    """What a step of a work tile does one after the other, with nothing of its next step beside it: the state that a
+    step leaves is what the next one begins with."""
+
+    loads: float = 0.0
+    """Loads that wait for one another, or for what is computed before them."""
+    products: float = 0.0
+    """Products each of which waits for the one before, whose result goes through shared memory."""
+    rows: int = 0
+    """Rows of a triangular system, each of which waits for those before it."""
+
+
 class Layout(StrEnum):
     """Which way operands take through shared memory (`iosim.kernel.shared_memory` has what each moves)."""
 
@@ -125,6 +138,12 @@ class Work:
 
     flops_per_pair: int = 0
     exps_per_pair: int = 0
+    scores_per_pair: int = 1
+    """Scores that a pair stands for: of as many heads as lie side by side in a row (an indexer's)."""
+    dtype: str = ""
+    """Type of the products' operands, where it is not the problem's."""
+    unit: str = ""
+    """What computes the products (a `MatrixUnit`), where it is not the kernel's main launch's."""
     tensor_cores: bool = True
     """Whether tensor cores compute the products, where there are any."""
     product_ctas: int = 1
@@ -146,8 +165,12 @@ class Work:
     add_requests_per_row: int = 0
     """Requests of a row of an atomic add that the warps which compute wait for; `add_packets_per_row` where a request
     is a packet."""
+    gather_cycles: float = 0.0
+    """SM cycles that each row which a step of a loop gathers takes, on top of all else."""
     serial_loads: int = 0
     """Loads of a work tile that wait for one another (a combine that walks its splits; sums before a loop)."""
+    dependent: Dependent | None = None
+    """What a step does one after the other, of a launch without an attention loop; None where its units decide."""
     operations_per_value: int = 0
     """Instructions a thread spends on each value of a pass, where they take longer than its bytes (offsets of a
     strided copy)."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from iosim.base.digest import digest
 from iosim.base.progress import go_on
 from iosim.base.words import Method
-from iosim.kernel.launch import Chain, Per
+from iosim.kernel.launch import Access, Chain, Launch, Per
 from iosim.prediction.call import Call
 from iosim.readers.count import visited_pairs
 
@@ -31,8 +31,16 @@ MOST_SHARED = 10_000
 
 
 def tile_accesses(chain: Chain) -> int:
-    """Tile accesses of a chain's loops: what a replay would play, about."""
-    return sum(visited_pairs(launch) * sum(a.per is Per.PAIR for a in launch.accesses) for launch in chain.launches)
+    """Tile accesses of a chain's loops: what a replay would play, about; of picked rows each by itself."""
+
+    def each(launch: Launch, access: Access) -> int:
+        picked = chain.tensors[access.tensor].picked_by
+        return launch.domain.block_k if picked else access.times if launch.walks_again else 1
+
+    return sum(
+        visited_pairs(launch) * sum(each(launch, a) for a in launch.accesses if a.per is Per.PAIR)
+        for launch in chain.launches
+    )
 
 
 def head_share_of(call: Call) -> HeadShare | None:

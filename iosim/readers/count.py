@@ -63,7 +63,7 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
         rows = replace(tensor, cols=split, element_bytes=1, strided=False)
         return access_bytes(domain, tensor, plain) + access_bytes(domain, rows, inside)
     v = domain.visited
-    if tensor.keys_per_row:
+    if tensor.keys_per_row and access.rows is Rows.KEY:
         return _table_bytes(domain, tensor)
     if access.rows is Rows.OWN:
         total = _times_owned(domain, access) * tensor.tile_bytes(tensor.rows)

@@ -121,7 +121,8 @@ def main() -> None:
     import transformers
 
     logging.disable()
-    presets = {one: facts(config) for name in preset_names() for one, config in parts(name).items()}
+    read = ((one, config) for name in preset_names() for one, config in parts(name).items())
+    presets = {one: facts(config) for one, config in read if config["model_type"] in transformers.CONFIG_MAPPING}
     others = {name: {"config": config, "facts": facts(config)} for name, config in OTHERS.items()}
     whole = {"transformers": transformers.__version__, "presets": presets, "others": others}
     PLACE.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")

@@ -52,6 +52,7 @@ LINES: dict[str, tuple[str, ...]] = {
         "--l2 warm --seq-len 512",
         "--gpu mi355x --seq-len 512",
         "--model gemma-3-4b --layers 6 --seq-len 2k --gpu h100",
+        "--model qwen3-next-80b-a3b --layers 4 --seq-len 256",
         "--model deepseek-v3.2 --layers 1 --seq-len 1 --seq-len-k 2k --method bounds",
         "--kernel flash --tile 64x64 --stages 2 --heavy-first --seq-len 512 --against BEFORE --fail-above hbm=5%",
         "--kernel flash,eager --seq-len 512 --against BEFORE",
@@ -118,6 +119,7 @@ LINES: dict[str, tuple[str, ...]] = {
         "--latent-kv --kernel flashmla --gpu h100 "
         "--heads 16 --head-dim 576 --head-dim-v 512 --context 1k --page-size 64",
         "--model gemma-3-4b --layers 6 --gpu h100 --context 2k",
+        "--model qwen3-next-80b-a3b --layers 4 --gpu h100 --context 2k",
     ),
     "ring": (
         "--num-gpus 4 --seq-len 1k --causal --steps",
@@ -150,7 +152,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "kernels show": ("fa2", "naive"),
     "kernels check": ("iosim/kernel/libraries/fa2.toml",),
     "models list": ("",),
-    "models show": ("deepseek-v3.2", "llama-4-scout", "vit-l"),
+    "models show": ("deepseek-v3.2", "llama-4-scout", "qwen3-next-80b-a3b", "vit-l"),
     "cache show": ("",),
     "ncu-rule": ("--launch tests/data/ncu_launch.json", "--launch tests/data/ncu_launch_untold.json"),
 }

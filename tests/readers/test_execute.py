@@ -428,7 +428,8 @@ def test_bodies_are_registered_once(doubling: Doubling) -> None:
 
 def test_every_algorithm_can_be_executed() -> None:
     for name in algorithms():
-        problem = AttentionProblem(seq_q=8, head_dim=4, dtype="fp32", latent_kv=name == "mla")
+        only = {"dtype": "bf16", "mask": "causal"} if name in ("delta_rule", "ssd") else {"dtype": "fp32"}
+        problem = AttentionProblem(seq_q=8, head_dim=4, latent_kv=name == "mla", **only)
         assert "O" in execute(problem, Kernel(name, name, Tile(4, 4))).outputs
 
 

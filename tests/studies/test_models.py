@@ -24,16 +24,18 @@ pytestmark = pytest.mark.usefixtures("replays_once")
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "models.json").read_text(encoding="utf-8"))
 PRESETS: dict[str, Any] = GOLDEN["presets"]
 OTHERS: dict[str, Any] = GOLDEN["others"]
+REMOTE = ("kimi-linear-48b-a3b",)
+"""Whose classes are not in transformers, but beside the weights."""
 GATED = ("qwen3-next-80b-a3b",)
 """Models with a gate on attention's output, as wide as Q: iosim counts no gates."""
 NAMES = {"sliding_attention": "sliding", "local": "sliding", "chunked_attention": "chunked", "global": "full",
-         "full_attention": "full", "indexed_attention": "sparse latent"}  # fmt: skip
+         "full_attention": "full", "linear_attention": "linear", "indexed_attention": "sparse latent"}  # fmt: skip
 
 
 def check(model: Model, facts: dict[str, Any], *, parameters: bool = True) -> None:
     """A model as iosim reads it against what transformers made of the same keys."""
     first = model.kinds[0]
-    assert model.layers == facts["attention_modules"]
+    assert sum(kind.count for kind in model.kinds) == facts["attention_modules"]
     if parameters:
         assert model.attention_parameters == facts["attention_parameters"]
     for key, value in (("num_heads", first.heads), ("num_attention_heads", first.heads),
@@ -109,7 +111,7 @@ def test_weights_count_beside_the_cache(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_every_preset_is_in_the_golden_file_and_says_its_source() -> None:
-    assert {name.split(":")[0] for name in PRESETS} == set(preset_names())
+    assert {name.split(":")[0] for name in PRESETS} | {*REMOTE} == set(preset_names())
     for name in preset_names():
         assert preset(name)["source"].startswith("https://"), name
         assert load_model(name).source == preset(name)["source"]
@@ -123,6 +125,44 @@ def test_every_preset_is_in_the_golden_file_and_says_its_source() -> None:
 ])  # fmt: skip
 def test_bytes_of_a_token_in_the_cache(name: str, bytes_a_token: int) -> None:
     assert load_model(name).cache_bytes(1, 1, "bf16") == bytes_a_token
+
+
+def test_layers_that_keep_a_state_are_counted() -> None:
+    """Qwen3-Next: 36 of 48 layers keep 32 states of 128 x 128 fp32 numbers a sequence, Kimi Linear 20 of 27; no context
+    makes them more. The others' caches grow."""
+    qwen, kimi = load_model("qwen3-next-80b-a3b"), load_model("kimi-linear-48b-a3b")
+    state = 32 * 128 * 128 * 4
+    for model, layers, kept, kernel in ((qwen, 48, 36, "gdn"), (kimi, 27, 20, "kda")):
+        (linear,) = model.states
+        assert (model.layers, linear.count, linear.state_kernel, linear.state_bytes) == (layers, kept, kernel, state)
+        token = model.token_bytes("bf16")
+        for context in (1, 100_000):
+            assert model.cache_bytes(3, context, "bf16") == 3 * (kept * state + context * token)
+    assert qwen.token_bytes("bf16") == 12 * 2 * 2 * 256 * 2
+    assert kimi.token_bytes("bf16") == 7 * (512 + 64) * 2
+    assert (kimi.order[2], kimi.order[3], kimi.order[26]) == ("linear", "latent", "latent")
+    half = changed(qwen, {}, tensor_parallel=2)
+    assert half.states[0].state_bytes == state // 2
+    (hybrid,) = load_model({
+        "model_type": "bamba", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "layer_types": ["mamba", "attention"], "mamba_n_heads": 8, "mamba_n_groups": 1, "mamba_d_state": 64,
+        "mamba_d_head": 64,
+    }).states  # fmt: skip
+    assert (hybrid.state_kernel, hybrid.heads, hybrid.kv_heads, hybrid.head_dim, hybrid.state_bytes) == (
+        "ssd", 8, 1, 64, 8 * 64 * 64 * 4,
+    )  # fmt: skip
+
+
+def test_a_step_of_decoding_of_a_mixed_model_is_both_kinds_of_layers() -> None:
+    step = iosim.decode("h200", model="qwen3-next-80b-a3b", context=[8192, 65536], batch=4).points
+    short, long = step
+    assert [kind.prediction.kernel.name for kind in short.kinds] == ["fa3", "gdn"]
+    assert short.kinds[1].step_s == long.kinds[1].step_s  # a state does not grow
+    assert long.kinds[0].step_s > 3 * short.kinds[0].step_s
+    assert short.kinds[1].per_token("l2", "read") == pytest.approx(36 * 32 * 128 * 128 * 4, rel=0.05)
+    whole = iosim.predict(model="qwen3-next-80b-a3b", gpu="h200", seq_len=4096, kernel="fa2")
+    (one,) = whole if isinstance(whole, list) else [whole]
+    assert [layer.prediction.kernel.name for layer in one.layers] == ["fa2", "gdn"]
 
 
 def test_windows_and_chunks_bound_the_cache() -> None:
@@ -171,7 +211,9 @@ def test_mla_is_expanded_for_prefill_and_absorbed_for_a_step() -> None:
     assert step.latent_kv
     assert latent.problem(4096, 4096, latent_kv=True).latent_kv
     sparse = kind("deepseek-v3.2", "sparse latent")
-    assert [sparse.problem(1, n).seq_k for n in (1000, 100_000)] == [1000, 2048]
+    steps = [sparse.problem(1, n) for n in (1000, 100_000)]
+    assert [(step.seq_k, step.attended_keys) for step in steps] == [(1000, 1000), (100_000, 2048)]
+    assert (steps[1].index_heads, steps[1].index_dim, steps[1].page_size) == (64, 128, 64)
 
 
 # --- options beside a model -------------------------------------------------------------------------------------------
@@ -333,8 +375,38 @@ def test_a_uniform_models_step_is_that_of_its_sizes() -> None:
 
 def test_a_sparse_step_reads_the_picked_keys_and_keeps_all() -> None:
     short, long_ = iosim.decode("h100", model="deepseek-v3.2", context=[8192, 65536], layers=1)
-    assert short.per_token("l2") == long_.per_token("l2")
+    read = [point.prediction.traffic.total("l2", "read", tensor="K") for point in (short, long_)]
+    assert read[0] == read[1]
     assert long_.cache_bytes == 8 * short.cache_bytes
+
+
+def test_a_sparse_step_scores_all_keys_and_says_what_that_costs() -> None:
+    (point,) = iosim.decode("h200", model="deepseek-v3.2", context=131_072)
+    # of 61 layers: 128 bytes and a scale of all keys, and 2,048 rows of 576 columns
+    least = 61 * (131_072 * 132 + 2048 * 576 * 2)
+    assert point.per_token("hbm", "read") == pytest.approx(least, rel=0.02)
+    assert point.bound_tokens_per_s == pytest.approx(
+        point.prediction.profile.dram_bandwidth_measured_bytes_per_s / least
+    )
+    picking = point.picking
+    assert picking is not None
+    assert picking.index_hbm_bytes == pytest.approx(61 * 131_072 * 132, rel=0.01)
+    assert picking.index_s + picking.attention_s == pytest.approx(point.step_s)
+    assert point.to_dict()["picking"]["pays"] == (picking.index_s + picking.attention_s < picking.dense_s)
+    text = str(iosim.decode("h200", model="deepseek-v3.2", context=131_072))
+    assert f"up to a context of about {picking.pays_from:,}" in text
+
+
+def test_picking_pays_where_lines_between_contexts_cross() -> None:
+    from iosim.studies.decode.picking import _crossing
+
+    assert _crossing((1000, 4000, 16000), (1.0, 1.0, -1.0)) == 8000
+    assert _crossing((1000, 4000), (-1.0, -2.0)) == 1000
+    assert _crossing((1000, 4000), (-1.0, 0.5)) is None
+    (small,) = iosim.decode("h200", model="deepseek-v3.2", context=65_536, cache_dtype="fp8", batch=32)
+    assert small.picking is not None
+    assert small.picking.pays
+    assert small.cache_bytes == 61 * 32 * 65_536 * (656 + 132)
 
 
 def test_python_refuses_what_the_command_refuses() -> None:

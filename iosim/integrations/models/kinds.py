@@ -15,6 +15,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.base.schema import Whole, one_line, refuse
+from iosim.base.units import bytes_text
 from iosim.studies.models.layers import Latent, LayerKind, Mlp, Model, Weights
 
 DEFAULTS = Path(__file__).with_name("defaults.toml")
@@ -28,6 +29,15 @@ KINDS = {
     "chunked_attention": "chunked", "indexed_attention": "full", "hybrid": "full",
 }  # fmt: skip
 """What `layer_types` calls a layer -> the kind."""
+GDN_KEYS = tuple((f"linear_{key}",) for key in ("num_value_heads", "num_key_heads", "key_head_dim", "value_head_dim"))
+MAMBA_HEADS, MAMBA_GROUPS = ("mamba_n_heads", "mamba_num_heads"), ("mamba_n_groups", "n_groups")
+MAMBA_COLUMNS, MAMBA_INNER = ("mamba_d_state", "ssm_state_size"), ("mamba_d_head", "mamba_head_dim")
+STATE_KEYS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
+    "linear_attention": ("gdn", GDN_KEYS),
+    "mamba": ("ssd", (MAMBA_HEADS, MAMBA_GROUPS, MAMBA_COLUMNS, MAMBA_INNER)),
+}
+"""What `layer_types` calls layers that keep a state -> their kernel, and the keys of their heads, those of Q and K,
+their columns and those of V."""
 OTHERS = ("linear_attention", "mamba", "conv", "recurrent", "moe", "mlp", "ssm", "linear")
 """What `layer_types` calls layers without softmax attention."""
 MAX_LAYERS = 10_000
@@ -124,14 +134,16 @@ def model_of(
     words = {word: _kind(read, base, word) for word in dict.fromkeys(order) if word in KINDS.values()}
     if not words:
         raise InputError(f"`model` '{name}' has no layer with attention; accepted: the config.json of a transformer")
-    order = [words[word].name if word in words else word for word in order]
+    held = {word: kind for word in dict.fromkeys(order) if (kind := _state(read, word)) is not None}
+    order = [held[word].name if word in held else words[word].name if word in words else word for word in order]
+    states = tuple(replace(kind, count=order.count(kind.name)) for kind in held.values())
     kinds = [replace(kind, count=order.count(kind.name)) for kind in dict.fromkeys(words.values())]
-    said = (*notes, *_notes(read, order, kinds))
+    said = (*notes, *_notes(read, order, [*kinds, *states]))
     width = read.whole(WIDTH, 1 << 24)
-    weights = None if encoder or set(order) & {*OTHERS} else weights_of(read, width, layers)
+    weights = None if encoder or states or set(order) & {*OTHERS} else weights_of(read, width, layers)
     precision = HALF.get(str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch."))
     return Model(name, title, source, tuple(kinds), tuple(order), precision,
-                 width, notes=said, config=config, weights=weights)  # fmt: skip
+                 width, notes=said, config=config, weights=weights, states=states)  # fmt: skip
 
 
 def _base(read: Reading, heads: int, *, causal: bool) -> LayerKind:
@@ -211,6 +223,9 @@ def _by_family(read: Reading, layers: int) -> list[str]:
         return ["chunked_attention" if rope else "full_attention" for rope in read.config["no_rope_layers"]]
     if isinstance(interval, int) and interval > 0 and window:
         return ["sliding_attention" if (n + 1) % interval else "full_attention" for n in range(layers)]
+    kimi = read.config.get("linear_attn_config")
+    if isinstance(kimi, dict) and isinstance(kimi.get("kda_layers"), list):
+        return ["linear_attention" if n + 1 in kimi["kda_layers"] else "full_attention" for n in range(layers)]
     every = read.config.get("full_attention_interval")
     if isinstance(every, int) and every > 0:
         return ["linear_attention" if (n + 1) % every else "full_attention" for n in range(layers)]
@@ -244,6 +259,22 @@ def _kind(read: Reading, base: LayerKind, word: str) -> LayerKind:
     return replace(base, name="sliding", window=window)
 
 
+def _state(read: Reading, word: str) -> LayerKind | None:
+    """Layers that keep a state: Kimi's, gated DeltaNet's or Mamba-2's, by the keys of their sizes; None without."""
+    high, kimi = 1 << 16, read.config.get("linear_attn_config")
+    if word == "linear_attention" and isinstance(kimi, dict):
+        for key in ("num_heads", "head_dim"):
+            refuse(list(Whole(1, high).problems(kimi.get(key), key)), f"`model` '{read.name}'")
+        heads, columns = int(kimi["num_heads"]), int(kimi["head_dim"])
+        return LayerKind("linear", 1, heads, heads, columns, columns, state_kernel="kda")
+    kernel, keys = STATE_KEYS.get(word, ("", ()))
+    sizes = [size for names in keys if (size := read.whole(names, high)) is not None]
+    if not keys or len(sizes) < len(keys):
+        return None
+    heads, kv_heads, columns, inner = sizes
+    return LayerKind(word.removesuffix("_attention"), 1, heads, kv_heads, columns, inner, state_kernel=kernel)
+
+
 def _global(read: Reading, kind: LayerKind) -> LayerKind:
     """Full layers that have sizes of their own beside sliding ones (Gemma 4)."""
     dim = read.whole(("global_head_dim",), 1 << 16)
@@ -255,7 +286,13 @@ def _global(read: Reading, kind: LayerKind) -> LayerKind:
 
 def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> list[str]:
     notes = []
-    others = [word for word in order if word in OTHERS]
+    stateful = [kind for kind in kinds if kind.state_kernel is not None]
+    for kind in stateful:
+        held = f"keep {bytes_text(kind.state_bytes)} a sequence in place of keys and values"
+        notes.append(
+            f"{kind.count} of {len(order)} layers run {kind.state_kernel} and {held}; convolutions are not counted"
+        )
+    others = [word for word in order if word in OTHERS and word not in {kind.name for kind in stateful}]
     if others:
         words = ", ".join(f"{others.count(w)} of {w.replace('_', ' ')}" for w in dict.fromkeys(others))
         notes.append(f"{len(others)} of {len(order)} layers have no softmax attention and are not counted: {words}")
@@ -271,9 +308,10 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
     if any(kind.sinks for kind in kinds):
         notes.append("a learned sink a head joins each softmax: a number a head and call, not counted")
     if any(kind.top_k for kind in kinds):
-        notes.append("prefill is predicted over all keys, as DeepSeek's own code computes it; a step of decoding reads "
-                     "the picked keys; the indexer's own reads are not counted, its keys are part of the "
-                     "cache")  # fmt: skip
+        notes.append(
+            "prefill is predicted over all keys, as DeepSeek's own code computes it; a step of decoding scores all "
+            "keys with the indexer, whose keys are part of the cache, and reads those it picks"
+        )
     return notes
 
 

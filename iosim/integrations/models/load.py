@@ -146,7 +146,7 @@ def decoder_of(model: Model) -> dict[str, Any]:
         why = "it has experts"
     elif first.window is not None or first.chunk is not None:
         why = "its layers see a part of the tokens before"
-    elif len(model.kinds) > 1 or len(model.order) != model.layers:
+    elif len(model.all_kinds) > 1 or len(model.order) != model.layers:
         why = "its layers are of several kinds"
     elif model.width is None or first.head_dim * first.heads != model.width:
         why = f"its {first.heads} heads of {first.head_dim} columns are not as wide as its {model.width} columns"

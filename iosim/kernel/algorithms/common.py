@@ -16,6 +16,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.mask import IntervalMask, Mask
 from iosim.problem.masks.packed import HeadsInTurn
+from iosim.problem.masks.picked import PickedMask
 
 MATRICES = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
 
@@ -68,17 +69,21 @@ def _blocked(problem: AttentionProblem, tile: Tile, mask_block: int) -> Mask:
 def attention_domain(
     problem: AttentionProblem, tile: Tile, *, pack: int = 1, splits: int = 1, mask_block: int | None = None
 ) -> Domain:
-    """Query blocks x key blocks of every head under the problem's mask.
+    """Query blocks x key blocks of every head under the problem's mask; where queries pick keys, x blocks of their
+    lists.
 
     Args:
         mask_block: rows of the blocks in which the kernel knows a mask (FlexAttention); None where it goes by indices.
     """
     mask = problem.pair_mask if mask_block is None else _blocked(problem, tile, mask_block)
+    keys = problem.seq_k
+    if problem.top_k is not None:
+        mask, keys = PickedMask.of(problem.interval_mask, problem.seq_k), problem.top_k
     return Domain(
         batch=problem.batch,
         heads=problem.kv_heads if pack > 1 else problem.heads,
         rows=problem.seq_q * pack,
-        seq_k=problem.seq_k,
+        seq_k=keys,
         block_q=tile.block_q,
         block_k=tile.block_k,
         mask=mask if problem.mask_storage == "implicit" else IntervalMask(),

@@ -60,6 +60,7 @@ _ALGORITHMS: Registry[str, Algorithm] = Registry(
     "algorithm",
     {
         "iosim.kernel.algorithms.cuda_sources": ("flash-cu", "minimal", "minimal-cu", "naive-cu"),
+        "iosim.kernel.algorithms.delta_rule": ("delta_rule",),
         "iosim.kernel.algorithms.efficient": ("efficient",),
         "iosim.kernel.algorithms.flash": ("flash",),
         "iosim.kernel.algorithms.flash1": ("flash1",),
@@ -67,6 +68,7 @@ _ALGORITHMS: Registry[str, Algorithm] = Registry(
         "iosim.kernel.algorithms.math_path": ("math",),
         "iosim.kernel.algorithms.mla": ("mla",),
         "iosim.kernel.algorithms.naive": ("naive",),
+        "iosim.kernel.algorithms.ssd": ("ssd",),
         "iosim.kernel.algorithms.uniform": ("uniform", "uniform_naive"),
     },
 )

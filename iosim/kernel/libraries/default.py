@@ -38,13 +38,16 @@ def is_suited(name: str, problem: AttentionProblem) -> bool:
     return name not in SUITS or SUITS[name](problem)
 
 
-def _order(profile: HardwareProfile) -> tuple[str, ...]:
-    return AMD_ORDER if profile.is_amd else ORDER
+def order_of(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, ...]:
+    """The kernels that are tried in turn; where an indexer picks keys, the library that has one first."""
+    if profile.is_amd:
+        return AMD_ORDER
+    return ORDER if problem.index_heads is None else ("dsa", *ORDER)
 
 
 def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
     """The name of the kernel that a GPU runs a problem with where none is asked for."""
-    for name in _order(profile)[:-1]:
+    for name in order_of(problem, profile)[:-1]:
         with suppress(InputError):
             if is_suited(name, problem):
                 resolve(name, problem, profile)
@@ -55,7 +58,8 @@ def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
 @chooses(DEFAULT)
 def _default(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
     name = default_kernel(problem, profile)
-    return name, f"{NOTE}{name}, the first of {', '.join(_order(profile))} that takes the problem on {profile.name}"
+    tried = ", ".join(order_of(problem, profile))
+    return name, f"{NOTE}{name}, the first of {tried} that takes the problem on {profile.name}"
 
 
 def told(kernels: Iterable[tuple[Kernel, HardwareProfile]]) -> str:

@@ -119,7 +119,7 @@ _BOOKS: Registry[str, Rules] = Registry(
         "iosim.kernel.libraries.fa4": ("fa4",),
         "iosim.kernel.libraries.flash_sm90": ("flash-sm90",),
         "iosim.kernel.libraries.flashinfer": ("flashinfer",),
-        "iosim.kernel.libraries.flashmla": ("flashmla", "mla"),
+        "iosim.kernel.libraries.flashmla": ("dsa", "flashmla", "mla"),
         "iosim.kernel.libraries.tiled": ("flash1", "tiled", "uniform"),
         "iosim.kernel.libraries.triton": ("triton",),
         "iosim.kernel.libraries.varlen": ("fa3-sm80", "fa3-varlen", "vllm-fa2", "vllm-fa3"),

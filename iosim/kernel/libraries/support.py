@@ -36,7 +36,14 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
     has = f"{profile.name} has cc {cc_text(profile.cc)}; accepted there:"
     if not first <= profile.cc <= last:
         needed = f"{cc_text(first)} or later" if profile.cc < first else cc_text(last)
-        there = _kernels(lambda one: _on(one, profile.is_amd) and _runs(one, problem.dtype, profile.cc))
+        latent = problem.latent_kv
+        there = _kernels(
+            lambda one: (
+                _on(one, profile.is_amd)
+                and _runs(one, problem.dtype, profile.cc)
+                and (latent or not one["requires"].get("latent_only"))
+            )
+        )
         yield f"`kernel` {name}: {data['title'].split(',')[0]} needs cc {needed}; {has} {there}"
     if problem.dtype not in requires["dtypes"]:
         yield f"`dtype` {problem.dtype}: not supported by kernel {name}; accepted: {', '.join(requires['dtypes'])}"

@@ -15,8 +15,9 @@ from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Fetch
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntervalMask
 from iosim.problem.masks.packed import PackedMask
+from iosim.problem.masks.picked import PickedMask
 from iosim.readers.formula.dual import ceil_div, minimum
-from iosim.readers.formula.sums import BlockSums, ListSums, Sums
+from iosim.readers.formula.sums import BlockSums, ListSums, PickedSums, Sums
 
 
 def _tile_bytes(tensor: Tensor, access: Access, rows: int) -> int:
@@ -106,7 +107,7 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
         inside = replace(plain, edge=Edge.EXACT) if access.edge is Edge.WHOLE else plain
         rows = replace(tensor, cols=split, element_bytes=1, strided=False)
         return access_bytes(sums, tensor, plain) + access_bytes(sums, rows, inside)
-    if tensor.keys_per_row:
+    if tensor.keys_per_row and access.rows is Rows.KEY:
         return sums.sectors(tensor.keys_per_sector) * SECTOR_BYTES
     if access.rows is Rows.OWN:
         moved = _times_owned(sums, access) * tensor.tile_bytes(tensor.rows)
@@ -128,6 +129,8 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
 def _sums(domain: Domain) -> list[tuple[int, BlockSums]]:
     """(how often, sums) of the parts of a domain: one, or each pair of lengths of packed sequences."""
     mask = domain.mask
+    if isinstance(mask, PickedMask):
+        return [(1, PickedSums(domain))]
     if isinstance(mask, IntervalMask):
         return [(1, BlockSums(domain))]
     if isinstance(mask, PackedMask):

@@ -29,6 +29,7 @@ from typing import Any
 from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Domain, Edge
 from iosim.problem.masks.mask import IntervalMask
+from iosim.problem.masks.picked import PickedMask
 from iosim.readers.formula.dual import ceil_div, clip, clipped_floor_sum, maximum, minimum
 
 
@@ -280,6 +281,20 @@ class BlockSums:
         d = self.domain
         most = ceil_div(d.seq_k, step) + 1
         return clipped_floor_sum(self._used, step * d.pack, d.block_q, (self.left + shift) * d.pack, most)
+
+
+class PickedSums(BlockSums):
+    """`BlockSums` of lists of picked keys: all of a list is walked, and the rows of the keys that are there move."""
+
+    def _bounds(self, domain: Domain) -> tuple[int | None, int | None]:
+        return None, None
+
+    def key_rows(self, edge: Edge) -> Sums:
+        d, mask = self.domain, self.domain.mask
+        assert isinstance(mask, PickedMask)
+        if edge is not Edge.NEEDED:
+            return super().key_rows(edge)
+        return BlockSums(replace(d, seq_k=minimum(d.seq_k, mask.seen), mask=mask.plain)).key_rows(edge)
 
 
 def _period(block_k: int, keys: int) -> tuple[int, int]:

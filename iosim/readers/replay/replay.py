@@ -23,7 +23,7 @@ from iosim.readers.replay.coarse import ERROR, HELD_STEPS, CoarseSteps, coarse_p
 from iosim.readers.replay.engine import L2, PS, Ctas
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
-from iosim.readers.replay.objects import streams, tile_bytes
+from iosim.readers.replay.objects import gathers, streams, tile_bytes
 from iosim.readers.replay.play import ERROR as HEADS_ERROR
 from iosim.readers.replay.play import Play, PlayedHeads
 from iosim.readers.replay.sampling import Windows, sampling_plan
@@ -314,6 +314,10 @@ def ctas_of(
     if streams(launch):  # an object stands for the small CTAs that an SM holds together
         slots, pace = max(min(slots, sms), _streamed_at_once(inputs, played, launch, of_launch, low, size)), Pace()
     alone = pace.step_s[0] / launch.tile_ctas if pace.step_s else 0.0
+    if gathers(played, launch):  # a step is an entry
+        alone /= launch.domain.block_k
+    elif launch.walks_again:
+        alone /= max(access.times for access in launch.accesses)
     start = CTA_START_S if streams(launch) else min(CTA_START_S, pace.tile_s / low.group)
     return Ctas(
         slots=slots,

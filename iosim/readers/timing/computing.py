@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, replace
 from iosim.base.words import Level, Way
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
@@ -15,7 +15,10 @@ from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES
 from iosim.kernel.traffic import Traffic
 from iosim.kernel.unit import UnitModel
+from iosim.kernel.work import Dependent
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.dtypes import dtype
+from iosim.problem.masks.picked import PickedMask
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.overlap import beside
@@ -32,6 +35,16 @@ from iosim.readers.timing.step_time import (
 
 L2_BYTES_PER_CYCLE = 44
 """That an SM alone loads from the L2, where all 132 of an H100 load 29 each; it stores 32, where all store 16."""
+PRODUCT_CYCLES = 900.0
+"""Of a product that waits for the one before and hands its result on through shared memory, beside its operations, as
+Triton compiles it. This and the next two are fitted on every other row of published_linear_attention.csv: on an L40S,
+an H100 and an H200."""
+TCGEN05_PRODUCT_CYCLES = 1300.0
+"""The same on cc 10, where results lie in tensor memory. Fitted on Blackwell's four."""
+SOLVED_ROW_CYCLES = 500.0
+"""Of a row of a triangular system: picked out of registers, laid out anew and multiplied, each time a sum over the
+CTA's threads. Fitted on all seven."""
+TCGEN05_CC = range(100, 120)
 OVERLAPPED_TILE_SHARE = 0.1
 """What a tile takes besides its steps where the next one begins meanwhile, over what it takes else: the tiles of
 flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm90_sweep.csv), where the difference is 2
@@ -65,9 +78,9 @@ def worked(launch: Launch, unit: UnitModel, pairs: float) -> tuple[float, float]
     filled = float(rows.sum()) / max(1, int((rows > 0).sum())) / launch.domain.block_q
     warps = max(1, launch.resources.threads // 32)
     padding = row_padding(launch.domain.block_q, warps, unit, launch.work.loop.key_warps)
-    padded = pairs * (1.0 if launch.is_backward else padding)
+    padded = pairs * (1.0 if launch.is_backward or launch.work.scores_per_pair > 1 else padding)
     products = unit.issued_by_warps * launch.work.flops_per_pair / MMA_FLOPS
-    instructions = padded * (INSTRUCTIONS_PER_SCORE / 32 + products)
+    instructions = padded * (launch.work.scores_per_pair * INSTRUCTIONS_PER_SCORE / 32 + products)
     return padded * (IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)), instructions
 
 
@@ -84,10 +97,20 @@ class Running:
     conditions: Conditions
     first: bool
 
+    @property
+    def dtype(self) -> str:
+        """Type of its products' operands."""
+        return self.launch.work.dtype or self.problem.dtype
+
+    @property
+    def element_bytes(self) -> int:
+        """Of its products' operands."""
+        return dtype(self.launch.work.dtype).bytes if self.launch.work.dtype else self.problem.input_type.bytes
+
     @cached_property
     def unit(self) -> UnitModel:
         """How what computes its products does it."""
-        return unit_model(self.launch, self.rates.profile, self.problem.dtype, self.kernel)
+        return unit_model(self.launch, self.rates.profile, self.dtype, self.kernel)
 
     def moved(self, level: Level, direction: Way | None = None, tensor: str | None = None) -> int:
         """Bytes that the launch moves."""
@@ -117,7 +140,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     l2_bytes = (
         running.l2_loads() / max(1, steps) * _l2_share(launch.tiles_with_rows, resident.slots, profile.sm_count, sm)
     )
-    cost = step_cost(launch, unit, sm, l2_bytes, running.problem.input_type.bytes, profile.cc)
+    cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc)
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
     tile_cycles = profile.need(unit.tile_cycles)
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
@@ -125,12 +148,17 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
-    locked = lock_cycles(launch, sm, resident.slots)
+    locked = lock_cycles(launch, sm, resident.slots) + launch.work.gather_cycles * rows_a_step(launch)
+    together = launch.tile_ctas if isinstance(launch.domain.mask, PickedMask) else 1
 
     def step(ctas: int) -> float:
         return step_cycles(cost, ctas) + locked
 
-    span = makespan(launch, profile.sm_count, per_sm, step, tile_cycles)
+    def shared_step(ctas: int) -> float:
+        """Where the CTAs of a cluster divide a tile and what it gathers, an SM each."""
+        return step(ctas) / together
+
+    span = makespan(launch, profile.sm_count // together, per_sm, shared_step, tile_cycles)
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz
     total = scheduled
@@ -138,14 +166,20 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         total = _pingpong_seconds(scheduled, running)
     lengthened = total / scheduled / sm.clock_hz if scheduled else 0.0
     return Computing(
-        seconds={name: span.steps * cycles / sm.clock_hz for name, cycles in units.items() if cycles},
+        seconds={name: span.steps * cycles / together / sm.clock_hz for name, cycles in units.items() if cycles},
         waves=resident.waves,
         total_s=total,
         shared_bytes=steps * cost.smem * min(sm.shared_bytes, WAVEFRONT_BYTES),
         tile_s=tile_cycles * lengthened,
         step_s=tuple(step(ctas) * lengthened for ctas in range(1, per_sm + 1)),
-        busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count),
+        busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count // together),
     )
+
+
+def rows_a_step(launch: Launch) -> float:
+    """Rows of keys that the mask leaves of a step, in the mean."""
+    visited = launch.domain.visited
+    return float(visited.end_row.sum()) / max(1, int(visited.count.sum()))
 
 
 def _l2_share(tiles: int, slots: int, sms: int, sm: SmRates) -> float:
@@ -180,9 +214,51 @@ def _pingpong_seconds(computing: float, running: Running) -> float:
     return beside(computing, fetched / running.rates.l2())
 
 
+def waiting_cycles(dependent: Dependent, tokens: int, load_cycles: float, cc: int) -> float:
+    """SM cycles in which a step of a CTA waits for its own loads, products and rows, of which it has as many as the
+    launch has `tokens` at most."""
+    product = TCGEN05_PRODUCT_CYCLES if cc in TCGEN05_CC else PRODUCT_CYCLES
+    waits = dependent.loads * load_cycles + dependent.products * product
+    return waits + min(dependent.rows, tokens) * SOLVED_ROW_CYCLES
+
+
+def dependent_computing(running: Running, dependent: Dependent) -> Computing:
+    """A launch whose steps wait for one another. A step alone takes its waits and its own products; each further CTA on
+    the SM adds what a step takes of the unit that is busiest. "sequence" is a CTA's steps alone, in every round."""
+    launch, rates, resident, profile = running.launch, running.rates, running.resident, running.rates.profile
+    clock, ctas = rates.clock_hz, launch.work.product_ctas
+    seconds = {name: alone for name, alone in _unit_seconds(running).items() if name != "tensor"}
+    steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads * ctas
+    if not clock or not steps:
+        return Computing(seconds, resident.waves)
+    rate = rates.tensor(running.problem.dtype, running.unit) if launch.work.flops_per_pair else None
+    seconds["tensor"] = products = executed_pairs(launch) * launch.work.flops_per_pair / rate if rate else 0.0
+    cycles = clock * profile.sm_count / steps  # of an SM for a step, of seconds of the whole GPU
+    in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")
+    load = rates.load_latency_s(from_dram=not in_l2) * clock
+    alone = products * cycles + waiting_cycles(dependent, launch.domain.rows, load, profile.cc)
+    busiest = max(products, seconds.get("l2", 0.0)) * cycles
+    per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
+
+    def step(beside: int) -> float:
+        return alone + (beside - 1) * busiest
+
+    grid = replace(launch, domain=replace(launch.domain, heads=launch.domain.heads * ctas))
+    span = makespan(grid, profile.sm_count, per_sm, step, 0.0)
+    of_a_tile = steps / (launch.work_tiles * ctas)
+    return Computing(
+        seconds | {"sequence": span.rounds * of_a_tile * alone / clock},
+        resident.waves,
+        span.cycles / clock,
+        step_s=tuple(step(n) / clock for n in range(1, per_sm + 1)),
+    )
+
+
 def other_computing(running: Running) -> Computing:
     """A launch without an attention loop: the longest of its units."""
     launch, resident = running.launch, running.resident
+    if launch.work.dependent is not None:
+        return dependent_computing(running, launch.work.dependent)
     seconds = _unit_seconds(running)
     total = _pass_seconds(running)
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
@@ -195,7 +271,7 @@ def other_computing(running: Running) -> Computing:
 
 def _pass_seconds(running: Running) -> float:
     """Seconds of a pass that its instructions bound: `operations_per_value` lane cycles for each value it loads."""
-    values = running.moved("l2", "read") / running.problem.input_type.bytes
+    values = running.moved("l2", "read") / running.element_bytes
     clock = running.rates.clock_hz or math.inf
     return float(values * running.launch.work.operations_per_value / (running.rates.fp32_lanes() * clock))
 
@@ -208,7 +284,7 @@ def _unit_seconds(running: Running) -> dict[str, float]:
     rounds, busiest = -(-ctas // slots) * slots / ctas, pairs * -(-ctas // profile.sm_count) / ctas
     shared = (profile.shared_memory_bytes_per_clock_per_sm or math.inf) * clock
     exps = (profile.exp_per_clock_per_sm or math.inf) * clock * profile.sm_count
-    products = rates.tensor(running.problem.dtype, running.unit) if work.flops_per_pair else math.inf
+    products = rates.tensor(running.dtype, running.unit) if work.flops_per_pair else math.inf
     seconds = {
         "l2": running.l2_loads() / rates.l2(),
         "tensor": pairs * work.flops_per_pair / products * rounds,

@@ -72,9 +72,9 @@ def uses_tensor_cores(launch: Launch, problem: AttentionProblem) -> bool:
 def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     """Time of one launch at the clock of its rates, and what of it costs energy."""
     launch, rates, resident = running.launch, running.rates, running.resident
-    sm = rates.of_sm(running.problem.dtype, running.unit) if is_attention_loop(launch) else None
+    sm = rates.of_sm(running.dtype, running.unit) if is_attention_loop(launch) else None
     done = other_computing(running) if sm is None else loop_computing(running, sm)
-    hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and sm is None)
+    hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and launch.work.dependent is None)
     side = rates.side_seconds(running.moved("side"))
     seconds = {"hbm": hbm} | ({"side": side} if side else {}) | done.seconds
     streamed = max(hbm, side)
@@ -83,6 +83,8 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
         in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")  # the launch before left it there
         rounds = -(-launch.work_tiles // resident.slots)
         together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + streamed
+    elif launch.work.dependent is not None:
+        together = beside(done.total_s, streamed, norm=SPLIT_OVERLAP_NORM)
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
         together = done.total_s if sm is None else _beside_hbm(running, done, streamed)
@@ -148,6 +150,6 @@ def _activity(running: Running, done: Computing, loops: bool) -> Activity:
         shared=done.shared_bytes,
         product_flops=flops,
         product_energy=running.unit.energy,
-        product_share=problem.input_type.bytes / ENERGY_BYTES,
+        product_share=running.element_bytes / ENERGY_BYTES,
         warp_instructions=instructions,
     )

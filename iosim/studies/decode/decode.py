@@ -19,13 +19,15 @@ from iosim.base.fields import MAX_SIZE
 from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.algorithms.states import STATE
 from iosim.kernel.libraries import Overrides, split_alike
 from iosim.prediction.estimates import method_of
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.asked import lengths
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.models.layers import LayerKind, Model
+from iosim.studies.decode.picking import Picking, picking, picks
+from iosim.studies.models.layers import LayerKind, Model, index_token_bytes
 
 MAX_LAYERS = 10_000
 MAX_SEQUENCES = 65_536
@@ -54,6 +56,8 @@ class ModelShape:
     latent_kv: bool = False
     page_size: int | None = None
     window: int | None = None
+    kind: LayerKind | None = None
+    """Of a model's layers, what they are."""
 
     def __post_init__(self) -> None:
         if isinstance(self.layers, bool) or not 1 <= self.layers <= MAX_LAYERS:
@@ -78,16 +82,16 @@ class ModelShape:
         )  # fmt: skip
 
     def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
-        """Bytes of all layers' cache, of whole pages where there are pages."""
+        """Bytes of all layers' cache, of whole pages where there are pages, or of their states."""
         tensors = prediction.chain.tensors
-        return sum(tensors[n].allocated_bytes for n in ("K", "V") if n in tensors) * self.layers
+        kept = (STATE,) if STATE in tensors else ("K", "V")
+        return sum(tensors[n].allocated_bytes for n in kept if n in tensors) * self.layers
 
 
 @dataclass(frozen=True)
 class KindShape(ModelShape):
     """The attention of one kind of a model's layers."""
 
-    kind: LayerKind | None = None
     fields: tuple[tuple[str, Any], ...] = ()
     """Of the problem, what the layer does not decide."""
 
@@ -106,7 +110,8 @@ class KindShape(ModelShape):
         assert self.kind is not None
         tokens = self.kind.cached_tokens(context)
         page = self.page_size or 1
-        return self.layers * batch * -(-tokens // page) * page * self.kind.token_bytes(self.dtype)
+        cache = -(-tokens // page) * page * self.kind.token_bytes(self.dtype, dict(self.fields).get("cache_dtype"))
+        return self.layers * batch * (cache + self.kind.state_bytes)
 
 
 @dataclass(frozen=True)
@@ -146,10 +151,16 @@ class DecodePoint:
     prediction: Prediction
     model: Model | None = None
     kinds: tuple[DecodePoint, ...] = ()
+    picking: Picking | None = None
 
     @classmethod
     def of(cls, model: Model, kinds: tuple[DecodePoint, ...]) -> DecodePoint:
         return replace(max(kinds, key=lambda kind: kind.step_s), model=model, kinds=kinds)
+
+    def beside_dense(self, pays_from: int | None) -> DecodePoint:
+        """The point with what its indexer costs and saves, where it has one."""
+        part = next((part for part in self.parts if picks(part.prediction)), None)
+        return self if part is None else replace(self, picking=picking(part.prediction, part.shape.layers, pays_from))
 
     @property
     def parts(self) -> tuple[DecodePoint, ...]:
@@ -221,8 +232,15 @@ class DecodePoint:
 
     @property
     def _kept_read_bytes(self) -> int:
-        """Bytes of the keys and values that the masks of one kind of layer keep."""
-        problem = self.prediction.problem
+        """Bytes of the keys and values that the masks of one kind of layer keep, and of the keys that its indexer
+        scores; or of its states."""
+        problem, tensors = self.prediction.problem, self.prediction.chain.tensors
+        if STATE in tensors:
+            return tensors[STATE].bytes * self.shape.layers
+        if problem.top_k is not None:
+            index = problem.seq_k * index_token_bytes(problem.index_dim) if problem.index_heads else 0
+            picked = problem.attended_keys * problem.latent_row_bytes
+            return problem.batch * (problem.kv_heads * picked + index) * self.shape.layers
         width = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)
         keys = problem.seq_k if problem.window is None else min(problem.seq_k, problem.window + self.new_tokens)
         return problem.batch * problem.kv_heads * keys * width * problem.input_type.bytes * self.shape.layers
@@ -244,9 +262,13 @@ class DecodePoint:
             "bound_tokens_per_s": self.bound_tokens_per_s, "bound_by": p.time.bound_by, "sequences": work_of(p),
             "problem": p.problem.to_dict(), "notes": list(p.notes),
         }  # fmt: skip
+        if self.picking is not None:
+            whole["picking"] = self.picking.to_dict()
         if self.model is None:
             return whole
-        kinds = [{"layer": kind.name} | part.to_dict() for kind, part in zip(self.model.kinds, self.kinds, strict=True)]
+        kinds = [
+            {"layer": kind.name} | part.to_dict() for kind, part in zip(self.model.all_kinds, self.kinds, strict=True)
+        ]
         return {"model": self.model.name, "tensor_parallel": self.model.tensor_parallel, **whole, "kinds": kinds}
 
 
@@ -293,8 +315,10 @@ def sweep(
     if not 1 <= batch <= MAX_SIZE:
         raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
     at = list(contexts)
+    own = None if shape.kind is None else shape.kind.state_kernel
+    overrides = None if own else step.get("overrides")
     asked = [
-        Request(shape.problem(batch, context, new_tokens), kernel, profile, step.get("overrides"),
+        Request(shape.problem(batch, context, new_tokens), own or kernel, profile, overrides,
                 method=step.get("method"), launched=step.get("launched", "alone"))
         for context in at
     ]  # fmt: skip
@@ -336,13 +360,23 @@ def in_one_launch(shape: ModelShape, contexts: Sequence[int], new_tokens: int, o
     return BatchShape(**vars(shape), contexts=tuple(contexts))
 
 
-def kind_shapes(model: Model, dtype: str | None, page_size: int | None) -> list[KindShape]:
-    """The shapes of a model's layers by kind. Raises InputError: a model that generates nothing."""
+def kind_shapes(
+    model: Model, dtype: str | None, page_size: int | None, cache_dtype: str | None = None
+) -> list[KindShape]:
+    """The shapes of a model's layers by kind. Raises InputError: a model that generates nothing, or a type of its cache
+    that it has not."""
     if not model.causal:
         raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: a decoder, "
                          "and `iosim predict` for this one")  # fmt: skip
     fields = {"dtype": dtype or model.dtype or "bf16"} | ({} if page_size is None else {"page_size": page_size})
-    return [KindShape.of(kind, fields) for kind in model.kinds]
+    if cache_dtype is not None:
+        fields["cache_dtype"] = cache_dtype
+        if all(kind.top_k is None for kind in model.kinds):
+            raise InputError(
+                f"`cache_dtype` {cache_dtype}: `model` '{model.name}' picks no keys; accepted: one with "
+                "index_topk in its config"
+            )
+    return [KindShape.of(kind, fields) for kind in model.all_kinds]
 
 
 def work_of(prediction: Prediction) -> list[dict[str, int]]:

@@ -113,7 +113,7 @@ def changed(
         gpus = whole("tensor_parallel", tensor_parallel, 1, MAX_GPUS)
         on_several = any(kind.latent is None and kind.kv_heads < gpus for kind in model.kinds)
         kinds = tuple(kind.split(gpus) for kind in model.kinds)
-        model = replace(model, kinds=kinds, tensor_parallel=gpus)
+        model = replace(model, kinds=kinds, states=tuple(one.split(gpus) for one in model.states), tensor_parallel=gpus)
         if gpus > 1:
             more = "; key/value heads fewer than GPUs are on several" if on_several else ""
             note = f"each of {some(gpus, 'GPU')}: its share of the heads{more}; what GPUs exchange is not counted"
@@ -168,13 +168,19 @@ def _first(model: Model, layers: int) -> Model:
         raise InputError(f"`layers` {layers} is out of range; accepted: 1 to {len(model.order)}, the layers of "
                          f"'{model.name}'")  # fmt: skip
     order = model.order[:layers]
-    kinds = tuple(replace(kind, count=count) for kind in model.kinds if (count := order.count(kind.name)))
+    kinds, states = (
+        tuple(replace(kind, count=n) for kind in some_kinds if (n := order.count(kind.name)))
+        for some_kinds in (model.kinds, model.states)
+    )
     if not kinds:
         raise InputError(f"`layers` {layers}: none of the first {layers} layers of '{model.name}' attends; accepted: "
                          f"more")  # fmt: skip
     if layers == len(model.order):
         return model
-    return _noted(replace(model, order=order, kinds=kinds), f"the first {layers} of {some(len(model.order), 'layer')}")
+    return _noted(
+        replace(model, order=order, kinds=kinds, states=states),
+        f"the first {layers} of {some(len(model.order), 'layer')}",
+    )
 
 
 @dataclass(frozen=True)
@@ -188,8 +194,9 @@ class LayerCall:
     problem: AttentionProblem
 
 
-def calls_of(model: Model, values: Mapping[str, Any]) -> list[tuple[LayerCall, ...]]:
-    """The calls of all kinds of layers, for every number of query tokens asked for. Raises InputError: values that make
+def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -> list[tuple[LayerCall, ...]]:
+    """The calls of all kinds of layers, with `states` of those that keep one, too, for every number of query tokens
+    asked for. Raises InputError: values that make
     no sense, or lengths that a model's layers cannot have.
 
     Args:
@@ -220,7 +227,7 @@ def calls_of(model: Model, values: Mapping[str, Any]) -> list[tuple[LayerCall, .
                              f"'{model.name}' are causal")  # fmt: skip
         asked.append(tuple(
             LayerCall(kind, queries, total, kind.problem(queries, total, latent_kv=latent, **fields))
-            for kind in model.kinds
+            for kind in (model.all_kinds if states else model.kinds)
         ))  # fmt: skip
     return asked
 

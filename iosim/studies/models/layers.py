@@ -12,16 +12,26 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, field, replace
-from iosim.base.units import some
+from iosim.base.units import bytes_text, some
+from iosim.kernel.algorithms.states import STATE_BYTES
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 
 ABSORBED_TOKENS = 8
 """So many queries a sequence, against more keys, are a step of decoding: MLA then works on the latent cache itself
 (arXiv 2405.04434, section 2.1), and above it on keys and values expanded from it."""
+STATE_INPUTS = ("bf16", "fp16")
+"""Types of the inputs of layers that keep a state."""
 INDEX_SCALE_BYTES = 4
 """Of every 128 columns of an index key, kept in fp8 with one fp32 scale (vLLM,
 vllm/model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache)."""
+INDEXED_PAGE = 64
+"""Tokens of a page of the cache (deepseek-ai/DeepGEMM, csrc/apis/attention.hpp: block_kv of fp8_paged_mqa_logits)."""
+
+
+def index_token_bytes(columns: int) -> int:
+    """Bytes of a token in the indexer's cache."""
+    return columns + INDEX_SCALE_BYTES * ceil(columns / 128)
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,8 @@ class LayerKind:
         latent: where keys and values come from one latent vector a token.
         sinks: a learned number a head joins each softmax.
         alibi: slopes on the scores, one a head.
+        state_kernel: the catalog kernel of layers that keep a state in place of keys and values, whatever is asked for;
+            None for softmax attention.
     """
 
     name: str
@@ -82,6 +94,7 @@ class LayerKind:
     sinks: bool = False
     alibi: bool = False
     latent: Latent | None = None
+    state_kernel: str | None = None
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -101,11 +114,21 @@ class LayerKind:
         """
         shape: dict[str, Any] = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
                                  "head_dim_v": self.head_dim_v}  # fmt: skip
+        if self.state_kernel is not None:  # 16-bit inputs and no pages, whatever the caches of the others are
+            fields = {name: value for name, value in fields.items() if name != "page_size"}
+            fields["dtype"] = fields.get("dtype") if fields.get("dtype") in STATE_INPUTS else STATE_INPUTS[0]
+            latent_kv = False
         if self.latent is not None and (latent_kv or self.absorbed(queries, keys, fields.get("passes", "fwd"))):
             shape = {"heads": self.heads, "kv_heads": 1, "head_dim": self.latent.width,
                      "head_dim_v": self.latent.kv_rank, "latent_kv": True}  # fmt: skip
             if self.top_k is not None:
-                keys = max(queries, min(keys, self.top_k))
+                shape |= {"top_k": self.top_k}
+                if self.latent.index_heads:
+                    shape |= {
+                        "index_heads": self.latent.index_heads,
+                        "index_dim": self.latent.index_dim,
+                        "page_size": fields.pop("page_size", None) or INDEXED_PAGE,
+                    }
         if self.alibi:
             shape["bias"] = "alibi"
         if self.chunk is not None:
@@ -137,21 +160,31 @@ class LayerKind:
     def cached_tokens(self, context: int) -> int:
         """Tokens of a sequence that a layer's cache holds; a window or a chunk bounds them. None are kept where a token
         sees later ones."""
-        if not self.causal:
+        if not self.causal or self.state_kernel is not None:
             return 0
         return min([context, *(bound for bound in (self.window, self.chunk) if bound is not None)])
 
-    def token_bytes(self, kind: str) -> int:
-        """Bytes of a token in one layer's cache, on one GPU."""
+    def token_bytes(self, kind: str, cache_dtype: str | None = None) -> int:
+        """Bytes of a token in one layer's cache, on one GPU; of a latent cache that queries pick keys of, in a type of
+        its own where that is said."""
         size = dtype(kind).bytes
+        if self.state_kernel is not None:
+            return 0
         if self.latent is None:
             return self.kv_heads * (self.head_dim + self.head_dim_v) * size
-        index = self.latent.index_dim
-        return self.latent.width * size + (index + INDEX_SCALE_BYTES * ceil(index / 128) if index else 0)
+        latent = self.latent.width * size
+        if cache_dtype is not None:
+            latent = self.problem(1, 2, dtype=kind, cache_dtype=cache_dtype).latent_row_bytes
+        return latent + (index_token_bytes(self.latent.index_dim) if self.latent.index_dim else 0)
 
     def cache_bytes(self, batch: int, context: int, kind: str) -> int:
         """Bytes of all these layers' caches, on one GPU."""
-        return self.count * batch * self.cached_tokens(context) * self.token_bytes(kind)
+        return self.count * batch * (self.cached_tokens(context) * self.token_bytes(kind) + self.state_bytes)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a sequence's state in one layer, on one GPU; 0 where it keeps keys and values."""
+        return 0 if self.state_kernel is None else self.heads * self.head_dim * self.head_dim_v * STATE_BYTES
 
     def parameters(self, width: int) -> int:
         """Numbers in the matrices of one layer's attention, in a model `width` columns wide, biases left out."""
@@ -189,6 +222,8 @@ class LayerKind:
     @property
     def sees(self) -> str:
         """Which tokens a query sees, in words."""
+        if self.state_kernel is not None:
+            return f"a state of {bytes_text(self.state_bytes)}"
         if self.chunk is not None:
             return f"its chunk of {self.chunk:,}"
         if self.top_k is not None:
@@ -295,6 +330,7 @@ class Model:
         title: what it is, for people.
         source: where its numbers stand.
         kinds: the attention layers.
+        states: layers that keep a state in place of keys and values, where the config says their sizes.
         order: the kind of every layer, in order; a kind that is no attention has a name of its own.
         dtype: what the weights are kept in, where that is a 16-bit type; else None.
         width: columns of the residual stream, where known.
@@ -315,11 +351,17 @@ class Model:
     notes: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     weights: Weights | None = None
+    states: tuple[LayerKind, ...] = ()
+
+    @property
+    def all_kinds(self) -> tuple[LayerKind, ...]:
+        """Layers with softmax attention, and those with a state."""
+        return self.kinds + self.states
 
     @property
     def layers(self) -> int:
-        """Attention layers."""
-        return sum(kind.count for kind in self.kinds)
+        """Layers with attention, or with a state."""
+        return sum(kind.count for kind in self.all_kinds)
 
     @property
     def causal(self) -> bool:
@@ -327,13 +369,18 @@ class Model:
         return all(kind.causal for kind in self.kinds)
 
     def cache_bytes(self, batch: int, context: int, kind: str) -> int:
-        """Bytes of all layers' key/value cache, on one GPU."""
-        return sum(one.cache_bytes(batch, context, kind) for one in self.kinds)
+        """Bytes of all layers' key/value caches and states, on one GPU."""
+        return sum(one.cache_bytes(batch, context, kind) for one in self.all_kinds)
+
+    def token_bytes(self, kind: str) -> int:
+        """Bytes of a token in all layers' caches, on one GPU."""
+        return sum(one.count * one.token_bytes(kind) * one.cached_tokens(1) for one in self.kinds)
 
     @property
     def attention_parameters(self) -> int | None:
-        """Numbers in the matrices of all layers' attention, biases left out; None where the width is not known."""
-        width = self.width
+        """Numbers in the matrices of all layers' attention, biases left out; None where the width is not known, or
+        some layers keep a state."""
+        width = None if self.states else self.width
         return None if width is None else sum(one.count * one.parameters(width) for one in self.kinds)
 
     @property
@@ -353,7 +400,7 @@ class Model:
     @property
     def line(self) -> str:
         """The model in one line: its layers by kind."""
-        kinds = "; ".join(_kind_line(one) for one in self.kinds)
+        kinds = "; ".join(_kind_line(one) for one in self.all_kinds)
         gpus = f", a {self.tensor_parallel}th of the heads each" if self.tensor_parallel > 3 else ""
         gpus = {2: ", half of the heads", 3: ", a third of the heads"}.get(self.tensor_parallel, gpus)
         return f"{self.title}: {kinds}{gpus}"
@@ -364,7 +411,7 @@ class Model:
             "name": self.name, "title": self.title, "source": self.source, "layers": self.layers,
             "tensor_parallel": self.tensor_parallel, "dtype": self.dtype, "width": self.width,
             "attention_parameters": self.attention_parameters, "weight_bytes": self.weight_bytes,
-            "kinds": [kind.to_dict() for kind in self.kinds],
+            "kinds": [kind.to_dict() for kind in self.all_kinds],
             "other_layers": len(self.order) - self.layers, "notes": list(self.notes),
         }  # fmt: skip
 

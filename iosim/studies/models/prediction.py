@@ -239,11 +239,15 @@ def run(asked: PredictRequest, progress: Progress = silent) -> list[Prediction] 
         (gpu, calls, kernel)
         for values in combinations(asked.values)
         for gpu in asked.gpu
-        for calls in calls_of(model, values)
+        for calls in calls_of(model, values, states=True)
         for kernel in asked.kernel
     ]
     requests = [
-        Request(one.problem, kernel, gpu, asked.overrides, **how) for gpu, calls, kernel in jobs for one in calls
+        Request(
+            one.problem, one.kind.state_kernel or kernel, gpu, None if one.kind.state_kernel else asked.overrides, **how
+        )
+        for gpu, calls, kernel in jobs
+        for one in calls
     ]
     found = iter(predict_many(requests, progress=progress))
     return [ModelPrediction(model, tuple(LayerPrediction(one, next(found)) for one in calls)) for _, calls, _ in jobs]

@@ -24,6 +24,7 @@ from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Schedule
 from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.bounds import needed_bytes
 
 CTA_THREADS = 256
 RASTER_TILES = 8
@@ -113,8 +114,12 @@ class Operator:
 
     @property
     def compulsory_bytes(self) -> int:
-        """Bytes of its inputs and outputs, each once."""
-        return sum(view.bytes for view in self.views.values())
+        """Bytes of its inputs and outputs, each once; of rows that queries pick, as many as have to be."""
+        tensors = self.chain.tensors
+        return sum(
+            needed_bytes(self.problem, tensors[name]) if name in tensors and tensors[name].picked_by else view.bytes
+            for name, view in self.views.items()
+        )
 
 
 @dataclass(frozen=True)

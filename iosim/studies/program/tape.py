@@ -323,6 +323,11 @@ class Tape:
             chosen, note = attending(problem, kernel, self.profile, wants_lse=False)
         chain = plan(problem, chosen)
         views = {n: view for n, view in bound.items() if n in chain.tensors}
+        views |= {
+            n: self.given(t.batch * t.heads * t.rows, t.cols, t.element_bytes)
+            for n, t in chain.tensors.items()
+            if t.role is Role.INPUT and n not in views
+        }
         unbound = {n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()}
         self._add(Operator(name, (self.part,), self._phase, problem, chosen, replace(chain, tensors=unbound), views,
                            is_kernel=True, is_attention=True, notes=(note,) if note else ()))  # fmt: skip

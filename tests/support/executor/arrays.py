@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.body import Array, Indices
+from executor.numerics import round_to
 from iosim.kernel.algorithms.cache import TABLE
-from iosim.kernel.launch import SECTOR_BYTES, Chain, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Chain, Role, Tensor
 from iosim.problem.attention import AttentionProblem
 
 
@@ -55,6 +56,22 @@ def _parted(array: Array, problem: AttentionProblem) -> Array:
         return array
     apart = array.reshape(batch, heads, rows, cols // problem.head_dim_v, problem.head_dim_v).transpose(0, 1, 3, 2, 4)
     return np.asarray(apart.reshape(batch, heads * cols // problem.head_dim_v, rows, problem.head_dim_v))
+
+
+def gated(chain: Chain, seed: int) -> dict[str, Array]:
+    """Random arrays of a chain with gates: V by its own heads, gates that forget a little, keys of about length 1, and
+    a state. Empty for other chains."""
+    if not {"g", "dt"} & chain.tensors.keys():
+        return {}
+    generator, made = np.random.default_rng(seed), {}
+    for name, t in chain.tensors.items():
+        if t.role is Role.INPUT:
+            shape = (t.batch, t.heads, t.rows, t.cols)
+            is_number = name in ("g", "beta", "dt", "A")
+            values = generator.random(shape) if is_number else generator.standard_normal(shape)
+            scale = {"g": -0.25, "A": -1.0, "K": t.cols**-0.5}.get(name, 1.0)
+            made[name] = round_to(scale * values, "fp32" if is_number or t.element_bytes == 4 else t.format)
+    return made
 
 
 def shuffled_table(problem: AttentionProblem, seed: int) -> dict[str, Array]:

@@ -144,6 +144,10 @@ class Memory:
         if tensor.name not in self.written:
             raise ExecutionError(f"{tensor.name} is loaded before anything has written it")
         copy, batch, head, row, cols = self._index(access, domain, spot, q, k)
+        if tensor.picked_by and entries is not None:
+            picks = entries.reshape(-1).astype(np.int64)
+            tile = self.arrays[tensor.name][0, batch[0], head[0], np.maximum(picks, 0)[:, None], cols]
+            return np.where(picks[:, None] >= 0, tile, 0.0)
         if entries is not None and not isinstance(row, int):
             there, row = place_of_rows(tensor, row[:, 0], entries)
             batch, row = there[:, None], row[:, None]
@@ -170,7 +174,10 @@ class Memory:
             along, length = np.arange(tensor.rows), tensor.rows
         if tensor.wraps:
             along, length = along % tensor.rows, tensor.rows
-        if tensor.keys_per_row:
+        if tensor.keys_per_row and access.rows is Rows.KEY and tensor.along is Rows.QUERY:  # a query's list
+            row = token(domain, q[:1])
+            return 0, np.array([[spot.batch]]), np.array([[0]]), row[:, None], k[None, :]
+        if tensor.keys_per_row and access.rows is Rows.KEY:
             along, length = np.unique(k // tensor.keys_per_row), -(-domain.seq_k // tensor.keys_per_row)
         cols = np.arange(tensor.cols)
         if access.rows is Rows.PAIR:
@@ -178,6 +185,9 @@ class Memory:
                 raise ExecutionError(f"{tensor.name} has {tensor.cols} columns, the launch {domain.seq_k} keys")
             cols = k
         copy = spot.split if tensor.copies > 1 else 0
+        if tensor.copies > 1 and access.rows is Rows.OWN:  # a state a block
+            by_key = access.per in (Per.KEY, Per.PAIR)
+            copy = int(k[0]) // domain.block_k if by_key else int(q[0]) // domain.block_q
         batch, head, row = _locate(tensor, access, domain, spot, along, length)
         return copy, batch[:, None], head[:, None], row[:, None], cols[None, :]
 
@@ -191,6 +201,8 @@ def _locate(
     if not packs and domain.grid_heads == 1 and tensor.batch * tensor.heads * tensor.rows == length:
         batch, head, row = np.unravel_index(along, (tensor.batch, tensor.heads, tensor.rows))
         return batch.astype(np.int64), head.astype(np.int64), row.astype(np.int64)
+    if tensor.picked_by:  # rows that a list names
+        length = tensor.rows
     in_batch = (spot.batch if tensor.batch == domain.batch else 0) * ones
     sequences = tensor.batch // domain.batch
     if sequences > 1 and access.times * domain.grid_heads == tensor.batch * tensor.heads and tensor.rows == length:

@@ -11,6 +11,7 @@ from executor.numerics import kept_weights
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Launch, Mode, Per, Rows
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.picked import PickedMask
 
 
 def tile_ends(lengths: tuple[int, ...], block: int) -> tuple[Indices, Indices]:
@@ -38,6 +39,8 @@ class Grid:
         by_rows = upto[self.q_ends] - upto[self.q_starts]
         self.visited = by_rows[:, self.k_ends] - by_rows[:, self.k_starts] > 0
         """Boolean [query blocks, key blocks]: at least one pair is kept."""
+        if isinstance(d.mask, PickedMask):
+            self.visited[:] = True  # a list is walked to its end
         some = np.diff(by_rows, axis=1) > 0
         self.needed_end = np.array([int(np.flatnonzero(row)[-1]) + 1 if row.any() else 0 for row in some])
         """One past the last key that each query block keeps."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from executor.arrays import cut, joined, new_tokens, parted, shuffled_table
+from executor.arrays import cut, gated, joined, new_tokens, parted, shuffled_table
 from executor.body import Array, body_of
 from executor.memory import Memory, check_size
 from executor.reference import dense, random_arrays
@@ -62,7 +62,7 @@ def execute(
     """
     chain = plan(problem, kernel) if chain is None else chain
     check_size(chain)
-    all_arrays = cut(random_arrays(problem, seed), chain) if arrays is None else arrays
+    all_arrays = {**cut(random_arrays(problem, seed), chain), **gated(chain, seed)} if arrays is None else arrays
     inputs = {name: np.asarray(values, dtype=np.float64) for name, values in all_arrays.items()}
     chain_inputs: dict[str, npt.ArrayLike] = {
         "mask": _mask_values(problem), **shuffled_table(problem, seed), **new_tokens(problem, chain, inputs), **inputs

@@ -1,10 +1,10 @@
-"""Algorithms that are others but for a launch or two: `flash_fp8`, `mla`, `uniform`, kernels/*.cu, `efficient`."""
+"""Algorithms that are others but for a launch or two: `flash_fp8`, `uniform`, kernels/*.cu, `efficient`."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from executor.bodies.flash import Combine, Forward, append
+from executor.bodies.flash import Forward
 from executor.bodies.softmax import exp_less
 from executor.bodies.terms import (
     KeyGradients,
@@ -38,18 +38,6 @@ class Fp8Forward(Forward):
     def pair(self, at: Place) -> None:
         scores = np.where(at.kept, at["Q_fp8"] @ at["K_fp8"].T * at.scale, -np.inf)
         self.softmax.add(scores, at["V_fp8"], at.dropout_factor)
-
-
-@body("mla", "main")
-class Latent(Forward):
-    """Online softmax over the visited keys, values taken from the same tile."""
-
-    def pair(self, at: Place) -> None:
-        self.softmax.add(masked_scores(at), at["K"][:, : at.problem.head_dim_v], at.dropout_factor)
-
-
-body("mla", "combine")(Combine)
-body("mla", "append")(append)
 
 
 share_bodies("uniform", "flash")
