@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from recorders import measurements
 
 from iosim.evidence.measure.calibrate import FILLED
@@ -30,8 +31,8 @@ from iosim.evidence.measure.fit import (
     partitions_of,
 )
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.readers.replay.l2 import L2Model, model
-from iosim.readers.replay.scan import fill, with_capacity
+from iosim.readers.replay.l2 import L2Model, model, sm_partitions
+from iosim.readers.replay.scan import OBJECT_BYTES, empty_l2, with_capacity
 
 T = TypeVar("T")
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "generated" / "l2_constants.md"
@@ -238,6 +239,18 @@ def fit_dirty(l2: L2Model, fills: Sequence[Filled], l2_bytes_per_s: float, hbm_b
 
 
 FILL_PASSES = 4
+
+
+def fill(l2_of_gpu: L2Model, footprint_bytes: int, sms: int, passes: int = 6) -> int:
+    """Bytes written to HBM where all SMs store to a footprint, each to what comes next, `passes` times over."""
+    each = OBJECT_BYTES["private_scan"]
+    objects = footprint_bytes // each
+    number = np.tile(np.arange(objects, dtype=np.int32), passes)
+    sides = sm_partitions(sms, l2_of_gpu.partitions, l2_of_gpu.side_ends, l2_of_gpu.apart)
+    side = np.resize(sides[np.random.default_rng(0).permutation(sms)], number.size)
+    l2 = empty_l2(l2_of_gpu, objects, each)
+    l2.access(np.ones(number.size, dtype=np.uint8), number, side)
+    return int(l2.state.hbm_write[0])
 
 
 def _fill_time(l2: L2Model, f: Filled, l2_bytes_per_s: float, hbm_bytes_per_s: float) -> float:

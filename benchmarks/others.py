@@ -1,7 +1,7 @@
 """Predictions beside what others measured and published: `python benchmarks/others.py`.
 
 Prints docs/validation-others.md; `--write` writes it. Blind: no number of these files reaches a prediction, but the
-bytes that FlashAttention-2's build for cc 8.0 spills, which were counted on the A30. Half a minute.
+bytes that FlashAttention-2's build for cc 8.0 spills, which were counted on the A30. Some minutes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import linear_times
+import sparse
 from recorders import measurements
 
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.base.units import bytes_text
 from iosim.evidence.times.tables import kernel_of, problem_of
+from iosim.hardware.profile import load_profile
+from iosim.kernel.libraries import Overrides, resolve
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "validation-others.md"
 SECTOR = 32
+GPU = load_profile("mi355x")
 FILES = {
     "attention_latency_a30_fa2_nvbench.csv": (
         "JakeFlasher/benchmark_flash_attention: flash-attn 2.6.3, clocks not locked; what a benchmark "
@@ -54,6 +58,10 @@ FILES = {
         "whose tensor cores are slow, fa3's 64-row tiles bound what is predicted, and calls ran faster "
         "than such tiles allow"
     ),
+    "attention_latency_mi355x_hipkittens.csv": (
+        "HazyResearch/HipKittens: its own kernels and AITER's, batch 16; at head_dim 64 AITER's forward is set beside "
+        "ck. Its backwards of grouped heads stand in two files, in one of which AITER's take three times as long"
+    ),
     "attention_latency_misc.csv": "figures of the FlashAttention papers read bar by bar, and pages",
 }
 """Each file's source and what stays true of all its rows."""
@@ -61,6 +69,16 @@ SAME_KERNEL = ("attention_latency_a30_fa2_nvbench.csv", "attention_latency_misc.
 """Files of kernels that the catalog has, timed by themselves; those of the L4 were timed by the host."""
 HAND_WRITTEN = {"scores": 302_333_600, "softmax": 591_000_000, "output": 412_000_000}
 """DRAM bytes of three hand-written fp32 kernels on an L4 (MattJBorowski1991/QuantizedMHA, profiles): 8,192 tokens."""
+
+
+XCD_HITS = {
+    "heads fastest": ({"order": "head", "chiplets": 1}, "2.4 %"),
+    "blocks fastest": ({"order": "query", "chiplets": 1}, "93.6 %"),
+    "a head an L2": ({"order": "query", "chiplets": 8}, "-"),
+}
+"""Order -> its settings, and the share of requests that hit in the L2s of an MI355X (ROCm/FlyDSL#919, TCC_HIT_sum and
+TCC_MISS_sum of 64 bytes): 64 heads, 65,536 tokens, head_dim 128, bf16, dense. The one called a head an XCD there deals
+out blocks fastest, as its review says."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +190,28 @@ def hand_written_section() -> list[str]:
     return lines
 
 
+def hits_section() -> list[str]:
+    problem = AttentionProblem(heads=64, seq_q=65536, head_dim=128, dtype="bf16")
+    lines = [
+        "",
+        "## L2 hits on an MI355X",
+        "",
+        "64 heads, 65,536 tokens, head_dim 128, bf16, dense, tiles of 256x64. Counted: ROCm/FlyDSL#919, requests of 64 "
+        "bytes. `behind the",
+        "L2s` is what they ask of the memory-side cache.",
+        "",
+        "| order | hits counted | predicted | behind the L2s | HBM |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for order, (settings, measured) in XCD_HITS.items():
+        p = predict(problem, resolve("hipkittens", problem, GPU, Overrides(**settings)), GPU)
+        assert p.side is not None
+        assert p.l2_hit_rate is not None
+        moved = f"{bytes_text(p.side.read)} | {bytes_text(p.hbm.read)}"
+        lines.append(f"| {order} | {measured} | {100 * p.l2_hit_rate:.1f} % | {moved} |")
+    return lines
+
+
 def times_section(found: Sequence[Timed]) -> list[str]:
     lines = [
         "",
@@ -208,6 +248,22 @@ def left_out_section(refused: Sequence[tuple[str, str, str]]) -> list[str]:
     return lines
 
 
+def sparse_section() -> list[str]:
+    return [
+        "## DeepSeek sparse attention",
+        "",
+        "Each launch of GLM-5's by itself in a CUDA graph, warm, on 1 to 131,072 queries (`python "
+        "benchmarks/sparse.py`; AIConfigurator's data,",
+        "`experiments/measurements/published_sparse_attention.csv`). Four constants were fitted on the other half of "
+        "the drawn rows. Equal scores take",
+        "the top-k's longest way, which is not described: they take twice as long. Nobody has counted bytes of these "
+        "kernels.",
+        "",
+        *sparse.errors(sparse.held_out(), flat=False).markdown().splitlines(),
+        "",
+    ]
+
+
 def text(left_out: bool = False) -> str:
     """The page; with the rows that were left out, if asked."""
     found, refused = timed(table("published_attention_times.csv"))
@@ -220,8 +276,8 @@ def text(left_out: bool = False) -> str:
         f"times, the {len(same)} of",
         f"kernels that the catalog has, timed by themselves, are off by {percent(same)} (median). Times "
         "of serving stacks, of other",
-        f"kernels and of whole modules are off by {percent(rest)}: most are faster here, by what runs beside "
-        "the kernel.",
+        f"kernels, of whole modules and of an MI355X are off by {percent(rest)}: most are faster here, by what runs "
+        "beside the kernel.",
         "",
         "Made by `python benchmarks/others.py --write`; without `--write` it lists the rows left out, too. No row "
         "reaches a prediction,",
@@ -229,7 +285,7 @@ def text(left_out: bool = False) -> str:
         "The papers' own numbers: [published numbers](generated/claims.md).",
         "",
     ]
-    lines += [*counters_section(), *hand_written_section(), *times_section(found)]
+    lines += [*counters_section(), *hand_written_section(), *hits_section(), *sparse_section(), *times_section(found)]
     lines += linear_times.section(linear_times.judged())
     return "\n".join([*lines, *(left_out_section(refused) if left_out else ())]) + "\n"
 

@@ -20,8 +20,7 @@ from recorders import measurements
 from iosim.hardware.profile import load_profile
 from iosim.integrations.triton.kernel import Config, rank
 from iosim.kernel.kernel import Tile
-from iosim.kernel.resource_table import BuildReport, build_report
-from iosim.kernel.spilling import WORD_BYTES
+from iosim.kernel.resource_table import WORD_BYTES, BuildReport, build_report
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.tiles.pick import pick_tiles
 
@@ -70,7 +69,7 @@ def own_sweeps() -> Iterator[Sweep]:
 def _free_of_spills(problem: AttentionProblem, tiles: Iterable[Tile]) -> dict[Tile, BuildReport]:
     """The recorded builds, as if spills took nothing."""
     found = {tile: build_report(problem, tile, load_profile(GPU)) for tile in tiles}
-    return {tile: replace(r, spill_store_bytes=0, spill_load_bytes=0) for tile, r in found.items() if r is not None}
+    return {tile: replace(r, frame_bytes=0) for tile, r in found.items() if r is not None}
 
 
 def triton_sweep() -> Sweep:
@@ -108,14 +107,14 @@ def _triton(name: str, problem: AttentionProblem, rows: list[tuple[Tile, float, 
     ranked, before = (
         [t.config.tile for t in rank(problem, GPU, configs.values(), reports=known)] for known in (reports, free)
     )
-    spilling = sum(report.spills for report in reports.values())
+    spilling = sum(report.frame_bytes > 0 for report in reports.values())
     return Sweep(name, problem, {tile: ms for tile, ms, _ in rows}, spilling, ranked, before)
 
 
 def _report(row: dict[str, str], registers: str, words: str, shared: str) -> BuildReport:
     """What the driver said: it gives spills in words of a thread's frame."""
     frame = WORD_BYTES * _whole(row[words])
-    return BuildReport(_whole(row[registers]), frame, frame, _whole(row[shared]), frame)
+    return BuildReport(_whole(row[registers]), _whole(row[shared]), frame)
 
 
 def _whole(text: str) -> int:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from iosim.commands.explore import answer
-from iosim.studies.explore.serve import server
+from iosim.studies.explore.page import server
 
 LINES = (
     "--kernel fa2 --gpu a100 --heads 32 --kv-heads 8 --seq-len 16k --causal",

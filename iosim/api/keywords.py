@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, SupportsIndex, TypeVar
 
 from iosim.base.errors import InputError, spelled
 from iosim.base.fields import MAX_SIZE, About, Kind, default_text, described, fields_of
-from iosim.base.names import alike
+from iosim.base.names import alike, out_of_scope
 from iosim.base.schema import one_line
-from iosim.base.scope import out_of_scope
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.asked import lengths as read_lengths
@@ -48,13 +47,9 @@ def keyword_of(about: About) -> str:
 
 
 OF_TILE = ("tile", "warps", "stages", "matrix_unit")
-"""What one tile is asked for with."""
 PROBLEM = {keyword_of(about): about for about in FIELDS.values()}
-"""Keyword -> field of the problem."""
 SETTINGS = {keyword_of(about): about for about in OVERRIDES.values()}
-"""Keyword -> setting over a kernel's own choice."""
 SHORT = dict(BESIDES)
-"""What says a problem besides its fields."""
 _REQUESTS: Mapping[str, Mapping[str, About]] = {
     "predict": requests.AGAINST,
     "compare": {**requests.COMPARE, "per": requests.CHOICE["per"], "price": requests.CHOICE["price"]},
@@ -88,7 +83,6 @@ KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.i
 ALSO = KEYWORD_OF | {
     option[2:].replace("-", "_"): name for name, about in PROBLEM.items() for option in about.spellings
 }
-"""Other spelling -> keyword."""
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
@@ -132,17 +126,12 @@ def in_keywords(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _keyword(name: str, value: str | None) -> str:
-    """A marked name of a message, marked again by its keyword."""
     keyword = KEYWORD_OF.get(name, name)
     return f"`{keyword}`" if value is None else f"`{keyword}={value}`"
 
 
 def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str], open: bool) -> dict[str, Any]:
-    """What a function was given, under the keywords' own names.
-
-    Raises:
-        InputError: a keyword that it does not have, or two spellings of one.
-    """
+    """What a function was given, under the keywords' own names."""
     values: dict[str, Any] = {}
     for name, value in given.items():
         keyword = name if name in named else ALSO.get(name, name)
@@ -163,14 +152,7 @@ def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str], o
 
 
 def check_types(values: Mapping[str, Any], signature: inspect.Signature, own: Collection[str]) -> None:
-    """Refuse a value of a type that its keyword does not have, so that what is wrong is told by the keyword's name.
-
-    Args:
-        own: keywords whose default None does not stand for; None is the default of all others.
-
-    Raises:
-        InputError: one of them.
-    """
+    """Refuse a value of a type that its keyword does not have, so that what is wrong is told by the keyword's name."""
     for name, value in values.items():
         parameter = signature.parameters.get(name)
         if parameter is None or (value is None and name not in own) or (value is not None and name in READ_LATER):
@@ -208,7 +190,6 @@ TYPES = {
     Kind.SIZES: "int | str | Sequence[int | str]", Kind.NAME: "str", Kind.NUMBERS: "Sequence[float]",
 }  # fmt: skip
 LISTED = "int | str | Sequence[int | str]"
-"""Type of a keyword that may hold several lengths."""
 
 
 def annotation(about: About) -> str:
@@ -237,7 +218,6 @@ def said(name: str, about: About) -> str:
 
 
 OF_PROBLEMS = PROBLEM | SHORT
-"""Keywords that say a problem."""
 
 
 def read(name: str, about: About, value: Any) -> Any:
@@ -265,7 +245,6 @@ def values_of(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def loaded(model: ModelLike | None) -> Model | None:
-    """The model as its file has it; None where there is none. Raises InputError: no such model."""
     if model is None:
         return None
     from iosim.integrations.models import load_model
@@ -286,8 +265,8 @@ def of_problem(
             raise InputError(f"`{name}` {asked[name]!r} contradicts `problem`, which says it already; accepted: "
                              f"one of them, or problem.with_({OF_PROBLEMS[name].name}=...)")  # fmt: skip
         if not isinstance(several, Sequence) or not all(isinstance(one, AttentionProblem) for one in several):
-            raise InputError(f"`problem` {problem!r} is no AttentionProblem; accepted: one, or keywords such as "
-                             "heads=32")  # fmt: skip
+            accepted = "one, or keywords such as heads=32"
+            raise InputError(f"`problem` {problem!r} is no AttentionProblem; accepted: {accepted}")
     return request(of, asked, problems=several, values=values_of(asked), model=loaded(model), **more)
 
 
@@ -307,8 +286,8 @@ def check_one(of: OfProblem, several: str = "iosim.compare") -> None:
     """Refuses several lengths; `several` is the function that takes them. Raises InputError: there are several."""
     lengths = of.problems if of.problems is not None else read_lengths(of.values.get("seq_q", 1), "seq_len")
     if len(lengths) != 1:
-        raise InputError(f"`seq_len` {of.values.get('seq_q')!r} are {len(lengths)} lengths; accepted: one, and "
-                         f"{several} takes several")  # fmt: skip
+        accepted = f"one, and {several} takes several"
+        raise InputError(f"`seq_len` {of.values.get('seq_q')!r} are {len(lengths)} lengths; accepted: {accepted}")
 
 
 def call_of(

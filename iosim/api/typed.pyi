@@ -99,6 +99,18 @@ class ProblemKeywords(TypedDict, total=False):
     """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
     lie in one piece (1 to 16777216).
     """
+    cache_dtype: str | None
+    """Type of a latent cache of which each query picks keys. fp8: the columns of V in fp8 with an fp32 scale for every
+    128, the others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
+    """
+    top_k: int | str | None
+    """Keys of a latent cache that each query picks. The first of them where it sees no more (DeepSeek sparse attention,
+    arXiv 2512.02556); the lists are given unless index_heads makes them (1 to 16777216); by default all.
+    """
+    index_heads: int | str | None
+    """Heads of the indexer that scores all keys and picks top_k of them (1 to 65536)."""
+    index_dim: int | str
+    """Columns of an indexer's head and key, in fp8 (1 to 65536); by default 128."""
     mask_blocks: BlockMask | None
     """The blocks of mask blocks: a BlockMask."""
     seq_lens: Sequence[int] | str | None
@@ -130,6 +142,8 @@ class SettingKeywords(TypedDict, total=False):
     """The longest query block, the shortest, the second longest and so on."""
     section_heads: int | str | None
     """Heads per section of the grid."""
+    chiplets: int | str | None
+    """L2s among which heads are shared out, so that a head's tiles meet in one (1 to 64)."""
     direction: str | None
     """Of the key loop (ascending, descending, alternating)."""
     scheduler: str | None
@@ -219,6 +233,18 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
     """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
     lie in one piece (1 to 16777216).
     """
+    cache_dtype: str | None
+    """Type of a latent cache of which each query picks keys. fp8: the columns of V in fp8 with an fp32 scale for every
+    128, the others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
+    """
+    top_k: int | str | None
+    """Keys of a latent cache that each query picks. The first of them where it sees no more (DeepSeek sparse attention,
+    arXiv 2512.02556); the lists are given unless index_heads makes them (1 to 16777216); by default all.
+    """
+    index_heads: int | str | None
+    """Heads of the indexer that scores all keys and picks top_k of them (1 to 65536)."""
+    index_dim: int | str
+    """Columns of an indexer's head and key, in fp8 (1 to 65536); by default 128."""
     mask_blocks: BlockMask | None
     """The blocks of mask blocks: a BlockMask."""
     seq_lens: Sequence[int] | str | None
@@ -270,6 +296,8 @@ class OrdersKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=Fals
     """Keep this one: the longest query block, the shortest, the second longest and so on."""
     section_heads: int | str | None
     """Keep this one: heads per section of the grid."""
+    chiplets: int | str | None
+    """Keep this one: L2s among which heads are shared out, so that a head's tiles meet in one (1 to 64)."""
     direction: str | None
     """Keep this one: of the key loop (ascending, descending, alternating)."""
     scheduler: str | None
@@ -364,6 +392,10 @@ class DecodeKeywords(TypedDict, total=False):
     page_size: int | str | None
     """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
     lie in one piece (1 to 16777216).
+    """
+    cache_dtype: str | None
+    """Type of a latent cache of which each query picks keys. fp8: the columns of V in fp8 with an fp32 scale for every
+    128, the others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
     """
     new_tokens: int | str
     """Query tokens of a sequence in a step; by default 1."""

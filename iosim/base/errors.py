@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from iosim.base.names import alike
-from iosim.base.scope import out_of_scope
+from iosim.base.names import alike, out_of_scope
 
 FEW_NAMES = 12
 """So many accepted names are listed beside the nearest of them."""

@@ -23,10 +23,7 @@ T = TypeVar("T")
 
 
 class Resolved(Generic[T]):
-    """The annotation of a field that is given as a T or None, and read as a T: `__post_init__` puts the default in.
-
-    For type checkers alone: at run time such a field is an ordinary attribute.
-    """
+    """The annotation of a field that is given as a T or None, and read as a T: `__post_init__` puts the default in."""
 
     @overload
     def __get__(self, instance: None, owner: type[object]) -> Resolved[T]: ...
@@ -40,7 +37,6 @@ class Resolved(Generic[T]):
 
 
 UNSET: Any = None
-"""The default of a `Resolved` field."""
 MAX_LENGTHS = 1 << 16
 MAX_SIZE = 1 << 31
 
@@ -251,7 +247,6 @@ def like(other: About, default: Any = None, **changes: Any) -> Any:
 
 
 def put_checked(owner: Any) -> None:
-    """Checks the fields of a frozen dataclass that say what they accept, and keeps each as it is kept."""
     for name, about_field in fields_of(type(owner)).items():
         object.__setattr__(owner, name, about_field.check(getattr(owner, name)))
 

@@ -14,10 +14,7 @@ from iosim.base.errors import InputError
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write `content` to `path`; on any failure, an interrupt included, what was there before stays as it was.
-
-    A link is followed. A device or a pipe (such as /dev/stdout) is written to as it stands, never replaced. Raises
-    InputError: the place cannot be written."""
+    """Write `content` to `path`; on any failure, an interrupt included, what was there before stays as it was."""
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     try:
         if not str(path):
@@ -32,8 +29,8 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         else:
             target.write_bytes(data)
     except OSError as error:
-        raise InputError(f"`path` '{path}' cannot be written: {error.strerror}; a file in a directory that exists and "
-                         "can be written is needed") from None  # fmt: skip
+        hint = "a file in a directory that exists and can be written is needed"
+        raise InputError(f"`path` '{path}' cannot be written: {error.strerror}; {hint}") from None
     except ValueError as error:
         if isinstance(error, InputError):
             raise
@@ -126,8 +123,8 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
         with _replacing(Path(os.path.realpath(path))) as file:
             yield file
     except OSError as error:
-        raise InputError(f"`path` '{path}' cannot be written: {error.strerror}; a file in a directory that exists and "
-                         "can be written is needed") from None  # fmt: skip
+        hint = "a file in a directory that exists and can be written is needed"
+        raise InputError(f"`path` '{path}' cannot be written: {error.strerror}; {hint}") from None
 
 
 def write_together(contents: Mapping[Path, str]) -> None:

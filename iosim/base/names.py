@@ -1,4 +1,4 @@
-"""Which known names a misspelt one may stand for.
+"""Which known names a misspelt one may stand for, and which names iosim does not model (scope.toml, docs/scope.md).
 
 Alike are names a slip or two apart, a name and its beginning, and names of which one has all the words of the other.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 
 MOST_SLIPS = 3
 LETTERS_A_SLIP = 3
@@ -55,3 +57,27 @@ def _slips(a: str, b: str, most: int) -> int:
             return most + 1
         before, row = row, further
     return row[-1]
+
+
+PAGE = "docs/scope.md"
+PATTERNS = Path(__file__).with_name("scope.toml")
+
+
+@cache
+def topics() -> list[dict[str, str]]:
+    """What is out of scope: a `title` each, and patterns of the names that ask for it, by kind."""
+    import tomllib  # a name that is known needs no reason
+
+    found: list[dict[str, str]] = tomllib.loads(PATTERNS.read_text(encoding="utf-8"))["topic"]
+    return found
+
+
+def out_of_scope(kind: str, name: str) -> str:
+    """A clause on why iosim has no `name` of a "GPU", "kernel", "dtype" or "option"; empty where that is not known."""
+    plain = re.sub(r"[\W_]", "", name.lower())
+    for topic in topics():
+        if kind in topic and re.fullmatch(topic[kind], plain):
+            title = topic["title"]
+            title = title if title[1].isupper() else title[0].lower() + title[1:]
+            return f"out of scope: {title} ({PAGE})"
+    return ""

@@ -3,6 +3,7 @@ pipe."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -12,7 +13,40 @@ from operator import length_hint
 from typing import Protocol, TypeVar
 
 from iosim.base.records import dataclass
-from iosim.base.workers import is_worker
+
+_here = threading.local()
+
+
+class Stopped(Exception):
+    """The work of this thread is no longer wanted."""
+
+
+@contextmanager
+def working(stop: threading.Event) -> Iterator[None]:
+    """This thread works for another, which sets `stop` where it wants no more of it."""
+    _here.stop = stop
+    try:
+        yield
+    finally:
+        _here.stop = None
+
+
+def is_worker() -> bool:
+    return getattr(_here, "stop", None) is not None
+
+
+def go_on() -> None:
+    """Nothing, in most cases. Raises Stopped: this thread works for another, which wants no more of it."""
+    stop = getattr(_here, "stop", None)
+    if stop is not None and stop.is_set():
+        raise Stopped
+
+
+def cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
 
 T = TypeVar("T")
 
@@ -125,7 +159,6 @@ class _Lines:
         self._works.remove(work)
 
     def due(self, now: float) -> str | None:
-        """The line to print, where one is due."""
         works = [*self._works]
         if not works or now - max(works[0].begin, self._said) < LINE_S:
             return None

@@ -8,6 +8,7 @@ one of a dataclass. `problems` lists everything that is wrong, each with the key
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import stat
@@ -44,8 +45,6 @@ Rule = Callable[[Mapping[str, Any]], Iterable[Problem]]
 
 
 class Spec(Protocol):
-    """What a value may be."""
-
     def problems(self, value: Any, key: str) -> Iterator[Problem]: ...
 
 
@@ -115,8 +114,6 @@ class Real:
 
 @dataclass(frozen=True)
 class Flag:
-    """true or false; one of them alone where `only` says so."""
-
     only: bool | None = None
 
     def problems(self, value: Any, key: str) -> Iterator[Problem]:
@@ -356,6 +353,19 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
         raise InputError(f"{name} is not what it should be: nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError, and integers beyond Python's limit of digits
         raise InputError(f"{name} is not valid TOML: {one_line(error)}") from None
+
+
+def toml_text(value: Any) -> str:
+    """A value as TOML writes it, tables and lists in one line."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{toml_key(key)} = {toml_text(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_text, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_text(name)
 
 
 Column = Callable[[str], Any]

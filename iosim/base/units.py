@@ -133,8 +133,8 @@ def sizes(text: str, option: str) -> list[int]:
         factor = ends[2].strip().lower()
         step = size(factor.removeprefix("x"), option)
         if step < (2 if factor.startswith("x") else 1) or first < 1 or last < first:
-            raise InputError(f"{option} '{part}' is an empty or endless range; accepted: first up to last, a step from "
-                             "1 or a factor from x2")  # fmt: skip
+            accepted = "first up to last, a step from 1 or a factor from x2"
+            raise InputError(f"{option} '{part}' is an empty or endless range; accepted: {accepted}")
         value = first
         while value <= last:
             out.append(value)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
-Level = Literal["hbm", "l2", "smem"]
+Level = Literal["hbm", "l2", "smem", "side"]
+"""side: between the L2s and a cache at the memory's side, on GPUs that have one."""
 LEVELS: tuple[Level, ...] = get_args(Level)
 Way = Literal["read", "write"]
 """Read is towards the SMs."""
@@ -22,6 +23,11 @@ LAUNCHED = ("alone", "graph")
 """alone: each launch as a profiler times it; graph: the call replayed in a CUDA graph."""
 DEFAULT = "default"
 """In place of a kernel's name: the GPU's own, as `iosim.kernel.libraries.default` chooses it."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return "".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def sentences(parts: Iterable[str]) -> str:

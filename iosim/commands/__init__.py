@@ -1,1 +1,1 @@
-"""The commands of `iosim`, one module each: `add_parser(subparsers)` and `run(args)`. Heavy imports wait for `run`."""
+"""The commands of `iosim`, each an `add_options(parser)` and a `run(args)`. Heavy imports wait for `run`."""

@@ -34,8 +34,6 @@ TIMES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateRequest:
-    """Where numbers come from, and where they go."""
-
     out: str | None = ask.file("profile to write", default_text="standard output", spellings=("-o",))
     name: str | None = ask.name("name inside the profile", default_text="the file's, else my-gpu")
     raw: str | None = ask.file("also keep the raw numbers, as JSON")
@@ -130,10 +128,10 @@ def _measure(profiler: bool) -> dict[str, Any]:
     from iosim.evidence.measure.machine import require
 
     require(profiler=False, torch=False)
-    raw = microbench.measure(_announce)
+    raw = microbench.measure(lambda what: announce(f"measuring: {what}"))
     if not profiler:
         return raw | {"counters": None, "no_counters": "--no-profiler"}
-    _announce("miss counters")
+    announce("measuring: miss counters")
     try:
         return raw | {"counters": counters.count(raw["l2_bytes"])}
     except InputError as reason:
@@ -148,10 +146,6 @@ def _derive(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Entry]:
     with counter(TRIALS, "fitting the L2's constants") as shown:
         tried = count(1)
         return derive(raw, lambda: shown(next(tried)), left_out)
-
-
-def _announce(what: str) -> None:
-    announce(f"measuring: {what}")
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -169,10 +163,10 @@ def comparison(raw: Mapping[str, Any], measured: Mapping[str, Entry]) -> str:
     base = base_profile(str(raw.get("gpu")))
     numbers = ((name, measured[name].value, getattr(base, name, None)) for name in SHOWN if name in measured)
     return Table.of(
-        {"quantity": name, "measured": _shown(name, here), "shipped": _shown(name, there)}
+        {
+            "quantity": name,
+            "measured": quantity_text(name, here),
+            "shipped": "-" if there is None else quantity_text(name, there),
+        }
         for name, here, there in numbers
     ).text()
-
-
-def _shown(name: str, value: float | None) -> str:
-    return "-" if value is None else quantity_text(name, value)

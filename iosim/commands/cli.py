@@ -58,6 +58,13 @@ COMMAND_GROUPS: Mapping[str, Mapping[str, str]] = {
 }
 """Commands and what they say of themselves, under the question that they answer, in the order of the help."""
 COMMANDS = {command: told for commands in COMMAND_GROUPS.values() for command, told in commands.items()}
+PLACES = {
+    **dict.fromkeys(("explain", "trace", "formula"), "why"),
+    **dict.fromkeys(("decode", "latency", "ring", "model", "train-memory"), "serving"),
+    **dict.fromkeys(("validate", "reproduce", "check-claim"), "trust"),
+    **dict.fromkeys(("profiles", "models", "schema", "cache"), "known"),
+}
+"""Modules that hold several commands: of each `add_` and `run_` with its name."""
 DESCRIPTION = "Bytes that attention moves between HBM, L2 and the SMs of a GPU, without the GPU."
 
 MAX_MESSAGE = 1000
@@ -76,10 +83,16 @@ def build_parser(*only: str) -> argparse.ArgumentParser:
         dest="command", metavar="COMMAND", parser_class=CommandParser, help=argparse.SUPPRESS
     )
     for name in only or COMMANDS:
-        command = importlib.import_module(f"iosim.commands.{name.replace('-', '_')}")
+        word = name.replace("-", "_")
+        module = importlib.import_module(f"iosim.commands.{PLACES.get(name, word)}")
+        add_options, run = (
+            (module.add_options, module.run)
+            if name not in PLACES
+            else (getattr(module, f"add_{word}"), getattr(module, f"run_{word}"))
+        )
         own: CommandParser = subparsers.add_parser(name, help=COMMANDS[name])
-        command.add_options(own)
-        own.set_defaults(run=command.run)
+        add_options(own)
+        own.set_defaults(run=run)
     return parser
 
 
@@ -107,7 +120,6 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
     try:
         words = sys.argv[1:] if argv is None else argv
         if not words:
@@ -128,7 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("once", EngineWarning)
             warnings.showwarning = _warn
-            with output(for_a_person=_for_a_person(args)):
+            for_a_person = getattr(args, "format", "table") == "table" and getattr(args, "out", None) is None
+            with output(for_a_person=for_a_person):
                 if hasattr(args, "html"):
                     from iosim.commands.common import check_pages
 
@@ -161,11 +174,6 @@ def _print(text: str, *, code: bool = False) -> int:
     return 0
 
 
-def _for_a_person(args: argparse.Namespace) -> bool:
-    """Whether a command writes text for the terminal, and not a file or a format that programs read."""
-    return getattr(args, "format", "table") == "table" and getattr(args, "out", None) is None
-
-
 def _warn(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
     line: str | None = None,
@@ -188,7 +196,6 @@ def _complain(message: str) -> None:
 
 
 def _drop_output() -> None:
-    """Send what is still buffered nowhere: the reader of standard output has gone, or its disk is full."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -39,7 +39,6 @@ MODEL = "how the L2 and HBM are modelled"
 FORMATS = ("table", "json", "csv")
 LENGTH_ALONE = ("seq_q",)
 ALL_SIZES = ("seq_q", "batch", "heads", "kv_heads", "head_dim", "dtype", "passes", "seq_k", "head_dim_v")
-"""Fields whose options can take lists."""
 MOST_USED = ("batch", "heads", "kv_heads", "head_dim", "dtype")
 OF_MASK = ("window", "window_right", "mask_block", "mask_stride", "global_tokens", "mask_file", "key_padding",
            "mask_storage")  # fmt: skip
@@ -51,32 +50,24 @@ TOLD_S = 10
 
 
 def add_gpu(
-    parser: CommandParser, usual: str | None = USUAL_GPU, told: str = "GPU or profile file",
-    of_old: Sequence[str] = GPU_OF_OLD, several: bool = False,
+    parser: CommandParser, usual: str | None = USUAL_GPU, told: str = "", of_old: Sequence[str] = GPU_OF_OLD,
+    several: bool = False,
 ) -> None:  # fmt: skip
     """--gpu: `args.gpu` is the name of a GPU or profile file, or with `several` a list of them."""
+    told = told or ("GPUs or profile files, such as a100,h100" if several else "GPU or profile file")
     default = f" (default: {usual})" if usual else ""
     options.add_names(parser.group(COMMON), "--gpu", of_old, usual=usual, several=several, help=told + default)
 
 
-def add_gpus(parser: CommandParser) -> None:
-    add_gpu(parser, told="GPUs or profile files, such as a100,h100", several=True)
-
-
 def add_kernel(
-    parser: CommandParser, usual: str | None, told: str = "kernel", several: bool = False, default: str = ""
+    parser: CommandParser, usual: str | None, told: str = "", several: bool = False, default: str = ""
 ) -> None:
-    """--kernel: `args.kernel` is a kernel's name, or with `several` a list of them; `default` says what it is by
-    default where `usual` does not."""
-    default = default or usual or ""
+    """--kernel: `args.kernel` is a name, or with `several` a list; `default` says what it is where `usual` does not."""
+    told, default = told or ("kernels, such as naive,fa2" if several else "kernel"), default or usual or ""
     if default:
         own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" * ("default" in default)
         told = f"{told} (default: {default}{own})"
     options.add_names(parser.group(COMMON), "--kernel", KERNEL_OF_OLD, usual=usual, several=several, help=told)
-
-
-def add_kernels(parser: CommandParser, usual: str | None, default: str = "") -> None:
-    add_kernel(parser, usual, "kernels, such as naive,fa2", several=True, default=default)
 
 
 def add_conditions(parser: CommandParser, *names: str, **told: str) -> None:
@@ -86,11 +77,7 @@ def add_conditions(parser: CommandParser, *names: str, **told: str) -> None:
 
 
 def add_model(parser: CommandParser, *, layers: bool = True, share: bool = True) -> None:
-    """--model, --tensor-parallel and, unless the command has its own, --layers.
-
-    An option beside --model takes the place of the model's own number, in every kind of layer that has it, and the
-    output says so; what would make another model of it (a mask, a bias) is refused.
-    """
+    """--model, --tensor-parallel and, unless the command has its own, --layers."""
     told = "take the layers of a model: a name (iosim models list), a Hugging Face config.json or its directory"
     parser.group(COMMON).add_argument("--model", metavar="NAME|FILE", action=options.One, help=told)
     if layers or share:
@@ -100,10 +87,7 @@ def add_model(parser: CommandParser, *, layers: bool = True, share: bool = True)
 def add_problem_options(
     parser: CommandParser, *, several: Collection[str] = LENGTH_ALONE, lengths: str | None = None
 ) -> None:
-    """--batch, --heads, ... as the problem's fields spell them; --seq-len is `lengths` by default.
-
-    `several` are the fields whose options take lists: LENGTH_ALONE, ALL_SIZES or none; `problems` has them all.
-    """
+    """--batch, --heads, ... as the problem's fields spell them; --seq-len is `lengths` by default."""
     g = parser.group(COMMON)
     listed = "seq_q" in several
     told = "query tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if listed else "query tokens"
@@ -181,7 +165,6 @@ def values(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def loaded(args: argparse.Namespace) -> Model | None:
-    """The model as its file has it; None without --model. Raises InputError: no such model."""
     if getattr(args, "model", None) is None:
         return None
     from iosim.integrations.models import load_model
@@ -194,7 +177,6 @@ def overrides(args: argparse.Namespace) -> Overrides:
 
 
 READ = {"values": values, "model": loaded, "overrides": overrides}
-"""Fields of requests that several options say."""
 
 
 def request(args: argparse.Namespace, asked: type[T], **more: Any) -> T:
@@ -222,8 +204,8 @@ def problem(args: argparse.Namespace) -> AttentionProblem:
     """The one problem of a command that takes one. Raises InputError: several lengths, or as `problems`."""
     asked = problems(args)
     if len(asked) > 1:
-        raise InputError(f"--seq-len {args.seq_q} are {len(asked)} lengths; '{args.command}' takes one, so accepted: "
-                         "one of them")  # fmt: skip
+        hint = f"'{args.command}' takes one, so accepted: one of them"
+        raise InputError(f"--seq-len {args.seq_q} are {len(asked)} lengths; {hint}")
     return asked[0]
 
 

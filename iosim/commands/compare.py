@@ -24,8 +24,8 @@ AXES = ("seq_q", "seq_k", "batch")
 
 
 def add_options(parser: CommandParser) -> None:
-    common.add_gpus(parser)
-    common.add_kernels(parser, None, "naive,default; with --per default and the libraries'")
+    common.add_gpu(parser, several=True)
+    common.add_kernel(parser, None, several=True, default="naive,default; with --per default and the libraries'")
     options.add(parser.group("options"), COMPARE, ("baseline",))
     options.add(parser.group("which GPU to take"), CHOICE, ("per", "price"))
     common.add_model(parser)

@@ -12,8 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from iosim.base.names import alike
-from iosim.base.scope import out_of_scope
+from iosim.base.names import alike, out_of_scope
 from iosim.commands import common
 from iosim.commands.parser import CommandParser, UnknownWordError
 from iosim.kernel.overrides import OVERRIDES
@@ -21,68 +20,36 @@ from iosim.problem.fields import FIELDS
 
 KERNEL_WORDS = (("kernels", "name"), ("kernels", "base"), ("formula", "name"))
 """(command, word) that takes a kernel, beside --kernel."""
-SCRIPTS = {
-    "bash": """\
-_iosim() {
-  local IFS=$'\\n'
-  COMPREPLY=($(iosim __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
-}
-complete -o default -F _iosim iosim
-""",
-    "zsh": """\
-#compdef iosim
-_iosim() {
-  local -a found
-  found=(${(f)"$(iosim __complete "${(@)words[2,CURRENT]}" 2>/dev/null)"})
-  if (( $#found )); then compadd -Q -- $found; else _files; fi
-}
-if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _iosim "$@"; else compdef _iosim iosim; fi
-""",
-    "fish": """\
-complete -c iosim -a '(iosim __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
-""",
-}
-PLACES = {
-    "bash": ("XDG_DATA_HOME", ".local/share", "bash-completion/completions/iosim"),
-    "zsh": ("ZDOTDIR", "", ".zfunc/_iosim"),
-    "fish": ("XDG_CONFIG_HOME", ".config", "fish/completions/iosim.fish"),
-}
-"""Where each shell looks for scripts: the variable that says where, else the directory in the user's home."""
-AFTER = {"zsh": "; .zshrc needs, before compinit: fpath+=(~/.zfunc)"}
+SHELLS = ("bash", "zsh", "fish")
+FILE = Path(__file__).with_name("completion.toml")
 WORDS = {about.name: about.words for table in (FIELDS, OVERRIDES) for about in table.values()}
 
 
 def add_options(parser: CommandParser) -> None:
-    parser.add_argument("shell", metavar="SHELL", choices=list(SCRIPTS), help=", ".join(SCRIPTS))
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
     parser.add_argument("--install", action="store_true", help="write the script where the shell looks for it, instead "
                         "of printing it: it works in shells started from then on")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    if not args.install:
-        common.emit(SCRIPTS[args.shell], None, code=True)
-        return 0
     from iosim.base.files import write_whole
+    from iosim.base.schema import read_toml
 
-    place = _place(args.shell)
+    shell = read_toml(FILE)[args.shell]
+    if not args.install:
+        common.emit(shell["script"], None, code=True)
+        return 0
+    place = Path(os.environ.get(shell["variable"]) or Path.home() / shell["folder"], shell["file"])
     place.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(place, SCRIPTS[args.shell])
-    common.emit(f"wrote {place}{AFTER.get(args.shell, '')}\n", None)
+    write_whole(place, shell["script"])
+    common.emit(f"wrote {place}{shell['after']}\n", None)
     return 0
-
-
-def _place(shell: str) -> Path:
-    variable, folder, rest = PLACES[shell]
-    return Path(os.environ.get(variable) or Path.home() / folder) / rest
 
 
 def candidates(
     words: Sequence[str], commands: Iterable[str], parser_of: Callable[[str], argparse.ArgumentParser]
 ) -> list[str]:
-    """What may stand in place of the last of the words that follow `iosim`; nothing where a file may.
-
-    `parser_of` a command is iosim's parser with that command in it.
-    """
+    """What may stand in place of the last of the words that follow `iosim`; nothing where a file may."""
     *before, current = words or [""]
     if not before:
         return _starting(current, (*commands, "--help", "--version"))
@@ -97,7 +64,8 @@ def candidates(
         before = before[:-1]
     option = parser._option_string_actions.get(before[-1])
     if option is not None and option.nargs != 0:
-        return _in_list(current, values(option, parser))
+        first, comma, rest = current.rpartition(",")  # what follows the last comma is completed
+        return [f"{first}{comma}{name}" for name in _starting(rest, values(option, parser))]
     if current.startswith("-"):
         shown = (a for a in parser._actions if a.help != argparse.SUPPRESS)
         return _starting(current, (spelling for a in shown for spelling in a.option_strings if len(spelling) > 2))
@@ -111,12 +79,6 @@ def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPa
 
 def _starting(current: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(current)]
-
-
-def _in_list(current: str, names: Sequence[str]) -> list[str]:
-    """Names that complete what follows the last comma."""
-    first, comma, rest = current.rpartition(",")
-    return [f"{first}{comma}{name}" for name in _starting(rest, names)]
 
 
 def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence[str]:
@@ -133,21 +95,17 @@ def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence
         from iosim.integrations.models import preset_names
 
         return preset_names()
-    if action.dest in ("kernel", "name") and command in ("schema", "measure"):
-        return _named(command)
+    if action.dest == "name" and command == "schema":
+        from iosim.commands.known import documented
+
+        return documented()
+    if action.dest == "kernel" and command == "measure":
+        return ("flash_fwd", "flash_bwd", "naive", "minimal")
     if action.dest == "kernel" or (command, action.dest) in KERNEL_WORDS:
         from iosim.kernel.libraries import choice_names, entry_names
 
         return [*entry_names(), *(choice_names() if command != "kernels" else ())]
     return WORDS.get(action.dest, ())
-
-
-def _named(command: str) -> Sequence[str]:
-    if command == "schema":
-        from iosim.commands.schema import documented
-
-        return documented()
-    return ("flash_fwd", "flash_bwd", "naive", "minimal")
 
 
 FIRST = ("gpu", "kernel", "model")

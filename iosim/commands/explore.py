@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         place = write(asked, progress("GPUs and kernels"))
         common.emit(f"{place}: {place.stat().st_size:,} bytes; open it in a browser\n", None)
         return 0
-    from iosim.studies.explore.serve import HERE, server
+    from iosim.studies.explore.page import HERE, server
 
     with server(asked.port, page(asked, None), answer) as served:
         common.emit(f"http://{HERE}:{served.server_port}/ answers until Ctrl-C\n", None)

@@ -12,7 +12,6 @@ from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
 
 HIDDEN = ("source", "takes")
-"""Columns for which a table has no room."""
 TILE_TABLES = ("tile", "split_tile", "backward_tile")
 TILE_COLUMNS = ("causal", "dropout", "dtype", "paged", "max_rows", "min_shared_memory_per_block_bytes", "stages",
                 "threads", "registers", "shared_memory_bytes", "edge_k")  # fmt: skip
@@ -26,7 +25,6 @@ SYSTEMS = (
     ("training", "iosim train-memory: naive or flash attention in a transformer"),
     ("Triton", "iosim tiles --triton; iosim.integrations.triton.model for triton.autotune"),
 )
-"""What is made of these kernels, and where."""
 
 
 def add_options(parser: CommandParser) -> None:
@@ -66,7 +64,10 @@ def run(args: argparse.Namespace) -> int:
         shown = {**data, **{key: list(rows) for key, rows in tables.items() if rows}}
         return common.tell(args, answer(data), json=lambda: {"kernel": shown}, text=lambda _: _text(data))
     if args.action == "check":
-        return _check(args)
+        from iosim.kernel.libraries import check_file
+
+        hint = "`iosim kernels new --from fa2` writes a whole one, with what each key means"
+        return common.tell_problems(args, "kernel file", list(check_file(args.file)), hint)
     rows = []
     for name in entry_names():
         data = entry(name)
@@ -82,13 +83,6 @@ def run(args: argparse.Namespace) -> int:
     systems_text = Table.of([{"system": name, "where": where} for name, where in SYSTEMS]).text()
     return common.tell(args, None, json=lambda: {"kernels": rows, "systems": systems}, rows=lambda: rows,
                        table=lambda: f"{table.rstrip()}\n\n{systems_text}")  # fmt: skip
-
-
-def _check(args: argparse.Namespace) -> int:
-    from iosim.kernel.libraries import check_file
-
-    hint = "`iosim kernels new --from fa2` writes a whole one, with what each key means"
-    return common.tell_problems(args, "kernel file", list(check_file(args.file)), hint)
 
 
 def _text(data: Mapping[str, Any]) -> str:
@@ -119,7 +113,6 @@ def _text(data: Mapping[str, Any]) -> str:
 
 
 def _tile_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of tiles with a column for every condition and setting that one of them has."""
     table = []
     used = [key for key in TILE_COLUMNS if any(key in row for row in rows)]
     for row in rows:
@@ -142,7 +135,9 @@ def _gpus(requires: Mapping[str, Any]) -> str:
 
 
 def _cc(number: int | None) -> str:
-    return "" if number is None else f"{number // 10}.{number % 10}"
+    from iosim.hardware.profile import cc_text
+
+    return "" if number is None else cc_text(number)
 
 
 def _words(value: Any) -> str:

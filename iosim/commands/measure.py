@@ -51,8 +51,6 @@ LISTED = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "hea
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureRequest:
-    """What is measured, beside the fields of a problem and of a kernel."""
-
     kernel: Sequence[str] = ask.names(
         "flash_fwd, flash_bwd, naive, minimal", ("flash_fwd",), default_text="flash_fwd", spellings=common.KERNEL_OF_OLD
     )
@@ -165,7 +163,6 @@ def _set(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
 
 
 def _calls(args: argparse.Namespace) -> Planned:
-    """Calls of the project's kernels, a row a launch."""
     for name in _set(args, OF_LIBRARY):
         raise InputError(f"{options.spelling(name)} is for PyTorch's kernels; accepted: with --plan random")
     if args.launches is not None or args.passes != "fwd":
@@ -278,25 +275,20 @@ def _choice(args: argparse.Namespace) -> Choice:
     from iosim.base.units import sizes
     from iosim.evidence.measure.choose import Choice
 
+    if args.scheduler not in (None, "static", "persistent"):
+        raise InputError(f"--scheduler {args.scheduler} is not built; accepted: static, persistent")
     return Choice(
         kernels=args.kernel, seqs=sizes(args.seq_q or "4096", "--seq-len"), seq_k=args.seq_k, head_dims=args.head_dim,
         batch=args.batch, heads=args.heads, kv_heads=args.kv_heads, causal=args.causal, window=args.window,
         dtype=args.dtype, tiles=args.tile, warps=args.warps, stages=args.stages, orders=args.order,
         directions=args.direction or ("ascending",), heavy_first=args.heavy_first, section=args.section_heads or 0,
-        persistent=_persistent(args), splits=1 if args.splits is None else args.splits,
+        splits=1 if args.splits is None else args.splits,
+        persistent=bool(args.persistent or args.scheduler == "persistent"),
         deterministic=args.deterministic, bypass_l1=args.bypass_l1,
     )  # fmt: skip
 
 
-def _persistent(args: argparse.Namespace) -> bool:
-    """Whether as many CTAs as fit take lists of tiles. Raises InputError: a scheduler for which no kernel is built."""
-    if args.scheduler not in (None, "static", "persistent"):
-        raise InputError(f"--scheduler {args.scheduler} is not built; accepted: static, persistent")
-    return bool(args.persistent or args.scheduler == "persistent")
-
-
 def _listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
-    """The calls of a plan as a table, with their sums."""
     rows = [{name: row[name] for name in LISTED} for row in (case.columns() for case in cases)]
     sums = (
         f"{some(len(cases), 'call')}, {some(sum(c.launches for c in cases), 'row')}, "

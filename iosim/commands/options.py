@@ -152,11 +152,7 @@ def add(
     group: Any, table: Mapping[str, About], names: Iterable[str] | None = None, *, several: Iterable[str] = (),
     **usual: Any,
 ) -> None:  # fmt: skip
-    """Options of the fields in `table`, or of those among `names`; `usual` are defaults in place of the fields' own.
-
-    An option's value lies under its field's name in the parsed arguments; those of fields in `several` take lists, and
-    give one where they are used.
-    """
+    """Options of the fields in `table`, or of those among `names`; `usual` are defaults in place of the fields' own."""
     with_lists = set(several)
     for name in table if names is None else names:
         field = table[name]

@@ -26,10 +26,11 @@ GRID = "4k:64k:x2"
 """Lengths of the problems that a constant is checked on where none are given."""
 
 
+SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "mask")
+
+
 @dataclass(frozen=True, kw_only=True)
 class OrdersShown:
-    """What is shown of a ranking, or looked into in its place."""
-
     top: int | None = ask.count("orders to list (default 12 in tables, all in json and csv)")
     code: str | None = about(
         None,
@@ -47,7 +48,7 @@ ORDER_OPTIONS = fields_of(OrdersShown)
 
 
 def add_options(parser: CommandParser) -> None:
-    common.add_gpus(parser)
+    common.add_gpu(parser, several=True)
     common.add_kernel(parser, "default", "kernel whose orders are searched")
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_model(parser)
@@ -93,7 +94,6 @@ def ranked(args: argparse.Namespace) -> list[OrderRanking]:
 
 
 def as_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
-    """The command's JSON: orders of all GPUs, each with its GPU's name."""
     plain = [r.to_dict() for r in rankings]
     return {
         "orders": [{"profile": r["profile"]} | entry for r in plain for entry in r["orders"][:top]],
@@ -128,13 +128,12 @@ def tell_constant(args: argparse.Namespace) -> int:
     rows = ({"profile": c.profile.name} | row for c in checks for row in c.to_dict()["checks"])
     return common.tell(
         args, " ".join(c.answer for c in checks), json=lambda: {"constants": [c.to_dict() for c in checks]},
-        rows=lambda: ({k: v for k, v in row.items() if k != "problem"} | _sizes(row["problem"]) for row in rows),
+        rows=lambda: (
+            {k: v for k, v in row.items() if k != "problem"} | {name: row["problem"][name] for name in SIZES}
+            for row in rows
+        ),
         text=lambda markdown: "\n".join(c.table.markdown() if markdown else c.table.text() for c in checks),
     )  # fmt: skip
-
-
-def _sizes(problem: dict[str, Any]) -> dict[str, Any]:
-    return {name: problem[name] for name in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "mask")}
 
 
 def section_size(text: str) -> int:

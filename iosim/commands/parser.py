@@ -52,7 +52,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            raise unknown_name(_name(action), str(value), [str(choice) for choice in action.choices])
+            name = action.option_strings[0] if action.option_strings else str(action.metavar or action.dest)
+            raise unknown_name(name, str(value), [str(choice) for choice in action.choices])
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         values = super()._get_values(action, arg_strings)
@@ -84,10 +85,6 @@ class CommandParser(argparse.ArgumentParser):
         finally:
             self.usage = None
             self._action_groups[:] = groups
-
-
-def _name(action: argparse.Action) -> str:
-    return action.option_strings[0] if action.option_strings else str(action.metavar or action.dest)
 
 
 class Formatter(argparse.HelpFormatter):

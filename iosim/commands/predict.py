@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: CommandParser) -> None:
-    common.add_gpus(parser)
-    common.add_kernels(parser, "naive,default", "naive,default; with --model default")
+    common.add_gpu(parser, several=True)
+    common.add_kernel(parser, "naive,default", several=True, default="naive,default; with --model default")
     common.add_model(parser)
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)

@@ -19,8 +19,8 @@ LARGE_BYTES = 1_000_000
 
 
 def add_options(parser: CommandParser) -> None:
-    common.add_gpus(parser)
-    common.add_kernels(parser, "naive,default")
+    common.add_gpu(parser, several=True)
+    common.add_kernel(parser, "naive,default", several=True)
     common.add_model(parser)
     common.add_problem_options(parser, lengths="1k:64k:x2")
     common.add_conditions(parser, "l2_start", "method")

@@ -11,11 +11,11 @@ from iosim.base.progress import announce
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Column, Table, columns_of
 from iosim.studies.requests import SWEEP, SweepRequest
 
 if TYPE_CHECKING:
-    from iosim.studies.sweep.cells import Cells
+    from iosim.studies.sweep.cases import Cells
     from iosim.studies.sweep.run import Summary
 
 ONE_VALUE = (Kind.FLAG, Kind.PROBABILITY, Kind.LENGTHS, Kind.FILE)
@@ -25,8 +25,8 @@ MOST_SHOWN = 1000
 
 
 def add_options(parser: CommandParser) -> None:
-    common.add_gpus(parser)
-    common.add_kernels(parser, "naive,default")
+    common.add_gpu(parser, several=True)
+    common.add_kernel(parser, "naive,default", several=True)
     common.add_model(parser)
     common.add_problem_options(parser, several=SEVERAL)
     common.add_kernel_options(parser, several=SEVERAL)
@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
     if args.fresh:
         raise InputError("--fresh goes with --out FILE.csv or FILE.parquet, which is begun anew")
     if args.format == "table" and len(made) > MOST_SHOWN:
-        raise InputError(f"--format table shows {MOST_SHOWN:,} rows at most, not {len(made):,}; accepted: --format csv "
-                         "or --out FILE.csv or FILE.parquet")  # fmt: skip
+        accepted = "--format csv or --out FILE.csv or FILE.parquet"
+        raise InputError(f"--format table shows {MOST_SHOWN:,} rows at most, not {len(made):,}; accepted: {accepted}")
     common.check_place(args.out)
     cells, summary = in_memory(made, asked, where)
     _tell(summary, args)
@@ -98,18 +98,15 @@ def _tell(summary: Summary, args: argparse.Namespace) -> None:
 
 
 FOUND = ("runs_as", "l2_start", "method", "bound_by", "refused")
-"""Columns of words that a sweep finds."""
-SHOWN = (
-    ("l2_read_bytes", "SM<->L2 read"), ("l2_write_bytes", "written"), ("hbm_read_bytes", "HBM read"),
-    ("hbm_write_bytes", "written"), ("compulsory_read_bytes", "compulsory"),
-)  # fmt: skip
-"""Columns of bytes in the table for a person."""
+SHOWN = columns_of(
+    "l2_read_bytes=SM<->L2 read | l2_write_bytes=written | hbm_read_bytes=HBM read | hbm_write_bytes=written | "
+    "compulsory_read_bytes=compulsory"
+)
 
 
 def _table(cells: Cells) -> Table:
     """What differs from row to row, and what was found."""
-    from iosim.studies.sweep.cases import FOLLOWS
-    from iosim.studies.sweep.cells import Words
+    from iosim.studies.sweep.cases import FOLLOWS, Words
 
     values = {name: column.to_list() for name, column in cells.items()}
     asked = [n for n, c in cells.items() if isinstance(c, Words) and n not in FOUND and len({*values[n]}) > 1]
@@ -117,9 +114,9 @@ def _table(cells: Cells) -> Table:
     asked += ["runs_as"] * (DEFAULT in values["kernel"])
     columns = [Column(name, name, "text" if isinstance(values[name][0], str) else "right") for name in asked]
     known = {name for name, column in values.items() if any(value is not None for value in column)}
-    columns += [Column(name, title, "bytes") for name, title in SHOWN if name in known]
+    columns += [column for column in SHOWN if column.key in known]
     if "time_s" in cells:
-        columns += [Column("time_s", "time"), Column("bound_by", "bound by")]
+        columns += columns_of("time_s=time | bound_by=bound by")
     if any(values["refused"]):
         columns.append(Column("refused"))
     rows = zip(*(values[column.key] for column in columns), strict=True)

@@ -21,7 +21,7 @@ from iosim.studies.requests import OF_MODEL, TILES, TilesRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from iosim.studies.tiles.one import Rejections, TileStudy
+    from iosim.studies.tiles.one import TileStudy
     from iosim.studies.tiles.pick import TileCandidate, TileRanking
 
 DEFAULT_TOP = 10
@@ -29,8 +29,6 @@ DEFAULT_TOP = 10
 
 @dataclass(frozen=True, kw_only=True)
 class TilesShown:
-    """What is shown of a ranking."""
-
     top: int | None = ask.count(f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)")
     rejected: bool = ask.flag("say why the other tiles are rejected, by reason")
     triton: str | None = ask.name(
@@ -44,7 +42,7 @@ TILE_OPTIONS = fields_of(TilesShown)
 
 
 def add_options(parser: CommandParser) -> None:
-    common.add_gpus(parser)
+    common.add_gpu(parser, several=True)
     common.add_model(parser)
     common.add_problem_options(parser)
     g = parser.add_argument_group("tiles")
@@ -125,7 +123,6 @@ def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str
 
 
 def _listed(tiles: Iterable[tuple[int | str, TileCandidate]]) -> Table:
-    """Tiles by their rank or kernel."""
     return Table.of(_row(name, c) for name, c in tiles)
 
 
@@ -194,7 +191,6 @@ def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
 
 
 def as_rows(rankings: Sequence[TileRanking], top: int | None, rejected: bool) -> Iterator[dict[str, Any]]:
-    """One row a tile; with `rejected` the rejected tiles instead."""
     for r in rankings:
         if rejected:
             yield from (_asked(r) | t.to_dict() for t in r.rejected)
@@ -216,15 +212,14 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
     parts += _legend((*shown, *ranking.library))
     if rejected:
         groups = by_reason(ranking.rejected)
-        listed = ({"tiles": len(g.tiles), "reason": g.reason, "such as": _examples(g)} for g in groups)
+        listed = []
+        for g in groups:
+            tiles = sorted(g.tiles, key=lambda t: (t.block_q * t.block_k, t.warps, t.stages))
+            examples = " ".join(dict.fromkeys(map(str, (tiles[0], tiles[-1]))))
+            listed.append({"tiles": len(tiles), "reason": g.reason, "such as": examples})
         how = "--tile QxK says more of one, --format csv lists them"
         parts += [f"Rejected: {len(ranking.rejected)}; {how}", Table.of(listed)]
     return _written(parts, markdown)
-
-
-def _examples(group: Rejections) -> str:
-    tiles = sorted(group.tiles, key=lambda t: (t.block_q * t.block_k, t.warps, t.stages))
-    return " ".join(dict.fromkeys(str(t) for t in (tiles[0], tiles[-1])))
 
 
 def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:

@@ -33,7 +33,6 @@ class Fitted:
 
 @cache
 def registry() -> dict[str, list[dict[str, Any]]]:
-    """The tables `constant`, `profile` and `catalog` of the file."""
     return read_toml(Path(__file__).with_suffix(".toml"))
 
 

@@ -86,7 +86,7 @@ def occupancy(
     ctas = min(limits.values())
     if carveout is None:
         shared_per_sm = _carveout(profile, ctas * shared_per_cta)
-    sm = f"sm_{profile.cc}"
+    sm = profile.target
     reasons = []
     if limit_warps == 0:
         reasons.append(f"needs {threads_per_cta:,} threads a CTA, {sm} allows {max_threads:,}")
@@ -151,7 +151,7 @@ def _carveout(profile: HardwareProfile, needed: int) -> int:
 
 
 def _registers_reason(profile: HardwareProfile, warps: int, registers_per_thread: int) -> str:
-    sm, most = f"sm_{profile.cc}", profile.need_int("max_registers_per_thread")
+    sm, most = profile.target, profile.need_int("max_registers_per_thread")
     if registers_per_thread > most:
         return f"needs {registers_per_thread:,} registers a thread, {sm} allows {most:,}"
     unit = profile.need_int("register_allocation_unit")

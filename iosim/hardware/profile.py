@@ -35,6 +35,36 @@ _DTYPE_WORDS = {
 }
 
 
+@dataclass(frozen=True)
+class CacheLevel:
+    """A level of caches between SMs and memory: `count` of them, each of `bytes_each`. Data that all SMs read stand in
+    the level in `copies`: in each partition of an L2, and in each L2 where there are several."""
+
+    name: str
+    bytes_each: int
+    count: int
+    copies: int
+
+    @property
+    def bytes(self) -> int:
+        """Of all."""
+        return self.bytes_each * self.count
+
+    @property
+    def shared_bytes(self) -> int:
+        """What the level holds of data that all SMs read."""
+        return self.bytes // self.copies
+
+
+FIRST_GFX = 900
+"""From here on the number of a compute capability is that of AMD's target: 942 is gfx942."""
+
+
+def cc_text(cc: int) -> str:
+    """A compute capability by its number, as profiles write it: `9.0`, `gfx942`."""
+    return f"gfx{cc // 10}{cc % 10:x}" if cc >= FIRST_GFX else f"{cc // 10}.{cc % 10}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class HardwareProfile(Quantities):
     """One GPU. Sizes are in bytes, rates in units per second, clocks in hertz; None is unknown.
@@ -59,6 +89,27 @@ class HardwareProfile(Quantities):
         """The compute capability as one number: 80 for 8.0, 100 for 10.0."""
         major, minor = self.compute_capability
         return 10 * major + minor
+
+    @property
+    def is_amd(self) -> bool:
+        """Whether it is AMD's: its SMs are compute units, their warps waves of 64, its tensor cores matrix cores."""
+        return self.cc >= FIRST_GFX
+
+    @property
+    def levels(self) -> tuple[CacheLevel, ...]:
+        """The caches between SMs and memory, the nearest first: an L2 for all or several, then a cache at the memory's
+        side where there is one. Raises InputError: the profile does not know the L2."""
+        parts, whole = self.need_int("l2_partitions"), self.need_int("l2_bytes")
+        count = parts if self.l2_apart else 1
+        first = CacheLevel("L2", whole // count, count, parts)
+        if self.memory_side_bytes is None:
+            return (first,)
+        return first, CacheLevel("memory-side cache", self.memory_side_bytes, 1, 1)
+
+    @property
+    def target(self) -> str:
+        """What compilers call it: `sm_90`, `gfx942`."""
+        return cc_text(self.cc) if self.is_amd else f"sm_{self.cc}"
 
     def need(self, quantity: str) -> float:
         """The number called `quantity`. Raises InputError: the profile does not know it. Raises AttributeError: there
@@ -131,13 +182,12 @@ class HardwareProfile(Quantities):
             noted = {"value": plain, "source": self.source_of(key), "kind": self.kind_of(key)}
             return noted | ({"from": self.taken[key]} if key in self.taken else {})
 
-        major, minor = self.compute_capability
         result: dict[str, Any] = {
             "schema": _file.SCHEMA,
             "name": self.name,
             "title": self.title,
             "aliases": list(self.aliases),
-            "compute_capability": f"{major}.{minor}",
+            "compute_capability": cc_text(self.cc),
         }
         if self.validation:
             result["validation"] = dict(self.validation)

@@ -26,7 +26,8 @@ measurements on this GPU; a guess; worked out of others; taken from another GPU.
 TENSOR_DTYPES = ("fp16", "bf16", "tf32", "fp8", "int8")
 VALIDATED = ("l2", "hbm", "time")
 """What a table of recorded measurements can check of a GPU's predictions."""
-CAPABILITY = r"[0-9]{1,3}\.[0-9]{1,3}"
+CAPABILITY = r"[0-9]{1,3}\.[0-9]{1,3}|gfx9[0-9a-f]{2}"
+"""NVIDIA's, or the target of AMD's compilers in its place."""
 INHERITANCE_FILE = "compute_capability.toml"
 
 
@@ -54,12 +55,12 @@ class Entry:
         elif value.get("kind", "taken") != "taken":
             yield Problem(f"{key}.kind", f"contradicts from = {value['from']!r}; accepted with it: taken")
         if "per" in value and ("from" not in value or "value" in value):
-            yield Problem(f"{key}.per", "says to what a value taken from another GPU is in proportion; "
-                          "accepted beside from alone")  # fmt: skip
+            yield Problem(
+                f"{key}.per", "says to what a value taken from another GPU is in proportion; accepted beside from alone"
+            )
 
 
 def _entry(quantity: Quantity) -> Spec:
-    """What stands under a quantity's key in a profile."""
     return MapOf(Entry(quantity.value), TENSOR_DTYPES) if quantity.form == "rates" else Entry(quantity.value)
 
 
@@ -113,8 +114,9 @@ PROFILE = Table(
 """A profile file."""
 HEADER_KEYS = tuple(name for name in PROFILE.keys if name not in QUANTITIES)
 
-CAPABILITY_TABLE = Table({"source": Text(), **{name: Inherited(quantity) for name, quantity in QUANTITIES.items()}},
-                         see="docs/profiles.md")  # fmt: skip
+CAPABILITY_TABLE = Table(
+    {"source": Text(), **{name: Inherited(quantity) for name, quantity in QUANTITIES.items()}}, see="docs/profiles.md"
+)
 INHERITANCE = Table(
     {"schema": Whole(SCHEMA, SCHEMA), "all": CAPABILITY_TABLE, "sources": MapOf(Text(lines=True))},
     required=("schema", "all", "sources"),
@@ -181,7 +183,6 @@ class Parsed:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a profile file. Raises InputError: it cannot be read as TOML."""
     return schema.read_toml(path, "profile file", "docs/profiles.md")
 
 
@@ -224,9 +225,11 @@ def missing_for_predictions(values: Mapping[str, Any]) -> list[Problem]:
 
 
 def parse_capability(text: object) -> tuple[int, int] | None:
-    """`"8.0"` as `(8, 0)`; None when it is not a string of that form."""
+    """`"8.0"` as `(8, 0)` and `"gfx942"` as `(94, 2)`; None when it is not a string of that form."""
     if not isinstance(text, str) or not re.fullmatch(CAPABILITY, text):
         return None
+    if text.startswith("gfx"):
+        return int(text[3:5]), int(text[5], 16)
     major, _, minor = text.partition(".")
     return int(major), int(minor)
 
@@ -246,7 +249,6 @@ def _stated(name: str, key: str) -> Mapping[str, Any] | str:
 
 @lru_cache(maxsize=32)
 def shipped(name: str) -> dict[str, Any] | None:
-    """The file of a shipped profile; None where there is none of that name."""
     if not re.fullmatch(r"[a-z0-9-]{1,64}", name):
         return None
     path = data_dir("hardware_profiles") / f"{name}.toml"
@@ -280,6 +282,11 @@ def _contradictions(v: Mapping[str, Any]) -> Iterator[Problem]:
     yield from exceeds("registers_per_block", "registers_per_sm")
     yield from exceeds("sector_bytes", "line_bytes")
     yield from exceeds("l2_bytes", "memory_bytes")
+    yield from exceeds("memory_side_bytes", "memory_bytes")
+    if v.get("l2_partitions", 1) > 2 and not v.get("l2_apart"):
+        yield Problem("l2_partitions", f"{v['l2_partitions']} of one L2; accepted: 1 or 2, or more with l2_apart = 1")
+    if "memory_side_bytes" in v and "memory_side_bandwidth_bytes_per_s" not in v:
+        yield Problem("memory_side_bandwidth_bytes_per_s", "missing; a cache at the memory's side has one")
     yield from exceeds("sustained_clock_hz", "boost_clock_hz")
     yield from exceeds("l2_latency_near_cycles", "l2_latency_far_cycles")
     yield from exceeds("l2_latency_far_cycles", "dram_latency_cycles")
@@ -337,7 +344,6 @@ def _inherited(capability: str) -> dict[str, Any]:
 
 
 def _sourced(entry: Mapping[str, Any], short: Mapping[str, str]) -> dict[str, Any]:
-    """An entry, or a table of them, with its sources written out."""
     return {
         key: _sourced(one, short) if isinstance(one, Mapping) else _expand(one, short) if key == "source" else one
         for key, one in entry.items()
@@ -349,6 +355,5 @@ def _texts(value: Any) -> dict[str, str]:
 
 
 def _expand(source: str, short: Mapping[str, str]) -> str:
-    """`datasheet` or `datasheet: page 2` with the name in the table [sources] written out."""
     head, colon, rest = source.partition(":")
     return one_line(short[head] + colon + rest if head in short else source, 400)

@@ -13,6 +13,7 @@ from typing import Any
 
 from iosim.base.records import dataclass
 from iosim.base.units import bytes_text
+from iosim.base.words import listed
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.quantities import QUANTITIES, READ_BY
 
@@ -93,7 +94,6 @@ class Basis:
 
     @property
     def summary(self) -> str:
-        """How many of its numbers are known in which way."""
         known = {how: len(self.rests_on[how]) for how in WORDS.values() if how in self.rests_on}
         known.pop("taken", None)
         taken = ", ".join(f"{count} from {gpu}" for gpu, count in self.taken_from.items())
@@ -114,19 +114,14 @@ class Evidence:
     bases: tuple[Basis, ...]
 
     def __str__(self) -> str:
-        """One line: of each model's numbers, how many are known in which way."""
         models = [f"of the {TITLES[basis.model]} model: {basis.summary}" for basis in self.bases]
         without = [TITLES[basis.model] for basis in self.bases if basis.validated_by is None and basis.model != "l2"]
         if without:
-            models.append(f"{_list(without)} not validated on {self.profile}")
+            models.append(f"{listed(without)} not validated on {self.profile}")
         return f"numbers {'; '.join(models)}"
 
     def to_dict(self) -> dict[str, Any]:
         return {"summary": str(self), **{basis.model: basis.to_dict() for basis in self.bases}}
-
-
-def _list(names: Sequence[str]) -> str:
-    return "".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def evidence(profile: HardwareProfile) -> Evidence:
@@ -200,9 +195,8 @@ def _known(profile: HardwareProfile, quantities: Sequence[str]) -> list[str]:
 
 
 def _is_read(profile: HardwareProfile, name: str) -> bool:
-    """Whether a model reads the quantity on this GPU, if the profile knows it."""
     if name in ("l2_side_ends", "l2_latency_far_cycles"):
-        return (profile.l2_partitions or 1) > 1
+        return (profile.l2_partitions or 1) > 1 and not profile.l2_apart
     if name == "pingpong_tile_cycles":
         return profile.cc in PINGPONG_CC
     if name == "power_w":
@@ -215,7 +209,11 @@ def _is_read(profile: HardwareProfile, name: str) -> bool:
 def answer(profile: HardwareProfile) -> str:
     """What a profile says of its GPU, in one sentence: SMs, what the L2 keeps, memory, and what all rests on."""
     parts = [f"{profile.name} has {profile.sm_count} SMs"]
-    if profile.l2_bytes:
+    if profile.l2_bytes and profile.l2_apart:
+        first, *behind = profile.levels
+        parts.append(f"{first.count} L2s of {bytes_text(first.bytes_each)}")
+        parts += [f"a {level.name} of {bytes_text(level.bytes)}" for level in behind]
+    elif profile.l2_bytes:
         l2 = f"a {bytes_text(profile.l2_bytes)} L2"
         if (profile.l2_partitions or 1) > 1:
             l2 += f" in {profile.l2_partitions} partitions"
@@ -228,5 +226,4 @@ def answer(profile: HardwareProfile) -> str:
         rate = f"{memory}memory at {bytes_text(profile.dram_bandwidth_bytes_per_s)}/s"
         measured = profile.dram_bandwidth_measured_bytes_per_s
         parts.append(f"{rate} ({bytes_text(measured)}/s measured)" if measured else rate)
-    listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-    return f"{listed}; {evidence(profile)}."
+    return f"{listed(parts)}; {evidence(profile)}."

@@ -1,17 +1,16 @@
-"""What a compiled kernel takes, read from its machine code: registers, stack frame, and the loads and
-stores of spilled registers in its loop. A cubin is an ELF file; no tool of CUDA is needed.
+"""What a compiled kernel takes, read from its file: registers and stack frame. A cubin is an ELF file; no tool of CUDA
+is needed.
 
     report = read_cubin(Path("kernel.cubin").read_bytes())["flash_fwd"]
-    report.registers, report.frame_bytes, report.loop.stored_bytes
+    report.registers, report.frame_bytes
 
-Attributes of `.nv.info` and opcodes are those that NVIDIA's nvdisasm prints (CUDA Binary Utilities); instructions are
-16 bytes each from cc 7.0.
+Attributes of `.nv.info` are those that NVIDIA's cuobjdump prints (CUDA Binary Utilities).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
@@ -19,36 +18,15 @@ from iosim.base.records import dataclass
 FORMAT_SIZED = 4
 REGISTER_COUNT, FRAME_SIZE = 0x2F, 0x11
 """Attributes of `.nv.info`: each holds a symbol's number and a value."""
-INSTRUCTION_BYTES = 16
-LOAD_LOCAL, STORE_LOCAL, BRANCH, EXPONENTIAL = 0x983, 0x387, 0x947, 0x308
-"""The low twelve bits of LDL, STL, BRA and MUFU."""
-WIDTHS = {4: 4, 5: 8, 6: 16}
-"""Bytes of an access by its three bits of width: .32, .64, .128."""
-SPLIT_OFFSET_CC = 90
-"""From here on a branch's offset has its low eight bits apart."""
 SYMBOL_TABLE, NO_BITS = 2, 8
 
 
 @dataclass(frozen=True)
-class LocalAccesses:
-    """Loads and stores of local memory that a thread makes: how many, and their bytes."""
-
-    loads: int = 0
-    stores: int = 0
-    loaded_bytes: int = 0
-    stored_bytes: int = 0
-
-
-@dataclass(frozen=True)
 class CubinReport:
-    """One kernel of a cubin. `loop` are the spills of its key loop in one step, `outside` those before and after."""
+    """Of one kernel: registers and bytes of the stack frame, a thread."""
 
-    name: str
-    cc: int
     registers: int
     frame_bytes: int
-    loop: LocalAccesses
-    outside: LocalAccesses
 
 
 @dataclass(frozen=True)
@@ -60,7 +38,7 @@ class _Section:
 
 
 def read_cubin(data: bytes) -> dict[str, CubinReport]:
-    """The kernels of a cubin, by name. Raises InputError: this is no cubin of a GPU from cc 7.0."""
+    """The kernels of a cubin, by name. Raises InputError: this is no cubin."""
     try:
         return dict(_reports(data))
     except (struct.error, ValueError, IndexError, KeyError) as error:
@@ -71,17 +49,13 @@ def _reports(data: bytes) -> Iterator[tuple[str, CubinReport]]:
     if data[:4] != b"\x7fELF":
         raise ValueError("it does not begin as an ELF file")
     sections = _sections(data)
-    by_name = {s.name: s for s in sections}
-    names = _symbols(sections)
-    registers = _attributes(by_name[".nv.info"].data, REGISTER_COUNT, names)
-    frames = _attributes(by_name[".nv.info"].data, FRAME_SIZE, names)
-    cc = _capability(data)
+    by_name, names = {s.name: s for s in sections}, _symbols(sections)
+    registers, frames = (
+        _attributes(by_name[".nv.info"].data, attribute, names) for attribute in (REGISTER_COUNT, FRAME_SIZE)
+    )
     for name, count in registers.items():
-        code = by_name.get(f".text.{name}")
-        if code is None:
-            continue
-        loop, outside = _accesses(code.data, cc)
-        yield name, CubinReport(name, cc, count, frames.get(name, 0), loop, outside)
+        if f".text.{name}" in by_name:
+            yield name, CubinReport(count, frames.get(name, 0))
 
 
 def _sections(data: bytes) -> list[_Section]:
@@ -116,45 +90,3 @@ def _attributes(info: bytes, wanted: int, names: list[str]) -> dict[str, int]:
             at += size
         at += 4
     return found
-
-
-def _capability(data: bytes) -> int:
-    """The architecture in the ELF header's flags: the low byte, or the second where the low one is none."""
-    (flags,) = struct.unpack_from("<I", data, 48)
-    low, second = int(flags & 0xFF), int(flags >> 8 & 0xFF)
-    return low if low >= 50 else second
-
-
-def _accesses(code: bytes, cc: int) -> tuple[LocalAccesses, LocalAccesses]:
-    """(a step of the key loop, everything else). The key loop is the innermost one with exponentials; of several, the
-    longest."""
-    words = [struct.unpack_from("<QQ", code, at) for at in range(0, len(code), INSTRUCTION_BYTES)]
-    loops = [(_target(low, n, cc), n) for n, (low, _) in enumerate(words) if low & 0xFFF == BRANCH]
-    loops = [(first, last) for first, last in loops if 0 <= first < last]
-    inner = [a for a in loops if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
-    hot = [(first, last) for first, last in inner if _count(words, first, last, EXPONENTIAL)]
-    first, last = max(hot, key=lambda pair: pair[1] - pair[0], default=(0, -1))
-    inside = range(first, last + 1)
-    return _local(words[first : last + 1]), _local([w for n, w in enumerate(words) if n not in inside])
-
-
-def _count(words: list[tuple[int, int]], first: int, last: int, opcode: int) -> int:
-    return sum(low & 0xFFF == opcode for low, _ in words[first : last + 1])
-
-
-def _target(low: int, index: int, cc: int) -> int:
-    """The instruction a branch goes to."""
-    offset = low >> 34
-    offset -= (offset >> 29) << 30
-    if cc >= SPLIT_OFFSET_CC:
-        offset = (offset << 8) + (low >> 16 & 0xFF)
-    return int(index + 1 + offset * 4 // INSTRUCTION_BYTES)
-
-
-def _local(words: list[tuple[int, int]]) -> LocalAccesses:
-    sizes: Mapping[int, list[int]] = {LOAD_LOCAL: [], STORE_LOCAL: []}
-    for low, high in words:
-        if low & 0xFFF in sizes:
-            sizes[low & 0xFFF].append(WIDTHS.get(high >> 9 & 7, 4))
-    loads, stores = sizes[LOAD_LOCAL], sizes[STORE_LOCAL]
-    return LocalAccesses(len(loads), len(stores), sum(loads), sum(stores))

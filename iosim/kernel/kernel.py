@@ -70,7 +70,6 @@ class Spill:
     frame: float = 0
 
     def overheads(self, threads: int) -> tuple[Overhead, ...]:
-        """The spill as overheads of a launch with `threads` threads a CTA."""
         both = (
             Overhead(SPILL, Mode.STORE, per_tile=round(self.write_per_tile * threads),
                      per_pair=round(self.write_per_pair * threads), inferred_from=self.source,
@@ -147,6 +146,7 @@ class PassSettings:
     spill: Spill | None = None
     shared_memory_bytes: int | None = None
     passes: tuple[RowPass, ...] = BACKWARD_PASSES
+    fragments: Fragments | None = None
 
 
 @dataclass(frozen=True)
@@ -182,8 +182,10 @@ class Kernel:
     """Whether the query heads of a group share the rows of a tile."""
     compiled_head_dim: int | None = None
     """Columns that it computes with, where they are more than the problem's."""
+    warp_size: int = 32
+    """Threads of a warp: the GPU's."""
     threads: int | None = None
-    """Threads a CTA, where it is not 32 x warps."""
+    """Threads a CTA, where it is not its warps'."""
     registers: int | None = None
     """Registers a thread; None where they are estimated."""
     shared_memory_bytes: int | None = None
@@ -230,7 +232,7 @@ class Kernel:
     @property
     def cta_threads(self) -> int:
         """Threads a CTA."""
-        return self.threads if self.threads is not None else 32 * self.tile.warps
+        return self.threads if self.threads is not None else self.warp_size * self.tile.warps
 
     @property
     def tile_backward(self) -> Tile:
@@ -251,7 +253,13 @@ class Kernel:
         """The settings of a pass, with nothing left to the other one."""
         if not backward:
             return PassSettings(
-                self.tile, self.schedule, self.registers, self.overheads, self.spill, self.shared_memory_bytes
+                self.tile,
+                self.schedule,
+                self.registers,
+                self.overheads,
+                self.spill,
+                self.shared_memory_bytes,
+                fragments=self.fragments,
             )
         queued = self.backward.schedule.scheduler is Scheduler.DYNAMIC
         shared = tuple(o for o in self.overheads if queued or o.name != QUEUE)
@@ -272,7 +280,8 @@ class Kernel:
             "name": self.name, "algorithm": self.algorithm, "block_q": self.tile.block_q, "block_k": self.tile.block_k,
             "warps": self.tile.warps, "stages": self.tile.stages, "order": str(self.schedule.order),
             "heavy_first": self.schedule.start is Start.HEAVY_FIRST, "fold": self.schedule.start is Start.FOLD,
-            "section_heads": self.schedule.section_heads, "direction": str(self.schedule.direction),
+            "section_heads": self.schedule.section_heads, "chiplets": self.schedule.chiplets,
+            "direction": str(self.schedule.direction),
             "scheduler": str(self.schedule.scheduler), "cluster": self.schedule.cluster,
             "splits": self.splits, "writes_lse": self.writes_lse,
         }  # fmt: skip

@@ -146,7 +146,10 @@ class Tensor:
     again for their next key blocks."""
     keys_per_row: int = 0
     """Of a block table, the keys that one row stands for: those of a page. Its entries are read as the rows of key
-    blocks are, each sector once by every work tile. 0 for other tensors."""
+    blocks are, each sector once by every work tile. 0 for other tensors. Where its rows are queries it holds their
+    lists of picked keys, an entry a column."""
+    picked_by: str = ""
+    """The table that says which rows of it a query's entries stand for."""
 
     @property
     def allocated_bytes(self) -> int:
@@ -225,7 +228,8 @@ class Access:
     edge: Edge = Edge.EXACT
     visited_only: bool = False
     times: int = 1
-    """How many times in a row the same tile is moved (a softmax that reads its row again)."""
+    """How many times in a row the same tile is moved (a softmax that reads its row again); how many walks over its keys
+    a work tile makes, where the launch `walks_again`."""
     skip: int = 0
     """Of the visits of the block whose rows it moves, how many go without this access (0 or 1; per PAIR only): running
     sums of a query block, or a key block, that are not read at the first visit, or not written at the last."""
@@ -273,10 +277,6 @@ class Domain:
     splits: int = 1
     in_turn: bool = False
     """The rows of the heads packed lie one head after the other, not token by token."""
-
-    def token(self, row: IntArray) -> IntArray:
-        """The query token of each row of a head."""
-        return row % (self.rows // self.pack) if self.in_turn else row // self.pack
 
     @property
     def query_axis(self) -> Axis:
@@ -362,6 +362,9 @@ class Launch:
     walks_round: bool = False
     """With key blocks outside and no mask, the CTA of split s begins each walk at query block s and goes on with the
     first after the last; only a replay knows the difference."""
+    walks_again: bool = False
+    """A work tile goes over its keys several times, as many as its accesses have `times`; only a replay knows the
+    difference."""
     work: Work = field(default_factory=Work)
 
     @property
@@ -411,9 +414,9 @@ class Launch:
 
 
 def is_attention_loop(launch: Launch) -> bool:
-    """Whether the launch walks key (or query) blocks with products and exponentials in every step."""
     loops = launch.outer in (Outer.QUERY, Outer.SPLIT, Outer.KEY, Outer.HEAD)
-    return loops and launch.work.flops_per_pair > 0 and launch.work.exps_per_pair > 0
+    work = launch.work
+    return loops and work.flops_per_pair > 0 and (work.exps_per_pair > 0 or work.loop.score_operations > 0)
 
 
 @dataclass(frozen=True)
@@ -441,7 +444,6 @@ class Chain:
 
     @property
     def exponentials(self) -> int:
-        """Exponentials over every pair of the launches' domains, kept or not."""
         return sum(launch.work.exps_per_pair * launch.domain.pairs for launch in self.launches)
 
     def role(self, role: Role) -> tuple[Tensor, ...]:
@@ -471,5 +473,4 @@ class Chain:
 
 
 def tensors(items: Iterable[Tensor]) -> dict[str, Tensor]:
-    """Tensors by name."""
     return {t.name: t for t in items}

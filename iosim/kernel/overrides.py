@@ -44,6 +44,13 @@ class Overrides:
     heavy_first: bool | None = about(None, Kind.FLAG, "long query blocks first")
     fold: bool | None = about(None, Kind.FLAG, "the longest query block, the shortest, the second longest and so on")
     section_heads: int | None = about(None, Kind.WHOLE, "heads per section of the grid", low=0, metavar="N")
+    chiplets: int | None = about(
+        None,
+        Kind.WHOLE,
+        "L2s among which heads are shared out, so that a head's tiles meet in one",
+        high=64,
+        metavar="N",
+    )
     direction: str | None = about(
         None, Kind.WORD, "of the key loop", words=tuple(Direction), normal=_lower, metavar="DIRECTION"
     )

@@ -12,19 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.records import replace
 from iosim.kernel.schedule import Order, Schedule, Start
 
 Number = Any
 """A whole number, an array of them, or a symbol with the same operators."""
 
 
-def _as_it_is(name: str, value: Number) -> Number:
-    return value
-
-
 def place(
     schedule: Schedule, number: Number, *, blocks: Number, heads: Number, batch: Number = 1,
-    let: Callable[[str, Number], Number] = _as_it_is, least: Callable[[Number, Number], Number] = np.minimum,
+    let: Callable[[str, Number], Number] = lambda name, value: value,
+    least: Callable[[Number, Number], Number] = np.minimum,
 ) -> tuple[Number, Number]:  # fmt: skip
     """(head, block) of the work tile that starts as `number`.
 
@@ -46,7 +44,17 @@ def place(
         groups = let("groups", (blocks + (cluster - 1)) // cluster)
         rank = let("rank", number % cluster)
         number = let("group", number // cluster)
-    head, turn = _head_and_turn(schedule, number, groups, heads, batch, let, least)
+    parts, section = schedule.chiplets, schedule.section_heads
+    if parts == 1 or section % parts or (isinstance(heads, int) and heads % (section or parts)):
+        head, turn = _head_and_turn(schedule, number, groups, heads, batch, let, least)
+    else:  # each part has as many heads, of the grid or of every section, and its own numbers
+        part, number, heads = let("part", number % parts), let("own", number // parts), let("own_heads", heads // parts)
+        order = Order.HEAD if schedule.order is Order.HEAD else Order.QUERY
+        own = replace(schedule, order=order, section_heads=section // parts)
+        head, turn = _head_and_turn(own, number, groups, heads, 1, let, least)
+        each = section // parts or heads
+        head = let("own_head", head)
+        head = head // each * (each * parts) + part * each + head % each if section else part * heads + head
     head, turn = let("head", head), let("turn", turn)
     if schedule.start is Start.LIGHT_FIRST:
         block = turn

@@ -45,7 +45,6 @@ class Residency:
 
 
 def loop_registers(accumulators: int, threads: int) -> int:
-    """Registers a thread of a CTA that keeps so many fp32 accumulators: an estimate."""
     return accumulators // threads + REGISTERS_BESIDES_ACCUMULATORS
 
 

@@ -63,6 +63,10 @@ class Schedule:
     overlaps_tiles: bool = False
     """Of a persistent grid, or a dynamic one: the next tile's first loads and products run while a tile's output is
     written, so that a tile takes its steps and nothing besides."""
+    chiplets: int = 1
+    """L2s among which the heads are shared out, where CTAs go to L2s in turn: each works through heads of its own, in
+    `order`. NB: where the heads, or a section's, are no multiple of it, or the last section
+    is smaller, they are not shared out."""
     cluster: int = 1
     """CTAs of neighbouring query blocks that start together and fetch keys and values once for all of them (TMA
     multicast)."""

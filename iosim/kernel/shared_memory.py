@@ -1,14 +1,16 @@
 """What a launch moves between shared memory and what computes: the one description that counts and times both read.
 
-In bytes of whole wavefronts: a load or store of a warp takes one or several of 128 bytes, as the counter
-l1tex__data_pipe_lsu_wavefronts_mem_shared has them. Asynchronous copies into shared memory, and operands that wgmma
-fetches for itself, are no such wavefronts: they are counted in bytes, and no counter here holds them.
+In bytes of whole wavefronts: a load or store of a warp, or what wgmma fetches for itself, takes one or several of 128
+bytes, as the counter l1tex__data_pipe_lsu_wavefronts_mem_shared has them. Asynchronous copies into shared memory are no
+such wavefronts: they are counted in bytes, and no counter here holds them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+
+import numpy as np
 
 from iosim.base.records import dataclass, replace
 from iosim.base.words import WAYS, Way
@@ -28,6 +30,16 @@ SHUFFLES_PER_ROW_TILE = 4
 """A thread has two rows of an m16n8 tile, and a row lies in four lanes: two shuffles a row for its maximum or sum."""
 CHUNK_BYTES = 16
 """What a thread copies or clears at once; a warp's take four wavefronts."""
+CLEARS_OF_COLUMNS = 2.5
+"""Stores of zeros beside each copy of a narrow head in FlashAttention-2's backward: four of 4 bytes or one of 16."""
+MOST_WHOLE_COLUMNS = 128
+"""Widest builds of FlashAttention-2's backward that are compiled for lengths of whole tiles as well."""
+DEPTH, DEPTH_GROUP = 32, 8
+"""Columns, or keys, that a turn of CUTLASS's product takes, and those whose fragments are fetched at once."""
+ATOMIC_WAVEFRONTS = 8
+"""Of an atomic of a warp to eight words, four lanes each: two for each lane of a word. Taken from the counter."""
+START_WAVEFRONTS = 16
+"""Shuffles with which a warp of CUTLASS's forward begins."""
 BACKWARD_LOADED_SHARE = 0.4
 """Of the backward's five products a step, the operand columns that a step loads anew: Q and dO, 2 of 5."""
 
@@ -40,7 +52,7 @@ class Through(StrEnum):
     COPIES = "copies"
     """Asynchronous copies from the L2: cp.async and TMA."""
     PRODUCTS = "products"
-    """wgmma's own fetches."""
+    """wgmma's own fetches, which the counter has as well: cuDNN's rows differ by them from step to step."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,7 @@ class CtaTile:
     columns: int
     columns_v: int
     head_dim: int
+    head_dim_v: int
     element_bytes: int
     outputs: tuple[Tensor, ...]
 
@@ -82,7 +95,7 @@ class CtaTile:
         wide = both // 2 if k.cols == v.cols else v.cols
         written = (chain.tensors[a.tensor] for a in launch.accesses if a.mode is Mode.STORE)
         return cls(launch, fragments, d.block_q, d.block_k, max(1, launch.resources.threads // 32), both - wide, wide,
-                   k.cols, k.element_bytes, tuple(t for t in written if not t.is_vector))  # fmt: skip
+                   k.cols, v.cols, k.element_bytes, tuple(t for t in written if not t.is_vector))  # fmt: skip
 
     def instructions(self, a_warp: float, *, step: bool = True, own_rows: int = 0) -> Staged:
         """Wavefronts of every warp that hold no operand."""
@@ -113,8 +126,8 @@ def estimate(launch: Launch, unit: UnitModel, scores: float, warps: int, element
         scores: of the step, idle rows of instructions with them.
     """
     d, loop = launch.domain, launch.work.loop
-    column_bytes = launch.work.flops_per_pair // 2 * element_bytes
-    filled, q = d.block_k * column_bytes, d.block_q * column_bytes / 2
+    column_bytes = launch.work.flops_per_pair // launch.work.scores_per_pair // 2 * element_bytes
+    filled, q = d.block_k * column_bytes, d.block_q * launch.work.scores_per_pair * column_bytes / 2
     kept = (2 * scores * element_bytes if loop.p_in_shared else 0) - (q if loop.q_in_registers else 0)
     if unit.operands is Operands.BOTH_SHARED:
         return scores * column_bytes * 2 / WARP_TILE + filled + kept
@@ -216,6 +229,9 @@ def _wgmma(tile: CtaTile) -> Iterator[Staged]:
     fetched by TMA. Each CTA of a cluster has K and V for itself. P stays in registers, or is stored and fetched by its
     product. V in fp8 is fetched and stored transposed (arXiv 2407.08608, section 3.3)."""
     e, groups = tile.element_bytes, -(-tile.block_q // WGMMA_ROWS)
+    turns = 4 * groups * shuffles(WGMMA_ROWS, 4) * WAVEFRONT_BYTES  # of the four warps of each 64 rows
+    for step in (True, False):
+        yield Staged(INSTRUCTIONS, "read", turns, step=step)
     yield Staged("Q", "read", tile.block_q * tile.columns * e, Through.PRODUCTS)
     if tile.launch.work.loop.p_in_shared:
         yield Staged("P", "write", tile.block_q * tile.block_k * e)
@@ -229,6 +245,130 @@ def _wgmma(tile: CtaTile) -> Iterator[Staged]:
     yield _copied(tile, "Q", tile.block_q, tile.columns, step=False)
     for item in _outputs(tile, tile.block_q, tile.columns_v):
         yield item if item.way == "write" else replace(item, through=Through.COPIES)
+
+
+@dataclass(frozen=True)
+class TwoWays:
+    """A forward of CUTLASS, whose warps divide a step's products 32 x 32 each; per CTA, in means over its steps.
+
+    Both products go `DEPTH` columns, or keys, at a time. Copies of what lies past the end of a tensor write zeros, and
+    the counter has these: lines of 128 bytes with a zero in them. Where all stages of a product fit its buffers, they
+    are asked for before it (`whole`); else the others follow in its loop, which also asks for those past the last.
+    """
+
+    tile: CtaTile
+    keeps_output: bool
+    """Whether O stays in registers; else it is staged in every step, as many columns at a time as a block has keys."""
+    depth_keys: float
+    """Turns of the second product's loop."""
+    missing_q: float
+    missing_k: float
+    """Rows of the blocks past the last query, and past the last key that the tile needs."""
+    missing_lines: float
+    """Lines of a turn of the first product with such rows."""
+
+    @classmethod
+    def of(cls, tile: CtaTile) -> TwoWays:
+        d, bk = tile.launch.domain, tile.block_k
+        v, rows_a_line = d.visited, WAVEFRONT_BYTES / (DEPTH * tile.element_bytes)
+        some = v.count > 0
+        count, last = v.count[some], (v.end_row - (v.end - 1) * bk)[some]
+        steps = max(1, int(count.sum()))
+        missing_q, missing_k = tile.block_q - d.query_rows[some], bk - last
+        lines = (np.ceil(missing_q / rows_a_line) * count + np.ceil(missing_k / rows_a_line)).sum()
+        turns = (count - 1) * (bk // DEPTH) - (-last // DEPTH)
+        return cls(
+            tile,
+            max(tile.head_dim, tile.head_dim_v) <= bk,
+            float(turns.sum() / steps),
+            float((missing_q * count).sum() / steps),
+            float(missing_k.sum() / steps),
+            float(lines / steps),
+        )
+
+    @property
+    def stages(self) -> int:
+        """Buffers of a product's operands (DefaultGemmConfiguration; 4 of 16-bit types in kernel_forward.h)."""
+        return 4 if self.tile.element_bytes == 2 else 3
+
+    @property
+    def turns(self) -> int:
+        """Turns of the first product's loop."""
+        return -(-self.tile.head_dim // DEPTH)
+
+    @property
+    def column_blocks(self) -> int:
+        return 1 if self.keeps_output else -(-self.tile.head_dim_v // self.tile.block_k)
+
+    def instructions_of_copies(self, rows: float, columns: int) -> float:
+        """Copies that the CTA's warps ask for, 32 times 16 bytes each."""
+        return rows * columns * self.tile.element_bytes / (32 * CHUNK_BYTES)
+
+    def first_product(self) -> Iterator[Staged]:
+        t, turns = self.tile, self.turns
+        buffered = t.block_k // DEPTH
+        whole = self.keeps_output and buffered <= self.stages
+        ahead = buffered if whole else self.stages - 1
+        groups = turns if whole else turns + DEPTH_GROUP / DEPTH  # of a loop's last turn the next one's first fragments
+        for name, rows in (("Q", t.block_q), ("K", t.block_k)):
+            yield Staged(name, "read", t.warps * WARP_TILE * DEPTH * t.element_bytes * groups)
+            yield _copied(t, name, rows, turns * DEPTH)
+        a_turn = self.instructions_of_copies(t.block_q + t.block_k, DEPTH)
+        full = min(ahead, turns) - (t.head_dim % DEPTH > 0)
+        beside = full * self.missing_lines + (ahead - full) * a_turn * 4
+        if whole:
+            beside += t.warps * t.element_bytes
+        else:
+            late = max(0, turns - ahead)
+            beside += late * self.missing_lines / 4 + (turns - late) * a_turn + turns * t.warps * 3 * IDLE_LOADS
+        yield from self.beside(beside + t.warps * IDLE_LOADS)
+
+    def second_product(self) -> Iterator[Staged]:
+        t, turns, e = self.tile, self.depth_keys, self.tile.element_bytes
+        warp = t.warps * WARP_TILE * DEPTH * e
+        whole = t.block_k <= DEPTH * self.stages
+        yield Staged("P", "write", t.block_q * t.block_k * e)
+        yield Staged("P", "read", warp * turns * self.column_blocks * (1 if e == 2 else 2))
+        yield Staged("V", "read", warp * turns * self.column_blocks)
+        yield _copied(t, "V", t.block_k, t.block_k * self.column_blocks)
+        filled = t.block_k if whole else DEPTH * (self.stages - 1 + turns)
+        lines, there = t.block_k * e // WAVEFRONT_BYTES, t.block_k - self.missing_k
+        widths = (min(t.block_k, t.head_dim_v - n * t.block_k) for n in range(self.column_blocks))
+        full = sum(columns * e // WAVEFRONT_BYTES for columns in widths)
+        beside = self.column_blocks * (filled * lines + t.warps * (2 if e == 2 else 16)) - there * full
+        beside += self.column_blocks * t.warps * IDLE_LOADS * (1 if whole else 1 + 3 * turns)
+        yield from self.beside(beside)
+
+    def softmax(self) -> Iterator[Staged]:
+        """Rows' maxima by atomics, four lanes to a word; sums by two shuffles, a word a row and warp; 32 rows of these
+        at once. In the first step of a tile all maxima are new, and no output is rescaled."""
+        t, warps = self.tile, self.tile.warps
+        own = 2 + 4 + 5 + t.block_k // WARP_TILE
+        rescale = SHUFFLES_PER_ROW_TILE * self.keeps_output
+        row_groups = WARP_TILE // 8
+        yield from self.beside(warps * (row_groups * (ATOMIC_WAVEFRONTS + 1 + 2 + 1) + 1 + own + rescale))
+        loads = (a.tensor for a in t.launch.accesses if a.mode is Mode.LOAD)
+        if score_tensor := next((name for name in loads if name not in ("Q", "K", "V", "O_acc")), None):
+            yield Staged(score_tensor, "write", t.block_q * t.block_k * t.element_bytes)
+            yield Staged(score_tensor, "read", warps * WARP_TILE * 8 * WAVEFRONT_BYTES)  # 8 rows to a bank
+        yield from self.beside(warps * (START_WAVEFRONTS - 1 - rescale) + t.block_q / 8, step=False)
+
+    def output(self) -> Iterator[Staged]:
+        t = self.tile
+        for way in WAYS:
+            yield Staged("O", way, self.column_blocks * t.block_q * t.block_k * 4, step=not self.keeps_output)
+        scales = 512 // t.block_k if self.keeps_output else 4
+        yield from self.beside(self.column_blocks * t.warps * scales, step=not self.keeps_output)
+
+    def beside(self, wavefronts: float, *, step: bool = True) -> Iterator[Staged]:
+        yield Staged(INSTRUCTIONS, "read", wavefronts * WAVEFRONT_BYTES, step=step)
+
+
+def _two_ways(tile: CtaTile) -> Iterator[Staged]:
+    """PyTorch's memory-efficient forward (mem_eff_attention/kernel_forward.h)."""
+    it = TwoWays.of(tile)
+    for part in (it.first_product, it.softmax, it.second_product, it.output):
+        yield from part()
 
 
 def _split_weights(tile: CtaTile) -> Iterator[Staged]:
@@ -281,6 +421,40 @@ def _queries_outside(tile: CtaTile) -> Iterator[Staged]:
     yield tile.instructions(tile.fragments.tile + 1, step=False)
 
 
+def _gradients(tile: CtaTile) -> Iterator[Staged]:
+    """FlashAttention-2's backward (flash_bwd_kernel.h), whose warps divide each product both ways: scores and dP, dK
+    and dV from P and dS transposed, dQ. In its loop Q and dO are copied in one go each; of heads with fewer columns
+    than the build, and of a tile's first blocks where lengths are no whole tiles, each copy is asked for by itself."""
+    e, warps, block_q, block_k = tile.element_bytes, tile.warps, tile.block_q, tile.block_k
+    d, f, columns = tile.launch.domain, tile.fragments, tile.launch.work.flops_per_pair // (2 * 5)
+    of_scores, of_keys, of_queries = f.warps_along
+    d_o = next(a.tensor for a in tile.launch.accesses if a.tensor.startswith("dO"))
+    for name in ("Q", d_o):
+        yield Staged(name, "read", block_q * columns * e * (warps // of_scores + of_keys))
+        yield _copied(tile, name, block_q, columns)
+    yield Staged("K", "read", block_k * columns * e * (of_scores + of_queries))
+    yield Staged("V", "read", block_k * columns * e * of_scores, step=not f.holds_v)
+    for name, products in (("P", warps // of_keys), ("dS", warps // of_keys + warps // of_queries)):
+        yield Staged(name, "write", block_q * block_k * e)
+        yield Staged(name, "read", block_q * block_k * e * products)
+    for name in ("K", "V"):
+        yield _copied(tile, name, block_k, columns, step=False)
+    of_q, of_k = (2 * _chunks(rows, warps, columns, e) for rows in (block_q, block_k))
+    narrow, whole = tile.head_dim < columns, d.seq_k % block_k == 0 and d.rows % block_q == 0
+    yield tile.instructions(of_q * (IDLE_LOADS + CLEARS_OF_COLUMNS) if narrow else 2 * IDLE_LOADS)
+    once: float = IDLE_LOADS
+    if narrow or not whole or columns > MOST_WHOLE_COLUMNS:
+        missing = of_q * (-d.rows % block_q) / block_q + of_k * (-d.seq_k % block_k) / block_k / d.key_blocks_total
+        once = (of_q + of_k) * (IDLE_LOADS + (CLEARS_OF_COLUMNS if narrow else 1)) + 3 * missing
+    yield tile.instructions(once, step=False)
+    yield from _outputs(tile, block_k, columns)
+
+
+def _by_row(tile: CtaTile) -> Iterator[Staged]:
+    a_row = tile.fragments.tile + (tile.head_dim / tile.fragments.step if tile.fragments.step else 0)
+    yield Staged(INSTRUCTIONS, "read", tile.block_q * a_row * WAVEFRONT_BYTES, step=False)
+
+
 def _one_warp(tile: CtaTile) -> Iterator[Staged]:
     """kernels/minimal.cu, a thread a row, in wavefronts: a scalar of each thread's own row is one, 16 bytes that all
     threads share are two; a row of K or V is stored with all lanes in one bank, 32 for each column."""
@@ -314,10 +488,12 @@ def _rows_of_scores(tile: CtaTile) -> Iterator[Staged]:
 
 
 LAYOUTS: Mapping[Layout, Callable[[CtaTile], Iterator[Staged]]] = {
-    Layout.NOTHING: lambda tile: iter(()),
+    Layout.NOTHING: _by_row,
     Layout.WHOLE_ROWS: _whole_rows,
     Layout.CHUNKS: _copies_by_chunk,
     Layout.WGMMA: _wgmma,
+    Layout.TWO_WAYS: _two_ways,
+    Layout.GRADIENTS: _gradients,
     Layout.SPLIT_WEIGHTS: _split_weights,
     Layout.KEYS_OUTSIDE: _keys_outside,
     Layout.QUERIES_OUTSIDE: _queries_outside,

@@ -45,14 +45,12 @@ def _warps(n: int) -> str:
 
 
 def stages_misfit(tile: Tile, profile: HardwareProfile) -> str:
-    """Why the GPU cannot load ahead as the tile says; empty when it can."""
     if tile.stages == 1 or profile.cc >= ASYNC_COPY_CC:
         return ""
-    return f"{tile.stages} stages need asynchronous copies (cp.async), which sm_{profile.cc} does not have"
+    return f"{tile.stages} stages need asynchronous copies (cp.async), which {profile.target} does not have"
 
 
 def triton_misfit(tile: Tile) -> str:
-    """Why Triton does not compile the tile; empty when it does."""
     for name, number in (("block_q", tile.block_q), ("block_k", tile.block_k), ("warps", tile.warps)):
         if number & (number - 1):
             return f"{name} {number} is no power of two, which Triton needs"

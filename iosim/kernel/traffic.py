@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import asdict, dataclass
 from iosim.base.words import LEVELS, WAYS, Level, Way
+
+CODE, FOREIGN = "code", "foreign"
+"""Names of traffic at HBM that is no tensor's of the chain: what a launch reads beside its tensors, and dirty lines of
+others that it drives out of the L2."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +25,7 @@ class TrafficRow:
     bytes: Any
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "launch": self.launch, "level": self.level, "tensor": self.tensor, "direction": self.direction,
-            "bytes": self.bytes,
-        }  # fmt: skip
+        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ WGMMA_ROWS = 64
 """Query rows of one wgmma.m64nNk16 (PTX ISA), which four warps compute together."""
 TENSOR_MEMORY_ROWS = 128
 """Query rows of a tcgen05 product, the lanes of tensor memory."""
+MFMA_ROWS = 32
+"""Query rows of one v_mfma_f32_32x32x8 (CDNA 3 ISA), which a wave of 64 threads computes."""
 WARPS_PER_GROUP = 4
 """Warps of a warpgroup; also warp schedulers of an SM since Volta, each with its own tensor core."""
 WARP_TILE = 32
@@ -33,6 +35,8 @@ class MatrixUnit(StrEnum):
     PINGPONG = "wgmma-pingpong"
     """FlashAttention-3's forward: one warpgroup loads, the others take turns at the tensor cores, and each starts the
     next block's QK^T before this block's softmax (arXiv 2407.08608, sections 3.1 and 3.2)."""
+    MFMA = "mfma"
+    """AMD's matrix cores, which each wave feeds from its registers."""
     TCGEN05 = "tcgen05"
     """Blackwell's: one warp issues products of 128 query rows into tensor memory, a warpgroup a tile of 128 rows takes
     the softmax, and the tiles of a CTA take turns at both (FlashAttention-4: Zadouri et al. 2026, section 3)."""
@@ -141,6 +145,18 @@ UNITS: dict[MatrixUnit, UnitModel] = {
         rate_share="mma_sync_tensor_fraction",
         energy="mma_sync_pj_per_flop",
         source="PTX ISA, mma; full rate in steps on an A100 and an RTX 3070 Ti: Sun et al., arXiv 2206.02874",
+    ),
+    MatrixUnit.MFMA: UnitModel(
+        rows=MFMA_ROWS,
+        owners=2,  # a wave is two warps of 32
+        operands=Operands.FRAGMENTS,
+        overlap=Overlap.QUEUE,
+        operand_share=2 / WARP_TILE,
+        issued_by_warps=True,
+        warps_may_meet=True,
+        specified_rate=True,
+        source="CDNA 3 ISA, v_mfma; assumed: waves queue for it as warps do for mma.sync, and steps run at the "
+        "specified rate",
     ),
     MatrixUnit.WGMMA: UnitModel(
         rows=WGMMA_ROWS,

@@ -88,13 +88,18 @@ class Layout(StrEnum):
     """Which way operands take through shared memory (`iosim.kernel.shared_memory` has what each moves)."""
 
     NOTHING = "nothing"
-    """No operand lies there."""
+    """No operand lies there, and a warp counts one: `tile` is then of a row, or `step` the values of a warp."""
     WHOLE_ROWS = "whole-rows"
     """Warps own whole rows of a forward: mma.sync on fragments of Q, K and V."""
     CHUNKS = "chunks"
     """The same as FlashAttention-2 compiles it: copies and stores of zeros that are asked for 16 bytes by 16 bytes."""
     WGMMA = "wgmma"
     """A forward whose warpgroups own 64 rows: wgmma fetches Q, K and V, tiles come and results leave by TMA."""
+    TWO_WAYS = "two-ways"
+    """CUTLASS's forward: warps divide a step's products both ways, and P passes through shared memory."""
+    GRADIENTS = "gradients"
+    """FlashAttention-2's backward: warps divide each of a step's five products both ways, and P and dS pass through
+    shared memory."""
     SPLIT_WEIGHTS = "split-weights"
     """FlashAttention-2's combine of splits."""
     KEYS_OUTSIDE = "keys-outside"
@@ -121,6 +126,10 @@ class Fragments:
     """Whether a warp leaves out steps whose pairs the mask takes from all of its rows."""
     stages_output: bool = True
     """Whether results leave through shared memory."""
+    warps_along: tuple[int, ...] = ()
+    """Of a backward: warps along the first side of the products for scores, for dK and dV, and for dQ."""
+    holds_v: bool = False
+    """Of a backward: whether fragments of V stay in registers."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +138,12 @@ class Work:
 
     flops_per_pair: int = 0
     exps_per_pair: int = 0
+    scores_per_pair: int = 1
+    """Scores that a pair stands for: of as many heads as lie side by side in a row (an indexer's)."""
+    dtype: str = ""
+    """Type of the products' operands, where it is not the problem's."""
+    unit: str = ""
+    """What computes the products (a `MatrixUnit`), where it is not the kernel's main launch's."""
     tensor_cores: bool = True
     """Whether tensor cores compute the products, where there are any."""
     product_ctas: int = 1
@@ -150,6 +165,8 @@ class Work:
     add_requests_per_row: int = 0
     """Requests of a row of an atomic add that the warps which compute wait for; `add_packets_per_row` where a request
     is a packet."""
+    gather_cycles: float = 0.0
+    """SM cycles that each row which a step of a loop gathers takes, on top of all else."""
     serial_loads: int = 0
     """Loads of a work tile that wait for one another (a combine that walks its splits; sums before a loop)."""
     dependent: Dependent | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from iosim.base.units import bytes_text, some, times_of
-from iosim.base.words import sentences
+from iosim.base.words import listed, sentences
 from iosim.kernel.launch import SPILL, Per, Role
 from iosim.kernel.libraries.default import told
 from iosim.prediction.result import Prediction
@@ -59,17 +59,14 @@ def excess(p: Prediction) -> float:
 
 
 def times_text(times: float) -> str:
-    """A factor in three digits."""
     return f"{times:,.0f}" if times >= 1000 else f"{times:.3g}"
 
 
 def who(p: Prediction) -> str:
-    """The kernel and the GPU."""
     return f"{p.kernel.name} on {p.profile.name}"
 
 
 def reads(p: Prediction) -> str:
-    """Who reads how much from HBM, against the compulsory bytes."""
     if not p.hbm_known:
         least, most = bytes_text(p.hbm_bounds.compulsory_read), bytes_text(p.hbm_bounds.no_l2_read)
         if p.l2_start == "warm":
@@ -84,7 +81,6 @@ def reads(p: Prediction) -> str:
 
 
 def left_warm(p: Prediction) -> str:
-    """As `left_in_l2`, of what a prediction reads."""
     return left_in_l2(p.total("hbm", "read"), p.hbm_bounds.compulsory_read, p.l2_start)
 
 
@@ -98,7 +94,6 @@ def left_in_l2(moved: float, compulsory: float, l2_start: str) -> str:
 
 
 def against(moved: float, compulsory: float, word: str = "the compulsory bytes") -> str:
-    """HBM bytes as the compulsory ones, or so many times them."""
     if moved and not compulsory:
         return "where nothing is compulsory: no query sees a key"
     times = moved / max(1, compulsory)
@@ -106,7 +101,6 @@ def against(moved: float, compulsory: float, word: str = "the compulsory bytes")
 
 
 def amount(p: Prediction) -> str:
-    """The bytes read from HBM and their factor over the compulsory ones, short."""
     if not p.hbm_known:
         return f"{bytes_text(p.hbm_bounds.compulsory_read)} to {bytes_text(p.hbm_bounds.no_l2_read)}"
     read, compulsory = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
@@ -123,15 +117,14 @@ def why(p: Prediction) -> str:
 
 
 def read_once(p: Prediction) -> str:
-    """The reason where only the compulsory bytes are read."""
     asked = p.total("l2", "read")
     if asked <= ONCE * p.hbm_bounds.compulsory_read:
         return "The SMs hardly read anything twice"
-    return f"The SMs read {bytes_text(asked)}: the L2 serves the rest"
+    serves = "the L2 serves" if len(p.profile.levels) == 1 else "the caches serve"
+    return f"The SMs read {bytes_text(asked)}: {serves} the rest"
 
 
 def spills_beside(p: Prediction) -> str:
-    """That spilled registers take room in the L2, where there are many."""
     spilled = int(p.traffic.total("l2", "write", tensor=SPILL))
     much = spilled > SPILL_SHARE * (p.total("l2", "write") - spilled)
     return f". {bytes_text(spilled)} of spilled registers take room in the L2" if much else ""
@@ -146,7 +139,7 @@ def trust(predictions: Iterable[Prediction]) -> str:
         gpus_of.setdefault(_basis(p), {})[p.profile.name] = None
     bases = []
     for (how, numbers), gpus in gpus_of.items():
-        where = f" on {_list(list(gpus))}" if len(gpus_of) > 1 else ""
+        where = f" on {listed(list(gpus))}" if len(gpus_of) > 1 else ""
         bases.append(f"HBM bytes{where} {how}")
         bases += [f"The L2 model's numbers{where}: {numbers}"] if numbers else []
     by_default = told((p.kernel, p.profile) for p in several)
@@ -154,9 +147,8 @@ def trust(predictions: Iterable[Prediction]) -> str:
 
 
 def left_out_spills(predictions: Iterable[Prediction]) -> str:
-    """Kernels of which spills are left out; empty for none."""
     spilling = list(dict.fromkeys(p.kernel.name for p in predictions if p.call.spilling))
-    return f"{_list(spilling)} would spill registers, at a cost that is in no number here" if spilling else ""
+    return f"{listed(spilling)} would spill registers, at a cost that is in no number here" if spilling else ""
 
 
 def _basis(p: Prediction) -> tuple[str, str]:
@@ -172,7 +164,6 @@ def _basis(p: Prediction) -> tuple[str, str]:
 
 
 def _excess_reason(p: Prediction) -> str:
-    """What reads more than is compulsory, and against which size."""
     read = {name: int(moved) for (name, way), moved in p.traffic.tensors("hbm").items() if way == "read"}
     counted = {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)}
     above = {name: n - counted.get(name, 0) for name, n in read.items()}
@@ -189,21 +180,21 @@ def _excess_reason(p: Prediction) -> str:
         sizes = [p.chain.tensors[n].bytes for n in names]
         many = len(names) > 1
         size = f"{'up to ' * (len(set(sizes)) > 1)}{bytes_text(max(sizes))}{' each' * many}"
-        l2_bytes = p.profile.need_int("l2_bytes")
-        beside = f" exceed{'s' * (not many)} the {bytes_text(l2_bytes)} L2" if max(sizes) > l2_bytes else ""
+        last = p.profile.levels[-1]
+        outgrown = f" exceed{'s' * (not many)} the {bytes_text(last.bytes)} {last.name}"
+        beside = outgrown if max(sizes) > last.bytes else ""
         lives = f"live{'s' * (not many)} between launches{' and' * bool(beside)}{beside}"
-        return f"{_list(names)}, {size}, {lives}: {bytes_text(together)} are read back"
+        return f"{listed(names)}, {size}, {lives}: {bytes_text(together)} are read back"
     if kind == Role.OUTPUT:
         are = "are" if len(names) > 1 else "is"
-        return f"{_list(names)} {are} added up in memory: {bytes_text(together)} are read back"
+        return f"{listed(names)} {are} added up in memory: {bytes_text(together)} are read back"
     if kind == SPILL:
         return f"{bytes_text(together)} of spilled registers are read back"
-    return f"{bytes_text(together)} are read beside the tensors ({_list(names)})"
+    return f"{bytes_text(together)} are read beside the tensors ({listed(names)})"
 
 
 def _rereads(p: Prediction, names: list[str], times: float) -> str:
-    """Inputs that are read several times, and what of them is in use at once against what the L2 keeps."""
-    again = f"{_list(names)} {'are' if len(names) > 1 else 'is'} read {times_text(times)} times over"
+    again = f"{listed(names)} {'are' if len(names) > 1 else 'is'} read {times_text(times)} times over"
     launch = max(p.chain.launches, key=lambda n: p.traffic.total("hbm", "read", launch=n.name))
     looped = {a.tensor for a in launch.accesses if a.per is Per.PAIR}
     if not set(names) <= looped:
@@ -215,24 +206,20 @@ def _rereads(p: Prediction, names: list[str], times: float) -> str:
 
 def reread_clauses(p: Prediction, found: Reuse) -> dict[str, str]:
     """What follows "K and V are read 3 times over" where tensors that CTAs share are read again, by the regime."""
-    where = "one partition of the L2" if p.profile.need_int("l2_partitions") > 1 else "the L2"
+    last = p.profile.levels[-1]
+    where = f"one partition of the {last.name}" if last.copies > 1 else f"the {last.name}"
     against = f"{_in_progress(found)} in progress at once; {where} keeps {bytes_text(found.capacity_bytes)}"
     step = "" if found.in_step_bytes is None else f". In step they would read {bytes_text(found.in_step_bytes)}"
     return {
-        "thrashing": f": most loads of {_list(found.tensors)} miss. {against}",
+        "thrashing": f": most loads of {listed(found.tensors)} miss. {against}",
         "wave-bound": f", anew by each wave of CTAs. {against}",
         "drift": f": CTAs drift apart or displace each other's lines{step}. {against}",
     }
 
 
 def _in_progress(found: Reuse) -> str:
-    """What the heads in progress hold of the tensors that CTAs share."""
-    names = _list(found.tensors)
+    names = listed(found.tensors)
     are = "are" if len(found.tensors) > 1 else "is"
     if found.one_head_bytes > found.capacity_bytes or found.heads_at_once == 1:
         return f"{names} of a head, {bytes_text(found.one_head_bytes)}, {are}"
     return f"{names} of {some(found.heads_at_once, 'head')}, {bytes_text(found.in_progress_bytes)}, {are}"
-
-
-def _list(names: Sequence[str]) -> str:
-    return "".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} and {names[-1]}"

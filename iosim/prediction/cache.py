@@ -57,7 +57,6 @@ class ReplayCache:
     most_bytes: int = MOST_BYTES
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """The result kept under `key`, or None."""
         mine = (self.version, key)
 
         def look_up(file: sqlite3.Connection) -> bytes | None:
@@ -75,7 +74,6 @@ class ReplayCache:
         return plain if isinstance(plain, dict) else None
 
     def put(self, key: str, plain: dict[str, Any]) -> None:
-        """Keep a result, in place of what there is under `key`."""
         result = zlib.compress(json.dumps(plain, separators=(",", ":"), allow_nan=False).encode())
 
         def keep(file: sqlite3.Connection) -> None:
@@ -87,8 +85,6 @@ class ReplayCache:
         self._try(keep)
 
     def state(self) -> CacheState:
-        """How much is kept; nothing where there is no file."""
-
         def count(file: sqlite3.Connection) -> tuple[int, int, int]:
             counts = "SELECT count(*), coalesce(sum(version = ?), 0) FROM replays"
             return *file.execute(counts, (self.version,)).fetchone(), _used_bytes(file)
@@ -133,7 +129,6 @@ class ReplayCache:
 
 
 def _used_bytes(file: sqlite3.Connection) -> int:
-    """Bytes of the file's pages that hold something."""
     pages, free, size = (
         file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
     )

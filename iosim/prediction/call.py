@@ -60,7 +60,6 @@ class Call:
 
     @cached_property
     def bounds(self) -> HbmBounds:
-        """Least HBM bytes, and those with no L2."""
         return bounds(self.problem, self.chain, self.counted, sum(sum(adds.values()) for adds in self.added))
 
     @property
@@ -85,12 +84,10 @@ class Call:
 
     @cached_property
     def staged(self) -> Traffic:
-        """Bytes at shared memory of the launches whose fragments are known."""
         known = (count_shared(launch, self.chain) for launch in self.chain.launches)
         return sum((traffic for traffic in known if traffic is not None), Traffic())
 
     def capacity(self, l2_start: str = "cold") -> Traffic:
-        """HBM bytes by the capacity rule, an estimate."""
         from iosim.readers import capacity
 
         return capacity.estimate(self.chain, self.profile, self.counted, self.residencies, l2_start == "warm")
@@ -102,7 +99,6 @@ class Call:
 
     @cached_property
     def paces(self) -> tuple[Pace, ...]:
-        """How fast the CTAs of each launch go, loads that miss apart."""
         return tuple(launch.pace for launch in self.time(self.counted).launches)
 
     def replay_inputs(self, play: Play | None = None) -> Inputs:
@@ -119,7 +115,6 @@ class Call:
         return replay_inputs(self.kernel, self.chain, self.profile, of_launch, self.counted, play or Play())
 
     def replay(self, play: Play | None = None, trace: Trace | None = None) -> Replay:
-        """HBM bytes by playing the launches through the L2, as `replay_inputs` says."""
         from iosim.readers.replay.replay import replay
 
         return replay(self.replay_inputs(play), trace)

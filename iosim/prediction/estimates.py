@@ -36,7 +36,6 @@ def legend(predictions: Iterable[Prediction]) -> str | None:
 
 
 def legend_of(methods: Iterable[str]) -> str | None:
-    """As `legend`, of predictions by these methods."""
     used = set(methods)
     meanings = [f"{mark} {MEANINGS[method]}" for method, mark in MARKS.items() if method in used]
     return f"HBM bytes: {'; '.join(meanings)}" if meanings else None

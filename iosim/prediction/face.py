@@ -12,13 +12,17 @@ from iosim.show.page import Panel
 from iosim.show.shown import Face, Part, shows
 from iosim.show.tables import Cell, Column, Table
 
-LEVEL_NAMES: dict[Level, str] = {"smem": "shared memory", "l2": "SM<->L2", "hbm": "HBM"}
+LEVEL_NAMES: dict[Level, str] = {
+    "smem": "shared memory",
+    "l2": "SM<->L2",
+    "side": "L2<->memory-side cache",
+    "hbm": "HBM",
+}
 ENERGY_TITLES = {"hbm": "HBM", "l2": "L2", "smem": "shared memory", "tensor": "tensor cores",
                  "instructions": "instructions", "awake": "being awake"}  # fmt: skip
 
 
 def line(p: Prediction) -> str:
-    """What is read at either level, the time and what bounds it."""
     hbm = f", HBM {bytes_text(p.hbm.read)} ({p.method})" if p.hbm_known else ""
     return (f"{p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}: reads SM<->L2 "
             f"{bytes_text(p.l2.read)}"
@@ -26,12 +30,10 @@ def line(p: Prediction) -> str:
 
 
 def text(p: Prediction) -> str:
-    """As the command line prints it: the answer, and what is behind it."""
     return f"{answer([p])}\n\n{body(p)}"
 
 
 def body(p: Prediction) -> str:
-    """What stands below the answer."""
     return "\n".join([*head_lines(p), "", *_indented(level_table(p).text()), "",
                       *_indented(tensor_table(p).text()), "", *foot_lines(p)])  # fmt: skip
 
@@ -41,7 +43,6 @@ def _indented(table: str) -> list[str]:
 
 
 def head_lines(p: Prediction) -> list[str]:
-    """What was computed, and how, as the text's first lines."""
     k = p.kernel
     return [
         f"{k.name} on {p.profile.name}: {p.problem.line}",
@@ -51,11 +52,15 @@ def head_lines(p: Prediction) -> list[str]:
 
 
 def foot_lines(p: Prediction) -> list[str]:
-    """The time, the memory, what the numbers rest on and the notes, as the text's last lines."""
     return [
         f"  time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by} (specification's ceilings: "
         f"{seconds_text(p.ceiling_s)}); {p.flops / 1e9:,.1f} GFLOP; memory "
         f"{bytes_text(p.memory_bytes['peak'])}, of it workspace {bytes_text(p.memory_bytes['workspace'])}",
+        *(
+            [f"  {p.l2_hit_rate:.1%} of the bytes that are read from an L2 lie in it"]
+            if p.side and p.l2_hit_rate is not None
+            else []
+        ),
         *range_lines(p),
         f"  {energy_line(p)}",
         f"  evidence: {p.evidence}; SM<->L2 bytes {p.exactness}",
@@ -73,13 +78,13 @@ def range_lines(p: Prediction) -> list[str]:
                      f"({', '.join(span.constants)})")  # fmt: skip
     if times is not None:
         least, most = map(seconds_text, times.seconds)
-        lines.append(f"  range: time {least} to {most}, for rates that were not measured on this GPU "
-                     f"({', '.join(times.rates)})")  # fmt: skip
+        lines.append(
+            f"  range: time {least} to {most}, for rates that were not measured on this GPU ({', '.join(times.rates)})"
+        )
     return lines
 
 
 def energy_line(p: Prediction) -> str:
-    """The energy with its parts, the board's mean power and the slowest clock of the SMs, or that it is not known."""
     energy, power = p.energy_j, p.time.power_w
     if energy is None or power is None:
         return "energy not known on this GPU"
@@ -89,25 +94,23 @@ def energy_line(p: Prediction) -> str:
 
 
 def level_table(p: Prediction) -> Table:
-    """Bytes by level, and the bounds of HBM's."""
     bounds = p.hbm_bounds
     rows: list[tuple[Cell, ...]] = [("SM <-> L2 (counted)", p.total("l2", "read"), p.total("l2", "write"))]
     if p.smem is not None:
         rows.insert(0, ("shared memory (counted)", p.smem.read, p.smem.write))
+    below = "L2"
+    if p.side is not None:
+        below = "memory-side cache"
+        rows.append((f"L2s <-> {below} ({p.method})", p.side.read, p.side.write))
     if p.hbm_known:
-        rows.append((f"L2 <-> HBM ({p.method})", p.total("hbm", "read"), p.total("hbm", "write")))
+        rows.append((f"{below} <-> HBM ({p.method})", p.total("hbm", "read"), p.total("hbm", "write")))
     rows.append(("  compulsory", bounds.compulsory_read, bounds.compulsory_write))
     rows.append(("  with no L2", bounds.no_l2_read, bounds.no_l2_write))
-    columns = (
-        Column("level", ""),
-        Column("read_bytes", "read", "bytes"),
-        Column("write_bytes", "written", "bytes"),
-    )
+    columns = (Column("level", ""), Column("read_bytes", "read", "bytes"), Column("write_bytes", "written", "bytes"))
     return Table(columns, tuple(rows))
 
 
 def tensor_table(p: Prediction) -> Table:
-    """Bytes by tensor and direction, and by launch where there are several."""
     moved: dict[Level, dict[tuple[str, str, str], int]] = {level: {} for level in LEVEL_NAMES}
     for r in p.traffic:
         moved[r.level][r.launch, r.tensor, r.direction] = int(r.bytes)
@@ -120,12 +123,12 @@ def tensor_table(p: Prediction) -> Table:
     columns = (Column("launch", "launch"), Column("tensor", "tensor"), Column("direction", ""),
                *(Column(f"{level}_bytes", name, "bytes") for level, name in LEVEL_NAMES.items()))  # fmt: skip
     table = Table(columns, tuple(rows))
-    unknown = ("launch",) * (len(p.chain.launches) == 1) + ("smem_bytes",) * (not moved["smem"])
+    unknown = [name for name in ("smem", "side") if not moved[name]]
+    unknown = ["launch"] * (len(p.chain.launches) == 1) + [f"{name}_bytes" for name in unknown]
     return table.without(*unknown)
 
 
 def parts(p: Prediction) -> list[Part]:
-    """The answer, what was computed, the tables and the notes."""
     time, *notes = foot_lines(p)
     return [
         answer([p]), *(line.strip() for line in head_lines(p)), level_table(p), tensor_table(p), time.strip(),

@@ -15,9 +15,8 @@ from operator import length_hint
 from typing import TYPE_CHECKING
 
 from iosim.base.errors import InputError
-from iosim.base.progress import Progress, silent
+from iosim.base.progress import Progress, cores, silent, working
 from iosim.base.records import dataclass
-from iosim.base.workers import cores, working
 from iosim.prediction.predictor import Request as Request
 from iosim.prediction.replays import KEPT_OF_MANY, Replays
 
@@ -56,7 +55,8 @@ def try_many(
 ) -> Iterator[Prediction | InputError]:
     """As `predict_many`, with the error in place of a prediction that cannot be made. Raises InputError: `jobs` below
     1."""
-    at_once = (1 if _is_little(requests) else cores()) if jobs is None else jobs
+    little = isinstance(requests, Sequence) and sum(request.work for request in requests) <= LITTLE_WORK
+    at_once = (1 if little else cores()) if jobs is None else jobs
     if at_once < 1:
         raise InputError(f"`jobs` {jobs} is out of range; accepted: 1 or more")
     shares = length_hint(requests) != 1
@@ -66,10 +66,6 @@ def try_many(
     else:
         outcomes = _in_threads(requests, at_once, replays)
     return iter(progress(_Sized(outcomes, length_hint(requests))))
-
-
-def _is_little(requests: Iterable[Request]) -> bool:
-    return isinstance(requests, Sequence) and sum(request.work for request in requests) <= LITTLE_WORK
 
 
 def try_all(

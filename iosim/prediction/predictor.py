@@ -178,7 +178,6 @@ def check_fits(call: Call) -> None:
 
 
 def does_not_fit(tile: str, threads: int, occupancy: Occupancy, profile: HardwareProfile) -> InputError:
-    """The refusal of a launch of which no CTA fits on an SM."""
     return InputError(f"`tile` {tile} with {threads} threads: {occupancy.reason} ({profile.name})")
 
 

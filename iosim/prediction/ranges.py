@@ -52,11 +52,9 @@ class HbmRange:
 
     @property
     def total(self) -> tuple[int, int]:
-        """Bytes read and written."""
         return self.read[0] + self.write[0], self.read[1] + self.write[1]
 
     def to_dict(self) -> dict[str, Any]:
-        """As the command line's JSON has it."""
         constants = {name: list(values) for name, values in self.constants.items()}
         return {"hbm": {"read": list(self.read), "write": list(self.write)}, "constants": constants}
 
@@ -70,7 +68,6 @@ class TimeRange:
     rates: Mapping[str, tuple[float, float]]
 
     def to_dict(self) -> dict[str, Any]:
-        """As the command line's JSON has it."""
         return {"time_s": list(self.seconds), "rates": {name: list(values) for name, values in self.rates.items()}}
 
 
@@ -81,7 +78,7 @@ def hbm_range(call: Call, method: Method, l2_start: str, found: tuple[int, int])
     if method not in REPLAYED or not constants:
         return None
     several = [found]
-    if memory(call.chain)["peak"] * ROOMY > call.profile.need("l2_bytes"):
+    if memory(call.chain)["peak"] * ROOMY > call.profile.levels[-1].bytes:
         play = play_of(call, method, l2_start)
         several += [_again(call, profile, play) for profile in extremes(call.profile, constants)]
     read, write = (
@@ -104,7 +101,6 @@ def time_range(call: Call, traffic: Traffic, found_s: float, conditions: Conditi
 
 
 def _widened(several: tuple[float, ...], what: str) -> tuple[float, float]:
-    """The least and the most of several, with what is unexplained."""
     (share, least), low, high = UNEXPLAINED[what], min(several), max(several)
     return max(0, low - max(share * low, least)), high + max(share * high, least)
 
@@ -123,7 +119,6 @@ def _again(call: Call, profile: HardwareProfile, play: Play) -> tuple[int, int]:
 
 
 def _scaled(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
-    """The GPU with each of these rates times a factor."""
     changed: dict[str, Any] = {}
     for name, factor in factors.items():
         for rate in HBM_RATES if name == HBM_RATES[0] else (name,):

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from iosim.base.digest import digest
+from iosim.base.progress import go_on
 from iosim.base.words import Method
-from iosim.base.workers import go_on
-from iosim.kernel.launch import Chain, Per
+from iosim.kernel.launch import Access, Chain, Launch, Per
 from iosim.prediction.call import Call
 from iosim.readers.count import visited_pairs
 
@@ -31,15 +31,23 @@ MOST_SHARED = 10_000
 
 
 def tile_accesses(chain: Chain) -> int:
-    """Tile accesses of a chain's loops: what a replay would play, about."""
-    return sum(visited_pairs(launch) * sum(a.per is Per.PAIR for a in launch.accesses) for launch in chain.launches)
+    """Tile accesses of a chain's loops: what a replay would play, about; of picked rows each by itself."""
+
+    def each(launch: Launch, access: Access) -> int:
+        picked = chain.tensors[access.tensor].picked_by
+        return launch.domain.block_k if picked else access.times if launch.walks_again else 1
+
+    return sum(
+        visited_pairs(launch) * sum(each(launch, a) for a in launch.accesses if a.per is Per.PAIR)
+        for launch in chain.launches
+    )
 
 
 def head_share_of(call: Call) -> HeadShare | None:
     """The heads of a call whose replay may stand for all of it, where there are such."""
     from iosim.readers.replay.play import head_share
 
-    return head_share(call.chain, tile_accesses(call.chain), int(call.profile.need("l2_bytes")))
+    return head_share(call.chain, tile_accesses(call.chain), call.profile.levels[-1].bytes)
 
 
 def play_of(call: Call, method: Method, l2_start: str, accesses: int | None = None) -> Play:
@@ -63,7 +71,6 @@ class Memory:
 
     @contextmanager
     def taken(self, needed: int) -> Iterator[None]:
-        """Waits until so many bytes are free."""
         with self._freed:
             self._freed.wait_for(lambda: not self._taken or self._taken + needed <= self._most)
             self._taken += needed
@@ -132,7 +139,6 @@ def _play(inputs: Inputs) -> Replay:
 
 
 def _kept(key: str, inputs: Inputs) -> Replay:
-    """A replay from disk, or played and kept there."""
     from iosim.prediction.cache import replay_cache
     from iosim.readers.replay.saved import from_plain, to_plain
 

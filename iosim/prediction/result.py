@@ -14,7 +14,7 @@ from iosim.kernel.algorithms.registry import operations
 from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
-from iosim.kernel.traffic import Traffic
+from iosim.kernel.traffic import CODE, Traffic
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
@@ -48,8 +48,9 @@ class Moved:
 class Prediction(Shown):
     """Bytes by level, launch, tensor and direction; bounds; time; memory; and notes on how they were found.
 
-    `traffic` has rows at level "l2" (SM<->L2, counted), unless the method is "bounds" at "hbm", and at "smem" (shared
-    memory, counted) of launches whose fragments are known.
+    `traffic` has rows at level "l2" (SM<->L2, counted), unless the method is "bounds" at "hbm", at "smem" (shared
+    memory, counted) of launches whose fragments are known, and at "side" (L2s<->memory-side cache) on GPUs that have
+    one, where it was played.
     """
 
     call: Call
@@ -94,6 +95,24 @@ class Prediction(Shown):
         """Bytes between shared memory and what computes: read out of it, written into it; None where the fragments of
         a launch are not known."""
         return Moved(self.total("smem", "read"), self.total("smem", "write")) if self.smem_known() else None
+
+    @property
+    def side(self) -> Moved | None:
+        """Bytes between the L2s and the cache at the memory's side; None where the GPU has none, or none was played."""
+        if not self.profile.memory_side_bytes or self.replay is None:
+            return None
+        return Moved(self.total("side", "read"), self.total("side", "write"))
+
+    @property
+    def l2_hit_rate(self) -> float | None:
+        """Share of the bytes read from an L2, those that atomic adds read among them, that lie in it; None where no
+        replay tells. What another partition of the same L2 holds counts as there."""
+        if self.replay is None:
+            return None
+        asked = self.l2.read + sum(sum(adds.values()) for adds in self.call.added)
+        level: Level = "hbm" if self.side is None else "side"
+        missed = sum(int(n) for (name, way), n in self.traffic.tensors(level).items() if way == "read" and name != CODE)
+        return max(0.0, 1 - missed / asked) if asked else None
 
     def smem_known(self, launch: str | None = None) -> bool:
         """Whether the fragments of a launch, or of all, are known."""
@@ -143,7 +162,7 @@ class Prediction(Shown):
         return self.call.chain
 
     def total(self, level: Level, direction: Way | None = None) -> int:
-        """Bytes at "l2", "hbm" or "smem", read, written or both.
+        """Bytes at "l2", "hbm", "smem" or "side", read, written or both.
 
         Raises:
             InputError: another level or direction, "hbm" of a prediction that knows its bounds alone, or "smem" where
@@ -204,7 +223,12 @@ class Prediction(Shown):
 
     def _totals(self, launch: str | None = None) -> dict[str, Any]:
         out: dict[str, Any] = {}
-        levels: dict[Level, bool] = {"hbm": self.hbm_known, "l2": True, "smem": self.smem_known(launch)}
+        levels: dict[Level, bool] = {
+            "hbm": self.hbm_known,
+            "side": self.side is not None,
+            "l2": True,
+            "smem": self.smem_known(launch),
+        }
         for level, known in levels.items():
             out[level] = {d: int(self.traffic.total(level, d, launch=launch)) for d in WAYS} if known else None
         return out
@@ -222,6 +246,8 @@ class Prediction(Shown):
             "profile": self.profile.name,
             "l2_start": self.l2_start,
             "l2_end_dirty_bytes": self.replay.dirty_bytes if self.replay else None,
+            "l2_hit_rate": self.l2_hit_rate,
+            "fabric_bytes": self.replay.fabric_bytes if self.replay else None,
             "method": self.method,
             "totals": self._totals(),
             "launches": [{"name": n.name, "totals": self._totals(n.name)} for n in self.chain.launches],

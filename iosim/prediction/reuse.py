@@ -117,6 +117,9 @@ def _heads_at_once(launch: Launch, slots: int, heads: int) -> int:
 
 
 def partition_bytes(p: Prediction) -> int:
-    """Bytes of data shared by all SMs that the L2 keeps: each partition has a copy of its own."""
+    """Bytes of data shared by all SMs that the last level of caches keeps: each partition of an L2 has a copy of its
+    own."""
     l2 = model(p.profile)
+    if l2.side is not None:
+        return l2.side.sets * l2.side.ways * l2.line_bytes
     return l2.sets * l2.ways * l2.line_bytes

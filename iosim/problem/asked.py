@@ -55,12 +55,12 @@ def lengths(value: object, name: str) -> list[Any]:
 
 
 def _keys(keys: int | None, prefix: int | None, queries: Any) -> Any:
-    """Key tokens: as given, or the cached prefix and the queries."""
     if prefix is None:
         return keys
     if keys is not None:
-        raise InputError(f"`prefix` {prefix} contradicts `seq_k` {keys}: both say how many keys there are; give one "
-                         "of them")  # fmt: skip
+        raise InputError(
+            f"`prefix` {prefix} contradicts `seq_k` {keys}: both say how many keys there are; give one of them"
+        )
     return prefix + queries
 
 

@@ -62,8 +62,9 @@ class AttentionProblem(ProblemFields):
                              f"{MAX_TENSOR_ELEMENTS}")  # fmt: skip
         pairs = self.seq_q * self.seq_k * columns
         if pairs > MAX_PAIR_ELEMENTS:
-            raise InputError(f"`seq_q` x `seq_k` x `head_dim` {pairs} is out of range; accepted: up to "
-                             f"{MAX_PAIR_ELEMENTS}")  # fmt: skip
+            raise InputError(
+                f"`seq_q` x `seq_k` x `head_dim` {pairs} is out of range; accepted: up to {MAX_PAIR_ELEMENTS}"
+            )
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -72,8 +73,9 @@ class AttentionProblem(ProblemFields):
         for name, value in words.check_window(self).items():
             self._put(name, value)
         if self.offset is not None and self.mask not in ("causal", "window"):
-            raise InputError(f"`offset` {self.offset} contradicts `mask` '{self.mask}'; it shifts a causal or window "
-                             "diagonal")  # fmt: skip
+            raise InputError(
+                f"`offset` {self.offset} contradicts `mask` '{self.mask}'; it shifts a causal or window diagonal"
+            )
         for name, value in words.check_words(self).items():
             self._put(name, value)
         self._put("pair_mask", words.make_mask(self))
@@ -87,6 +89,15 @@ class AttentionProblem(ProblemFields):
             if value and self.passes != "fwd":
                 raise InputError(f"`{name}={value}` contradicts `passes` '{self.passes}': a cache serves inference; "
                                  "accepted with it: fwd")  # fmt: skip
+        for name, needs in (("top_k", "latent_kv"), ("index_heads", "top_k"), ("cache_dtype", "top_k")):
+            if getattr(self, name) is not None and not getattr(self, needs):
+                raise InputError(f"`{name}` {getattr(self, name)} needs `{needs}`; accepted with it alone")
+        if self.top_k is not None and (self.mask not in ("none", "causal") or self.seq_lens is not None):
+            raise InputError(
+                f"`top_k` {self.top_k} contradicts "
+                f"{'`seq_lens`' if self.seq_lens is not None else f'`mask` {self.mask}'}; accepted with "
+                "it: mask none or causal, sequences of one length"
+            )
 
     def _check_bias(self) -> None:
         if self.bias_shared is not None:
@@ -186,6 +197,9 @@ class AttentionProblem(ProblemFields):
             "block_lists": ("mask", self.mask in LIST_MASKS),
             "looks_ahead": ("window_right", self.mask == "window" and self.window_right is not None),
             "seq_lens": ("seq_lens", self.seq_lens is not None),
+            "top_k": ("top_k", self.top_k is not None),
+            "indexer": ("index_heads", self.index_heads is not None),
+            "cache_dtype": ("cache_dtype", self.cache_dtype is not None),
         }
         return {name: f"{of}={FIELDS[of].text(getattr(self, of))}" for name, (of, there) in asked.items() if there}
 
@@ -219,19 +233,37 @@ class AttentionProblem(ProblemFields):
         """A copy with some values changed; derived defaults (kv_heads, seq_k, ...) keep the values they have."""
         return replace(self, **changes)
 
+    @property
+    def attended_keys(self) -> int:
+        """Keys that a query attends to at most: all, or as many as it picks."""
+        return self.seq_k if self.top_k is None else min(self.seq_k, self.top_k)
+
+    @property
+    def latent_row_bytes(self) -> int:
+        """Bytes of a token in a latent cache: its columns, or V's in fp8 with a scale for every 128 and the others in
+        16 bits (deepseek-ai/FlashMLA @9241ae3e, flash_mla/flash_mla_interface.py)."""
+        if self.cache_dtype is None:
+            return self.head_dim * self.input_type.bytes
+        return self.head_dim_v + 4 * -(-self.head_dim_v // 128) + 2 * (self.head_dim - self.head_dim_v)
+
     def matmul_flops(self) -> int:
-        """Floating-point operations of the matrix products over kept pairs.
+        """Floating-point operations of the matrix products over kept pairs, of those picked where keys are, beside the
+        indexer's over all.
 
         Forward: 2 pairs (d + d_v). Backward: S and dP again, dV, dQ, dK: 2 pairs (3 d + 2 d_v)
         (arXiv 2307.08691, section 3.1: five products against two, hence the factor 2.5 for d = d_v).
         """
-        pairs = self.batch * self.heads * self.pair_mask.kept_pairs(self.seq_q, self.seq_k)
+        pairs = self.batch * self.heads * self.pair_mask.kept_pairs(self.seq_q, self.attended_keys)
         d, dv = self.head_dim, self.head_dim_v
-        return pairs * 2 * ((d + dv) * self.forward + (3 * d + 2 * dv) * self.backward)
+        index = 0
+        if self.index_heads and self.seq_k > self.attended_keys:
+            scored = self.batch * self.index_heads * self.pair_mask.kept_pairs(self.seq_q, self.seq_k)
+            index = 2 * scored * self.index_dim
+        return index + pairs * 2 * ((d + dv) * self.forward + (3 * d + 2 * dv) * self.backward)
 
     def exp_count(self) -> int:
         """Exponentials over kept pairs: one a pair forward, one more when backward recomputes the scores."""
-        pairs = self.batch * self.heads * self.pair_mask.kept_pairs(self.seq_q, self.seq_k)
+        pairs = self.batch * self.heads * self.pair_mask.kept_pairs(self.seq_q, self.attended_keys)
         return pairs * (self.forward + self.backward)
 
     def to_dict(self) -> dict[str, Any]:

@@ -32,7 +32,6 @@ def _key(name: str) -> str:
 
 
 def is_dtype(name: str) -> bool:
-    """Whether a format is called so, aliases included."""
     return _key(name) in _DTYPES
 
 

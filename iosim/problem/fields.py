@@ -24,6 +24,7 @@ PASSES = ("fwd", "bwd", "fwd+bwd")
 LAYOUTS = ("bhsd", "bshd")
 BIASES = ("none", "full", "alibi")
 BIAS_SHARED = ("none", "heads", "batch", "both")
+CACHE_DTYPES = ("fp8",)
 BIAS_DTYPES = ("fp32", "fp16", "bf16")
 MASK_STORAGES = ("implicit", "bool", "additive")
 TERMS = (
@@ -31,12 +32,15 @@ TERMS = (
     "bias",
     "bias_grad",
     "block_lists",
+    "cache_dtype",
+    "indexer",
     "key_padding",
     "latent_kv",
     "looks_ahead",
     "mask_tensor",
     "page_size",
     "seq_lens",
+    "top_k",
 )
 """What a problem may ask for besides Q, K, V and dropout: the keys of `AttentionProblem.terms`."""
 MAX_TOKENS = 1 << 24
@@ -153,6 +157,35 @@ class ProblemFields:
         None, Kind.WHOLE, "tokens of a page of the key/value cache", high=MAX_TOKENS, metavar="N",
         more="Pages are found through a block table; by default the keys of a sequence lie in one piece",
     )  # fmt: skip
+    cache_dtype: str | None = about(
+        None,
+        Kind.WORD,
+        "type of a latent cache of which each query picks keys",
+        words=CACHE_DTYPES,
+        normal=dtype_name,
+        metavar="DTYPE",
+        default_text="that of the inputs",
+        more="fp8: the columns of V in fp8 with an fp32 scale for every 128, the others in 16 bits (656 bytes a token "
+        "of DeepSeek's)",
+    )
+    top_k: int | None = about(
+        None,
+        Kind.WHOLE,
+        "keys of a latent cache that each query picks",
+        high=MAX_TOKENS,
+        metavar="N",
+        default_text="all",
+        more="The first of them where it sees no more (DeepSeek sparse attention, arXiv 2512.02556); the lists are "
+        "given unless index_heads makes them",
+    )
+    index_heads: int | None = about(
+        None,
+        Kind.WHOLE,
+        "heads of the indexer that scores all keys and picks top_k of them",
+        high=1 << 16,
+        metavar="N",
+    )
+    index_dim: int = about(128, Kind.WHOLE, "columns of an indexer's head and key, in fp8", high=1 << 16, metavar="D")
     mask_block: int | tuple[int, int] | None = about(
         None, Kind.SIDES, "queries x keys of a mask's block", high=MAX_TOKENS, metavar="N[xM]", one_for_both=True,
         default_text="128",

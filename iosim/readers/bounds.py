@@ -43,10 +43,12 @@ def kept_queries(problem: AttentionProblem) -> int:
 
 def needed_bytes(problem: AttentionProblem, tensor: Tensor) -> int:
     """Bytes of an input that have to be read at least: of the rows and pairs that the mask keeps."""
-    if tensor.keys_per_row:
+    if tensor.keys_per_row and tensor.along is not Rows.QUERY:
         return tensor.batch * -(-kept_keys(problem) // tensor.keys_per_row) * tensor.element_bytes
     if tensor.along in (Rows.KEY, Rows.QUERY):
         kept = kept_keys(problem) if tensor.along is Rows.KEY else kept_queries(problem)
+        if tensor.picked_by:  # all queries may pick the same keys
+            kept = min(kept, problem.attended_keys)
         return tensor.bytes // max(1, tensor.rows) * kept
     if tensor.along is Rows.PAIR and problem.mask_storage == "implicit":
         pairs = problem.pair_mask.kept_pairs(problem.seq_q, problem.seq_k)

@@ -43,14 +43,8 @@ class Reach:
 
 
 def reach(domain: Domain) -> Reach:
-    """Of a domain whose sizes are numbers."""
     rows = int(domain.key_rows[domain.visitors.count > 0].sum())
     return Reach(rows, float(domain.visited.count.mean()))
-
-
-def shared_capacity_bytes(profile: HardwareProfile) -> int:
-    """L2 bytes that hold distinct lines when all SMs read them: each partition keeps its own copy."""
-    return int(profile.need("l2_bytes")) // profile.need_int("l2_partitions")
 
 
 def estimate(
@@ -66,6 +60,11 @@ def estimate(
     rule = CapacityRule(chain, profile, counted, [resident.slots for resident in residencies], warm=warm)
     rows = (TrafficRow(row.launch, row.level, row.tensor, row.direction, int(row.bytes)) for row in rule.traffic())
     return Traffic(tuple(rows))
+
+
+def _is_list(tensor: Tensor) -> bool:
+    """Whether it holds lists of picked keys, each its query's own."""
+    return tensor.keys_per_row > 0 and tensor.along is Rows.QUERY
 
 
 class CapacityRule:
@@ -91,11 +90,13 @@ class CapacityRule:
         self.chain, self.counted, self.slots = chain, counted, slots
         self.value = value
         self._reach_of, self._reached = reach, dict[int, Reach]()
-        self.whole = int(profile.need("l2_bytes"))
-        self.shared = shared_capacity_bytes(profile)
-        self.warm, self.partitions = warm, profile.need_int("l2_partitions")
+        last = profile.levels[-1]
+        self.whole = last.bytes
+        self.warm, self.partitions = warm, last.copies
+        self.shared = last.shared_bytes  # each keeps a copy of what all SMs read
         self.held = int(self.whole * profile.need("l2_effective_capacity_fraction")) if warm else 0
-        self.dirty = int(self.whole * profile.need("l2_dirty_fraction")) if warm else 0
+        keeps_dirty = warm and last.name == "L2"
+        self.dirty = int(self.whole * profile.need("l2_dirty_fraction")) if keeps_dirty else 0
 
     def _reach(self, launch: Launch) -> Reach:
         if id(launch) not in self._reached:
@@ -109,12 +110,16 @@ class CapacityRule:
         """Distinct bytes of a tensor that an access touches, over the whole launch."""
         if access.rows is Rows.KEY and access.per is Per.PAIR:
             rows = self.value(tensor.rows)
-            return self._bytes(tensor) // rows * np.minimum(self._reach(launch).key_rows, rows)
+            if _is_list(tensor):
+                return self._bytes(tensor)
+            lists = self.value(launch.domain.rows) // self.value(launch.domain.pack) if tensor.picked_by else 1
+            return self._bytes(tensor) // rows * np.minimum(self._reach(launch).key_rows * lists, rows)
         return self._bytes(tensor)
 
     def _reread_factor(self, launch: Launch, slots: Number) -> Number:
         """How many times the data shared along the loop is fetched from HBM: 1 where it fits."""
         looped = [a for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD and a.rows is not Rows.PAIR]
+        looped = [a for a in looped if not _is_list(self.chain.tensors[a.tensor])]
         if launch.outer not in (Outer.QUERY, Outer.KEY, Outer.SPLIT) or not looped:
             return 1.0
         heads = self.value(launch.domain.grid_heads)
@@ -203,7 +208,7 @@ class CapacityRule:
         times: Number = 1.0
         if access.rows is Rows.PAIR:
             times = self._shared_passes(launch, tensor, slots)
-        elif access.per is Per.PAIR and launch.outer is not Outer.FLAT:
+        elif access.per is Per.PAIR and launch.outer is not Outer.FLAT and not _is_list(tensor):
             times = factor
         fetched = np.rint(unique * times).astype(np.int64)
         found = self._left(access.tensor, n) if between is None else between <= self.whole
@@ -214,7 +219,6 @@ class CapacityRule:
         return np.where(stays | self._rewritten(), 0, self._bytes(tensor))
 
     def traffic(self) -> Traffic:
-        """The rows; their bytes are numbers or arrays."""
         rows: list[TrafficRow] = []
         for n, launch in enumerate(self.chain.launches):
             factor = self._reread_factor(launch, self.slots[n])

@@ -32,7 +32,6 @@ from iosim.problem.masks.mask import IntArray
 
 
 def _key_rows(domain: Domain, edge: Edge) -> IntArray:
-    """Key rows moved by each query block's loop."""
     v, bk = domain.visited, domain.block_k
     if edge is Edge.EXACT:
         return v.total(domain.key_rows)
@@ -41,7 +40,6 @@ def _key_rows(domain: Domain, edge: Edge) -> IntArray:
 
 
 def _query_rows(domain: Domain, edge: Edge) -> IntArray:
-    """Query rows moved of every query block."""
     rows = domain.query_rows
     return np.where(rows > 0, domain.block_q, 0) if edge is Edge.WHOLE else rows
 
@@ -65,7 +63,7 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
         rows = replace(tensor, cols=split, element_bytes=1, strided=False)
         return access_bytes(domain, tensor, plain) + access_bytes(domain, rows, inside)
     v = domain.visited
-    if tensor.keys_per_row:
+    if tensor.keys_per_row and access.rows is Rows.KEY:
         return _table_bytes(domain, tensor)
     if access.rows is Rows.OWN:
         total = _times_owned(domain, access) * tensor.tile_bytes(tensor.rows)
@@ -122,12 +120,10 @@ def _key_tile_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
 
 
 def visited_pairs(launch: Launch) -> int:
-    """Visited (query block, key block) pairs of a launch, over all heads and sequences."""
     return int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
 
 
 def overhead_bytes(launch: Launch, overhead: Overhead) -> int:
-    """Bytes of an overhead over the whole launch."""
     tiles, ctas = launch.work_tiles, launch.ctas
     total = overhead.per_cta * ctas + overhead.per_tile * launch.tiles_with_rows
     if overhead.per_tile_fetch:
@@ -138,7 +134,6 @@ def overhead_bytes(launch: Launch, overhead: Overhead) -> int:
 
 
 def count_launch(launch: Launch, chain_tensors: Chain) -> Traffic:
-    """SM<->L2 bytes of one launch, a row per tensor and direction."""
     heads = launch.domain.grid_heads
     sums: dict[tuple[str, Way], int] = {}
     for access in launch.accesses:
@@ -176,7 +171,6 @@ def _own_steps(launch: Launch, rows: int) -> float:
 
 
 def staged_bytes(launch: Launch, items: Iterable[Staged]) -> dict[tuple[str, Way, Through], int]:
-    """Bytes at shared memory of a launch, by tensor, direction and how they come or go."""
     sums: dict[tuple[str, Way, Through], float] = {}
     for item in items:
         times: float = launch.tiles_with_rows
@@ -187,12 +181,17 @@ def staged_bytes(launch: Launch, items: Iterable[Staged]) -> dict[tuple[str, Way
     return {key: round(moved) for key, moved in sums.items()}
 
 
-def wavefronts(launch: Launch, chain: Chain) -> int | None:
-    """Wavefronts of a launch's loads and stores at shared memory, as its counter has them; None where not known."""
-    items = staged(launch, chain)
-    if items is None:
-        return None
-    return sum(n for (*_, way), n in staged_bytes(launch, items).items() if way is Through.LSU) // WAVEFRONT_BYTES
+def wavefront_bytes(chain: Chain) -> int | None:
+    """Bytes of whole wavefronts that loads, stores and products of all launches move at shared memory, as its counter
+    has them; None where those of a launch are not known."""
+    total = 0
+    for launch in chain.launches:
+        items = staged(launch, chain)
+        if items is None:
+            return None
+        counted = (item for item in items if item.through is not Through.COPIES)
+        total += sum(staged_bytes(launch, counted).values()) // WAVEFRONT_BYTES * WAVEFRONT_BYTES
+    return total
 
 
 def count_shared(launch: Launch, chain: Chain) -> Traffic | None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects
 
 Part = str | Table | tuple[str, ...]
-"""A paragraph, a table, or the items of a list."""
 R = TypeVar("R", bound="Shown")
 
 
@@ -109,24 +108,18 @@ def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_obje
     if name is not None and name not in by_name:
         raise unknown_name("`name`", name, by_name)
     panel = by_name[name or next(iter(by_name))]
-    return _plotly(panel)
-
-
-def _plotly(panel: Panel) -> plotly.graph_objects.Figure:
     try:
         import plotly.graph_objects as go
     except ImportError:
         raise InputError("a figure needs plotly, which is not installed; `pip install plotly` adds it") from None
     named = sum(bool(trace.get("name")) and trace.get("showlegend") is not False for trace in panel.data)
     labelled = bool(panel.layout.get("annotations"))  # lines carry their names at their ends
-    margin = {"l": 80, "r": 160 if labelled else 20, "t": 60, "b": 60}
-    layout = {"template": "plotly_white", **panel.layout, "title": {"text": panel.title}, "margin": margin,
-              "showlegend": named > 1 and not labelled}  # fmt: skip
-    return go.Figure([dict(trace) for trace in panel.data], layout)
+    layout = {"template": "plotly_white", **panel.layout, "title": {"text": panel.title}}
+    layout |= {"margin": {"l": 80, "r": 160 if labelled else 20, "t": 60, "b": 60}}
+    return go.Figure([dict(trace) for trace in panel.data], layout | {"showlegend": named > 1 and not labelled})
 
 
 def panels_of(page: Page) -> tuple[Panel, ...]:
-    """A page's plots under titles that stand alone: the section's heading, and what the plot is of it."""
     return tuple(
         replace(panel, title=section.heading if panel.title in section.heading else f"{section.heading}: {panel.title}")
         for section in page.sections

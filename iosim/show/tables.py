@@ -105,6 +105,16 @@ class Column:
         return terminal.coloured(padded, colour) if colour else padded
 
 
+def columns_of(specification: str) -> tuple[Column, ...]:
+    """The columns of "key:kind=title | ...", of which the kind and the title may be left out."""
+    found = []
+    for one in specification.split("|"):
+        head, is_named, title = one.strip().partition("=")
+        key, _, kind = head.partition(":")
+        found.append(Column(key, title if is_named else UNSET, kind))
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows under columns; every row has a cell a column."""
@@ -184,7 +194,6 @@ class Table:
         return line(c.title for c in self.columns) + rule + "".join(map(line, self.cells()))
 
     def csv(self) -> str:
-        """CSV headed by the columns' keys; numbers are exact, what is not known is empty."""
         if not self.columns:
             return ""
         out = io.StringIO()
@@ -267,9 +276,9 @@ def _widened(narrow: Sequence[int], wanted: Sequence[int], limit: int) -> list[i
     return widths
 
 
-def _wrapped(cell: str, width: int) -> list[str]:
-    return [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
-
-
 def _like_a_number(value: Any) -> bool:
     return value is None or str(value)[:1] in "+-." or str(value)[0].isdigit()
+
+
+def _wrapped(cell: str, width: int) -> list[str]:
+    return [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False) or [""]

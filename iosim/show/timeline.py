@@ -23,7 +23,6 @@ def process(pid: int, name: str) -> Event:
 
 
 def row(pid: int, number: int, name: str) -> list[Event]:
-    """The name of a row, and its place among those of its process."""
     one = {"ph": "M", "pid": pid, "tid": FIRST_ROW + number}
     place = {**one, "name": "thread_sort_index", "args": {"sort_index": number}}
     return [{**one, "name": "thread_name", "args": {"name": name}}, place]

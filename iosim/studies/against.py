@@ -26,7 +26,7 @@ from iosim.prediction.answer import ONCE, left_out_spills, times_text, who, why
 from iosim.prediction.face import LEVEL_NAMES
 from iosim.prediction.result import Prediction
 from iosim.show.shown import Face, Part, Shown, shows
-from iosim.show.tables import RIGHT, Column, Table
+from iosim.show.tables import Table, columns_of
 from iosim.studies.models.prediction import LayerPrediction, ModelPrediction
 from iosim.studies.models.prediction import run as predictions_of
 from iosim.studies.requests import AgainstRequest
@@ -43,13 +43,8 @@ UNSAID = (
     "The JSON shows no difference of the kernel: the cause is a key of its file that JSON does not hold (registers, "
     "roles of warps), the GPU's profile, the clocks or launches that were asked for, or iosim's version"
 )
-COLUMNS = (
-    *(Column(key, key) for key in ("level", "launch", "tensor", "direction")),
-    *(Column(key, key, RIGHT) for key in ("before", "now", "change")),
-    Column("limit"),
-)
+COLUMNS = columns_of("level | launch | tensor | direction | before:right | now:right | change:right | limit")
 Entry = Mapping[str, Any]
-"""One of `predictions` in JSON."""
 
 
 class _Anything:
@@ -79,7 +74,6 @@ FORM = _holding(
         )
     )
 )
-"""What is read of a file of predictions."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +130,6 @@ class Change:
         return "" if self.limit is None else f"{'within' if self.holds else 'above'} +{100 * self.limit:g} %{less}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Its values; bytes are integers, times seconds."""
         where = {"launch": self.launch or None, "tensor": self.tensor or None, "direction": self.direction or None}
         return {"level": self.level, **where, "before": self.before, "now": self.now, "change": self.share}
 
@@ -232,7 +225,6 @@ class Difference:
         return f"{who(self.prediction)}: {', '.join(levels)}"
 
     def tables(self) -> list[Table]:
-        """The levels, and what moved of them."""
         levels, parts = (
             Table(COLUMNS, tuple((TITLES[c.level], c.launch, c.tensor, c.direction, *c.texts, c.verdict) for c in rows))
             for rows in (self.levels, self.parts)
@@ -241,7 +233,6 @@ class Difference:
         return [levels.without(*hidden), *([parts.without("limit")] if self.parts else [])]
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of `differences` in JSON."""
         names = {key: self.later[key] for key in ("layer", "problem", "profile") if key in self.later}
         return names | {
             "kernel": self.later["kernel"]["name"],
@@ -297,38 +288,34 @@ class Differences(Shown):
         return [part for part in parts if part]
 
     def body(self) -> str:
-        """The sections as text."""
         parts = (part.text().rstrip() if isinstance(part, Table) else part for part in self.sections())
         texts = (part if isinstance(part, str) else "\n".join(part) for part in parts)
         return "\n\n".join(texts) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """`against` in the command line's JSON."""
         found = [d.to_dict() for d in self.differences]
         return {"file": self.file, "holds": self.holds, "differences": found, "left_out": list(self.left_out)}
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a level, and one for each part of it that moved."""
         for d in self.differences:
             named = {"gpu": d.prediction.profile.name, "kernel": d.prediction.kernel.name}
             yield from (named | c.to_dict() for c in (*d.levels, *d.parts))
 
 
-def _line(found: Differences) -> str:
-    verdict = "within" if found.holds else "above"
-    return f"{some(len(found.differences), 'prediction')} against {found.file}, {verdict} the limits"
-
-
-shows(Differences, Face(_line, lambda d: f"{d.answer}\n\n{d.body()}", lambda d: [d.answer, *d.sections()]))
+shows(
+    Differences,
+    Face(
+        lambda d: (
+            f"{some(len(d.differences), 'prediction')} against {d.file}, {'within' if d.holds else 'above'} the limits"
+        ),
+        lambda d: f"{d.answer}\n\n{d.body()}",
+        lambda d: [d.answer, *d.sections()],
+    ),
+)
 
 
 def run(asked: AgainstRequest, progress: Progress = silent) -> Differences:
-    """The predictions of a request against the earlier ones that it names.
-
-    Raises:
-        InputError: the file holds no predictions, or none of these calls; a limit of no known level, or on HBM bytes
-            that are not known; or as `predict`.
-    """
+    """The predictions of a request against the earlier ones that it names."""
     file, before = _read(asked.against)
     limits: dict[str, float] = {}
     for text in asked.fail_above or ():
@@ -373,8 +360,7 @@ def _call(entry: Entry) -> dict[str, Any]:
 
 
 def _earlier_of(entry: Entry, before: Sequence[Entry], today: Sequence[Entry], file: str) -> Entry:
-    """The earlier prediction of a call: of the same kernel, or the only one whose kernel is not asked for today. Raises
-    InputError: there is none, or there are several."""
+    """The earlier prediction of a call: of the same kernel, or the only one whose kernel is not asked for today."""
     call, name = _call(entry), entry["kernel"]["name"]
     same = {one["kernel"]["name"]: one for one in before if _call(one) == call}
     if not same:

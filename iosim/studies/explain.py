@@ -153,13 +153,7 @@ class Explanation(Shown):
 
 
 def explain(prediction: Prediction, *, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Explanation:
-    """Why the HBM bytes of a prediction are what they are. Raises InputError: the prediction has no replay, or one too
-    long to trace.
-
-    Args:
-        budget: accesses that the trials may replay together; those beyond are skipped and named, and all of them where
-            the kernel alone needs more.
-    """
+    """Why the HBM bytes of a prediction are what they are."""
     traced = trace(prediction)
     total = prediction.total("hbm")
     launches = tuple(
@@ -376,10 +370,6 @@ def as_text(e: Explanation, *, markdown: bool) -> str:
     return "\n".join(out) + "\n"
 
 
-def _percent(then: float, now: float) -> str:
-    return f"{100 * (then / now - 1):+.1f} %" if now else ""
-
-
 def heads(e: Explanation) -> tuple[str, str]:
     """What was computed; its bytes at HBM against the compulsory ones, and its time."""
     p, once = e.prediction, e.prediction.hbm_bounds
@@ -392,21 +382,19 @@ def heads(e: Explanation) -> tuple[str, str]:
 
 
 def source_table(e: Explanation) -> Table:
-    total = max(1, e.prediction.hbm.total)
-    return Table.of([
-        {"launch": s.launch, "tensor": s.tensor, "direction": s.direction, "HBM": bytes_text(s.hbm_bytes),
-         "compulsory": bytes_text(s.once_bytes), "share": f"{100 * s.hbm_bytes / total:.1f} %"}
-        for s in e.sources
-    ])  # fmt: skip
+    total, rows = max(1, e.prediction.hbm.total), []
+    for s in e.sources:
+        row = {"launch": s.launch, "tensor": s.tensor, "direction": s.direction, "HBM": bytes_text(s.hbm_bytes)}
+        rows.append(row | {"compulsory": bytes_text(s.once_bytes), "share": f"{100 * s.hbm_bytes / total:.1f} %"})
+    return Table.of(rows)
 
 
 def change_table(e: Explanation) -> Table:
     """HBM bytes and time with each change, the kernel as it is first."""
-    moved, time_s = e.prediction.hbm.total, e.prediction.time_s
-    now = {"change": "(now)", "HBM": bytes_text(moved), "against now": "", "time": seconds_text(time_s),
-           "time against now": ""}  # fmt: skip
-    return Table.of([now] + [
-        {"change": t.words, "HBM": bytes_text(t.hbm_bytes), "against now": _percent(t.hbm_bytes, moved),
-         "time": seconds_text(t.time_s), "time against now": _percent(t.time_s, time_s)}
-        for t in e.tried.trials
-    ])  # fmt: skip
+    now = e.prediction.hbm.total, e.prediction.time_s
+    rows = []
+    for words, *then in [("(now)", *now), *((t.words, t.hbm_bytes, t.time_s) for t in e.tried.trials)]:
+        more = (f"{100 * (b / a - 1):+.1f} %" if a and words != "(now)" else "" for a, b in zip(now, then, strict=True))
+        shown = (words, bytes_text(then[0]), next(more), seconds_text(then[1]), next(more))
+        rows.append(dict(zip(("change", "HBM", "against now", "time", "time against now"), shown, strict=True)))
+    return Table.of(rows)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from iosim.studies.models.layers import Layers, Model
 
 CONTEXTS = "1k:128k:x2"
-PINNED = ("order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "cluster")
+PINNED = ("order", "heavy_first", "fold", "section_heads", "chiplets", "direction", "scheduler", "cluster")
 """Settings that a search of orders keeps where they are given."""
 MATRIX_UNITS = ("mma.sync", "wgmma")
 DEFAULT_COMPILED = 16
@@ -35,8 +35,6 @@ OFFERED = "with --out"
 
 @dataclass(frozen=True, kw_only=True)
 class OfModel:
-    """What goes with a model in place of one problem's sizes."""
-
     model: Model | None = None
     layers: int | None = ask.count("the first N layers of `model`", default_text="all")
     tensor_parallel: int | None = ask.count(
@@ -67,6 +65,7 @@ class DecodeRequest(OfModel):
     window: int | None = like(FIELDS["window"])
     latent_kv: bool = like(FIELDS["latent_kv"], False)
     page_size: int | None = like(FIELDS["page_size"])
+    cache_dtype: str | None = like(FIELDS["cache_dtype"])
     new_tokens: int = ask.count("query tokens of a sequence in a step", 1)
     append_kv: bool = like(OVERRIDES["append_kv"], False)
     splits: int | None = like(OVERRIDES["splits"])
@@ -339,8 +338,6 @@ class SweepRequest(OfModel):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest(OfModel):
-    """Kernels and GPUs side by side."""
-
     problems: Sequence[AttentionProblem] = ()
     kernel: Sequence[str] | None = None
     gpu: Sequence[str]
@@ -442,6 +439,7 @@ class OrdersRequest(OfModel):
     heavy_first: bool | None = _pinned("heavy_first")
     fold: bool | None = _pinned("fold")
     section_heads: int | None = _pinned("section_heads")
+    chiplets: int | None = _pinned("chiplets")
     direction: str | None = _pinned("direction")
     scheduler: str | None = _pinned("scheduler")
     cluster: int | None = _pinned("cluster")

@@ -45,8 +45,6 @@ class Change:
 
 @dataclass(frozen=True)
 class Trial:
-    """A kernel with changes, predicted."""
-
     changes: tuple[Change, ...]
     prediction: Prediction
 

@@ -166,7 +166,7 @@ def test_the_types_that_editors_read_are_those_of_the_fields() -> None:
     ({"causal": "yes"}, "causal 'yes' is no value; accepted: bool"),
     ({"gpu": None}, "gpu None is no value; accepted: str"),
     ({"latent_kv": 1}, "latent_kv 1 is no value; accepted: bool"), ({"mask": ""}, "mask '' is not known"),
-    ({"seq_len": []}, "seq_len [] is no length"), ({"method": "replay", "tops": 3}, "no keyword 'tops'; accepted"),
+    ({"seq_len": []}, "seq_len [] is no length"), ({"method": "replay", "zest": 3}, "no keyword 'zest'; accepted"),
     ({"seq_len_k": 8192}, "seq_len_k 8192 leaves open how many tokens are new; accepted with it: seq_len 1"),
     ({"context": "1k"}, "no keyword 'context'; accepted by: iosim.decode"),
     ({"kernel": iosim.Kernel("mine", "flash", iosim.Tile(64, 32)), "warps": 4}, "warps is a setting over"),

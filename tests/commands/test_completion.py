@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from iosim.base.schema import read_toml
 from iosim.commands import completion
 from iosim.commands.cli import COMMANDS, build_parser, main
-from iosim.commands.completion import SCRIPTS
+from iosim.commands.completion import FILE
 
 
 def candidates(words: list[str]) -> list[str]:
@@ -67,7 +68,7 @@ def shell(name: str, script: str, folder: Path) -> list[str]:
     if shutil.which(name) is None:
         pytest.skip(f"there is no {name}")
     file = folder / "script"
-    file.write_text(SCRIPTS[name])
+    file.write_text(read_toml(FILE)[name]["script"])
     done = subprocess.run(
         [name, "-c", script.replace("SCRIPT", str(file))], capture_output=True, text=True, timeout=60, check=True,
         env=with_iosim(folder),
@@ -101,8 +102,8 @@ def test_install_writes_where_the_shell_looks(
     for name, place in (("bash", ".local/share/bash-completion/completions/iosim"), ("zsh", ".zfunc/_iosim"),
                         ("fish", ".config/fish/completions/iosim.fish")):  # fmt: skip
         assert main(["completion", name, "--install"]) == 0
-        assert (tmp_path / place).read_text() == SCRIPTS[name]
+        assert (tmp_path / place).read_text() == read_toml(FILE)[name]["script"]
         assert str(tmp_path / place) in capsys.readouterr().out
     assert main(["completion", "bash"]) == 0
-    assert capsys.readouterr().out == SCRIPTS["bash"]
+    assert capsys.readouterr().out == read_toml(FILE)["bash"]["script"]
     assert main(["completion", "tcsh"]) == 2

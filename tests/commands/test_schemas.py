@@ -14,7 +14,7 @@ from effort import slow
 from scripts import ROOT
 
 from iosim.commands.cli import COMMANDS, build_parser, main
-from iosim.commands.schema import PLACE, documented, schema
+from iosim.commands.known import PLACE, documented, schema
 
 sys.path.insert(0, str(ROOT / "tests" / "golden"))
 import make_schemas

@@ -14,7 +14,7 @@ from scripts import ROOT, load_script
 from iosim.evidence.measure.fit import FOOT, Point, cliff, fit, partitions_of
 from iosim.hardware.profile import load_profile
 from iosim.readers.replay.l2 import model
-from iosim.readers.replay.scan import block_scan, fill, scan
+from iosim.readers.replay.scan import block_scan, scan
 
 MIB = 1 << 20
 PAGE = (ROOT / "docs" / "generated" / "l2_constants.md").read_text(encoding="utf-8")
@@ -75,7 +75,7 @@ def test_half_of_a_set_may_be_dirty_where_counters_tell(script: ModuleType) -> N
 def test_a_long_pass_leaves_an_a100_as_much_dirty_as_was_counted(script: ModuleType, ways: int, error: float) -> None:
     """Of 100 MB, where they were 19.8: the replay with 8 dirty lines a set is nearest."""
     l2 = replace(model(load_profile("a100")), dirty_ways=float(ways))
-    left = 100_000_000 - fill(l2, 100_000_000, 108, passes=1)
+    left = 100_000_000 - script.fill(l2, 100_000_000, 108, passes=1)
     counted = next(k.left_bytes for k in script.kept() if k.profile == "a100-sxm-80gb")
     assert left / counted - 1 == pytest.approx(error, abs=0.02)
 
@@ -109,7 +109,7 @@ def test_a_dirty_share_doubled_or_halved_fits_far_worse(script: ModuleType) -> N
     assert found.low <= held.dirty_ways <= found.high + 0.1
     assert found.error < 0.03
     footprint = 9 * MIB // 2
-    half, own, whole = (fill(replace(held, dirty_ways=w), footprint, 84) / (6 * footprint)
+    half, own, whole = (script.fill(replace(held, dirty_ways=w), footprint, 84) / (6 * footprint)
                         for w in (held.dirty_ways / 2, held.dirty_ways, held.ways))  # fmt: skip
     assert whole == 0
     assert own < 0.3  # the L2 holds it but where pages overfill a set

@@ -1,8 +1,7 @@
-"""`iosim measure`: plans as data, what a table holds already, the profiler's launches beside those made, errors."""
+"""`iosim measure`: the profiler's launches beside those made, runs that go on, the command and its errors."""
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,191 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from refusals import refused
 from scripts import measurements, read_provenance
 
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.schema import read_toml
 from iosim.commands.cli import main
 from iosim.evidence.cuda import compiler, driver, ncu
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.ncu import Profiled, parse_query, parse_raw, refusal
-from iosim.evidence.cuda.spec import BUILT, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
-from iosim.evidence.measure import choose, collect, library_case, plan, run, table
-from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, flops
-from iosim.evidence.measure.choose import Choice, cases_of, fitted
+from iosim.evidence.cuda.spec import FwdSpec
+from iosim.evidence.measure import collect, library_case, run, table
+from iosim.evidence.measure.case import Case
 from iosim.evidence.measure.machine import PROVENANCE, write_provenance
-from iosim.evidence.measure.table import COLUMNS, TIME_COLUMNS, missing, next_call, read_table, write_table
+from iosim.evidence.measure.table import COLUMNS, read_table
 
-OWN = measurements("h200_iosim_kernels.csv")
-FULL = plan.named(["full"])
 SMALL = Case(FwdSpec(64, 64, 64, 4, 2), Shape(1, 8, 8, 512, 512, 64))
 SPLIT = Case(FwdSpec(64, 64, 64, 4, 2, split=True), Shape(1, 8, 8, 1, 4096, 64), Order(splits=4))
-
-
-def recorded() -> list[dict[str, str]]:
-    with OWN.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-# Plans
-
-
-def test_the_full_plan_is_the_one_that_was_recorded() -> None:
-    """Call n of the recorded table is call n of the plan, in every column that the call decides."""
-    rows = recorded()
-    assert len(FULL) == max(int(row["call"]) for row in rows)
-    assert sum(case.launches for case in FULL) == len(rows)
-    for row in rows:
-        said = FULL[int(row["call"]) - 1].columns()
-        assert {name: row[name] for name in said} == said, row["call"]
-
-
-def test_columns_are_those_of_the_recorded_table() -> None:
-    assert list(recorded()[0]) == list(COLUMNS)
-
-
-@given(st.sampled_from([*FULL, *plan.named(["quick"])]))
-def test_a_case_survives_json(case: Case) -> None:
-    assert Case.from_dict(json.loads(json.dumps(case.to_dict()))) == case
-    assert set(case.columns()) == {*PROBLEM, *TILE, *KNOBS}
-
-
-def test_the_quick_plan_has_every_kernel() -> None:
-    quick = plan.named(["quick"])
-    assert {case.implementation for case in quick} == {"flash_fwd", "flash_bwd", "naive", "minimal"}
-    assert {case.spec.mask for case in quick if isinstance(case.spec, FwdSpec)} == {"none", "causal", "window"}
-    assert len(quick) < 25
-
-
-@pytest.mark.parametrize("cc", [*BUILT, "10.0", "12.0"])
-def test_a_plan_is_made_to_fit_every_gpu(cc: str) -> None:
-    kept, left = fitted(plan.named(["quick"]), cc)
-    for case in kept:
-        case.spec.check(cc)
-    assert {case.implementation for case in kept} >= {"flash_fwd", "naive", "minimal"}
-    assert len(kept) + len(left) == len(plan.named(["quick"]))
-    assert all("7.5" in line for line in left)  # nothing else lacks a kernel
-    if cc == "7.5":
-        assert {case.dtype for case in kept if case.implementation == "flash_fwd"} == {"fp16"}
-        assert {case.spec.stages for case in kept if isinstance(case.spec, FwdSpec)} == {1}
-    if cc == "9.0":
-        assert kept == plan.named(["quick"])
-
-
-@pytest.mark.slow
-def test_tiles_of_a_sweep_are_left_out_rather_than_changed() -> None:
-    sweep = plan.named(["tiles"])
-    kept, left = fitted(sweep, "8.6")
-    assert left
-    wanted = [(c.spec.block_q, c.spec.block_k, c.spec.stages) for c in sweep if isinstance(c.spec, FwdSpec)]
-    made = [(c.spec.block_q, c.spec.block_k, c.spec.stages) for c in kept if isinstance(c.spec, FwdSpec)]
-    assert set(made) < set(wanted)
-
-
-def test_options_are_combined_with_each_other() -> None:
-    choice = Choice(seqs=(1024, 4096), heads=(8, 16), tiles=((128, 64), (64, 64)), orders=("head", "query"),
-                    directions=("ascending", "descending"))  # fmt: skip
-    made = cases_of(choice, "9.0")
-    assert len(made) == len(set(made)) == 2 * 2 * 2 * 2 * 2
-    assert {case.shape.seq_q for case in made} == {1024, 4096}
-    assert {(c.spec.block_q, c.spec.block_k) for c in made if isinstance(c.spec, FwdSpec)} == {(128, 64), (64, 64)}
-    assert {(c.order.order, c.order.direction) for c in made} == {
-        (order, direction) for order in ("head", "query") for direction in ("ascending", "descending")
-    }
-
-
-def test_defaults_follow_the_mask() -> None:
-    (causal,) = cases_of(Choice(causal=True), "9.0")
-    (plain,) = cases_of(Choice(), "9.0")
-    assert causal.order == Order("head", heavy_first=True)
-    assert plain.order == Order()
-    assert causal.spec == plan.TILES[128].__class__(128, 128, 64, 4, 2, "causal", "fp16", min_ctas=2)
-
-
-def test_a_tile_is_built_for_the_ctas_of_the_resource_table() -> None:
-    with (data_dir("kernels") / "resources.csv").open(newline="") as file:
-        rows = [r for r in csv.DictReader(file) if r["cc"] == "9.0" and r["head_dim"] == "128" and r["causal"] == "0"]
-    for row in rows[::40]:
-        spec = FwdSpec(128, int(row["block_q"]), int(row["block_k"]), int(row["warps"]), int(row["stages"]))
-        assert choose.tuned(spec, "9.0").min_ctas == int(row["min_ctas"])
-
-
-def test_naive_may_read_past_l1() -> None:
-    """The build differs in its macro, the row in its note, and a table that holds the one lacks the other."""
-    plain, past = (cases_of(Choice(kernels=("naive",), bypass_l1=on), "9.0")[0] for on in (False, True))
-    assert plain.spec.defines() | {"BYPASS_L1": 1} == past.spec.defines() != plain.spec.defines()
-    assert (plain.columns()["note"], past.columns()["note"]) == ("", "bypass L1")
-    assert missing([plain, past], [row_of(plain, 1)]) == [past]
-    warm = replace(past, note="warm L2")
-    assert warm.columns()["note"] == "bypass L1, warm L2"
-    with pytest.raises(InputError, match=r"^bypass_l1 is not built for flash_fwd, naive"):
-        cases_of(Choice(kernels=("flash_fwd", "naive"), bypass_l1=True), "9.0")
-
-
-@given(seq=st.integers(1, 60), keys=st.integers(1, 60), window=st.none() | st.integers(0, 70), causal=st.booleans())
-def test_flops_count_the_kept_pairs(seq: int, keys: int, window: int | None, causal: bool) -> None:
-    case = Case(NaiveSpec(64), Shape(2, 3, 3, seq, keys, 64, window), causal=causal)
-    kept = 0
-    for i in range(seq):
-        for j in range(keys):
-            back = i + keys - seq - j
-            kept += back >= 0 and (window is None or back <= window) if causal or window is not None else True
-    assert flops(case) == 4 * 2 * 3 * 64 * kept
-
-
-# Tables
-
-
-def row_of(case: Case, call: int, launch: int = 1, **more: str) -> dict[str, str]:
-    return case.columns() | {"call": str(call), "launch": str(launch)} | more
-
-
-def test_calls_that_a_table_holds_are_not_missing() -> None:
-    rows = [row_of(FULL[0], 1), row_of(FULL[5], 2)]
-    assert missing(FULL[:6], rows) == FULL[1:5]
-    assert missing(FULL[:6], []) == FULL[:6]
-    assert next_call(rows) == 3
-    assert next_call([]) == 1
-
-
-def test_a_repeat_must_be_there_as_often_as_planned() -> None:
-    twice = [SMALL, replace(SMALL, note="repeat"), replace(SMALL, note="repeat")]
-    rows = [row_of(twice[0], 1), row_of(twice[1], 2)]
-    assert missing(twice, rows) == [twice[2]]
-    assert missing(twice, [*rows, row_of(twice[2], 3)]) == []
-
-
-def test_launches_of_one_call_count_once() -> None:
-    rows = [row_of(SPLIT, 1, 1), row_of(SPLIT, 1, 2)]
-    assert missing([SPLIT, SPLIT], rows) == [SPLIT]
-
-
-def test_warm_and_cold_times_are_two() -> None:
-    rows = [row_of(SMALL, 1, l2_start="cold")]
-    assert missing([SMALL], rows, "cold") == []
-    assert missing([SMALL], rows, "warm") == [SMALL]
-
-
-def test_a_table_is_written_in_order_and_read_back(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    assert read_table(path, COLUMNS) == []
-    write_table(path, [row_of(SPLIT, 10, 2), row_of(SPLIT, 10, 1), row_of(SMALL, 9)], COLUMNS)
-    back = read_table(path, COLUMNS)
-    assert [(r["call"], r["launch"]) for r in back] == [("9", "1"), ("10", "1"), ("10", "2")]
-    assert missing([SMALL, SPLIT], back) == []
-
-
-@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "call,launch\n1,1\n", "\0\0", ",".join(TIME_COLUMNS) + "\n"])
-def test_another_table_is_not_touched(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "other.csv"
-    path.write_text(text)
-    with pytest.raises(InputError, match=r"is another table|cannot be read"):
-        read_table(path, COLUMNS)
-    assert path.read_text() == text
 
 
 # The profiler
@@ -575,64 +406,3 @@ def test_the_real_errors_of_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPa
     if not Path("/usr/local/cuda/bin/ncu").exists():
         with pytest.raises(InputError, match="no profiler"):
             ncu.find_ncu()
-
-
-# The float64 reference
-
-
-def test_the_reference_is_attention() -> None:
-    torch = pytest.importorskip("torch")
-    from iosim.evidence.measure import harness
-
-    g = torch.Generator().manual_seed(3)
-    shape = Shape(2, 4, 2, 33, 41, 64)
-    case = Case(BwdSpec(64, 64, 64, 4, "causal"), shape, causal=True)
-    sizes = {"q": (4, 33), "k": (2, 41), "v": (2, 41), "d_o": (4, 33)}
-    t = {n: torch.randn(2, heads, seq, 64, generator=g) for n, (heads, seq) in sizes.items()}
-    q = t["q"].double().requires_grad_()
-    k, v = (t[n].double().requires_grad_() for n in "kv")
-    mask = torch.ones(33, 41, dtype=torch.bool).tril(diagonal=41 - 33)
-    k4, v4 = (x.repeat_interleave(2, dim=1) for x in (k, v))
-    want = torch.nn.functional.scaled_dot_product_attention(q, k4, v4, attn_mask=mask)
-    o, lse = harness.reference(case, t, torch.arange(33))
-    assert harness.relative(o, want.detach()) < 1e-12
-    scores = (q @ k4.transpose(-1, -2) / 8).masked_fill(~mask, float("-inf"))
-    assert harness.relative(lse, torch.logsumexp(scores, -1).detach()) < 1e-12
-    want.backward(t["d_o"].double())
-    if torch.cuda.is_available():
-        pytest.skip("gradients() makes its rows on the GPU")
-    found = harness.gradients(case, t)
-    for name, leaf in (("dq", q), ("dk", k), ("dv", v)):
-        assert harness.relative(found[name], leaf.grad) < 1e-12
-
-
-def test_a_wrong_output_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    from iosim.evidence.measure import harness
-
-    monkeypatch.setattr(harness, "check", lambda case, seed, **more: {"o": 1e-3, "lse": 1e-3})
-    assert harness.trusted(SMALL, 0)[0]
-    monkeypatch.setattr(harness, "check", lambda case, seed, **more: {"o": 2e-2, "lse": 1e-3})
-    assert not harness.trusted(SMALL, 0)[0]
-    monkeypatch.setattr(harness, "check", lambda case, seed, **more: {"o": float("inf")})
-    assert not harness.trusted(Case(MinimalSpec(64), SMALL.shape), 0)[0]
-
-
-# On a GPU
-
-
-@pytest.mark.gpu
-def test_one_call_from_end_to_end(tmp_path: Path) -> None:
-    from iosim.evidence.measure.machine import require
-
-    try:
-        require(profiler=True)
-    except InputError as reason:
-        pytest.skip(str(reason))
-    out = tmp_path / "rows.csv"
-    argv = ["measure", "--seq", "512", "--heads", "8", "--head-dim", "64", "-o", str(out)]
-    assert main(argv) == 0
-    assert main(argv) == 0
-    (row,) = read_table(out, COLUMNS)
-    # 8 heads x 4 tiles of 128 rows: Q once, 512 rows of K and of V each; 128 bytes a row
-    assert int(row["l2_read"]) == pytest.approx(8 * 4 * (128 + 2 * 512) * 128, rel=1e-3)

@@ -41,6 +41,16 @@ def test_no_time_reaches_its_prediction(others: ModuleType) -> None:
         assert others.prediction(row | {"seconds": "1.0"}).time_s == others.prediction(row).time_s
 
 
+def test_sparse_attention_is_judged_on_rows_that_nothing_was_fitted_on() -> None:
+    sparse = load_script(Path("benchmarks/sparse.py"))
+    halves = [{tuple(row.values())[:6] for row in sparse.held_out(fitted)} for fitted in (False, True)]
+    assert not halves[0] & halves[1]
+    section = PAGE[PAGE.index("## DeepSeek sparse attention") :]
+    found = sparse.errors(sparse.held_out(), flat=False)
+    assert found.markdown() in section
+    assert all(float(row[found.index("size")].rstrip("%")) < 20 for row in found.rows)
+
+
 def test_every_file_is_described_and_every_row_left_out_has_a_reason(others: ModuleType) -> None:
     rows = others.table("published_attention_times.csv")
     assert {row["file"] for row in rows} == set(others.FILES)

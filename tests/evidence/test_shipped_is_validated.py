@@ -56,8 +56,8 @@ def timed(stride: int) -> Iterator[Case]:
     for reads in (tables.own_cases, tables.call_cases, tables.triton_cases, tables.library_cases, tables.clock_cases,
                   tables.nvidia_cases):  # fmt: skip
         yield from reads(stride)
-    for reads in (tables.graph_cases, tables.serving_cases, partial(tables.published_cases, tables.VARLEN),
-                  partial(tables.published_cases, tables.WHEEL_A30)):  # fmt: skip
+    for reads in (tables.graph_cases, tables.serving_cases, partial(tables.published_cases, file=tables.VARLEN),
+                  partial(tables.published_cases, file=tables.WHEEL_A30)):  # fmt: skip
         yield from reads(40 * stride)
 
 

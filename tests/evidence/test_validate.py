@@ -144,6 +144,35 @@ def test_other_formats(form: str, small_file: str, tmp_path: Path) -> None:
         assert "<script src" not in text
 
 
+def test_shared_memory_is_compared_where_it_is_counted_and_described(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Small calls of an H100: two of the memory-efficient forward, cuDNN's, FlexAttention's, whose layout is not
+    described, and one whose counter was not read. Wavefronts of 128 bytes stand as bytes."""
+    rows = some_calls(str(FOLDER / "h100_random.csv"), 149, 159, 70, 24)
+    uncounted = {**rows[0], "call": "900", "smem_wavefronts": ""}
+    file = write(tmp_path / "drawn.csv", [*rows, uncounted])
+    asked = ["--measurements", file, "--gpu", "h100"]
+    told = answer(capsys, *asked, "--fail-above", "smem:p95=10%")
+    found = {r["call"]: r for r in told["rows"] if r["quantity"] == "smem"}
+    assert set(found) == {149, 159, 70}
+    for row in rows:
+        if int(row["call"]) in found:
+            assert found[int(row["call"])]["measured"] == 128 * int(row["smem_wavefronts"])
+    assert told["summary"]["smem"]["n"] + told["summary_spills"].get("smem", {"n": 0})["n"] == 3
+    assert 0 < max(r["error"] for r in found.values()) < 0.1
+    by_name = told["by_implementation"]
+    assert {name for name in by_name if "smem" in by_name[name]} == {"cudnn", "pytorch_mem_efficient"}
+    assert told["gates"][0]["quantity"] == "smem"
+    assert told["gates"][0]["holds"]
+    assert main(["validate", *asked]) == 0
+    text = capsys.readouterr().out
+    assert "Largest errors: shared memory" in text
+    assert [line for line in text.splitlines() if line.startswith("pytorch_mem_efficient  shared memory")]
+    assert main(["validate", *asked, "--format", "csv"]) == 0
+    assert sum(r["quantity"] == "smem" for r in csv.DictReader(capsys.readouterr().out.splitlines())) == 3
+
+
 def test_halves_are_by_call(small_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = answer(capsys, "--measurements", small_file, "--split")
     for quantity in QUANTITIES:

@@ -169,7 +169,7 @@ def test_every_miss_is_listed_under_a_reason(some: Comparison) -> None:
     text = markdown(report.as_page(comparison))
     assert f"why {len(wrong)} rows miss their target" in text
     table = text.partition("every row that misses its target")[2]
-    assert len(re.findall(r"^\| (HBM|SM<->L2)", table, flags=re.MULTILINE)) == len(wrong)
+    assert len(re.findall(r"^\| (HBM|SM<->L2|shared)", table, flags=re.MULTILINE)) == len(wrong)
     counted = re.findall(r"^- \*\*.*?(\d+) rows, ", text, flags=re.MULTILINE)
     assert sum(map(int, counted)) == len(wrong)
     assert html(report.as_page(comparison)).count("<li><b>") == len(counted)

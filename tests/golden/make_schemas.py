@@ -26,7 +26,7 @@ from iosim.base.data import data_dir
 from iosim.base.fields import Kind, described
 from iosim.base.files import write_whole
 from iosim.commands.cli import main as iosim
-from iosim.commands.schema import PLACE, SHARED, documented, schema
+from iosim.commands.known import PLACE, SHARED, documented, schema
 from iosim.problem.fields import FIELDS
 
 MEANINGS = Path(__file__).resolve().parent / "meanings.toml"
@@ -50,6 +50,7 @@ LINES: dict[str, tuple[str, ...]] = {
         "--seq-len 1 --seq-len-k 2k",
         "--gpu h200 --kernel fa2 --seq-len 64k --heads 32 --method sampled",
         "--l2 warm --seq-len 512",
+        "--gpu mi355x --seq-len 512",
         "--model gemma-3-4b --layers 6 --seq-len 2k --gpu h100",
         "--model qwen3-next-80b-a3b --layers 4 --seq-len 256",
         "--model deepseek-v3.2 --layers 1 --seq-len 1 --seq-len-k 2k --method bounds",
@@ -107,6 +108,7 @@ LINES: dict[str, tuple[str, ...]] = {
         "--gpu h200 --heads 4 --seq-len 1k --causal",
         "--gpu a100,t4 --kernel flash --heads 4 --seq-len 512,1k --weights 1,2 --tile 64x64,512x512 --scheduler static",
         "--gpu b200 --heads 4 --seq-len 1k --causal --order head --direction ascending",
+        "--gpu mi355x --heads 4 --seq-len 1k --order head --direction ascending",
         "--gpu h200 --heads 4 --seq-len 1k --code triton --scheduler static --direction ascending",
         "--check-constant section=1MiB --gpu h200 --heads 4 --seq-len 512,1k",
     ),

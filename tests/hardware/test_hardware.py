@@ -27,8 +27,8 @@ from iosim.hardware.quantities import QUANTITIES
 MIB = 2**20
 SHIPPED = [
     *("a10", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb", "a30", "a40", "b200", "b300", "gb200", "h100-pcie"),
-    *("h100-sxm", "h20", "h200-sxm", "h800-sxm", "l4", "l40", "l40s", "rtx-3090", "rtx-4090", "rtx-5090", "rtx-a6000"),
-    *("t4", "v100-sxm2"),
+    *("h100-sxm", "h20", "h200-sxm", "h800-sxm", "l4", "l40", "l40s", "mi300x", "mi355x", "rtx-3090", "rtx-4090"),
+    *("rtx-5090", "rtx-a6000", "t4", "v100-sxm2"),
 ]
 
 
@@ -115,6 +115,8 @@ BUS = {
     "rtx-4090": (384, 21.0),
     "b200": (8192, 8.0),
     "b300": (8192, 8.0),
+    "mi300x": (8192, 5.2),
+    "mi355x": (8192, 8.0),
 }
 
 
@@ -154,6 +156,8 @@ CORES = {
     "rtx-4090": (128, 512),
     "b200": (128, 8192),
     "b300": (128, 8192),
+    "mi300x": (128, 2048),
+    "mi355x": (128, 4096),
 }
 
 
@@ -166,11 +170,12 @@ def test_rates_follow_from_units_and_clocks(name: str) -> None:
     tensor_clocks = profile.sm_count * (rated or profile.sustained_clock_hz or profile.need("boost_clock_hz"))
     assert profile.tensor_flops("fp32") == pytest.approx(2 * units * clocks, rel=0.08)
     assert profile.tensor_flops("fp16") == pytest.approx(tensor * tensor_clocks, rel=0.06)
-    double = {"tf32": 0.5, "bf16": 1.0, "fp8": 2.0}
+    double = {"tf32": 0.375 if profile.is_amd else 0.5, "bf16": 1.0, "fp8": 2.0}
     for dtype, factor in double.items():
         if dtype in profile.tensor_flops_per_s:
             assert profile.tensor_flops(dtype) == pytest.approx(factor * profile.tensor_flops("fp16"), rel=0.02)
     supported = {"bf16": 80, "tf32": 80, "fp8": 89, "int8": 75}
+    supported |= {"tf32": 10_000} if name == "mi355x" else {}
     for dtype, since in supported.items():
         assert (dtype in profile.tensor_flops_per_s) == (profile.cc >= since)
 

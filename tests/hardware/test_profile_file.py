@@ -170,6 +170,8 @@ def test_problems_in_a_file(tmp_path: Path, old: str, new: str, problem: str) ->
         ({"registers_per_block": entry(131_072)}, "more than registers_per_sm"),
         ({"sector_bytes": entry(256)}, "more than line_bytes"),
         ({"l2_bytes": entry(2**31), "memory_bytes": entry(10**9)}, "more than memory_bytes"),
+        ({"l2_partitions": entry(3)}, "3 of one L2; accepted: 1 or 2, or more with l2_apart = 1"),
+        ({"memory_side_bytes": entry(2**28)}, "a cache at the memory's side has one"),
         ({"l2_latency_near_cycles": entry(500), "l2_latency_far_cycles": entry(400)}, "more than l2_latency_far"),
         (
             {"dram_bandwidth_bytes_per_s": entry(2e12), "dram_bandwidth_measured_bytes_per_s": entry(2.5e12)},

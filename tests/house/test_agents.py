@@ -11,7 +11,7 @@ import pytest
 from scripts import ROOT
 
 from iosim.commands.cli import build_parser, main
-from iosim.commands.schema import documented, schema
+from iosim.commands.known import documented, schema
 
 SKILL, AGENTS = ROOT / "skills" / "iosim" / "SKILL.md", ROOT / "AGENTS.md"
 

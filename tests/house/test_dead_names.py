@@ -12,7 +12,7 @@ vulture = pytest.importorskip("vulture")
 
 READ = ("iosim", "benchmarks", "experiments", "docs", "examples")
 DATA = ("iosim/**/*.toml", "iosim/**/*.json", "iosim/**/*.html", "hardware_profiles/*.toml")
-REGISTERED = ["@register_traffic_formula", "@algorithm", "@arithmetic", "@body", "@chooses", "@each_of", "@rule_book"]
+REGISTERED = ["@register_traffic_formula", "@algorithm", "@arithmetic", "@chooses", "@each_of", "@rule_book"]
 """Decorators that put what they decorate into a table, where its name is not needed any more."""
 OTHERS_CALL = {
     "_check_value": "argparse", "format_usage": "argparse", "showwarning": "warnings", "_latex": "SymPy",
@@ -28,7 +28,6 @@ OTHERS_CALL = {
         ("warps_per_sm", "limit_shared_memory", "shared_memory_per_cta_bytes", "shared_memory_carveout_bytes"),
         "whoever asks what fits on an SM: a field of Occupancy",
     ),
-    **dict.fromkeys(("body_of", "finish_query"), "what runs a launch on arrays: tests/support/executor"),
     "bytes_per_index": "whoever looks into a trace: a field of LaunchTrace",
     "save_block_mask": "whoever has a mask of their own: docs/how-to-add.md",
 }  # fmt: skip

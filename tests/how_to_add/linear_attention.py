@@ -8,9 +8,9 @@ and the keys on the key axis; in `output` the queries and the features do.
 from __future__ import annotations
 
 import numpy as np
+from executor.body import Array, Body, Place, body
 
 from iosim.base.errors import InputError
-from iosim.kernel.algorithms.body import Array, Body, Place, body
 from iosim.kernel.algorithms.common import load, matrix, store
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.kernel import Kernel

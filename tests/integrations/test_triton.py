@@ -124,7 +124,7 @@ class TestRecordedTiles:
         reports, measured = {}, {}
         for c, r in recorded():
             frame = 4 * int(float(r["spills"]))
-            reports[c] = BuildReport(int(float(r["regs"])), frame, frame, int(float(r["smem"])), frame)
+            reports[c] = BuildReport(int(float(r["regs"])), int(float(r["smem"])), frame)
             measured[c] = float(r["ms"])
         ranked = rank(RECORDED, H200, measured, reports=reports)
         assert len(ranked) == len(measured) == 42

@@ -9,6 +9,7 @@ import pytest
 from effort import examples
 from executor import execute
 from executor.arrays import gated
+from executor.body import Array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowered import moved, wrong_bytes
@@ -17,7 +18,6 @@ from strategies import table
 from iosim import predict
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms import options_for, plan
-from iosim.kernel.algorithms.body import Array
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
 from iosim.problem.attention import AttentionProblem

@@ -33,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[FwdSpec]:
     def report(spec: FwdSpec, cc: str) -> BuildReport:
         assert cc == "9.0"
         asked.append(spec)
-        return BuildReport(200, 80, 80, spec.dynamic_shared_bytes, 40)
+        return BuildReport(200, spec.dynamic_shared_bytes, 40)
 
     monkeypatch.setattr("iosim.kernel.resource_table._shipped", dict)
     monkeypatch.setattr(tile_builds, "_report", report)
@@ -95,7 +95,7 @@ def test_triton_configurations(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
     def configs(likely: Any, problem: Any, gpu: Any, most: int, progress: Any) -> Any:
         made.extend(likely[:most])
-        return {c: BuildReport(255, 400, 400, 65536, 400) for c in likely[:most]}
+        return {c: BuildReport(255, 65536, 400) for c in likely[:most]}
 
     monkeypatch.setattr(triton_compiled, "compiled_configs", configs)
     assert main([*ASKED, "--triton", "--compile", "2", "--top", "160"]) == 0

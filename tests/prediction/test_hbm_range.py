@@ -34,8 +34,8 @@ OTHERS = {"h200-sxm": ("h100-sxm", "a100-sxm-80gb", "a40", "rtx-4090"), "a30": (
 
 
 def own(quantity: str) -> set[float]:
-    """What shipped profiles know of their own GPU."""
-    profiles = [load_profile(name) for name in list_profiles()]
+    """What shipped profiles know of their own GPU, where it has one L2."""
+    profiles = [p for p in map(load_profile, list_profiles()) if not p.l2_apart]
     return {getattr(p, quantity) for p in profiles if p.kinds.get(quantity) not in (None, *BORROWED)}
 
 

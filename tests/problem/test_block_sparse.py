@@ -37,8 +37,7 @@ from iosim.readers.count import access_bytes, count, visited_pairs
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import streams
-from iosim.studies.report import render
-from iosim.studies.report.assemble import build
+from iosim.studies.report import build, render
 from iosim.studies.report.request import ReportRequest
 from iosim.studies.trace.trace import trace
 

@@ -20,13 +20,13 @@ from executor import (
     reference,
     round_to,
 )
+from executor.body import _BODIES
 from executor.memory import Memory, moved_bytes, storage_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from strategies import TOLERANCE, altered, table
 
-import iosim.kernel.algorithms.body as bodies
 import iosim.kernel.algorithms.registry as registered
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms import algorithm, algorithms, plan
@@ -293,7 +293,7 @@ def test_a_matrix_is_stored_as_the_problem_says() -> None:
 
 @pytest.fixture
 def doubling() -> Iterator[tuple[AttentionProblem, Kernel, Chain]]:
-    bodies_before = dict(bodies._BODIES)
+    bodies_before = dict(_BODIES)
     algorithms_before = dict(registered._ALGORITHMS)
 
     @algorithm("doubling", override=True)
@@ -308,7 +308,7 @@ def doubling() -> Iterator[tuple[AttentionProblem, Kernel, Chain]]:
     accesses = (Access("X", Mode.LOAD, Rows.QUERY, Per.QUERY), Access("Y", Mode.STORE, Rows.QUERY, Per.QUERY))
     launch = Launch("main", Domain(1, 1, 5, 1, 2, 1), Outer.FLAT, accesses)
     yield AttentionProblem(seq_q=5), flash().with_(algorithm="doubling"), Chain({"X": x, "Y": y}, (launch,))
-    for registry, before in ((bodies._BODIES, bodies_before), (registered._ALGORITHMS, algorithms_before)):
+    for registry, before in ((_BODIES, bodies_before), (registered._ALGORITHMS, algorithms_before)):
         registry.clear()
         registry.update(before)
 

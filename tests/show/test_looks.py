@@ -68,12 +68,11 @@ def ring(*names: str) -> Page:
 
 def train() -> Page:
     from iosim.studies.training import Decoder, Setup, frontier, predict_training
-    from iosim.studies.training.prediction import as_page
 
     model, setup = Decoder(layers=12, width=768, heads=12), Setup(seq_len=4096)
     limits = frontier(model, setup, predict_training(model, setup, "l4").profile, "width", [512, 768, 2048],
                       [1024, 4096, 8192, 16384])  # fmt: skip
-    return as_page(predict_training(model, setup, "l4"), limits, "iosim train-memory")
+    return predict_training(model, setup, "l4").as_page(limits, "iosim train-memory")
 
 
 def trace() -> Page:

@@ -16,10 +16,10 @@ from scripts import ROOT, load_script
 from iosim import AttentionProblem, predict
 from iosim.commands import common
 from iosim.show import axes
+from iosim.show.axes import alike, apart, layered
 from iosim.show.html import STATIC, group_columns, groups, html, is_cards, unpacked
-from iosim.show.labels import alike, apart, layered
 from iosim.show.page import Figure, Page, Panel, Section, Series, listed, markdown
-from iosim.show.tables import COMMANDS, RIGHT, Cell, Column, Table, spread_out
+from iosim.show.tables import COMMANDS, RIGHT, Cell, Column, Table, columns_of, spread_out
 from iosim.studies.compare import compare
 from iosim.studies.tiles.pick import pick_tiles
 from iosim.studies.training import Decoder, Setup, frontier, predict_training
@@ -38,6 +38,13 @@ def test_text_is_aligned_with_numbers_to_the_right() -> None:
     assert lines[1].startswith("fa2 ")
     assert lines[1].endswith("1.25 ms")
     assert lines[2].endswith(" -")  # not known
+
+
+def test_a_line_says_what_columns_there_are() -> None:
+    said = columns_of("kernel | hbm_bytes=HBM | n:count=N, tokens | share:percent | what=")
+    plain = Column("kernel"), Column("hbm_bytes", "HBM"), Column("n", "N, tokens", "count")
+    assert said == (*plain, Column("share", kind="percent"), Column("what", ""))
+    assert [column.title for column in said] == ["kernel", "HBM", "N, tokens", "share", ""]
 
 
 def test_csv_holds_the_numbers_as_they_are() -> None:

@@ -27,8 +27,8 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import build
 from iosim.studies.explore import grid, page
+from iosim.studies.explore.page import server
 from iosim.studies.explore.record import record
-from iosim.studies.explore.serve import server
 from iosim.studies.models.prediction import run
 from iosim.studies.requests import ExploreRequest, PredictRequest
 

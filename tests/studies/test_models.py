@@ -211,7 +211,9 @@ def test_mla_is_expanded_for_prefill_and_absorbed_for_a_step() -> None:
     assert step.latent_kv
     assert latent.problem(4096, 4096, latent_kv=True).latent_kv
     sparse = kind("deepseek-v3.2", "sparse latent")
-    assert [sparse.problem(1, n).seq_k for n in (1000, 100_000)] == [1000, 2048]
+    steps = [sparse.problem(1, n) for n in (1000, 100_000)]
+    assert [(step.seq_k, step.attended_keys) for step in steps] == [(1000, 1000), (100_000, 2048)]
+    assert (steps[1].index_heads, steps[1].index_dim, steps[1].page_size) == (64, 128, 64)
 
 
 # --- options beside a model -------------------------------------------------------------------------------------------
@@ -373,8 +375,38 @@ def test_a_uniform_models_step_is_that_of_its_sizes() -> None:
 
 def test_a_sparse_step_reads_the_picked_keys_and_keeps_all() -> None:
     short, long_ = iosim.decode("h100", model="deepseek-v3.2", context=[8192, 65536], layers=1)
-    assert short.per_token("l2") == long_.per_token("l2")
+    read = [point.prediction.traffic.total("l2", "read", tensor="K") for point in (short, long_)]
+    assert read[0] == read[1]
     assert long_.cache_bytes == 8 * short.cache_bytes
+
+
+def test_a_sparse_step_scores_all_keys_and_says_what_that_costs() -> None:
+    (point,) = iosim.decode("h200", model="deepseek-v3.2", context=131_072)
+    # of 61 layers: 128 bytes and a scale of all keys, and 2,048 rows of 576 columns
+    least = 61 * (131_072 * 132 + 2048 * 576 * 2)
+    assert point.per_token("hbm", "read") == pytest.approx(least, rel=0.02)
+    assert point.bound_tokens_per_s == pytest.approx(
+        point.prediction.profile.dram_bandwidth_measured_bytes_per_s / least
+    )
+    picking = point.picking
+    assert picking is not None
+    assert picking.index_hbm_bytes == pytest.approx(61 * 131_072 * 132, rel=0.01)
+    assert picking.index_s + picking.attention_s == pytest.approx(point.step_s)
+    assert point.to_dict()["picking"]["pays"] == (picking.index_s + picking.attention_s < picking.dense_s)
+    text = str(iosim.decode("h200", model="deepseek-v3.2", context=131_072))
+    assert f"up to a context of about {picking.pays_from:,}" in text
+
+
+def test_picking_pays_where_lines_between_contexts_cross() -> None:
+    from iosim.studies.decode.picking import _crossing
+
+    assert _crossing((1000, 4000, 16000), (1.0, 1.0, -1.0)) == 8000
+    assert _crossing((1000, 4000), (-1.0, -2.0)) == 1000
+    assert _crossing((1000, 4000), (-1.0, 0.5)) is None
+    (small,) = iosim.decode("h200", model="deepseek-v3.2", context=65_536, cache_dtype="fp8", batch=32)
+    assert small.picking is not None
+    assert small.picking.pays
+    assert small.cache_bytes == 61 * 32 * 65_536 * (656 + 132)
 
 
 def test_python_refuses_what_the_command_refuses() -> None:
@@ -397,165 +429,3 @@ def test_models_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None
     assert "512 columns for keys and values and 64 with positions" in printed
     assert main(["__complete", "predict", "--model", "llama-3-"]) == 0
     assert capsys.readouterr().out.split() == ["llama-3-70b", "llama-3-8b"]
-
-
-# --- in other commands ------------------------------------------------------------------------------------------------
-
-
-def printed(line: str, capsys: pytest.CaptureFixture[str]) -> Any:
-    assert main([*line.split(), "--format", "json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_a_sweep_has_a_row_a_kind_of_layer(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "sweep --model gemma-3-4b --kernel fa2 --gpu a100 --seq-len 1k,4k --batch 1,2 --method capacity"
-    rows = printed(line, capsys)["rows"]
-    assert [(r["layer"], r["count"], r["seq_q"], r["batch"], r["mask"], r["window"]) for r in rows[:4]] == [
-        ("sliding", 29, 1024, 1, "causal", None), ("full", 5, 1024, 1, "causal", None),
-        ("sliding", 29, 4096, 1, "window", 1023), ("full", 5, 4096, 1, "causal", None),
-    ]  # fmt: skip
-    assert len(rows) == 8
-    assert {(r["model"], r["heads"], r["kv_heads"], r["head_dim"], r["refused"]) for r in rows} == {
-        ("gemma-3-4b", 8, 4, 256, None)
-    }
-    assert main(["sweep", "--model", "llama-4-scout", "--seq-len", "16k"]) == 2
-    assert "no sweep takes" in capsys.readouterr().err
-
-
-def test_tiles_are_ranked_for_each_kind_of_layer(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "tiles --model gpt-oss-20b --layers 2 --gpu t4 --seq-len 256 --dtype fp16 --top 1"
-    found = printed(line, capsys)
-    assert [(one["layer"], one["count"], one["problem"]["window"]) for one in found["problems"]] == [
-        ("sliding", 1, 127), ("full", 1, None)
-    ]  # fmt: skip
-    assert [tile["layer"] for tile in found["tiles"]] == ["sliding", "full"]
-    with pytest.raises(iosim.InputError, match="has sliding and full layers, which differ"):
-        iosim.pick_tiles(model="gpt-oss-20b", seq_len=256)
-
-
-@pytest.mark.parametrize(("name", "parameters"), [("gpt2", 124_439_808), ("llama-3-8b", 8_030_261_248)])
-def test_a_model_is_trained_with_its_own_sizes(name: str, parameters: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Their published numbers of parameters."""
-    found = printed(f"train-memory --model {name} --gpu h100 --backend cpu", capsys)["training"][0]
-    assert found["model"]["parameters"] == parameters
-    assert found["model"] == {**iosim.train_memory("h100", model=name, backend="cpu").to_dict()["model"]}
-    few = printed(f"train-memory --model {name} --layers 2 --gpu h100 --backend cpu", capsys)["training"][0]["model"]
-    assert (few["layers"], few["width"]) == (2, found["model"]["width"])
-
-
-def test_a_model_that_train_memory_does_not_build_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, text in (("mixtral-8x7b", "none of the families"), ("deepseek-v3", "none of the families"),
-                       ("mistral-7b", "see a part")):  # fmt: skip
-        assert main(["train-memory", "--model", name, "--backend", "cpu"]) == 2
-        assert text in capsys.readouterr().err
-
-
-def test_a_comparison_adds_up_the_kinds_of_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = f"compare --model gpt-oss-20b --gpu h100,t4 --kernel naive,fa3 --seq-len 64,256 --html {tmp_path}/c.html"
-    found = printed(line, capsys)
-    at = {(r["gpu"], r["kernel"], r["seq_len"]): r for r in found["rows"]}
-    parts = [(one["count"], {(r["gpu"], r["kernel"], r["seq_len"]): r for r in one["rows"]}) for one in found["layers"]]
-    assert [(one["layer"], one["count"]) for one in found["layers"]] == [("sliding", 12), ("sliding", 12), ("full", 12)]
-    for kernel in ("naive", "fa3"):
-        key = ("h100-sxm", kernel, 256)
-        seconds = sum(count * rows[key]["time_s"] for count, rows in parts if key in rows)
-        assert at[key]["time_s"] == pytest.approx(seconds)
-    naive, fa3 = at["h100-sxm", "naive", 256], at["h100-sxm", "fa3", 256]
-    assert fa3["time_ratio"] == pytest.approx(naive["time_s"] / fa3["time_s"])
-    assert at["t4", "fa3", 64]["cannot_run"] == ["sliding", "full"]
-    assert at["t4", "fa3", 64]["time_s"] is None
-    assert "gpt-oss 20B" in (tmp_path / "c.html").read_text()
-
-
-@pytest.mark.slow
-def test_a_report_for_each_kind_of_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = f"report --model gpt-oss-20b --gpu h100 --kernel naive,fa3 --seq-len 256 --format md --out {tmp_path}"
-    assert main(line.split(" ")) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report-full.md", "report-sliding.md"]
-    again = next(one for one in (tmp_path / "report-sliding.md").read_text().splitlines() if "iosim predict" in one)
-    assert "--heads 64" in again
-    assert "--window 127" in again
-    assert "One sliding layer of 12, gpt-oss 20B" in capsys.readouterr().out
-
-
-def test_rings_of_each_kind_of_layer(capsys: pytest.CaptureFixture[str]) -> None:
-    found = printed("ring --model gemma-3-4b --gpu h100 --num-gpus 2 --seq-len 2k --schedule ring", capsys)
-    (one,) = found["layers"]
-    assert (one["layer"], one["count"], [out["layer"] for out in found["left_out"]]) == ("full", 5, ["sliding"])
-    assert found["totals"][0]["time_s"] == pytest.approx(5 * one["results"][0]["time_s"])
-    alike = iosim.ring(model="llama-3-8b", num_gpus=2, gpu="h100", seq_len="2k", schedule="ring")
-    by_hand = iosim.ring(num_gpus=2, gpu="h100", seq_len="2k", schedule="ring", heads=32, kv_heads=8, causal=True,
-                         dtype="bf16", layers=32)  # fmt: skip
-    assert alike.to_dict() == by_hand.to_dict()
-
-
-def test_what_is_said_beside_a_model_that_trains_holds(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also a word that is the usual one where no model is asked for, and --no-causal."""
-    small: dict[str, Any] = {"model": "llama-3-8b", "layers": 1, "seq_len": 64}
-    typed = iosim.train_memory("h200", activation="gelu", causal=False, **small)
-    assert (typed.model.activation, typed.setup.causal, typed.model.norm) == ("gelu", False, "rms")
-    line = "train-memory --gpu h200 --model llama-3-8b --layers 1 --seq-len 64 --activation gelu --no-causal"
-    asked = printed(line, capsys)
-    assert asked["training"][0] == json.loads(json.dumps(typed.to_dict()))
-    assert iosim.train_memory("h200", **small).model.activation == "silu"
-
-
-def test_python_compares_a_model_whose_layers_are_alike() -> None:
-    by_name = iosim.compare(kernel="fa3", gpu="h100", model="llama-3-8b", seq_len=[256, 512])
-    by_hand = iosim.compare(kernel="fa3", gpu="h100", heads=32, kv_heads=8, causal=True, dtype="bf16",
-                            seq_len=[256, 512])  # fmt: skip
-    assert by_name.to_dict() == by_hand.to_dict()
-    with pytest.raises(iosim.InputError, match="sliding and full layers, which differ"):
-        iosim.compare(model="gemma-3-4b")
-
-
-def test_the_answer_tells_batches_apart_and_no_cache_of_training(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "predict --model llama-3-8b --layers 1 --gpu h100 --seq-len 256"
-    several = printed(f"{line} --batch 1,2", capsys)["answer"]
-    assert "at batch 1;" in several
-    assert "at batch 2. The key/value cache then takes up to 2.097 MB" in several
-    assert "cache" not in printed(f"{line} --pass fwd+bwd --kernel fa2", capsys)["answer"]
-
-
-def test_one_order_for_all_layers_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
-    asked: dict[str, Any] = {"gpu": "h100", "seq_len": 1536, "layers": 6, "tensor_parallel": 4}
-    found = iosim.orders(model="gemma-3-12b", order="head", direction="ascending", scheduler="static", **asked)
-    assert found.weights == (5.0, 1.0)  # five layers with a window to one without
-    assert [p.mask for p in found.problems] == ["window", "causal"]
-    words = "orders --model gemma-3-12b --gpu h100 --seq-len 1536 --layers 6 --tensor-parallel 4 --order head"
-    assert main([*words.split(), "--direction", "ascending", "--scheduler", "static", "--format", "json"]) == 0
-    (searched,) = json.loads(capsys.readouterr().out)["searches"]
-    assert [(p["problem"]["heads"], p["problem"]["mask"], p["weight"]) for p in searched["problems"]] == [
-        (p.heads, p.mask, weight) for p, weight in zip(found.problems, found.weights, strict=True)
-    ]
-
-
-def test_a_sweep_in_python_has_the_rows_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "sweep --model gemma-3-4b --kernel fa2 --gpu a100,l4 --seq-len 1k,4k --layers 6 --method capacity"
-    rows = printed(line, capsys)["rows"]
-    asked: dict[str, Any] = {"model": "gemma-3-4b", "kernel": "fa2", "method": "capacity"}
-    frame = iosim.sweep(gpu=["a100", "l4"], seq_len=[1024, 4096], layers=6, **asked)
-    names = ["gpu", "model", "layer", "count", "seq_q", "heads", "hbm_read_bytes"]
-    told = [tuple(row) for row in frame[names].itertuples(index=False)]
-    assert sorted(told) == sorted(tuple(row[name] for name in names) for row in rows)
-    for more in ({"heads": [8, 16]}, {"problems": "rows.csv"}, {"mask": "causal"}):
-        with pytest.raises(iosim.InputError, match="model"):
-            iosim.sweep(**asked, **more)
-    with pytest.raises(iosim.InputError, match="goes with model"):
-        iosim.sweep(layers=2, method="capacity")
-
-
-def test_a_serving_step_of_a_model_adds_up_its_layers(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "latency --model gemma-3-12b --layers 6 --gpu h100 --batch 4 --seq-len 1 --seq-len-k 4k --method capacity"
-    told = printed(line, capsys)
-    assert [(p["layer"], p["count"]) for p in told["latencies"]] == [("sliding", 5), ("full", 1)]
-    (step,) = told["models"]
-    assert step["time_s"] == pytest.approx(sum(p["time_s"] * p["count"] for p in told["latencies"]))
-    assert (step["layers"], step["batch"], step["seq_k"]) == (6, 4, 4096)
-    asked: dict[str, Any] = {"batch": 4, "seq_len": 1, "seq_len_k": 4096, "method": "capacity"}
-    found = iosim.latency(model="gemma-3-12b", layers=6, gpu="h100", **asked)
-    assert found.models[0].total_s == step["time_s"]
-    assert main(["latency", "--model", "gemma-3-12b", "--batch-contexts", "1k,2k", "--gpu", "h100"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    with pytest.raises(iosim.InputError, match="contradicts model"):
-        iosim.latency(model="gemma-3-12b", batch_contexts=[1024])

@@ -45,9 +45,15 @@ H200 = load_profile("h200")
 CAUSAL = AttentionProblem(heads=8, seq_q=2048, head_dim=128, dtype="bf16", mask="causal")
 
 SCHEDULES = st.builds(
-    Schedule, st.sampled_from(Order), st.sampled_from(Start), st.sampled_from((0, 1, 2, 3, 5, 9)),
-    st.sampled_from(Direction), st.sampled_from(Scheduler), st.just(False), st.sampled_from((1, 2, 4)),
-)  # fmt: skip
+    Schedule,
+    order=st.sampled_from(Order),
+    start=st.sampled_from(Start),
+    section_heads=st.sampled_from((0, 1, 2, 3, 5, 8)),
+    direction=st.sampled_from(Direction),
+    scheduler=st.sampled_from(Scheduler),
+    chiplets=st.sampled_from((1, 1, 2, 4, 8)),
+    cluster=st.sampled_from((1, 2, 4)),
+)
 
 
 def test_the_catalog_has_the_instantiations_that_run() -> None:
@@ -125,6 +131,8 @@ def test_printed_triton_lines_are_the_order_that_is_played(
 ) -> None:
     order = played(schedule, blocks, heads, batch)
     assert len(set(order)) == len(order) == blocks * heads * batch  # a bijection
+    if schedule.chiplets > 1 and heads * batch % (schedule.section_heads or schedule.chiplets):
+        return  # the printed lines want a multiple
     lines = [(head, block) for _, head, block in run_triton(schedule, blocks, heads, batch) if block < blocks]
     assert lines == order
 
@@ -158,6 +166,40 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Schedul
         return functions
 
     return build
+
+
+@pytest.mark.parametrize(("section", "heads", "batch"), [(0, 16, 1), (16, 16, 3), (8, 16, 2), (0, 24, 2)])
+def test_a_heads_tiles_meet_in_one_l2(section: int, heads: int, batch: int) -> None:
+    """Workgroup w goes to L2 w mod 8: by its number a head's tiles all have one."""
+    for order in (Order.QUERY, Order.HEAD):
+        tiles = played(Schedule(order, section_heads=section, chiplets=8), 5, heads, batch)
+        assert sorted(tiles) == list(product(range(heads * batch), range(5)))
+        meets: dict[int, set[int]] = {}
+        for number, (head, _) in enumerate(tiles):
+            meets.setdefault(head, set()).add(number % 8)
+        assert all(len(l2s) == 1 for l2s in meets.values())
+
+
+def test_queries_fastest_with_heads_shared_out_are_the_swizzled_head_first_mapping() -> None:
+    """arXiv 2511.02132: of H heads of Q blocks, head (w mod 8) H/8 + w // 8Q and block (w mod 8Q) // 8."""
+    heads, blocks = 64, 12
+    wid = range(heads * blocks)
+    paper = [(w % 8 * (heads // 8) + w // (8 * blocks), w % (8 * blocks) // 8) for w in wid]
+    assert played(Schedule(chiplets=8), blocks, heads, 1) == paper
+
+
+def test_heads_fastest_with_heads_shared_out_are_hipkittens_remap() -> None:
+    """Of a grid (heads, blocks, batch), head x becomes (x mod 8) H/8 + x // 8."""
+    heads, blocks, batch = 64, 3, 2
+    numbers = product(range(batch), range(blocks), range(heads))
+    grid_order = [(z * heads + x % 8 * (heads // 8) + x // 8, y) for z, y, x in numbers]
+    assert played(Schedule(Order.HEAD, section_heads=heads, chiplets=8), blocks, heads, batch) == grid_order
+
+
+@pytest.mark.parametrize(("section", "heads"), [(0, 12), (8, 12), (6, 12)])
+def test_heads_that_do_not_share_out_keep_their_order(section: int, heads: int) -> None:
+    plain = Schedule(Order.HEAD, section_heads=section)
+    assert played(replace(plain, chiplets=8 if section != 8 else 4), 3, heads, 1) == played(plain, 3, heads, 1)
 
 
 def test_printed_cuda_functions_are_the_order_that_is_played(

@@ -29,8 +29,7 @@ from iosim.commands.cli import main
 from iosim.kernel.libraries import choice_names, entry_names
 from iosim.prediction.predictor import predict
 from iosim.studies.sweep import closed
-from iosim.studies.sweep.cases import cases, problem_of, settings_of
-from iosim.studies.sweep.cells import Words
+from iosim.studies.sweep.cases import Words, cases, problem_of, settings_of
 from iosim.studies.sweep.closed import evaluate
 from iosim.studies.sweep.rows import Done
 from iosim.studies.sweep.run import journal_of, opened

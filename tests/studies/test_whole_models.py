@@ -170,12 +170,12 @@ def bare(config: dict[str, Any], layers: int) -> dict[str, Any]:
     return config | {"num_hidden_layers": layers, "first_k_dense_replace": 0}
 
 
-@settings(max_examples=examples(24), deadline=None)
-@given(CONFIGS, st.integers(1, 3), st.sampled_from([1, 16, 100]), st.sampled_from(["prefill", "decode", "training"]))
-def test_parts_add_up_and_a_layer_more_adds_a_layer(config: dict[str, Any], batch: int, tokens: int, what: str) -> None:
-    how: dict[str, Any] = {"prefill": {"seq_len": tokens}, "training": {"seq_len": tokens, "training": True},
-                           "decode": {"context": tokens + 1}}[what]  # fmt: skip
-    runs = [one(bare(config, layers), batch=batch, **how) for layers in (2, 3, 4)]
+@pytest.mark.parametrize("what", ["prefill", "decode", "training"])
+@settings(max_examples=examples(4), deadline=None)
+@given(CONFIGS, st.integers(1, 3), st.sampled_from([1, 16, 100]))
+def test_parts_add_up_and_a_layer_more_adds_a_layer(what: str, config: dict[str, Any], batch: int, tokens: int) -> None:
+    how: dict[str, Any] = {"context": tokens + 1} if what == "decode" else {"seq_len": tokens}
+    runs = [one(bare(config, layers), batch=batch, training=what == "training", **how) for layers in (1, 2, 3)]
     for run in runs:
         assert [*run.parts] == [part for part in PARTS if part in run.parts]
         rows = [row for part in run.parts.values() for row in part]
@@ -184,14 +184,13 @@ def test_parts_add_up_and_a_layer_more_adds_a_layer(config: dict[str, Any], batc
         assert all(0 <= share <= 1 for share in run.attention_share)
     for field in ("flops", "compulsory", "l2_read", "l2_write", "launches"):
         sums = [sum(getattr(row, field) for row in run.traffic.rows) for run in runs]
-        assert sums[2] - sums[1] == sums[1] - sums[0] or what == "training", (
-            field
-        )  # the optimizer puts parameters together
+        if what != "training":  # the optimizer puts parameters together
+            assert sums[2] - sums[1] == sums[1] - sums[0], field
     times = [run.traffic.time_s for run in runs]
     assert times[0] < times[1] < times[2]
 
 
-@settings(max_examples=examples(16), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(CONFIGS, st.integers(1, 4), st.sampled_from([{"seq_len": 64}, {"context": 65}]))
 def test_fused_launches_are_fewer_and_move_no_more(config: dict[str, Any], batch: int, how: dict[str, int]) -> None:
     eager, fused = one(config, batch=batch, **how), one(config, batch=batch, fused=True, **how)
@@ -202,7 +201,7 @@ def test_fused_launches_are_fewer_and_move_no_more(config: dict[str, Any], batch
     assert fused.traffic.attention.flops == eager.traffic.attention.flops
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(CONFIGS, st.sampled_from([{"seq_len": 64}, {"context": 65}, {"seq_len": 32, "training": True}]))
 def test_gpus_share_products(config: dict[str, Any], how: dict[str, Any]) -> None:
     whole, half = one(config, **how), one(config, tensor_parallel=2, **how)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from executor.body import ExecutionError
 from executor.reference import random_arrays, reference
 
 from iosim.base.errors import InputError
-from iosim.kernel.algorithms.body import ExecutionError
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed.schedule import INPUTS, ChunkSchedule, Compute, Send, token_bytes
 

@@ -19,7 +19,8 @@ from iosim.prediction.answer import trust
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.show.shown import Shown
+from iosim.show.shown import Face, Shown, shows
+from iosim.show.tables import Column, Table
 from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
 TOLERANCE = 0.01
@@ -69,7 +70,6 @@ class Check(Shown):
         return {"total": p.time.total_s if quantity == "time" else p.flops}
 
     def answer(self) -> str:
-        """What the claim is, why a counter would show another number, and which."""
         claim = f"{self.claim.text} of {NAMES[self.claim.quantity]}"
         if not self.matches:
             near = self.nearest
@@ -90,7 +90,6 @@ class Check(Shown):
         return f"{r.counts}{direction} ({self.text(r.value)}, {off})"
 
     def _counter(self) -> tuple[str, ...]:
-        """What iosim predicts for the claimed quantity, and how far to trust it."""
         p = self.prediction
         who = f"{p.kernel.name} on {p.profile.name}"
         if self.claim.quantity in ("hbm", "l2"):
@@ -117,7 +116,6 @@ class Check(Shown):
 
 
 def run(asked: ClaimRequest) -> list[Check]:
-    """What each of the numbers that are asked for counts; as `check`."""
     layers, tolerance = CLAIM["layers"].check(asked.layers), share(asked.tolerance)
     claims = [parse(name, text) for name in CLAIMS if (text := getattr(asked, name)) is not None]
     what = asked.problem, asked.kernel, asked.gpu
@@ -161,7 +159,6 @@ def check(
 
 
 def _distinct(matches: list[Match]) -> tuple[Match, ...]:
-    """Matches, but for those that say the same of the same number."""
     seen: dict[tuple[str, str, tuple[str, ...]], Match] = {}
     for m in matches:
         seen.setdefault((m.reading.counts, m.reading.direction, m.reading.slips), m)
@@ -186,3 +183,37 @@ def _of_problem(
     except InputError:
         return
     yield from readings.time_readings(one) if claim.quantity == "time" else readings.flop_readings(one)
+
+
+# What a checked claim looks like
+
+
+def line(c: Check) -> str:
+    said = c.matches[0].reading.counts if c.matches else f"none of {c.tried} counts"
+    return f"{c.claim.text} ({c.claim.quantity}) matches {said}"
+
+
+def head(c: Check) -> str:
+    return f"{c.claim.text} within {100 * c.tolerance:.2g} % of" if c.matches else f"{c.claim.text}: the nearest count"
+
+
+def table(c: Check) -> Table:
+    columns = (Column("counts", "what it may count"), Column("direction", "direction"), Column("value", "value"),
+               Column("error", "claim is off by"), Column("slips", "if it is"),
+               Column("why", "why a counter differs"))  # fmt: skip
+    listed = c.matches[:MOST_SHOWN] or (c.nearest,)
+    rows = (
+        (m.reading.counts, m.reading.direction or None, c.text(m.reading.value), f"{100 * m.error:+.2f} %",
+         "; ".join(m.reading.slips) or "as asked", m.reading.why or None)
+        for m in listed
+    )  # fmt: skip
+    return Table(columns, tuple(rows))
+
+
+def as_text(c: Check) -> str:
+    left = len(c.matches) - min(len(c.matches), MOST_SHOWN)
+    more = f"and {left} more; --format json has all\n" if left > 0 else ""
+    return f"{head(c)}\n\n{table(c).text()}{more}"
+
+
+shows(Check, Face(line, lambda c: f"{c.answer()}\n\n{as_text(c)}", lambda c: [c.answer(), head(c), table(c)]))

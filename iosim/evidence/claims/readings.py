@@ -158,7 +158,6 @@ def time_readings(p: Prediction) -> Iterator[Reading]:
 
 
 def flop_readings(p: Prediction) -> Iterator[Reading]:
-    """Operations of a call, as they are counted in different places."""
     q = p.problem
     whole = 2 * q.batch * q.heads * q.seq_q * q.seq_k * (q.head_dim + q.head_dim_v)
     factor = {"fwd": 1.0, "bwd": 2.5, "fwd+bwd": 3.5}[q.passes]

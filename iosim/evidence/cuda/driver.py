@@ -66,7 +66,6 @@ def _attribute(which: int) -> int:
 
 
 def compute_capability() -> str:
-    """The first GPU's compute capability, such as `9.0`."""
     return f"{_attribute(_CC_MAJOR)}.{_attribute(_CC_MINOR)}"
 
 

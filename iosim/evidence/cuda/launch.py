@@ -164,8 +164,6 @@ def sizes(shape: Shape) -> dict[str, int]:
 
 
 class Forward(Loaded[FwdSpec]):
-    """A compiled and loaded `flash_fwd`, with its combine kernel where it splits the keys."""
-
     def load(self) -> None:
         self.main = self.function("flash_fwd", self.spec.dynamic_shared_bytes)
         self.combine = self.function("flash_combine") if self.spec.split else None
@@ -201,8 +199,6 @@ class Forward(Loaded[FwdSpec]):
 
 
 class Backward(Loaded[BwdSpec]):
-    """A compiled and loaded `flash_bwd` with its row-sum and dQ kernels."""
-
     def load(self) -> None:
         shared = self.spec.dynamic_shared_bytes
         self.main, self.rows = self.function("flash_bwd", shared), self.function("flash_bwd_rows")

@@ -133,7 +133,6 @@ def far_bytes(l2_bytes: int) -> int:
 
 
 def machine() -> dict[str, Any]:
-    """What the driver says of the GPU, with the day and the compiler."""
     told = {"compiler": compiler_version(find_nvcc()), "date": datetime.date.today().isoformat()}
     return {"schema": SCHEMA, **driver.properties(), **told}
 

@@ -48,7 +48,6 @@ class Spec:
 
     @property
     def dynamic_shared_bytes(self) -> int:
-        """What the main kernel's launch asks for."""
         return 0
 
     def defines(self) -> dict[str, int]:

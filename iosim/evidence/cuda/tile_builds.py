@@ -58,7 +58,7 @@ def without_report(ranking: TileRanking) -> list[Tile]:
         tried = try_tile(tile, problem, gpu, unit)
         if tile not in estimated:
             shared = (tile.block_q + 2 * tile.stages * tile.block_k) * problem.head_dim * problem.input_type.bytes
-            tried = try_tile(tile, problem, gpu, unit, BuildReport(most, 0, 0, shared))
+            tried = try_tile(tile, problem, gpu, unit, BuildReport(most, shared))
         if not isinstance(tried, str):
             found.append(tried.candidate)
     return [c.tile for c in sorted(found, key=by_time)]
@@ -101,7 +101,7 @@ def _report(spec: FwdSpec, cc: str) -> BuildReport:
     used = built.resources[FUNCTION]
     frame = read_cubin(built.cubin.read_bytes())[FUNCTION].frame_bytes
     shared = used.static_smem_bytes + spec.dynamic_shared_bytes
-    return BuildReport(used.registers, used.spill_store_bytes, used.spill_load_bytes, shared, frame)
+    return BuildReport(used.registers, shared, frame)
 
 
 def _best(spec: FwdSpec, cc: str) -> Built:

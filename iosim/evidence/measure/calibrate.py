@@ -215,7 +215,6 @@ def _capability(raw: Mapping[str, Any]) -> int:
 
 
 def _from_counters(raw: Mapping[str, Any], tried: Callable[[], None], left_out: list[str]) -> dict[str, Entry]:
-    """Constants of the L2's model; none where no profiler counted."""
     rows, fitted = raw["rows"], None
     points = points_of(rows)
     if points:

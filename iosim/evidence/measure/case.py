@@ -47,7 +47,6 @@ class Case:
 
     @property
     def launches(self) -> int:
-        """Kernel launches of the call, each a row of its own."""
         if isinstance(self.spec, FwdSpec):
             return 2 if self.spec.split else 1
         return 1 if isinstance(self.spec, MinimalSpec) else 3

@@ -184,7 +184,6 @@ def _shrunk(spec: FwdSpec, cc: str) -> FwdSpec:
 
 
 def _shrunk_backward(spec: BwdSpec, cc: str) -> BwdSpec:
-    """The spec, or with the first smaller tile that fits."""
     for block_q, block_k in ((spec.block_q, spec.block_k), (64, 128), (64, 64), (32, 64)):
         one = replace(spec, block_q=block_q, block_k=block_k, warps=block_k // 16)
         if one.dynamic_shared_bytes + STATIC_BYTES_MARGIN <= _shared_bytes(cc):

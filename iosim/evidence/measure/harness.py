@@ -32,7 +32,6 @@ LOADERS: Mapping[type, Callable[[Any], Loaded]] = {
 
 @cache
 def loaded(spec: Spec) -> Loaded:
-    """The compiled and loaded kernels of a spec, kept for the process."""
     return LOADERS[type(spec)](spec)
 
 
@@ -196,5 +195,4 @@ def refuse_wrong(case: Case) -> None:
 
 
 def fresh_seed() -> int:
-    """A seed that was not asked for."""
     return int.from_bytes(os.urandom(3), "little")

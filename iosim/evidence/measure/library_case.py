@@ -188,7 +188,6 @@ def _head_dim(rng: random.Random, backend: str) -> int:
 
 
 def builds() -> Iterator[LibraryCase]:
-    """The calls of `builds.toml`."""
     for table in read_toml(Path(__file__).with_name("builds.toml"))["call"]:
         for point in crossed(table["each"]):
             row = {"batch": 1, "heads": 16, **table, **point}

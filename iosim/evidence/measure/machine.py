@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -17,7 +15,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
-from iosim.base.schema import read_toml
+from iosim.base.schema import read_toml, toml_key, toml_text
 from iosim.evidence.cuda import driver
 from iosim.evidence.cuda.compiler import build, compiler_version, find_nvcc
 from iosim.evidence.cuda.ncu import find_ncu
@@ -89,26 +87,14 @@ def write_provenance(table: Path, values: Mapping[str, Any]) -> None:
     """Writes what measured a table into its folder's file, in place of what stood there of it. Raises InputError
     where the folder's file is not TOML; it is left as it is."""
     told = _told(table.parent) | {table.name: {name: value for name, value in values.items() if value != ""}}
-    tables = (
-        "\n".join([f"[{_key(file)}]", *(f"{_key(name)} = {_toml(value)}" for name, value in told[file].items())])
-        for file in sorted(told)
-    )
-    write_whole(table.parent / PROVENANCE, "schema = 1\n\n" + "\n\n".join(tables) + "\n")
+    texts = []
+    for file in sorted(told):
+        lines = (f"{toml_key(name)} = {toml_text(value)}" for name, value in told[file].items())
+        texts.append("\n".join([f"[{toml_key(file)}]", *lines]))
+    write_whole(table.parent / PROVENANCE, "schema = 1\n\n" + "\n\n".join(texts) + "\n")
 
 
 def _told(folder: Path) -> dict[str, dict[str, Any]]:
     place = folder / PROVENANCE
     told = read_toml(place, "provenance") if place.exists() else {}
     return {file: table for file, table in told.items() if isinstance(table, dict)}
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_key(name)} = {_toml(one)}' for name, one in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value, ensure_ascii=False)

@@ -37,17 +37,14 @@ QUICK, SWEEP = "quick", "sweep"
 
 @cache
 def groups() -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """The tables of each group."""
     return read_toml(Path(__file__).with_suffix(".toml"))
 
 
 def parts() -> tuple[str, ...]:
-    """The groups of the plan `full`."""
     return tuple(group for group in groups() if group != QUICK)
 
 
 def calls(group: str) -> list[Case]:
-    """The calls of a group, in order."""
     found = (_call({**table, **point}) for table in groups()[group] for point in crossed(table.get("each", ())))
     return [case for case in found if case is not None]
 
@@ -72,7 +69,6 @@ def _call(row: Mapping[str, Any]) -> Case | None:
 
 
 def _spec(kernel: str, row: Mapping[str, Any], mask: str) -> Spec:
-    """The default tile of the row's head_dim, or its own, with what else it says of the instantiation."""
     d, kind = row["head_dim"], KINDS[kernel]
     if kind in (NaiveSpec, MinimalSpec):
         return kind(d)

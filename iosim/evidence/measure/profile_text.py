@@ -12,7 +12,7 @@ from typing import Any
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.base.schema import Problem, one_line
+from iosim.base.schema import Problem, one_line, toml_text
 from iosim.evidence.measure.calibrate import Entry, derive, digits, in_range, plain, sound, tensor
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.hardware.profile_file import parse, read_toml, source_heads
@@ -24,7 +24,6 @@ BURST = 2
 
 
 def base_profile(gpu: str) -> HardwareProfile | None:
-    """The shipped profile of the GPU that the driver calls `gpu`."""
     try:
         return load_profile(gpu)
     except InputError:
@@ -144,7 +143,7 @@ def profile_text(
             lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
         elif key in ("sources", "validation"):
             if value:
-                tables += ["", f"[{key}]", *(f"{word} = {_quoted(text)}" for word, text in value.items())]
+                tables += ["", f"[{key}]", *(f"{word} = {toml_text(text)}" for word, text in value.items())]
         elif "value" in value or "from" in value:
             lines.append(f"{key} = {_inline(value)}")
         elif value:
@@ -173,7 +172,7 @@ def remarks(raw: Mapping[str, Any]) -> list[str]:
 
 def _inline(entry: Mapping[str, Any]) -> str:
     if "value" not in entry:
-        return f"{{ from = {_quoted(entry['from'])} }}"
+        return f"{{ from = {toml_text(entry['from'])} }}"
     value = entry["value"]
     if isinstance(value, list) and value and isinstance(value[0], list):
         points = "\n".join(f"  [{size:_}, {rate:.4e}]," for size, rate in value)
@@ -181,11 +180,7 @@ def _inline(entry: Mapping[str, Any]) -> str:
     else:
         shown = json.dumps(value) if isinstance(value, list) else _number(value)
     told = f'kind = "{entry["kind"]}", ' if "kind" in entry else ""
-    return f"{{ {told}source = {_quoted(entry['source'])}, value = {shown} }}"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return f"{{ {told}source = {toml_text(entry['source'])}, value = {shown} }}"
 
 
 def _number(value: float) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 
 def answers(kind: str, plan: Any) -> Iterable[dict[str, Any]]:
-    """Makes the calls of a plan one by one; gives what there is to say of each."""
     if kind == "scans":
         from iosim.evidence.cuda.microbench import play
 

@@ -60,7 +60,6 @@ class Table:
         self.rows = read_table(self.path, self.columns)
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Takes the rows of calls that were measured now."""
         self.rows += rows
         self.measured += len({row["call"] for row in rows})
 

@@ -101,7 +101,8 @@ def _rows(paper: Keys, letter: str, sides: dict[str, Side]) -> Iterator[Row]:
     defaults, read = paper.get("defaults", {}), set[str]()
     for claim in paper["claim"]:
         shared = {"kernels": paper.get("kernels", {}), **defaults, **claim}
-        points, several = list(crossed(claim.get("each", ()), *_of_code(claim))), claim.get("row", [{}])
+        of_code = [_EACH[claim["each_of"]]()] if "each_of" in claim else []
+        points, several = list(crossed(claim.get("each", ()), *of_code)), claim.get("row", [{}])
         for row in several:
             _refuse_unread(row, _read({**shared, **row}))
         here = set[str]().union(*(_read({**shared, **points[0], **row}) for row in several))
@@ -111,10 +112,6 @@ def _rows(paper: Keys, letter: str, sides: dict[str, Side]) -> Iterator[Row]:
         for point, row in product(points, several):
             yield _row({**shared, **point, **row}, letter, sides)
     _refuse_unread(defaults, read)
-
-
-def _of_code(claim: Keys) -> list[Iterable[Keys]]:
-    return [_EACH[claim["each_of"]]()] if "each_of" in claim else []
 
 
 def _parameters(keys: Keys) -> set[str]:

@@ -49,7 +49,6 @@ class Row:
 
     @property
     def verdict(self) -> Verdict:
-        """Agreement, or none: a mistake is one whatever its ratio."""
         if self.mistake:
             return Verdict.MISTAKE
         if self.ratio is None:

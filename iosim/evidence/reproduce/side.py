@@ -64,7 +64,6 @@ class Side:
 
     @cached_property
     def kernel(self) -> Kernel:
-        """The catalog's kernel with the row's overrides, and with what it states beside them."""
         if self.keys["kernel"] == STANDARD:
             return standard_kernel(self.gpu, self.problem, *self.keys.get("passes_over_scores", ()))
         given = {name: self.keys[name] for name in OVERRIDES if name in self.keys}
@@ -103,7 +102,6 @@ class Side:
         return options_of(self.kernel, SharedValueOptions).value_heads_per_tile or self.problem.heads
 
     def tensor_sum(self, names: Iterable[str]) -> int:
-        """Bytes of some of the chain's tensors."""
         return sum(self.chain.tensors[name].bytes for name in names)
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from iosim.base.records import dataclass
 from iosim.evidence.times.groups import KEYS, Row
+from iosim.show.tables import grouped
 
 FloatArray = npt.NDArray[np.float64]
 SHARES = tuple(n / 50 for n in range(5, 61))
@@ -73,9 +74,7 @@ def _point(row: Row) -> _Point:
 
 
 def compared(rows: Sequence[Row]) -> list[Compared]:
-    points: dict[str, list[_Point]] = {}
-    for row in rows:
-        points.setdefault(row.group.key, []).append(_point(row))
+    points = {key: list(map(_point, mine)) for key, mine in grouped(rows, lambda row: row.group.key).items()}
     return [_group(key, points[key]) for key in KEYS if any(not p.odd for p in points.get(key, ()))]
 
 

@@ -26,7 +26,6 @@ class Timed:
 
     @property
     def error(self) -> float:
-        """Predicted over measured, less one."""
         return self.predicted_s / self.measured_s - 1
 
 

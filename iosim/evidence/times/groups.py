@@ -1,106 +1,62 @@
-"""The groups of timed calls: their rows, their targets and what was fitted on them. Nothing else knows them."""
+"""The groups of timed calls (groups.toml), their rows and their errors. Nothing else knows them."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, field
+from iosim.base.schema import read_toml
 from iosim.evidence.times import tables
 from iosim.evidence.times.cases import Case, Timed
-from iosim.evidence.times.tables import VARLEN, WHEEL_A30
+from iosim.show.tables import grouped
 
-Chooses = Callable[[Case, str], bool]
 Reads = Callable[[int], Iterator[Case]]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that one target is held against.
-
-    Attributes:
-        key: its name on the command line.
-        title: what its rows are.
-        reads: its cases, every n-th row of its tables.
-        chooses: which launches of which cases are its own.
-        target: the mean error that is aimed at; None where none is stated.
-        fitted: constants were fitted on its odd-numbered rows: the even ones are held out, and alone count.
-    """
+    """Rows that one target is held against: an entry of groups.toml, which says what each key means."""
 
     key: str
     title: str
-    reads: tuple[Reads, ...]
-    chooses: Chooses = lambda case, launch: True
+    tables: tuple[Mapping[str, str], ...]
+    where: Mapping[str, Any] = field(default_factory=dict)
     target: float | None = None
     fitted: bool = False
 
+    @property
+    def reads(self) -> tuple[Reads, ...]:
+        return tuple(_reader(tuple(table.items())) for table in self.tables)
 
-def _is_main(launch: str) -> bool:
-    return launch in ("", "main")
+    def chooses(self, case: Case, launch: str) -> bool:
+        where, gpu = self.where, case.call.profile.name
+        return (
+            launch in where.get("launches", [launch])
+            and launch not in where.get("other_launches", [])
+            and case.regime in where.get("regimes", [case.regime])
+            and all(word in case.regime for word in where.get("has", []))
+            and not any(word in case.regime for word in where.get("lacks", []))
+            and gpu in where.get("gpus", [gpu])
+            and case.warm == where.get("warm", case.warm)
+        )
 
 
-def _profiled(spills: bool) -> Chooses:
-    def chooses(case: Case, launch: str) -> bool:
-        mine = ("spills" in case.regime) == spills and "backward" not in case.regime and "sweep" not in case.regime
-        return mine and _is_main(launch)
+@cache
+def _reader(table: tuple[tuple[str, str], ...]) -> Reads:
+    """The function of a table, every n-th row of it: one object for groups that share it, which is read once."""
+    (_, name), *settings = table
+    return partial(getattr(tables, name), **dict(settings))
 
-    return chooses
 
-
-PROFILED = (tables.library_cases, tables.own_cases)
-H100 = "h100-sxm"
-H100_PROFILED = (partial(tables.library_cases, file="h100_library_kernels_5.csv", gpu_name=H100),)
-H100_GRAPH = (partial(tables.graph_cases, gpu_name=H100),)
-STREAMS = (tables.stream_cases, partial(tables.stream_cases, gpu_name=H100))
-GROUPS: tuple[Group, ...] = (
-    Group("profiler", "launches under the profiler, without spills", PROFILED, _profiled(False), 0.04, fitted=True),
-    Group("spills", "launches under the profiler, with spills", PROFILED, _profiled(True), 0.06, fitted=True),
-    Group("backward", "main launches of library backwards", (tables.library_cases,),
-          lambda case, launch: launch == "bwd.main", 0.05, fitted=True),
-    Group("around", "combines, copies and passes around the backward", (tables.library_cases,),
-          lambda case, launch: not _is_main(launch) and launch != "bwd.main", 0.15, fitted=True),
-    Group("tiles", "tile sweeps, iosim's and Triton's, without spills", (tables.own_cases, tables.triton_cases),
-          lambda case, launch: case.regime in ("tile sweep", "warm"), None, fitted=True),
-    Group("calls", "calls timed outside the profiler", (tables.call_cases,), target=0.04),
-    Group("graph", "calls in a CUDA graph, 30 us and longer", (tables.graph_cases,),
-          lambda case, launch: "under" not in case.regime, 0.045, fitted=True),
-    Group("graph-short", "calls in a CUDA graph, under 30 us", (tables.graph_cases,),
-          lambda case, launch: "under" in case.regime, 0.09, fitted=True),
-    Group("streams", "one block of queries a head, both GPUs, 30 us and longer", STREAMS,
-          lambda case, launch: "under" not in case.regime, 0.07),
-    Group("streams-short", "one block of queries a head, both GPUs, under 30 us", STREAMS,
-          lambda case, launch: "under" in case.regime, None),
-    Group("clocks", "kernels that run for seconds", (tables.clock_cases,), target=0.03),
-    Group("h100-profiler", "launches under the profiler on an H100, without spills", H100_PROFILED, _profiled(False),
-          0.04),
-    Group("h100-graph", "calls in a CUDA graph on an H100, 30 us and longer", H100_GRAPH,
-          lambda case, launch: "under" not in case.regime, 0.045, fitted=True),
-    Group("h100-graph-short", "calls in a CUDA graph on an H100, under 30 us", H100_GRAPH,
-          lambda case, launch: "under" in case.regime, 0.09, fitted=True),
-    Group("h100-clocks", "kernels that run for seconds on an H100", (partial(tables.clock_cases, gpu_name=H100),),
-          target=0.03),
-    Group("nvidia-h200", "NVIDIA's times of cuDNN on an H200, both passes", (tables.nvidia_cases,),
-          lambda case, launch: case.name.endswith("H200"), 0.05),
-    Group("nvidia-blackwell", "NVIDIA's times of cuDNN on GB200 and GB300, forward", (tables.nvidia_cases,),
-          lambda case, launch: not case.name.endswith("H200"), 0.08, fitted=True),
-    Group("prefill", "serving stacks, prefill of 0.2 ms and longer", (tables.serving_cases,),
-          lambda case, launch: case.regime == "prefill", 0.10, fitted=True),
-    Group("prefill-short", "serving stacks, shorter prefill", (tables.serving_cases,),
-          lambda case, launch: case.regime.startswith("prefill under"), None, fitted=True),
-    Group("decode", "serving stacks, decode", (tables.serving_cases,),
-          lambda case, launch: case.regime == "decode", 0.12, fitted=True),
-    Group("a30-cold", "FlashAttention-2 on an A30, L2 flushed", (partial(tables.published_cases, WHEEL_A30),),
-          lambda case, launch: not case.warm, 0.08),
-    Group("a30-warm", "FlashAttention-2 on an A30, warm", (partial(tables.published_cases, WHEEL_A30),),
-          lambda case, launch: case.warm, 0.08),
-    Group("varlen-h100", "FlashAttention-2's varlen on an H100", (partial(tables.published_cases, VARLEN),),
-          lambda case, launch: case.call.profile.name == "h100-sxm", 0.12),
-    Group("varlen-a6000", "FlashAttention-2's varlen on an RTX A6000", (partial(tables.published_cases, VARLEN),),
-          lambda case, launch: case.call.profile.name == "rtx-a6000", 0.12),
-)  # fmt: skip
+GROUPS = tuple(
+    Group(**{**entry, "tables": tuple(entry["tables"])})
+    for entry in read_toml(Path(__file__).with_suffix(".toml"))["group"]
+)
 KEYS = tuple(group.key for group in GROUPS)
 STATISTICS = ("mean", "median", "p90", "max")
 
@@ -175,8 +131,5 @@ def rows_of(cases: Iterable[tuple[Group, Case]], changed: Mapping[int, Any] | No
 
 def by_group(rows: Iterable[Row], held_out: bool = True) -> dict[str, Errors]:
     """Errors by group, of rows that nothing was fitted on, or of the others."""
-    errors: dict[str, list[float]] = {}
-    for row in rows:
-        if row.held_out == held_out:
-            errors.setdefault(row.group.key, []).append(row.timed.error)
-    return {key: found for key in KEYS if (found := Errors.of(errors.get(key, ()))) is not None}
+    of_group = grouped((row for row in rows if row.held_out == held_out), lambda row: row.group.key)
+    return {key: e for key in KEYS if (e := Errors.of([row.timed.error for row in of_group.get(key, ())])) is not None}

@@ -124,7 +124,6 @@ class TimeGate:
         return cls(*parse_limit(text, "group", ("all", *KEYS), STATISTICS, "mean", "graph=5% or all:p90=30%"))
 
     def exceeded(self, report: TimesReport) -> str | None:
-        """What is wrong, in words; None where the limit holds. A group without rows does not pass."""
         groups = {k: e for k, e in report.held_out.items() if self.group in ("all", k)}
         if not groups:
             return f"{self.group}: no row to hold against {self.limit:.3g}"

@@ -25,6 +25,7 @@ from iosim.prediction.replays import Replays
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
+from iosim.show.tables import grouped
 from iosim.studies.latency.latency import latency_of
 
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "window_right",
@@ -45,7 +46,6 @@ def some(items: Iterable[Item], every: int) -> list[Item]:
 
 
 def asked(r: Mapping[str, str], **more: Any) -> AttentionProblem:
-    """The problem of a row; what the row leaves out is the default."""
     stated: dict[str, Any] = {name: int(r[name]) for name in SIZES if r.get(name)}
     stated |= {"dtype": TYPES.get(r["dtype"], r["dtype"]), "mask": "causal" if r.get("causal") == "1" else "none"}
     return AttentionProblem(**{**stated, **more})
@@ -61,9 +61,7 @@ def built(r: dict[str, str], **more: Any) -> Overrides:
 
 def library_cases(every: int = 1, file: str = "h200_library_kernels.csv", gpu_name: str = "h200-sxm") -> Iterator[Case]:
     """The launches of such a table; masks that no interval describes (flex) are left out."""
-    gpu, calls = load_profile(gpu_name), dict[int, list[dict[str, str]]]()
-    for row in rows(file):
-        calls.setdefault(int(row["call"]), []).append(row)
+    gpu, calls = load_profile(gpu_name), grouped(rows(file), lambda row: int(row["call"]))
     for number, launches in some(calls.items(), every):
         r = launches[0]
         name = r["implementation"]
@@ -273,7 +271,7 @@ def kernel_of(row: Mapping[str, str], problem: AttentionProblem) -> Kernel:
     return kernel.with_(spill=None) if row["file"] == VARLEN else kernel
 
 
-def published_cases(file: str, every: int = 1) -> Iterator[Case]:
+def published_cases(every: int = 1, file: str = WHEEL_A30) -> Iterator[Case]:
     """The rows of one file of published_attention_times.csv, cold or warm as they say; equal shapes are played once."""
     played: dict[tuple[str, ...], Case] = {}
     mine = [(n, r) for n, r in enumerate(rows("published_attention_times.csv"), 1) if r["file"] == file]

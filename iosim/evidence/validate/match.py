@@ -128,7 +128,6 @@ def problem_of(row: Row) -> AttentionProblem:
 
 
 def _noted_mask(note: str) -> dict[str, Any]:
-    """The words of a mask that a note names; none where it names none."""
     window, blocks = WINDOW.fullmatch(note), BLOCKS.fullmatch(note)
     if window:
         return {"mask": "window", "window": int(window[1])}

@@ -17,18 +17,19 @@ from iosim.evidence.cuda.ncu import METRICS, Profiled
 from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.profile_rows import Told, row_of, said_of
 from iosim.evidence.validate.recognise import Given, Unknown, recognise, whole_call
-from iosim.evidence.validate.rows import COLUMN, COUNTED, QUANTITIES, Row
+from iosim.evidence.validate.rows import COLUMN, COUNTED, QUANTITIES, UNIT, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain, is_attention_loop
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
 from iosim.prediction.result import Prediction
+from iosim.readers.count import wavefront_bytes
 from iosim.studies.explain import HELPS, Explanation, explain, sources
 
 WORDS = {"hbm_read": "read from HBM", "hbm_write": "written to HBM", "l2_read": "L2 to SMs", "l2_write": "SMs to L2",
-         "time": "time"}  # fmt: skip
-ALLOWED = {"hbm_read": 0.05, "hbm_write": 0.25, "l2_read": 0.01, "l2_write": 0.05, "time": 0.25}
+         "smem": "shared memory", "time": "time"}  # fmt: skip
+ALLOWED = {"hbm_read": 0.05, "hbm_write": 0.25, "l2_read": 0.01, "l2_write": 0.05, "smem": 0.1, "time": 0.25}
 """Differences, as shares of what was counted, up to which a launch is as predicted."""
 MOVED = {"read": "read", "write": "written"}
 SMALL = 2_000_000
@@ -75,9 +76,9 @@ class LaunchAnswer:
         p, found = self.prediction, []
         for name in QUANTITIES:
             counted = self.row.measured.get(name)
-            if counted is None:
+            predicted = _predicted(p, name)
+            if counted is None or predicted is None:
                 continue
-            predicted = p.time.total_s if name == "time" else int(p.total(*COUNTED[name]))
             off = abs(counted - predicted)
             differs = off > ALLOWED[name] * counted and (name == "time" or off > SMALL)
             found.append({"quantity": name, "predicted": predicted, "counted": counted,
@@ -116,7 +117,6 @@ class LaunchAnswer:
 
     @property
     def advice(self) -> str:
-        """What would help most; empty where nothing was tried."""
         return self.untried if self.explanation is None else self.explanation.advice
 
     @property
@@ -137,7 +137,9 @@ class LaunchAnswer:
             "profile": None if self.prediction is None else self.prediction.profile.name, "quantities": quantities,
             "tensors": [vars(x) for x in self.parts], "advice": self.advice, "speedup_percent": self.speedup_percent,
             "metrics": [
-                {"name": METRICS[COLUMN[q["quantity"]]][0], "predicted": q["predicted"], "counted": q["counted"],
+                {"name": METRICS[COLUMN[q["quantity"]]][0],
+                 "predicted": q["predicted"] // UNIT.get(q["quantity"], 1),
+                 "counted": q["counted"] // UNIT.get(q["quantity"], 1),
                  "differs": q["differs"], "words": f"predicted: {_text(q['quantity'], q['predicted'])}"}
                 for q in quantities if q["quantity"] != "time"
             ],
@@ -145,7 +147,6 @@ class LaunchAnswer:
         }  # fmt: skip
 
     def tables(self) -> list[dict[str, Any]]:
-        """The tables of the profiler's page: text in every cell."""
         counted = [
             [WORDS[q["quantity"]], _text(q["quantity"], q["predicted"]), _text(q["quantity"], q["counted"]),
              _text(q["quantity"], q["unpredicted"], signed=True), _share(q["unpredicted"], q["counted"])]
@@ -163,6 +164,12 @@ class LaunchAnswer:
              "between L2 and SMs, and what of the difference the tensor has room for.",
              "header": ["tensor", "direction", "HBM", "compulsory", "L2", "of the difference"], "rows": tensors},
         ]  # fmt: skip
+
+
+def _predicted(p: Prediction, quantity: str) -> int | float | None:
+    if quantity == "smem":
+        return wavefront_bytes(p.chain)
+    return p.time.total_s if quantity == "time" else int(p.total(*COUNTED[quantity]))
 
 
 def _problem(p: Prediction) -> str:

@@ -12,7 +12,7 @@ from iosim.base.records import dataclass
 from iosim.evidence.cuda.ncu import METRICS, Profiled, find_ncu, import_report, parse_raw, profiled_of
 from iosim.evidence.validate.recognise import Call, Given, Unknown, recognise
 from iosim.evidence.validate.residuals import Skipped
-from iosim.evidence.validate.rows import COLUMN, QUANTITIES, Row, text_of_file
+from iosim.evidence.validate.rows import COLUMN, QUANTITIES, UNIT, Row, text_of_file
 
 OPTION = "--ncu"
 NAME_SHOWN = 60
@@ -146,7 +146,9 @@ def matched(
 
 def _measured(launch: Profiled) -> dict[str, int | float]:
     counted = {quantity: launch.column(COLUMN[quantity]) for quantity in QUANTITIES}
-    return {q: value if q == "time" else round(value) for q, value in counted.items() if value is not None}
+    return {
+        q: value if q == "time" else round(value) * UNIT.get(q, 1) for q, value in counted.items() if value is not None
+    }
 
 
 def row_of(

@@ -88,5 +88,4 @@ def _group(entry: Mapping[str, Any]) -> Group:
 
 
 def reason_of(r: Residual, among: Sequence[Group]) -> Group | None:
-    """The group of a row; None where no condition holds."""
     return next((group for group in among if group.holds(r)), None)

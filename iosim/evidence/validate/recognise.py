@@ -214,11 +214,6 @@ def _cutlass(name: str, grid: Triple, stated: Given) -> Given:
     return replace(stated, seqs=(seq,), head_dims=(head_dim,))
 
 
-def _told(name: str, grid: Triple, stated: Given) -> Given:
-    """A kernel whose grid says nothing of the problem, such as one whose CTAs take tiles from a list."""
-    return stated
-
-
 def _own_forward(name: str, grid: Triple, stated: Given) -> Given:
     """grid: query blocks x splits x heads x batch; or, where persistent, as many CTAs as fit."""
     needs(stated, *OPTIONS)
@@ -262,10 +257,6 @@ def _own_sm90(name: str, grid: Triple, stated: Given) -> Given:
     })  # fmt: skip
 
 
-def _minimal(name: str, grid: Triple, stated: Given) -> Given:
-    return replace(stated, dtype="fp32")
-
-
 @dataclass(frozen=True)
 class Meaning:
     """What a name means: the implementation, the launch of its call, those before it, which tell of the problem, and
@@ -274,7 +265,8 @@ class Meaning:
     implementation: str
     part: str = "main"
     follows: tuple[str, ...] = ()
-    reads: Callable[[str, Triple, Given], Given] = _told
+    reads: Callable[[str, Triple, Given], Given] = lambda name, grid, stated: stated
+    """By default nothing of the grid: a kernel whose CTAs take tiles from a list says nothing of the problem there."""
     settings: bool = False
     """Whether the settings that are given are facts of it."""
 
@@ -298,7 +290,7 @@ KERNELS: tuple[tuple[str, Meaning], ...] = (
     (r"^naive_scores$", Meaning("naive", "scores")),
     (r"^naive_softmax$", Meaning("naive", "softmax", ("scores",))),
     (r"^naive_values$", Meaning("naive", "values", ("scores", "softmax"))),
-    (r"^minimal_fwd$", Meaning("minimal", reads=_minimal)),
+    (r"^minimal_fwd$", Meaning("minimal", reads=lambda name, grid, stated: replace(stated, dtype="fp32"))),
 )
 """Patterns of kernel names, the first that matches wins."""
 

@@ -18,21 +18,11 @@ from iosim.evidence.validate.reasons import Group, reason_of
 from iosim.evidence.validate.reasons import groups as reasons
 from iosim.evidence.validate.residuals import REGIMES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
-from iosim.evidence.validate.summary import (
-    TARGETS,
-    Summary,
-    by_quantity,
-    clean,
-    grouped,
-    groups,
-    halves,
-    misses,
-    small,
-)
+from iosim.evidence.validate.summary import TARGETS, Summary, by_quantity, clean, groups, halves, misses, small
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.tables import RIGHT, Cell, Column, Table
+from iosim.show.tables import RIGHT, Cell, Column, Table, grouped
 
 WORST = 12
 EXACT = 1e-3
@@ -44,7 +34,7 @@ INTRODUCTION = (
     "(sizes, grid, registers), never its bytes or times."
 )
 NAMES = {"hbm_read": "HBM read", "hbm_write": "HBM write", "l2_read": "SM<->L2 read", "l2_write": "SM<->L2 write",
-         "time": "time"}  # fmt: skip
+         "smem": "shared memory", "time": "time"}  # fmt: skip
 ERRORS = (
     Column("rows", "rows", "count"), Column("median_error", "median", "error"), Column("p95_error", "p95", "error"),
     Column("max_error", "max", "error"), Column("near_share", "within 5 % or 2 MB", "error"),
@@ -57,7 +47,6 @@ def titled(title: str, columns: Sequence[Column], rows: Iterable[tuple[Cell, ...
 
 
 def with_rows(sections: Iterable[Section]) -> list[Section]:
-    """Sections but for those whose table is empty."""
     return [s for s in sections if s.table is None or s.table.rows]
 
 
@@ -157,7 +146,7 @@ def _small(residuals: Sequence[Residual]) -> Section:
 
 
 def _by(what: str, by_group: Mapping[str, Mapping[str, Summary]]) -> Section:
-    of = [(group, q, s.get(q)) for q in ("hbm_read", "hbm_write") for group, s in by_group.items()]
+    of = [(group, q, s.get(q)) for q in ("hbm_read", "hbm_write", "smem") for group, s in by_group.items()]
     rows = ((group, NAMES[q], *errors(s)) for group, q, s in of if s is not None and s.n)
     return titled(f"By {what}", (Column(what, what), QUANTITY, *ERRORS), rows)
 
@@ -175,7 +164,6 @@ def _worst(residuals: Sequence[Residual], quantity: str, most: int) -> Section:
 
 
 def skipped_section(comparison: Comparison) -> Section:
-    """Rows that no model covers, by implementation and reason."""
     counted = Counter((s.row.implementation, s.reason) for s in comparison.skipped)
     columns = (Column("implementation", "implementation"), Column("rows", "rows", "count"), Column("reason", "reason"))
     return titled("Skipped", columns, ((name, n, reason) for (name, reason), n in counted.items()))
@@ -226,7 +214,6 @@ def scatters(residuals: Sequence[Residual], name: str, what: str, bands: Sequenc
 
 
 def drawable(r: Residual, quantity: str) -> bool:
-    """Whether a point of that quantity has a place on logarithmic axes."""
     least = LEAST_SHOWN.get(quantity, LEAST_BYTES)
     return r.quantity == quantity and r.measured >= least and r.predicted >= least
 
@@ -294,10 +281,8 @@ OPEN = "no reason found yet"
 
 
 def parts(comparison: Comparison) -> dict[str, list[Residual]]:
-    """Launches of library kernels, chains, and launches of the project's own kernels: those of KINDS that have rows."""
     by_kind = grouped(
-        comparison.residuals,
-        lambda r: "chain" if r.row.chain else "own" if r.row.implementation in OWN else "library",
+        comparison.residuals, lambda r: "chain" if r.row.chain else "own" if r.row.implementation in OWN else "library"
     )
     return {kind: by_kind[kind] for kind in KINDS if kind in by_kind}
 

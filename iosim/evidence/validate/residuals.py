@@ -16,6 +16,8 @@ from iosim.kernel.residency import needed_registers
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import kept_keys
+from iosim.readers.count import wavefront_bytes
+from iosim.show.tables import grouped
 
 SMALL_BYTES = 2_000_000
 """Below this no relative error is formed: the difference in bytes stands instead."""
@@ -69,8 +71,6 @@ def _place(row: Row) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A row that no model covers."""
-
     row: Row
     reason: str
 
@@ -91,10 +91,8 @@ class Comparison:
 
 def calls(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows that belong together: those of one call in order of their launches, a chain by itself."""
-    members_of: dict[tuple[str, bool, int], list[Row]] = {}
-    for row in rows:
-        members_of.setdefault((row.source, row.chain, row.call), []).append(row)
-    return [sorted(members, key=lambda r: r.launch) for members in members_of.values()]
+    each = grouped(rows, lambda row: (row.source, row.chain, row.call)).values()
+    return [sorted(members, key=lambda row: row.launch) for members in each]
 
 
 def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = silent) -> Comparison:
@@ -121,10 +119,10 @@ def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = 
     return Comparison(tuple(residuals), tuple(skipped))
 
 
-def _predict(call: Call) -> dict[str, int | float]:
+def _predict(call: Call) -> dict[str, int | float | None]:
     traffic = call.counted + call.replay().traffic
     moved = {q: int(traffic.total(*level_and_way)) for q, level_and_way in COUNTED.items()}
-    return {**moved, "time": call.time(traffic).total_s}
+    return {**moved, "smem": wavefront_bytes(call.chain), "time": call.time(traffic).total_s}
 
 
 def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
@@ -138,7 +136,8 @@ def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
 
 
 def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
-    values, launches = _predict(call), call.chain.launches
+    values = {q: value for q, value in _predict(call).items() if value is not None}
+    launches = call.chain.launches
     most = call.profile.need_int("max_registers_per_thread")
     spilled = int(call.counted.total("l2", "write", tensor=SPILL))
     spills = spilled >= SPILL_SHARE * max(1, values["l2_write"]) or any(
@@ -149,7 +148,7 @@ def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
     return [
         Residual(row, case.problem, stage, case.variant, q, row.measured[q], values[q], regime, spills)
         for q in QUANTITIES
-        if q in row.measured
+        if q in row.measured and q in values
     ]
 
 

@@ -18,11 +18,14 @@ from iosim.base.errors import InputError
 from iosim.base.files import read_text
 from iosim.base.records import dataclass
 from iosim.base.words import WAYS, Level, Way
+from iosim.kernel.shared_memory import WAVEFRONT_BYTES
 
 COUNTED: dict[str, tuple[Level, Way]] = {f"{level}_{way}": (level, way) for level in ("hbm", "l2") for way in WAYS}
-QUANTITIES = (*COUNTED, "time")
-"""What is compared: bytes, and seconds."""
-COLUMN = {**{q: q for q in QUANTITIES}, "time": "seconds"}
+QUANTITIES = (*COUNTED, "smem", "time")
+"""What is compared: bytes, those of loads and stores at shared memory in whole wavefronts, and seconds."""
+COLUMN = {**{q: q for q in QUANTITIES}, "smem": "smem_wavefronts", "time": "seconds"}
+UNIT = {"smem": WAVEFRONT_BYTES}
+"""Bytes of what a column counts; 1 where it has bytes."""
 NEEDED = tuple(COUNTED)
 LAUNCH_COLUMNS = ("call", "launch", "implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim",
                   "causal", "dtype")  # fmt: skip
@@ -66,7 +69,6 @@ class Row:
     measured: Mapping[str, int | float]
 
     def number(self, name: str) -> int | None:
-        """A fact as a whole number; None where the row does not have it."""
         text = self.facts.get(name, "")
         return int(text) if text else None
 
@@ -188,7 +190,7 @@ def _measured(text: str, quantity: str, where: str) -> int | float | None:
             return seconds
         raise InputError(f"{where}: seconds '{_short(text)}' is no time; accepted: seconds such as 1.5e-3")
     if re.fullmatch(DIGITS, text):
-        return int(text)
+        return int(text) * UNIT.get(quantity, 1)
     raise InputError(f"{where}: {quantity} '{_short(text)}' is not a number of bytes; accepted: whole numbers of up to "
                      f"{MAX_DIGITS} digits")  # fmt: skip
 

@@ -10,6 +10,7 @@ from iosim.base.records import asdict, dataclass
 from iosim.base.units import parse_limit
 from iosim.evidence.validate.residuals import SMALL_BYTES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
+from iosim.show.tables import grouped
 
 NEAR = 0.05
 L2_SHARE, L2_BYTES = 1e-3, 1000
@@ -45,21 +46,12 @@ def is_near(r: Residual) -> bool:
     return abs(r.difference) <= max(NEAR * r.measured, SMALL_BYTES)
 
 
-def grouped(residuals: Iterable[Residual], key: Callable[[Residual], str]) -> dict[str, list[Residual]]:
-    """Residuals by a key, in order of the first of each."""
-    members_of: dict[str, list[Residual]] = {}
-    for r in residuals:
-        members_of.setdefault(key(r), []).append(r)
-    return members_of
-
-
 def _of_quantities(residuals: Iterable[Residual]) -> Iterator[tuple[str, list[Residual]]]:
     members_of = grouped(residuals, lambda r: r.quantity)
     return ((q, members_of[q]) for q in QUANTITIES if q in members_of)
 
 
 def by_quantity(residuals: Iterable[Residual]) -> dict[str, Summary]:
-    """Errors of each quantity that the residuals have."""
     return {
         q: Summary.of(
             (r.error for r in rows if r.error is not None), None if q == "time" else sum(map(is_near, rows)) / len(rows)
@@ -212,6 +204,7 @@ TARGETS = {
     "hbm_write": Target("hbm_write", "95 % of rows within 5 % or 2 MB", _within(NEAR, SMALL_BYTES), 0.95),
     "l2_read": Target("l2_read", *_L2),
     "l2_write": Target("l2_write", *_L2),
+    "smem": Target("smem", "95 % of rows within 5 % or 2 MB", _within(NEAR, SMALL_BYTES), 0.95),
     "time": Target("time", "mean error 10 %", lambda r: True),
 }
 

@@ -308,9 +308,10 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
     if any(kind.sinks for kind in kinds):
         notes.append("a learned sink a head joins each softmax: a number a head and call, not counted")
     if any(kind.top_k for kind in kinds):
-        notes.append("prefill is predicted over all keys, as DeepSeek's own code computes it; a step of decoding reads "
-                     "the picked keys; the indexer's own reads are not counted, its keys are part of the "
-                     "cache")  # fmt: skip
+        notes.append(
+            "prefill is predicted over all keys, as DeepSeek's own code computes it; a step of decoding scores all "
+            "keys with the indexer, whose keys are part of the cache, and reads those it picks"
+        )
     return notes
 
 

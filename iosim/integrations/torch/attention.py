@@ -39,8 +39,9 @@ NO_MASK_BLOCK = 1 << 30
 
 FUSED = {
     "_scaled_dot_product_flash_attention": "flash",
-    "_scaled_dot_product_efficient_attention": "efficient", "_scaled_dot_product_cudnn_attention": "cudnn",
-}  # fmt: skip
+    "_scaled_dot_product_efficient_attention": "efficient",
+    "_scaled_dot_product_cudnn_attention": "cudnn",
+}
 FUSED |= {f"{name}_backward": backend for name, backend in FUSED.items()}
 """Operators that are one backend's attention, where a program calls them itself."""
 
@@ -194,7 +195,6 @@ def _strided(tensor: Tensor | None) -> bool:
 
 
 def _shared(mask: Tensor) -> str:
-    """Axes along which a mask is the same."""
     shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
     return {(False, False): "none", (False, True): "heads", (True, False): "batch", (True, True): "both"}[
         shape[0] == 1, shape[1] == 1

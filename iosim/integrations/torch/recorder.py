@@ -77,7 +77,6 @@ class Recorder:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """What runs inside is not recorded."""
         before, self.paused = self.paused, True
         try:
             yield
@@ -143,7 +142,6 @@ class Recorder:
     # ---- operators ----
 
     def seen(self, given: Iterable[torch.Tensor], made: Iterable[torch.Tensor]) -> None:
-        """Tensors that an operator was given, and those that it made."""
         if self.ended:
             return
         self._forget()
@@ -153,7 +151,6 @@ class Recorder:
             self.storage(tensor, made=len(self._operators))
 
     def pieces(self, name: str, pieces: Iterable[Piece], known: bool = True) -> None:
-        """An operator by its launches."""
         if self.ended:
             return
         module, attention = self._place_in_tree()
@@ -169,13 +166,10 @@ class Recorder:
             if all(t.elements == 0 for t in chain.tensors.values()):
                 continue
             problem = AttentionProblem(dtype=dtype)
-            self.operator(
+            self._operators.append(
                 Operator(called, module, phase, problem, nothing_special(called), chain, views,
                          is_kernel=isinstance(piece, Product), is_attention=attention, known=known, product_flops=flops)
             )  # fmt: skip
-
-    def operator(self, operator: Operator) -> None:
-        self._operators.append(operator)
 
     def _pass(self, name: str, piece: Pass) -> tuple[Chain, dict[str, View], str]:
         reads, writes = ([self._place(place) for place in places] for places in (piece.reads, piece.writes))
@@ -216,7 +210,7 @@ class Recorder:
             return
         views = {n: self.view(t) for n, t in bound.items() if n in chain.tensors}
         unbound = {n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()}
-        self.operator(
+        self._operators.append(
             Operator(name, self.module(), self.phase(), problem, kernel, replace(chain, tensors=unbound), views,
                      is_kernel=True, is_attention=True, notes=notes)
         )  # fmt: skip

@@ -21,9 +21,8 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.triton.kernel import Config
 from iosim.kernel.cubin import read_cubin
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.resource_table import BuildReport
+from iosim.kernel.resource_table import WORD_BYTES, BuildReport
 from iosim.kernel.schedule import Order, Schedule, Scheduler
-from iosim.kernel.spilling import WORD_BYTES
 from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
@@ -69,7 +68,6 @@ def sides_of(arguments: Arguments, names: tuple[str, str]) -> tuple[int, int]:
 
 
 def dtype_of(arguments: Arguments, default: str = "fp16") -> str:
-    """The type of the query tensor, or of the tensor behind its descriptor."""
     for name in QUERY_NAMES:
         tensor = arguments.get(name)
         tensor = getattr(tensor, "base", tensor)
@@ -134,13 +132,11 @@ def report_of(compiled: Any) -> BuildReport | None:
     if isinstance(code, bytes):
         reports = read_cubin(code)
         own = reports.get(str(getattr(compiled.metadata, "name", ""))) or next(iter(reports.values()))
-        frame = own.frame_bytes
-        return BuildReport(own.registers, own.loop.stored_bytes, own.loop.loaded_bytes, shared, frame)
+        return BuildReport(own.registers, shared, own.frame_bytes)
     registers = getattr(compiled, "n_regs", None)
     if registers is None:
         return None
-    frame = WORD_BYTES * int(getattr(compiled, "n_spills", 0) or 0)
-    return BuildReport(int(registers), frame, frame, shared, frame)
+    return BuildReport(int(registers), shared, WORD_BYTES * int(getattr(compiled, "n_spills", 0) or 0))
 
 
 def compile_for(

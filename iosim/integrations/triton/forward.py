@@ -58,12 +58,14 @@ def flash_forward(sm_scale, M, Z, H, Q, K, V, Out, N_CTX, HEAD_DIM: tl.constexpr
     diagonal = block * BLOCK_M if STAGE == 3 else N_CTX
     if STAGE == 3:
         diagonal = diagonal // BLOCK_N * BLOCK_N
-    acc, l_i, m_i = _walk(acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, columns, 0, diagonal, qk_scale, HEAD_DIM, BLOCK_N,
-                          False)  # fmt: skip
+    acc, l_i, m_i = _walk(
+        acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, columns, 0, diagonal, qk_scale, HEAD_DIM, BLOCK_N, False
+    )
     if STAGE == 3:
         end = (block + 1) * BLOCK_M
-        acc, l_i, m_i = _walk(acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, columns, diagonal, end, qk_scale, HEAD_DIM,
-                              BLOCK_N, True)  # fmt: skip
+        acc, l_i, m_i = _walk(
+            acc, l_i, m_i, q, k_ptrs, v_ptrs, rows, columns, diagonal, end, qk_scale, HEAD_DIM, BLOCK_N, True
+        )
     tl.store(M + head * N_CTX + rows, m_i + tl.math.log2(l_i))
     out = (acc / l_i[:, None]).to(Out.type.element_ty)
     tl.store(Out + base + rows[:, None] * HEAD_DIM + width[None, :], out)

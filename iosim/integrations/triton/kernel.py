@@ -106,7 +106,7 @@ def _placed(
     """The kernel, its launches and what fits on an SM; or why a configuration cannot run or wastes its tile, or must be
     thought to spill where no report tells how much."""
     if config.num_stages > 1 and profile.cc < ASYNC_COPY_CC:
-        return f"{config.num_stages} stages need asynchronous copies, which sm_{profile.cc} does not have"
+        return f"{config.num_stages} stages need asynchronous copies, which {profile.target} does not have"
     if config.block_m < MMA_ROWS or config.block_n < MMA_ROWS:
         return f"tl.dot needs {MMA_ROWS} rows and columns"
     for side, block, rows in (("block_m", config.block_m, problem.seq_q), ("block_n", config.block_n, problem.seq_k)):
@@ -119,7 +119,6 @@ def _placed(
 
 
 def misfit(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> str:
-    """Why a configuration is left out; empty where it is not."""
     placed = _placed(config, problem, profile, name, None)
     return placed if isinstance(placed, str) else ""
 
@@ -150,7 +149,7 @@ def unspilled(
     for config in configs:
         launch = plan(problem, configured(config, problem, profile)).launches[0]
         shared = int(launch.resources.shared_memory_bytes or 0)
-        found[config] = BuildReport(estimated_registers(launch, profile), 0, 0, shared)
+        found[config] = BuildReport(estimated_registers(launch, profile), shared)
     return found
 
 
@@ -215,7 +214,6 @@ class TritonList:
         return f"{self.profile}: {self.problem.line}"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Plain types, one a configuration."""
         p = self.problem
         return [
             {
@@ -246,8 +244,9 @@ def ranked(
         reports = {(gpu.name, p): compiled(_likely(p, gpu, configs), p, gpu) for gpu, p in product(profiles, asked)}
     return [
         TritonList(gpu.name, p, tuple(rank(p, gpu, configs, reports=reports.get((gpu.name, p)))[:top]))
-        for gpu in profiles for p in asked
-    ]  # fmt: skip
+        for gpu in profiles
+        for p in asked
+    ]
 
 
 def _likely(problem: AttentionProblem, gpu: HardwareProfile, configs: Sequence[Config]) -> list[Config]:

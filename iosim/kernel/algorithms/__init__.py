@@ -30,12 +30,4 @@ def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
         return plan_of(problem.with_(passes="fwd"), kernel.with_(writes_lse=True, packs_group=False)).then(second)
 
 
-__all__ = [
-    "algorithm",
-    "algorithm_of",
-    "algorithms",
-    "options_for",
-    "options_of",
-    "plan",
-    "planner",
-]
+__all__ = ["algorithm", "algorithm_of", "algorithms", "options_for", "options_of", "plan", "planner"]

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
-from iosim.kernel.algorithms.body import ExecutionError, Place
 from iosim.kernel.algorithms.common import load, row_pass
 from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
@@ -71,7 +70,6 @@ def _counted_page(problem: AttentionProblem) -> int | None:
 
 
 def in_cache(problem: AttentionProblem, tensor: Tensor) -> Tensor:
-    """K or V as it lies in the cache."""
     page = _counted_page(problem)
     if page is None:
         return tensor
@@ -94,8 +92,9 @@ def table_access(problem: AttentionProblem) -> tuple[Access, ...]:
     if _counted_page(problem) is None:
         return ()
     if not isinstance(problem.pair_mask, IntervalMask):
-        raise InputError(f"`page_size` {problem.page_size} contradicts mask '{problem.mask}'; accepted with it: none, "
-                         "causal, window")  # fmt: skip
+        raise InputError(
+            f"`page_size` {problem.page_size} contradicts mask '{problem.mask}'; accepted with it: none, causal, window"
+        )
     return (load(TABLE, Rows.KEY, Per.PAIR),)
 
 
@@ -144,17 +143,3 @@ def page_notes(tensors: dict[str, Tensor]) -> tuple[str, ...]:
     page, unused = paged[0].page_rows, sum(t.allocated_bytes - t.bytes for t in paged)
     pages = paged[0].batch * -(-paged[0].rows // page)
     return (f"cache: {pages:,} pages of {page:,} tokens, {unused:,} bytes of the last pages unused",)
-
-
-# What the launches compute.
-
-
-def append(at: Place) -> None:
-    """The rows of the new tokens; with pages, after their slots have been read (they follow each other here)."""
-    p = at.problem
-    if p.page_size is not None:
-        wanted = [p.seq_k - p.seq_q + int(i) for i in at.q]
-        if list(at["slot_mapping"][:, 0]) != wanted:
-            raise ExecutionError("launch append reads the slots of other tokens")
-    for name in ("K",) if p.latent_kv else ("K", "V"):
-        at.put(f"{name}_cache", at[f"{name}_new"])

@@ -7,7 +7,6 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
-from iosim.kernel.algorithms.body import Place
 from iosim.kernel.kernel import SUM_GROUPS, Kernel, RowPass, Spill, Tile
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
 from iosim.kernel.shared_memory import by_chunk
@@ -17,6 +16,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.mask import IntervalMask, Mask
 from iosim.problem.masks.packed import HeadsInTurn
+from iosim.problem.masks.picked import PickedMask
 
 MATRICES = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
 
@@ -69,17 +69,21 @@ def _blocked(problem: AttentionProblem, tile: Tile, mask_block: int) -> Mask:
 def attention_domain(
     problem: AttentionProblem, tile: Tile, *, pack: int = 1, splits: int = 1, mask_block: int | None = None
 ) -> Domain:
-    """Query blocks x key blocks of every head under the problem's mask.
+    """Query blocks x key blocks of every head under the problem's mask; where queries pick keys, x blocks of their
+    lists.
 
     Args:
         mask_block: rows of the blocks in which the kernel knows a mask (FlexAttention); None where it goes by indices.
     """
     mask = problem.pair_mask if mask_block is None else _blocked(problem, tile, mask_block)
+    keys = problem.seq_k
+    if problem.top_k is not None:
+        mask, keys = PickedMask.of(problem.interval_mask, problem.seq_k), problem.top_k
     return Domain(
         batch=problem.batch,
         heads=problem.kv_heads if pack > 1 else problem.heads,
         rows=problem.seq_q * pack,
-        seq_k=problem.seq_k,
+        seq_k=keys,
         block_q=tile.block_q,
         block_k=tile.block_k,
         mask=mask if problem.mask_storage == "implicit" else IntervalMask(),
@@ -153,7 +157,7 @@ def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
     if d == d_v and kernel.compiled_head_dim:
         d = d_v = max(d, kernel.compiled_head_dim)
     spill = kernel.of_pass(backward).spill or Spill()
-    fragments, tile = None if backward else kernel.fragments, kernel.tile
+    fragments, tile = kernel.of_pass(backward).fragments, kernel.tile
     if fragments is not None and fragments.layout is Layout.CHUNKS:
         width = problem.input_type.bytes
         fragments = by_chunk(fragments, tile.block_k, tile.warps, d, problem.head_dim, width)
@@ -179,7 +183,9 @@ def main_launch(
     spill = settings.spill or Spill()
     taken = resources(problem, kernel)
     if backward:
-        taken = Resources(32 * kernel.tile_backward.warps, settings.registers, settings.shared_memory_bytes)
+        taken = Resources(
+            kernel.warp_size * kernel.tile_backward.warps, settings.registers, settings.shared_memory_bytes
+        )
     fields = {
         "schedule": settings.schedule,
         "resources": taken,
@@ -201,11 +207,6 @@ def matrices(problem: AttentionProblem, names: str, role: Role) -> tuple[Tensor,
     return tuple(matrix(problem, n, role) if n in MATRICES else row_vector(problem, n, role) for n in names.split())
 
 
-def head_gradient(at: Place, name: str) -> str:
-    """Where a work tile's dK or dV goes: to the tensor itself, or to be summed over the group."""
-    return name if at.writes(name) else f"{name}_heads"
-
-
 def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS) -> Launch:
     """dK and dV of a key/value head, the sums over its group's query heads."""
     return row_pass(
@@ -215,10 +216,3 @@ def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS) -> Launch:
         (store(n, Rows.QUERY, Per.QUERY, times=one.store_packets) for n in one.writes),
         work=Work(operations_per_value=round(one.operations + one.operations_of_group / problem.group)),
     )
-
-
-def add_group_gradients(at: Place) -> None:
-    """dK and dV of a key/value head, or the one that the launch is for: its query heads' sums."""
-    for name in ("dK", "dV"):
-        if at.writes(name):
-            at.put(name, at[f"{name}_heads"].sum(axis=0))

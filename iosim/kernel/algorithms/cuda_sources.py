@@ -1,5 +1,10 @@
-"""`flash-cu`, `naive-cu`, `minimal-cu`: what kernels/flash_fwd.cu, flash_bwd.cu, naive.cu and minimal.cu launch, where
-that differs from the algorithms of their names.
+"""`minimal`; and `flash-cu`, `naive-cu`, `minimal-cu`: what kernels/flash_fwd.cu, flash_bwd.cu, naive.cu and minimal.cu
+launch, where that differs from the algorithms of their names.
+
+`minimal` is the public minimal CUDA re-implementation of FlashAttention's forward: fp32, 32 x 32 tiles, one thread a
+row, keys outside, one CTA a head; O, l and m are read and written at every key block and zero-filled by the host. The
+access pattern of its threads (a warp touches 32 rows at once and uses 4 bytes of each sector) is an L1 matter and not
+part of the SM<->L2 count.
 
 flash_fwd.cuh starts to load its query tile before it looks whether a key is kept. flash_bwd.cuh makes row sums beside
 the log-sum-exp, walks the queries of all heads that share its keys one head after the other, so that nothing is summed
@@ -11,19 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
+from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms import flash
-from iosim.kernel.algorithms.body import Body, Place, body, share_bodies
-from iosim.kernel.algorithms.common import attention_domain, load, store
-from iosim.kernel.algorithms.minimal import plan_minimal
+from iosim.kernel.algorithms.common import attention_domain, load, main_launch, matrices, row_domain, row_pass, store
 from iosim.kernel.algorithms.naive import NaiveOptions, plan_naive
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
-from iosim.kernel.algorithms.softmax import exp_less
-from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Outer, Overhead, Per, Resources, Rows
+from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, tensors
 from iosim.kernel.work import Fragments, Layout, Loop, Work
 from iosim.problem.attention import AttentionProblem
 
@@ -35,14 +35,19 @@ FLASH_FRAGMENTS = {
     "main": Fragments(Layout.WHOLE_ROWS, step=18, tile=24, skips_masked=True),
     "bwd.main": Fragments(Layout.KEYS_OUTSIDE, step=12, tile=19),
     "bwd.dq": Fragments(Layout.QUERIES_OUTSIDE, step=3, tile=9),
-    **dict.fromkeys(("combine", "bwd.fill", "bwd.dot", "bwd.convert"), Fragments(Layout.NOTHING)),
+    "bwd.fill": Fragments(Layout.NOTHING),
+    "bwd.dot": Fragments(Layout.NOTHING, tile=1 + 5),
+    "bwd.convert": Fragments(Layout.NOTHING, step=8 * 32),
+    "combine": Fragments(Layout.NOTHING, tile=1),
 }
 """Launch -> its layout, with the wavefronts that hold no operand: words of shared memory that a warp reads to know its
-blocks, idle loads before copies, shuffles of a row's sum. Counted in the code compiled for sm_90 (nvcc 13.0)."""
+blocks, idle loads before copies, shuffles of a row's sum; one of every warp that has no other. Counted in the code
+compiled for sm_90 (nvcc 13.0)."""
 NAIVE_FRAGMENTS = {
-    "scores": Fragments(Layout.MULTIPLY_ADDS), "values": Fragments(Layout.MULTIPLY_ADDS),
+    "scores": Fragments(Layout.MULTIPLY_ADDS),
+    "values": Fragments(Layout.MULTIPLY_ADDS),
     "softmax": Fragments(Layout.ROWS_OF_SCORES, tile=1 + 2 * (5 + 1 + 2 * 2)),
-}  # fmt: skip
+}
 """Of a row of the softmax a warp makes two reductions: five shuffles, a store and two fetches of 16 bytes, two
 wavefronts each."""
 NAIVE_RESOURCES = {"scores": (80, 16640), "softmax": (32, 64), "values": (64, 16640)}
@@ -131,6 +136,44 @@ def _multiply_adds(launch: Launch, problem: AttentionProblem) -> Launch:
     return replace(launch, resources=Resources(256, registers, shared + row, "the compiler's report of naive.cu"))
 
 
+@algorithm("minimal", keys_outside=True, dtypes=("fp32", "tf32"), example_tile=Tile(32, 32))
+def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """The fill and the one launch. Raises InputError: a backward pass, a mask, dropout, another type than fp32, grouped
+    heads, or a length that is not a multiple of the tile: the kernel has none of these."""
+    for field, accepted, lacks in (
+        ("passes", ("fwd",), ": it has a forward only"),
+        ("mask", ("none",), ": it has no mask"),
+        ("dropout", (0.0,), ": it has none"),
+        ("dtype", ("fp32", "tf32"), "; accepted: fp32"),
+        ("kv_heads", (problem.heads,), ": it has no grouped heads"),
+        ("seq_q", range(0, problem.seq_q + 1, kernel.tile.block_q), f": not a multiple of {kernel.tile.block_q}"),
+        ("seq_k", range(0, problem.seq_k + 1, kernel.tile.block_k), f": not a multiple of {kernel.tile.block_k}"),
+    ):
+        if (value := getattr(problem, field)) not in accepted:
+            raise InputError(f"`{field}` {value!r} is not possible with kernel 'minimal'{lacks}")
+    running = ("O", "l", "m")
+    fill = row_pass("fill", row_domain(problem, kernel.tile.block_q), (), running)
+    main = main_launch(
+        problem,
+        kernel,
+        attention_domain(problem, kernel.tile),
+        Outer.HEAD,
+        (
+            *(load(n, Rows.KEY, Per.KEY) for n in "KV"),
+            *(load(n, Rows.QUERY, Per.PAIR) for n in ("Q", *running)),
+            *(store(n, Rows.QUERY, Per.PAIR) for n in running),
+        ),
+        overheads=(),
+        work=Work(2 * (problem.head_dim + problem.head_dim_v), exps_per_pair=1, tensor_cores=False),
+    )
+    held = (
+        *matrices(problem, "Q K V", Role.INPUT),
+        *matrices(problem, "O", Role.OUTPUT),
+        *matrices(problem, "l m", Role.TEMP),
+    )
+    return Chain(tensors(held), (fill, main), kernel.notes)
+
+
 @algorithm("minimal-cu", keys_outside=True, dtypes=("fp32", "tf32"), example_tile=Tile(32, 32))
 def plan_minimal_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The host's fill and minimal.cu's launch, where a thread stores its row of O 4 bytes at a time, a packet each."""
@@ -141,25 +184,3 @@ def plan_minimal_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
     main = replace(main, overheads=(*main.overheads, packets))
     known = {"fill": Fragments(Layout.NOTHING), "main": Fragments(Layout.ONE_WARP)}
     return replace(chain, launches=tuple(_stated(n, known) for n in (filled, main)))
-
-
-# What the launches compute.
-
-share_bodies("flash-cu", "flash")
-share_bodies("naive-cu", "naive")
-share_bodies("minimal-cu", "minimal")
-
-
-@body("flash-cu", "bwd.dq")
-class QueryGradient(Body):
-    """dQ of a query block: the sum over its keys of dS K."""
-
-    def begin(self, at: Place) -> None:
-        self.dq = np.zeros((at.q.size, at.problem.head_dim))
-
-    def pair(self, at: Place) -> None:
-        weights = exp_less(masked_scores(at), at["LSE_copy"])
-        self.dq += weights * (at["dO"] @ at["V"].T - at["D"]) @ at["K"] * at.scale
-
-    def end(self, at: Place) -> None:
-        at.put("dQ", self.dq)

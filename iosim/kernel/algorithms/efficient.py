@@ -13,15 +13,11 @@ NB: Queries that see no key get no dQ there; here it is 0.
 
 from __future__ import annotations
 
-import numpy as np
-
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
-from iosim.kernel.algorithms.body import Array, Place, body, share_bodies
 from iosim.kernel.algorithms.cache import check_append
 from iosim.kernel.algorithms.common import (
     attention_domain,
-    head_gradient,
     head_gradients,
     load,
     loop_work,
@@ -36,8 +32,7 @@ from iosim.kernel.algorithms.common import (
 )
 from iosim.kernel.algorithms.flash import DEPTH, FlashOptions, output_tensor, plan_flash
 from iosim.kernel.algorithms.registry import Packs, algorithm, algorithm_of, options_of
-from iosim.kernel.algorithms.softmax import exp_less
-from iosim.kernel.algorithms.terms import KeyGradients, PairGradients, backward_terms, masked_scores
+from iosim.kernel.algorithms.terms import backward_terms
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import (
     Access,
@@ -115,7 +110,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     half = problem.input_type.bytes < 4
     keeps = keeps_sums(problem, kernel) and options_of(kernel, EfficientOptions).keeps_keys
     zeroed = domain.splits > 1 or problem.mask == "window"  # else the first to come knows it, and loads nothing
-    dq_sums, *key_sums = workspace = _workspace(problem, kernel)
+    dq_sums, *key_sums = workspace = workspace_tensors(problem, kernel)
     tiles = dq_sums.cols // tile.block_k
     by_row = Fetch.BYTES if kernel.fetch is Fetch.BYTES else Fetch.SECTORS  # heads lie between a head's rows
     accesses = [
@@ -190,7 +185,7 @@ def keeps_sums(problem: AttentionProblem, kernel: Kernel) -> bool:
     return problem.input_type.bytes < 4 and _width(problem) <= kernel.tile_backward.block_q
 
 
-def _workspace(problem: AttentionProblem, kernel: Kernel) -> list[Tensor]:
+def workspace_tensors(problem: AttentionProblem, kernel: Kernel) -> list[Tensor]:
     """fp32 sums in whole tiles of the products: of dQ, and of dK and dV where they pass through buffers."""
     block_q, block_k = kernel.tile_backward.block_q, kernel.tile_backward.block_k
     shapes = [("dQ_acc", -(-problem.seq_q // block_q) * block_q, -(-problem.head_dim // block_k) * block_k)]
@@ -262,64 +257,3 @@ def _row_sums(problem: AttentionProblem) -> tuple[Launch, ...]:
     moves += [("transpose", ("D_rows",), "D")] if transposes else []
     rows = row_domain(problem, PASS_ROWS)
     return tuple(row_pass(f"bwd.{name}", rows, sources, (target,)) for name, sources, target in moves)
-
-
-# What the launches compute.
-
-
-share_bodies("efficient", "flash")
-
-
-@body("efficient", "bwd.fill", override=True)
-def zero_workspace(at: Place) -> None:
-    sums, *others = _workspace(at.problem, at.kernel)
-    at.put(sums.name, np.zeros((at.q.size, sums.cols)))
-    for b in others:
-        at.put(b.name, np.zeros((b.rows, b.cols)))
-
-
-@body("efficient", "bwd.multiply", "bwd.sum", "bwd.transpose")
-def row_sums(at: Place) -> None:
-    """dO o O; its row sums; the same values in another order."""
-    if at.writes("dO_O"):
-        at.put("dO_O", at["O"] * at["dO"])
-    elif at.launch.name == "bwd.sum":
-        at.put("D_rows" if at.writes("D_rows") else "D", at["dO_O"].sum(axis=1, keepdims=True))
-    else:
-        at.put("D", at["D_rows"])
-
-
-@body("efficient", "bwd.main", override=True)
-class Backward(KeyGradients):
-    """P again from the LSE; dQ added up in memory, dK and dV there or on chip."""
-
-    def split(self, at: Place) -> None:
-        at.put("D", (at["O"] * at["dO"]).sum(axis=1, keepdims=True))
-
-    def begin(self, at: Place) -> None:
-        self.dq: Array | None = None
-        super().begin(at)
-
-    def pair(self, at: Place) -> None:
-        weights = exp_less(masked_scores(at), at["LSE"])
-        gradients = PairGradients(at, weights, at["D"], at["dO"])
-        self.dq = _added(at, "dQ_acc", gradients.dq)
-        loaded = {a.tensor for a in at.launch.accesses if a.mode is Mode.LOAD}
-        for name, more in (("dK", gradients.dk), ("dV", gradients.dv)):
-            running = next((n for n in (f"{name}_acc", head_gradient(at, name)) if n in loaded), None)
-            self.sums[name] = self.sums[name] + more if running is None else _added(at, running, more)
-
-    def finish_query(self, at: Place) -> None:
-        at.put("dQ", np.zeros((at.q.size, at.problem.head_dim)) if self.dq is None else self.dq)
-
-    def end(self, at: Place) -> None:
-        self.dq = None
-        super().end(at)
-
-
-def _added(at: Place, tensor: str, more: Array) -> Array:
-    """Running sums with what a pair adds, handed over to be stored; without the columns that fill a tile."""
-    cols = next((b.cols for b in _workspace(at.problem, at.kernel) if b.name == tensor), more.shape[1])
-    total = at.resume(tensor, 0.0, cols) + np.pad(more, ((0, 0), (0, cols - more.shape[1])))
-    at.put(tensor, total)
-    return total[:, : more.shape[1]]

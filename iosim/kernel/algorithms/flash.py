@@ -9,17 +9,13 @@ converts dQ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-
-import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
-from iosim.kernel.algorithms.body import Array, Body, Place, body
 from iosim.kernel.algorithms.cache import (
     CacheOptions,
-    append,
     append_launch,
     append_tensors,
     check_append,
@@ -44,19 +40,7 @@ from iosim.kernel.algorithms.common import (
     sum_groups,
 )
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
-from iosim.kernel.algorithms.softmax import OnlineSoftmax, divided, exp_less, log_sum_exp
-from iosim.kernel.algorithms.terms import (
-    KeyGradients,
-    PairGradients,
-    TermOptions,
-    add_bias_gradients,
-    backward_terms,
-    forward_terms,
-    make_mask_additive,
-    masked_scores,
-    save_random_state,
-    zero_bias_gradient,
-)
+from iosim.kernel.algorithms.terms import TermOptions, backward_terms, forward_terms
 from iosim.kernel.kernel import Kernel, RowPass, Tile
 from iosim.kernel.launch import (
     SECTOR_BYTES,
@@ -143,8 +127,6 @@ class Adds(StrEnum):
 
 @dataclass(frozen=True)
 class FlashOptions(SplitOptions, TermOptions):
-    """What a kernel of flash attention does in a way of its own."""
-
     mask_block: int | None = number(None, 1)
     """Rows of the blocks in which the kernel knows a mask; None where it goes by indices."""
     mask_operations: int = number(0, 0, 100)
@@ -190,16 +172,10 @@ def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return backward_terms(backward(problem, kernel), problem, kernel)
 
 
-def _pack(problem: AttentionProblem, kernel: Kernel) -> int:
-    """Query heads packed into one tile's rows: a group's, where the kernel packs. Row r of a tile is query token
-    r // group."""
-    packs = kernel.packs_group and problem.forward and problem.shares_rows
-    return problem.group if packs else 1
-
-
 def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The forward launch, or the split launch and its combine."""
-    pack = _pack(problem, kernel)
+    """The forward launch, or the split launch and its combine. Where query heads of a group are packed, row r of a tile
+    is query token r // group."""
+    pack = problem.group if kernel.packs_group and problem.shares_rows else 1
     options = options_of(kernel, FlashOptions)
     together = kernel.schedule.cluster if options.clusters_in_step else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
@@ -223,7 +199,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         reads,
         (TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ())
         + _columns_outside(problem, kernel)
-        + _narrow_stores(problem, kernel, kernel.tile.block_q, NARROW_STORES),
+        + _narrow_stores(problem, kernel, lambda: float(domain.query_rows.mean()), NARROW_STORES),
         schedule=replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule,
         persistent_ctas=grid(kernel, together),
         tile_ctas=together,
@@ -257,7 +233,14 @@ def grid(kernel: Kernel, together: int = 1) -> int | None:
 
 
 def _stored(kernel: Kernel) -> Fetch:
-    return Fetch.BOXES if kernel.fetch in (Fetch.BOXES, Fetch.WIDE_BOXES) else Fetch.BYTES
+    """How results leave: row by row from boxes, and from fragments that are not gathered in whole tiles first."""
+    by_row = kernel.fetch in (Fetch.BOXES, Fetch.WIDE_BOXES) or (kernel.fetch is Fetch.LANES and not _by_chunk(kernel))
+    return Fetch.BOXES if by_row else Fetch.BYTES
+
+
+def _by_chunk(kernel: Kernel) -> bool:
+    """Whether it is FlashAttention-2's code, as compiled."""
+    return kernel.fragments is not None and kernel.fragments.layout is Layout.CHUNKS
 
 
 def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, int]:
@@ -269,18 +252,18 @@ def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, in
 
 
 def _narrow_stores(
-    problem: AttentionProblem, kernel: Kernel, rows: int, merged: float, *, apart: bool = False
+    problem: AttentionProblem, kernel: Kernel, rows: Callable[[], float], merged: float, *, apart: bool = False
 ) -> tuple[Overhead, ...]:
-    """What the stores of `rows` rows a tile take beyond their bytes where every second row begins inside a sector: a
-    row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64 (FlashAttention-2's
-    kBlockKGmem).
+    """What FlashAttention-2's stores of `rows` rows a tile take beyond their bytes where every second row begins inside
+    a sector: a row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64
+    (kBlockKGmem).
 
     Args:
         merged: the part of these packets that stays where neighbouring rows leave together; all of it where rows lie
             `apart`, heads between them.
     """
     row, width = problem.head_dim_v * problem.output_type.bytes, kernel.compiled_head_dim or 0
-    if kernel.fetch is not Fetch.LANES or row % SECTOR_BYTES != SECTOR_BYTES // 2 or not width:
+    if not _by_chunk(kernel) or kernel.fetch is not Fetch.LANES or row % SECTOR_BYTES != SECTOR_BYTES // 2 or not width:
         return ()
     piece = (64 if width % 64 == 0 else 32) * problem.output_type.bytes
     if row <= piece and not apart:
@@ -288,7 +271,7 @@ def _narrow_stores(
     aligned = -(-row // SECTOR_BYTES)
     inside = row // piece * (piece // SECTOR_BYTES + 1) + -(-(row % piece + SECTOR_BYTES // 2) // SECTOR_BYTES)
     more = (aligned + inside) * SECTOR_BYTES / 2 - row
-    per_tile = round(more * rows * (1.0 if apart else merged))
+    per_tile = round(more * rows() * (1.0 if apart else merged))
     source = "experiments/measurements/h100_library_builds.csv"
     return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile, inferred_from=source),)
 
@@ -423,7 +406,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     grouped = problem.group > 1 and not options.heads_in_turn
     passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
     copies = [name for one in passes for name in one.writes if name.endswith("_copy")]
-    own: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), _dq_sums(problem, kernel))
+    own: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), dq_sums(problem, kernel))
     if options.workspace is Workspace.BLOCKS:  # one piece of memory, which begins with the sums
         own = (own[1], *matrices(problem, "LSE_copy D", Role.TEMP))
     held = tensors((
@@ -439,10 +422,11 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     whole = _workspace_edge(kernel)
     lse, d_o = (f"{n}_copy" if f"{n}_copy" in copies else n for n in ("LSE", "dO"))
     gradients = [f"{n}_heads" if grouped else n for n in ("dK", "dV")]
+    domain = heads_in_turn(problem, tile) if options.heads_in_turn else attention_domain(problem, tile)
     main = main_launch(
         problem,
         kernel,
-        heads_in_turn(problem, tile) if options.heads_in_turn else attention_domain(problem, tile),
+        domain,
         Outer.KEY,
         (
             *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch) for n in "KV"),
@@ -453,7 +437,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients),
         ),
         _columns_outside(problem, kernel, keys_outer=True)
-        + _narrow_stores(problem, kernel, 2 * tile.block_k, NARROW_GRADIENTS, apart=grouped),
+        + _narrow_stores(problem, kernel, lambda: 2 * float(domain.key_rows.mean()), NARROW_GRADIENTS, apart=grouped),
         persistent_ctas=None if kernel.backward.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         work=replace(
             loop_work(problem, kernel),
@@ -468,8 +452,7 @@ def _workspace_edge(kernel: Kernel) -> Edge:
     return Edge.EXACT if options_of(kernel, FlashOptions).workspace is Workspace.ROWS else Edge.WHOLE
 
 
-def _dq_sums(problem: AttentionProblem, kernel: Kernel) -> Tensor:
-    """dQ as it is added up."""
+def dq_sums(problem: AttentionProblem, kernel: Kernel) -> Tensor:
     sums = matrix(problem, "dQ_acc", Role.TEMP, element_bytes=4)
     if options_of(kernel, FlashOptions).workspace is not Workspace.PADDED:
         return sums
@@ -511,120 +494,3 @@ def _row_launch(
         values_per_thread=one.values,
         work=Work(operations_per_value=round(one.operations)),
     )
-
-
-# What the launches compute.
-
-
-def _statistics(at: Place) -> int:
-    return options_of(at.kernel, SplitOptions).statistics_per_row
-
-
-def _wants_lse(at: Place) -> bool:
-    return at.kernel.writes_lse or at.problem.backward
-
-
-@body("flash", "main")
-class Forward(Body):
-    """Online softmax over the visited keys; O and LSE, or a split's share of them, at the end."""
-
-    def launch(self, at: Place) -> None:
-        save_random_state(at)
-
-    def begin(self, at: Place) -> None:
-        self.softmax = OnlineSoftmax(at.q.size, at.problem.head_dim_v)
-
-    def pair(self, at: Place) -> None:
-        running = next((a.tensor for a in at.launch.accesses if a.tensor in RUNNING and a.per is Per.PAIR), None)
-        if running:
-            self.softmax.sums = at.resume(running, 0.0, at.problem.head_dim_v)
-        self.softmax.add(masked_scores(at), at["V"], at.dropout_factor)
-        if running:
-            at.put(running, self.softmax.sums)
-
-    def end(self, at: Place) -> None:
-        result = self.softmax
-        if not at.writes("O_partial"):
-            at.put("O", result.output)
-            if _wants_lse(at):
-                at.put("LSE", result.lse)
-        elif _statistics(at) == 1:
-            at.put("O_partial", result.output)
-            at.put("LSE_partial", result.lse)
-        else:
-            at.put("O_partial", result.sums)
-            at.put("max_partial", result.maximum)
-            at.put("sum_partial", result.total)
-
-
-@body("flash", "combine")
-class Combine(Body):
-    """O = sum of exp(LSE_s - LSE) O_s; with a max and a sum a split, their rescaled sums."""
-
-    def begin(self, at: Place) -> None:
-        self.outputs: list[Array] = []
-        self.maxima: list[Array] = []
-        self.totals: list[Array] = []
-
-    def split(self, at: Place) -> None:
-        self.outputs.append(at["O_partial"])
-        if _statistics(at) == 1:
-            self.maxima.append(at["LSE_partial"])
-            self.totals.append(np.where(np.isneginf(at["LSE_partial"]), 0.0, 1.0))
-        else:
-            self.maxima.append(at["max_partial"])
-            self.totals.append(at["sum_partial"])
-
-    def end(self, at: Place) -> None:
-        maxima = np.stack(self.maxima)
-        top = maxima.max(axis=0)
-        weights = exp_less(maxima, top)
-        total = (weights * np.stack(self.totals)).sum(axis=0)
-        at.put("O", divided((weights * np.stack(self.outputs)).sum(axis=0), total))
-        if _wants_lse(at):
-            at.put("LSE", log_sum_exp(top, total))
-
-
-def _read(at: Place, name: str) -> Array:
-    """A tensor, or the copy that the launch reads in its place."""
-    copy_name = f"{name}_copy"
-    copied = any(a.tensor == copy_name and a.mode is Mode.LOAD for a in at.launch.accesses)
-    return at[copy_name if copied else name]
-
-
-@body("flash", "bwd.fill", "bwd.copy", "bwd.dot", "bwd.convert", "bwd.sum_groups", "bwd.sum_dK", "bwd.sum_dV")
-def pass_rows(at: Place) -> None:
-    """What `RowPass` says of the tensors that the launch writes."""
-    for name in (a.tensor for a in at.launch.accesses if a.mode is Mode.STORE):
-        at.put(name, _row_values(at, name))
-
-
-def _row_values(at: Place, name: str) -> Array:
-    if name == "D":
-        return np.asarray((_read(at, "O") * _read(at, "dO")).sum(axis=1, keepdims=True))
-    if name == "dQ_acc":
-        return np.zeros((at.q.size, _dq_sums(at.problem, at.kernel).cols))
-    if name == "dQ":
-        return np.asarray(at["dQ_acc"][:, : at.problem.head_dim])
-    if name in ("dK", "dV"):
-        return np.asarray(at[f"{name}_heads"].sum(axis=0))
-    return at[name.removesuffix("_copy")]
-
-
-@body("flash", "bwd.main")
-class Backward(KeyGradients):
-    """Algorithm 2: P again from LSE, dK and dV on chip, dQ added in memory."""
-
-    def pair(self, at: Place) -> None:
-        weights = exp_less(masked_scores(at), _read(at, "LSE"))
-        more = PairGradients(at, weights, at["D"], _read(at, "dO"))
-        if at.writes("dQ_acc"):
-            beyond = _dq_sums(at.problem, at.kernel).cols - at.problem.head_dim
-            at.put("dQ_acc", np.pad(more.dq, ((0, 0), (0, beyond))))
-        self.add(more)
-
-
-body("flash", "convert_mask")(make_mask_additive)
-body("flash", "bwd.fill_bias")(zero_bias_gradient)
-body("flash", "bwd.sum_bias")(add_bias_gradients)
-body("flash", "append")(append)

@@ -16,12 +16,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-import numpy as np
-
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms import flash
-from iosim.kernel.algorithms.body import Place, body, share_bodies
 from iosim.kernel.algorithms.common import matrix, row_domain, row_pass
 from iosim.kernel.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel
@@ -80,30 +77,3 @@ def _quantise(problem: AttentionProblem, kernel: Kernel, name: str, target: str)
     rows = kernel.tile.block_k if keys else kernel.tile.block_q
     scale = Overhead(f"{name}_scale", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from=SCALE_SOURCE)
     return row_pass(f"quantise_{name}", row_domain(problem, rows, keys=keys), (name,), (target,), overheads=(scale,))
-
-
-# What the launches compute.
-
-
-share_bodies("flash_fp8", "flash")
-
-
-@body("flash_fp8", "quantise_Q", "quantise_K", "quantise_V")
-def quantise(at: Place) -> None:
-    name = at.launch.name[-1]
-    at.put("V_rows" if at.writes("V_rows") else f"{name}_fp8", at[name])
-
-
-@body("flash_fp8", "transpose_V")
-def transpose(at: Place) -> None:
-    """The values; that they lie transposed in memory is not seen in rows and columns."""
-    at.put("V_fp8", at["V_rows"])
-
-
-@body("flash_fp8", "main", override=True)
-class Fp8Forward(flash.Forward):
-    """`flash`'s forward on the copies."""
-
-    def pair(self, at: Place) -> None:
-        scores = np.where(at.kept, at["Q_fp8"] @ at["K_fp8"].T * at.scale, -np.inf)
-        self.softmax.add(scores, at["V_fp8"], at.dropout_factor)

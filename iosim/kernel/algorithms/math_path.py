@@ -14,15 +14,12 @@ in L1, which is not modelled.
 
 from __future__ import annotations
 
-import numpy as np
-
 from iosim.base.errors import InputError
 from iosim.base.records import replace
-from iosim.kernel.algorithms.body import Array, Body, Place, body
 from iosim.kernel.algorithms.common import load, matrices, matrix, row_vector, score_matrix, store
-from iosim.kernel.algorithms.naive import ChainBuilder, ProductOptions, add_bias, mask_keys, masked, source, step
+from iosim.kernel.algorithms.naive import ChainBuilder, ProductOptions, add_bias, mask_keys
 from iosim.kernel.algorithms.registry import algorithm
-from iosim.kernel.algorithms.terms import added_mask, convert_mask, make_mask_additive, stored_mask
+from iosim.kernel.algorithms.terms import added_mask, convert_mask, stored_mask
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SECTOR_BYTES, Chain, Domain, Launch, Outer, Per, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
@@ -61,8 +58,7 @@ def _safe_softmax(b: ChainBuilder, scores: str) -> None:
     b.pass_over_scores("all_masked", ("is_masked",), ())
     b.also(store(flags.name, Rows.QUERY, Per.QUERY, packet_rows=FLAGS_A_PACKET))
     b.launches.append(Launch("zero", Domain(1, 1, 1, 1, 1, 1), Outer.FLAT, (store("zero", Rows.OWN, Per.LAUNCH),)))
-    b.pass_over_scores("select", ("P",), (score_matrix(p, "P", Role.TEMP, 4),), rows=SECTOR_BYTES,
-                       values=SELECT_VALUES)  # fmt: skip
+    b.pass_over_scores("select", ("P",), (score_matrix(p, "P", Role.TEMP, 4),), rows=SECTOR_BYTES, values=SELECT_VALUES)
     ctas = max(1, SECTOR_BYTES * p.seq_k // SELECT_ELEMENTS)
     readers = min(ctas, b.products.sm_count)
     b.also(load(flags.name, Rows.QUERY, Per.QUERY, times=readers), load("zero", Rows.OWN, Per.LAUNCH))
@@ -121,39 +117,3 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b.keep(b.launches[-1].name, *(f"{n}_fp32" for n in "QKV"), "Q_scaled", "P", weights, "P_out")
     b.keep("select", scores, "is_masked")
     return b.chain()
-
-
-# What the launches compute, where `naive` does not.
-
-
-def _mask_added(at: Place) -> Array:
-    return source(at) + at["mask_added"] if at.problem.mask_storage == "bool" else masked(at, source(at))
-
-
-def _softmax(at: Place) -> Array:
-    scores = source(at)
-    with np.errstate(invalid="ignore"):
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
-
-
-@body("math", "zero")
-class Zero(Body):
-    """The scalar that fills fully masked rows."""
-
-    def launch(self, at: Place) -> None:
-        at.put("zero", np.zeros((1, 1)))
-
-
-for compute, launches in (
-    (source, ("cast_Q", "cast_K", "cast_V", "cast_O", "cast_P")),
-    (lambda at: source(at) * np.sqrt(at.scale), ("scale_Q", "scale_K")),
-    (lambda at: at["Q_scaled"] @ at["K_scaled"].T, ("scores",)),
-    (_mask_added, ("mask",)),
-    (_softmax, ("softmax",)),
-    (lambda at: np.isneginf(source(at)).astype(np.float64), ("is_masked",)),
-    (lambda at: np.asarray(source(at).min(axis=1, keepdims=True)), ("all_masked",)),
-    (lambda at: np.where(at["masked_rows"] > 0, at["zero"], np.nan_to_num(at["P"], nan=0.0)), ("select",)),
-):
-    step(compute, *launches, algorithms=("math",))
-body("math", "convert_mask")(make_mask_additive)

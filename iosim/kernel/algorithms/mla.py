@@ -3,34 +3,56 @@
 All query heads share one latent K [seq_k, head_dim] (512 latent and 64 rotary columns in DeepSeek-V2 and V3), and V is
 its first head_dim_v columns: a tile of K is read once and used for both products. The query heads and tokens are the
 rows of a tile, as in FlashMLA (deepseek-ai/FlashMLA @69f31931, csrc/sm90). Forward only. Splits and their combine are
-those of `flash`. NB: the projections into and out of the latent space are no part of it; nor is the scale, which models
-take from the width before absorption.
+those of `flash`.
+
+Where queries pick keys (`top_k`), a tile is of one query: it reads the query's list and gathers the rows that the list
+names, and walks what the list has room for, idle entries too (FlashMLA @13d173ac, csrc/sm90/prefill/sparse/phase1.cuh:
+num_topk_blocks). The CTAs of a cluster share the query's heads and what they gather (@066b5ba6,
+csrc/sm90/decode/sparse_fp8/splitkv_mla.cuh). Lists hold places in memory, so that no block table is read; they are
+given, or an indexer makes them first (`iosim.kernel.algorithms.indexer`).
+
+NB: the projections into and out of the latent space are no part of it; nor is the scale, which models take from the
+width before absorption.
 """
 
 from __future__ import annotations
 
 from iosim.base.errors import InputError
-from iosim.kernel.algorithms.body import Place, body
-from iosim.kernel.algorithms.cache import append, append_tensors, in_cache, table_access, table_tensor
-from iosim.kernel.algorithms.common import load, main_launch, matrices, matrix, resources
-from iosim.kernel.algorithms.flash import Combine, Forward, SplitOptions, finish, grid, split_domain
-from iosim.kernel.algorithms.registry import Packs, algorithm
-from iosim.kernel.algorithms.terms import masked_scores
+from iosim.base.records import replace
+from iosim.kernel.algorithms.cache import append_tensors, in_cache, table_access, table_tensor
+from iosim.kernel.algorithms.common import load, loop_work, main_launch, matrices, matrix, resources
+from iosim.kernel.algorithms.flash import SplitOptions, finish, grid, split_domain
+from iosim.kernel.algorithms.indexer import LISTS, IndexerOptions, index_chain, lists
+from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Per, Resources, Role, Rows, tensors
+from iosim.kernel.launch import Chain, Edge, Fetch, Per, Resources, Role, Rows, Tensor, tensors
 from iosim.problem.attention import AttentionProblem
 
 
-@algorithm("mla", takes=("latent_kv", "page_size"), options=SplitOptions, splits=True, appends=True, packs=Packs.ALWAYS)
+@algorithm(
+    "mla",
+    takes=("latent_kv", "page_size", "top_k", "indexer", "cache_dtype"),
+    options=IndexerOptions,
+    splits=True,
+    appends=True,
+    packs=Packs.ALWAYS,
+)
 def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launch over the latent cache, or the split launch and its combine. Raises InputError: a cache that is not
-    latent, a backward pass, or more splits than key blocks."""
+    latent, a backward pass, more splits than key blocks, or a tile that holds rows of two queries which pick their
+    keys."""
     if not problem.latent_kv:
-        raise InputError(f"`kernel` {kernel.name}: algorithm mla reads one latent K/V; accepted with it: "
-                         "`latent_kv=True`")  # fmt: skip
+        raise InputError(
+            f"`kernel` {kernel.name}: algorithm mla reads one latent K/V; accepted with it: `latent_kv=True`"
+        )
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: algorithm mla serves inference; accepted: fwd")
-    domain, outer, per_q = split_domain(problem, kernel, kernel.tile, problem.group)
+    picks = problem.top_k is not None
+    together = kernel.schedule.cluster if picks else 1
+    tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
+    if picks:
+        _check_picks(problem, kernel, tile.block_q)
+    domain, outer, per_q = split_domain(problem, kernel, tile, problem.group)
     main = main_launch(
         problem,
         kernel,
@@ -38,20 +60,54 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
         outer,
         (
             load("Q", Rows.QUERY, per_q, edge=kernel.edge_q, visited_only=True),
-            *table_access(problem),
-            load("K", Rows.KEY, Per.PAIR, edge=kernel.edge_k),
+            *((load(LISTS, Rows.KEY, Per.PAIR),) if picks else table_access(problem)),
+            load(
+                "K",
+                Rows.KEY,
+                Per.PAIR,
+                edge=Edge.NEEDED if picks else kernel.edge_k,
+                fetch=Fetch.SECTORS if picks else Fetch.BYTES,
+            ),
         ),
         resources=_resources(problem, kernel),
-        persistent_ctas=grid(kernel),
+        persistent_ctas=grid(kernel, together),
+        schedule=replace(kernel.schedule, cluster=kernel.schedule.cluster // together),
+        tile_ctas=together,
+        work=replace(loop_work(problem, kernel), gather_cycles=options_of(kernel, IndexerOptions).gather_cycles),
     )
     all_tensors = (
         matrix(problem, "Q", Role.INPUT),
-        in_cache(problem, matrix(problem, "K", Role.INPUT)),
+        *((latent_rows(problem), lists(problem)) if picks else (in_cache(problem, matrix(problem, "K", Role.INPUT)),)),
         *matrices(problem, "O LSE", Role.OUTPUT),
-        *table_tensor(problem),
+        *(() if picks else table_tensor(problem)),
         *append_tensors(problem, kernel),
     )
-    return finish(problem, kernel, main, tensors(all_tensors))
+    chain = finish(problem, kernel, main, tensors(all_tensors))
+    if problem.index_heads is None:
+        return chain
+    indexer = index_chain(problem, kernel)
+    return Chain({**chain.tensors, **indexer.tensors}, (*indexer.launches, *chain.launches), chain.notes)
+
+
+def _check_picks(problem: AttentionProblem, kernel: Kernel, rows: int) -> None:
+    if problem.group % rows:
+        raise InputError(
+            f"`tile` {kernel.tile} holds rows of several queries, each with a list of its own, of "
+            f"{problem.group} heads; accepted: a block_q that divides them"
+        )
+    if options_of(kernel, SplitOptions).append_kv:
+        raise InputError(
+            f"`append_kv=True` contradicts `top_k` {problem.top_k}: what appends to the indexer's cache "
+            "is not described; accepted with it: no `top_k`"
+        )
+
+
+def latent_rows(problem: AttentionProblem) -> Tensor:
+    """The latent cache of which queries pick rows, [batch, kv_heads, seq_k, columns]."""
+    plain = replace(matrix(problem, "K", Role.INPUT), picked_by=LISTS)
+    if problem.cache_dtype is None:
+        return plain
+    return replace(plain, cols=problem.latent_row_bytes, element_bytes=1, format=problem.cache_dtype)
 
 
 def _resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
@@ -62,18 +118,3 @@ def _resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
     shared = ((t.block_q + t.stages * t.block_k) * problem.head_dim + t.block_q * t.block_k) * size
     source = "(block_q x d + stages x block_k x d + block_q x block_k) x element bytes"
     return Resources(kernel.cta_threads, kernel.registers, shared, source)
-
-
-# What the launches compute.
-
-
-@body("mla", "main")
-class Latent(Forward):
-    """Online softmax over the visited keys, values taken from the same tile."""
-
-    def pair(self, at: Place) -> None:
-        self.softmax.add(masked_scores(at), at["K"][:, : at.problem.head_dim_v], at.dropout_factor)
-
-
-body("mla", "combine")(Combine)
-body("mla", "append")(append)

@@ -1,8 +1,8 @@
 """`LoopAlgorithm`: an algorithm of one launch as a class of a few lines.
 
 Its CTAs hold a block of queries and walk the key blocks that the mask keeps. The class says what is read and written
-how often, and what a block computes; a planner and the body of its launch follow. Anything else (several launches, keys
-outside, splits) is a planner of its own: docs/how-to-add.md.
+how often, and what a block computes, which only tests run. Anything else (several launches, keys outside, splits) is a
+planner of its own: docs/how-to-add.md.
 
     class Sigmoid(LoopAlgorithm, name="sigmoid"):
         \"\"\"Each score stands alone: nothing is kept of a row but its output.\"\"\"
@@ -24,7 +24,6 @@ from typing import Any, ClassVar
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
-from iosim.kernel.algorithms.body import Body, body
 from iosim.kernel.algorithms.common import attention_domain, load, loop_work, main_launch, matrix, row_vector, store
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.kernel import Kernel
@@ -36,7 +35,7 @@ MATRICES = ("Q", "K", "V", "O")
 PAIR_OF = {"Q": Rows.QUERY, "O": Rows.QUERY, "LSE": Rows.QUERY, "K": Rows.KEY, "V": Rows.KEY}
 
 
-class LoopAlgorithm(Body):
+class LoopAlgorithm:
     """Queries outside, keys inside, in one launch of a forward; `name` in the class statement registers it.
 
     `loads` and `stores` say how often a tile is moved: once a query block (`Per.QUERY`), or at every visited pair of
@@ -59,7 +58,6 @@ class LoopAlgorithm(Body):
                 raise ValueError(f"{cls.__name__}: {tensor} per {per} is not possible; accepted: Q, O and LSE per q or "
                                  "qk, K and V per qk")  # fmt: skip
         algorithm(name, override=override, **more)(cls.plan)
-        body(name, "main", override=override)(cls)
 
     @classmethod
     def plan(cls, problem: AttentionProblem, kernel: Kernel) -> Chain:

@@ -30,8 +30,6 @@ class Packs(StrEnum):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm as it was registered."""
-
     name: str
     planner: Planner
     takes: Collection[str] = ()
@@ -61,14 +59,13 @@ class Algorithm:
 _ALGORITHMS: Registry[str, Algorithm] = Registry(
     "algorithm",
     {
-        "iosim.kernel.algorithms.cuda_sources": ("flash-cu", "minimal-cu", "naive-cu"),
+        "iosim.kernel.algorithms.cuda_sources": ("flash-cu", "minimal", "minimal-cu", "naive-cu"),
         "iosim.kernel.algorithms.delta_rule": ("delta_rule",),
         "iosim.kernel.algorithms.efficient": ("efficient",),
         "iosim.kernel.algorithms.flash": ("flash",),
         "iosim.kernel.algorithms.flash1": ("flash1",),
         "iosim.kernel.algorithms.fp8": ("flash_fp8",),
         "iosim.kernel.algorithms.math_path": ("math",),
-        "iosim.kernel.algorithms.minimal": ("minimal",),
         "iosim.kernel.algorithms.mla": ("mla",),
         "iosim.kernel.algorithms.naive": ("naive",),
         "iosim.kernel.algorithms.ssd": ("ssd",),
@@ -120,7 +117,6 @@ def check_options(kernel: Kernel) -> None:
 
 
 def options_of(kernel: Kernel, kind: type[Kind]) -> Kind:
-    """The kernel's options of this kind, or the defaults where it has none of it."""
     if isinstance(kernel.options, kind):
         return kernel.options
     asked: Any = kind

@@ -18,13 +18,10 @@ the kernel ends at its diagonal; the decay of a whole chunk stands as a tensor o
 
 from __future__ import annotations
 
-import numpy as np
-
 from iosim.base.records import dataclass
-from iosim.kernel.algorithms.body import Place, body
 from iosim.kernel.algorithms.common import store
 from iosim.kernel.algorithms.registry import algorithm, options_of
-from iosim.kernel.algorithms.states import GATE_BYTES, STATE, STATE_BYTES, StateChain, StateOptions, Walk
+from iosim.kernel.algorithms.states import GATE_BYTES, STATE_BYTES, StateChain, StateOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Per, Role, Rows, Tensor
 from iosim.kernel.options import number
@@ -103,53 +100,3 @@ def _outputs(b: StateChain, options: SsdOptions) -> None:
         product_ctas=blocks,
         dependent=Dependent(loads=2, products=2),
     )
-
-
-# What the launches compute.
-
-
-@body("ssd", "chunk_cumsum")
-def chunk_cumsum(at: Place) -> None:
-    sums = (at["A"] * at["dt"]).cumsum(axis=0)
-    at.put("dt_chunk", at["dt"])
-    at.put("sums", sums)
-    at.put("decay", sums[-1:])
-
-
-@body("ssd", "chunk_state")
-def chunk_state(at: Place) -> None:
-    sums = at["sums"]
-    at.put("added", (at["K"] * np.exp(sums[-1:] - sums) * at["dt_chunk"]).T @ at["V"])
-
-
-@body("ssd", "state_passing")
-class Passing(Walk):
-    """A head's state over the chunks of a sequence."""
-
-    def pair(self, at: Place) -> None:
-        at.put("before", self.state)
-        self.state = np.exp(at["decay"]) * self.state + at["added"]
-
-
-@body("ssd", "bmm")
-def bmm(at: Place) -> None:
-    square = at["Q"] @ at["K"].T
-    at.put("CB", np.pad(square, ((0, 0), (0, at.kernel.tile.block_k - len(square)))))
-
-
-@body("ssd", "chunk_scan")
-def chunk_scan(at: Place) -> None:
-    sums, n = at["sums"], len(at["sums"])
-    within = np.tril(at["CB"][:, :n] * np.exp(np.minimum(sums - sums.T, 0))) @ (at["dt_chunk"] * at["V"])
-    at.put("O", np.exp(sums) * (at["Q"] @ at["before"]) + within)
-
-
-@body("ssd", "step")
-def step(at: Place) -> None:
-    """One token after the other, as the recurrence says."""
-    state, rows = at[STATE], []
-    for c, b, x, dt in zip(at["Q"], at["K"], at["V"], at["dt"], strict=True):
-        state = np.exp(at["A"] * dt) * state + np.outer(dt * b, x)
-        rows.append(c @ state)
-    at.put("O", np.array(rows))
-    at.put("state_after", state)

@@ -14,11 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
-from iosim.kernel.algorithms.body import Array, Body, Place
 from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
@@ -204,18 +201,3 @@ class StateChain:
 
     def chain(self) -> Chain:
         return Chain(self.held, tuple(self.launches), self.kernel.notes)
-
-
-# What the launches compute.
-
-
-class Walk(Body):
-    """A head's state over the chunks of a sequence: `pair` takes it over one."""
-
-    def begin(self, at: Place) -> None:
-        p, before = at.problem, any(a.tensor == STATE for a in at.launch.accesses)
-        self.state: Array = at[STATE] if before else np.zeros((p.head_dim, p.head_dim_v))
-
-    def end(self, at: Place) -> None:
-        if at.writes("state_after"):
-            at.put("state_after", self.state)

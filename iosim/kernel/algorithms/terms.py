@@ -13,11 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from iosim.base.records import dataclass, replace
-from iosim.kernel.algorithms.body import Array, Body, Place
-from iosim.kernel.algorithms.common import head_gradient, load, store
+from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
@@ -129,7 +126,8 @@ def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once
     gradients = bias_gradient(problem)
     writes = [store(one.name, Rows.PAIR, Per.PAIR) for one in gradients[:1]]
     skips = problem.mask != "none" and problem.mask_storage == "implicit"
-    before = (fill_bias_gradient(problem),) if gradients and skips else ()
+    fill = (_pass("bwd.fill_bias", problem, problem.batch, problem.heads, tuple(writes)),)  # where no tile is visited
+    before = fill if gradients and skips else ()
     after = (sum_bias(problem),) if len(gradients) > 1 else ()
     more = replace(main, accesses=(*(read for _, read in terms), *main.accesses, *writes))
     return _with(chain, more, [*(tensor for tensor, _ in terms), *gradients], before, after)
@@ -160,12 +158,6 @@ def bias_gradient(problem: AttentionProblem) -> tuple[Tensor, ...]:
     return replace(gradient, name="dBias_heads", batch=problem.batch, heads=problem.heads, role=Role.TEMP), gradient
 
 
-def fill_bias_gradient(problem: AttentionProblem) -> Launch:
-    """Zeros where the main launch visits no tile."""
-    name = bias_gradient(problem)[0].name
-    return _pass("bwd.fill_bias", problem, problem.batch, problem.heads, (store(name, Rows.PAIR, Per.PAIR),))
-
-
 def sum_bias(problem: AttentionProblem, source: str = "dBias_heads") -> Launch:
     """dBias: the sum of `source` over the sequences and heads that share it (a copy where none do)."""
     accesses = (load(source, Rows.PAIR, Per.PAIR, times=summed(problem)), store("dBias", Rows.PAIR, Per.PAIR))
@@ -180,82 +172,3 @@ def materialise(problem: AttentionProblem) -> Launch:
 def _pass(name: str, problem: AttentionProblem, batch: int, heads: int, accesses: tuple[Access, ...]) -> Launch:
     domain = Domain(batch, heads, problem.seq_q, problem.seq_k, PASS_ROWS, problem.seq_k)
     return Launch(name, domain, Outer.FLAT, accesses, resources=Resources(256))
-
-
-# What the launches compute.
-
-
-def masked_scores(at: Place) -> Array:
-    """scale x Q K^T of the tile with its bias, -inf where the mask or the key padding drops the pair."""
-    p = at.problem
-    scores = at["Q"] @ at["K"].T * at.scale
-    if p.bias == "full":
-        scores = scores + at["bias"]
-    if p.bias == "alibi":
-        scores = scores - at["slopes"][0, 0] * at.distance
-    if p.key_padding:
-        scores = np.where(at["padding"].T > 0, scores, -np.inf)
-    if p.mask_storage == "implicit":
-        return np.where(at.kept, scores, -np.inf)
-    if p.mask_storage == "bool" and not options_of(at.kernel, TermOptions).converts_mask:
-        return np.where(at["mask"] > 0, scores, -np.inf)
-    added: Array = scores + at["mask" if p.mask_storage == "additive" else "mask_added"]
-    return added
-
-
-class PairGradients:
-    """What a (query block, key block) pair adds to each gradient, its dropped weights made again (arXiv 2307.08691,
-    Algorithm 2, lines 11 to 17)."""
-
-    def __init__(self, at: Place, weights: Array, dot: Array, d_o: Array) -> None:
-        factor = at.dropout_factor_again
-        ds = weights * ((d_o @ at["V"].T) * factor - dot)
-        if at.problem.bias_grad:
-            at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", ds)
-        ds = ds * at.scale
-        self.dq: Array = ds @ at["K"]
-        self.dk: Array = ds.T @ at["Q"]
-        self.dv: Array = (weights * factor).T @ d_o
-
-
-class KeyGradients(Body):
-    """dK and dV of a key block, added up on chip."""
-
-    def begin(self, at: Place) -> None:
-        self.sums: dict[str, Array] = {
-            "dK": np.zeros((at.keys.size, at.problem.head_dim)),
-            "dV": np.zeros((at.keys.size, at.problem.head_dim_v)),
-        }
-
-    def add(self, more: PairGradients) -> None:
-        """One more block of queries."""
-        self.sums["dK"] += more.dk
-        self.sums["dV"] += more.dv
-
-    def end(self, at: Place) -> None:
-        for name, total in self.sums.items():
-            at.put(head_gradient(at, name), total)
-
-
-def save_random_state(at: Place) -> None:
-    """The seed and offset that a backward starts from, where the launch keeps them."""
-    if at.writes("rng_state"):
-        at.put("rng_state", at.random_state)
-
-
-def make_mask_additive(at: Place) -> None:
-    at.put("mask_added", np.where(at["mask"] > 0, 0.0, -np.inf))
-
-
-def write_alibi(at: Place) -> None:
-    at.put("bias", -at["slopes"][0, 0] * at.distance)
-
-
-def zero_bias_gradient(at: Place) -> None:
-    at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", np.zeros((at.q.size, at.keys.size)))
-
-
-def add_bias_gradients(at: Place) -> None:
-    """dBias: the gradients of the scores that share it, summed."""
-    gradients = at[next((a.tensor for a in at.launch.accesses if a.tensor != "dBias"), "dBias_heads")]
-    at.put("dBias", gradients if gradients.ndim == 2 else gradients.sum(axis=0))

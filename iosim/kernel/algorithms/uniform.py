@@ -27,7 +27,6 @@ import copy
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms import flash, naive
-from iosim.kernel.algorithms.body import share_bodies
 from iosim.kernel.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
@@ -92,8 +91,9 @@ def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
         raise InputError(f"`passes` '{problem.passes}' {refused} the backward takes all {problem.heads} heads in a "
                          "tile; accepted: fwd")  # fmt: skip
     if kernel.writes_lse:
-        raise InputError(f"writes_lse {kernel.writes_lse} {refused} every tile of a query block would write it; "
-                         "accepted: False")  # fmt: skip
+        raise InputError(
+            f"writes_lse {kernel.writes_lse} {refused} every tile of a query block would write it; accepted: False"
+        )
     chain = flash.plan_flash(read, kernel)
     shared = {n: replace(t, heads=1, strided=False) if n in ("Q", "K") else t for n, t in chain.tensors.items()}
     return replace(chain, tensors=shared)
@@ -109,7 +109,3 @@ def plan_uniform_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
         raise InputError(f"value_heads_per_tile {_stated_heads(kernel)} is not possible with kernel "
                          f"'{kernel.name}': one product takes all; accepted: {problem.heads}")  # fmt: skip
     return naive.plan_naive(read, kernel)
-
-
-share_bodies("uniform", "flash")
-share_bodies("uniform_naive", "naive")

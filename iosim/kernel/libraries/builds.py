@@ -36,7 +36,6 @@ def _build(row: Mapping[str, str]) -> dict[str, Any]:
 
 @cache
 def _builds() -> Mapping[tuple[str, str], tuple[Mapping[str, Any], ...]]:
-    """Rows of what builds spill by (kernel, pass), from the table of PyTorch's."""
     found: dict[tuple[str, str], tuple[Mapping[str, Any], ...]] = {}
     with TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

@@ -25,6 +25,7 @@ from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.problem.fields import TERMS
 
 SCHEMA = 1
+VENDORS = ("nvidia", "amd")
 
 
 class Key(NamedTuple):
@@ -57,7 +58,8 @@ REQUIRES: Mapping[str, Key] = {
         ListOf(Text(TERMS), least=0, unique=True), "biases, masks, pages, packed sequences it has a place for"
     ),
     "one_score_tensor": Key(Flag(), "whether a bias and a mask share one tensor"),
-    "min_cc": Key(_CC, "first compute capability"),
+    "vendors": Key(ListOf(Text(VENDORS), unique=True), "whose GPUs it runs on", '["nvidia"]'),
+    "min_cc": Key(_CC, "first compute capability; AMD's targets are 942, 950"),
     "max_cc": Key(_CC, "last compute capability"),
     "dtypes": Key(_DTYPES, "types of Q, K and V"),
     "dtype_min_cc": Key(MapOf(_CC, INPUT_DTYPES), "first compute capability of a type"),
@@ -93,6 +95,7 @@ KERNEL: Mapping[str, Key] = {
     ),
     "start": Key(Text(tuple(Start)), "light-first, heavy-first or fold: which blocks start first", '"light-first"'),
     "section_heads": Key(Whole(0, 1 << 20), "heads of a section of the grid; 0: none", "0"),
+    "chiplets": Key(Whole(1, 64), "L2s of their own among which heads are shared out; 1: they are not", "1"),
     "direction": Key(Text(tuple(Direction)), "of the key loop", '"ascending"'),
     "scheduler": Key(
         Text(tuple(Scheduler)),
@@ -110,7 +113,7 @@ KERNEL: Mapping[str, Key] = {
     "edge_k": Key(Text(tuple(Edge)), "the same of keys"),
     "packs_group": Key(Flag(), "whether query heads that share keys share a tile, when decoding"),
     "threads": Key(Whole(32, 1024), "threads a CTA, where not 32 x warps"),
-    "registers": Key(Whole(1, 255), "registers a thread (cuobjdump -res-usage); estimated without"),
+    "registers": Key(Whole(1, 512), "registers a thread (cuobjdump -res-usage); estimated without"),
     "shared_memory_bytes": Key(_SHARED, "bytes a CTA; from the tile without"),
     "stages": Key(Whole(1, 16), "key/value buffers", "1"),
     "sm_spread": Key(Real(0, 0.5), "share by which SMs differ in speed"),
@@ -132,6 +135,7 @@ ROW: Mapping[str, Key] = {
     "dtype": Key(_DTYPES, "of these types"),
     "paged": Key(Flag(), "with a paged cache, or without"),
     "max_rows": Key(Whole(1), "up to so many query rows of a group"),
+    "max_keys": Key(Whole(1), "up to so many keys"),
     "min_shared_memory_per_block_bytes": Key(_SHARED, "where a CTA may have so much"),
     "split": Key(Flag(), "of a kernel that splits the keys"),
     "whole_tiles": Key(Flag(), "where lengths are whole tiles"),
@@ -141,8 +145,12 @@ ROW: Mapping[str, Key] = {
     "warps": Key(Whole(1, 32), "warps a CTA, producers with them"),
     "stages": Key(Whole(1, 16), "key/value buffers"),
     "threads": Key(Whole(32, 1024), "threads a CTA"),
-    "registers": Key(Whole(1, 255), "registers a thread"),
+    "registers": Key(Whole(1, 512), "registers a thread"),
     "shared_memory_bytes": Key(_SHARED, "bytes a CTA"),
+    "warps_along": Key(
+        ListOf(Whole(1, 32), exactly=3), "warps along the first side of a backward's products: scores, dK and dV, dQ"
+    ),
+    "v_in": Key(Text(tuple(Place)), "where a backward's products without dropout take V from"),
     "edge_k": Key(Text(tuple(Edge)), "rows moved of a ragged block of keys"),
     "fetch": Key(Text(tuple(Fetch)), "how rows are asked for"),
     "matrix_unit": Key(Text((FMA, *MatrixUnit)), "what computes its products, where not as in [kernel]"),
@@ -197,14 +205,14 @@ CONFIGURATIONS: Mapping[str, Key] = {
 
 
 def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence[str] = ()) -> Table:
-    """The table of some of these keys; of all, where none is named."""
     return Table({name: keys[name].form for name in only or keys}, required)
 
 
-_SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads")
+_SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads",
+             "chiplets")  # fmt: skip
 _WHEN = tuple(ROW)[: tuple(ROW).index("split")]
 _TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "fetch", "matrix_unit", "key_warps", "threads", "registers",
-         "shared_memory_bytes")  # fmt: skip
+         "shared_memory_bytes", "warps_along", "v_in")  # fmt: skip
 _SPILL = ("split", "whole_tiles", "narrow", "block_q", "block_k", "registers", "write_per_tile", "write_per_pair",
           "read_per_tile", "read_per_pair", "accesses_per_pair", "accesses_per_tile", "frame", "source")  # fmt: skip
 _OVERHEAD = ("name", "mode", "per_cta", "per_tile", "per_pair", "per_tile_fetch")
@@ -279,8 +287,9 @@ def _kernel_contradictions(kernel: Mapping[str, Any], requires: Mapping[str, Any
         yield Problem("kernel.specialisation", f"'{roles}' needs a matrix_unit; accepted: {able}")
     elif unit is not None and stated_unit(unit, roles) is None:
         with_it = ", ".join(str(one) for one, role in SPECIALISED_UNITS if role == roles)
-        yield Problem("kernel.specialisation", f"'{roles}' with matrix_unit {unit} is not known; accepted: matrix_unit "
-                      f"{with_it}")  # fmt: skip
+        yield Problem(
+            "kernel.specialisation", f"'{roles}' with matrix_unit {unit} is not known; accepted: matrix_unit {with_it}"
+        )
     elif "producer_warps" in kernel and (unit is None or stated_unit(unit, roles) is not MatrixUnit.PINGPONG):
         yield Problem("kernel.producer_warps", 'is for matrix_unit = "wgmma" with specialisation = "ping-pong"')
     if kernel.get("cluster", 1) > 1 and requires.get("min_cc", 0) < CLUSTER_CC:
@@ -294,7 +303,6 @@ def _kernel_contradictions(kernel: Mapping[str, Any], requires: Mapping[str, Any
 
 
 def problems(data: Mapping[str, Any]) -> list[Problem]:
-    """Everything that is wrong with a catalog file."""
     name = data.get("algorithm")
     options: Spec = MapOf(OneOrMany(Text()))
     if isinstance(name, str) and name in algorithms():

@@ -15,6 +15,7 @@ from iosim.kernel.algorithms.efficient import EfficientOptions, keeps_sums
 from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.rules import Rules, rule_book
+from iosim.kernel.work import Fragments, Layout
 from iosim.problem.attention import AttentionProblem
 
 ENOUGH_HEADS, FEW_BLOCKS = 256, 2
@@ -22,6 +23,8 @@ ENOUGH_HEADS, FEW_BLOCKS = 256, 2
 MOST_BUFFERED = 200
 """CTAs, about, up to which heads are split where each has buffers for dK and dV."""
 SPLITS_CC, KEEPS_KEYS_CC = 70, 80
+TWO_WAYS_CC = 80
+"""From which tensor cores multiply every type out of buffers that asynchronous copies fill."""
 
 
 @rule_book("cutlass")
@@ -30,7 +33,8 @@ class CutlassRules(Rules):
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         if not problem.backward:
-            return kernel
+            described = profile.cc >= TWO_WAYS_CC and not problem.dropout and kernel.splits == 1
+            return replace(kernel, fragments=Fragments(Layout.TWO_WAYS)) if described else kernel
         blocks, heads = -(-problem.longest_k // kernel.tile_backward.block_k), problem.batch * problem.heads
         buffered = problem.input_type.bytes < 4 and not keeps_sums(problem, kernel)
         splits = None

@@ -19,12 +19,14 @@ from iosim.problem.attention import AttentionProblem
 
 ORDER = ("flashmla", "mla", "fa3", "fa4", "fa2", "cutlass", "flash")
 """The last is FlashAttention-2's algorithm with any tile, which takes nearly everything."""
+AMD_ORDER = ("aiter", "ck", "flash")
 FEW_QUERIES = 256
 """Query tokens below which keys in greater number are split: the rows of FlashAttention-4's tile."""
 SUITS: Mapping[str, Callable[[AttentionProblem], bool]] = {
     "fa3": lambda p: p.passes == "fwd" or p.head_dim == p.head_dim_v,
     "fa4": lambda p: p.longest_q >= min(FEW_QUERIES, p.longest_k),  # it splits no keys, as a step of decoding wants
     "fa2": lambda p: p.head_dim == p.head_dim_v,
+    "aiter": lambda p: "fwd" not in p.passes or p.head_dim == 128,  # narrower ones go to ck
 }
 """What a library does not run, or not well, though its kernel in the catalog takes it."""
 LIBRARIES = ("fa4", "fa3", "cudnn", "fa2", "cutlass", "flashinfer", "flashmla", "flex")
@@ -33,13 +35,19 @@ NOTE = "default kernel: "
 
 
 def is_suited(name: str, problem: AttentionProblem) -> bool:
-    """Whether its library runs the problem, and well."""
     return name not in SUITS or SUITS[name](problem)
+
+
+def order_of(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, ...]:
+    """The kernels that are tried in turn; where an indexer picks keys, the library that has one first."""
+    if profile.is_amd:
+        return AMD_ORDER
+    return ORDER if problem.index_heads is None else ("dsa", *ORDER)
 
 
 def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
     """The name of the kernel that a GPU runs a problem with where none is asked for."""
-    for name in ORDER[:-1]:
+    for name in order_of(problem, profile)[:-1]:
         with suppress(InputError):
             if is_suited(name, problem):
                 resolve(name, problem, profile)
@@ -50,7 +58,8 @@ def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
 @chooses(DEFAULT)
 def _default(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
     name = default_kernel(problem, profile)
-    return name, f"{NOTE}{name}, the first of {', '.join(ORDER)} that takes the problem on {profile.name}"
+    tried = ", ".join(order_of(problem, profile))
+    return name, f"{NOTE}{name}, the first of {tried} that takes the problem on {profile.name}"
 
 
 def told(kernels: Iterable[tuple[Kernel, HardwareProfile]]) -> str:

@@ -1,17 +1,36 @@
-"""FlashMLA: packed rows and the splits of its scheduler; and `mla`, the same with any tile.
+"""FlashMLA: packed rows and the splits of its scheduler; `mla`, the same with any tile; `dsa`, its sparse kernels
+behind an indexer.
 
 Source: deepseek-ai/FlashMLA @69f31931, csrc/sm90/flash_api.cpp and kernels/get_mla_metadata.cu.
 """
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+from iosim.base.errors import InputError
 from iosim.base.pointwise import pointwise
+from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import options_of
+from iosim.kernel.algorithms.indexer import IndexerOptions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.rules import Rules, rule_book
 from iosim.kernel.libraries.tiled import TiledRules
+from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
+PAIRS_CC = 100
+"""Compute capability from which CTAs work in pairs."""
+SPARSE_WARPS = 12
+"""Of the sparse kernels: two warpgroups compute, one gathers."""
+INDEX_OPERATIONS = 3.0
+"""Instructions of the indexer on a score: a maximum with 0, which has half the rate, and a multiply-add."""
+TENSOR_MEMORY_OPERATIONS = 2.0
+"""More of them where scores come out of tensor memory. Fitted (benchmarks/sparse.py)."""
+GATHER_CYCLES = 11.0
+"""SM cycles of a row that the sparse kernels gather, beside all else. Fitted (benchmarks/sparse.py)."""
 MLA_FIXED_BLOCKS = 5
 """What FlashMLA's scheduler adds to every sequence's key blocks for prologue and epilogue."""
 
@@ -26,13 +45,68 @@ class FlashMlaRules(Rules):
     def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
         return stated
 
+    def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
+        return {"index_ctas": profile.need_int("sm_count")}
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """Where keys are picked, the sparse kernels (@9241ae3e): of a cache in fp8 the decode kernel, whose CTAs of a
+        query form a cluster of up to 128 heads; of one in 16 bits the prefill kernel, whose CTAs go alone on cc 9.0
+        and in pairs later. Fewer heads than a tile has rows fill part of it."""
+        if problem.top_k is None:
+            return kernel
+        together = 2 if profile.cc >= PAIRS_CC else min(2, -(-problem.group // 64)) if problem.cache_dtype else 1
+        rows = min(kernel.tile.block_q, max(1, problem.group // together))
+        tile = replace(kernel.tile, block_q=rows, warps=max(SPARSE_WARPS, kernel.tile.warps))
+        unit = MatrixUnit.TCGEN05 if profile.cc >= PAIRS_CC else MatrixUnit.SPECIALISED
+        loop = replace(kernel.loop, producer_warps=SPARSE_WARPS)
+        options = replace(options_of(kernel, IndexerOptions), gather_cycles=GATHER_CYCLES)
+        schedule = replace(kernel.schedule, cluster=together)
+        registers = profile.need_int("registers_per_sm") // (256 * tile.warps) * 8  # a CTA an SM, in eights a thread
+        return replace(
+            kernel,
+            tile=tile,
+            schedule=schedule,
+            matrix_unit=unit,
+            loop=loop,
+            threads=None,
+            registers=registers,
+            options=options,
+        )
+
+
+@rule_book("dsa")
+class DsaRules(FlashMlaRules):
+    """FlashMLA's rules, and what DeepGEMM's indexer takes of a GPU (csrc/jit_kernels/impls/smxx_fp8_mqa_logits.hpp): a
+    CTA an SM, of 512 threads that compute on cc 9.0 and 256 on 10.0, and 128 that load."""
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        for name in ("top_k", "index_heads"):
+            if getattr(problem, name) is None:
+                raise InputError(
+                    f"`kernel` {kernel.name}: it picks keys by an indexer; accepted with it: `{name}`, as "
+                    "in top_k=2048, index_heads=64"
+                )
+        return super().finish(kernel, problem, profile)
+
+    def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
+        later = profile.cc >= PAIRS_CC
+        return super().options(profile, split) | {
+            "index_threads": 384 if later else 640,
+            "index_unit": str(MatrixUnit.TCGEN05 if later else MatrixUnit.PINGPONG),
+            "index_operations": INDEX_OPERATIONS + TENSOR_MEMORY_OPERATIONS * later,
+        }
+
 
 @rule_book("mla")
 class AnyTileMlaRules(FlashMlaRules):
     """FlashMLA's rules for a tile that is halved until it fits."""
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-        return TiledRules().finish(kernel, problem, profile)
+        kernel = TiledRules().finish(kernel, problem, profile)
+        if problem.top_k is None:
+            return kernel
+        rows = math.gcd(kernel.tile.block_q, problem.group)
+        return replace(kernel, tile=replace(kernel.tile, block_q=rows))
 
 
 def flashmla_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
@@ -43,9 +117,11 @@ def flashmla_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: 
     turn, a part as many as the mean and 5 more, and a sequence is split where a part ends.
     NB: in a batch some sequences are split and others are not; here all get the rounded mean.
     """
+    if problem.top_k is not None and problem.cache_dtype is None:
+        return 1  # the prefill kernel
     query_blocks = -(-problem.seq_q * problem.group // block_q)
     parts = max(1, sms // problem.kv_heads // query_blocks)
-    blocks = -(-problem.seq_k // block_k)
+    blocks = -(-(problem.top_k or problem.seq_k) // block_k)
     share = -(-problem.batch * (blocks + MLA_FIXED_BLOCKS) // parts) + MLA_FIXED_BLOCKS
     payload = max(share, 2 * MLA_FIXED_BLOCKS)
     total = _flashmla_pieces(problem.batch, blocks, payload)

@@ -11,7 +11,7 @@ from typing import Any
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.registry import Registry
 from iosim.base.schema import Problem, read_toml, refuse
-from iosim.hardware.profile import HardwareProfile
+from iosim.hardware.profile import HardwareProfile, cc_text
 from iosim.kernel.libraries import catalog_file
 from iosim.problem.attention import AttentionProblem
 
@@ -154,7 +154,6 @@ def entry_name(name: str) -> str:
 
 
 def entry(name: str) -> Entry:
-    """The catalog entry called `name` or by one of its aliases, or the file of that path."""
     return _own(name) if is_file(name) else _read(entry_name(name))
 
 
@@ -162,7 +161,6 @@ TILE_TABLES = ("tile", "split_tile", "backward_tile")
 
 
 def answer(data: Mapping[str, Any]) -> str:
-    """Algorithm, where it runs, its tiles, and how much of it is inferred."""
     requires = data["requires"]
     tiles = [f"{row['block_q']}x{row['block_k']}" for name in TILE_TABLES for row in data.get(name, ())]
     distinct = list(dict.fromkeys(tiles))
@@ -183,10 +181,6 @@ def _gpus(requires: Mapping[str, Any]) -> str:
     if low is None and high is None:
         return "any GPU"
     if low is not None and low == high:
-        return f"cc {_cc(low)} alone"
-    first = "" if low is None else f"cc {_cc(low)} and later"
-    return f"{first}{'' if high is None else f' up to cc {_cc(high)}'}".strip()
-
-
-def _cc(number: int) -> str:
-    return f"{number // 10}.{number % 10}"
+        return f"cc {cc_text(low)} alone"
+    first = "" if low is None else f"cc {cc_text(low)} and later"
+    return f"{first}{'' if high is None else f' up to cc {cc_text(high)}'}".strip()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.schema import toml_text
 from iosim.kernel.libraries.catalog_file import FILE, KERNEL, MEANINGS, NAME, ROW, TABLES, Key, problems
 from iosim.kernel.libraries.loader import OWN_NAMES, entry, entry_names
 
@@ -45,7 +46,7 @@ def new_file(base: str, name: str | None = None) -> str:
 
 def _pairs(values: Mapping[str, Any], keys: Mapping[str, Key]) -> Iterator[str]:
     for key, value in values.items():
-        yield from _commented(f"{key} = {toml_value(value)}", keys[key].means if key in keys else "")
+        yield from _commented(f"{key} = {toml_text(value)}", keys[key].means if key in keys else "")
 
 
 def _commented(said: str, meaning: str) -> Iterator[str]:
@@ -62,16 +63,3 @@ def _unsaid(kernel: Mapping[str, Any]) -> Iterator[str]:
     for name, key in KERNEL.items():
         if name not in kernel and name != "options":
             yield from _commented(f"# {name} = {key.unsaid}", key.means)
-
-
-def toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
-        return f'"{escaped}"'
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {toml_value(one)}" for key, one in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(toml_value, value)) + "]"
-    return repr(value)

@@ -47,6 +47,7 @@ def _first(
             and profile.cc < row.get("cc_below", 10_000)
             and problem.dtype in row.get("dtype", (problem.dtype,))
             and query_rows <= row.get("max_rows", query_rows)
+            and problem.longest_k <= row.get("max_keys", problem.longest_k)
             and optin >= row.get("min_shared_memory_per_block_bytes", 0)
             and all(row.get(name, fact) == fact for name, fact in facts.items())
         ):
@@ -166,10 +167,12 @@ def _resolved(
         splits = rules.splits_of_tile(seen, int(profile.need("sm_count")), block_q, block_k) or splits
     packed = _packs_group(data, rules, problem, splits, block_q, block_k)
     build = _build(data, seen, profile, width, split_table, (block_q, block_k))
+    a_sm = settings.get("persistent_ctas_per_sm")
     kernel = Kernel(
         name=data["name"],
         algorithm=data["algorithm"],
         tile=_tile(row, settings),
+        warp_size=profile.warp_size,
         schedule=rules.schedule(seen, _schedule(settings), splits, packed),
         splits=splits,
         writes_lse=settings["writes_lse"],
@@ -181,12 +184,12 @@ def _resolved(
         threads=None if split_table else row.get("threads", settings.get("threads")),
         registers=row.get("registers", build.get("registers", settings.get("registers"))),
         shared_memory_bytes=row.get("shared_memory_bytes", settings.get("shared_memory_bytes")),
-        persistent_ctas=_persistent_ctas(settings, profile),
-        overheads=rules.split_overheads(problem) if split_table else _overheads(data, "overhead"),
+        persistent_ctas=None if a_sm is None else int(a_sm * profile.need("sm_count")),
+        overheads=rules.split_overheads(problem, block_q) if split_table else _overheads(data, "overhead"),
         backward=_backward(data, problem, profile, width),
         spill=_spill(build),
         matrix_unit=_unit(row if "matrix_unit" in row else settings),
-        fragments=Fragments(Layout(settings["fragments"])) if "fragments" in settings else None,
+        fragments=_fragments(settings, row),
         loop=_loop({**settings, **row}),
         **{name: settings[name] for name in AS_STATED if name in settings},
         options=_options(data, rules, profile, split_table, overrides.append_kv),
@@ -202,6 +205,12 @@ def _resolved(
     if asked_splits is None and kernel.splits > 1:
         kernel = replace(kernel, splits=min(kernel.splits, -(-problem.longest_k // kernel.tile.block_k)))
     return kernel
+
+
+def _fragments(settings: Mapping[str, Any], row: Mapping[str, Any]) -> Fragments | None:
+    """How the forward's operands pass through shared memory; not known where a tile has another unit."""
+    known = "fragments" in settings and "matrix_unit" not in row
+    return Fragments(Layout(settings["fragments"])) if known else None
 
 
 def split_alike(name: str) -> bool:
@@ -227,8 +236,7 @@ def _splits(
     if "split_tile" not in data or not _may_split(rules, problem):
         return 1, False
     width = max(problem.head_dim, problem.head_dim_v)
-    row = next((row for row in data["split_tile"] if width <= row["head_dim"]), None)
-    if row is None:
+    if not (row := _first(data["split_tile"], problem, profile, width)):
         return 1, False
     packed = _packs_group(data, rules, problem, 1, 1, 1)
     group, heads = (problem.group, problem.kv_heads) if packed else (1, problem.heads)
@@ -246,8 +254,9 @@ def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
     if not algorithm_of(data["algorithm"]).splits:
         raise InputError(f"`splits` {asked}: kernel {data['name']} does not split its keys; accepted: 1")
     if not problem.forward:
-        raise InputError(f"`splits` {asked} contradicts `passes` {problem.passes}: only a forward splits its keys; "
-                         "accepted: 1")  # fmt: skip
+        raise InputError(
+            f"`splits` {asked} contradicts `passes` {problem.passes}: only a forward splits its keys; accepted: 1"
+        )
     rows = problem.batch * problem.heads * problem.seq_q
     if rows > MAX_SPLIT_ROWS:
         raise InputError(f"`splits` {asked} with {rows} query rows is out of range; accepted: up to {MAX_SPLIT_ROWS} "
@@ -271,20 +280,14 @@ def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, asked: bool) -> bo
     return asked
 
 
-def _persistent_ctas(settings: Mapping[str, Any], profile: HardwareProfile) -> int | None:
-    if "persistent_ctas_per_sm" not in settings:
-        return None
-    return int(settings["persistent_ctas_per_sm"] * profile.need("sm_count"))
-
-
 def _options(data: Entry, rules: Rules, profile: HardwareProfile, split: bool, append_kv: bool) -> AlgorithmOptions:
-    """The algorithm's options: the file's, what the GPU or the split kernel decides, and the user's."""
     options = {**data["kernel"].get("options", {}), **rules.options(profile, split)}
     if append_kv:
         if not algorithm_of(data["algorithm"]).appends:
             able = ", ".join(name for name in algorithms() if algorithm_of(name).appends)
-            raise InputError(f"`append_kv=True`: kernel {data['name']} has no cache; accepted: kernels of algorithm "
-                             f"{able}")  # fmt: skip
+            raise InputError(
+                f"`append_kv=True`: kernel {data['name']} has no cache; accepted: kernels of algorithm {able}"
+            )
         options["append_kv"] = True
     return options_for(data["algorithm"], options)
 
@@ -297,8 +300,9 @@ def _notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tupl
         notes.append(f"{data['name']}: assumed: {'; '.join(data['assumed'])}")
     widest = max(problem.head_dim, problem.head_dim_v)
     if compiled is not None and compiled != widest:
-        notes.append(f"{data['name']}: head_dim {widest} runs on the kernel compiled for {compiled}; true columns only "
-                    "are read")  # fmt: skip
+        notes.append(
+            f"{data['name']}: head_dim {widest} runs on the kernel compiled for {compiled}; true columns only are read"
+        )
     return tuple(notes)
 
 
@@ -307,7 +311,6 @@ def _overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
 
 
 def _backward(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> PassSettings:
-    """The backward's main launch: its tile, schedule and registers, and what it moves beside its tensors."""
     overheads = _overheads(data, "backward_overhead")
     schedule = _schedule(data.get("backward", {}))
     passes = tuple(RowPass(**typed(RowPass, row)) for row in data.get("backward_pass", ())) or BACKWARD_PASSES
@@ -317,7 +320,12 @@ def _backward(data: Entry, problem: AttentionProblem, profile: HardwareProfile, 
     tile = _tile(row, data.get("backward", {}))
     build = _build(data, problem, profile, width, False, (tile.block_q, tile.block_k), backward=True)
     registers = row.get("registers", build.get("registers"))
-    return PassSettings(tile, schedule, registers, overheads, _spill(build), row.get("shared_memory_bytes"), passes)
+    shared = row.get("shared_memory_bytes")
+    fragments = None
+    if "warps_along" in row:
+        holds_v = row.get("v_in") == Place.REGISTERS and not problem.dropout
+        fragments = Fragments(Layout.GRADIENTS, warps_along=tuple(row["warps_along"]), holds_v=holds_v)
+    return PassSettings(tile, schedule, registers, overheads, _spill(build), shared, passes, fragments)
 
 
 def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:
@@ -333,9 +341,10 @@ def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:
 
 def check_cluster(cluster: int, profile: HardwareProfile) -> int:
     """The number of CTAs of a cluster, as asked for; an InputError on a GPU that has none."""
-    if cluster > 1 and profile.cc < CLUSTER_CC:
-        raise InputError(f"`cluster` {cluster}: {profile.name} has no clusters of CTAs, which cc 9.0 brought; accepted "
-                         "there: 1")  # fmt: skip
+    if cluster > 1 and (profile.cc < CLUSTER_CC or profile.is_amd):
+        raise InputError(
+            f"`cluster` {cluster}: {profile.name} has no clusters of CTAs, which cc 9.0 brought; accepted there: 1"
+        )
     return cluster
 
 
@@ -349,7 +358,6 @@ def _check_blocks(problem: AttentionProblem, tile: Tile) -> None:
 def _apply(
     kernel: Kernel, rules: Rules, problem: AttentionProblem, over: Overrides, profile: HardwareProfile, of_both: bool
 ) -> Kernel:
-    """The kernel with the user's settings, and its persistent grid."""
     tile = replace(kernel.tile, **typed(Tile, {"warps": over.warps, "stages": over.stages}))
     if over.tile is not None:
         tile = replace(tile, block_q=over.tile[0], block_k=over.tile[1])
@@ -361,7 +369,10 @@ def _apply(
     if over.pack_group is not None and not of_both:
         kernel = replace(kernel, packs_group=_packs_by_hand(kernel, problem, over.pack_group))
     check_cluster(over.cluster or 1, profile)
-    asked = {name: getattr(over, name) for name in ("order", "section_heads", "direction", "scheduler", "cluster")}
+    asked = {
+        name: getattr(over, name)
+        for name in ("order", "section_heads", "chiplets", "direction", "scheduler", "cluster")
+    }
     schedule = replace(kernel.schedule, start=_start(kernel.schedule.start, over.heavy_first, over.fold))
     schedule = replace(schedule, **typed(Schedule, asked))
     overheads = kernel.overheads

@@ -79,8 +79,8 @@ class Rules:
         """The algorithm's options that the GPU, or the split kernel, decides."""
         return {}
 
-    def split_overheads(self, problem: AttentionProblem) -> tuple[Overhead, ...]:
-        """What the split kernel moves besides its tensors."""
+    def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
+        """What the split kernel moves besides its tensors, whose tile has `block_q` query rows."""
         return ()
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
@@ -111,6 +111,7 @@ NO_RULES = Rules()
 _BOOKS: Registry[str, Rules] = Registry(
     "rules",
     {
+        "iosim.kernel.libraries.amd": ("amd",),
         "iosim.kernel.libraries.cudnn": ("cudnn",),
         "iosim.kernel.libraries.cutlass": ("cutlass", "eager"),
         "iosim.kernel.libraries.fa2": ("fa2",),
@@ -118,7 +119,7 @@ _BOOKS: Registry[str, Rules] = Registry(
         "iosim.kernel.libraries.fa4": ("fa4",),
         "iosim.kernel.libraries.flash_sm90": ("flash-sm90",),
         "iosim.kernel.libraries.flashinfer": ("flashinfer",),
-        "iosim.kernel.libraries.flashmla": ("flashmla", "mla"),
+        "iosim.kernel.libraries.flashmla": ("dsa", "flashmla", "mla"),
         "iosim.kernel.libraries.tiled": ("flash1", "tiled", "uniform"),
         "iosim.kernel.libraries.triton": ("triton",),
         "iosim.kernel.libraries.varlen": ("fa3-sm80", "fa3-varlen", "vllm-fa2", "vllm-fa3"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from iosim.hardware.profile import HardwareProfile
+from iosim.hardware.profile import HardwareProfile, cc_text
 from iosim.kernel.libraries.loader import chooses
 from iosim.kernel.libraries.support import SCORE_TENSORS
 from iosim.problem.attention import AttentionProblem
@@ -85,22 +85,21 @@ def why_not_flash(problem: AttentionProblem, profile: HardwareProfile) -> str:
     if problem.dtype not in ("fp16", "bf16"):
         return f"{'fp32' if problem.dtype == 'tf32' else problem.dtype} inputs are not flash's"
     if cc < FLASH_CC:
-        return f"cc {cc / 10:.1f} has no flash"
+        return f"cc {cc_text(cc)} has no flash"
     if head_dim != problem.head_dim_v or head_dim > FLASH_HEAD_DIM:
         return f"flash takes one head_dim, up to {FLASH_HEAD_DIM}"
     if problem.mask == "causal" and problem.offset == 0 and problem.seq_q != problem.seq_k:
         return "flash takes no causal mask from the first token on where there are more keys or more queries"
     trains_wide = problem.backward and cc in SMALL_SHARED_MEMORY and head_dim > TRAINED_HEAD_DIM
     if trains_wide and (head_dim <= TRAINED_AGAIN_ABOVE or problem.dropout > 0):
-        return f"flash does not train head_dim {head_dim}{' with dropout' * (problem.dropout > 0)} on cc {cc / 10:.1f}"
+        return f"flash does not train head_dim {head_dim}{' with dropout' * (problem.dropout > 0)} on cc {cc_text(cc)}"
     return ""
 
 
 def why_not_efficient(problem: AttentionProblem, profile: HardwareProfile) -> str:
-    """The check that keeps the memory-efficient kernel away; empty where none does."""
     dtype, cc = problem.dtype, profile.cc
     if dtype == "bf16" and cc < FLASH_CC:
-        return f"{profile.name} (cc {cc / 10:.1f}) has no bf16 kernels"
+        return f"{profile.name} (cc {cc_text(cc)}) has no bf16 kernels"
     if dtype not in ("fp16", "bf16", "fp32", "tf32"):
         return f"no fused kernel takes {dtype}"
     multiple = 8 if dtype in ("fp16", "bf16") else 4 if cc >= FLASH_CC else 1  # minimum_gemm_alignment
@@ -110,12 +109,11 @@ def why_not_efficient(problem: AttentionProblem, profile: HardwareProfile) -> st
 
 
 def why_not_cudnn(problem: AttentionProblem, profile: HardwareProfile, version: int | None) -> str:
-    """The check that keeps cuDNN away; empty where none does."""
     widths = (problem.head_dim, problem.head_dim_v)
     if version is None:
         return "there is no cuDNN"
     if profile.cc < FLASH_CC:
-        return f"cc {profile.cc / 10:.1f} has no fused attention in cuDNN"
+        return f"cc {cc_text(profile.cc)} has no fused attention in cuDNN"
     if problem.dtype not in ("fp16", "bf16"):
         return f"{'fp32' if problem.dtype == 'tf32' else problem.dtype} inputs are not cuDNN's"
     if (problem.dropout * CUDNN_DROPOUT_STEPS) % 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from iosim.base.errors import InputError
-from iosim.hardware.profile import HardwareProfile
+from iosim.hardware.profile import HardwareProfile, cc_text
 from iosim.kernel.libraries.loader import Entry, entry, entry_names
 from iosim.problem.attention import AttentionProblem
 
@@ -29,11 +29,21 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
 
 def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
     requires, name, page = data["requires"], data["name"], problem.page_size
+    if not _on(data, profile.is_amd):
+        there = _kernels(lambda one: _on(one, profile.is_amd) and _runs(one, problem.dtype, profile.cc))
+        yield f"`kernel` {name}: it does not run on {profile.name}; accepted there: {there}"
     first, last = requires.get("min_cc", 0), requires.get("max_cc", profile.cc)
-    has = f"{profile.name} has cc {_cc(profile.cc)}; accepted there:"
+    has = f"{profile.name} has cc {cc_text(profile.cc)}; accepted there:"
     if not first <= profile.cc <= last:
-        needed = f"{_cc(first)} or later" if profile.cc < first else _cc(last)
-        there = _kernels(lambda one: _runs(one, problem.dtype, profile.cc))
+        needed = f"{cc_text(first)} or later" if profile.cc < first else cc_text(last)
+        latent = problem.latent_kv
+        there = _kernels(
+            lambda one: (
+                _on(one, profile.is_amd)
+                and _runs(one, problem.dtype, profile.cc)
+                and (latent or not one["requires"].get("latent_only"))
+            )
+        )
         yield f"`kernel` {name}: {data['title'].split(',')[0]} needs cc {needed}; {has} {there}"
     if problem.dtype not in requires["dtypes"]:
         yield f"`dtype` {problem.dtype}: not supported by kernel {name}; accepted: {', '.join(requires['dtypes'])}"
@@ -52,10 +62,11 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
     first_of_type = requires.get("dtype_min_cc", {}).get(problem.dtype, 0)
     if profile.cc < first_of_type:
         there = ", ".join(d for d in requires["dtypes"] if _runs(data, d, profile.cc))
-        yield f"`dtype` {problem.dtype}: kernel {name} needs cc {_cc(first_of_type)} or later for it; {has} {there}"
+        yield f"`dtype` {problem.dtype}: kernel {name} needs cc {cc_text(first_of_type)} or later for it; {has} {there}"
     if requires.get("rows_need_keys") and problem.pair_mask.leaves_rows_empty(problem.seq_q, problem.seq_k):
-        yield (f"`offset` {problem.offset}: the mask leaves queries without keys, for which kernel {name} writes "
-               "nothing")  # fmt: skip
+        yield (
+            f"`offset` {problem.offset}: the mask leaves queries without keys, for which kernel {name} writes nothing"
+        )
     if requires.get("latent_only") and not problem.latent_kv:
         yield f"`kernel` {name}: it reads one latent K/V; accepted with it: `latent_kv=True`"
     widths = requires.get("widths")
@@ -80,15 +91,14 @@ def _takes(term: str) -> Callable[[Entry], bool]:
 
 
 def _kernels(able: Callable[[Entry], bool]) -> str:
-    """The catalog's kernels that are able."""
     return ", ".join(name for name in entry_names() if able(entry(name)))
+
+
+def _on(data: Entry, amd: bool) -> bool:
+    return ("amd" if amd else "nvidia") in data["requires"].get("vendors", ("nvidia",))
 
 
 def _runs(data: Entry, dtype: str, cc: int) -> bool:
     requires = data["requires"]
     first = max(requires.get("min_cc", 0), requires.get("dtype_min_cc", {}).get(dtype, 0))
     return first <= cc <= requires.get("max_cc", cc) and dtype in requires["dtypes"]
-
-
-def _cc(cc: int) -> str:
-    return f"{cc // 10}.{cc % 10}"

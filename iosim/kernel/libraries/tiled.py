@@ -18,8 +18,6 @@ from iosim.problem.attention import AttentionProblem
 
 @rule_book("tiled")
 class TiledRules(Rules):
-    """The larger side halved while the operands do not fit."""
-
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         return replace(kernel, tile=fitting(kernel.tile, problem, profile))
 

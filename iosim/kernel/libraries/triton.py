@@ -53,7 +53,6 @@ def shared_bytes(tile: Tile, problem: AttentionProblem, unit: MatrixUnit) -> int
 
 
 def tutorial_tiles() -> Iterator[Tile]:
-    """The configurations that the tutorial tunes over, as the catalog's `triton` lists them."""
     listed = entry("triton")["configurations"]
     for block_q, block_k, warps, stages in product(
         listed["block_q"], listed["block_k"], listed["warps"], listed["stages"]

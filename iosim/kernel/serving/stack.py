@@ -10,7 +10,7 @@ from typing import Any
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.records import dataclass
 from iosim.base.schema import Flag, ListOf, Real, Spec, Table, Text, Whole, read_toml, refuse
-from iosim.hardware.profile import HardwareProfile
+from iosim.hardware.profile import HardwareProfile, cc_text
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import entry_names
 from iosim.kernel.libraries.varlen import combines_nothing
@@ -70,7 +70,7 @@ class Stack:
             if profile.cc in ccs:
                 return name
         known = sorted({cc for _, ccs in self.kernels for cc in ccs})
-        raise InputError(f"`stack` {self.name}: no kernel of it is known on {profile.name}, cc {profile.cc / 10:.1f}; "
+        raise InputError(f"`stack` {self.name}: no kernel of it is known on {profile.name}, cc {cc_text(profile.cc)}; "
                          f"accepted: GPUs of cc {', '.join(f'{cc / 10:.1f}' for cc in known)}")  # fmt: skip
 
 

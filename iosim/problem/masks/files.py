@@ -77,7 +77,6 @@ class _File:
         return InputError(f"`mask_file` {self.path}: {what}; accepted: {accepted}")
 
     def read(self) -> dict[str, Array]:
-        """The arrays by name; one called "mask" of an .npy file."""
         accepted = "a NumPy .npy or .npz file with a block mask"
         try:
             require_file(self.path, f"`mask_file` {self.path}")
@@ -143,12 +142,12 @@ class _File:
         step, rows = ranges(np.zeros(height, dtype=np.int64), count)
         cols = indices[rows, step]
         if cols.size and not 0 <= cols.min() <= cols.max() < width:
-            raise self.refuse(f"{names[1]} names block {cols.max() if cols.min() >= 0 else cols.min()}",
-                              f"0 to {width - 1}")  # fmt: skip
+            raise self.refuse(
+                f"{names[1]} names block {cols.max() if cols.min() >= 0 else cols.min()}", f"0 to {width - 1}"
+            )
         return rows, cols
 
     def one_head(self, name: str, array: Array, axes: int) -> IntArray:
-        """The array without its leading axes of size 1."""
         if array.dtype.kind not in "iu":
             raise self.refuse(f"{name} has dtype {array.dtype}", "whole numbers")
         lead = array.shape[: array.ndim - axes]

@@ -35,7 +35,6 @@ class Axis:
         return -(-longest // block)
 
     def blocks(self, block: int) -> int:
-        """Blocks of the grid."""
         each = self.blocks_each(block)
         return each if len(self.lengths) == 1 else len(self.lengths) * each
 
@@ -216,7 +215,6 @@ class KeyBlocks:
         return Steps(self.first, self.count)
 
     def by_key(self, key_blocks: int) -> Steps:
-        """The query blocks that visit each key block: neighbours."""
         change = np.zeros(key_blocks + 1, dtype=np.int64)
         some = self.count > 0
         np.add.at(change, self.first[some], 1)

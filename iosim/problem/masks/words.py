@@ -40,8 +40,9 @@ def check_window(p: ProblemFields) -> dict[str, Any]:
             raise InputError(f"`window` is missing; `mask` window needs one, or `window_right`; accepted: "
                              f"{FIELDS['window'].accepted}")  # fmt: skip
         if left is None and right == NO_BOUND:
-            raise InputError(f"`window_right` {NO_BOUND} bounds nothing without `window`; accepted: 0 or more, or with "
-                             "it `window`")  # fmt: skip
+            raise InputError(
+                f"`window_right` {NO_BOUND} bounds nothing without `window`; accepted: 0 or more, or with it `window`"
+            )
         if left is None and right == 0:
             return {"mask": "causal", "window_right": None}
         return {"window_right": right or None}
@@ -77,7 +78,6 @@ def check_words(p: ProblemFields) -> dict[str, Any]:
 
 
 def _sides(p: ProblemFields) -> tuple[int, int] | None:
-    """(queries, keys) of a block as they are asked for."""
     assert not isinstance(p.mask_block, int), "the field makes two sides of one"
     return p.mask_block
 
@@ -135,7 +135,6 @@ def blocks_to_dict(mask: Any) -> dict[str, Any]:
 
 
 def check_lengths(p: ProblemFields) -> dict[str, Any]:
-    """`seq_lens`, `seq_lens_k` and the sizes that follow from them."""
     if p.seq_lens is None:
         if p.seq_lens_k is not None:
             raise InputError("`seq_lens_k` goes with `seq_lens`; accepted with it: `seq_lens`")
@@ -161,7 +160,6 @@ def check_lengths(p: ProblemFields) -> dict[str, Any]:
 
 
 def make_mask(p: ProblemFields) -> Mask:
-    """The mask that a problem's words stand for."""
     if p.mask in LIST_MASKS:
         return _list_mask(p)
     if p.seq_lens is None or p.seq_lens_k is None:
@@ -212,7 +210,6 @@ def said_offset(p: ProblemFields) -> int | None:
 
 
 def mask_text(p: ProblemFields, mask: Mask) -> str:
-    """The mask in words, for headings: how many blocks are kept, or how many sequences there are."""
     from iosim.problem.masks.blocks import BlockMask
 
     if isinstance(mask, BlockMask):

@@ -15,8 +15,9 @@ from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Fetch
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntervalMask
 from iosim.problem.masks.packed import PackedMask
+from iosim.problem.masks.picked import PickedMask
 from iosim.readers.formula.dual import ceil_div, minimum
-from iosim.readers.formula.sums import BlockSums, ListSums, Sums
+from iosim.readers.formula.sums import BlockSums, ListSums, PickedSums, Sums
 
 
 def _tile_bytes(tensor: Tensor, access: Access, rows: int) -> int:
@@ -30,7 +31,6 @@ def _tile_bytes(tensor: Tensor, access: Access, rows: int) -> int:
 
 
 def _times_moved(sums: BlockSums, access: Access) -> Sums:
-    """How often each query block's tile is moved."""
     if access.per is Per.PAIR:
         visits, some = sums.visits, sums.visiting
         if access.skip not in (0, 1):
@@ -55,7 +55,6 @@ def _query_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
 
 
 def _pair_bytes(sums: BlockSums, tensor: Tensor, edge: Edge) -> int:
-    """A query x key tile at every visited pair."""
     d, keys = sums.domain, sums.key_rows(edge)
     if keys.each is not None:
         rows = sums.query_blocks * d.block_q if edge is Edge.WHOLE else d.rows
@@ -92,7 +91,6 @@ def _key_outer_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
 
 
 def _times_owned(sums: BlockSums, access: Access) -> int:
-    """How often a (batch, head) moves rows that no tile cuts."""
     if access.per is Per.LAUNCH:
         return 1
     if access.per is Per.KEY:
@@ -103,14 +101,13 @@ def _times_owned(sums: BlockSums, access: Access) -> int:
 
 
 def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
-    """Bytes one (batch, head) of the grid moves for one access."""
     split = tensor.split_bytes(access.fetch)
     if split:  # of rows that are there
         plain = replace(access, fetch=Fetch.BYTES)
         inside = replace(plain, edge=Edge.EXACT) if access.edge is Edge.WHOLE else plain
         rows = replace(tensor, cols=split, element_bytes=1, strided=False)
         return access_bytes(sums, tensor, plain) + access_bytes(sums, rows, inside)
-    if tensor.keys_per_row:
+    if tensor.keys_per_row and access.rows is Rows.KEY:
         return sums.sectors(tensor.keys_per_sector) * SECTOR_BYTES
     if access.rows is Rows.OWN:
         moved = _times_owned(sums, access) * tensor.tile_bytes(tensor.rows)
@@ -132,6 +129,8 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
 def _sums(domain: Domain) -> list[tuple[int, BlockSums]]:
     """(how often, sums) of the parts of a domain: one, or each pair of lengths of packed sequences."""
     mask = domain.mask
+    if isinstance(mask, PickedMask):
+        return [(1, PickedSums(domain))]
     if isinstance(mask, IntervalMask):
         return [(1, BlockSums(domain))]
     if isinstance(mask, PackedMask):

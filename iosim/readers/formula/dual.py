@@ -57,7 +57,6 @@ def lifted(x: Any) -> Any:
 
 
 def _value(x: Any) -> Any:
-    """The value of a dual or a real, or a number as it is."""
     return float.__float__(x) if isinstance(x, float) else int.__index__(x)
 
 
@@ -85,7 +84,6 @@ def _operator_of_reals(operation: Compare, *, swapped: bool = False) -> Any:
 
 
 def _by_value(name: str) -> Any:
-    """An operator that duals do by their values alone."""
     return lambda *numbers: getattr(operator, name)(*map(int, numbers))
 
 
@@ -173,7 +171,6 @@ class Dual(_WithCompanion, int):
         return self // other, self % other
 
     def pointwise(self, function: Callable[..., int], numbers: tuple[int, ...]) -> int:
-        """As `iosim.base.pointwise.pointwise` wants it."""
         return self.kind.pointwise(function, numbers)
 
     def bit_length(self) -> int:
@@ -226,7 +223,6 @@ def _of_numbers(name: str, plain: Callable[..., int], *numbers: int) -> int:
 
 
 def ceil_div(a: int, b: int) -> int:
-    """a / b rounded up, on ints and duals."""
     return _of_numbers("ceildiv", lambda x, y: -(-x // y), a, b)
 
 
@@ -246,7 +242,6 @@ def clip(x: int, low: int, high: int) -> int:
 
 
 def clipped_floor_sum(n: int, m: int, a: int, b: int, hi: int) -> int:
-    """`floor_sums.clipped_floor_sum` on ints and duals."""
     return _of_numbers("clipped_floor_sum", floor_sums.clipped_floor_sum, n, m, a, b, hi)
 
 

@@ -76,11 +76,9 @@ class LevelBound:
 
     @property
     def large(self) -> bool:
-        """Whether M >= d^2."""
         return self.fast_elements >= self.head_dim**2
 
     def to_dict(self) -> dict[str, Any]:
-        """For the command line's JSON."""
         return {
             "level": self.level, "fast_memory": self.fast_memory, "fast_bytes": self.fast_bytes,
             "fast_elements": self.fast_elements, "term": self.term_text, "source": self.source,

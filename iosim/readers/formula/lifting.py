@@ -50,8 +50,6 @@ sum's."""
 
 
 class _LiftedInterval(IntervalMask):
-    """An interval mask whose offset and window may be duals."""
-
     __slots__ = ()
 
     def kept_pairs(self, seq_q: int, seq_k: int) -> int:
@@ -60,8 +58,6 @@ class _LiftedInterval(IntervalMask):
 
 
 class _LiftedBlocks(BlockMask):
-    """A list of blocks whose sums over visited tiles are duals."""
-
     lift: Callable[[Domain, str, int], int]
 
 
@@ -91,8 +87,6 @@ def _lifted_mask(problem: AttentionProblem, symbols: Callable[[str, int, bool], 
 
 
 def lifted_problem(problem: AttentionProblem, companions: Mapping[str, Any], kind: Kind) -> AttentionProblem:
-    """`problem` with duals for sizes; `companions` are as `lifted_chain` takes them."""
-
     def lift(name: str, value: int) -> int:
         return Dual(value, companions[name], kind) if name in companions else value
 

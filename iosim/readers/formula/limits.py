@@ -24,7 +24,6 @@ _MORE = sp.Symbol("more", positive=True)
 
 
 def _powers(expression: Any) -> dict[Any, Any]:
-    """Power of t -> its coefficient, those that are 0 left out."""
     coefficients: dict[Any, Any] = {}
     for term in sp.Add.make_args(sp.expand(expression)):
         coefficient, degree = term.as_coeff_exponent(_T)

@@ -29,6 +29,7 @@ from typing import Any
 from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Domain, Edge
 from iosim.problem.masks.mask import IntervalMask
+from iosim.problem.masks.picked import PickedMask
 from iosim.readers.formula.dual import ceil_div, clip, clipped_floor_sum, maximum, minimum
 
 
@@ -152,7 +153,6 @@ class BlockSums:
 
     @cached_property
     def visits(self) -> Sums:
-        """Key blocks visited."""
         if self.left is None and self.right is None:
             return self.same(self.key_blocks)
         return self._end - self._first
@@ -170,7 +170,6 @@ class BlockSums:
         return Sums(self._used - before, self._last_visits * (1 - missing))
 
     def key_rows(self, edge: Edge) -> Sums:
-        """Key rows moved by the loop over key blocks."""
         d = self.domain
         if edge is Edge.WHOLE:
             return self.visits * d.block_k
@@ -188,7 +187,6 @@ class BlockSums:
 
     @cached_property
     def visited_splits(self) -> Sums:
-        """Splits of the keys that hold a visited key block."""
         per = self._key_blocks_per_split
         return self._spans(per * self.domain.block_k, (self.key_blocks - 1) // per)
 
@@ -283,6 +281,20 @@ class BlockSums:
         d = self.domain
         most = ceil_div(d.seq_k, step) + 1
         return clipped_floor_sum(self._used, step * d.pack, d.block_q, (self.left + shift) * d.pack, most)
+
+
+class PickedSums(BlockSums):
+    """`BlockSums` of lists of picked keys: all of a list is walked, and the rows of the keys that are there move."""
+
+    def _bounds(self, domain: Domain) -> tuple[int | None, int | None]:
+        return None, None
+
+    def key_rows(self, edge: Edge) -> Sums:
+        d, mask = self.domain, self.domain.mask
+        assert isinstance(mask, PickedMask)
+        if edge is not Edge.NEEDED:
+            return super().key_rows(edge)
+        return BlockSums(replace(d, seq_k=minimum(d.seq_k, mask.seen), mask=mask.plain)).key_rows(edge)
 
 
 def _period(block_k: int, keys: int) -> tuple[int, int]:

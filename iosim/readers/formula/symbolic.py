@@ -196,7 +196,6 @@ class Formula:
         return {name: pinned[symbol(name)] for name in self.values if symbol(name) in pinned}
 
     def total(self, direction: Way | None = None, *, launch: str | None = None, tensor: str | None = None) -> Any:
-        """The sum of the rows that match, as one expression."""
         return sp.sympify(self.traffic.total("l2", direction, launch=launch, tensor=tensor))
 
     def substitute(self, values: Mapping[str, Any]) -> Formula:
@@ -220,7 +219,6 @@ def _fixes(condition: Any) -> bool:
 
 
 def _short(expression: Any) -> Any:
-    """The expression, or the product of its common factors and its expanded terms where that is shorter."""
     return min(expression, sp.factor_terms(sp.expand(expression)), key=sp.count_ops)
 
 

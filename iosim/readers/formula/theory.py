@@ -92,7 +92,6 @@ BOUNDS = {
 
 
 def bound(name: str) -> Bound:
-    """The term called `name`. Raises InputError: there is none."""
     if name not in BOUNDS:
         raise InputError(f"bound '{name}' is not known; accepted: {', '.join(BOUNDS)}")
     return BOUNDS[name]
@@ -140,13 +139,13 @@ def beside(problem: AttentionProblem, kernel: Kernel, moved_bytes: int) -> dict[
         "kept_fraction": s,
         "fast_elements": fast,
         "theta_elements": term.elements(problem.seq_q, problem.head_dim, fast, s),
-        "times_above": term.times_above(moved_bytes, problem.input_type.bytes, problem.seq_q, problem.head_dim, fast,
-                                        heads=heads, kept=s),
-    }  # fmt: skip
+        "times_above": term.times_above(
+            moved_bytes, problem.input_type.bytes, problem.seq_q, problem.head_dim, fast, heads=heads, kept=s
+        ),
+    }
 
 
 def beside_text(values: dict[str, Any]) -> str:
-    """`beside` in one line."""
     return (
         f"mask: {values['kept_blocks']:,} of {values['blocks']:,} blocks kept, s = {values['kept_fraction']:.4g}; "
         f"N d + N^2 d^2 s / M = {values['theta_elements']:,.0f} elements a head with M = 4 d B = "

@@ -43,7 +43,6 @@ def mark(folder: Path = FOLDER) -> bytes:
 
 
 def is_current(engine: Path, folder: Path = FOLDER) -> bool:
-    """Whether a file is an engine of the sources in `folder`."""
     try:
         return mark(folder) in engine.read_bytes()
     except OSError:

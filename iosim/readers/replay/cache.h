@@ -1,9 +1,14 @@
-/* The L2 of the replay: one or two partitions, followed line by line in a regular sample of their sets.
+/* The L2 of the replay: one partition or several, followed line by line in a regular sample of their sets, and the cache at
+ * the memory's side behind them, where there is one.
  *
- * Every line has a home partition; an SM looks in its own partition, and what is not there is asked of the home, so that
+ * Of two partitions of one L2, every line has a home partition; an SM looks in its own partition, and what is not there is asked of the home, so that
  * data read from both sides is kept twice. Written lines go home; the writer's side keeps a copy, the other side's is
  * dropped. Sets replace their least recently used line; where that is dirty it is written back and stays, and the oldest
  * clean line goes in its place. A set with as many dirty lines as it may have writes the oldest back before it takes a line.
+ *
+ * Partitions that are L2s of their own ask memory alone. A line that one of them writes is no longer in the others, and
+ * what is dirty when a launch ends is written back and stays. The cache at the memory's side takes what is read and what
+ * is written, holds nothing dirty, and each L2's misses look there first.
  */
 #ifndef IOSIM_CACHE_H
 #define IOSIM_CACHE_H
@@ -29,11 +34,18 @@ static inline int64_t spread(uint32_t key, int64_t of, int64_t ppm) {
 
 /* ---- sampled sets ---- */
 
+static void note_at_side(L2State *s, const L2Config *c, int32_t sample, int tensor);
+
 static inline void write_back(L2State *s, const L2Config *c, int32_t sample) {
-    s->hbm_write[s->object[s->object_of[sample]].tensor] += c->sample_bytes;
+    int tensor = s->object[s->object_of[sample]].tensor;
+    s->hbm_write[tensor] += c->sample_bytes;
+    if (c->side_sets) note_at_side(s, c, sample, tensor);
     int64_t from = s->dram_free > s->now ? s->dram_free : s->now;
     s->dram_free = from + c->sample_bytes * c->dram_write_ps_per_kib / 1024;
 }
+
+/* Whether lines have homes: two partitions of one L2. */
+static inline int has_homes(const L2Config *c) { return c->partitions == 2 && !c->apart; }
 
 /* Tags a set holds in memory: a multiple of four; those past `ways` stay empty. */
 static inline int row_ways(int ways) { return (ways + 3) & ~3; }
@@ -141,6 +153,21 @@ static inline int touch(L2State *s, const L2Config *c, int p, int32_t sample, in
     return i >= 0;
 }
 
+/* Looks a line up in the cache at the memory's side, and puts it in where it is not there; returns whether it was. */
+static APART int look_at_side(L2State *s, const L2Config *c, int32_t sample) {
+    int row = row_ways(c->side_ways);
+    int32_t *set = s->side_tags + (int64_t)s->side_set[sample] * row;
+    int i = way_of(set, row, sample);
+    put_first(set, row, i < 0 ? c->side_ways - 1 : i, (int32_t)((uint32_t)sample << 1));
+    return i >= 0;
+}
+
+/* A line is written through the cache at the memory's side. */
+static APART void note_at_side(L2State *s, const L2Config *c, int32_t sample, int tensor) {
+    s->drained[tensor] += c->sample_bytes;
+    look_at_side(s, c, sample);
+}
+
 /* Takes a copy out of its set. */
 static inline void drop(L2State *s, const L2Config *c, int p, int32_t sample) {
     int32_t *set = set_of(s, c, p, sample);
@@ -150,11 +177,35 @@ static inline void drop(L2State *s, const L2Config *c, int p, int32_t sample) {
     set[i] = NIL;
 }
 
+/* Takes a line out of all L2s but one; where it is dirty it is written back first. */
+static APART void drop_others(L2State *s, const L2Config *c, int p, int32_t sample) {
+    for (int other = 0; other < c->partitions; other++) {
+        const int32_t *set = set_of(s, c, other, sample);
+        int i = other == p ? -1 : way_of(set, row_ways(c->ways), sample);
+        if (i < 0) continue;
+        if (set[i] & 1) write_back(s, c, sample);
+        drop(s, c, other, sample);
+    }
+}
+
+/* Writes back whatever is dirty; it stays. */
+static void clean_all(L2State *s, const L2Config *c) {
+    for (int64_t i = 0, n = (int64_t)c->partitions * c->sets * row_ways(c->ways); i < n; i++)
+        if (s->tags[i] >= 0 && (s->tags[i] & 1)) {
+            write_back(s, c, s->tags[i] >> 1);
+            s->tags[i] &= ~1;
+        }
+}
+
 /* A store or an atomic add from partition p: the line's home has it, dirty; a store's copy stays at p. Returns whether it
  * was at home. */
 static inline int write_line(L2State *s, const L2Config *c, int mode, int home, int p, int32_t sample) {
     int there = touch(s, c, home, sample, 1);
     if (c->partitions < 2) return there;
+    if (c->apart) {
+        drop_others(s, c, p, sample);
+        return there;
+    }
     if (mode == STORE && home != p) touch(s, c, p, sample, 0);
     else drop(s, c, 1 - home, sample); /* check.h: there are two */
     return there;
@@ -194,12 +245,22 @@ static inline int64_t moved_bytes(const L2State *s, int64_t bytes) {
     return s->whole > 1 ? bytes * s->stands / s->whole : bytes;
 }
 
-static APART int64_t fetch(L2State *s, const L2Config *c, Object *o, int64_t bytes, int64_t t) {
-    int64_t moved = moved_bytes(s, bytes);
+/* An L2 reads `bytes` of an object from memory, `deep` of them from beyond the cache at its side; where there is none, all. */
+static APART int64_t fetch(L2State *s, const L2Config *c, Object *o, int64_t bytes, int64_t deep, int64_t t) {
+    int64_t moved = moved_bytes(s, deep), at = t;
+    if (c->side_sets) {
+        int64_t passed = moved_bytes(s, bytes), from = s->side_free > t ? s->side_free : t;
+        s->filled[o->tensor] += passed;
+        s->side_free = from + passed * c->side_ps_per_kib / 1024;
+        at = s->side_free + c->side_latency_ps * s->stands;
+    }
     s->hbm_read[o->tensor] += moved;
-    int64_t from = s->dram_free > t ? s->dram_free : t;
-    s->dram_free = from + moved * c->dram_ps_per_kib / 1024;
-    int64_t at = s->dram_free + c->dram_latency_ps * s->stands;
+    if (deep > 0) {
+        int64_t from = s->dram_free > t ? s->dram_free : t;
+        s->dram_free = from + moved * c->dram_ps_per_kib / 1024;
+        int64_t there = s->dram_free + c->dram_latency_ps * s->stands;
+        if (there > at) at = there;
+    }
     if (s->whole > 1 && bytes < o->size) { /* the small steps that hit wait for nothing */
         int64_t wait = at - t - s->step_ps;
         at = t + s->step_ps + (wait > 0 ? wait * bytes / o->size : 0);
@@ -208,11 +269,16 @@ static APART int64_t fetch(L2State *s, const L2Config *c, Object *o, int64_t byt
     return at;
 }
 
-/* One access of an object by an SM of partition p at time t; returns when the data are there. */
-static WHOLE int64_t access_object(L2State *s, const L2Config *c, int mode, int64_t number, int p, int64_t t, Trace *tr) {
+/* Whether there is more than one L2: several, or a cache behind it. */
+static inline int has_levels(const L2Config *c) { return c->apart || c->side_sets; }
+
+/* One access of an object by an SM of partition p at time t; returns when the data are there. `levels`, as above, is a
+ * constant where it is compiled. */
+static WHOLE int64_t access_object(L2State *s, const L2Config *c, int mode, int64_t number, int p, int64_t t, Trace *tr,
+                                   const int levels) {
     Object *o = s->object + number;
     int64_t bytes = o->size;
-    int two = c->partitions == 2, missing = 0, far = 0;
+    int two = levels ? has_homes(c) : c->partitions == 2, missing = 0, far = 0, beyond = 0;
     if (t > s->now) s->now = t;
     int64_t from = s->l2_free > t ? s->l2_free : t;
     s->l2_free = from + moved_bytes(s, bytes) * c->l2_ps_per_kib / 1024;
@@ -233,6 +299,7 @@ static WHOLE int64_t access_object(L2State *s, const L2Config *c, int mode, int6
             if (write_line(s, c, mode, home, p, x)) continue;
         }
         missing++;
+        if (levels && c->side_sets && mode != STORE) beyond += !look_at_side(s, c, x);
         if (!fresh && mode != STORE) s->lost[s->place[x] >> 1]++;
     }
     s->fabric += far * c->sample_bytes;
@@ -245,12 +312,17 @@ static WHOLE int64_t access_object(L2State *s, const L2Config *c, int mode, int6
     }
     if (far) at += s->whole > 1 ? c->far_latency_ps * s->stands * far / o->samples : c->far_latency_ps;
     if (lost > 0) {
-        int64_t x = fetch(s, c, o, lost, t);
-        if (fresh) s->hbm_read[o->tensor] += bytes - moved_bytes(s, bytes); /* the first to come reads all of it */
-        else s->again += moved_bytes(s, lost);
+        int64_t deep = levels && c->side_sets && !fresh ? beyond * c->sample_bytes : lost;
+        int64_t x = fetch(s, c, o, lost, deep, t);
+        if (fresh) { /* the first to come reads all of it */
+            int64_t rest = bytes - moved_bytes(s, bytes);
+            s->hbm_read[o->tensor] += rest;
+            if (levels && c->side_sets) s->filled[o->tensor] += rest;
+        } else s->again += moved_bytes(s, deep);
+        if (levels) o->fetched_by = (uint16_t)p;
         if (x > at) at = x;
     }
-    else if (o->ready > at) at = o->ready;
+    else if (o->ready > at && (!levels || !c->apart || o->fetched_by == p)) at = o->ready;
     return at;
 }
 

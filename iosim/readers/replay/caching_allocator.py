@@ -33,8 +33,6 @@ class Block:
 
 
 class CachingAllocator:
-    """Blocks and segments of one device and one stream."""
-
     def __init__(self) -> None:
         self.in_use = 0
         self.most = 0
@@ -43,7 +41,6 @@ class CachingAllocator:
         self._address = 0
 
     def allocate(self, size: int) -> Block:
-        """A block of at least `size` bytes."""
         size = max(ROUND_BYTES, _up(size, ROUND_BYTES))
         small = size <= SMALL_BYTES
         fitting = [b for b in self.free_blocks if b.small is small and b.size >= size]
@@ -62,7 +59,6 @@ class CachingAllocator:
         return block
 
     def release(self, block: Block) -> None:
-        """Give a block back, and join it with free neighbours."""
         self.in_use -= block.size
         block.free = True
         after, before = block.after, block.before

@@ -7,9 +7,11 @@
 
 #define MOST_SLOW_PPM 2000000000 /* two thousand times: what a factor can hold */
 
-/* One or two partitions, ways that are followed, and room for a dirty line in every set. */
+/* One or two partitions, or several L2s, ways that are followed, and room for a dirty line in every set. */
 static int l2_is_sound(const L2State *s, const L2Config *c) {
-    return (c->partitions == 1 || c->partitions == 2) && c->sets >= 1 && c->ways >= 1 && c->ways <= MAX_WAYS &&
+    if (c->side_sets && (c->side_sets < 1 || c->side_ways < 1 || c->side_ways > MAX_WAYS || !s->side_tags || !s->side_set))
+        return 0;
+    return c->partitions >= 1 && c->partitions <= (c->apart ? MAX_PARTITIONS : 2) && c->sets >= 1 && c->ways >= 1 && c->ways <= MAX_WAYS &&
            c->dirty_share >= 256 && s->objects >= 0 && s->stands >= 1 && s->whole >= 1;
 }
 
@@ -86,6 +88,7 @@ static int coarse_is_sound(const LaunchPlan *l) {
 
 /* A launch with the CTAs and SMs that play it. */
 static int plan_is_sound(const L2State *s, const L2Config *c, const LaunchPlan *l) {
+    if (l->queues != 1 && (l->queues != c->partitions || l->sms % l->queues || l->ahead)) return 0;
     if (l->slots < 1 || l->sms < 1 || l->sms_alike < 1 || l->step_spread_ppm < 0 || l->step_spread_ppm >= 1000000 || l->group < 1 || l->static_stride < 0 || l->static_stride > INT32_MAX - l->tiles ||
         l->ranks < 1 || !l->share_ppm || !l->side) return 0;
     for (int i = 0; i < l->ranks; i++)

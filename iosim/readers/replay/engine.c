@@ -36,7 +36,7 @@ static void claim_first(Play *play) {
     for (int i = 0; i < play->slots; i++) {
         int j = (int)(hash32((uint32_t)i + 54321U) % (uint32_t)(i + 1));
         ctas[i].claimed = ctas[j].claimed;
-        ctas[j].claimed = claim(play->plan, &play->next);
+        ctas[j].claimed = claim(play->plan, play->next);
     }
 }
 
@@ -60,7 +60,8 @@ static int make_play(Play *play, int64_t start) {
         play->running[play->live] = (Event){start + l->start_ps, i, 0};
         sift_up(play->running, play->live++);
     }
-    play->next = play->slots * l->group;
+    for (int q = 0; q < l->queues; q++) /* slots have the first work tiles, of all queues in turn */
+        play->next[q] = (play->slots + (q - play->slots % l->queues + l->queues) % l->queues) * l->group;
     if (l->ahead) claim_first(play);
     fill_factors(sms, l, per_sm);
     for (int i = 0; i < l->sms; i++) sms->step[i] = l->step_ps + spread((uint32_t)(i / l->sms_alike) + 12345U, l->step_ps, l->sm_spread_ppm);
@@ -71,7 +72,7 @@ static int make_play(Play *play, int64_t start) {
 static int take_next_tile(Play *play, int id) {
     const LaunchPlan *l = play->plan;
     Cta *a = &play->ctas[id];
-    int take = tile_after(l, a, &play->next);
+    int take = tile_after(l, a, play->next);
     if (l->relaunched || take == NIL) leave_rank(l, play->ctas, play->slots, id);
     if (take == NIL) {
         play->sms.live[a->sm]--;
@@ -110,8 +111,8 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
         int64_t again;
         if (tr && tr->bin_kept) note_kept(s, c, tr, ev.t);
         if ((++count & 0xffff) == 0) {
-            if (progress) *progress = play.next;
-            iosim_tick(play.next);
+            if (progress) *progress = play.next[0];
+            iosim_tick(play.next[0]);
             if (stop && *stop) { end = STOPPED; break; }
         }
         if (a->step < 0) {
@@ -152,6 +153,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
             if (windows.phase != MEASURE_TO_END) advance_windows(&windows);
         } else comes_again(&play.tournament, ev.cta, again);
     }
+    if (c->apart && end != STOPPED) clean_all(s, c);
     if (to && end != STOPPED) {
         finish_windows(&windows);
         end = (end > s->now ? end : s->now) + to->skipped_ps;
@@ -211,9 +213,10 @@ int32_t iosim_place(L2State *s, const L2Config *c, int64_t first, int64_t n, int
     for (Object *o = s->object + first; o < s->object + first + n; o++) {
         o->touched = 1;
         for (int32_t x = o->first; x < o->first + o->samples; x++) {
-            int home = c->partitions == 2 ? (int)(s->place[x] & 1) : 0;
+            int home = has_homes(c) ? (int)(s->place[x] & 1) : 0;
             touch(s, c, home, x, dirty);
-            if (c->partitions == 2 && !dirty) touch(s, c, 1 - home, x, 0);
+            for (int p = 0; p < c->partitions && !dirty; p++)
+                if (p != home) touch(s, c, p, x, 0);
         }
     }
     return 0;
@@ -224,7 +227,7 @@ int32_t iosim_access(L2State *s, const L2Config *c, int64_t n, const uint8_t *mo
     if (!l2_is_sound(s, c) || !sides_are_sound(c, side, n)) return REFUSED;
     for (int64_t i = 0; i < n; i++)
         if (mode[i] > REDUCE || object[i] < 0 || object[i] >= s->objects) return REFUSED;
-    for (int64_t i = 0; i < n; i++) access_object(s, c, mode[i], object[i], side[i], s->now, NULL);
+    for (int64_t i = 0; i < n; i++) access_object(s, c, mode[i], object[i], side[i], s->now, NULL, 1);
     return 0;
 }
 

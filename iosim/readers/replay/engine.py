@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from iosim.base.errors import InputError
-from iosim.base.progress import AFTER_S, counter
+from iosim.base.progress import AFTER_S, counter, go_on, is_worker
 from iosim.base.records import dataclass
-from iosim.base.workers import go_on, is_worker
 from iosim.readers.replay.coarse import Coarse
 from iosim.readers.replay.l2 import LEAST_SETS, L2Model, Samples, sample_lines, sm_partitions
 from iosim.readers.replay.layout import LAYOUT
@@ -24,8 +23,8 @@ from iosim.readers.replay.library import library
 from iosim.readers.replay.lowering import LoweredLaunch, Template
 from iosim.readers.replay.sampling import SamplingPlan, Windows
 
-MAX_DEPTH, MAX_TEMPLATES, MAX_TENSORS, MAX_WAYS = (
-    LAYOUT.constants[name] for name in ("MAX_DEPTH", "MAX_TEMPLATES", "MAX_TENSORS", "MAX_WAYS")
+MAX_DEPTH, MAX_PARTITIONS, MAX_TEMPLATES, MAX_TENSORS, MAX_WAYS = (
+    LAYOUT.constants[name] for name in ("MAX_DEPTH", "MAX_PARTITIONS", "MAX_TEMPLATES", "MAX_TENSORS", "MAX_WAYS")
 )
 NO_MEMORY, REFUSED = LAYOUT.constants["NO_MEMORY"], LAYOUT.constants["REFUSED"]
 _L2Config, _L2State, _LaunchPlan, _Sampling = (
@@ -113,8 +112,10 @@ class L2:
     ) -> None:  # fmt: skip
         if not 1 <= model.ways <= MAX_WAYS:
             raise InputError(f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways")
-        if model.partitions not in (1, 2):
-            raise InputError(f"l2_partitions {model.partitions}: the replay follows an L2 of 1 or 2 partitions")
+        most = MAX_PARTITIONS if model.apart else 2
+        if not 1 <= model.partitions <= most:
+            what = f"1 to {most} L2s" if model.apart else "an L2 of 1 or 2 partitions"
+            raise InputError(f"l2_partitions {model.partitions}: the replay follows {what}")
         if model.dirty_ways < 1:
             raise InputError(f"{model.dirty_ways} dirty ways of a set; accepted: 1 or more")
         n = int(size.size)
@@ -123,8 +124,9 @@ class L2:
         _within("size", size, 2**31)
         _within("tensor", owner, MAX_TENSORS)
         self.model = model
-        sampled = sample_lines(model, np.ascontiguousarray(size, dtype=np.int32), samples_per_object,
-                               least_sets, beside)  # fmt: skip
+        sampled = sample_lines(
+            model, np.ascontiguousarray(size, dtype=np.int32), samples_per_object, least_sets, beside
+        )
         self._samples = sampled
         self._objects = np.zeros(n, dtype=OBJECT)
         self._objects["size"], self._objects["tensor"] = size, owner
@@ -137,13 +139,18 @@ class L2:
         s.tags = _pointer(self._tags)
         self._lost = np.zeros(sampled.sets, dtype=np.int64)
         s.lost = _pointer(self._lost)
+        if self.config.side_sets:
+            self._side_tags = np.full(self.config.side_sets * -(-self.config.side_ways // 4) * 4, -1, dtype=np.int32)
+            self._side_set = sampled.dealt_out(self.config.side_sets // sampled.sets)
+            s.side_tags, s.side_set = _pointer(self._side_tags), _pointer(self._side_set)
 
     def place(self, objects: range, *, dirty: bool) -> None:
         """Put objects into the L2 as though an SM had touched them before the launch. Raises InputError: objects that
         there are not."""
         self._refuse_others(objects)
-        result = library().iosim_place(ct.addressof(self.state), ct.addressof(self.config), objects.start, len(objects),
-                                       int(dirty))  # fmt: skip
+        result = library().iosim_place(
+            ct.addressof(self.state), ct.addressof(self.config), objects.start, len(objects), int(dirty)
+        )
         _accept(result, "objects to place")
 
     def _refuse_others(self, objects: range) -> None:
@@ -166,15 +173,16 @@ class L2:
         known = (3, self._objects.size, self.model.partitions)
         for what, each, end in zip(("mode", "object", "side"), (mode, number, side), known, strict=True):
             _within(what, each, end)
-        modes, numbers, sides = (np.ascontiguousarray(a, dtype=t) for a, t in
-                                 ((mode, np.uint8), (number, np.int32), (side, np.uint8)))  # fmt: skip
+        modes, numbers, sides = (
+            np.ascontiguousarray(a, dtype=t) for a, t in ((mode, np.uint8), (number, np.int32), (side, np.uint8))
+        )
         result = library().iosim_access(ct.addressof(self.state), ct.addressof(self.config), modes.size,
                                         _pointer(modes), _pointer(numbers), _pointer(sides))  # fmt: skip
         _accept(result, "accesses")
 
     def begin_anew(self) -> None:
         """Start the clock again, and what is read again; the contents stay, and bytes go on being counted."""
-        self.state.dram_free = self.state.l2_free = self.state.now = self.state.again = 0
+        self.state.dram_free = self.state.l2_free = self.state.side_free = self.state.now = self.state.again = 0
         self._objects["ready"] = 0
         self._lost[:] = 0
 
@@ -195,6 +203,10 @@ class L2:
         """(HBM bytes read, HBM bytes written) so far, by tensor number."""
         return list(self.state.hbm_read), list(self.state.hbm_write)
 
+    def behind(self) -> tuple[list[int], list[int]]:
+        """Bytes that the L2s (read from, wrote to) the cache at the memory's side so far, by tensor number."""
+        return list(self.state.filled), list(self.state.drained)
+
     def placement_bytes(self) -> float:
         """Standard deviation of the bytes read from HBM again over placements of the tensors in memory.
 
@@ -206,7 +218,6 @@ class L2:
         return int(self.state.again) * float(lost.std(ddof=1) / lost.mean())
 
     def dirty_bytes(self) -> int:
-        """Bytes that are dirty in the L2 now."""
         return int(self.dirty_by_tensor().sum())
 
     def replay(
@@ -227,7 +238,7 @@ class L2:
         """
         plan, arrays = launch_plan(launch, ctas, self.model, coarse)
         part = None if sampling is None else _Part(sampling, self._looped(launch))
-        lib, before = library(), self.counts()
+        lib, before, behind = library(), self.counts(), self.behind()
         kept = (self, arrays, trace)
 
         def play(done: ct.c_int32, stop: ct.c_int32) -> int:
@@ -242,10 +253,16 @@ class L2:
         if part is None:
             return end, None
         windows = part.windows()
-        for counts, then, total in zip((self.state.hbm_read, self.state.hbm_write), before, windows.totals(),
-                                       strict=True):  # fmt: skip
+        for counts, then, total in zip(
+            (self.state.hbm_read, self.state.hbm_write), before, windows.totals(), strict=True
+        ):
             for t in np.flatnonzero(part.looped):
                 counts[t] = then[t] + int(total[t])
+        share = windows.stands_for.sum() / max(1, windows.played.sum())
+        measured = part.state.filled, part.state.drained
+        for counts, then, played in zip((self.state.filled, self.state.drained), behind, measured, strict=True):
+            for t in np.flatnonzero(part.looped):
+                counts[t] = then[t] + round(share * played[t])
         return end, windows
 
     def dirty_by_tensor(self) -> np.ndarray[Any, Any]:
@@ -281,7 +298,6 @@ class L2:
         _accept(result, f"launch {launch.name}")
 
     def _looped(self, launch: LoweredLaunch) -> np.ndarray[Any, Any]:
-        """By tensor number, whether the launch's loop accesses it."""
         looped = np.zeros(MAX_TENSORS, dtype=np.uint8)
         for template in launch.loop:
             first = template.base[template.base >= 0]
@@ -340,7 +356,9 @@ def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: Lowere
         while is_worker() and not over.wait(BAR_EVERY_S):
             go_on()
         if not over.wait(AFTER_S):
-            with counter(launch.tiles, f"replay {launch.name}{_about(launch)}", "tile", after_s=0.0) as shown:
+            most_s = max(1, round(launch.accesses / SLOWEST_PER_S))
+            what = f"replay {launch.name}, at most {most_s} s"
+            with counter(launch.tiles, what, "tile", after_s=0.0) as shown:
                 while not over.wait(BAR_EVERY_S):
                     shown(done.value)
         over.wait()
@@ -353,11 +371,6 @@ def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: Lowere
     return ends[0]
 
 
-def _about(launch: LoweredLaunch) -> str:
-    """How long a launch takes, where all of it is played."""
-    return f", at most {max(1, round(launch.accesses / SLOWEST_PER_S))} s"
-
-
 def _wait(thread: threading.Thread, over: threading.Event) -> None:
     """Waits until the engine has stopped, whatever signals come meanwhile; the first of them is on its way already."""
     while not over.is_set() and thread.is_alive():
@@ -367,6 +380,17 @@ def _wait(thread: threading.Thread, over: threading.Event) -> None:
 
 def l2_config(model: L2Model, sets: int, stride: float) -> Any:
     """The L2 for the engine: so many followed sets of a partition, each line of which stands for `stride`."""
+    side = model.side
+    behind = (
+        {}
+        if side is None
+        else {
+            "side_sets": sets * max(1, round(side.sets / model.sets)),
+            "side_ways": side.ways,
+            "side_ps_per_kib": round(1024 * PS / side.bytes_per_s),
+            "side_latency_ps": round(side.latency_s * PS),
+        }
+    )
     return _L2Config(
         partitions=model.partitions, sets=sets, ways=model.ways, dirty_share=round(model.dirty_ways * 256),
         sample_bytes=round(stride * model.line_bytes),
@@ -374,6 +398,7 @@ def l2_config(model: L2Model, sets: int, stride: float) -> Any:
         dram_write_ps_per_kib=round(1024 * PS / (model.dram_write_bytes_per_s or model.dram_bytes_per_s)),
         l2_ps_per_kib=round(1024 * PS / model.l2_bytes_per_s), l2_latency_ps=round(model.l2_latency_s * PS),
         far_latency_ps=round(model.far_latency_s * PS), dram_latency_ps=round(model.dram_latency_s * PS),
+        apart=int(model.apart), **behind,
     )  # fmt: skip
 
 
@@ -383,8 +408,7 @@ def launch_plan(
     """A launch with the CTAs that play it, for the engine, and what must live as long as that is used. Raises
     InputError: no CTAs to play it."""
     if min(ctas.slots, ctas.sms) < 1:
-        raise InputError(f"`method` replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is "
-                         "needed")  # fmt: skip
+        raise InputError(f"`method` replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is needed")
     stride = ctas.static_stride and (ctas.static_stride - 1) * launch.group + 1  # from a group's last tile
     loop = launch.loop
     if coarse is not None:  # what moves on with the loop, then what every small step stores to again
@@ -398,7 +422,8 @@ def launch_plan(
     plan.crowds, plan.slow_ppm = slow.size, _pointer(slow)
     plan.ranks, plan.relaunched = len(ctas.rates), int(ctas.relaunched and launch.group == 1)
     shares = np.rint(np.array(ctas.rates) * 1e6).astype(np.int32)
-    side = sm_partitions(ctas.sms, model.partitions, model.side_ends)
+    side = sm_partitions(ctas.sms, model.partitions, model.side_ends, model.apart)
+    plan.queues = model.partitions if model.apart and ctas.relaunched else 1  # the hardware deals CTAs out
     plan.share_ppm, plan.side = _pointer(shares), _pointer(side)
     if coarse is not None:
         plan.coarse, plan.walks = coarse.how.steps, sum(t.coef != 0 for t in loop)
@@ -412,7 +437,7 @@ def _work_tiles(launch: LoweredLaunch, loop: tuple[Template, ...]) -> Any:
     """A launch for the engine: its work tiles with what they access, in one CTA on one SM. Raises InputError: arrays
     that are not of the launch's work tiles."""
     n = launch.tiles
-    plan = _LaunchPlan(tiles=n, slots=1, sms=1, group=1)
+    plan = _LaunchPlan(tiles=n, slots=1, sms=1, group=1, queues=1)
     for name, templates in (("pro", launch.prologue), ("loop", loop), ("epi", launch.epilogue)):
         if len(templates) > MAX_TEMPLATES:
             raise InputError(f"a launch has {len(templates)} accesses in one place; the replay takes {MAX_TEMPLATES}")

@@ -41,15 +41,29 @@ Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class SideCache:
+    """A cache at the memory's side, of sets of lines as the L2's; what is written goes through it to memory.
+    `latency_s` is from the L2."""
+
+    sets: int
+    ways: int
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True)
 class L2Model:
     """Attributes:
-    partitions: 1 or 2; `sets` and `ways` are those of one partition.
+    partitions: 1 or 2 of one L2, or `apart` several L2s; `sets` and `ways` are those of one partition.
     dirty_ways: most dirty lines of a set, on average over the sets.
     foreign_dirty_bytes: dirty lines of others in the L2 at a cold start.
     launch_fetch_bytes: what a launch reads beside its tensors, its code and parameters.
     sm_spread: SMs differ in speed by up to this fraction either way.
     side_ends: in the order in which SMs get CTAs, how many there are up to each change of side.
     dram_write_bytes_per_s: of writes among reads; None where they go at the rate of reads.
+    apart: whether partitions are L2s of their own, which ask memory alone; SM s then belongs to partition s modulo
+        their number, and CTAs are dealt out to them in turn.
+    side: the cache at the memory's side, behind the L2s; None where there is none.
     """
 
     partitions: int
@@ -67,6 +81,8 @@ class L2Model:
     far_latency_s: float
     dram_latency_s: float
     dram_write_bytes_per_s: float | None = None
+    apart: bool = False
+    side: SideCache | None = None
 
 
 def model(profile: HardwareProfile) -> L2Model:
@@ -82,6 +98,15 @@ def model(profile: HardwareProfile) -> L2Model:
     far = (near * clock if profile.l2_latency_far_cycles is None else profile.l2_latency_far_cycles) / clock
     per_byte = profile.hbm_seconds_per_byte()
     bandwidth = 1 / per_byte[0] if per_byte else profile.need("dram_bandwidth_bytes_per_s")
+    side = None
+    if profile.memory_side_bytes:
+        side_ways = profile.need_int("memory_side_ways")
+        side = SideCache(
+            sets=profile.memory_side_bytes // (side_ways * line),
+            ways=side_ways,
+            bytes_per_s=profile.need("memory_side_bandwidth_bytes_per_s"),
+            latency_s=max(0.0, profile.need("memory_side_latency_cycles") / clock - near),
+        )
     return L2Model(
         partitions=partitions,
         sets=max(1, size // (ways * line)),
@@ -98,6 +123,8 @@ def model(profile: HardwareProfile) -> L2Model:
         far_latency_s=max(0.0, far - near),
         dram_latency_s=max(0.0, dram - near),
         dram_write_bytes_per_s=1 / sum(per_byte[1:]) if per_byte else None,
+        apart=bool(profile.l2_apart),
+        side=side,
     )
 
 
@@ -106,14 +133,15 @@ def _l2_bandwidth(profile: HardwareProfile) -> float:
     return known or profile.need("l2_over_dram_bandwidth") * profile.need("dram_bandwidth_bytes_per_s")
 
 
-def sm_partitions(sms: int, partitions: int, ends: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+def sm_partitions(sms: int, partitions: int, ends: tuple[int, ...], apart: bool = False) -> npt.NDArray[np.uint8]:
     """Partition of each SM, in the order in which CTAs are dealt out.
 
     A GPU deals CTAs cluster of SMs by cluster, and a whole cluster lies on one side: SMs up to ends[0] lie on side 0,
-    those up to ends[1] on side 1, and so on in turn. `ends` is scaled to the number of SMs.
+    those up to ends[1] on side 1, and so on in turn. `ends` is scaled to the number of SMs. To L2s `apart` CTAs go in
+    turn.
     """
-    if partitions < 2:
-        return np.zeros(sms, dtype=np.uint8)
+    if partitions < 2 or apart:
+        return (np.arange(sms) % partitions).astype(np.uint8)
     scaled = np.rint(np.asarray(ends) * (sms / ends[-1])).astype(np.int64)
     return (np.searchsorted(scaled, np.arange(sms), side="right") % partitions).astype(np.uint8)
 
@@ -134,6 +162,14 @@ class Samples:
     @property
     def set(self) -> npt.NDArray[np.int32]:
         return (self.place >> 1).astype(np.int32)
+
+    def dealt_out(self, ways: int) -> npt.NDArray[np.int32]:
+        """A number for each line: its set's lines, in address order, go to so many sets of another cache in turn."""
+        order = np.argsort(self.set, kind="stable")
+        begin = np.searchsorted(self.set[order], np.arange(self.sets))
+        turn = np.empty(order.size, dtype=np.int64)
+        turn[order] = np.arange(order.size) - begin[self.set[order]]
+        return (self.set * ways + turn % ways).astype(np.int32)
 
     @property
     def home(self) -> npt.NDArray[np.uint8]:

@@ -79,16 +79,17 @@ static inline int loop_index(const LaunchPlan *l, int tile, int step) {
     return l->list ? l->list[l->first[tile] + k] : l->first[tile] + k;
 }
 
-/* The first work tile of the queue, which is one shorter then, or NIL. */
+/* The first work tile of a queue, which is one shorter then, or NIL. */
 static inline int claim(const LaunchPlan *l, int *next) {
     int take = *next;
     if (take >= l->tiles) return NIL;
-    *next += l->group;
+    *next += l->group * l->queues;
     return take;
 }
 
-/* The work tile that a CTA takes after its present one, or NIL; `next` is the head of the queue. */
-static inline int tile_after(const LaunchPlan *l, Cta *a, int *next) {
+/* The work tile that a CTA takes after its present one, or NIL; `heads` are those of the queues. */
+static inline int tile_after(const LaunchPlan *l, Cta *a, int *heads) {
+    int *next = heads + (l->queues > 1 ? l->side[a->sm] : 0);
     if ((a->tile + 1) % l->group != 0) return a->tile + 1;
     if (l->static_stride) {
         int take = a->tile + l->static_stride;
@@ -114,7 +115,7 @@ static inline int64_t first_object(const Template *x, int tile, int idx) {
 }
 
 static WHOLE int64_t run_list(L2State *s, const L2Config *c, const Template *list, int n, int tile, int idx, int p,
-                              int64_t t, Trace *tr) {
+                              int64_t t, Trace *tr, const int levels) {
     int64_t at = t;
     for (const Template *x = list; x < list + n; x++) {
         if (!is_made(x, tile, idx)) continue;
@@ -123,9 +124,9 @@ static WHOLE int64_t run_list(L2State *s, const L2Config *c, const Template *lis
         int col = 0;
         for (int64_t left = (int64_t)x->rows * x->span; left > 0;) {
             if (mode == LOAD) {
-                int64_t there = access_object(s, c, LOAD, o, p, t, tr);
+                int64_t there = access_object(s, c, LOAD, o, p, t, tr, levels);
                 if (there > at) at = there;
-            } else access_object(s, c, mode, o, p, t, tr);
+            } else access_object(s, c, mode, o, p, t, tr, levels);
             if (--left == 0) break;
             o++;
             if (++col == x->span) col = 0, o += x->row_stride - x->span;
@@ -134,10 +135,17 @@ static WHOLE int64_t run_list(L2State *s, const L2Config *c, const Template *lis
     return at;
 }
 
+/* The same where there is more than one L2, or a trace. */
+static APART int64_t run_list_apart(L2State *s, const L2Config *c, const Template *list, int n, int tile, int idx, int p,
+                                    int64_t t, Trace *tr) {
+    return tr ? run_list(s, c, list, n, tile, idx, p, t, tr, 1) : run_list(s, c, list, n, tile, idx, p, t, NULL, 1);
+}
+
 /* What a work tile accesses at a loop index, by a list of templates; returns when its loads have arrived. */
-static int64_t run_templates(L2State *s, const L2Config *c, const Template *list, int n, int tile, int idx, int p,
+static APART int64_t run_templates(L2State *s, const L2Config *c, const Template *list, int n, int tile, int idx, int p,
                              int64_t t, Trace *tr) {
-    return tr ? run_list(s, c, list, n, tile, idx, p, t, tr) : run_list(s, c, list, n, tile, idx, p, t, NULL);
+    if (tr || has_levels(c)) return run_list_apart(s, c, list, n, tile, idx, p, t, tr);
+    return run_list(s, c, list, n, tile, idx, p, t, NULL, 0);
 }
 
 /* ---- events: a heap by time, then by CTA ---- */
@@ -251,7 +259,7 @@ typedef struct {
     Event *running; /* when each live CTA comes to its next step, where windows are played: a heap, whose order they know */
     Tournament tournament; /* and where all is played */
     int live;
-    int next;       /* the head of the queue of work tiles */
+    int next[MAX_PARTITIONS]; /* the heads of the queues of work tiles */
     Sms sms;
 } Play;
 

@@ -66,7 +66,6 @@ class Layout:
         return fields
 
     def _length(self, text: str) -> int:
-        """Of an array: a sum of numbers and constants."""
         terms = [term.strip() for term in text.split("+")]
         return sum(int(term) if term.isdigit() else self.constants[term] for term in terms)
 

@@ -19,8 +19,9 @@ from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Oute
 from iosim.kernel.remap import place
 from iosim.kernel.schedule import Direction, Order
 from iosim.problem.masks.mask import Steps
+from iosim.problem.masks.picked import PickedMask
 from iosim.readers.replay.blocks import Blocks
-from iosim.readers.replay.objects import Grid, cut, refuse_too_large, streams
+from iosim.readers.replay.objects import Grid, cut, gathers, refuse_too_large, streams
 
 Int32 = npt.NDArray[np.int32]
 NONE = -1
@@ -98,8 +99,6 @@ class LoweredLaunches(Sequence[LoweredLaunch]):
 
 @dataclass(frozen=True)
 class Lowered:
-    """All launches of a chain over one set of objects."""
-
     tensors: tuple[str, ...]
     size: Int32
     owner: npt.NDArray[np.uint8]
@@ -209,6 +208,11 @@ def _lower_launch(
     if there is not None:
         block = np.where(there, block, 0).astype(np.int32)
     tiles = _tiles(launch, head.astype(np.int64), block.astype(np.int64))
+    if gathers(chain, launch):
+        tiles = _gathering(launch, tiles)
+        launch = replace(launch, domain=replace(d, block_k=1))
+    elif launch.walks_again:
+        tiles = replace(tiles, steps=_again(tiles.steps, max(a.times for a in launch.accesses)))
     steps = tiles.steps
     first, count = steps.first.astype(np.int32), steps.count.astype(np.int32)
     if there is not None:
@@ -280,6 +284,35 @@ def _tiles(launch: Launch, head: npt.NDArray[np.int64], block: npt.NDArray[np.in
     return _Tiles(head, Steps(zero, zero + 1), block % d.query_blocks, block // d.query_blocks)
 
 
+def _gathering(launch: Launch, tiles: _Tiles) -> _Tiles:
+    """Work tiles that step over the entries of their queries' lists, those that have a key.
+
+    NB: a CTA so waits for its rows one after the other, though a kernel asks for those of a block at once: the replay's
+    own clock, which a trace shows, is late; the order of its accesses is not.
+    """
+    d, mask = launch.domain, launch.domain.mask
+    assert tiles.i is not None
+    assert isinstance(mask, PickedMask)
+    split, block = np.divmod(tiles.i, d.query_blocks)
+    token = block * d.block_q // d.pack
+    per = d.key_blocks_per_split * d.block_k if launch.outer is Outer.SPLIT else d.seq_k
+    first = split * per
+    count = np.clip(np.minimum(mask.end_key(token, d.seq_k), first + per) - first, 0, None)
+    start = np.cumsum(count) - count
+    entries = np.arange(int(count.sum())) + np.repeat(first - start, count)
+    picked = mask.picks(np.repeat(token, count), entries, d.seq_k)
+    return replace(tiles, steps=Steps(start, count, picked))
+
+
+def _again(steps: Steps, walks: int) -> Steps:
+    """Steps of work tiles that go over their keys several times."""
+    count = steps.count * walks
+    start = np.cumsum(count) - count
+    inside = (np.arange(int(count.sum())) - np.repeat(start, count)) % np.repeat(np.maximum(steps.count, 1), count)
+    at = np.repeat(steps.first, count) + inside
+    return Steps(start, count, at if steps.indices is None else steps.indices[at])
+
+
 def _runs(launch: Launch, access: Access) -> list[tuple[int, int]]:
     """Neighbouring query blocks that are moved together, where an access is made once for a whole head: all, or those
     that visit a key block. One run of no meaning for all other accesses."""
@@ -335,8 +368,11 @@ def _template(
     coef, span, rows, stride = 0, 1, 1, 0
     turn = turn_coef = 0
     base, of_head = start, False
-    table = tensor.keys_per_row > 0  # a block table: a sequence's entries as a whole, before the loop
-    if access.rows is Rows.OWN or table:
+    table = tensor.keys_per_row > 0 and access.rows is Rows.KEY  # a sequence's entries as a whole, before the loop
+    if table and tensor.along is Rows.QUERY:  # a list of picked keys, its query's own
+        assert i is not None
+        base = base + i % d.query_blocks * d.block_q // d.pack // grid.chunk_rows * step
+    elif access.rows is Rows.OWN or table:
         span = grid.rows * grid.cols
         if access.per is Per.LAUNCH:
             base = np.where(np.arange(head.size) == 0, base, NONE)
@@ -394,12 +430,6 @@ def _template(
     return template, "loop" if inside else "epi"
 
 
-def _broadcast(tensor: Tensor, d: Domain, grid: Grid, item: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Objects of a tensor that several grid heads share, as the launch goes through its heads one after the other."""
-    each = grid.rows * grid.cols
-    return owner_of(tensor, d, item // each) * each + item % each
-
-
 def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> LoweredLaunch:
     """Objects of all tensors side by side: work tile w of n takes its share of each tensor's objects. What all heads
     share (an additive mask) is gone through once a head."""
@@ -411,13 +441,14 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
     epilogue: list[Template] = []
     for access in progress(f"work tiles of {launch.name}")(launch.accesses):
         grid = grids[access.tensor]
-        shared = passes[access.tensor] > 1
+        shared, each = passes[access.tensor] > 1, grid.rows * grid.cols
         base = np.empty(tiles, dtype=np.int32)
         for first in range(0, tiles, TILES_AT_ONCE):
             w = np.arange(first - 1, min(first + TILES_AT_ONCE, tiles), dtype=np.int64)
             item = w * grid.count * passes[access.tensor] // tiles
             new, item = item[1:] != item[:-1], item[1:]
-            item = _broadcast(chain.tensors[access.tensor], launch.domain, grid, item) if shared else item
+            if shared:
+                item = owner_of(chain.tensors[access.tensor], launch.domain, item // each) * each + item % each
             base[first : first + item.size] = np.where(new, grid.first + item, NONE)
         template = Template(access.tensor, MODES[access.mode], base)
         (loop if access.mode is Mode.LOAD else epilogue).append(template)

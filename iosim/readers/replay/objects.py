@@ -24,6 +24,8 @@ OBJECT_BYTES, SAMPLE_BYTES = 36, 14
 """Memory of an object, and of a line that is followed, at the peak of a replay."""
 TILE_BYTES, STREAMED_TILE_BYTES = 80, 30
 """Memory of a work tile of the largest launch while it is lowered, and of one of an elementwise pass."""
+ENTRY_BYTES = 40
+"""Memory of an entry of the lists of keys that a work tile gathers, while it is lowered."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,6 @@ class Grid:
         return self.heads * self.rows * self.cols
 
     def start_of(self, owner: Int64) -> Int64:
-        """First object of each (batch, head)."""
         if self.step == 1:
             return self.first + owner * self.rows * self.cols
         return self.first + owner // self.step * self.rows * self.step + owner % self.step
@@ -80,15 +81,27 @@ def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
         if streams(launch):
             continue
         for access in launch.accesses:
-            if access.tensor == tensor and access.rows is not Rows.OWN and not chain.tensors[tensor].keys_per_row:
+            is_table = chain.tensors[tensor].keys_per_row > 0 and access.rows is Rows.KEY
+            if access.tensor == tensor and access.rows is not Rows.OWN and not is_table:
                 d = launch.domain
-                rows.add(d.block_k if access.rows is Rows.KEY else d.block_q)
+                rows.add(1 if chain.tensors[tensor].picked_by else d.block_k if access.rows is Rows.KEY else d.block_q)
                 if access.rows is Rows.PAIR:
                     cols.add(d.block_k)
     return rows, cols
 
 
 FLAT_CHUNK_BYTES = 32768
+
+
+def gathers(chain: Chain, launch: Launch) -> bool:
+    """Whether a launch goes over rows that lists of picked keys name, so that each of them is a step of its replay."""
+    return any(chain.tensors[access.tensor].picked_by for access in launch.accesses)
+
+
+def listed_entries(launch: Launch) -> int:
+    """Entries with a key of the lists that all work tiles of a launch go over."""
+    d = launch.domain
+    return int(d.visited.end_row.sum()) * d.grid_heads
 
 
 def _rows_per_head(chain: Chain, tensor: Tensor) -> tuple[int, int]:
@@ -147,7 +160,6 @@ def _chunks(length: int, blocks: set[int]) -> tuple[int, int]:
 
 
 def _sizes(length: int, n: int, chunk: int) -> npt.NDArray[np.int64]:
-    """The true size of each chunk; chunks past the end are empty."""
     return np.clip(length - np.arange(n, dtype=np.int64) * chunk, 0, chunk)
 
 
@@ -164,7 +176,6 @@ def about_bytes(chain: Chain) -> int:
 
 
 def _object_counts(chain: Chain) -> dict[str, int]:
-    """Objects of each tensor that has any."""
     counts: dict[str, int] = {}
     for name, tensor in chain.tensors.items():
         if tensor.role is not Role.TEMP or chain.users(name):
@@ -186,7 +197,8 @@ def _launch_bytes(chain: Chain, launch: Launch, objects: Mapping[str, int]) -> i
         return STREAMED_TILE_BYTES * max((objects[n] * passes[n] for n in own), default=0)
     d = launch.domain
     rounds = -(-d.key_blocks_total // d.splits) if launch.outer is Outer.HEAD else 1
-    return TILE_BYTES * launch.work_tiles * rounds
+    listed = ENTRY_BYTES * listed_entries(launch) if gathers(chain, launch) else 0
+    return TILE_BYTES * launch.work_tiles * rounds + listed
 
 
 def refuse_bytes(objects: int, beside: int, samples: int) -> None:

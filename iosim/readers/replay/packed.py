@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.errors import InputError
 from iosim.base.records import fields
 from iosim.readers.replay.engine import PS, l2_config, launch_plan
 from iosim.readers.replay.l2 import followed_sets, sampler
@@ -31,27 +32,23 @@ class Arrays:
     """Integer arrays side by side, as differences from number to number, those that differ alike once."""
 
     def __init__(self) -> None:
-        self._streams: list[bytes] = []
+        self.streams: list[bytes] = []
+        """The four bytes of all differences, plane by plane."""
         self._known: dict[bytes, int] = {}
         self.listed: list[tuple[int, int, int]] = []
         """Of each array its stream, its first number and how many it has."""
 
     def add(self, values: npt.NDArray[Any] | None) -> int | None:
-        """The number of an array; None for none."""
         if values is None:
             return None
         numbers = values.astype(np.int32)
         step = np.diff(numbers).astype("<i4")
         planes = step.view(np.uint8).reshape(-1, 4).T.tobytes()
-        stream = self._known.setdefault(planes, len(self._streams))
-        if stream == len(self._streams):
-            self._streams.append(planes)
+        stream = self._known.setdefault(planes, len(self.streams))
+        if stream == len(self.streams):
+            self.streams.append(planes)
         self.listed.append((stream, int(numbers[0]) if numbers.size else 0, int(numbers.size)))
         return len(self.listed) - 1
-
-    def squeezed(self) -> tuple[bytes, ...]:
-        """The streams in raw deflate: the four bytes of all differences, plane by plane."""
-        return tuple(map(squeezed, self._streams))
 
 
 def squeezed(data: bytes) -> bytes:
@@ -69,7 +66,7 @@ def packed_chain(lowered: Lowered) -> tuple[dict[str, Any], tuple[bytes, ...]]:
         "owner": arrays.add(lowered.owner),
         "launches": [_launch(low, arrays) for low in lowered.launches],
     }
-    return chain | {"arrays": arrays.listed}, arrays.squeezed()
+    return chain | {"arrays": arrays.listed}, tuple(map(squeezed, arrays.streams))
 
 
 def _launch(low: LoweredLaunch, arrays: Arrays) -> dict[str, Any]:
@@ -89,9 +86,11 @@ def packed_gpu(inputs: Inputs, lowered: Lowered) -> dict[str, Any]:
     """What a GPU makes of a chain's launches, from a cold L2: whole numbers, by the names of the engine's structures.
 
     Raises:
-        InputError: the L2 does not hold one tile.
+        InputError: the L2 does not hold one tile; there are several L2s, which the page's engine does not play.
     """
     l2 = inputs.l2
+    if l2.apart or l2.side:
+        raise InputError(f"{inputs.gpu} has L2s of their own, and a page plays but one; accepted: iosim predict")
     refuse_small_l2(l2, lowered, inputs.gpu)
     foreign = l2.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])

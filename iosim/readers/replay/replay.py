@@ -11,19 +11,19 @@ import numpy.typing as npt
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, field, replace
 from iosim.base.units import bytes_text
-from iosim.base.words import WAYS
+from iosim.base.words import WAYS, Level
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Mode, Outer, Tensor
 from iosim.kernel.pace import Pace
 from iosim.kernel.schedule import Scheduler
-from iosim.kernel.traffic import Traffic, TrafficRow
+from iosim.kernel.traffic import CODE, FOREIGN, Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.coarse import ERROR, HELD_STEPS, CoarseSteps, coarse_plan
 from iosim.readers.replay.engine import L2, PS, Ctas
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
-from iosim.readers.replay.objects import streams, tile_bytes
+from iosim.readers.replay.objects import gathers, streams, tile_bytes
 from iosim.readers.replay.play import ERROR as HEADS_ERROR
 from iosim.readers.replay.play import Play, PlayedHeads
 from iosim.readers.replay.sampling import Windows, sampling_plan
@@ -41,8 +41,8 @@ WAITING = 0.01
 """Lengthening of steps by loads above which a launch that is not played whole is said to wait for memory."""
 PLACEMENT_TOLD = 0.015
 """A prediction says how far placement moves its reads where that is more than this share of them."""
-CODE, FOREIGN = "code", "foreign"
-"""Traffic that is no tensor's of the chain."""
+Counts = tuple[list[int], list[int]]
+"""Bytes read and written, by tensor number."""
 Trace = Callable[[Launch, LoweredLaunch, Lowered, L2, int], Any]
 
 
@@ -67,8 +67,9 @@ class ReplayedLaunch:
 class Replay:
     """What a replay found.
 
-    `traffic` holds rows at level "hbm". `foreign_write_bytes` are dirty lines of others that were driven out;
-    `dirty_bytes` what the chain leaves dirty in the L2; `fabric_bytes` what crossed between partitions.
+    `traffic` holds rows at level "hbm", and at "side" where there is a cache at the memory's side.
+    `foreign_write_bytes` are dirty lines of others that were driven out; `dirty_bytes` what the chain leaves dirty in
+    the L2; `fabric_bytes` what crossed between partitions.
     """
 
     traffic: Traffic
@@ -83,11 +84,9 @@ class Replay:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every step of every launch was played."""
         return self.share is None and not any(launch.windows or launch.coarse for launch in self.launches)
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the HBM figures should know."""
         sentences = [f"HBM: replay; {bytes_text(self.dirty_bytes)} stay dirty in L2 at the end"]
         if self.share is not None:
             heads = f"{self.share.heads} of {self.share.of} heads"
@@ -259,7 +258,7 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
         low = lowered.launches[number]
         for objects_of, tensor in low.owned:
             l2.own(objects_of, tensor)
-        before = l2.counts()
+        before, behind = l2.counts(), l2.behind()
         grain = coarse if coarse and coarse.how.name == launch.name else None
         stands_for = grain.whole_over_played if grain else share.factors[number] if share else 1.0
         dirty = l2.dirty_by_tensor() if grain or share else None
@@ -273,7 +272,11 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
         if dirty is not None:
             end = ready + round((end - ready) * stands_for)
             _stand_for(l2, before, dirty, stands_for, len(lowered.tensors))
+            for counts, then in zip((l2.state.filled, l2.state.drained), behind, strict=True):
+                for t, n in enumerate(then):
+                    counts[t] = n + round((counts[t] - n) * stands_for)
         rows += _rows(launch.name, lowered, before, l2.counts(), l2_of_gpu.launch_fetch_bytes)
+        rows += _moved(launch.name, "side", lowered, behind, l2.behind())
         waited = int(l2.state.took_ps) / max(1, int(l2.state.alone_ps)) - 1.0 if grain else 0.0
         moved = accesses[number] if accesses else round(low.accesses * (share.factors[number] if share else 1.0))
         steps = grain.how if grain else None
@@ -311,6 +314,10 @@ def ctas_of(
     if streams(launch):  # an object stands for the small CTAs that an SM holds together
         slots, pace = max(min(slots, sms), _streamed_at_once(inputs, played, launch, of_launch, low, size)), Pace()
     alone = pace.step_s[0] / launch.tile_ctas if pace.step_s else 0.0
+    if gathers(played, launch):  # a step is an entry
+        alone /= launch.domain.block_k
+    elif launch.walks_again:
+        alone /= max(access.times for access in launch.accesses)
     start = CTA_START_S if streams(launch) else min(CTA_START_S, pace.tile_s / low.group)
     return Ctas(
         slots=slots,
@@ -343,9 +350,7 @@ def _streamed_at_once(
     return min(low.tiles, loading_bytes * inputs.sms * low.tiles // loaded)
 
 
-def _stand_for(
-    l2: L2, before: tuple[list[int], list[int]], dirty: npt.NDArray[np.int64], share: float, tensors: int
-) -> None:
+def _stand_for(l2: L2, before: Counts, dirty: npt.NDArray[np.int64], share: float, tensors: int) -> None:
     """Let what was read and written of the first `tensors` tensors since `before` stand for `share` times as much.
 
     Args:
@@ -359,21 +364,24 @@ def _stand_for(
         counts[1][t] = before[1][t] + max(0, round((written + stays) * share) - stays)
 
 
-def _rows(
-    launch: str, lowered: Lowered, before: tuple[list[int], list[int]], after: tuple[list[int], list[int]], code: int
-) -> list[TrafficRow]:
-    rows = []
-    for k, direction in enumerate(WAYS):
-        for number, name in enumerate(lowered.tensors):
-            n = after[k][number] - before[k][number]
-            if n:
-                rows.append(TrafficRow(launch, "hbm", name, direction, n))
+def _rows(launch: str, lowered: Lowered, before: Counts, after: Counts, code: int) -> list[TrafficRow]:
+    rows = _moved(launch, "hbm", lowered, before, after)
     foreign = after[1][len(lowered.tensors)] - before[1][len(lowered.tensors)]
     if foreign:
         rows.append(TrafficRow(launch, "hbm", FOREIGN, "write", foreign))
     if code:
         rows.append(TrafficRow(launch, "hbm", CODE, "read", code))
     return rows
+
+
+def _moved(launch: str, level: Level, lowered: Lowered, before: Counts, after: Counts) -> list[TrafficRow]:
+    """Bytes by tensor and direction between two counts."""
+    return [
+        TrafficRow(launch, level, name, direction, after[k][number] - before[k][number])
+        for k, direction in enumerate(WAYS)
+        for number, name in enumerate(lowered.tensors)
+        if after[k][number] != before[k][number]
+    ]
 
 
 def asked_of(launch: Launch, counted: Traffic, added: Mapping[str, int]) -> dict[str, int]:
@@ -394,7 +402,12 @@ def _possible(
     possible, room = [], dirty_before
     for launch, adds in zip(chain.launches, added, strict=True):
         asked = asked_of(launch, counted, adds)
-        mine = [r for r in rows if r.launch == launch.name]
+        mine = [r for r in rows if r.launch == launch.name and r.level == "hbm"]
+        possible += [
+            replace(r, bytes=min(int(r.bytes), asked.get(r.tensor, 0))) if r.direction == "read" else r
+            for r in rows
+            if r.launch == launch.name and r.level == "side"
+        ]
         room += int(counted.total("l2", "write", launch=launch.name))
         written = sum(int(r.bytes) for r in mine if r.direction == "write" and r.tensor != FOREIGN)
         share = min(written, room)

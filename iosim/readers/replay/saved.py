@@ -36,10 +36,9 @@ def version() -> str:
 
 
 def to_plain(replay: Replay) -> dict[str, Any]:
-    """What JSON can hold, without loss."""
     return {
         "traffic": [[r.launch, r.level, r.tensor, r.direction, int(r.bytes)] for r in replay.traffic],
-        "launches": [_launch_to_plain(launch) for launch in replay.launches],
+        "launches": list(map(_plain, replay.launches)),
         "foreign_write_bytes": int(replay.foreign_write_bytes),
         "dirty_bytes": int(replay.dirty_bytes),
         "fabric_bytes": int(replay.fabric_bytes),
@@ -52,7 +51,7 @@ def from_plain(plain: dict[str, Any]) -> Replay:
     """The replay that `to_plain` was given. Raises KeyError, TypeError, ValueError: it is not what `to_plain` makes."""
     return Replay(
         traffic=Traffic(tuple(TrafficRow(*row) for row in plain["traffic"])),
-        launches=tuple(_launch_of_plain(launch) for launch in plain["launches"]),
+        launches=tuple(map(_launch, plain["launches"])),
         foreign_write_bytes=plain["foreign_write_bytes"],
         dirty_bytes=plain["dirty_bytes"],
         fabric_bytes=plain["fabric_bytes"],
@@ -61,22 +60,15 @@ def from_plain(plain: dict[str, Any]) -> Replay:
     )
 
 
-def _launch_to_plain(launch: ReplayedLaunch) -> dict[str, Any]:
-    windows = launch.windows
-    return vars(launch) | {
-        "coarse": None if launch.coarse is None else vars(launch.coarse),
-        "windows": None if windows is None else {
-            "played": windows.played.tolist(), "stands_for": windows.stands_for.tolist(),
-            "read": windows.read.tolist(), "write": windows.write.tolist(), "waited": float(windows.waited),
-        },
-    }  # fmt: skip
+def _plain(value: Any) -> Any:
+    if isinstance(value, CoarseSteps | ReplayedLaunch | Windows):
+        return {name: _plain(one) for name, one in vars(value).items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def _launch_of_plain(plain: dict[str, Any]) -> ReplayedLaunch:
+def _launch(plain: dict[str, Any]) -> ReplayedLaunch:
     windows, coarse = plain["windows"], plain["coarse"]
-    arrays = {name: np.array(windows[name], dtype=np.int64) for name in ("played", "stands_for", "read", "write")} if (
-        windows is not None) else {}  # fmt: skip
-    return ReplayedLaunch(**plain | {
-        "coarse": None if coarse is None else CoarseSteps(**coarse),
-        "windows": None if windows is None else Windows(**arrays, waited=windows["waited"]),
-    })  # fmt: skip
+    if windows is not None:
+        arrays = {name: np.array(each, dtype=np.int64) for name, each in windows.items() if isinstance(each, list)}
+        windows = Windows(**windows | arrays)
+    return ReplayedLaunch(**plain | {"coarse": coarse and CoarseSteps(**coarse), "windows": windows})

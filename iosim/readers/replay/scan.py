@@ -2,7 +2,7 @@
 
 Every CTA (one an SM) reads its part of a footprint a few times over. "shared_scan": all CTAs read all of it, in step;
 "private_scan": each CTA re-reads its own slice. experiments/measurements/l2_capacity_curve.csv holds both, measured.
-Others published scans whose CTAs take the blocks of a footprint in turn, again and again (`block_scan`), and fills.
+Others published scans whose CTAs take the blocks of a footprint in turn, again and again (`block_scan`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.readers.replay.engine import L2, Ctas
-from iosim.readers.replay.l2 import L2Model, model, sm_partitions
+from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import LoweredLaunch, Template
 
 PATTERNS = ("shared_scan", "private_scan")
@@ -46,9 +46,10 @@ def scan(
     begin = np.zeros(ctas + 1, dtype=np.int64) if shared else np.arange(ctas + 1, dtype=np.int64) * objects // ctas
     size = np.full(ctas, objects, dtype=np.int64) if shared else np.diff(begin)
     order = [np.tile(np.arange(begin[c], begin[c] + size[c]), passes) for c in range(1 if shared else ctas)]
-    launch = replace(_reading(pattern, passes * begin[:-1], passes * size),
-                     indices=np.concatenate(order).astype(np.int32))  # fmt: skip
-    l2 = _l2(l2_of_gpu, objects, each)
+    launch = replace(
+        _reading(pattern, passes * begin[:-1], passes * size), indices=np.concatenate(order).astype(np.int32)
+    )
+    l2 = empty_l2(l2_of_gpu, objects, each)
     l2.replay(launch, Ctas(slots=ctas, sms=ctas))
     return int(l2.state.hbm_read[0]), int(l2.state.fabric)
 
@@ -63,21 +64,9 @@ def block_scan(l2_of_gpu: L2Model, footprint_bytes: int, block_bytes: int, sms: 
         raise InputError(f"blocks of {block_bytes} bytes in {footprint_bytes}; accepted: at least one of {each} bytes")
     count = blocks * passes
     launch = _reading("block_scan", np.arange(count) % blocks * steps, np.full(count, steps))
-    l2 = _l2(l2_of_gpu, blocks * steps, each)
+    l2 = empty_l2(l2_of_gpu, blocks * steps, each)
     l2.replay(launch, Ctas(slots=min(ctas, count), sms=sms, sm_spread_ppm=round(1e6 * l2_of_gpu.sm_spread)))
     return int(l2.state.hbm_read[0])
-
-
-def fill(l2_of_gpu: L2Model, footprint_bytes: int, sms: int, passes: int = 6) -> int:
-    """Bytes written to HBM where all SMs store to a footprint, each to what comes next, `passes` times over."""
-    each = OBJECT_BYTES["private_scan"]
-    objects = footprint_bytes // each
-    number = np.tile(np.arange(objects, dtype=np.int32), passes)
-    sides = sm_partitions(sms, l2_of_gpu.partitions, l2_of_gpu.side_ends)
-    side = np.resize(sides[np.random.default_rng(0).permutation(sms)], number.size)
-    l2 = _l2(l2_of_gpu, objects, each)
-    l2.access(np.ones(number.size, dtype=np.uint8), number, side)
-    return int(l2.state.hbm_write[0])
 
 
 def _reading(name: str, first: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> LoweredLaunch:
@@ -89,12 +78,10 @@ def _reading(name: str, first: npt.NDArray[np.int64], count: npt.NDArray[np.int6
     )  # fmt: skip
 
 
-def _l2(l2_of_gpu: L2Model, objects: int, each: int) -> L2:
-    """An empty L2 with objects of `each` bytes of one tensor."""
+def empty_l2(l2_of_gpu: L2Model, objects: int, each: int) -> L2:
     return L2(l2_of_gpu, np.full(objects, each, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
 
 
 def with_capacity(l2: L2Model, l2_bytes: int, fraction: float) -> L2Model:
-    """The model with another effective capacity."""
     sets = int(l2_bytes * fraction) // l2.partitions // (l2.ways * l2.line_bytes)
     return replace(l2, sets=max(1, sets))

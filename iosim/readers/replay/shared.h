@@ -12,6 +12,7 @@
 #define MAX_TENSORS 64
 #define MAX_TEMPLATES 24
 #define MAX_WAYS 32
+#define MAX_PARTITIONS 64
 
 enum { LOAD = 0, STORE = 1, REDUCE = 2 };
 
@@ -23,13 +24,16 @@ typedef struct {
     int32_t partitions, sets, ways, dirty_share; /* sets: sampled sets of a partition; dirty_share: most dirty lines of a set, in 256ths */
     int64_t sample_bytes;                          /* bytes of memory that one sampled line stands for */
     int64_t dram_ps_per_kib, dram_write_ps_per_kib, l2_ps_per_kib, l2_latency_ps, far_latency_ps, dram_latency_ps;
+    int32_t apart;         /* whether each partition is an L2 for itself, which asks memory for what it lacks, not another */
+    int32_t side_sets, side_ways, pad; /* of the cache at the memory's side: followed sets of it; 0: there is none */
+    int64_t side_ps_per_kib, side_latency_ps; /* between it and the L2s */
 } L2Config;
 
 typedef struct {
     int64_t ready;                /* when it arrives, where it is being fetched */
     int32_t size, first, samples; /* bytes; its sampled lines are [first, first + samples) */
     uint8_t tensor, touched;      /* its tensor; whether it was ever touched */
-    uint16_t pad;
+    uint16_t fetched_by;          /* the partition that fetched it last */
 } Object;
 
 typedef struct {
@@ -45,6 +49,10 @@ typedef struct {
     int64_t again;             /* bytes read from HBM again */
     int64_t hbm_read[MAX_TENSORS], hbm_write[MAX_TENSORS];
     int64_t fabric;
+    int32_t *side_tags;        /* set x row_ways(side_ways) of the cache at the memory's side */
+    const int32_t *side_set;   /* its set of each sampled line */
+    int64_t side_free;
+    int64_t filled[MAX_TENSORS], drained[MAX_TENSORS]; /* where there is one: bytes that the L2s read of it and wrote to it */
     int64_t step_ps;           /* coarse steps: the present one, had no load been waited for */
     int64_t took_ps, alone_ps; /* coarse steps: what they took, and would have taken had no load been waited for */
 } L2State;
@@ -86,6 +94,7 @@ typedef struct {
     int32_t group;         /* work tiles that a CTA takes together from the queue */
     int32_t n_pro, n_loop, n_epi;
     int32_t listed;                /* how long `list` is */
+    int32_t queues, pad2;          /* queues of work tiles: of each, the SMs of one partition take every `queues`-th; or 1 */
     Template pro[MAX_TEMPLATES], loop[MAX_TEMPLATES], epi[MAX_TEMPLATES];
     const int32_t *first, *count; /* loop index of each work tile: start and number of steps */
     const uint8_t *side;          /* partition of each SM */
@@ -113,6 +122,7 @@ typedef struct {
     int64_t *read, *write;        /* by window x 64 tensors: HBM bytes in it */
     int64_t skipped_ps;
     int64_t took_ps, alone_ps;    /* steps in all windows: what they took, and would have taken had no load been waited for */
+    int64_t filled[MAX_TENSORS], drained[MAX_TENSORS]; /* in all windows: as those of the L2 */
     uint8_t looped[MAX_TENSORS];  /* tensors that the loop accesses */
 } Sampling;
 

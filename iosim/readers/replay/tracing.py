@@ -131,11 +131,9 @@ class Recording:
         return int(self.hit.shape[0])
 
     def misses(self) -> dict[str, int]:
-        """Bytes read from HBM by tensor."""
         return {name: int(n) for name, n in zip(self.tensors, self.miss.sum(axis=0), strict=True)}
 
     def loaded(self) -> dict[str, int]:
-        """Bytes asked of the L2 by tensor."""
         both = (self.hit + self.miss).sum(axis=0)
         return {name: int(n) for name, n in zip(self.tensors, both, strict=True)}
 
@@ -261,13 +259,15 @@ def _launch(kept: _Kept, span: Span, slots: int, bins: int, bin_ps: int, width: 
     begin, end = round(span.begin_s * PS), round((span.begin_s + span.seconds) * PS)
     names, owner, per_index = shared_loop(kept.launch, low, kept.lowered)
     slot = _slots(kept.sm, kept.start, kept.end)
-    ctas = CtaTable(low.head, low.block, kept.sm, slot, kept.start, kept.end, owner, low.first, low.count, low.down,
-                    low.indices)  # fmt: skip
+    ctas = CtaTable(
+        low.head, low.block, kept.sm, slot, kept.start, kept.end, owner, low.first, low.count, low.down, low.indices
+    )
     depth = np.array(kept.record.depth, dtype=np.int64) * kept.sample_bytes
     reuse = ReuseHistogram(width, depth[:MAX_DEPTH], int(depth[MAX_DEPTH]), int(kept.record.first) * kept.sample_bytes)
     in_use, heads = _in_use(ctas, per_index, bins, bin_ps, begin, end) if names else (np.array([]), np.array([]))
-    return LaunchTrace(low.name, begin, end, slots, ctas, reuse, names,
-                       SHARED_AXIS.get(kept.launch.outer), per_index, in_use, heads)  # fmt: skip
+    return LaunchTrace(
+        low.name, begin, end, slots, ctas, reuse, names, SHARED_AXIS.get(kept.launch.outer), per_index, in_use, heads
+    )
 
 
 def shared_loop(launch: Launch, low: LoweredLaunch, lowered: Lowered) -> tuple[tuple[str, ...], Int64, int]:

@@ -31,7 +31,7 @@ typedef struct {
     int64_t phase_loads;          /* loads of steps in this phase */
     int64_t past_loads;           /* and before it, those that were skipped included */
     int64_t launch_loads;         /* of the whole launch */
-    int64_t begun_read[MAX_TENSORS], begun_write[MAX_TENSORS]; /* HBM bytes when the window began */
+    L2State begun;                /* counters when the window began */
     int64_t *pace;                /* by CTA: picoseconds a step */
     Event *ends;                  /* a heap: when each live CTA ends its work tile, from the jump's begin */
     int waiting;                  /* CTAs in it */
@@ -53,9 +53,10 @@ static int make_windows(Windows *w) {
     w->pace = malloc(sizeof(int64_t) * slots);
     w->ends = malloc(sizeof(Event) * slots);
     w->places = malloc(sizeof(Place) * slots);
-    w->stamp = calloc(2 * objects, sizeof(int32_t));
-    w->passed = malloc(sizeof(Passed) * 2 * objects);
-    w->most_passed = 2 * w->play->l2->objects;
+    size_t sides = (size_t)w->play->config->partitions;
+    w->stamp = calloc(sides * objects, sizeof(int32_t));
+    w->passed = malloc(sizeof(Passed) * sides * objects);
+    w->most_passed = (int64_t)(sides * objects);
     return w->pace && w->ends && w->places && w->stamp && w->passed;
 }
 
@@ -65,8 +66,7 @@ static void begin_window(Windows *w) {
     const Play *play = w->play;
     w->phase = MEASURE;
     w->phase_loads = 0;
-    memcpy(w->begun_read, play->l2->hbm_read, sizeof w->begun_read);
-    memcpy(w->begun_write, play->l2->hbm_write, sizeof w->begun_write);
+    w->begun = *play->l2;
     for (int i = 0; i < play->slots; i++) {
         Cta *a = &play->ctas[i];
         a->last_ps = -1, a->spent_ps = 0, a->steps = 0;
@@ -79,8 +79,10 @@ static void end_window(Windows *w) {
     int64_t n = plan->windows++;
     plan->played[n] = w->phase_loads;
     for (int t = 0; t < MAX_TENSORS; t++) {
-        plan->read[n * MAX_TENSORS + t] = l2->hbm_read[t] - w->begun_read[t];
-        plan->write[n * MAX_TENSORS + t] = l2->hbm_write[t] - w->begun_write[t];
+        plan->read[n * MAX_TENSORS + t] = l2->hbm_read[t] - w->begun.hbm_read[t];
+        plan->write[n * MAX_TENSORS + t] = l2->hbm_write[t] - w->begun.hbm_write[t];
+        plan->filled[t] += l2->filled[t] - w->begun.filled[t];
+        plan->drained[t] += l2->drained[t] - w->begun.drained[t];
     }
 }
 
@@ -143,13 +145,14 @@ static void join_convoys(Windows *w) {
 /* ---- fast-forward ---- */
 
 /* What a skipped work tile moves outside its loop. */
-static void pass_over(L2State *l2, const Template *list, int n, int tile) {
+static void pass_over(L2State *l2, const L2Config *c, const Template *list, int n, int tile) {
     for (int k = 0; k < n; k++) {
         int64_t first = list[k].base[tile];
         if (first == NIL) continue;
         for (int r = 0; r < list[k].rows; r++)
             for (int m = 0; m < list[k].span; m++) {
                 Object *o = l2->object + first + (int64_t)r * list[k].row_stride + m;
+                if (c->side_sets) (list[k].mode == LOAD ? l2->filled : l2->drained)[o->tensor] += o->size;
                 if (list[k].mode == LOAD) l2->hbm_read[o->tensor] += o->touched ? 0 : o->size;
                 else l2->hbm_write[o->tensor] += o->size;
                 o->touched = 1;
@@ -212,9 +215,9 @@ static int64_t skip_tile(Windows *w) {
     int64_t t = w->ends[0].t;
     Cta *a = &play->ctas[id];
     int count = l->count[a->tile], loaded = a->step < 0 ? 0 : a->step + 1 < count ? a->step + 1 : count;
-    int take = tile_after(l, a, &play->next);
-    if (a->step < 0) pass_over(play->l2, l->pro, l->n_pro, a->tile);
-    pass_over(play->l2, l->epi, l->n_epi, a->tile);
+    int take = tile_after(l, a, play->next);
+    if (a->step < 0) pass_over(play->l2, play->config, l->pro, l->n_pro, a->tile);
+    pass_over(play->l2, play->config, l->epi, l->n_epi, a->tile);
     if (take != NIL) a->previous = a->tile, a->tile = take, a->step = -1;
     if (take == NIL || l->relaunched) {
         w->waiting = drop_first(w->ends, w->waiting);
@@ -250,7 +253,7 @@ static int64_t resume(Windows *w, int64_t now, int64_t span) {
         } else {
             int at = count - (int)steps_left;
             if (a->step < 0) {
-                pass_over(play->l2, l->pro, l->n_pro, a->tile);
+                pass_over(play->l2, play->config, l->pro, l->n_pro, a->tile);
                 skipped += at < count ? at + 1 : count;
             } else skipped += (at < count ? at : count - 1) - (a->step < count ? a->step : count - 1);
             a->step = at;
@@ -287,7 +290,10 @@ static void empty_l2(const Windows *w) {
         int32_t tag = s->tags[i];
         if (tag >= 0 && (tag & 1)) {
             int t = s->object[s->object_of[tag >> 1]].tensor;
-            if (!w->plan->looped[t]) s->hbm_write[t] += c->sample_bytes;
+            if (!w->plan->looped[t]) {
+                s->hbm_write[t] += c->sample_bytes;
+                if (c->side_sets) s->drained[t] += c->sample_bytes;
+            }
         }
         s->tags[i] = NIL;
     }
@@ -316,8 +322,9 @@ static int64_t note_passed(Windows *w, int tile, int step, int side, int64_t *n)
         for (int r = 0; r < t->rows; r++)
             for (int m = 0; m < t->span && *n < w->most_passed; m++) {
                 int64_t o = first + (int64_t)r * t->row_stride + m;
-                if (w->stamp[2 * o + side] == w->jumps) continue;
-                w->stamp[2 * o + side] = w->jumps;
+                int32_t *stamp = w->stamp + w->play->config->partitions * o + side;
+                if (*stamp == w->jumps) continue;
+                *stamp = w->jumps;
                 w->passed[(*n)++] = (Passed){(int32_t)o, (uint8_t)side, (uint8_t)t->mode};
                 bytes += w->play->l2->object[o].size;
             }
@@ -329,14 +336,19 @@ static int64_t note_passed(Windows *w, int tile, int step, int side, int64_t *n)
 static int64_t look_back(Windows *w) {
     const Play *play = w->play;
     const L2Config *c = play->config;
-    int64_t holds = (int64_t)c->sets * c->ways * c->sample_bytes, bytes[2] = {0, 0}, n = 0;
+    int64_t lines = (int64_t)c->sets * c->ways, behind = (int64_t)c->side_sets * c->side_ways / c->partitions;
+    int64_t holds = (lines > behind ? lines : behind) * c->sample_bytes, bytes[MAX_PARTITIONS] = {0}, n = 0;
+    int full = 0;
     w->jumps++;
-    for (int back = 0; back < w->longest && (bytes[0] < holds || (c->partitions == 2 && bytes[1] < holds)); back++)
+    for (int back = 0; back < w->longest && full < c->partitions; back++) {
         for (int i = 0; i < play->live; i++) {
             const Cta *a = &play->ctas[play->running[i].cta];
             int tile, step, side = play->plan->side[a->sm];
             if (passed_step(play->plan, a, back, &tile, &step)) bytes[side] += note_passed(w, tile, step, side, &n);
         }
+        full = 0;
+        for (int side = 0; side < c->partitions; side++) full += bytes[side] >= holds;
+    }
     return n;
 }
 
@@ -352,7 +364,8 @@ static void refill_l2(Windows *w) {
         Object *o = s->object + x.object;
         o->touched = 1;
         for (int32_t y = o->first; y < o->first + o->samples; y++) {
-            int home = c->partitions == 2 ? (int)(s->place[y] & 1) : x.side;
+            int home = has_homes(c) ? (int)(s->place[y] & 1) : x.side;
+            if (c->side_sets) look_at_side(s, c, y);
             if (x.mode == LOAD) {
                 if (home != x.side) touch(s, c, home, y, 0);
                 touch(s, c, x.side, y, 0);

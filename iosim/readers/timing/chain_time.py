@@ -125,9 +125,9 @@ def ceiling_s(
         fastest_hz: the fastest clock that was asked for, or 0: the GPU's highest clock counts where that is above.
     """
     rates = Rates(profile, measured=False, power_is_modelled=False)
-    hbm, tensor = rates.peak_hbm(), rates.peak_tensor(problem.dtype, fastest_hz)
-    seconds = 0.0
+    hbm, seconds = rates.peak_hbm(), 0.0
     for launch in chain.launches:
+        tensor = rates.peak_tensor(launch.work.dtype or problem.dtype, fastest_hz)
         products = executed_pairs(launch) * launch.work.flops_per_pair
         moved = traffic.total("hbm", launch=launch.name)
         seconds += max(moved / hbm, products / tensor)

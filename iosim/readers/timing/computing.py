@@ -17,6 +17,8 @@ from iosim.kernel.traffic import Traffic
 from iosim.kernel.unit import UnitModel
 from iosim.kernel.work import Dependent
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.dtypes import dtype
+from iosim.problem.masks.picked import PickedMask
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.overlap import beside
@@ -76,9 +78,9 @@ def worked(launch: Launch, unit: UnitModel, pairs: float) -> tuple[float, float]
     filled = float(rows.sum()) / max(1, int((rows > 0).sum())) / launch.domain.block_q
     warps = max(1, launch.resources.threads // 32)
     padding = row_padding(launch.domain.block_q, warps, unit, launch.work.loop.key_warps)
-    padded = pairs * (1.0 if launch.is_backward else padding)
+    padded = pairs * (1.0 if launch.is_backward or launch.work.scores_per_pair > 1 else padding)
     products = unit.issued_by_warps * launch.work.flops_per_pair / MMA_FLOPS
-    instructions = padded * (INSTRUCTIONS_PER_SCORE / 32 + products)
+    instructions = padded * (launch.work.scores_per_pair * INSTRUCTIONS_PER_SCORE / 32 + products)
     return padded * (IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)), instructions
 
 
@@ -95,10 +97,20 @@ class Running:
     conditions: Conditions
     first: bool
 
+    @property
+    def dtype(self) -> str:
+        """Type of its products' operands."""
+        return self.launch.work.dtype or self.problem.dtype
+
+    @property
+    def element_bytes(self) -> int:
+        """Of its products' operands."""
+        return dtype(self.launch.work.dtype).bytes if self.launch.work.dtype else self.problem.input_type.bytes
+
     @cached_property
     def unit(self) -> UnitModel:
         """How what computes its products does it."""
-        return unit_model(self.launch, self.rates.profile, self.problem.dtype, self.kernel)
+        return unit_model(self.launch, self.rates.profile, self.dtype, self.kernel)
 
     def moved(self, level: Level, direction: Way | None = None, tensor: str | None = None) -> int:
         """Bytes that the launch moves."""
@@ -128,7 +140,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     l2_bytes = (
         running.l2_loads() / max(1, steps) * _l2_share(launch.tiles_with_rows, resident.slots, profile.sm_count, sm)
     )
-    cost = step_cost(launch, unit, sm, l2_bytes, running.problem.input_type.bytes, profile.cc)
+    cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc)
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
     tile_cycles = profile.need(unit.tile_cycles)
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
@@ -136,12 +148,17 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
-    locked = lock_cycles(launch, sm, resident.slots)
+    locked = lock_cycles(launch, sm, resident.slots) + launch.work.gather_cycles * rows_a_step(launch)
+    together = launch.tile_ctas if isinstance(launch.domain.mask, PickedMask) else 1
 
     def step(ctas: int) -> float:
         return step_cycles(cost, ctas) + locked
 
-    span = makespan(launch, profile.sm_count, per_sm, step, tile_cycles)
+    def shared_step(ctas: int) -> float:
+        """Where the CTAs of a cluster divide a tile and what it gathers, an SM each."""
+        return step(ctas) / together
+
+    span = makespan(launch, profile.sm_count // together, per_sm, shared_step, tile_cycles)
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz
     total = scheduled
@@ -149,14 +166,20 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         total = _pingpong_seconds(scheduled, running)
     lengthened = total / scheduled / sm.clock_hz if scheduled else 0.0
     return Computing(
-        seconds={name: span.steps * cycles / sm.clock_hz for name, cycles in units.items() if cycles},
+        seconds={name: span.steps * cycles / together / sm.clock_hz for name, cycles in units.items() if cycles},
         waves=resident.waves,
         total_s=total,
         shared_bytes=steps * cost.smem * min(sm.shared_bytes, WAVEFRONT_BYTES),
         tile_s=tile_cycles * lengthened,
         step_s=tuple(step(ctas) * lengthened for ctas in range(1, per_sm + 1)),
-        busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count),
+        busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count // together),
     )
+
+
+def rows_a_step(launch: Launch) -> float:
+    """Rows of keys that the mask leaves of a step, in the mean."""
+    visited = launch.domain.visited
+    return float(visited.end_row.sum()) / max(1, int(visited.count.sum()))
 
 
 def _l2_share(tiles: int, slots: int, sms: int, sm: SmRates) -> float:
@@ -248,7 +271,7 @@ def other_computing(running: Running) -> Computing:
 
 def _pass_seconds(running: Running) -> float:
     """Seconds of a pass that its instructions bound: `operations_per_value` lane cycles for each value it loads."""
-    values = running.moved("l2", "read") / running.problem.input_type.bytes
+    values = running.moved("l2", "read") / running.element_bytes
     clock = running.rates.clock_hz or math.inf
     return float(values * running.launch.work.operations_per_value / (running.rates.fp32_lanes() * clock))
 
@@ -261,7 +284,7 @@ def _unit_seconds(running: Running) -> dict[str, float]:
     rounds, busiest = -(-ctas // slots) * slots / ctas, pairs * -(-ctas // profile.sm_count) / ctas
     shared = (profile.shared_memory_bytes_per_clock_per_sm or math.inf) * clock
     exps = (profile.exp_per_clock_per_sm or math.inf) * clock * profile.sm_count
-    products = rates.tensor(running.problem.dtype, running.unit) if work.flops_per_pair else math.inf
+    products = rates.tensor(running.dtype, running.unit) if work.flops_per_pair else math.inf
     seconds = {
         "l2": running.l2_loads() / rates.l2(),
         "tensor": pairs * work.flops_per_pair / products * rounds,

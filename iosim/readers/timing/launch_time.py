@@ -25,8 +25,8 @@ class LaunchTime:
     """Time of one launch.
 
     `seconds` holds what each resource alone would need on the busiest SM (tensor, exp, smem, l2) or for the whole GPU
-    (hbm), and under "latency" the time in which the longest of them waits: launch, exposed loads, phases that do not
-    overlap. `exp` counts the exponentials with the fp32 work of the softmax.
+    (hbm, and side for a cache at the memory's side), and under "latency" the time in which the longest of them waits:
+    launch, exposed loads, phases that do not overlap. `exp` counts the exponentials with the fp32 work of the softmax.
     """
 
     name: str
@@ -72,20 +72,22 @@ def uses_tensor_cores(launch: Launch, problem: AttentionProblem) -> bool:
 def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     """Time of one launch at the clock of its rates, and what of it costs energy."""
     launch, rates, resident = running.launch, running.rates, running.resident
-    sm = rates.of_sm(running.problem.dtype, running.unit) if is_attention_loop(launch) else None
+    sm = rates.of_sm(running.dtype, running.unit) if is_attention_loop(launch) else None
     done = other_computing(running) if sm is None else loop_computing(running, sm)
     hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and launch.work.dependent is None)
-    seconds = {"hbm": hbm} | done.seconds
+    side = rates.side_seconds(running.moved("side"))
+    seconds = {"hbm": hbm} | ({"side": side} if side else {}) | done.seconds
+    streamed = max(hbm, side)
     start = _start_s(running)
     if launch.work.serial_loads and sm is None:  # they wait for one another, in every round of CTAs
         in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")  # the launch before left it there
         rounds = -(-launch.work_tiles // resident.slots)
-        together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + hbm
+        together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + streamed
     elif launch.work.dependent is not None:
-        together = beside(done.total_s, hbm, norm=SPLIT_OVERLAP_NORM)
+        together = beside(done.total_s, streamed, norm=SPLIT_OVERLAP_NORM)
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
-        together = done.total_s if sm is None else _beside_hbm(running, done, hbm)
+        together = done.total_s if sm is None else _beside_hbm(running, done, streamed)
     longest = max(seconds.values(), default=0.0)
     total = start + max(together, longest)
     time = LaunchTime(
@@ -148,6 +150,6 @@ def _activity(running: Running, done: Computing, loops: bool) -> Activity:
         shared=done.shared_bytes,
         product_flops=flops,
         product_energy=running.unit.energy,
-        product_share=problem.input_type.bytes / ENERGY_BYTES,
+        product_share=running.element_bytes / ENERGY_BYTES,
         warp_instructions=instructions,
     )

@@ -57,6 +57,11 @@ class Rates:
         a_read, a_write, turning = each
         return read * a_read + written * a_write + min(read, written) * turning
 
+    def side_seconds(self, moved: float) -> float:
+        """Seconds that a cache at the memory's side takes for bytes between it and the L2s; 0 where there is none."""
+        rate = self.profile.memory_side_bandwidth_bytes_per_s
+        return moved / rate if rate else 0.0
+
     def l2(self) -> float:
         """Bandwidth of reads that hit: what misses is HBM's to carry, and CTAs in step share a line for a while."""
         p = self.profile

@@ -58,10 +58,14 @@ PRODUCT_DEPTH = 32
 
 def unit_model(launch: Launch, profile: HardwareProfile, dtype: str, kernel: Kernel) -> UnitModel:
     """How the unit computes that a launch's products run on: the kernel's `matrix_unit` on cc 9.0 and later, mma.sync
-    before and where it states none, the fp32 units for fp32 and where the kernel uses no tensor cores."""
-    stated = kernel.unit_of(launch.is_backward)
+    before and where it states none, mfma on AMD's GPUs, the fp32 units for fp32 and where the kernel uses no tensor
+    cores. A launch may have a unit of its own."""
+    own = launch.work.unit
+    stated = MatrixUnit(own) if own else kernel.unit_of(launch.is_backward)
     if dtype == "fp32" or not launch.work.tensor_cores or stated is MatrixUnit.FP32:
         return UNITS[MatrixUnit.FP32]
+    if profile.is_amd:
+        return UNITS[MatrixUnit.MFMA]
     model = UNITS[stated or MatrixUnit.MMA_SYNC] if profile.cc >= WGMMA_CC else UNITS[MatrixUnit.MMA_SYNC]
     return UNITS[model.backward] if model.backward and launch.outer is Outer.KEY else model
 
@@ -163,10 +167,14 @@ def step_cost(
     backward, rereads = launch.is_backward, launch.rereads_q
     warps = max(1, launch.resources.threads // 32)
     both_ways = backward or rereads
-    scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit, work.loop.key_warps))
+    apart = work.scores_per_pair
+    whole = both_ways or apart > 1
+    padding = 1.0 if whole else row_padding(d.block_q, warps, unit, work.loop.key_warps)
+    scores = d.block_q * d.block_k * apart * padding
     width = work.flops_per_pair / 4
-    operations = FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
-    operations += work.mask.every_step + work.loop.score_operations
+    operations = work.mask.every_step + work.loop.score_operations
+    if work.exps_per_pair:
+        operations += FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
     if work.mask.edge_steps:
         operations += work.mask.edge_steps * edge_share(launch)
     exps = scores * work.exps_per_pair / rates.exps
@@ -177,7 +185,7 @@ def step_cost(
     loaded = estimate(launch, unit, scores, warps, element_bytes)
     smem = loaded / rates.shared_bytes
     return StepCost(
-        tensor=scores * work.flops_per_pair / rates.tensor_flops,
+        tensor=scores * work.flops_per_pair / apart / rates.tensor_flops,
         softmax=max(softmax),
         smem=smem,
         l2=l2_bytes / rates.l2_bytes,
@@ -185,7 +193,7 @@ def step_cost(
         + d.block_q * (work.add_packets_per_row or work.add_requests_per_row) * rates.waits.add_packet
         + work.spill.step * rates.waits.spill_access,
         streams=computing_groups(warps, unit, work.loop.producer_warps),
-        warps_meet=work.loop.warps_meet and unit.warps_may_meet,
+        warps_meet=work.loop.warps_meet and (unit.warps_may_meet or not work.exps_per_pair),
         overlap=unit.overlap,
         fragments=smem * unit.issued_by_warps,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,

@@ -1,9 +1,5 @@
 """Kernels and GPUs side by side: bytes of each level, time and memory, and their ratios to a baseline.
 
-    >>> from iosim.studies.compare import as_text, compare
-    >>> found = compare([problem], ["naive", "fa2", "fa3"], ["a100", "h100"], baseline="naive")
-    >>> print(as_text(found))
-
 What cannot run somewhere is a row with its reason. HBM traffic is replayed; a row whose replay would take too long has
 an estimate, with a mark in its cells. `run_choice` ranks GPUs, each with its best kernel.
 """

@@ -8,6 +8,7 @@ and the first few are predicted as asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -160,7 +161,6 @@ class Option:
         return memory is None or self.memory_bytes <= memory
 
     def to_dict(self) -> dict[str, Any]:
-        """One row of the CSV and of the JSON's `rows`."""
         row: dict[str, Any] = {
             "gpu": self.gpu.label,
             "kernel": self.kernel,
@@ -260,11 +260,9 @@ class Choice(Shown):
         return [option for option in self.options if option.work.length == length]
 
     def able(self, length: tuple[int, int]) -> list[Option]:
-        """Those of one length that may be chosen: they fit in memory, and what is ranked is known of them."""
         return [option for option in self.at(length) if option.fits and option.a_token(self.quantity) is not None]
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON, but for its answer."""
         return {
             "schema": 1,
             "per": self.per,
@@ -283,12 +281,7 @@ Candidate = tuple[Gpu, Work, tuple[str, ...]]
 
 
 def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
-    """The GPUs of a request, ranked for each of its lengths.
-
-    Raises:
-        InputError: an unknown name, a price that is missing or no number, energy that is known on no GPU, bounds in
-            place of times, or nothing that can run.
-    """
+    """The GPUs of a request, ranked for each of its lengths."""
     Conditions(method=asked.method, l2_start=asked.l2_start)
     if asked.method == "bounds":
         raise InputError("`method` bounds gives no time of HBM, by which GPUs differ; accepted: capacity, replay")
@@ -296,9 +289,12 @@ def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
     for name in asked.kernel or ():
         entry_name(name) if not is_choice(name) else None
     prices, missing = _prices(asked, gpus), dict[tuple[str, Work, str], InputError]()
-    candidates = [
-        (gpu, work, names) for work in _works(asked, model) for gpu in gpus for names in _candidates(asked, gpu, work)
-    ]
+    candidates: list[Candidate] = []
+    for work, gpu in product(_works(asked, model), gpus):
+        problems = [problem for _, problem in work.parts]
+        own = [DEFAULT, *(name for name in LIBRARIES if all(is_suited(name, p) for p in problems))]
+        each = (tuple(name_on(gpu, name.strip().lower(), p) for p in problems) for name in asked.kernel or own)
+        candidates += [(gpu, work, names) for names in dict.fromkeys(each)]
     estimates = _options(candidates, replace(asked, method="capacity"), prices, missing, silent)
     candidates = [(o.gpu, o.work, names) for o, names in _best(estimates, quantity, FINALISTS)]
     found = _best(_options(candidates, asked, prices, missing, progress), quantity, 1)
@@ -312,7 +308,10 @@ def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
             "as h100 or h200, or `per` token or dollar"
         )
     lengths = list(dict.fromkeys(option.work.length for option in options))
-    marked = [replace(option, frontier=_frontier(option, options)) for option in options]
+    marked = [
+        replace(option, frontier=tuple(word for word, of in FRONTIERS.items() if _is_on_frontier(option, options, of)))
+        for option in options
+    ]
     ranked = sorted(marked, key=lambda o: (lengths.index(o.work.length), *_rank(o, quantity)))
     able = {(option.gpu.label, option.work) for option in options}
     cannot = dict.fromkeys(
@@ -324,34 +323,16 @@ def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
     return Choice(asked.per, model, tuple(ranked), kernels, tuple(cannot))
 
 
-def _works(asked: ChoiceRequest, model: Model | None) -> list[Work]:
+def _works(request: ChoiceRequest, model: Model | None) -> list[Work]:
     """Each batch and length once. Raises InputError: problems that differ in more than those."""
     if model is None:
-        problems = [problem for _, problem in asked_problems(asked)]
+        problems = [problem for _, problem in asked_problems(request)]
         if differ_in(problems, "batch", "seq_q", "seq_k"):
             raise InputError("problems that are ranked together may differ in their batch and sequence lengths alone")
-        works = [Work(((1, one),), one.batch, one.seq_q, one.seq_k) for one in problems]
-    else:
-        works = [
-            Work(
-                tuple((c.kind.count, c.problem) for c in calls),
-                values.get("batch") or 1,
-                calls[0].queries,
-                calls[0].keys,
-                model,
-            )
-            for values in combinations(asked.values)
-            for calls in calls_of(model, values)
-        ]
-    return list(dict.fromkeys(works))
-
-
-def _candidates(asked: ChoiceRequest, gpu: Gpu, work: Work) -> list[tuple[str, ...]]:
-    """The kernels of one GPU for each part of the work: those asked for, or its own and the libraries' that suit it."""
-    problems = [problem for _, problem in work.parts]
-    names = asked.kernel or [DEFAULT, *(name for name in LIBRARIES if all(is_suited(name, p) for p in problems))]
-    each = (tuple(name_on(gpu, name.strip().lower(), problem) for problem in problems) for name in names)
-    return list(dict.fromkeys(each))
+        return list(dict.fromkeys(Work(((1, p),), p.batch, p.seq_q, p.seq_k) for p in problems))
+    steps = ((v.get("batch") or 1, calls) for v in combinations(request.values) for calls in calls_of(model, v))
+    parts = ((batch, tuple((c.kind.count, c.problem) for c in calls), calls[0]) for batch, calls in steps)
+    return list(dict.fromkeys(Work(of, batch, first.queries, first.keys, model) for batch, of, first in parts))
 
 
 def _options(
@@ -392,26 +373,18 @@ def _rank(option: Option, quantity: str) -> tuple[bool, bool, float]:
     return not option.fits, known is None, (known or option.time_s.times(1 / option.work.tokens)).value
 
 
-def _frontier(option: Option, options: Sequence[Option]) -> tuple[str, ...]:
-    if not option.fits:
-        return ()
-    mine = [other for other in options if other.fits and other.work.length == option.work.length]
-    return tuple(word for word, quantity in FRONTIERS.items() if _undominated(option, mine, quantity))
-
-
-def _undominated(option: Option, options: Sequence[Option], quantity: str) -> bool:
-    def place(one: Option) -> tuple[float, float] | None:
-        of_token = one.a_token(quantity)
-        return None if of_token is None else (one.time_s.value, of_token.value)
-
-    own = place(option)
-    others = [at for one in options if (at := place(one)) is not None]
-    return own is not None and not any(at != own and at[0] <= own[0] and at[1] <= own[1] for at in others)
+def _is_on_frontier(option: Option, options: Sequence[Option], quantity: str) -> bool:
+    places = {
+        id(other): (other.time_s.value, of_token.value)
+        for other in options
+        if other.fits and other.work.length == option.work.length and (of_token := other.a_token(quantity)) is not None
+    }
+    own = places.get(id(option))
+    return own is not None and not any(at != own and at[0] <= own[0] and at[1] <= own[1] for at in places.values())
 
 
 def _prices(asked: ChoiceRequest, gpus: Sequence[Gpu]) -> dict[str, float]:
-    """Dollars an hour by a GPU's label. Raises InputError: a GPU that is not compared, no number, or a price that is
-    missing where GPUs are ranked by it."""
+    """Dollars an hour by a GPU's label."""
     prices: dict[str, float] = {}
     for text in asked.price or ():
         name, _, number = text.rpartition("=")

@@ -12,9 +12,9 @@ from iosim.show import axes
 from iosim.show.page import Figure, Page, Section, Series, listed
 from iosim.show.page import Panel as Plot
 from iosim.show.shown import Face, Part, panels_of, shows
-from iosim.show.tables import RIGHT, Cell, Column, Table, grouped
+from iosim.show.tables import RIGHT, Cell, Column, Table, columns_of, grouped
 from iosim.studies.compare.choice import FRONTIERS, MILLION, Amount, Choice, Option
-from iosim.studies.models.layers import Model
+from iosim.studies.compare.face import closing
 
 TITLE = "Which GPU for this attention?"
 MOST = {
@@ -31,7 +31,6 @@ SAVED = {
     "tensor": "products on tensor cores",
     "awake": "being awake",
 }
-"""Parts of the energy, in words."""
 BOUND = {"hbm": "HBM", "l2": "L2", "smem": "shared memory", "tensor": "the tensor cores", "exp": "exponentials"}
 
 
@@ -49,7 +48,6 @@ TEXT: dict[str, Callable[[float], str]] = {"time_s": seconds_text, "energy_j": j
 
 
 def ranged(amount: Amount | None, text: Callable[[float], str]) -> str:
-    """A number with its range."""
     if amount is None:
         return "not known"
     return text(amount.value) + (f" ({text(amount.range[0])} to {text(amount.range[1])})" if amount.range else "")
@@ -162,7 +160,6 @@ def _why(choice: Choice, best: Option, second: Option) -> str:
 
 
 def _energies(option: Option) -> dict[str, float]:
-    """Joules of a token by part."""
     found: dict[str, float] = {}
     for (count, _), p in zip(option.work.parts, option.predictions, strict=True):
         for part, joules in (p.energy_j or {}).items():
@@ -206,14 +203,13 @@ def table(choice: Choice) -> Table:
     return Table(tuple(column for column, _ in told), tuple(zip(*(cells for _, cells in told), strict=True)))
 
 
+def _subject(choice: Choice) -> list[str]:
+    return [] if choice.model is None else [f"{choice.model.line}."]
+
+
 def as_text(choice: Choice) -> str:
-    parts = [answer(choice), *_subject(choice.model), table(choice).text().rstrip()]
-    parts += ["\n".join(["Cannot run:", *(f"  {line}" for line in choice.missing)])] if choice.missing else []
-    return "\n\n".join([*parts, "\n".join(f"note: {note}" for note in choice.notes)]) + "\n"
-
-
-def _subject(model: Model | None) -> list[str]:
-    return [] if model is None else [f"{model.line}."]
+    below = [table(choice).text().rstrip(), *closing(choice.missing, choice.notes)]
+    return "\n\n".join([answer(choice), *_subject(choice), *below]) + "\n"
 
 
 def line(choice: Choice) -> str:
@@ -222,11 +218,10 @@ def line(choice: Choice) -> str:
 
 
 def parts(choice: Choice) -> list[Part]:
-    return [answer(choice), *_subject(choice.model), table(choice), choice.missing, choice.notes]
+    return [answer(choice), *_subject(choice), table(choice), choice.missing, choice.notes]
 
 
 def as_page(choice: Choice, command: str = "iosim compare") -> Page:
-    """The whole page. `command` is the command line that makes it again."""
     found = [figure(choice, word) for word in FRONTIERS]
     sections = (
         *(f.section(folded=False) for f in found if f is not None),
@@ -234,7 +229,7 @@ def as_page(choice: Choice, command: str = "iosim compare") -> Page:
         *listed("missing", "Cannot run", choice.missing),
         *listed("notes", "Notes", choice.notes),
     )
-    return Page(TITLE, " ".join(_subject(choice.model)), sections, command=command, answer=(answer(choice),))
+    return Page(TITLE, " ".join(_subject(choice)), sections, command=command, answer=(answer(choice),))
 
 
 def figure(choice: Choice, word: str) -> Figure | None:
@@ -243,15 +238,6 @@ def figure(choice: Choice, word: str) -> Figure | None:
     quantity, gpus = FRONTIERS[word], list(dict.fromkeys(o.gpu.label for o in choice.options))
     text, what = TEXT[quantity], f"{word} of {unit(choice, quantity)}"
     panels = []
-    columns = (
-        Column("length", "tokens"),
-        Column("gpu", "GPU"),
-        Column("kernel"),
-        Column("batch", kind="count"),
-        Column("time_s", "time a call"),
-        Column(word, what, RIGHT),
-        Column("frontier"),
-    )
     rows: list[tuple[Cell, ...]] = []
     for number, length in enumerate(choice.lengths, 1):
         of_length = sorted((o for o in choice.at(length) if o.fits), key=lambda o: o.time_s.value)
@@ -297,7 +283,12 @@ def figure(choice: Choice, word: str) -> Figure | None:
         word,
         f"Time against {word}",
         caption,
-        Table(columns, tuple(rows)),
+        Table(
+            columns_of(
+                f"length=tokens | gpu=GPU | kernel | batch:count | time_s=time a call | {word}:right={what} | frontier"
+            ),
+            tuple(rows),
+        ),
         tuple(panels),
         legend,
         "length",

@@ -15,13 +15,12 @@ from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.bars import Beside, bars
 from iosim.show.bars import Part as BarPart
-from iosim.show.page import Figure, Page, Panel, Section, Series, listed
+from iosim.show.page import Figure, Page, Section, Series, listed
 from iosim.show.shown import Face, Part, panels_of, shows
-from iosim.show.tables import Cell, Column, Table
+from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.show.tables import grouped as grouped_by
 from iosim.studies.compare.study import GROUPS, QUANTITIES, Comparison, Entry, by_group
-from iosim.studies.report.assemble import ALWAYS_SAID, fits
-from iosim.studies.report.collect import Point
+from iosim.studies.report.collect import ALWAYS_SAID, Point, fits
 from iosim.studies.report.face import LEVELS, in_short, subject, verdicts
 from iosim.studies.report.figures import FROM, WHO, call_time, hbm_traffic, l2_traffic, memory_footprint, who
 from iosim.studies.report.overview import overview
@@ -32,12 +31,12 @@ second."""
 SAME = 1e-3
 """Bytes between SMs and L2 that differ by less are said to be the same."""
 TITLE = "Which kernel moves the fewest bytes?"
-COLUMNS = (Column("gpu", "GPU"), Column("kernel"), Column("seq_len", "N", "count"), Column("tile"),
-           Column("smem_bytes", "shared memory"), Column("l2_bytes", "SM<->L2"), Column("hbm_bytes", "HBM"),
-           Column("time_s", "time"), Column("bound_by", "bound by"), Column("peak_bytes", "peak"),
-           Column("workspace_bytes", "workspace"), Column("fits"), Column("l2_ratio", "x less L2", "number"),
-           Column("hbm_ratio", "x less HBM", "number"), Column("time_ratio", "x faster", "number"),
-           Column("memory_ratio", "x less memory", "number"), Column("reason", "cannot run"))  # fmt: skip
+COLUMNS = columns_of(
+    "gpu=GPU | kernel | seq_len:count=N | tile | smem_bytes=shared memory | l2_bytes=SM<->L2 | hbm_bytes=HBM | "
+    "time_s=time | bound_by=bound by | peak_bytes=peak | workspace_bytes=workspace | fits | "
+    "l2_ratio:number=x less L2 | hbm_ratio:number=x less HBM | time_ratio:number=x faster | "
+    "memory_ratio:number=x less memory | reason=cannot run"
+)
 
 
 def answer(comparison: Comparison) -> str:
@@ -100,34 +99,33 @@ def _row(e: Entry) -> tuple[Cell, ...]:
 
 def tensors(entries: Sequence[Entry], level: Level) -> Table:
     """A row a prediction: bytes by group of tensors, for groups that any of them has."""
-    by_entry = [(e, _shown(e.point, level)) for e in entries if e.point is not None]
+    by_entry: list[tuple[Entry, dict[str, float | None]]] = []
+    for e in entries:
+        if e.point is not None:
+            p = e.point.prediction
+            by_entry.append((e, {g: marked(n, p) if level == "hbm" else n for g, n in by_group(p, level).items()}))
     used = [g for g in GROUPS if any(g in groups for _, groups in by_entry)]
     columns = (Column("gpu", "GPU"), Column("kernel"), *(Column(g, g, "bytes") for g in used))
     rows = ((e.gpu, e.kernel, *(groups.get(g) for g in used)) for e, groups in by_entry)
     return Table(columns, tuple(rows) if used else ())
 
 
-def _shown(point: Point, level: Level) -> dict[str, float | None]:
-    """Bytes by group of tensors, those of HBM with a mark where they are estimates."""
-    groups = by_group(point.prediction, level)
-    return {group: marked(n, point.prediction) if level == "hbm" else n for group, n in groups.items()}
-
-
 def as_text(comparison: Comparison) -> str:
     parts = [answer(comparison), subject(comparison.request), ratios(comparison)]
     for n in comparison.request.lengths:
-        mine = [e for e in comparison.entries if e.seq_len == n]
-        parts += [f"N = {n:,}", summary(mine).without("seq_len", "reason").text().rstrip()]
-        for level, name in LEVEL_NAMES.items():
-            by_tensor = tensors(mine, level)
-            if by_tensor.rows:
-                parts.append(f"{name} bytes by tensor\n{by_tensor.text().rstrip()}")
+        of_length, *by_tensor = _tables(comparison, n)
+        parts += [f"N = {n:,}", of_length[1].text().rstrip()]
+        parts += [f"{heading}\n{table.text().rstrip()}" for heading, table in by_tensor]
     parts += [comparison.legend] if comparison.legend else []
-    cannot = missing(comparison)
-    parts += ["\n".join(["Cannot run:", *(f"  {line}" for line in cannot)])] if cannot else []
-    below = notes(comparison)
-    parts += ["\n".join(f"note: {n}" for n in below)] if below else []
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *closing(missing(comparison), notes(comparison))]) + "\n"
+
+
+def _tables(comparison: Comparison, length: int) -> list[tuple[str, Table]]:
+    """What is found at one length, and bytes by tensor where they are known, each under a heading."""
+    entries = [e for e in comparison.entries if e.seq_len == length]
+    by_tensor = ((f"{name} bytes by tensor", tensors(entries, level)) for level, name in LEVEL_NAMES.items())
+    first = (f"N = {length:,}", summary(entries).without("seq_len", "reason"))
+    return [first, *((heading, table) for heading, table in by_tensor if table.rows)]
 
 
 def ratios(comparison: Comparison) -> str:
@@ -139,16 +137,20 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def missing(comparison: Comparison) -> list[str]:
-    return list(dict.fromkeys(_missing(e, comparison) for e in comparison.missing))
+    several = len(comparison.request.lengths) > 1
+    at = (f" at N = {e.seq_len:,}" if several else "" for e in comparison.missing)
+    return list(
+        dict.fromkeys(f"{e.kernel} on {e.gpu}{n}: {e.reason}" for e, n in zip(comparison.missing, at, strict=True))
+    )
 
 
-def _missing(e: Entry, comparison: Comparison) -> str:
-    at = f" at N = {e.seq_len:,}" if len(comparison.request.lengths) > 1 else ""
-    return f"{e.kernel} on {e.gpu}{at}: {e.reason}"
+def closing(missing: Sequence[str], notes: Sequence[str]) -> list[str]:
+    """What stands at the end of a text: what cannot run, and notes; none where there are none."""
+    cannot = ["\n".join(["Cannot run:", *(f"  {line}" for line in missing)])] if missing else []
+    return [*cannot, "\n".join(f"note: {note}" for note in notes)] if notes else cannot
 
 
 def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
-    """The whole page. `command` is the command line that makes it again."""
     alike = grouped_by(comparison.missing, lambda e: (e.kernel, e.gpu, e.reason))
     missing = [f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}"
                for (kernel, gpu, reason), entries in alike.items()]  # fmt: skip
@@ -179,19 +181,11 @@ def line(comparison: Comparison) -> str:
 def parts(comparison: Comparison) -> list[Part]:
     shown: list[Part] = [answer(comparison), subject(comparison.request), ratios(comparison)]
     for n in comparison.request.lengths:
-        mine = [e for e in comparison.entries if e.seq_len == n]
-        shown += [f"N = {n:,}", summary(mine).without("seq_len", "reason")]
-        for level, name in LEVEL_NAMES.items():
-            by_tensor = tensors(mine, level)
-            shown += [f"{name} bytes by tensor", by_tensor] if by_tensor.rows else []
+        shown += [part for both in _tables(comparison, n) for part in both]
     return [*shown, tuple(missing(comparison)), tuple(notes(comparison))]
 
 
-def panels(comparison: Comparison) -> tuple[Panel, ...]:
-    return panels_of(as_page(comparison))
-
-
-shows(Comparison, Face(line, as_text, parts, panels))
+shows(Comparison, Face(line, as_text, parts, lambda comparison: panels_of(as_page(comparison))))
 
 
 T = TypeVar("T")
@@ -261,7 +255,8 @@ def stacked(comparison: Comparison, level: Level, word: str) -> Figure:
     panels = []
     for n, (gpu, members) in enumerate(_panels([(p.gpu.label, p.kernel, p) for p in points]), 1):
         data = [_part(g, [p for _, p in members], parts) for g in used]
-        readings = "; ".join(f"{name}: {_listed(parts[p.id])}" for name, p in members)
+        listed_parts = {p.id: ", ".join(f"{g} {bytes_text(v)}" for g, v in parts[p.id].items()) for _, p in members}
+        readings = "; ".join(f"{name}: {listed_parts[p.id]}" for name, p in members)
         panels.append(bars(f"parts-{level}-{n}", gpu, f"{word} bytes by tensor, {gpu}: {readings}.",
                            [name for name, _ in members], data, bytes_text,
                            beside=Beside(top, len(comparison.request.kernels))))  # fmt: skip
@@ -278,7 +273,3 @@ def _part(group: str, points: Sequence[Point], parts: dict[str, dict[str, int]])
     values = [parts[p.id].get(group) for p in points]
     hover = [f"{p.kernel}, {group}<br>{bytes_text(v)}" if v else "" for p, v in zip(points, values, strict=True)]
     return BarPart(group, axes.colour(GROUPS.index(group)), values, hover)
-
-
-def _listed(part: dict[str, int]) -> str:
-    return ", ".join(f"{g} {bytes_text(n)}" for g, n in part.items())

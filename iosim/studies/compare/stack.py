@@ -13,17 +13,17 @@ from iosim.kernel.libraries.default import told
 from iosim.show import axes
 from iosim.show.bars import Part, bars
 from iosim.show.page import Page, Panel, Section, listed
-from iosim.show.tables import Column, Table, grouped
+from iosim.show.tables import Table, columns_of, grouped
 from iosim.studies.compare.face import as_text, summary
 from iosim.studies.compare.study import QUANTITIES, Comparison, Entry, run
 from iosim.studies.models.asked import LayerGroup, groups_of
 from iosim.studies.models.layers import Model
 from iosim.studies.requests import CompareRequest
 
-COLUMNS = (Column("gpu", "GPU"), Column("kernel"), Column("seq_len", "N", "count"), Column("l2_bytes", "SM<->L2"),
-           Column("hbm_bytes", "HBM"), Column("time_s", "time"), Column("l2_ratio", "x less L2", "number"),
-           Column("hbm_ratio", "x less HBM", "number"), Column("time_ratio", "x faster", "number"),
-           Column("cannot_run", "cannot run"))  # fmt: skip
+COLUMNS = columns_of(
+    "gpu=GPU | kernel | seq_len:count=N | l2_bytes=SM<->L2 | hbm_bytes=HBM | time_s=time | l2_ratio:number=x less L2 | "
+    "hbm_ratio:number=x less HBM | time_ratio:number=x faster | cannot_run=cannot run"
+)
 DRAWN = (("time_s", "Time", seconds_text), ("hbm_bytes", "HBM bytes", bytes_text))
 OF_SUM = tuple(name for name in QUANTITIES if name != "memory")
 
@@ -46,7 +46,6 @@ class ModelComparison:
 
     @property
     def table(self) -> Table:
-        """The rows for a person."""
         shown = (row | {"cannot_run": ", ".join(row["cannot_run"])} for row in self.rows)
         return Table(COLUMNS, tuple(tuple(row[column.key] for column in COLUMNS) for row in shown))
 
@@ -70,7 +69,6 @@ class ModelComparison:
         return sentences([f"{of} at {some(longest, 'token')}, {'; '.join(clauses)}", by_default])
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON: `rows` of all layers, and under `layers` a comparison for each kind."""
         layers = [{"layer": group.kind.name, "count": group.kind.count, **one.to_dict()} for group, one in self.parts]
         return {"schema": 1, "model": self.model.to_dict(), "rows": self.rows, "layers": layers}
 
@@ -80,7 +78,6 @@ class ModelComparison:
         return "\n\n".join((*out, "\n".join(f"note: {note}" for note in self.model.all_notes))) + "\n"
 
     def as_page(self, command: str) -> Page:
-        """The tables as a page. `command` is the command line that makes it again."""
         parts = tuple(
             Section(f"layers-{n}", group.kind.title, (one.legend,) if one.legend else (),
                     table=summary([e for e in one.entries if e.point is not None]).without("reason"))
@@ -93,7 +90,6 @@ class ModelComparison:
         return Page(title, f"{self.model.line}.", sections, command=command, answer=(self.answer,))
 
     def _bars(self) -> tuple[Panel, ...]:
-        """Time and HBM bytes of all layers at the longest length, a bar a GPU and kernel."""
         longest = max(row["seq_len"] for row in self.rows)
         here = [row for row in self.rows if row["seq_len"] == longest]
         named = ("kernel", "gpu") if len({row["gpu"] for row in here}) > 1 else ("kernel",)

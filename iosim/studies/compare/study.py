@@ -17,9 +17,8 @@ from iosim.prediction.estimates import legend, marked
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
-from iosim.studies.report.assemble import fits
-from iosim.studies.report.assemble import notes as said
-from iosim.studies.report.collect import Point, collect
+from iosim.studies.report.collect import Point, collect, fits
+from iosim.studies.report.collect import notes as said
 from iosim.studies.report.request import ReportRequest, label_of, name_on
 from iosim.studies.requests import CompareRequest
 
@@ -89,13 +88,13 @@ class Entry:
 
     def value(self, quantity: str) -> float | None:
         """Bytes at "l2" or "hbm", seconds ("time") or bytes at the peak ("memory"); None where it is not known."""
-        return None if self.point is None else _value(self.point, quantity)
+        return None if self.point is None else self.point.value(quantity)
 
     def ratio(self, quantity: str) -> float | None:
         """The baseline's value over this one's: above 1 this kernel needs less. None where either is not known."""
         if self.point is None or self.baseline is None:
             return None
-        above, below = _value(self.baseline, quantity), _value(self.point, quantity)
+        above, below = self.baseline.value(quantity), self.point.value(quantity)
         return above / below if above is not None and below else None
 
     def shown(self, quantity: str) -> float | None:
@@ -105,7 +104,6 @@ class Entry:
         return marked(self.ratio(quantity), self.baseline.prediction, self.point.prediction)
 
     def to_dict(self) -> dict[str, Any]:
-        """One row of the CSV and of the JSON's `rows`; bytes are integers."""
         p = None if self.point is None else self.point.prediction
         row: dict[str, Any] = {"gpu": self.gpu, "kernel": self.kernel, "seq_len": self.seq_len}
         row["tile"] = None if p is None else str(p.kernel.tile)
@@ -122,12 +120,6 @@ class Entry:
         row["fits"] = None if self.point is None else fits(self.point)
         row |= {f"{q}_ratio": self.ratio(q) for q in QUANTITIES}
         return row | {"reason": self.reason}
-
-
-def _value(point: Point, quantity: str) -> float | None:
-    return {
-        "l2": point.l2, "hbm": point.hbm, "time": point.time_s, "memory": point.prediction.memory_bytes["peak"],
-    }[quantity]  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -181,7 +173,6 @@ class Comparison(Shown):
         }  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:
-        """The entries, a row each, with the keys of `Entry.to_dict`."""
         return [e.to_dict() for e in self.entries]
 
 
@@ -193,7 +184,6 @@ def compare(
     progress: Progress = silent,
     **asked: Any,
 ) -> Comparison:
-    """`run` of what is `asked` by the fields of a `CompareRequest`."""
     return run(CompareRequest(problems=problems, kernel=kernels, gpu=gpus, **asked), progress)
 
 
@@ -201,14 +191,15 @@ def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
     """Every kernel on every GPU for every problem; the problems may differ in their sequence length alone.
 
     The baseline, a kernel or `kernel@gpu`, joins the kernels where it is not among them; by default it is the first
-    kernel that makes passes over N x N tensors, else the first, of those that run. Without a method all are replayed;
-    what then is an estimate carries a mark, and `Comparison.legend` says what the marks mean. Raises InputError: an
-    unknown name, problems that differ in more than their length, or nothing that can run.
+    kernel that makes passes over N x N tensors, else the first, of those that run.
     """
     method, l2_start, baseline = asked.method, asked.l2_start, asked.baseline
     Conditions(method=method, l2_start=l2_start)
     names = tuple(dict.fromkeys(k.strip().lower() for k in (USUAL_KERNELS if asked.kernel is None else asked.kernel)))
-    kernel, _, where = (_first_naive(names) if baseline is None else baseline).strip().lower().partition("@")
+    if not names:
+        raise InputError("`kernel` is empty; a comparison needs at least one")
+    standard = (n for n in names if not is_choice(n) and algorithm_of(entry(n)["algorithm"]).standard)
+    kernel, _, where = (next(standard, names[0]) if baseline is None else baseline).strip().lower().partition("@")
     names = names if kernel in names else (kernel, *names)
     request = ReportRequest.of(tuple(asked.gpu), names, tuple(asked.problems), l2_start=l2_start, method=method)
     against = Baseline(kernel, label_of(request.gpus, where, "baseline") if where else None)
@@ -226,12 +217,3 @@ def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
         row, base = (gpu.label, name, problem.seq_q), (other.label, name_on(other, against.kernel, problem))
         entries.append(Entry(*row, by_row.get(row), reasons.get(row), by_row.get((*base, problem.seq_q)), asked_for))
     return Comparison(request, against, tuple(entries), (*notes, *said(points)), commands)
-
-
-def _first_naive(kernels: Sequence[str]) -> str:
-    if not kernels:
-        raise InputError("`kernel` is empty; a comparison needs at least one")
-    for name in kernels:
-        if not is_choice(name) and algorithm_of(entry(name)["algorithm"]).standard:
-            return name
-    return kernels[0]

@@ -26,7 +26,8 @@ from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.asked import lengths
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.models.layers import LayerKind, Model
+from iosim.studies.decode.picking import Picking, picking, picks
+from iosim.studies.models.layers import LayerKind, Model, index_token_bytes
 
 MAX_LAYERS = 10_000
 MAX_SEQUENCES = 65_536
@@ -109,7 +110,7 @@ class KindShape(ModelShape):
         assert self.kind is not None
         tokens = self.kind.cached_tokens(context)
         page = self.page_size or 1
-        cache = -(-tokens // page) * page * self.kind.token_bytes(self.dtype)
+        cache = -(-tokens // page) * page * self.kind.token_bytes(self.dtype, dict(self.fields).get("cache_dtype"))
         return self.layers * batch * (cache + self.kind.state_bytes)
 
 
@@ -150,10 +151,16 @@ class DecodePoint:
     prediction: Prediction
     model: Model | None = None
     kinds: tuple[DecodePoint, ...] = ()
+    picking: Picking | None = None
 
     @classmethod
     def of(cls, model: Model, kinds: tuple[DecodePoint, ...]) -> DecodePoint:
         return replace(max(kinds, key=lambda kind: kind.step_s), model=model, kinds=kinds)
+
+    def beside_dense(self, pays_from: int | None) -> DecodePoint:
+        """The point with what its indexer costs and saves, where it has one."""
+        part = next((part for part in self.parts if picks(part.prediction)), None)
+        return self if part is None else replace(self, picking=picking(part.prediction, part.shape.layers, pays_from))
 
     @property
     def parts(self) -> tuple[DecodePoint, ...]:
@@ -225,10 +232,15 @@ class DecodePoint:
 
     @property
     def _kept_read_bytes(self) -> int:
-        """Bytes of the keys and values that the masks of one kind of layer keep, or of its states."""
+        """Bytes of the keys and values that the masks of one kind of layer keep, and of the keys that its indexer
+        scores; or of its states."""
         problem, tensors = self.prediction.problem, self.prediction.chain.tensors
         if STATE in tensors:
             return tensors[STATE].bytes * self.shape.layers
+        if problem.top_k is not None:
+            index = problem.seq_k * index_token_bytes(problem.index_dim) if problem.index_heads else 0
+            picked = problem.attended_keys * problem.latent_row_bytes
+            return problem.batch * (problem.kv_heads * picked + index) * self.shape.layers
         width = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)
         keys = problem.seq_k if problem.window is None else min(problem.seq_k, problem.window + self.new_tokens)
         return problem.batch * problem.kv_heads * keys * width * problem.input_type.bytes * self.shape.layers
@@ -250,6 +262,8 @@ class DecodePoint:
             "bound_tokens_per_s": self.bound_tokens_per_s, "bound_by": p.time.bound_by, "sequences": work_of(p),
             "problem": p.problem.to_dict(), "notes": list(p.notes),
         }  # fmt: skip
+        if self.picking is not None:
+            whole["picking"] = self.picking.to_dict()
         if self.model is None:
             return whole
         kinds = [
@@ -346,12 +360,22 @@ def in_one_launch(shape: ModelShape, contexts: Sequence[int], new_tokens: int, o
     return BatchShape(**vars(shape), contexts=tuple(contexts))
 
 
-def kind_shapes(model: Model, dtype: str | None, page_size: int | None) -> list[KindShape]:
-    """The shapes of a model's layers by kind. Raises InputError: a model that generates nothing."""
+def kind_shapes(
+    model: Model, dtype: str | None, page_size: int | None, cache_dtype: str | None = None
+) -> list[KindShape]:
+    """The shapes of a model's layers by kind. Raises InputError: a model that generates nothing, or a type of its cache
+    that it has not."""
     if not model.causal:
         raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: a decoder, "
                          "and `iosim predict` for this one")  # fmt: skip
     fields = {"dtype": dtype or model.dtype or "bf16"} | ({} if page_size is None else {"page_size": page_size})
+    if cache_dtype is not None:
+        fields["cache_dtype"] = cache_dtype
+        if all(kind.top_k is None for kind in model.kinds):
+            raise InputError(
+                f"`cache_dtype` {cache_dtype}: `model` '{model.name}' picks no keys; accepted: one with "
+                "index_topk in its config"
+            )
     return [KindShape.of(kind, fields) for kind in model.all_kinds]
 
 

@@ -21,8 +21,8 @@ from iosim.prediction.answer import ONCE, times_text, trust
 from iosim.prediction.estimates import legend, marked
 from iosim.problem.asked import lengths
 from iosim.show import axes
+from iosim.show.axes import End, alike, at_ends, layered
 from iosim.show.bars import Part, bars
-from iosim.show.labels import End, alike, at_ends, layered
 from iosim.show.page import PLOT_REM, Page, Panel, Section, Series, listed
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Shown
@@ -37,10 +37,12 @@ from iosim.studies.decode.decode import (
     sweep,
     work_of,
 )
+from iosim.studies.decode.picking import CONTEXTS as PICKED_CONTEXTS
+from iosim.studies.decode.picking import Picking, pays_from, picks
 from iosim.studies.models.asked import chosen
 from iosim.studies.requests import CONTEXTS, DecodeRequest
 
-NOT_FLAT = ("problem", "notes", "kinds", "sequences")
+NOT_FLAT = ("problem", "notes", "kinds", "sequences", "picking")
 """Keys of a point that a row of a table has no place for."""
 TITLE = "How many tokens a second does attention allow while generating?"
 TOKENS_ARE = (
@@ -141,6 +143,8 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
     step: Step = {"overrides": overrides, "launched": r.launched, "new_tokens": r.new_tokens, "batch": r.batch}
     sizes = {name: getattr(r, name) for name in ("heads", "kv_heads", "head_dim", "head_dim_v", "window")}
     model = chosen(r.model, sizes, r.layers if r.model is not None else None, r.tensor_parallel)
+    if model is None and r.cache_dtype is not None:
+        raise InputError(f"`cache_dtype` {r.cache_dtype} needs `model`, one that picks keys; accepted with it alone")
     batch = None if r.batch_contexts is None else read_contexts(r.batch_contexts)
     if batch is not None:
         if model is not None:
@@ -154,8 +158,11 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
     for gpu in r.gpu:
         for kernel, page in chosen_kernels(gpu, r.kernel, r.split_rule, r.page_size, batch is not None):
             if model is not None:
-                kinds = [list(sweep(one, contexts, gpu, kernel, **step)) for one in kind_shapes(model, r.dtype, page)]
-                yield from (DecodePoint.of(model, parts) for parts in zip(*kinds, strict=True))
+                shapes = kind_shapes(model, r.dtype, page, r.cache_dtype)
+                kinds = [list(sweep(one, contexts, gpu, kernel, **step)) for one in shapes]
+                indexed = next((points[0].prediction for points in kinds if picks(points[0].prediction)), None)
+                pays = None if indexed is None else pays_from(indexed)
+                yield from (DecodePoint.of(model, parts).beside_dense(pays) for parts in zip(*kinds, strict=True))
                 continue
             given = {name: value for name, value in (sizes | {"layers": r.layers, "dtype": r.dtype}).items()
                      if value is not None}  # fmt: skip
@@ -249,10 +256,25 @@ def _step(p: DecodePoint) -> Iterator[str]:
         times = read * p.tokens / p.cache_bytes
         whole = "the whole cache" if abs(times - 1) <= ONCE - 1 else times_of(times_text(times), "the cache")
         yield f"A step reads {bytes_text(read * p.tokens)} from HBM ({whole} of {bytes_text(p.cache_bytes)})"
+    if p.picking is not None:
+        yield _picking(p.picking)
     if p.fits is False:
         weights = p.weight_bytes
         what = "the cache does" if weights is None else f"the cache and {bytes_text(weights)} of weights do"
         yield f"But {what} not fit in the memory of {p.prediction.profile.name}"
+
+
+def _picking(one: Picking) -> str:
+    moved = "" if one.index_hbm_bytes is None else f" and {bytes_text(one.index_hbm_bytes)} of what is read"
+    beside = (
+        f"Its indexer takes {seconds_text(one.index_s)} of it{moved}; dense attention over the same cache "
+        f"({one.dense_kernel}) would take {seconds_text(one.dense_s)}"
+    )
+    if one.pays_from is None:
+        return f"{beside}: the indexer costs more than it saves at all contexts to {PICKED_CONTEXTS[-1]:,}"
+    if one.pays_from <= PICKED_CONTEXTS[0]:
+        return f"{beside}: the indexer saves more than it costs at all contexts from {PICKED_CONTEXTS[0]:,}"
+    return f"{beside}: the indexer costs more than it saves up to a context of about {one.pays_from:,}, less beyond"
 
 
 def table(points: Sequence[DecodePoint]) -> Table:

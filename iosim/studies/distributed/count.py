@@ -204,10 +204,7 @@ def memory(schedule: ChunkSchedule, problem: AttentionProblem, layers: int = 1) 
 def longest_sequence(
     name: str, problem: AttentionProblem, gpus: int, budget_bytes: int, *, backward: bool = False, layers: int = 1
 ) -> int:
-    """Most tokens, in whole chunks of equal length, whose attention fits in `budget_bytes` on every GPU.
-
-    All that is counted grows with the chunk, so one token a chunk tells the rest.
-    """
+    """Most tokens, in whole chunks of equal length, whose attention fits in `budget_bytes` on every GPU."""
     parts = gpus * SCHEDULES[name].chunks_per_gpu
     one = problem.with_(seq_q=parts, seq_k=parts, offset=None)
     needed = memory(build(name, one, gpus, backward=backward), one, layers).total

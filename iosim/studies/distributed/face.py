@@ -11,10 +11,10 @@ from iosim.base.words import sentences
 from iosim.prediction.answer import times_text
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
+from iosim.show.axes import End, alike, at_ends
 from iosim.show.bars import Part, bars
-from iosim.show.labels import End, alike, at_ends
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.tables import RIGHT, Column, Table
+from iosim.show.tables import RIGHT, Column, Table, columns_of
 from iosim.studies.distributed.closed_forms import idle_of_unbalanced
 from iosim.studies.distributed.schedule import schedules
 from iosim.studies.distributed.study import Result
@@ -31,13 +31,11 @@ NOTES = """\
 MAX_BARS = 5000
 IDLE_GPUS = range(2, 33)
 
-COLUMNS = (
-    Column("name", "method"), Column("steps", kind="count"), Column("idle_slots", "idle slots"),
-    Column("idle_of_unbalanced", "idle /P^2"), Column("received_bytes_per_gpu", "received", "bytes"),
-    Column("received_nd", "in Nd", "number"), Column("compute_s", "computing"), Column("exposed_s", "exposed"),
-    Column("time_s", "time"), Column("speedup", "speed-up", "ratio"), Column("memory_bytes_per_gpu", "memory", "bytes"),
-    Column("longest_sequence", "longest N", "count"),
-)  # fmt: skip
+COLUMNS = columns_of(
+    "name=method | steps:count | idle_slots=idle slots | idle_of_unbalanced=idle /P^2 | "
+    "received_bytes_per_gpu:bytes=received | received_nd:number=in Nd | compute_s=computing | exposed_s=exposed | "
+    "time_s=time | speedup:ratio=speed-up | memory_bytes_per_gpu:bytes=memory | longest_sequence:count=longest N"
+)
 HEADS = ("steps", "idle", "idle/P^2", "received", "Nd", "computing", "exposed", "time", "speed-up", "memory", "longest")
 """Of the same columns on a terminal, but for the first."""
 NAMES = (
@@ -78,7 +76,6 @@ def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
 
 
 def table(results: Sequence[Result]) -> Table:
-    """One row a method."""
     return Table(COLUMNS, tuple(
         (r.name, r.steps, str(r.idle.slots) if r.idle else None, str(r.idle.of_unbalanced) if r.idle else None,
          round(r.received_bytes), r.received_nd, r.compute_s, r.exposed_s, r.seconds, r.speedup, r.memory_bytes,
@@ -88,11 +85,10 @@ def table(results: Sequence[Result]) -> Table:
 
 
 def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str) -> Page:
-    """The whole page. `command` is the command line that makes it again."""
     several = len(results) > 1
     title = (f"Which schedule suits attention over {gpus} GPUs?" if several else
              f"How long does {results[0].title} take over {gpus} GPUs?")  # fmt: skip
-    drawn = [r for r in results if r.timelines and _drawable(r)]
+    drawn = [r for r in results if r.timelines and len(r.timelines[0].events) <= MAX_BARS]
     last = max((r.timelines[0].total_s for r in drawn), default=0.0)
     work = Section(
         "work", "What each GPU does, forward", ("Computations of a GPU, and below them the messages that it sends. "
@@ -144,10 +140,6 @@ def _time(results: Sequence[Result]) -> Panel:
     return bars("layer-1", "Time", f"Time of one layer: {readings}.", names, parts, seconds_text)
 
 
-def _drawable(result: Result) -> bool:
-    return len(result.timelines[0].events) <= MAX_BARS
-
-
 def _gantt(result: Result, n: int, last_s: float) -> Panel:
     """A row a GPU, on one time axis for all schedules."""
     timeline: Timeline = result.timelines[0]
@@ -196,7 +188,6 @@ def _idle(problem: AttentionProblem) -> Panel:
 
 
 def _links(results: Sequence[Result], gpus: int) -> Panel:
-    """A bar a method, in the order of their times: what all GPUs receive."""
     ordered = sorted(results, key=lambda r: r.seconds)
     values = [gpus * float(r.received_bytes) for r in ordered]
     hover = [f"{r.name}: {bytes_text(v)}, {bytes_text(v / gpus)} a GPU, {r.received_nd:.4g} Nd"
@@ -207,7 +198,6 @@ def _links(results: Sequence[Result], gpus: int) -> Panel:
 
 
 def text_table(results: Sequence[Result]) -> Table:
-    """The same under the shorter heads of a terminal."""
     kinds = {"text": RIGHT, "ratio": "number"}
     heads = zip(COLUMNS[1:], HEADS, strict=True)
     columns = (COLUMNS[0], *(replace(c, title=head, kind=kinds.get(c.kind, c.kind)) for c, head in heads))

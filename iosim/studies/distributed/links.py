@@ -42,7 +42,6 @@ LINK = Table(
     required=("title", "latency_s", "source"),
     rules=(_one_bandwidth,),
 )
-"""One link of links.toml: its bandwidth in one direction, or the profile's quantity that holds it for both."""
 LINKS = Table({"schema": Whole(1, 1), "link": MapOf(LINK)}, required=("schema", "link"))
 
 
@@ -72,41 +71,33 @@ def _table() -> Mapping[str, Any]:
 
 
 def link_names() -> tuple[str, ...]:
-    """Names and aliases of the links that iosim knows."""
     return tuple(sorted(_table()))
 
 
 def load_link(name: str | float, profile: HardwareProfile, field: str = "link") -> Link:
-    """The link called `name` between GPUs of a kind, or one of so many GB/s in each direction. Raises InputError: no
-    such link, a bandwidth that is none, or a GPU whose profile does not know that link."""
+    """The link called `name` between GPUs of a kind, or one of so many GB/s in each direction. Raises InputError."""
     key = str(name).strip().lower()
     row = _table().get(key)
     if row is None:
-        return _by_bandwidth(key, field)
-    shown = str(row.get("name", key))
-    if "profile_key" not in row:
-        return _link(shown, float(row["bandwidth_bytes_per_s"]), row, row["source"])
-    both = getattr(profile, row["profile_key"])
-    if both is None:
-        raise InputError(f"`{field}` {key}: profile '{profile.name}' does not know {row['profile_key']}; accepted: "
-                         f"{', '.join(n for n in link_names() if n != key)}, or GB/s")  # fmt: skip
-    source = f"bandwidth: half of {row['profile_key']} of profile {profile.name}; {row['source']}"
-    return _link(shown, both / 2, row, source)
-
-
-def _link(name: str, bandwidth_bytes_per_s: float, row: Mapping[str, Any], source: str) -> Link:
-    return Link(name, bandwidth_bytes_per_s, row["latency_s"], source, row.get("host_s", 0.0), row.get("achieved", {}))
-
-
-def _by_bandwidth(text: str, field: str) -> Link:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 1e-3 <= value <= 1e6:
-        raise InputError(f"`{field}` '{text}' is not known; accepted: {', '.join(link_names())}, or GB/s in one "
-                         "direction from 0.001 to 1000000")  # fmt: skip
-    return Link(f"{value:g} GB/s", value * GB, DEFAULT_LATENCY_S, "bandwidth given by hand; latency as for ib-100g")
+        try:
+            gb_per_s = float(key)
+        except ValueError:
+            gb_per_s = math.nan
+        if not 1e-3 <= gb_per_s <= 1e6:
+            accepted = f"{', '.join(link_names())}, or GB/s in one direction from 0.001 to 1000000"
+            raise InputError(f"`{field}` '{key}' is not known; accepted: {accepted}")
+        by_hand = "bandwidth given by hand; latency as for ib-100g"
+        return Link(f"{gb_per_s:g} GB/s", gb_per_s * GB, DEFAULT_LATENCY_S, by_hand)
+    bandwidth, source = row.get("bandwidth_bytes_per_s"), row["source"]
+    if bandwidth is None:
+        both = getattr(profile, row["profile_key"])
+        if both is None:
+            others = ", ".join(n for n in link_names() if n != key)
+            unknown = f"profile '{profile.name}' does not know {row['profile_key']}"
+            raise InputError(f"`{field}` {key}: {unknown}; accepted: {others}, or GB/s")
+        bandwidth, source = both / 2, f"bandwidth: half of {row['profile_key']} of profile {profile.name}; {source}"
+    more = row.get("host_s", 0.0), row.get("achieved", {})
+    return Link(str(row.get("name", key)), float(bandwidth), row["latency_s"], source, *more)
 
 
 @dataclass(frozen=True)
@@ -120,7 +111,6 @@ class Cluster:
     shared_network: bool = False
 
     def crosses(self, source: int, target: int) -> bool:
-        """Whether a message leaves the node."""
         if self.network is None or not self.gpus_per_node:
             return False
         return source // self.gpus_per_node != target // self.gpus_per_node
@@ -155,8 +145,7 @@ def cluster(
     profile: HardwareProfile, link: str | float = "nvlink", network: str | float | None = None,
     gpus_per_node: int | None = None, *, shared_network: bool = False,
 ) -> Cluster:  # fmt: skip
-    """A cluster of GPUs of one kind. Raises InputError: a link that is not known, or a network without nodes, or nodes
-    without a network."""
+    """A cluster of GPUs of one kind."""
     if (network is None) != (gpus_per_node is None):
         raise InputError("`network` and `gpus_per_node` go together; accepted: both or none")
     if gpus_per_node is not None and gpus_per_node < 1:

@@ -19,7 +19,7 @@ from iosim.prediction.estimates import legend_of
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import Page
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Column, Table, grouped
+from iosim.show.tables import Table, columns_of, grouped
 from iosim.studies.distributed import face
 from iosim.studies.distributed.links import Cluster, cluster
 from iosim.studies.distributed.study import Result, study
@@ -27,8 +27,7 @@ from iosim.studies.models.asked import calls_of, chosen, layer_problems
 from iosim.studies.models.layers import LayerKind, Model
 from iosim.studies.requests import RingRequest
 
-COLUMNS = (Column("method"), Column("layers", kind="count"), Column("time_s", "time"),
-           Column("received_bytes", "received"))  # fmt: skip
+COLUMNS = columns_of("method | layers:count | time_s=time | received_bytes=received")
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,7 +60,6 @@ class Ring(Shown):
         return len(self.results)
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON."""
         return {
             "schema": 1, "problem": self.problem.to_dict(), "gpus": self.num_gpus, "profile": self.profile.name,
             "kernel": self.kernel_name, **asdict(self.links), "overlap": self.overlap,
@@ -94,7 +92,6 @@ class Ring(Shown):
         return f"{self.answer}\n\n{self._subject()}\n\n{table}\n{face.NOTES}{marks}{steps}"
 
     def as_page(self, command: str = "iosim ring") -> Page:
-        """The whole page. `command` is the command line that makes it again."""
         return face.as_page(self.results, self.problem, self.num_gpus, self._subject(), command)
 
     def _line(self) -> str:
@@ -106,7 +103,6 @@ class Ring(Shown):
         return [self.answer, self._subject(), face.text_table(self.results), notes]
 
     def _subject(self) -> str:
-        """What was computed, in one sentence."""
         p, links = self.problem, self.links
         nodes = f", nodes of {links.gpus_per_node} joined by {links.network.name}" if links.network else ""
         link, reached = links.link, links.link.achieved.get("exchange")
@@ -140,18 +136,15 @@ class RingStack:
     @property
     def answer(self) -> str:
         """The fastest method for all layers, in one sentence."""
-        one = self.rings[0][1]
-        best = min(self.totals, key=lambda row: row["time_s"])
+        one, best = self.rings[0][1], min(self.totals, key=lambda row: row["time_s"])
         more = f", {sum(kind.count for kind, _ in self.left_out)} others left out" if self.left_out else ""
         spread = f"{some(best['layers'], 'layer')} of {self.model.title}{more}"
         where = f"Over {one.num_gpus} x {one.profile.name}, {some(one.problem.seq_q, 'token')}"
-        kernels = dict.fromkeys(f"; {found.by_default}" for _, found in self.rings if found.by_default)
-        return (f"{where}, {best['name']} is the fastest for the attention of {spread}: "
-                f"{seconds_text(best['time_s'])}, a GPU receiving {bytes_text(best['received_bytes'])}"
-                f"{''.join(kernels)}.")  # fmt: skip
+        kernels = "".join(dict.fromkeys(f"; {found.by_default}" for _, found in self.rings if found.by_default))
+        takes = f"{seconds_text(best['time_s'])}, a GPU receiving {bytes_text(best['received_bytes'])}{kernels}"
+        return f"{where}, {best['name']} is the fastest for the attention of {spread}: {takes}."
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON."""
         layers = [{"layer": kind.name, "count": kind.count, **found.to_dict()} for kind, found in self.rings]
         return {
             "schema": 1, "model": self.model.to_dict(), "totals": self.totals, "layers": layers,
@@ -159,13 +152,11 @@ class RingStack:
         }  # fmt: skip
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a kind of layer and method."""
         for kind, found in self.rings:
             for row in found.records():
                 yield {"model": self.model.name, "layer": kind.name, "count": kind.count, **row}
 
     def to_text(self) -> str:
-        """The answer, the totals, and a study for each kind of layer."""
         rows = tuple((row["name"], row["layers"], row["time_s"], row["received_bytes"]) for row in self.totals)
         layers = sum(kind.count for kind, _ in self.rings)
         table = Table(COLUMNS, rows).text().rstrip()
@@ -176,21 +167,17 @@ class RingStack:
 
 
 def run(request: RingRequest, *, steps: bool = False, progress: Progress = silent) -> Ring:
-    """The methods on the one problem of a request; with `steps` the result shows the chunk schedules.
-
-    Raises InputError: an unknown link or method, or a problem, kernel or number of GPUs that does not go with it.
-    """
+    """The methods on the one problem of a request; with `steps` the result shows the chunk schedules."""
     chosen(None, {}, tensor_parallel=request.tensor_parallel)
     problems = request.problems or [problem for _, problem in layer_problems(None, request.values)]
     if len(problems) > 1:
-        raise InputError(f"`seq_q` {request.values.get('seq_q')} are {len(problems)} lengths; 'ring' takes one, so "
-                         "accepted: one of them")  # fmt: skip
+        several = f"`seq_q` {request.values.get('seq_q')} are {len(problems)} lengths"
+        raise InputError(f"{several}; 'ring' takes one, so accepted: one of them")
     return _ring(problems[0], request, 1 if request.layers is None else request.layers, steps, progress)
 
 
 def run_model(request: RingRequest, *, steps: bool = False, progress: Progress = silent) -> RingStack:
-    """A study for each kind of the layers of a request's model. Raises InputError: several lengths, or no kind of layer
-    that can be spread."""
+    """A study for each kind of the layers of a request's model."""
     model = chosen(request.model, request.values, request.layers, request.tensor_parallel)
     assert model is not None
     asked = calls_of(model, request.values)

@@ -62,10 +62,7 @@ def striped(tokens: int, parts: int) -> tuple[range, ...]:
 
 @dataclass(frozen=True)
 class Pair:
-    """A query chunk against a key chunk under the mask, as one local attention call.
-
-    `offset` is the causal diagonal's: query a keeps the keys b <= a + offset. None where the mask drops nothing.
-    """
+    """A query chunk against a key chunk under the mask, as one local attention call."""
 
     queries: int
     keys: int
@@ -151,8 +148,6 @@ class Compute:
 
 @dataclass(frozen=True)
 class Send:
-    """One message: tensors of some chunks from one GPU to another."""
-
     source: int
     target: int
     tensors: tuple[str, ...]
@@ -161,8 +156,6 @@ class Send:
 
 @dataclass(frozen=True)
 class Step:
-    """What happens side by side."""
-
     computes: tuple[Compute, ...] = ()
     sends: tuple[Send, ...] = ()
 
@@ -196,7 +189,6 @@ class ChunkSchedule:
         return sum(len(self.chunks[c]) for c in chunks)
 
     def pair(self, compute: Compute) -> Pair:
-        """The local call of a computation."""
         return pair(self.chunks[compute.queries], self.chunks[compute.keys], self.causal)
 
     @cached_property
@@ -228,7 +220,6 @@ class ChunkSchedule:
         }  # fmt: skip
 
     def to_text(self) -> str:
-        """A line a step and GPU."""
         mask, way = "causal" if self.causal else "no mask", "backward" if self.backward else "forward"
         lines = [f"{self.name}, {some(self.gpus, 'GPU')}, {mask}, {way}: q2k0 is query chunk 2 against key chunk 0"]
         for n, step in enumerate(self.steps):
@@ -244,8 +235,6 @@ class ChunkSchedule:
 
 
 class _Builder:
-    """Collects computations and sends by step."""
-
     def __init__(self, chunks: tuple[range, ...], owned: tuple[tuple[int, ...], ...], causal: bool) -> None:
         self.chunks, self.owned, self.causal = chunks, owned, causal
         self.computes: dict[int, list[Compute]] = {}
@@ -339,23 +328,21 @@ SCHEDULES: dict[str, Kind] = {
     "balanced": Kind("DistFlashAttn, balanced", contiguous, _balanced, "arXiv 2310.03294, Algorithm 2", True),
     "zigzag": Kind("zigzag ring", contiguous, _rotating, "zhuzilin/ring-flash-attention", True, 2),
     "striped": Kind("striped ring", striped, _rotating, "arXiv 2311.09431", True),
-}  # fmt: skip
+}
 
 
 def schedules(causal: bool) -> tuple[str, ...]:
-    """Names of the schedules that the mask allows."""
     return tuple(name for name, kind in SCHEDULES.items() if causal or not kind.causal_only)
 
 
 def build(name: str, problem: AttentionProblem, gpus: int, *, backward: bool = False) -> ChunkSchedule:
-    """The schedule called `name` for a problem over `gpus` GPUs. Raises InputError: no such schedule, one that needs a
-    causal mask, a problem that is not distributed, or a sequence with fewer tokens than chunks."""
+    """The schedule called `name` for a problem over `gpus` GPUs."""
     if name not in SCHEDULES:
         raise unknown_name("`schedule`", name, SCHEDULES)
     kind, gpus, causal = SCHEDULES[name], check_gpus(gpus), check_problem(problem)
     if kind.causal_only and not causal:
-        raise InputError(f"`schedule` {name} balances a causal mask and there is none; accepted without `causal`: "
-                         f"{', '.join(schedules(False))}")  # fmt: skip
+        hint = f"accepted without `causal`: {', '.join(schedules(False))}"
+        raise InputError(f"`schedule` {name} balances a causal mask and there is none; {hint}")
     chunks = kind.cut(problem.seq_q, gpus * kind.chunks_per_gpu)
     owned = tuple((g,) if kind.chunks_per_gpu == 1 else (g, 2 * gpus - 1 - g) for g in range(gpus))
     b = _Builder(chunks, owned, causal)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any, TypedDict, Unpack
 
@@ -76,7 +76,6 @@ class Result:
         return self.seconds - self.compute_s
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of the command line's JSON; fractions as text."""
         return {
             "name": self.name, "title": self.title, "steps": self.steps,
             "idle": {name: str(share) for name, share in asdict(self.idle).items()} if self.idle else None,
@@ -135,8 +134,6 @@ def study(
 
 
 class _Study:
-    """What all methods of a study share."""
-
     def __init__(self, times: ChunkTimes, gpus: int, cluster: Cluster, overlap: bool, layers: int) -> None:
         problem, kernel, profile = times.problem, times.kernel, times.profile
         chosen = resolve(kernel, problem, profile) if isinstance(kernel, str) else kernel
@@ -151,28 +148,40 @@ class _Study:
         self.alone_s = sum(one.time.total_s for one in self.times.predictions(words))
         self.width = sequence_width_bytes(problem)
 
+    def _chunked(self, name: str, times: ChunkTimes, gpus: int, cluster: Cluster) -> dict[str, Any]:
+        """What comes of a chunk schedule, forward and backward as far as the problem asks for them."""
+        p, from_graph = times.problem, times.conditions.launched == "graph"
+        built = tuple(build(name, p, gpus, backward=b) for b in self.passes)
+        for schedule in built:
+            times.prepare(schedule)
+        how: dict[str, Any] = {"overlap": self.overlap, "merged": times.merged, "from_graph": from_graph}
+        lines = tuple(simulate(schedule, p, cluster, times, **how) for schedule in built)
+        levels: tuple[Level, ...] = ("l2", "hbm")
+        of_levels = {
+            f"{level}_bytes": max(map(sum, zip(*(times.moved(s, level) for s in built), strict=True)))
+            for level in levels
+        }
+        return of_levels | {
+            "schedules": built,
+            "timelines": lines,
+            "seconds": sum(line.total_s for line in lines),
+            "steps": sum(len(compute_steps(s)) for s in built),
+            "idle": idle(built[0]),
+            "received_bytes": Fraction(sum(link_bytes(s, p).total for s in built), gpus),
+            "compute_s": sum(max(line.compute_s) for line in lines),
+            "memory_bytes": max(memory(s, p, self.layers).total for s in built),
+            "method": method_of(method for s in built for method in times.methods(s)),
+        }
+
     def of_schedule(self, name: str) -> Result:
-        """A chunk schedule, forward and backward as far as the problem asks for them."""
         p, gpus, layers = self.problem, self.gpus, self.layers
-        built = [build(name, p, gpus, backward=b) for b in self.passes]
-        lines = [self._line(schedule, self.times, self.cluster) for schedule in built]
-        return self._result(
-            name,
-            sum(line.total_s for line in lines),
-            lambda budget, b: longest_sequence(name, p, gpus, budget, backward=b, layers=layers),
-            title=SCHEDULES[name].title,
-            steps=sum(len(compute_steps(s)) for s in built),
-            idle=idle(built[0]),
-            received_bytes=Fraction(sum(link_bytes(s, p).total for s in built), gpus),
-            compute_s=sum(max(line.compute_s) for line in lines),
-            memory_bytes=max(memory(s, p, layers).total for s in built),
-            l2_bytes=_most_moved(self.times, built, "l2"),
-            hbm_bytes=_most_moved(self.times, built, "hbm"),
-            method=method_of(method for s in built for method in self.times.methods(s)),
-            formula=" + ".join(FORMULAS[name, b] for b in self.passes),
-            schedules=tuple(built),
-            timelines=tuple(lines),
-        )
+        formula = " + ".join(FORMULAS[name, b] for b in self.passes)
+        own = self._chunked(name, self.times, gpus, self.cluster)
+
+        def most(budget: int, b: bool) -> int:
+            return longest_sequence(name, p, gpus, budget, backward=b, layers=layers)
+
+        return self._result(name, most, title=SCHEDULES[name].title, formula=formula, **own)
 
     def of_hybrid(self) -> Result:
         """Ulysses between neighbours, as many as share a node and divide the key heads, and a ring of such groups (USP,
@@ -185,69 +194,46 @@ class _Study:
                              f"{some(p.kv_heads, 'key head')}; accepted: a divisor of both, in a node")  # fmt: skip
         share, outer, ring = split_heads(p, inner), gpus // inner, "zigzag" if causal else "ring"
         times = ChunkTimes(share, self.kernel, self.profile, self.times.conditions)
-        built = [build(ring, share, outer, backward=b) for b in self.passes]
-        lines = [self._line(schedule, times, self.cluster.every(inner)) for schedule in built]
-        widths, tokens = token_bytes(p), -(-p.seq_q // outer)
+        own = self._chunked(ring, times, outer, self.cluster.every(inner))
+        widths, tokens, held = token_bytes(p), -(-p.seq_q // outer), own["memory_bytes"]
         each = [widths[tensor] * tokens for b in self.passes for tensor in SWAPPED["bwd" if b else "fwd"]]
         swaps = [all_to_all(one, inner, Cluster(self.cluster.link)) for one in each]
-        copies = sum(times.merged(one // inner, one // inner) for one in each)
+        copies, copied = sum(times.merged(one // inner, one // inner) for one in each), 2 * sum(each) // inner
         before = sum(widths[tensor] for tensor in ("Q", "K", "V")) * -(-p.seq_q // gpus)
-        held = max(memory(s, share, self.layers).total for s in built)
 
         def most(budget: int, b: bool) -> int:
             rest = budget * held // (held + before)
             return longest_sequence(ring, share, outer, rest, backward=b, layers=self.layers)
 
-        return self._result(
-            HYBRID,
-            sum(line.total_s for line in lines) + copies + sum(seconds for _, seconds in swaps),
-            most,
-            title=f"Ulysses of {inner} inside a ring of {outer}",
-            steps=sum(len(compute_steps(s)) for s in built),
-            idle=idle(built[0]),
-            received_bytes=Fraction(sum(link_bytes(s, share).total for s in built), outer) + sum(n for n, _ in swaps),
-            compute_s=sum(max(line.compute_s) for line in lines) + copies,
-            memory_bytes=held + before,
-            l2_bytes=_most_moved(times, built, "l2") + 2 * sum(each) // inner,
-            hbm_bytes=_most_moved(times, built, "hbm") + 2 * sum(each) // inner,
-            method=method_of(method for s in built for method in times.methods(s)),
-            schedules=tuple(built),
-            timelines=tuple(lines),
-        )
+        own |= {
+            "seconds": own["seconds"] + copies + sum(seconds for _, seconds in swaps),
+            "received_bytes": own["received_bytes"] + sum(n for n, _ in swaps),
+            "compute_s": own["compute_s"] + copies,
+            "memory_bytes": held + before,
+            "l2_bytes": own["l2_bytes"] + copied,
+            "hbm_bytes": own["hbm_bytes"] + copied,
+        }
+        return self._result(HYBRID, most, title=f"Ulysses of {inner} inside a ring of {outer}", **own)
 
     def by_collectives(self, name: str) -> Result:
         """Ulysses, an all-gather of K and V, Megatron-LM or ring self-attention."""
         p, gpus, kernel, gpu = self.problem, self.gpus, self.kernel, self.profile
         passes = [collectives.spread(name, p, gpus, self.times, self.cluster, backward=b) for b in self.passes]
+        summed = {of: sum(getattr(b, of) for b in passes) for of in ("seconds", "compute_s", "l2_bytes", "hbm_bytes")}
         return self._result(
             name,
-            sum(b.seconds for b in passes),
             lambda budget, b: collectives.longest_sequence(name, p, gpus, budget, kernel, gpu, backward=b),
             title=collectives.TITLES[name],
             steps=None,
             idle=None,
             received_bytes=Fraction(sum(b.received_bytes for b in passes)),
-            compute_s=sum(b.compute_s for b in passes),
             memory_bytes=max(b.memory_bytes for b in passes),
-            l2_bytes=sum(b.l2_bytes for b in passes),
-            hbm_bytes=sum(b.hbm_bytes for b in passes),
             method=method_of(b.method for b in passes),
+            **summed,
         )
 
-    def _result(self, name: str, seconds: float, most_tokens: Callable[[int, bool], int], **own: Any) -> Result:
+    def _result(self, name: str, most_tokens: Callable[[int, bool], int], **own: Any) -> Result:
         """`most_tokens` says how many fit into so many bytes, forward or backward."""
-        budget, speedup = self.profile.memory_bytes, self.alone_s / seconds
+        budget, speedup = self.profile.memory_bytes, self.alone_s / own["seconds"]
         longest = None if budget is None else min(most_tokens(budget, b) for b in self.passes)
-        return Result(name, width_bytes=self.width, seconds=seconds, speedup=speedup, longest_sequence=longest, **own)
-
-    def _line(self, schedule: ChunkSchedule, times: ChunkTimes, links: Cluster) -> Timeline:
-        times.prepare(schedule)
-        from_graph = times.conditions.launched == "graph"
-        return simulate(
-            schedule, times.problem, links, times, overlap=self.overlap, merged=times.merged, from_graph=from_graph
-        )
-
-
-def _most_moved(times: ChunkTimes, built: Sequence[ChunkSchedule], level: Level) -> int:
-    by_pass = [times.moved(s, level) for s in built]
-    return max(map(sum, zip(*by_pass, strict=True)))
+        return Result(name, width_bytes=self.width, speedup=speedup, longest_sequence=longest, **own)

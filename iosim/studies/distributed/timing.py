@@ -48,15 +48,12 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Events of a schedule, and sums over them."""
-
     gpus: int
     events: tuple[Event, ...]
     total_s: float
 
     @cached_property
     def compute_s(self) -> tuple[float, ...]:
-        """Seconds that each GPU computes."""
         busy = [0.0] * self.gpus
         for e in self.events:
             if e.kind == "compute":
@@ -80,7 +77,6 @@ class ChunkTimes:
         self.known: dict[tuple[Pair, str], Prediction] = {}
 
     def prediction(self, pair: Pair, passes: str) -> Prediction:
-        """The call of one pair on one GPU, from a cold L2."""
         if (pair, passes) not in self.known:
             self._predict([(pair, passes)])
         return self.known[pair, passes]
@@ -95,7 +91,6 @@ class ChunkTimes:
         self.known |= zip(kinds, self.predictions(problems), strict=True)
 
     def predictions(self, problems: Iterable[AttentionProblem], kernel: str | None = None) -> list[Prediction]:
-        """Calls on one GPU under the study's conditions."""
         c = self.conditions
         asked = [Request(p, kernel or self.kernel, self.profile, clocks=c.clocks, launched=c.launched)
                  for p in problems]  # fmt: skip
@@ -129,7 +124,6 @@ class ChunkTimes:
 
 
 def _calls(schedule: ChunkSchedule) -> Iterator[tuple[int, Pair]]:
-    """(GPU, local call) of all steps."""
     for of_step in schedule.calls:
         for gpu, calls in of_step.items():
             yield from ((gpu, pair) for _, _, pair in calls)

@@ -55,7 +55,9 @@ class List:
 def lists(asked: ExploreRequest) -> list[List]:
     """What the page offers. Raises InputError: heads that are no numbers."""
     lengths = [Choice(f"{n // 1024}k" if n % 1024 == 0 else str(n), f"--seq-len {n}") for n in asked.lengths]
-    heads = [Choice(_heads_text(h, kv), f"--heads {h} --kv-heads {kv}") for h, kv in asked.head_counts]
+    heads = [
+        Choice(str(h) if h == kv else f"{h} / {kv}", f"--heads {h} --kv-heads {kv}") for h, kv in asked.head_counts
+    ]
     orders = [
         Choice(text, " ".join(f"--{name} {value}" for name, value in settings.items()))
         for text, settings in ORDERS.items()
@@ -72,10 +74,6 @@ def lists(asked: ExploreRequest) -> list[List]:
     ]
 
 
-def _heads_text(heads: int, kv_heads: int) -> str:
-    return f"{heads} / {kv_heads}" if heads != kv_heads else str(heads)
-
-
 def _named(option: str, names: Iterable[Any]) -> tuple[Choice, ...]:
     return tuple(Choice(str(name), f"{option} {name}") for name in names)
 
@@ -87,7 +85,6 @@ def _place(names: Sequence[Any], *usual: Any) -> int:
 Made = tuple[dict[str, Any] | str | None, tuple[bytes, ...]]
 """A record and its streams; in place of a record, why the call cannot run."""
 Chunk = dict[str, Made]
-"""Records by the numbers of their choices."""
 MASKS = ("none", "causal")
 NAIVE = "naive"
 

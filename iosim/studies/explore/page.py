@@ -1,11 +1,15 @@
-"""The explorer's page: one HTML file with its style, scripts, the engine and, where no server answers it, the grid."""
+"""The explorer's page, one HTML file with its style, scripts, the engine and, where no server answers it, the grid; and
+the server, which answers it as JSON, on this machine alone."""
 
 from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from iosim.base.errors import InputError
 from iosim.base.files import is_made_by, write_whole
@@ -31,11 +35,7 @@ def engine() -> bytes:
 
 
 def page(asked: ExploreRequest, progress: Progress | None = silent) -> str:
-    """The whole file; with `progress` None that of the server, which carries no grid.
-
-    Raises:
-        InputError: a GPU or a kernel that there is not, or none that runs any of the problems.
-    """
+    """The whole file; with `progress` None that of the server, which carries no grid."""
     grid, data = (None, b"") if progress is None else packed_grid(asked, progress)
     setup: dict[str, Any] = {
         "served": progress is None,
@@ -58,11 +58,7 @@ def page(asked: ExploreRequest, progress: Progress | None = silent) -> str:
 
 
 def place_of(asked: ExploreRequest) -> Path:
-    """The file that the page is written to.
-
-    Raises:
-        InputError: a place where no folder can be, or one whose index.html is another's and stays without `force`.
-    """
+    """The file that the page is written to."""
     folder = Path(asked.out)
     if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()):
         raise InputError(
@@ -78,8 +74,7 @@ def place_of(asked: ExploreRequest) -> Path:
 
 
 def write(asked: ExploreRequest, progress: Progress = silent) -> Path:
-    """Writes the page with its grid; returns its place. Raises InputError: as `page` and `place_of`; it cannot be
-    written."""
+    """Writes the page with its grid; returns its place."""
     place = place_of(asked)
     text = page(asked, progress)
     try:
@@ -88,3 +83,45 @@ def write(asked: ExploreRequest, progress: Progress = silent) -> Path:
         raise InputError(f"`path` '{asked.out}' cannot be made: {error.strerror}; accepted: a folder") from None
     write_whole(place, text)
     return place
+
+
+HERE = "127.0.0.1"
+Answer = Callable[[str], Mapping[str, Any]]
+"""What a command line of `iosim predict`, without these words, comes to."""
+
+
+def server(port: int, page: str, answer: Answer) -> ThreadingHTTPServer:
+    """A server that is not running yet. Raises InputError: the port is taken, or not this user's to have."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = urlsplit(self.path)
+            host = (self.headers["Host"] or "").rpartition(":")[0]
+            if host not in (HERE, "localhost") or self.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+                self._send(403, "text/plain", "this page answers itself alone\n")
+            elif asked.path in ("/", "/index.html"):
+                self._send(200, "text/html", page)
+            elif asked.path == "/answer":
+                lines = parse_qs(asked.query).get("line", [""])
+                self._send(200, "application/json", json.dumps(answer(lines[0]), allow_nan=False))
+            else:
+                self._send(404, "text/plain", "there are / and /answer?line=OPTIONS\n")
+
+        def _send(self, status: int, kind: str, text: str) -> None:
+            body = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing: the page says what went wrong."""
+
+    try:
+        made = ThreadingHTTPServer((HERE, port), Handler)
+    except OSError as error:
+        raise InputError(f"`port` {port} cannot be had: {error.strerror}; accepted: a free one") from None
+    made.daemon_threads = True
+    return made

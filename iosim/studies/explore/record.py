@@ -39,11 +39,7 @@ class Record:
 
 
 def record(p: Prediction) -> Record:
-    """Of a prediction by any method: its HBM bytes are not used.
-
-    Raises:
-        InputError: its launches do not fit in memory, or the profile lacks a number.
-    """
+    """Of a prediction by any method: its HBM bytes are not used."""
     accesses = tile_accesses(p.chain)
     chain, streams, gpu = packed(p.call.replay_inputs()) if accesses <= MOST_ACCESSES else (None, (), None)
     bounds, rates = p.hbm_bounds, Rates(p.profile, measured=False, power_is_modelled=False)
@@ -92,9 +88,12 @@ def _times(p: Prediction) -> list[dict[str, Any]]:
     if each is None:
         return []
     launches = p.chain.launches
-    found: list[dict[str, Any]] = [
-        {"launch": n.name, "norm": _norm(n), "hbm": _rates(p, n, each), "computing": []} for n in launches
-    ]
+    found: list[dict[str, Any]] = []
+    for n in launches:
+        is_pass = n.outer is Outer.FLAT and not is_attention_loop(n)
+        share = (p.profile.pass_bandwidth_fraction if is_pass else None) or 1.0
+        hbm = [seconds / share for seconds in each]
+        found.append({"launch": n.name, "norm": _norm(n), "hbm": hbm, "computing": []})
     read = dict.fromkeys((n.name for n in launches), 0)
     for share in HBM_SHARES:
         rows = (TrafficRow(n.name, "hbm", n.accesses[0].tensor, "read", read[n.name]) for n in launches)
@@ -114,13 +113,6 @@ def _norm(launch: Launch) -> float:
     if launch.outer is Outer.SPLIT:
         return SPLIT_OVERLAP_NORM
     return OVERLAP_NORM if is_attention_loop(launch) and reuses_keys(launch) else LONGER_ALONE
-
-
-def _rates(p: Prediction, launch: Launch, each: tuple[float, float, float]) -> list[float]:
-    """Seconds of a byte read and of one written, and what a mix of both costs more."""
-    is_pass = launch.outer is Outer.FLAT and not is_attention_loop(launch)
-    share = (p.profile.pass_bandwidth_fraction if is_pass else None) or 1.0
-    return [seconds / share for seconds in each]
 
 
 def _why(p: Prediction) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import LIST_MASKS
 from iosim.readers.formula.levels import LEVELS, LevelBound, explanation, level_bounds
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Table, columns_of
 from iosim.studies.requests import CHOICES, SIZES
 from iosim.studies.requests import SYMBOLS as GIVEN
 
@@ -45,37 +45,27 @@ PAPER_SYMBOLS = {
 
 
 def _problem(asked: Mapping[str, Any]) -> AttentionProblem:
-    """The problem at which the formula is derived: what was given, and stand-ins."""
     words = mask_of(asked)
-    latent = _reads_latent(asked["name"])
+    needs = _needs(asked["name"])
+    latent, dtypes = bool(needs.get("latent_only")), needs.get("dtypes") or [STAND_IN_DTYPE]
     stand_ins = {"kv_heads": None, "head_dim_v": None} | STAND_INS | (LATENT_STAND_INS if latent else {})
     chosen: dict[str, Any] = {n: asked.get(n) for n in (*SIZES, *CHOICES)}
     chosen |= {n: value for n, value in stand_ins.items() if chosen[n] is None}
     if asked.get("heads") is None and asked.get("kv_heads") is not None:
         chosen["heads"] = 4 * asked["kv_heads"]
-    dtype = asked.get("dtype") or _stand_in_dtype(asked["name"])
+    dtype = asked.get("dtype") or (STAND_IN_DTYPE if STAND_IN_DTYPE in dtypes else dtypes[0])
     return AttentionProblem(**chosen | words, dtype=dtype, latent_kv=latent)
 
 
-def _stand_in_dtype(name: str) -> str:
-    """fp16, or the first type that the algorithm or kernel takes where that is none of them."""
-    if is_choice(name):
-        return STAND_IN_DTYPE
+def _needs(name: str) -> Mapping[str, Any]:
+    """What an algorithm or kernel requires of a problem, where its name is known; others are refused later."""
+    if name in algorithms():
+        known = {"dtypes": algorithm_of(name).dtypes}
+        return known | (entry(name)["requires"] if name in entry_names() else {}) | known
     try:
-        accepted = algorithm_of(name).dtypes if name in algorithms() else entry(name)["requires"]["dtypes"]
+        return {} if is_choice(name) else entry(name)["requires"]
     except InputError:  # told where the kernel is looked up
-        return STAND_IN_DTYPE
-    return accepted[0] if accepted and STAND_IN_DTYPE not in accepted else STAND_IN_DTYPE
-
-
-def _reads_latent(name: str) -> bool:
-    """Whether an algorithm or kernel reads one latent K/V and nothing else."""
-    if name in algorithms() and name not in entry_names():
-        return False
-    try:
-        return bool(entry(name)["requires"].get("latent_only"))
-    except InputError:  # told where the kernel is looked up
-        return False
+        return {}
 
 
 def _kernel(asked: Mapping[str, Any], problem: AttentionProblem) -> tuple[Kernel, bool]:
@@ -155,11 +145,6 @@ class _Writer:
                 self.blocks[count] = sp.Symbol(f"n_{axis}", integer=True), f"{what} blocks, {self.text(count)}"
         self.used: set[Any] = set()
 
-    def _put(self, expression: Any) -> Any:
-        replaced = expression.subs(self.numbers).subs({count: name for count, (name, _) in self.blocks.items()})
-        self.used |= replaced.free_symbols
-        return replaced
-
     @staticmethod
     def text(expression: Any) -> str:
         return str(expression).replace("ceiling(", "ceil(").replace("**", "^")
@@ -167,7 +152,8 @@ class _Writer:
     def formula(self, expression: Any) -> dict[str, str]:
         import sympy as sp
 
-        replaced = self._put(expression)
+        replaced = expression.subs(self.numbers).subs({count: name for count, (name, _) in self.blocks.items()})
+        self.used |= replaced.free_symbols
         return {"text": self.text(replaced), "latex": str(sp.latex(replaced))}
 
     def entry(self, expression: Any) -> dict[str, Any]:
@@ -187,12 +173,7 @@ class _Writer:
 
 
 def describe(asked: Mapping[str, Any]) -> FormulaStudy:
-    """The formula of an algorithm or kernel, and what is to be said of it. Raises InputError: an unknown name, or
-    values that make no sense.
-
-    Args:
-        asked: "name", and what is known of the problem's fields, of "tile", "splits" and "gpu"; the rest stay symbols.
-    """
+    """The formula of an algorithm or kernel, and what is to be said of it."""
     import sympy as sp
 
     from iosim.readers.formula.symbolic import SYMBOLS, derive, symbol
@@ -241,7 +222,7 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
     return FormulaStudy(formula, description)
 
 
-COLUMNS = (Column("launch"), Column("tensor"), Column("direction"), Column("formula"), Column("bytes", kind="count"))
+COLUMNS = columns_of("launch | tensor | direction | formula | bytes:count")
 
 
 @dataclass(frozen=True, repr=False)
@@ -254,7 +235,6 @@ class FormulaStudy(Shown):
     """The command line's `formula` object: rows, totals, the leading term, the limit, symbols and conditions."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's `formula` object."""
         return dict(self.description)
 
     def records(self) -> list[dict[str, Any]]:
@@ -373,9 +353,10 @@ def markdown(description: Mapping[str, Any], latex: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-BOUND_COLUMNS = (Column("level"), Column("fast_memory_elements", "M, elements", "count"),
-                 Column("moved_bytes", "moved"), Column("bound_bytes", "bound"),
-                 Column("times_above", "times above", "ratio"), Column("bound_is", "the bound is"))  # fmt: skip
+BOUND_COLUMNS = columns_of(
+    "level | fast_memory_elements:count=M, elements | moved_bytes=moved | bound_bytes=bound | "
+    "times_above:ratio=times above | bound_is=the bound is"
+)
 
 
 @dataclass(frozen=True)
@@ -425,8 +406,7 @@ class KernelBounds:
 
 
 def kernel_bounds(asked: Mapping[str, Any]) -> KernelBounds:
-    """The bounds of the kernel that a formula was asked of; sizes not given are the formula's stand-ins. Raises
-    InputError: values that make no sense, or a kernel that cannot run the problem on the GPU."""
+    """The bounds of the kernel that a formula was asked of; sizes not given are the formula's stand-ins."""
     problem = _problem(asked)
     profile = load_profile(asked.get("gpu") or DEFAULT_GPU)
     made = predict(problem, _kernel(asked, problem)[0], profile)

@@ -18,7 +18,6 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "call_gap_s": (0.0, 2e-4), "prefill_factor": (0.5, 2.0), "decode_factor": (0.5, 2.0), "hbm_factor": (-0.3, 1.0),
     "write_factor": (0.1, 10.0),
 }  # fmt: skip
-"""Least and most of each constant."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,6 @@ def read_calibration(path: str, stack: str, gpu: str) -> Calibration:
 
 
 def calibration_text(found: Calibration, stack: str, gpu: str, errors: Mapping[str, Any]) -> str:
-    """A file of the constants, with the errors before and after."""
     lines = ["schema = 1", f'stack = "{stack}"', f'gpu = "{gpu}"']
     lines += [f"{name} = {value:.6g}" for name, value in asdict(found).items()]
     lines += ["", "# Mean |predicted / measured - 1|: before, and after on rows left out of the fit.", "[errors]"]

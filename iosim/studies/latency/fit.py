@@ -115,8 +115,7 @@ def held_out_error(rows: Sequence[Timed], prior: Calibration, folds: int = FOLDS
 
 
 def read_times(path: str) -> list[tuple[AttentionProblem, float]]:
-    """(problem, measured seconds) of every row of a CSV. Raises InputError: no such file, a column that is missing, or
-    a row that makes no sense, by its line."""
+    """(problem, measured seconds) of every row of a CSV."""
     where = f"`times` '{path}'"
     try:
         with open(Path(path), encoding="utf-8", newline="") as file:
@@ -131,8 +130,8 @@ def read_times(path: str) -> list[tuple[AttentionProblem, float]]:
     unit = next((name for name in UNITS if name in header), None)
     missing = [name for name in COLUMNS if name not in header] + ([] if unit else ["seconds, ms or us"])
     if missing or unit is None:
-        raise InputError(f"{where} has no column {', '.join(missing)}; accepted: {', '.join(COLUMNS)}, causal, dtype, "
-                         f"and one of {', '.join(UNITS)}")  # fmt: skip
+        accepted = f"{', '.join(COLUMNS)}, causal, dtype, and one of {', '.join(UNITS)}"
+        raise InputError(f"{where} has no column {', '.join(missing)}; accepted: {accepted}")
     rows = [_row(one, unit, f"{where}, line {line}") for line, one in enumerate(reader, 2)]
     if len(rows) < LEAST_ROWS:
         raise InputError(f"{where} holds {len(rows)} rows; accepted: {LEAST_ROWS} or more, 20 are enough")
@@ -172,7 +171,6 @@ class Calibrated:
 
     @property
     def errors(self) -> dict[str, float]:
-        """As a file of constants has them."""
         return {"rows": self.rows, "before": self.before, "held_out": self.held_out}
 
     @property
@@ -183,8 +181,7 @@ class Calibrated:
 
 
 def calibrate_times(rows: Sequence[tuple[AttentionProblem, float]], stack: str, profile: HardwareProfile) -> Calibrated:
-    """The constants of a stack on a GPU by measured calls, (problem, seconds). Raises InputError: an unknown stack, or
-    a problem that its kernel cannot run."""
+    """The constants of a stack on a GPU by measured calls, (problem, seconds)."""
     prior = Calibration(read_stack(stack).call_gap_s)
     asked = LatencyRequest(gpu=[profile], stack=[stack], values={})
     found = latencies([(None, problem) for problem, _ in rows], asked)

@@ -28,7 +28,7 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Shown
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Table, columns_of
 from iosim.studies.decode.decode import read_contexts
 from iosim.studies.latency.calibration import Calibration, read_calibration
 from iosim.studies.models.asked import chosen, layer_problems
@@ -42,8 +42,6 @@ ROWS_A_CTA = 128
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a call's time."""
-
     name: str
     kind: str
     """attention, combine, write, extra or gap."""
@@ -64,7 +62,6 @@ class Latency:
 
     @property
     def total_s(self) -> float:
-        """Seconds of the whole call."""
         return sum(part.seconds for part in self.parts)
 
     @property
@@ -79,16 +76,20 @@ class Latency:
         kinds = {part.kind for part in self.parts}
         how = "from a CUDA graph" if "gap" in kinds else "one by one, without the host"
         written = "first writes the new tokens' K and V" if "write" in kinds else "writes nothing"
-        told = (
-            f"{self.stack.title}, {self.stack.version}: kernel {p.kernel.name}, pages of "
-            f"{some(problem.page_size or 0, 'token')}, {some(p.kernel.splits, 'split')}; a call {written} to the cache",
+        pages, splits = some(problem.page_size or 0, "token"), some(p.kernel.splits, "split")
+        told = [
+            f"{self.stack.title}, {self.stack.version}: kernel {p.kernel.name}, pages of {pages}, {splits}; a call "
+            f"{written} to the cache",
             f"launched {how}, the L2 {p.l2_start}",
-        )
-        more = ("splits of different lengths are as long as the longest sequence's; the block table is not counted",)
-        return (*told, *self.stack.assumes, *(more if problem.seq_lens is not None else ()))
+            *self.stack.assumes,
+        ]
+        if problem.seq_lens is not None:
+            told.append(
+                "splits of different lengths are as long as the longest sequence's; the block table is not counted"
+            )
+        return tuple(told)
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of `latencies` in the JSON of `iosim latency`."""
         p = self.prediction
         return of_layers(self.layers) | {
             "stack": self.stack.name, "profile": p.profile.name, "kernel": p.kernel.name, "splits": p.kernel.splits,
@@ -106,19 +107,22 @@ class AllLayers:
     points: tuple[Latency, ...]
 
     @property
+    def each(self) -> list[tuple[Latency, Layers]]:
+        return [(p, p.layers) for p in self.points if p.layers is not None]
+
+    @property
     def total_s(self) -> float:
-        return sum(p.total_s * p.layers.count for p in self.points if p.layers is not None)
+        return sum(p.total_s * layers.count for p, layers in self.each)
 
     @property
     def count(self) -> int:
-        return sum(p.layers.count for p in self.points if p.layers is not None)
+        return sum(layers.count for _, layers in self.each)
 
     @property
     def title(self) -> str:
-        return self.points[0].layers.title if self.points[0].layers is not None else ""
+        return self.each[0][1].title
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of `models` in the JSON of `iosim latency`."""
         first, sizes = self.points[0], [sizes_of(p.prediction.problem) for p in self.points]
         return {
             "model": self.title, "stack": first.stack.name, "profile": first.prediction.profile.name,
@@ -154,12 +158,11 @@ def latencies(
         problem = in_pages(given, stack)
         writes = r.cache_write and stack.append_kv and problem.seq_lens is None and _has_new_keys(problem)
         requests.append(Request(problem, stack.kernel(profile), profile, Overrides(append_kv=writes), **how))
-    return tuple(
-        replace(
-            latency_of(stack, prediction, r.cache_write and stack.append_kv, r.launched, calibration), layers=layers
-        )
-        for (stack, _, layers, _), prediction in zip(asked, predict_many(requests), strict=True)
-    )
+    found = []
+    for (stack, _, layers, _), prediction in zip(asked, predict_many(requests), strict=True):
+        one = latency_of(stack, prediction, r.cache_write and stack.append_kv, r.launched, calibration)
+        found.append(replace(one, layers=layers))
+    return tuple(found)
 
 
 def in_pages(problem: AttentionProblem, stack: Stack) -> AttentionProblem:
@@ -177,7 +180,6 @@ def latency_of(
     stack: Stack, prediction: Prediction, write: bool = True, launched: str = "graph",
     calibration: Calibration | None = None,
 ) -> Latency:  # fmt: skip
-    """A stack's call from the prediction of its launches."""
     problem, kernel, profile = prediction.problem, prediction.kernel, prediction.profile
     constants = calibration or Calibration(stack.call_gap_s)
     decodes = problem.longest_q == 1
@@ -205,8 +207,7 @@ def latency_of(
 
 
 def _new(problem: AttentionProblem) -> str:
-    tokens = sum(q for q, _ in problem.sequences)
-    return f"{tokens:,} new token{'s' * (tokens != 1)}"
+    return some(sum(q for q, _ in problem.sequences), "new token")
 
 
 def _written_s(problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, launched: str) -> float:
@@ -237,11 +238,10 @@ def _extra_s(moved: int, problem: AttentionProblem, kernel: Kernel, profile: Har
 
 MASKED = ("mask", "causal", "window", "window_right", "mask_file", "mask_blocks")
 LENGTHS = ("batch", "seq_q", "seq_k", "seq_lens", "seq_lens_k", "prefix")
-COLUMNS = (Column("stack"), Column("gpu"), Column("kernel"), Column("batch", kind="count"),
-           Column("seq_q", "new tokens", "count"), Column("seq_k", "keys", "count"), Column("part"),
-           Column("time_s", "time"), Column("share"))  # fmt: skip
-MODEL_COLUMNS = (Column("stack"), Column("gpu"), Column("layer"), Column("layers", kind="count"),
-                 Column("time_s", "time of a step"), Column("share"))  # fmt: skip
+COLUMNS = columns_of(
+    "stack | gpu | kernel | batch:count | seq_q:count=new tokens | seq_k:count=keys | part | time_s=time | share"
+)
+MODEL_COLUMNS = columns_of("stack | gpu | layer | layers:count | time_s=time of a step | share")
 
 
 @dataclass(frozen=True, repr=False)
@@ -302,9 +302,7 @@ class Latencies(Shown):
 
 
 def run(request: LatencyRequest) -> Latencies:
-    """Every problem, of a model one for each kind of its layers, in every stack on every GPU. Raises InputError: values
-    that make no sense or contradict each other, an unknown stack, a GPU that it has no kernel for, or a problem that
-    the kernel cannot run."""
+    """Every problem, of a model one for each kind of its layers, in every stack on every GPU."""
     r, constants = request, None
     if r.calibration is not None:
         if len(r.stack) != 1 or len(r.gpu) != 1:
@@ -354,23 +352,21 @@ def answer(points: Sequence[Latency], models: Sequence[AllLayers] = ()) -> str:
     """What a call takes by stack, GPU and problem; of many, the longest call alone, or of all layers of a model
     at the length that takes longest."""
     if models:
-        most = max(models, key=lambda step: step.total_s)
-        size = most.to_dict()
-        alike = [m for m in models if m.to_dict()["seq_k"] == size["seq_k"] and m.to_dict()["batch"] == size["batch"]]
-        told = ", ".join(f"{seconds_text(m.total_s)} in {m.points[0].stack.name} on "
-                         f"{m.points[0].prediction.profile.name}" for m in alike)  # fmt: skip
+        longest_step = max(models, key=lambda step: step.total_s)
+        size = {key: longest_step.to_dict()[key] for key in ("seq_k", "batch")}
+        alike = [m for m in models if size.items() <= m.to_dict().items()]
+        told = (f"{seconds_text(m.total_s)} in {m.points[0].stack.name} on {m.to_dict()['profile']}" for m in alike)
+        of = f"all {some(longest_step.count, 'layer')} of {longest_step.title}"
         checked = trust([p.prediction for m in alike for p in m.points])
-        return sentences([f"The attention of all {some(most.count, 'layer')} of {most.title} takes {told}", checked])
+        return sentences([f"The attention of {of} takes {', '.join(told)}", checked])
     longest = max(points, key=lambda p: p.total_s).prediction.problem
     here = [p for p in points if p.prediction.problem.sequences == longest.sequences]
-    clauses = [_clause(p) for p in here]
+    clauses = []
+    for p in here:
+        most = max(p.parts, key=lambda part: part.seconds)
+        share = f"{100 * most.seconds / p.total_s:.0f} % {most.name}"
+        clauses.append(f"{seconds_text(p.total_s)} in {p.stack.name} on {p.prediction.profile.name} ({share})")
     return sentences([f"An attention call takes {', '.join(clauses)}", trust([p.prediction for p in here])])
-
-
-def _clause(p: Latency) -> str:
-    most = max(p.parts, key=lambda part: part.seconds)
-    share = 100 * most.seconds / p.total_s
-    return f"{seconds_text(p.total_s)} in {p.stack.name} on {p.prediction.profile.name} ({share:.0f} % {most.name})"
 
 
 def table(points: Sequence[Latency]) -> Table:
@@ -392,10 +388,9 @@ def of_models(models: Sequence[AllLayers]) -> Table:
     rows = []
     for step in models:
         head = (step.points[0].stack.name, step.points[0].prediction.profile.name)
-        for p in step.points:
-            if p.layers is not None:
-                seconds = p.total_s * p.layers.count
-                rows.append((*head, p.layers.name, p.layers.count, seconds, f"{100 * seconds / step.total_s:.0f} %"))
+        for p, layers in step.each:
+            seconds = p.total_s * layers.count
+            rows.append((*head, layers.name, layers.count, seconds, f"{100 * seconds / step.total_s:.0f} %"))
         rows.append((*head, "all", step.count, step.total_s, "100 %"))
     return Table(MODEL_COLUMNS, tuple(rows))
 

@@ -25,6 +25,13 @@ STATE_INPUTS = ("bf16", "fp16")
 INDEX_SCALE_BYTES = 4
 """Of every 128 columns of an index key, kept in fp8 with one fp32 scale (vLLM,
 vllm/model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache)."""
+INDEXED_PAGE = 64
+"""Tokens of a page of the cache (deepseek-ai/DeepGEMM, csrc/apis/attention.hpp: block_kv of fp8_paged_mqa_logits)."""
+
+
+def index_token_bytes(columns: int) -> int:
+    """Bytes of a token in the indexer's cache."""
+    return columns + INDEX_SCALE_BYTES * ceil(columns / 128)
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,13 @@ class LayerKind:
             shape = {"heads": self.heads, "kv_heads": 1, "head_dim": self.latent.width,
                      "head_dim_v": self.latent.kv_rank, "latent_kv": True}  # fmt: skip
             if self.top_k is not None:
-                keys = max(queries, min(keys, self.top_k))
+                shape |= {"top_k": self.top_k}
+                if self.latent.index_heads:
+                    shape |= {
+                        "index_heads": self.latent.index_heads,
+                        "index_dim": self.latent.index_dim,
+                        "page_size": fields.pop("page_size", None) or INDEXED_PAGE,
+                    }
         if self.alibi:
             shape["bias"] = "alibi"
         if self.chunk is not None:
@@ -151,15 +164,18 @@ class LayerKind:
             return 0
         return min([context, *(bound for bound in (self.window, self.chunk) if bound is not None)])
 
-    def token_bytes(self, kind: str) -> int:
-        """Bytes of a token in one layer's cache, on one GPU."""
+    def token_bytes(self, kind: str, cache_dtype: str | None = None) -> int:
+        """Bytes of a token in one layer's cache, on one GPU; of a latent cache that queries pick keys of, in a type of
+        its own where that is said."""
         size = dtype(kind).bytes
         if self.state_kernel is not None:
             return 0
         if self.latent is None:
             return self.kv_heads * (self.head_dim + self.head_dim_v) * size
-        index = self.latent.index_dim
-        return self.latent.width * size + (index + INDEX_SCALE_BYTES * ceil(index / 128) if index else 0)
+        latent = self.latent.width * size
+        if cache_dtype is not None:
+            latent = self.problem(1, 2, dtype=kind, cache_dtype=cache_dtype).latent_row_bytes
+        return latent + (index_token_bytes(self.latent.index_dim) if self.latent.index_dim else 0)
 
     def cache_bytes(self, batch: int, context: int, kind: str) -> int:
         """Bytes of all these layers' caches, on one GPU."""

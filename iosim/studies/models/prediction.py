@@ -63,7 +63,6 @@ class LayerPrediction:
         return self.kind.cache_bytes(self.batch, self.call.keys, self.prediction.problem.dtype)
 
     def to_dict(self, *, ranged: bool = True) -> dict[str, Any]:
-        """One entry of `predictions` in JSON: one layer's, with the layer and how many there are."""
         own = {"layer": self.kind.name, "count": self.count}
         return own | self.prediction.to_dict(ranged=ranged) | {"kv_cache_bytes": self.cache_bytes}
 
@@ -167,7 +166,6 @@ class ModelPrediction(Shown):
         }  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON, but for its answer."""
         return as_json([self])
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -198,7 +196,7 @@ class ModelPrediction(Shown):
     def _panels(self) -> tuple[Panel, ...]:
         shown = []
         for level, word in reversed(LEVEL_NAMES.items()):
-            if level == "smem" or (level == "hbm" and not self.hbm_known):
+            if level in ("smem", "side") or (level == "hbm" and not self.hbm_known):
                 continue
             title = f"{word} bytes of all layers of a kind: {self.model.title} on {self.profile.name}"
             both = {
@@ -211,7 +209,6 @@ class ModelPrediction(Shown):
 
 
 def as_json(results: Sequence[ModelPrediction]) -> dict[str, Any]:
-    """The JSON of several results: predictions of one layer each, and what all layers come to."""
     return {
         "schema": 1,
         "model": results[0].model.to_dict(),

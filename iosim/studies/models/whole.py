@@ -137,7 +137,6 @@ class WholeRun:
         return Marked.of(value, "~") if guessed else value
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of `runs` in JSON."""
         whole, work = self.traffic, self.work
         return {
             "model": self.model.name, "profile": whole.profile.name, "phase": self.phase, "batch": work.batch,
@@ -168,7 +167,6 @@ class WholeModels(Shown):
         return {"schema": 1, "runs": [run.to_dict() for run in self]}
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a part of a run."""
         for run in self:
             head = {"model": run.model.name, "gpu": run.traffic.profile.name, "phase": run.phase,
                     "batch": run.work.batch, "seq_q": run.work.queries, "seq_k": run.work.keys}  # fmt: skip
@@ -260,8 +258,7 @@ def table(runs: Sequence[WholeRun]) -> Table:
 
 
 def run(request: WholeRequest, progress: Progress = silent) -> WholeModels:
-    """A run for every GPU, phase, length and model. Raises InputError: values that make no sense, a model whose config
-    does not say what its layers hold, or a kernel that cannot run its attention on a GPU."""
+    """A run for every GPU, phase, length and model."""
     if request.dtype not in (None, *TYPES):
         raise InputError(f"`dtype` {request.dtype}: activations have 16 or 32 bits; accepted: {', '.join(TYPES)}")
     jobs = [(gpu, phase, length) for gpu in request.gpu for phase, length in _phases(request)]

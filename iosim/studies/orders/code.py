@@ -7,6 +7,7 @@ written twice. Numbers of tiles, heads and blocks stay names, so that the code h
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import indent
 
 from iosim.base.errors import unknown_name
 from iosim.base.records import dataclass
@@ -30,6 +31,10 @@ CUDA = Language("/", "min")
 SUM, PRODUCT, NAME = 1, 2, 3
 
 
+def _operator(sign: str, binds: int, *, turned: bool = False) -> Callable[[Term, Term | int], Term]:
+    return lambda term, other: term._with(sign, other, binds, turned=turned)
+
+
 @dataclass(frozen=True)
 class Term:
     """A piece of an expression: its text, and how tightly its outermost operator binds."""
@@ -42,9 +47,8 @@ class Term:
         second = other if isinstance(other, Term) else Term(str(other), NAME, self.language)
         left, right = (second, self) if turned else (self, second)
         keeps = operator == "*" and left.binds == PRODUCT and "%" not in left.text
-        first = (
-            left.text if left.binds > binds or (left.binds == binds and (binds == SUM or keeps)) else f"({left.text})"
-        )
+        bare = left.binds > binds or (left.binds == binds and (binds == SUM or keeps))
+        first = left.text if bare else f"({left.text})"
         last = right.text if right.binds > binds else f"({right.text})"
         return Term(f"{first} {operator} {last}", binds, self.language)
 
@@ -54,23 +58,12 @@ class Term:
     def __radd__(self, other: int) -> Term:
         return self if other == 0 else self._with("+", other, SUM, turned=True)
 
-    def __sub__(self, other: Term | int) -> Term:
-        return self._with("-", other, SUM)
-
-    def __rsub__(self, other: int) -> Term:
-        return self._with("-", other, SUM, turned=True)
-
-    def __mul__(self, other: Term | int) -> Term:
-        return self._with("*", other, PRODUCT)
-
-    def __rmul__(self, other: int) -> Term:
-        return self._with("*", other, PRODUCT, turned=True)
-
     def __floordiv__(self, other: Term | int) -> Term:
         return self._with(self.language.quotient, other, PRODUCT)
 
-    def __mod__(self, other: Term | int) -> Term:
-        return self._with("%", other, PRODUCT)
+    __sub__, __rsub__ = _operator("-", SUM), _operator("-", SUM, turned=True)
+    __mul__, __rmul__ = _operator("*", PRODUCT), _operator("*", PRODUCT, turned=True)
+    __mod__ = _operator("%", PRODUCT)
 
 
 def steps(schedule: Schedule, language: Language, number: str = "tile") -> list[tuple[str, str]]:
@@ -121,25 +114,26 @@ def key_block(schedule: Schedule, language: Language) -> str:
 
 
 def triton(schedule: Schedule) -> str:
-    """Lines of a Triton kernel, launched on a grid of one axis."""
     lines = [f"{name} = {text}" for name, text in steps(schedule, TRITON)]
     lines += [f"# step t of the loop over keys: key_block = {key_block(schedule, TRITON)}"]
+    ends = ["if block >= blocks: return  # the last cluster is not full"] if schedule.cluster > 1 else []
     total = grid(schedule)
-    head = "# blocks: query blocks of a head; heads: batch x query heads" + _batch_note(schedule)
+    head = "# blocks: query blocks of a head; heads: batch x query heads" + _heads_note(schedule)
     if schedule.scheduler is Scheduler.STATIC:
-        return _text([head, f"# grid: ({total},)", "tile = tl.program_id(0)", *lines, *_ends(schedule, "return")])
+        return _text([head, f"# grid: ({total},)", "tile = tl.program_id(0)", *lines, *ends])
     if schedule.scheduler is Scheduler.PERSISTENT:
         loop = [f"for tile in range(tl.program_id(0), {total}, tl.num_programs(0)):"]
         body = [*lines, "...  # the tile"]
-        return _text([head, "# grid: as many programs as the GPU holds at once", *loop, *_indented(body)])
+        return _text(
+            [head, "# grid: as many programs as the GPU holds at once", *loop, indent("\n".join(body), " " * 4)]
+        )
     body = [*lines, "...  # the tile", "tile = tl.atomic_add(counter, 1)"]
     start = ["# grid: as many programs as the GPU holds at once; counter: an int32 that is 0 before the launch",
              "tile = tl.atomic_add(counter, 1)", f"while tile < {total}:"]  # fmt: skip
-    return _text([head, *start, *_indented(body)])
+    return _text([head, *start, indent("\n".join(body), " " * 4)])
 
 
 def cuda(schedule: Schedule) -> str:
-    """A CUDA device function from a tile's number to its head and block, and what calls it."""
     names = "".join(f", int {name}" for name in sizes(schedule))
     given = "".join(f", {name}" for name in sizes(schedule))
     body = [f"const int {name} = {text};" for name, text in steps(schedule, CUDA)]
@@ -157,11 +151,11 @@ def cuda(schedule: Schedule) -> str:
         ],
     }[schedule.scheduler]
     return _text([
-        f"// blocks: query blocks of a head; heads: batch x query heads{_batch_note(schedule)}.", *calls,
+        f"// blocks: query blocks of a head; heads: batch x query heads{_heads_note(schedule)}.", *calls,
         *([f"// Clusters of {schedule.cluster} CTAs; blocks from `blocks` on do not exist."] * (schedule.cluster > 1)),
         f"// Step t of the loop over keys: key_block = {key_block(schedule, CUDA)}.",
         f"__device__ __forceinline__ int2 remap(int tile{names}) {{  // x: head, y: block",
-        *_indented([*body, "return make_int2(head, block);"], 2), "}",
+        indent("\n".join([*body, "return make_int2(head, block);"]), " " * 2), "}",
     ])  # fmt: skip
 
 
@@ -177,27 +171,17 @@ def formula(schedule: Schedule) -> str:
 
 
 def code(schedule: Schedule, language: str) -> str:
-    """An order as code in one of `LANGUAGES`. Raises InputError: another language."""
     written: dict[str, Callable[[Schedule], str]] = {"triton": triton, "cuda": cuda, "formula": formula}
     if language not in written:
         raise unknown_name("`code`", language, LANGUAGES)
     return written[language](schedule)
 
 
-def _ends(schedule: Schedule, word: str) -> list[str]:
-    return [f"if block >= blocks: {word}  # the last cluster is not full"] if schedule.cluster > 1 else []
-
-
-def _batch_note(schedule: Schedule) -> str:
-    return "; batch: sequences" if "batch" in sizes(schedule) else ""
-
-
-def _indented(lines: list[str], by: int = 4) -> list[str]:
-    return [" " * by + line for line in lines]
+def _heads_note(schedule: Schedule) -> str:
+    multiple = schedule.section_heads or schedule.chiplets
+    shared_out = f", a multiple of {multiple}" if schedule.chiplets > 1 else ""
+    return shared_out + ("; batch: sequences" if "batch" in sizes(schedule) else "")
 
 
 def _text(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"
-
-
-__all__ = ["LANGUAGES", "code", "cuda", "formula", "grid", "sizes", "steps", "triton"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import count, takewhile
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -37,8 +36,6 @@ SAME_BYTES = 0.05
 
 @dataclass(frozen=True)
 class SectionCost:
-    """A section, and what it costs."""
-
     heads: int
     """Query heads of a section; 0 where all heads are in one."""
     hbm_bytes: int
@@ -80,7 +77,6 @@ class ConstantRow:
 
     @property
     def is_right(self) -> bool:
-        """Whether the constant does as well as any section."""
         return self.constant.is_right(self.by_heads.values())
 
     @property
@@ -99,7 +95,6 @@ class ConstantRow:
         return f"{some(p.seq_q, 'token')} x {heads_text(p)}, mask {p.mask_text}"
 
     def to_dict(self) -> dict[str, Any]:
-        """One of `checks` in the command line's JSON."""
         return {
             "problem": self.problem.to_dict(), "section_heads": self.constant.heads,
             "hbm_bytes": self.constant.hbm_bytes, "time_s": self.constant.time_s,
@@ -110,8 +105,6 @@ class ConstantRow:
 
 @dataclass(frozen=True)
 class ConstantCheck:
-    """A constant on a GPU over a grid of problems."""
-
     section_bytes: int
     profile: HardwareProfile
     kernel: str
@@ -120,7 +113,6 @@ class ConstantCheck:
 
     @property
     def right(self) -> int:
-        """How many problems it is right for."""
         return sum(row.is_right for row in self.rows)
 
     @cached_property
@@ -133,7 +125,6 @@ class ConstantCheck:
 
     @property
     def answer(self) -> str:
-        """Where the constant is right and where it loses, in one sentence."""
         size, right = self.best_constant
         constant, problems = capacity_text(self.section_bytes), f"{self.right} of {some(len(self.rows), 'problem')}"
         parts = [f"Sections of {constant} are right for {problems} on {self.profile.name} ({self.kernel})"]
@@ -164,7 +155,6 @@ class ConstantCheck:
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON, without its answer."""
         size, right = self.best_constant
         return {
             "profile": self.profile.name, "kernel": self.kernel, "section_bytes": self.section_bytes,
@@ -181,15 +171,16 @@ def check_constant(
     *,
     progress: Progress = silent,
 ) -> ConstantCheck:
-    """Compare a constant size of sections with every other; heads run fastest inside, heavy query blocks first. Raises
-    InputError: a section of less than a byte, no problems, or a kernel that cannot run one."""
+    """Compare a constant size of sections with every other; heads run fastest inside, heavy query blocks first."""
     if section_bytes < 1:
         raise InputError(f"`check_constant` section {section_bytes} is out of range; accepted: 1 byte or more")
     gpu = load_profile(profile)
     asked: list[tuple[int, int, Request]] = []
     kernels = resolve_all(kernel, problems, gpu)
     for number, (problem, own) in enumerate(zip(problems, kernels, strict=True)):
-        for heads in _sections(problem):
+        every = problem.batch * problem.heads
+        powers = (problem.group << n for n in range(every.bit_length()))  # of two key/value heads; 0 for all heads
+        for heads in (*(power for power in powers if power < every), 0):
             in_sections = _in_sections(own, problem, gpu, heads)
             request = Request(problem, in_sections, gpu, method="sampled", accesses=ACCESSES)
             asked.append((number, heads, request))
@@ -200,12 +191,6 @@ def check_constant(
         costs[number][heads] = SectionCost(heads, outcome.total("hbm"), outcome.time.total_s)
     rows = (ConstantRow(p, found, section_bytes) for p, found in zip(problems, costs, strict=True))
     return ConstantCheck(section_bytes, gpu, kernels[0].name, tuple(rows), told([(kernels[0], gpu)]))
-
-
-def _sections(problem: AttentionProblem) -> list[int]:
-    """Heads of every section that a size in bytes can come to: a power of two of key/value heads; 0 for all."""
-    powers = (problem.group << n for n in count())
-    return [*takewhile(lambda heads: heads < problem.batch * problem.heads, powers), 0]
 
 
 def _in_sections(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile, heads: int) -> Kernel:

@@ -21,7 +21,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Column, Marked, Table
+from iosim.show.tables import Marked, Table, columns_of
 from iosim.studies.orders.space import OrderChoice
 
 SAME_TIME = 0.01
@@ -33,10 +33,10 @@ COARSE = "coarse"
 SAME_WORD = 0.005
 """Shares below this are not worth a word."""
 MOST_SHOWN = 12
-"""Orders that a text lists."""
-COLUMNS = (Column("rank", kind="count"), Column("words", "order"), Column("tile"), Column("hbm_bytes", "HBM"),
-           Column("times_compulsory", "over compulsory", "ratio"), Column("time_s", "time"),
-           Column("bound_by", "bound by"), Column("what", ""))  # fmt: skip
+COLUMNS = columns_of(
+    "rank:count | words=order | tile | hbm_bytes=HBM | side_bytes:bytes=behind the L2s | "
+    "times_compulsory:ratio=over compulsory | time_s=time | bound_by=bound by | what="
+)
 MARKS = {"coarse": "c", "sampled": "s"}
 MEANINGS = {"coarse": "c: replayed in coarse steps", "sampled": "s: sampled, a long launch played in part"}
 ROUGHEST_FIRST = (COARSE, "bounds", "capacity", "sampled", "replay")
@@ -54,6 +54,8 @@ class OrderPart:
     time_s: float
     bound_by: str
     method: str
+    side_bytes: int | None = None
+    """Both ways between the L2s and a cache at the memory's side; None where there is none."""
 
     @classmethod
     def of(cls, p: Prediction, method: str | None = None) -> OrderPart:
@@ -61,6 +63,7 @@ class OrderPart:
         return cls(
             settings.tile or p.kernel.tile, settings.schedule, p.total("hbm", "read"), p.total("hbm", "write"),
             bounds.compulsory_read + bounds.compulsory_write, p.time.total_s, p.time.bound_by, method or p.method,
+            None if p.side is None else p.side.total,
         )  # fmt: skip
 
 
@@ -80,6 +83,8 @@ class OrderEntry:
     """What has to be read and written at least."""
     time_s: float
     """Seconds."""
+    side_bytes: int | None = None
+    """Bytes between the L2s and a cache at the memory's side, both ways; None where there is none."""
     is_own: bool = False
     """Whether it is the kernel's own order."""
     on_front: bool = False
@@ -93,6 +98,7 @@ class OrderEntry:
         return cls(
             choice, tuple(parts), round(total(p.read_bytes for p in parts)), round(total(p.write_bytes for p in parts)),
             round(total(p.compulsory_bytes for p in parts)), total(p.time_s for p in parts),
+            None if None in {p.side_bytes for p in parts} else round(total(p.side_bytes or 0 for p in parts)),
         )  # fmt: skip
 
     @property
@@ -124,18 +130,17 @@ class OrderEntry:
 
     @property
     def bound_by(self) -> str:
-        """What bounds the problem that takes longest."""
         return max(self.parts, key=lambda part: part.time_s).bound_by
 
     def to_dict(self) -> dict[str, Any]:
-        """One of `orders` in the JSON of `iosim orders`."""
         c, tile = self.choice, self.parts[0].tile
         return {
             "order": str(c.order), "section_heads": self.section_heads, "section_bytes": c.section_bytes or None,
             "direction": str(c.direction), "heavy_first": c.start is Start.HEAVY_FIRST,
-            "fold": c.start is Start.FOLD, "scheduler": str(c.scheduler), "cluster": c.cluster,
+            "fold": c.start is Start.FOLD, "scheduler": str(c.scheduler), "cluster": c.cluster, "chiplets": c.chiplets,
             "block_q": tile.block_q, "block_k": tile.block_k, "warps": tile.warps, "stages": tile.stages,
             "hbm_read_bytes": self.hbm_read_bytes, "hbm_write_bytes": self.hbm_write_bytes, "time_s": self.time_s,
+            "side_bytes": self.side_bytes,
             "bound_by": self.bound_by, "times_compulsory": self.times_compulsory, "pareto": self.on_front,
             "own": self.is_own, "method": self.method, "words": c.words,
         }  # fmt: skip
@@ -182,7 +187,6 @@ class OrderRanking(Shown):
         return code((entry or self.best).parts[0].schedule, language)
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON."""
         return {
             "schema": 1, "profile": self.profile.name, "kernel": self.kernel,
             "problems": [
@@ -234,15 +238,19 @@ def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
         return []
     fastest = min(e.time_s for e in entries)
 
+    def moved(e: OrderEntry) -> list[int]:
+        return [e.hbm_bytes] if e.side_bytes is None else [e.hbm_bytes, e.side_bytes]
+
     def slower(e: OrderEntry) -> int:
         return floor(log(e.time_s / fastest) / log(1 + SAME_TIME)) if fastest else 0
 
-    least: dict[int, int] = {}
+    least: dict[int, list[int]] = {}
     for e in entries:
-        least[slower(e)] = max(1, min(e.hbm_bytes, least.get(slower(e), e.hbm_bytes)))
+        least[slower(e)] = [max(1, min(pair)) for pair in zip(moved(e), least.get(slower(e), moved(e)), strict=True)]
 
-    def key(e: OrderEntry) -> tuple[int, int, int, float, int]:
-        more = floor(log(max(1, e.hbm_bytes) / least[slower(e)]) / log(1 + SAME_BYTES))
+    def key(e: OrderEntry) -> tuple[int, list[int], int, float, int]:
+        pairs = zip(moved(e), least[slower(e)], strict=True)
+        more = [floor(log(max(1, mine) / fewest) / log(1 + SAME_BYTES)) for mine, fewest in pairs]
         return slower(e), more, e.choice.changed_from(own), e.time_s, e.hbm_bytes
 
     front = {id(e) for e in _front(entries)}
@@ -275,16 +283,20 @@ def check_weights(weights: Sequence[float] | None, problems: Sequence[AttentionP
 def answer(ranking: OrderRanking) -> str:
     """The best order, its bytes and time, against the kernel's own."""
     best, own = ranking.best, ranking.own
-    parts = [f"{_where(ranking)} {ranking.kernel} does best with {best.choice.words}: {_cost(best)}"]
-    if best.is_own:
-        parts.append("That is its own order")
-    else:
-        parts.append(f"Its own order ({own.choice.words}) {_against(own, best)}")
-    parts.append(f"{some(len(ranking.orders), 'order')} predicted, {len(ranking.left_out)} left out")
-    parts += [ranking.by_default] if ranking.by_default else []
+    above = times_of(times_text(best.times_compulsory), "the compulsory bytes")
+    cost = f"{bytes_text(best.hbm_bytes)} at HBM, {above}, {seconds_text(best.time_s)}"
+    more = own.time_s / best.time_s - 1 if best.time_s else 0.0
+    time = f"{100 * abs(more):.1f} % {'more' if more > 0 else 'less'} time" if abs(more) > SAME_WORD else "as much time"
+    takes = f"moves {bytes_text(own.hbm_bytes)} and takes {time}"
     times = next(basis for basis in evidence(ranking.profile).bases if basis.model == "time")
-    parts.append("HBM bytes by replay, times by a model")
-    parts.append(f"The time model's numbers: {times.summary}")
+    parts = [
+        f"{_where(ranking)} {ranking.kernel} does best with {best.choice.words}: {cost}",
+        "That is its own order" if best.is_own else f"Its own order ({own.choice.words}) {takes}",
+        f"{some(len(ranking.orders), 'order')} predicted, {len(ranking.left_out)} left out",
+        ranking.by_default,
+        "HBM bytes by replay, times by a model",
+        f"The time model's numbers: {times.summary}",
+    ]
     return sentences(parts)
 
 
@@ -301,35 +313,29 @@ def heads_text(p: AttentionProblem) -> str:
     return some(p.heads, "head") + ("" if p.group == 1 else f" on {p.kv_heads}")
 
 
-def _cost(e: OrderEntry) -> str:
-    against = times_of(times_text(e.times_compulsory), "the compulsory bytes")
-    return f"{bytes_text(e.hbm_bytes)} at HBM, {against}, {seconds_text(e.time_s)}"
-
-
-def _against(own: OrderEntry, best: OrderEntry) -> str:
-    """What the kernel's own order takes beside the best."""
-    more = own.time_s / best.time_s - 1 if best.time_s else 0.0
-    if more > SAME_WORD:
-        time = f"{100 * more:.1f} % more time"
-    elif more < -SAME_WORD:
-        time = f"{-100 * more:.1f} % less time"
-    else:
-        time = "as much time"
-    return f"moves {bytes_text(own.hbm_bytes)} and takes {time}"
-
-
 def table(r: OrderRanking, most: int | None = MOST_SHOWN) -> Table:
     """A row an order, the best first; the kernel's own, and those on the front of time and bytes, named."""
     first = list(enumerate(r.orders[:most], 1))
     own = [(n, e) for n, e in enumerate(r.orders, 1) if e.is_own and most is not None and n > most]
-    return Table(COLUMNS, tuple(_row(n, e) for n, e in first + own))
+    table = Table(COLUMNS, tuple(_row(n, e) for n, e in first + own))
+    return table.without("side_bytes") if all(e.side_bytes is None for _, e in first) else table
 
 
 def _row(rank: int, e: OrderEntry) -> tuple[str | int | float | None, ...]:
     mark = MARKS.get(e.method, "")
     size = Marked.of(e.hbm_bytes, mark) if mark else e.hbm_bytes
     what = ", ".join(word for word, there in (("front", e.on_front), ("its own", e.is_own)) if there)
-    return (rank, e.choice.words, str(e.parts[0].tile), size, e.times_compulsory, e.time_s, e.bound_by, what)
+    return (
+        rank,
+        e.choice.words,
+        str(e.parts[0].tile),
+        size,
+        e.side_bytes,
+        e.times_compulsory,
+        e.time_s,
+        e.bound_by,
+        what,
+    )
 
 
 def notes(r: OrderRanking, most: int | None = MOST_SHOWN) -> tuple[str, ...]:

@@ -1,12 +1,9 @@
 """Search of orders: every order of a kernel predicted for a problem, or a set of problems with weights, the best first.
 
-    ranking = run(OrdersRequest(problems=[problem], kernel="fa3", gpu="h200"))
-    ranking.best.choice.words, ranking.best.hbm_bytes, ranking.own.hbm_bytes
-
-Best is the fastest; of those that take the same time (`SAME_TIME`) the one with the fewest bytes at HBM, and of those
-(`SAME_BYTES`) the one that changes least of the kernel's own order. Where replaying all would take longer than seconds,
-orders that another one beats whatever their bytes are left out, the rest is replayed in coarse steps, and the first of
-them whole.
+Best is the fastest; of those that take the same time (`SAME_TIME`) the one with the fewest bytes at HBM, then behind
+the L2s (`SAME_BYTES`), then the one that changes least of the kernel's own order. Where replaying all would take longer
+than seconds, orders that another one beats whatever their bytes are left out, the rest is replayed in coarse steps, and
+the first of them whole.
 """
 
 from __future__ import annotations
@@ -66,7 +63,6 @@ class _Candidate:
 
 
 def resolve_all(kernel: str | Kernel, problems: Sequence[AttentionProblem], profile: HardwareProfile) -> list[Kernel]:
-    """The kernel of each problem, of one name for all of them."""
     if not isinstance(kernel, str):
         return [kernel] * len(problems)
     first = resolve(kernel, problems[0], profile)
@@ -75,14 +71,13 @@ def resolve_all(kernel: str | Kernel, problems: Sequence[AttentionProblem], prof
 
 
 def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
-    """Every order of a kernel, ranked; of several problems the one order that suits them all. Raises InputError: both
-    passes at once, weights that do not fit, a kernel that has no order, or one that cannot run."""
+    """Every order of a kernel, ranked; of several problems the one order that suits them all."""
     problems, gpu = tuple(asked.problems), load_profile(asked.gpu)
     weights = check_weights(asked.counts if asked.weights is None else asked.weights, problems)
     for one in problems:
         if one.passes not in PASSES:
-            raise InputError(f"`passes` {one.passes}: orders are searched for one pass at a time; accepted: "
-                             f"{', '.join(PASSES)}")  # fmt: skip
+            accepted = f"{', '.join(PASSES)}"
+            raise InputError(f"`passes` {one.passes}: orders are searched for one pass at a time; accepted: {accepted}")
     pinned = pinned_fields({name: getattr(asked, name) for name in PINNED})
     kernels = resolve_all(asked.kernel, problems, gpu)
     if any(main_launch(k, p) is None for k, p in zip(kernels, problems, strict=True)):
@@ -90,14 +85,13 @@ def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
                          "accepted: kernels such as fa2, fa3 or flash")  # fmt: skip
     check_cluster(pinned.get("cluster", 1), gpu)
     search = _Search(problems, weights, kernels, gpu, asked.l2_start, progress)
-    listed = choices(problems, kernels, tiles=[Tile(*sides) for sides in asked.tile or ()], pinned=pinned)
-    in_clusters = gpu.cc >= CLUSTER_CC and problems[0].passes == "fwd" and "cluster" not in pinned
+    tiles = [Tile(*sides) for sides in asked.tile or ()]
+    listed = choices(problems, kernels, tiles=tiles, pinned=pinned, l2s=gpu.levels[0].count)
+    in_clusters = gpu.cc >= CLUSTER_CC and not gpu.is_amd and problems[0].passes == "fwd" and "cluster" not in pinned
     return search.ranking(listed, in_clusters)
 
 
 class _Search:
-    """One search: its problems, and what has been predicted so far."""
-
     def __init__(
         self, problems: tuple[AttentionProblem, ...], weights: tuple[float, ...], kernels: Sequence[Kernel],
         profile: HardwareProfile, l2_start: str, progress: Progress,
@@ -151,7 +145,11 @@ class _Search:
 
     def _notes(self, entries: Sequence[OrderEntry]) -> Iterator[str]:
         yield from self.spilling
-        if self.profile.cc >= STEALING_CC and any(e.choice.scheduler is not Scheduler.PERSISTENT for e in entries):
+        if (
+            self.profile.cc >= STEALING_CC
+            and not self.profile.is_amd
+            and any(e.choice.scheduler is not Scheduler.PERSISTENT for e in entries)
+        ):
             yield (
                 "a GPU of cc 10.0 can let CTAs steal work by cluster launch control, and hands it out in an order of "
                 "its own; assumed: the next tile in the order of their numbers goes to the CTA that is free first"
@@ -170,10 +168,7 @@ class _Search:
         return replace(OrderEntry.of(self.own, parts, self.weights), is_own=True)
 
     def _play_some(self, candidates: list[_Candidate]) -> None:
-        """The likeliest orders whole; of the others those that may be better in coarse steps, and the first whole.
-
-        Without so many that even coarse steps take long, all of the others are replayed so.
-        """
+        """The likeliest orders whole; of the others those that may be better in coarse steps, and the first whole."""
         waiting = sorted(candidates, key=lambda one: (one.least_s, one.about_bytes))
         likely = sorted(waiting[: 2 * FIRST], key=lambda one: one.about_bytes)[:FIRST]
         likely += [one for one in waiting if one.choice == self.own and one not in likely]
@@ -209,7 +204,7 @@ class _Search:
         out."""
         requests = [request for one in candidates for request in one.requests]
         if accesses is not None:
-            requests = [_coarse(request, accesses) for request in requests]
+            requests = [replace(request, method="sampled", accesses=accesses) for request in requests]
         outcomes = iter(try_all(requests, progress=self.progress))
         for one in candidates:
             parts = []
@@ -222,10 +217,6 @@ class _Search:
                     parts.append(OrderPart.of(outcome, COARSE if rough else None))
             if len(parts) == len(one.requests):
                 self.entries[one.choice] = OrderEntry.of(one.choice, parts, self.weights)
-
-
-def _coarse(request: Request, accesses: int) -> Request:
-    return replace(request, method="sampled", accesses=accesses)
 
 
 def _compulsory(call: Call) -> Traffic:

@@ -47,6 +47,7 @@ class OrderChoice:
     direction: Direction = Direction.ASCENDING
     scheduler: Scheduler = Scheduler.STATIC
     cluster: int = 1
+    chiplets: int = 1
     tile: Tile | None = field(default=None)
     """None for the kernel's own."""
 
@@ -58,7 +59,7 @@ class OrderChoice:
         if order is Order.BATCH and problem.batch == 1:
             order = Order.QUERY
         section = s.section_heads if s.section_heads > 1 else 0
-        return cls(order, section, 0, s.start, s.direction, s.scheduler, s.cluster)
+        return cls(order, section, 0, s.start, s.direction, s.scheduler, s.cluster, s.chiplets)
 
     def schedule(self, problem: AttentionProblem) -> Schedule:
         """The schedule that it comes to: a section of all heads is none, one of a single head is queries fastest."""
@@ -68,7 +69,9 @@ class OrderChoice:
             section = 0
         elif section == 1:
             order, section = Order.QUERY, 0
-        return Schedule(order, self.start, section, self.direction, self.scheduler, cluster=self.cluster)
+        return Schedule(
+            order, self.start, section, self.direction, self.scheduler, cluster=self.cluster, chiplets=self.chiplets
+        )
 
     def changed_from(self, other: OrderChoice) -> int:
         return sum(getattr(self, name) != getattr(other, name) for name in self.__dataclass_fields__)
@@ -85,6 +88,7 @@ class OrderChoice:
         start = {Start.LIGHT_FIRST: "", Start.HEAVY_FIRST: "heavy first", Start.FOLD: "heavy beside light"}[self.start]
         parts = [fastest, start, f"keys {self.direction}", str(self.scheduler)]
         parts += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
+        parts += [f"heads shared out to {self.chiplets} L2s"] if self.chiplets > 1 else []
         parts += [f"tile {self.tile}"] if self.tile is not None else []
         return ", ".join(part for part in parts if part)
 
@@ -139,7 +143,7 @@ def sections(problems: Sequence[AttentionProblem]) -> list[tuple[Order, int, int
 
 def choices(
     problems: Sequence[AttentionProblem], kernels: Sequence[Kernel], *, tiles: Iterable[Tile] = (),
-    pinned: Mapping[str, Any] = MappingProxyType({}),
+    pinned: Mapping[str, Any] = MappingProxyType({}), l2s: int = 1,
 ) -> list[OrderChoice]:  # fmt: skip
     """Every order to predict, the kernel's own first.
 
@@ -147,6 +151,7 @@ def choices(
         kernels: as they run each of the problems by themselves.
         tiles: tried beside the kernel's own.
         pinned: fields of `OrderChoice` that are given, and stay as they are.
+        l2s: of the GPU, to which CTAs go in turn: heads may be shared out to them.
     """
     launches = [main_launch(k, p) for k, p in zip(kernels, problems, strict=True)]
     even = all(launch is None or is_even(launch) for launch in launches)
@@ -155,7 +160,7 @@ def choices(
     ways = [Direction.ASCENDING, Direction.ALTERNATING] if even else list(Direction)
     spaces: dict[str, Sequence[Any]] = {
         "start": starts, "direction": ways, "scheduler": list(Scheduler), "cluster": [own[0].cluster],
-        "tile": [None, *tiles],
+        "tile": [None, *tiles], "chiplets": sorted({1, l2s, own[0].chiplets}),
     }  # fmt: skip
     by_section = [
         {"order": order, "section_heads": heads, "section_bytes": size} for order, heads, size in sections(problems)
@@ -167,6 +172,7 @@ def choices(
         for section in by_section
         for values in product(*spaces.values())
     ]
+    listed = [one for one in listed if one.chiplets == 1 or one.scheduler is Scheduler.STATIC]
     first = [replace(choice, **pinned) for choice in own[:1]] if len(set(own)) == 1 else []
     return list(_different([*first, *listed], problems))
 
@@ -193,8 +199,7 @@ def _different(listed: Iterable[OrderChoice], problems: Sequence[AttentionProble
 
 
 def pinned_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of an order for the settings that are given by hand, spelled as those over a kernel's choice are. Raises
-    InputError: two of them contradict each other, or a value is not known."""
+    """Fields of an order for the settings that are given by hand, spelled as those over a kernel's choice are."""
     over = Overrides(**settings)
     fields: dict[str, Any] = {}
     if over.fold and over.heavy_first is not None:
@@ -206,7 +211,7 @@ def pinned_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
         fields["start"] = Start.HEAVY_FIRST if over.heavy_first else Start.LIGHT_FIRST
     kinds = {"order": Order, "direction": Direction, "scheduler": Scheduler}
     fields |= {name: kind(getattr(over, name)) for name, kind in kinds.items() if getattr(over, name) is not None}
-    for name in ("section_heads", "cluster"):
+    for name in ("section_heads", "cluster", "chiplets"):
         if getattr(over, name) is not None:
             fields[name] = getattr(over, name)
     return fields

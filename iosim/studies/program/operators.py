@@ -24,6 +24,7 @@ from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Schedule
 from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.bounds import needed_bytes
 
 CTA_THREADS = 256
 RASTER_TILES = 8
@@ -80,8 +81,6 @@ class View:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Memory that an operator takes for itself."""
-
     bytes: int
 
 
@@ -115,8 +114,12 @@ class Operator:
 
     @property
     def compulsory_bytes(self) -> int:
-        """Bytes of its inputs and outputs, each once."""
-        return sum(view.bytes for view in self.views.values())
+        """Bytes of its inputs and outputs, each once; of rows that queries pick, as many as have to be."""
+        tensors = self.chain.tensors
+        return sum(
+            needed_bytes(self.problem, tensors[name]) if name in tensors and tensors[name].picked_by else view.bytes
+            for name, view in self.views.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,6 @@ def streaming(
 
 
 def flat(name: str, elements: int, element_bytes: int, role: Role) -> Tensor:
-    """A tensor that launches stream whole."""
     return Tensor(name, 1, 1, 1, max(1, elements), element_bytes, role)
 
 
@@ -224,8 +226,7 @@ def nothing_special(name: str) -> Kernel:
 def attending(
     problem: AttentionProblem, kernel: str, profile: HardwareProfile, *, wants_lse: bool
 ) -> tuple[Kernel, str]:
-    """(kernel, note) of one pass: the chosen kernel, or one that stands in for it. Raises InputError: why the chosen
-    one cannot run, where none stands in."""
+    """(kernel, note) of one pass: the chosen kernel, or one that stands in for it."""
     refusal: InputError | None = None
     for name in dict.fromkeys((kernel, *STAND_INS)):
         try:

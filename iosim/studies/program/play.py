@@ -8,7 +8,7 @@ cold L2 is added here, launch by launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from iosim.base.records import dataclass
 from iosim.base.words import WAYS
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch, Mode, Outer, Role, Rows, Tensor
+from iosim.kernel.traffic import CODE, FOREIGN
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
@@ -26,7 +27,6 @@ from iosim.readers.replay.caching_allocator import Block, CachingAllocator
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import MODES
-from iosim.readers.replay.replay import CODE, FOREIGN
 from iosim.studies.program.operators import Operator, Program, View
 
 SAMPLES_PER_PIECE = 4.0
@@ -35,7 +35,6 @@ MOST_WAVES = 8
 """Of the CTAs of a matrix product's section, waves that are told apart."""
 
 Bytes = tuple[int, int]
-"""Read and written."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,9 @@ class Playing:
             for launch in operator.chain.launches:
                 before = l2.counts()
                 mode, piece, shared = _walk(memory, number, operator, launch, self._rounds(launch), self._lag(launch))
-                side = _sides(piece, number) if l2_of_gpu.partitions == 2 else np.zeros(piece.size, dtype=np.uint8)
-                if l2_of_gpu.partitions == 2:
-                    mode, piece, side = _both_sides(mode, piece, side, shared)
+                side = _sides(piece, number, l2_of_gpu.partitions)
+                if l2_of_gpu.partitions > 1:
+                    mode, piece, side = _all_sides(mode, piece, side, shared, l2_of_gpu.partitions)
                 l2.access(mode, piece, side)
                 after = l2.counts()
                 moved[launch.name] = after[0][0] - before[0][0], after[1][0] - before[1][0]
@@ -134,15 +133,15 @@ class Playing:
 def _walk(
     memory: Memory, number: int, operator: Operator, launch: Launch, rounds: Rounds, lag: float
 ) -> tuple[npt.NDArray[np.uint8], Int64, npt.NDArray[np.bool_]]:
-    """(mode, piece, whether several CTAs load it) of every access of a launch in order: its tensors side by side.
-
-    Args:
-        lag: how much later stores come than loads; rows that CTAs go through again are read again within it.
-    """
+    """(mode, piece, whether several CTAs load it) of every access of a launch in order: its tensors side by side."""
     modes, pieces, places, shared = [], [], [], []
     own_rows = Rows.KEY if launch.outer is Outer.KEY else Rows.QUERY
     for access in sorted(launch.accesses, key=lambda a: a.mode is not Mode.LOAD):
-        own = _pieces(memory, number, operator, access.tensor, by_rows=not rounds.down)
+        if (view := operator.views.get(access.tensor)) is not None:
+            own = memory.of_view(view, by_rows=not rounds.down)
+        else:
+            first = memory.addresses.temporaries[number][access.tensor]
+            own = memory.of((first, first + operator.chain.tensors[access.tensor].bytes), 1)
         place = (np.arange(own.size) + 0.5) / max(1, own.size)
         again, later = access.times, lag / access.times
         if access.rows is Rows.PAIR and rounds.sections > 1:  # all of it in each section
@@ -165,45 +164,21 @@ def _walk(
     return np.concatenate(modes)[order], np.concatenate(pieces)[order], np.concatenate(shared)[order]
 
 
-def _pieces(memory: Memory, number: int, operator: Operator, tensor: str, *, by_rows: bool) -> Int64:
-    view = operator.views.get(tensor)
-    if view is not None:
-        return memory.of_view(view, by_rows=by_rows)
-    return memory.of_temporary(number, operator.chain.tensors[tensor])
-
-
-def _sides(piece: Int64, turn: int) -> npt.NDArray[np.uint8]:
-    """Partition of the SM that accesses each piece: one or the other, as chance has it."""
+def _sides(piece: Int64, turn: int, partitions: int) -> npt.NDArray[np.uint8]:
+    """Partition of the SM that accesses each piece, as chance has it."""
     mixed = piece.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(turn * 0xBF58476D1CE4E5B9 % 2**64)
     mixed ^= mixed >> np.uint64(31)
     mixed *= np.uint64(0x94D049BB133111EB)
-    return (mixed >> np.uint64(63)).astype(np.uint8)
+    return ((mixed >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)).astype(np.uint8)
 
 
-def _both_sides(
-    mode: npt.NDArray[np.uint8], piece: Int64, side: npt.NDArray[np.uint8], shared: npt.NDArray[np.bool_]
+def _all_sides(
+    mode: npt.NDArray[np.uint8], piece: Int64, side: npt.NDArray[np.uint8], shared: npt.NDArray[np.bool_], sides: int
 ) -> tuple[npt.NDArray[np.uint8], Int64, npt.NDArray[np.uint8]]:
-    """What several CTAs load is loaded from both sides, one after the other."""
-    times = np.where(shared, 2, 1)
-    first = np.zeros(int(times.sum()), dtype=np.uint8)
-    first[np.cumsum(times) - times] = 1
-    return np.repeat(mode, times), np.repeat(piece, times), np.repeat(side, times) ^ (1 - first)
-
-
-def operators_with_bytes(playing: Playing, program: Program) -> Iterator[tuple[Operator, Alone, dict[str, Bytes]]]:
-    """Each operator with its own prediction and its HBM bytes by launch in the program."""
-    seen: set[str] = set()
-    fetch = model(playing.profile).launch_fetch_bytes
-    streams = playing.streamed(program)
-    for operator, streamed in zip(progress("operators")(program.operators), streams, strict=True):
-        alone = playing.alone(operator)
-        moved = {}
-        for name, (read, written) in streamed.items():
-            more = alone.beyond.get(name, (0, 0))
-            code = 0 if f"{operator.name} {name}" in seen else fetch
-            seen.add(f"{operator.name} {name}")
-            moved[name] = (max(0, read + more[0]) + code, max(0, written + more[1]))
-        yield operator, alone, moved
+    """What several CTAs load is loaded from all sides, one after the other."""
+    times = np.where(shared, sides, 1)
+    turn = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
+    return np.repeat(mode, times), np.repeat(piece, times), ((np.repeat(side, times) + turn) % sides).astype(np.uint8)
 
 
 PIECE_BYTES = 32768
@@ -287,7 +262,6 @@ class Memory:
 
     @property
     def sizes(self) -> npt.NDArray[np.int32]:
-        """Bytes of each piece."""
         return np.diff(self._cuts).astype(np.int32)
 
     def of_view(self, view: View, *, by_rows: bool = True) -> Int64:
@@ -295,14 +269,9 @@ class Memory:
         band."""
         piece, row, _ = view.band
         bands = self._bands.get(view.storage, 1) if by_rows and piece == row else 1
-        return self._of(self._range(view), bands)
+        return self.of(self._range(view), bands)
 
-    def of_temporary(self, operator: int, tensor: Tensor) -> Int64:
-        """Pieces of a tensor made inside an operator."""
-        first = self.addresses.temporaries[operator][tensor.name]
-        return self._of((first, first + tensor.bytes), 1)
-
-    def _of(self, span: Range, bands: int) -> Int64:
+    def of(self, span: Range, bands: int) -> Int64:
         key = (span, bands)
         if key not in self._pieces:
             first, last = np.searchsorted(self._cuts, span)

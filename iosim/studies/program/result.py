@@ -9,6 +9,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
+from iosim.base.progress import progress
 from iosim.base.records import asdict, dataclass, replace
 from iosim.base.units import bytes_text, seconds_text
 from iosim.base.words import WAYS
@@ -16,13 +17,14 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction.result import Moved
+from iosim.readers.replay.l2 import model
 from iosim.show import timeline
 from iosim.show.bars import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Column, Table, grouped
-from iosim.studies.program.operators import Operator, Program
-from iosim.studies.program.play import Alone, Bytes, Playing, operators_with_bytes
+from iosim.show.tables import Column, Table, columns_of, grouped
+from iosim.studies.program.operators import Program
+from iosim.studies.program.play import Bytes, Playing
 
 US = 1e6
 WHOLE, OWN = "whole program", "(own)"
@@ -138,7 +140,6 @@ class ProgramTraffic(Shown):
 
     @property
     def attention(self) -> ProgramTraffic:
-        """The attention alone."""
         return replace(self, rows=tuple(r for r in self.rows if r.is_attention))
 
     @property
@@ -163,16 +164,16 @@ class ProgramTraffic(Shown):
         below 0."""
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
             raise InputError(f"`depth` {depth!r} is out of range; accepted: 0 or more")
-        return summed(self.rows, _paths(self.rows, depth), "module", _module_text)
+        paths = _paths(self.rows, depth)
+        return summed(self.rows, paths, "module", lambda path: "  " * (len(path) - 1) + path[-1] if path else WHOLE)
 
     def by_operator(self, most: int | None = None) -> Table:
         """A row for each kind of operator and its phase, the most bytes at HBM first; all of them, or `most`."""
-        kinds = grouped(self.rows, lambda row: (_named(row), row.phase))
+        kinds = grouped(self.rows, lambda r: (f"{r.operator} ({r.kernel})" if r.kernel else r.operator, r.phase))
         order = sorted(kinds, key=lambda kind: -sum(r.hbm for r in kinds[kind]))
         return summed(self.rows, [(kind, kinds[kind]) for kind in order[:most]], "operator", "  ".join)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain values."""
         return {
             "profile": self.profile.name,
             "totals": {"hbm": asdict(self.hbm), "l2": asdict(self.l2)},
@@ -184,7 +185,6 @@ class ProgramTraffic(Shown):
         }
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row an operator, in the order in which they ran."""
         return (row.to_dict() for row in self.rows)
 
     @property
@@ -234,14 +234,6 @@ class ProgramTraffic(Shown):
         write_whole(Path(path), timeline.text(timeline.whole(made, made_by="iosim.torch")))
 
 
-def _named(row: OperatorTraffic) -> str:
-    return f"{row.operator} ({row.kernel})" if row.kernel else row.operator
-
-
-def _module_text(path: tuple[str, ...]) -> str:
-    return "  " * (len(path) - 1) + path[-1] if path else WHOLE
-
-
 def _paths(rows: Sequence[OperatorTraffic], depth: int) -> list[tuple[tuple[str, ...], list[OperatorTraffic]]]:
     """Modules with what ran in them, a module before its children and they before what is its own, as far down as
     `depth` below the root."""
@@ -260,6 +252,12 @@ def _paths(rows: Sequence[OperatorTraffic], depth: int) -> list[tuple[tuple[str,
     return [(path, inside[path]) for path in order]
 
 
+SUMMED = columns_of(
+    "operators:number | hbm_read_bytes=HBM read | hbm_write_bytes=HBM written | hbm_share:percent=share | "
+    "compulsory_bytes=in and out once | l2_bytes=SM<->L2 | gflop:number=GFLOP | time_s=time"
+)
+
+
 def summed(
     rows: Sequence[OperatorTraffic],
     groups: Iterable[tuple[tuple[str, ...], Sequence[OperatorTraffic]]],
@@ -268,10 +266,6 @@ def summed(
 ) -> Table:
     """A row a group: operators, bytes at HBM and their share of all, bytes at L2, compulsory ones, operations, time."""
     total = max(1, sum(r.hbm for r in rows))
-    columns = (Column(first, first), Column("operators", kind="number"), Column("hbm_read_bytes", "HBM read"),
-               Column("hbm_write_bytes", "HBM written"), Column("hbm_share", "share", "percent"),
-               Column("compulsory_bytes", "in and out once"), Column("l2_bytes", "SM<->L2"),
-               Column("gflop", "GFLOP", "number"), Column("time_s", "time"))  # fmt: skip
     table = tuple(
         (
             text(name), len(group), sum(r.hbm_read for r in group), sum(r.hbm_write for r in group),
@@ -280,39 +274,45 @@ def summed(
         )
         for name, group in groups
     )  # fmt: skip
-    return Table(columns, table)
+    return Table((Column(first, first), *SUMMED), table)
 
 
 def traffic_of(program: Program, profile: HardwareProfile, notes: Sequence[str] = ()) -> ProgramTraffic:
-    """Play a program on a GPU, from a cold L2. Raises InputError: the GPU's profile lacks a number, or an operator
-    cannot run there."""
-    playing = Playing(profile)
+    """Play a program on a GPU, from a cold L2: what operators stream there, and what their replays find beyond."""
+    playing, fetch = Playing(profile), model(profile).launch_fetch_bytes
     times: dict[tuple[int, tuple[Bytes, ...]], float] = {}
-    rows = []
-    for operator, alone, moved in operators_with_bytes(playing, program):
-        key = id(alone), tuple(moved.values())
+    rows: list[OperatorTraffic] = []
+    seen: set[str] = set()
+    streams = playing.streamed(program)
+    for operator, streamed in zip(progress("operators")(program.operators), streams, strict=True):
+        alone, moved = playing.alone(operator), dict[str, Bytes]()
+        for name, (read, written) in streamed.items():
+            more = alone.beyond.get(name, (0, 0))
+            code = 0 if f"{operator.name} {name}" in seen else fetch
+            seen.add(f"{operator.name} {name}")
+            moved[name] = (max(0, read + more[0]) + code, max(0, written + more[1]))
+        counted, key = alone.call.counted, (id(alone), tuple(moved.values()))
         if key not in times:
-            times[key] = _seconds(alone, moved)
-        rows.append(_row(operator, alone, moved, times[key]))
+            both = ((name, way, n) for name, of in moved.items() for way, n in zip(WAYS, of, strict=True))
+            at_hbm = Traffic(tuple(TrafficRow(name, "hbm", "all", way, n) for name, way, n in both))
+            times[key] = alone.call.time(counted + at_hbm).total_s
+        rows.append(
+            OperatorTraffic(
+                module=operator.module,
+                operator=operator.name,
+                phase=operator.phase,
+                kernel=operator.kernel.name if operator.is_attention else "",
+                launches=len(operator.chain.launches),
+                hbm_read=sum(read for read, _ in moved.values()),
+                hbm_write=sum(written for _, written in moved.values()),
+                l2_read=int(counted.total("l2", "read")),
+                l2_write=int(counted.total("l2", "write")),
+                compulsory=operator.compulsory_bytes,
+                flops=operator.flops,
+                time_s=times[key],
+                known=operator.known,
+                is_attention=operator.is_attention,
+            )
+        )
     said = dict.fromkeys((*notes, *(note for operator in program.operators for note in operator.notes)))
     return ProgramTraffic(profile, tuple(rows), tuple(said))
-
-
-def _seconds(alone: Alone, moved: dict[str, Bytes]) -> float:
-    """Time of an operator with the HBM bytes that it moves in its program."""
-    at_hbm = tuple(
-        TrafficRow(name, "hbm", "all", direction, n)
-        for name, both in moved.items()
-        for direction, n in zip(WAYS, both, strict=True)
-    )
-    return alone.call.time(alone.call.counted + Traffic(at_hbm)).total_s
-
-
-def _row(operator: Operator, alone: Alone, moved: dict[str, Bytes], seconds: float) -> OperatorTraffic:
-    counted = alone.call.counted
-    return OperatorTraffic(
-        operator.module, operator.name, operator.phase, operator.kernel.name if operator.is_attention else "",
-        len(operator.chain.launches), sum(r for r, _ in moved.values()), sum(w for _, w in moved.values()),
-        int(counted.total("l2", "read")), int(counted.total("l2", "write")), operator.compulsory_bytes, operator.flops,
-        seconds, operator.known, operator.is_attention,
-    )  # fmt: skip

@@ -137,7 +137,6 @@ class Tape:
                            chain, views))  # fmt: skip
 
     def new(self, name: str, reads: Sequence[View], like: View) -> View:
-        """What one such launch makes, a matrix as large as another."""
         out = self.like(like)
         self.passes(name, reads, [out])
         return out
@@ -192,7 +191,6 @@ class Tape:
     # ---- operators ----
 
     def linear(self, x: View, weight: Weight, cols: int, groups: int = 1) -> View:
-        """x times a matrix; or its rows, in `groups` of equal size, times one of several each."""
         (rows, inner), place = x.sizes, weight.view
         each = -(-rows // groups)
         out = self.made(rows, cols)
@@ -206,7 +204,6 @@ class Tape:
         return out
 
     def norm(self, x: View) -> View:
-        """RMSNorm as one launch."""
         scale, out, root = self.given(1, x.sizes[1]), self.like(x), self.made(x.sizes[0], 1, FLOAT_BYTES)
         self.passes("_fused_rms_norm", [x, scale], [out, root])
 
@@ -224,14 +221,12 @@ class Tape:
         return out
 
     def multiply(self, x: View, y: View, *, constant: bool = False) -> View:
-        """Number by number; y may be one column, and is not trained where it is `constant`."""
         out = self.new("mul", [x, y], x)
         both = [(x, y)] if constant else [(y, x), (x, y)]
         self.backward(lambda grad: [(one, self.new("mul", [grad, other], one)) for one, other in both], out)
         return out
 
     def activation(self, name: str, x: View) -> View:
-        """A function number by number, whose backward needs its input."""
         out = self.new(name, [x], x)
         self.backward(lambda grad: [(x, self.new(f"{name}_backward", [grad, x], x))], out)
         return out
@@ -266,9 +261,10 @@ class Tape:
     def reshape(self, x: View, rows: int, *, copied: bool = False) -> View:
         """A matrix that lies in one piece, as so many rows; its gradient is `copied` where it lies otherwise."""
         cols = math.prod(x.sizes) // rows
-        out = View(x.storage, x.offset, (rows, cols), (cols, 1), x.element_bytes)
+        out = replace(x, sizes=(rows, cols), strides=(cols, 1))
+        shape = {"sizes": x.sizes, "strides": (x.sizes[1], 1)}
         if out != x:
-            self.backward(lambda grad: [(x, self.new("clone", [grad], x) if copied else _as(grad, x))], out)
+            self.backward(lambda grad: [(x, self.new("clone", [grad], x) if copied else replace(grad, **shape))], out)
         return out
 
     def gather(self, x: View, rows: int) -> View:
@@ -286,7 +282,6 @@ class Tape:
         return out
 
     def add_up(self, x: View, rows: int) -> View:
-        """The sums of neighbouring rows."""
         out = self.made(rows, x.sizes[1])
         self.passes("sum", [x], [out])
         self.backward(lambda grad: [(x, grad)], out)
@@ -328,6 +323,11 @@ class Tape:
             chosen, note = attending(problem, kernel, self.profile, wants_lse=False)
         chain = plan(problem, chosen)
         views = {n: view for n, view in bound.items() if n in chain.tensors}
+        views |= {
+            n: self.given(t.batch * t.heads * t.rows, t.cols, t.element_bytes)
+            for n, t in chain.tensors.items()
+            if t.role is Role.INPUT and n not in views
+        }
         unbound = {n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()}
         self._add(Operator(name, (self.part,), self._phase, problem, chosen, replace(chain, tensors=unbound), views,
                            is_kernel=True, is_attention=True, notes=(note,) if note else ()))  # fmt: skip
@@ -352,7 +352,6 @@ class Tape:
         self.backward(back)
 
     def step(self) -> None:
-        """AdamW, fused, over parameters and two states of their type."""
         self.part = "optimizer"
         for times in dict.fromkeys(times for times, *_ in self.parameters):
             self.times = times
@@ -369,14 +368,9 @@ def every(x: View, step: int) -> View:
 
 
 def _columns(x: View, start: int, width: int) -> View:
-    return View(x.storage, x.offset + start, (x.sizes[0], width), x.strides, x.element_bytes)
+    return replace(x, offset=x.offset + start, sizes=(x.sizes[0], width))
 
 
 def _part(x: View, elements: int) -> View:
     """So many elements of a matrix, or all."""
-    return View(x.storage, x.offset, (min(math.prod(x.sizes), elements),), (1,), x.element_bytes)
-
-
-def _as(x: View, like: View) -> View:
-    """The elements of a matrix in the shape of another."""
-    return View(x.storage, x.offset, like.sizes, (like.sizes[1], 1), x.element_bytes)
+    return replace(x, sizes=(min(math.prod(x.sizes), elements),), strides=(1,))

@@ -1,9 +1,5 @@
 """Reports: one HTML file and one Markdown file for several GPUs, kernels and sequence lengths.
 
-    >>> from iosim.studies.report import ReportRequest, build, write
-    >>> request = ReportRequest.of(("a100", "h100"), ("naive", "fa2"), problems)
-    >>> write(build(request), "report.html")
-
 Predictions come from `iosim.prediction.predictor`, tiles from `iosim.studies.tiles.pick`; this package arranges and
 draws, it computes nothing but ratios.
 """
@@ -11,16 +7,24 @@ draws, it computes nothing but ratios.
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_together
+from iosim.base.progress import Progress, silent
+from iosim.prediction.estimates import marked
 from iosim.show.html import html
-from iosim.show.page import markdown
-from iosim.studies.report.assemble import build
-from iosim.studies.report.collect import Report
-from iosim.studies.report.face import as_page
+from iosim.show.page import Figure, markdown
+from iosim.show.tables import Cell, Table, columns_of
+from iosim.studies.report import figures
+from iosim.studies.report.collect import ALWAYS_SAID, Point, Report, baseline, by_gpu, collect, fits, notes, series
+from iosim.studies.report.face import as_page, question
+from iosim.studies.report.overview import overview
+from iosim.studies.report.ratios import density, ratio
 from iosim.studies.report.request import ReportRequest
+from iosim.studies.report.tilemap import search, tile_map, tiles_line
 
 __all__ = ["FORMATS", "Report", "ReportRequest", "as_page", "beside", "build", "render", "targets", "write"]
 FORMATS = ("both", "html", "md")
@@ -29,8 +33,7 @@ _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md"}
 
 
 def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
-    """Paths by "html" and "md" for `--out`: a directory that exists, or the name of one of the two files. Raises
-    InputError: neither of them, the wrong name for `form`, or a place that cannot be written."""
+    """Paths by "html" and "md" for `--out`: a directory that exists, or the name of one of the two files."""
     if form not in FORMATS:
         raise InputError(f"`format` '{form}' is not known; accepted: {', '.join(FORMATS)}")
     kinds = ("html", "md") if form == "both" else (form,)
@@ -39,8 +42,8 @@ def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
     if path.is_dir():
         places = {kind: path / f"{NAME}.{kind}" for kind in kinds}
     elif own is None:
-        raise InputError(f"`out` '{out}' is no place for a report; accepted: an existing directory, or a file name "
-                         "that ends in .html or .md")  # fmt: skip
+        accepted = "an existing directory, or a file name that ends in .html or .md"
+        raise InputError(f"`out` '{out}' is no place for a report; accepted: {accepted}")
     elif own not in kinds:
         raise InputError(f"`out` '{out}' contradicts `format` {form}; accepted: a name that ends in .{form}")
     else:
@@ -64,13 +67,67 @@ def beside(out: str | Path, name: str, form: str = "both") -> str:
 
 
 def render(report: Report, kind: str) -> str:
-    """The report's text as "html" or "md"; the same report gives the same bytes."""
     return html(as_page(report)) if kind == "html" else markdown(as_page(report))
 
 
 def write(report: Report, out: str | Path, form: str = "both") -> list[Path]:
-    """Write the files of `form` ("both", "html" or "md") to a directory or beside a file name; returns their paths.
-    Raises InputError: a place cannot be written; no file has changed then."""
+    """Write the files of `form` ("both", "html" or "md") to a directory or beside a file name; returns their paths."""
     places = targets(out, form)
     write_together({path: render(report, kind) for kind, path in places.items()})
     return list(places.values())
+
+
+def build(request: ReportRequest, progress: Progress = silent) -> Report:
+    points, omissions, commands = collect(request, progress)
+    here = [members[0].gpu for members in by_gpu(points).values()]
+    profile_ids = {g.label: f"H{n:02d}" for n, g in enumerate(here, 1)}
+    for gpu in here:
+        commands[profile_ids[gpu.label]] = shlex.join(["iosim", "profiles", "show", gpu.argument, "--format", "json"])
+    rankings = search(request, here)
+    ranked = [(gpu, ranking) for gpu in here if not isinstance(ranking := rankings[gpu.label], str)]
+    tile_ids = {gpu.label: f"T{n:02d}" for n, (gpu, _) in enumerate(ranked, 1)}
+    commands |= {tile_ids[gpu.label]: tiles_line(gpu, ranking) for gpu, ranking in ranked}
+    drawn: list[Figure | None] = [
+        overview(request, points),
+        figures.l2_traffic(request, points),
+        figures.hbm_traffic(request, points),
+        ratio(request, points, "l2"),
+        ratio(request, points, "hbm"),
+        tile_map(request, rankings, tile_ids),
+        figures.roofline(request, points, "l2", profile_ids),
+        figures.roofline(request, points, "hbm", profile_ids),
+        figures.memory_footprint(request, points),
+        figures.call_time(request, points),
+        density(request, points, commands),
+    ]
+    return Report(
+        title=question(request, baseline(points)),
+        request=request,
+        points=points,
+        omissions=omissions,
+        summary=summary(points),
+        figures=tuple(f for f in drawn if f is not None),
+        commands=commands,
+        notes=tuple(note for note in notes(points) if ALWAYS_SAID not in note),
+    )
+
+
+def summary(points: Sequence[Point]) -> Table:
+    """Every kernel on every GPU at the longest sequence that it has, with the naive kernel's bytes over its own."""
+    base = baseline(points)
+    below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
+    more = columns_of(
+        "tile | l2_bytes=SM<->L2 | hbm_bytes=HBM | time_s=time | bound_by=bound by | peak_bytes=memory | fits | "
+        "ratio_l2:ratio=naive over it, SM<->L2 | ratio_hbm:ratio=naive over it, HBM"
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for p in (row[-1] for of_gpu in by_gpu(points).values() for row in series(of_gpu).values()):
+        naive = None if p.naive else below.get((p.gpu.label, p.seq_len))
+        ratio_l2 = naive.l2 / p.l2 if naive and p.l2 else None
+        ratio_hbm = marked(naive.hbm / p.hbm, naive.prediction, p.prediction) if naive and naive.hbm and p.hbm else None
+        rows.append((
+            *figures.who(p), str(p.prediction.kernel.tile), p.l2, p.hbm_shown, p.time_s, p.prediction.time.bound_by,
+            p.prediction.memory_bytes["peak"], fits(p), ratio_l2, ratio_hbm,
+            p.id if naive is None else f"{p.id} {naive.id}",
+        ))  # fmt: skip
+    return Table((*figures.WHO, *more, figures.FROM), tuple(rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
@@ -14,6 +14,9 @@ from iosim.prediction.result import Prediction
 from iosim.show.page import Figure
 from iosim.show.tables import Table, grouped
 from iosim.studies.report.request import Gpu, ReportRequest
+
+ALWAYS_SAID = "HBM: replay; "
+"""Part of a note that every replayed prediction has: the bytes left dirty, which its own command line tells."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,6 @@ class Point:
 
     @property
     def l2(self) -> int:
-        """Bytes between SMs and L2."""
         return self.prediction.total("l2")
 
     @property
@@ -43,7 +45,6 @@ class Point:
 
     @property
     def hbm_shown(self) -> float | None:
-        """The same with a mark where it is an estimate."""
         return marked(self.hbm, self.prediction)
 
     @property
@@ -65,6 +66,11 @@ class Point:
     def time_s(self) -> float:
         return self.prediction.time.total_s
 
+    def value(self, quantity: str) -> float | None:
+        """Bytes at "l2" or "hbm", seconds ("time") or bytes at the peak ("memory"); None where it is not known."""
+        peak = self.prediction.memory_bytes["peak"]
+        return {"l2": self.l2, "hbm": self.hbm, "time": self.time_s, "memory": peak}[quantity]
+
     @property
     def flops(self) -> int:
         return self.prediction.flops
@@ -83,8 +89,7 @@ class Omission:
 def collect(
     request: ReportRequest, progress: Progress = silent
 ) -> tuple[tuple[Point, ...], tuple[Omission, ...], dict[str, str]]:
-    """The predictions of a request, what is omitted, and the command lines by id. Raises InputError: nothing of what
-    was asked can run."""
+    """The predictions of a request, what is omitted, and the command lines by id."""
     points: list[Point] = []
     commands: dict[str, str] = {}
     refused: dict[tuple[str, str, str], list[int]] = {}
@@ -133,8 +138,6 @@ def least_bytes(points: Iterable[Point]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Report:
-    """All that HTML and Markdown print. `commands` maps ids to command lines."""
-
     title: str
     request: ReportRequest
     points: tuple[Point, ...]
@@ -157,3 +160,19 @@ class Report:
     def figure(self, figure_id: str) -> Figure:
         """The figure called `figure_id`; a KeyError where there is none."""
         return {figure.id: figure for figure in self.figures}[figure_id]
+
+
+def fits(p: Point) -> str | None:
+    """Whether the call's memory is no more than the GPU's; None where the profile does not know its own."""
+    size = p.gpu.profile.memory_bytes
+    return None if size is None else "yes" if p.prediction.memory_bytes["peak"] <= size else "no"
+
+
+def notes(points: Sequence[Point]) -> tuple[str, ...]:
+    """What the predictions say of themselves, each once, with the kernels that say it."""
+    kernels_of: dict[str, dict[str, None]] = {}
+    for p in points:
+        for note in (*p.prediction.notes, *p.prediction.time.missing):
+            kernels_of.setdefault(note, {})[p.kernel] = None
+    named = ((", ".join(kernels), note) for note, kernels in kernels_of.items())
+    return tuple(note if note.startswith(f"{names}: ") else f"{names}: {note}" for names, note in named)

@@ -14,9 +14,9 @@ from iosim.base.words import Level
 from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.estimates import mark_of, marked
 from iosim.show import axes
-from iosim.show.labels import hollow, layered
+from iosim.show.axes import hollow, layered
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import COMMANDS, Cell, Column, Table
+from iosim.show.tables import COMMANDS, Cell, Column, Table, columns_of
 from iosim.studies.report.collect import Point, by_gpu, least_bytes, series
 from iosim.studies.report.request import Gpu, ReportRequest
 
@@ -24,7 +24,7 @@ Value = Callable[[Point], float | None]
 Guide = tuple[str, str, str, list[int], list[float]]
 """Name, hover text, dash, lengths and values of a grey line."""
 
-WHO = (Column("gpu", "GPU"), Column("kernel"), Column("seq_len", "N", "count"))
+WHO = columns_of("gpu=GPU | kernel | seq_len:count=N")
 FROM = Column("commands", "command (listed at the end)", COMMANDS)
 
 
@@ -83,8 +83,7 @@ def estimated(p: Point) -> bool:
 
 
 def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    columns = (*WHO, Column("l2_read_bytes", "read"), Column("l2_write_bytes", "written"),
-               Column("l2_bytes", "SM<->L2 bytes"), Column("tile"), FROM)  # fmt: skip
+    columns = columns_of("l2_read_bytes=read | l2_write_bytes=written | l2_bytes=SM<->L2 bytes | tile")
     rows = tuple(
         (*who(p), p.prediction.total("l2", "read"), p.prediction.total("l2", "write"), p.l2,
          str(p.prediction.kernel.tile), p.id)
@@ -94,7 +93,7 @@ def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
         "traffic-l2", "Traffic between the SMs and L2",
         "Bytes that cross between the SMs and L2, read and written together, against the sequence length. They follow "
         "from the tiles alone: a count. This is what the FlashAttention papers count as memory accesses.",
-        Table(columns, rows),
+        Table((*WHO, *columns, FROM), rows),
         gpu_panels(request, points, "traffic-l2", lambda p: p.l2, "SM<->L2 bytes", bytes_text),
         kernel_legend(request), "seq_len", ("l2_bytes",),
     )  # fmt: skip
@@ -103,9 +102,10 @@ def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
 def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
     """Bytes between L2 and HBM: the estimate, and the bounds it lies between."""
     known = request.method != "bounds"
-    columns = (*WHO, Column("hbm_read_bytes", "read"), Column("hbm_write_bytes", "written"),
-               Column("hbm_bytes", "HBM bytes"), Column("compulsory_bytes", "compulsory"),
-               Column("no_l2_bytes", "with no L2"), Column("method"), FROM)  # fmt: skip
+    columns = columns_of(
+        "hbm_read_bytes=read | hbm_write_bytes=written | hbm_bytes=HBM bytes | compulsory_bytes=compulsory | "
+        "no_l2_bytes=with no L2 | method"
+    )
     rows = tuple(
         (*who(p), *(marked(p.prediction.total("hbm", d), p.prediction) if known else None for d in ("read", "write")),
          p.hbm_shown, p.compulsory, p.no_l2, p.prediction.method, p.id)
@@ -130,7 +130,7 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
         "traffic-hbm", "Traffic between L2 and HBM",
         f"Bytes that cross between L2 and device memory, read and written together, {how}"
         + HOLLOW * any(map(estimated, points)),
-        Table(columns, rows),
+        Table((*WHO, *columns, FROM), rows),
         gpu_panels(request, points, "traffic-hbm", lambda p: p.hbm, "HBM bytes", bytes_text, guides, estimated),
         kernel_legend(request, ("compulsory", "dot"), *([] if known else [("with no L2", "dash")])),
         "seq_len", ("hbm_bytes",) if known else ("compulsory_bytes", "no_l2_bytes"),
@@ -138,8 +138,7 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
 
 
 def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    columns = (*WHO, Column("peak_bytes", "peak"), Column("workspace_bytes", "of it workspace"),
-               Column("gpu_memory_bytes", "the GPU has"), FROM)  # fmt: skip
+    columns = columns_of("peak_bytes=peak | workspace_bytes=of it workspace | gpu_memory_bytes=the GPU has")
     rows = tuple(
         (*who(p), p.prediction.memory_bytes["peak"], p.prediction.memory_bytes["workspace"],
          p.gpu.profile.memory_bytes, p.id)
@@ -155,7 +154,7 @@ def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
         "memory", "Memory footprint",
         "Device memory that one call needs at its peak: inputs, outputs and what is made between launches. Above the "
         "dashed line it does not fit on the GPU; traffic and time there are what a larger memory would see.",
-        Table(columns, rows),
+        Table((*WHO, *columns, FROM), rows),
         gpu_panels(request, points, "memory", lambda p: p.prediction.memory_bytes["peak"], "peak bytes", bytes_text,
                    guides),
         kernel_legend(request, ("memory of the GPU", "dash")), "seq_len", ("peak_bytes",),
@@ -163,8 +162,7 @@ def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
 
 
 def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    columns = (*WHO, Column("time_s", "time"), Column("bound_by", "bound by"),
-               Column("time_specification_s", "at specified rates"), FROM)  # fmt: skip
+    columns = columns_of("time_s=time | bound_by=bound by | time_specification_s=at specified rates")
     rows = tuple(
         (*who(p), p.time_s, p.prediction.time.bound_by, p.prediction.time_specification.total_s, p.id) for p in points
     )
@@ -172,7 +170,7 @@ def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
         "time", "Time",
         "Predicted time of one call: each launch takes as long as its slowest resource needs (HBM, L2, matrix units, "
         "exponentials, or the launch itself), at measured rates where the profile has them.",
-        Table(columns, rows),
+        Table((*WHO, *columns, FROM), rows),
         gpu_panels(request, points, "time", lambda p: p.time_s, "time", seconds_text),
         kernel_legend(request), "seq_len", ("time_s", "bound_by"),
     )  # fmt: skip
@@ -219,10 +217,7 @@ def ceilings(profile: HardwareProfile, dtype: str, level: Level) -> Ceilings:
 def roofline(
     request: ReportRequest, points: Sequence[Point], level: Level, profile_ids: dict[str, str]
 ) -> Figure | None:
-    """The roofline of "l2" or "hbm"; None where the level's bytes are not predicted.
-
-    `profile_ids` gives, by GPU label, the id of the command line that prints its ceilings.
-    """
+    """The roofline of "l2" or "hbm"; None where the level's bytes are not predicted."""
     moved = {p.id: n for p in points if (n := p.l2 if level == "l2" else p.hbm) and p.flops}
     shown = [p for p in points if p.id in moved]
     if not shown:
@@ -255,11 +250,10 @@ def roofline(
             rate = p.flops / p.time_s
             rows.append((*who(p), p.flops, moved[p.id], intensity[p.id], rate, roof,
                          rate / roof if roof else None, f"{p.id} {profile_ids[label]}"))  # fmt: skip
-    columns = (
-        *WHO, Column("flops", "FLOP", "count"), Column(f"{level}_bytes", f"{word} bytes", "bytes"),
-        Column("flops_per_byte", "FLOP/byte", "number"), Column("flops_per_s", "FLOP/s", "rate"),
-        Column("roof_flops_per_s", "roof there", "rate"), Column("share_of_roof", "of the roof", "percent"), FROM,
-    )  # fmt: skip
+    columns = columns_of(
+        f"flops:count=FLOP | {level}_bytes={word} bytes | flops_per_byte:number=FLOP/byte | flops_per_s:rate=FLOP/s | "
+        "roof_flops_per_s:rate=roof there | share_of_roof:percent=of the roof"
+    )
     guides = [(f"roof, {name}", dash) for name, dash in DASHES.items() if any(name in f for f in roofs.values())]
     return Figure(
         f"roofline-{level}", f"Roofline at {word}",
@@ -268,7 +262,7 @@ def roofline(
         "at the clock that their power leaves: a kernel that draws less may stand a few percent above it. Dotted: the "
         "specification's. "
         "FLOP counts the pairs that the mask keeps.",
-        Table(columns, tuple(rows)), tuple(panels), kernel_legend(request, *guides), "seq_len",
+        Table((*WHO, *columns, FROM), tuple(rows)), tuple(panels), kernel_legend(request, *guides), "seq_len",
         ("share_of_roof",), tuple(left_out),
     )  # fmt: skip
 

@@ -11,15 +11,14 @@ from typing import Any
 
 from iosim.base.units import bytes_text
 from iosim.show import axes
-from iosim.show.labels import End, at_ends, hollow
+from iosim.show.axes import End, at_ends, hollow
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, grouped, spread_out
+from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, columns_of, grouped, spread_out
 from iosim.studies.report.collect import Point, baseline, by_gpu, least_bytes, series
 from iosim.studies.report.figures import FROM, HOLLOW, WHO, estimated, who
 from iosim.studies.report.request import ReportRequest
 
-COLUMNS = (*WHO, Column("smem_bytes", "shared memory"), Column("l2_bytes", "SM<->L2"), Column("hbm_bytes", "HBM"),
-           Column("compulsory_bytes", "compulsory"), FROM)  # fmt: skip
+BYTES = columns_of("smem_bytes=shared memory | l2_bytes=SM<->L2 | hbm_bytes=HBM | compulsory_bytes=compulsory")
 LEVELS = {"HBM": ("hbm", "solid"), "SM<->L2": ("l2", "dash")}
 LEVEL_COLOURS = {"HBM": axes.colour(1), "SM<->L2": axes.colour(0)}
 MARKS = tuple(Series(name, colour, "■" if name == "HBM" else "●") for name, colour in LEVEL_COLOURS.items())
@@ -58,7 +57,7 @@ def overview(
         f"Bytes {which}, read and written together; {'the grey band' if lines else 'the dotted line'} is the "
         "compulsory bytes: inputs once, outputs once. Output still in L2 when the kernel ends is not counted."
     )
-    table = Table(COLUMNS, tuple((*who(p), p.smem, p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown))
+    table = Table((*WHO, *BYTES, FROM), tuple((*who(p), p.smem, p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown))
     table = table if any(p.smem for p in shown) else table.without("smem_bytes")
     gpus = len(by_gpu(shown))
     return Figure(
@@ -81,7 +80,7 @@ def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
         least = least_bytes(members)
         rows.append((gpu, COMPULSORY, *(least.get(n) for n in lengths)))
     columns = (Column(f"n_{n}", f"N = {n:,}", "bytes") for n in lengths)
-    return Table((Column("gpu", "GPU"), Column("bytes"), *columns), tuple(rows))
+    return Table((*columns_of("gpu=GPU | bytes"), *columns), tuple(rows))
 
 
 def _fastest(points: Sequence[Point]) -> list[Point]:

@@ -14,9 +14,9 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import OF_THE_MASK
 from iosim.problem.masks.blocks import BlockMask
 from iosim.show import axes
-from iosim.show.labels import layered
+from iosim.show.axes import layered
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Column, Table, columns_of
 from iosim.studies.report.collect import Point, baseline, by_gpu, series
 from iosim.studies.report.figures import FROM, WHO, kernel_legend, who
 from iosim.studies.report.request import ReportRequest
@@ -27,7 +27,6 @@ QUANTITIES: dict[str, tuple[str, Value]] = {
     "hbm": ("HBM bytes", lambda p: p.hbm),
     "time": ("time", lambda p: p.time_s),
 }
-"""What is compared, a panel each: its name, and its value of a prediction."""
 
 
 def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figure | None:
@@ -40,15 +39,14 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figu
         (p, b, above / under)
         for k in others
         for p in points
-        if p.kernel == k and (b := below.get((p.gpu.label, p.seq_len)))
-        and (above := value(b)) and (under := value(p))
-    ]  # fmt: skip
+        if p.kernel == k and (b := below.get((p.gpu.label, p.seq_len))) and (above := value(b)) and (under := value(p))
+    ]
     if base is None or not pairs:
         return None
     word = "SM<->L2" if level == "l2" else "HBM"
-    columns = (*WHO, Column("baseline"), Column(f"{level}_bytes", f"{word} bytes", "bytes"),
-               Column(f"baseline_{level}_bytes", "baseline's", "bytes"), Column("ratio", f"{base} over it", "ratio"),
-               FROM)  # fmt: skip
+    columns = columns_of(
+        f"baseline | {level}_bytes={word} bytes | baseline_{level}_bytes=baseline's | ratio:ratio={base} over it"
+    )
     cell = (lambda v, *ps: marked(v, *(p.prediction for p in ps))) if level == "hbm" else (lambda v, *ps: v)
     rows = tuple(
         (*who(p), base, cell(value(p), p), cell(value(b), b), cell(r, p, b), f"{p.id} {b.id}") for p, b, r in pairs
@@ -73,7 +71,7 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figu
         f"ratio-{level}", f"Naive over tiled: {word} bytes",
         f"{word} bytes of '{base}' over those of each other kernel for the same problem. Below 1x a kernel moves more "
         "than naive attention does.",
-        Table(columns, rows), tuple(panels),
+        Table((*WHO, *columns, FROM), rows), tuple(panels),
         tuple(Series(label, axes.colour(g), axes.symbol(g)[1]) for g, label in enumerate(gpus)
               if any(p.gpu.label == label for p, *_ in pairs)),
         "seq_len", ("ratio",),
@@ -85,7 +83,6 @@ def _times(r: float) -> str:
 
 
 def without_mask(problem: AttentionProblem) -> AttentionProblem:
-    """The problem with every pair kept."""
     return problem.with_(mask="none", window=None, window_right=None, **dict.fromkeys(OF_THE_MASK))
 
 

@@ -27,8 +27,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """GPUs x kernels x problems that differ in their sequence length alone. Raises InputError: no GPU, kernel or
-    problem; problems that differ in more than their length; a method or a start of L2 that is not known."""
+    """GPUs x kernels x problems that differ in their sequence length alone."""
 
     gpus: tuple[Gpu, ...]
     kernels: tuple[str, ...]
@@ -64,8 +63,7 @@ class ReportRequest:
         l2_start: str = "cold",
         method: Method | None = None,
     ) -> ReportRequest:
-        """A request from names: GPUs and kernels are looked up, doubles dropped, lengths sorted. Raises InputError: a
-        GPU or a kernel that is not known."""
+        """A request from names: GPUs and kernels are looked up, doubles dropped, lengths sorted."""
         kernels = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
         for kernel in kernels:
             if not is_choice(kernel):
@@ -142,7 +140,6 @@ def label_of(gpus: Sequence[Gpu], name: str, field: str) -> str:
 
 
 def command_line(before: Sequence[str], problem: AttentionProblem, after: Sequence[str]) -> str:
-    """The command line of a command on one problem, or why there is none."""
     if problem.mask_blocks is not None:
         return "# in Python alone: the mask is a BlockMask, which no option gives"
     return shlex.join(["iosim", *before, *problem_options(problem), *after])

@@ -12,7 +12,7 @@ from iosim.base.units import bytes_text, number_text, seconds_text, some
 from iosim.problem.fields import length_options
 from iosim.show import axes
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import Cell, Column, Table
+from iosim.show.tables import Cell, Table, columns_of
 from iosim.studies.report.figures import FROM, WHO
 from iosim.studies.report.request import Gpu, ReportRequest, command_line
 from iosim.studies.tiles.pick import BLOCK_K, BLOCK_Q, TileCandidate, TileRanking, pick_tiles
@@ -22,17 +22,16 @@ SLOWEST_COLOUR = 4.0
 SCALE = [[0.0, "#e9f5b8"], [0.15, "#a8dba0"], [0.4, "#4fb3ab"], [0.7, "#2f78a8"], [1.0, "#2c3f7f"]]
 FASTEST = Series("fastest tile", "#d1127c", "□")
 LIBRARY = Series("a library's tile", "#e8590c", "○")
-COLUMNS = (*WHO, Column("block_q", kind="count"), Column("block_k", kind="count"), Column("warps", kind="count"),
-           Column("stages", kind="count"), Column("time_s", "time"),
-           Column("times_fastest", "times the fastest", "ratio"), Column("l2_bytes", "SM<->L2 bytes"),
-           Column("occupancy", kind="percent"), Column("registers", kind="count"),
-           Column("registers_source", "registers are"), Column("rejected", "rejected because"), FROM)  # fmt: skip
-SHORT_COLUMNS = (Column("gpu", "GPU"), Column("kernel"), Column("tile"), Column("warps", kind="count"),
-                 Column("stages", kind="count"), Column("time_s", "time"),
-                 Column("times_fastest", "times the fastest", "ratio"))  # fmt: skip
+COLUMNS = columns_of(
+    "block_q:count | block_k:count | warps:count | stages:count | time_s=time | "
+    "times_fastest:ratio=times the fastest | l2_bytes=SM<->L2 bytes | occupancy:percent | registers:count | "
+    "registers_source=registers are | rejected=rejected because"
+)
+SHORT_COLUMNS = columns_of(
+    "gpu=GPU | kernel | tile | warps:count | stages:count | time_s=time | times_fastest:ratio=times the fastest"
+)
 """Of the fastest tile of each GPU, and of the libraries' tiles beside it."""
 Place = tuple[int, int]
-"""block_q and block_k."""
 
 
 def search(request: ReportRequest, gpus: Sequence[Gpu]) -> dict[str, TileRanking | str]:
@@ -79,7 +78,7 @@ def tile_map(request: ReportRequest, rankings: Mapping[str, TileRanking | str], 
         f"Predicted time of the tiled algorithm, as a multiple of the fastest tile's, at N = {p.seq_q:,} ({which}): "
         "query rows a tile against key rows a tile, each with its best number of warps and stages. Empty cells are "
         "rejected; the table says why, and holds the libraries' tiles that lie outside the grid.",
-        Table(COLUMNS, tuple(rows)), tuple(panels), (FASTEST, LIBRARY), "block_k", ("times_fastest",),
+        Table((*WHO, *COLUMNS, FROM), tuple(rows)), tuple(panels), (FASTEST, LIBRARY), "block_k", ("times_fastest",),
         tuple(left_out), short=Table(SHORT_COLUMNS, tuple(short)),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The rows of a sweep, before anything is predicted: a grid of values, rows of a file, or rows crossed with a grid.
+"""The rows of a sweep, their columns, and how they are written as CSV: a grid of values, rows of a file, or both.
 
 A column is a list of values and a code a row: a million rows of a grid take no memory until a part of them is asked
 for. Which problem a row is, `problem_of` says; whether it makes sense is found when it is predicted.
@@ -6,7 +6,9 @@ for. Which problem a row is, `problem_of` says; whether it makes sense is found 
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import About, Kind
@@ -24,7 +27,95 @@ from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.asked import check_queries
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS
-from iosim.studies.sweep.cells import Words
+from iosim.problem.masks.mask import BoolArray, IntArray
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Words:
+    """Distinct values (words, sizes that were asked for, truth values), and which of them each row has; None is an
+    empty cell."""
+
+    values: tuple[Any, ...]
+    codes: IntArray
+
+    @classmethod
+    def of(cls, values: Iterable[Any]) -> Words:
+        known: dict[Any, int] = {}
+        plain = ((type(v), tuple(v) if type(v) is list else v) for v in values)
+        codes = np.array([known.setdefault(key, len(known)) for key in plain], dtype=np.int64)
+        return cls(tuple(value for _, value in known), codes)
+
+    def row(self, n: int) -> Any:
+        return self.values[self.codes[n]]
+
+    def cells(self) -> list[str]:
+        texts = np.array([_text(value) for value in self.values], dtype=object)
+        return list(texts[self.codes].tolist())
+
+    def to_list(self) -> list[Any]:
+        return [self.values[code] for code in self.codes.tolist()]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A column of whole numbers or seconds; where `known` is not, the cell is empty."""
+
+    numbers: IntArray | Floats
+    known: BoolArray
+
+    @classmethod
+    def unknown(cls, rows: int, kind: type = np.int64) -> Numbers:
+        return cls(np.zeros(rows, dtype=kind), np.zeros(rows, dtype=np.bool_))
+
+    def put(self, at: Any, values: Any) -> None:
+        self.numbers[at] = values
+        self.known[at] = True
+
+    def cells(self) -> list[str]:
+        texts = list(map(repr, self.numbers.tolist()))
+        if self.known.all():
+            return texts
+        return [text if known else "" for text, known in zip(texts, self.known.tolist(), strict=True)]
+
+    def to_list(self) -> list[Any]:
+        return [n if k else None for n, k in zip(self.numbers.tolist(), self.known.tolist(), strict=True)]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow([value])
+    return out.getvalue()
+
+
+Cells = Mapping[str, Words | Numbers]
+
+
+def csv_lines(cells: Cells) -> str:
+    columns = [column.cells() for column in cells.values()]
+    return "".join(f"{line}\n" for line in map(",".join, zip(*columns, strict=True)))
+
+
+def joined(parts: Sequence[Cells]) -> Cells:
+    return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+
+
+def _joined(columns: Sequence[Words | Numbers]) -> Words | Numbers:
+    first = columns[0]
+    if isinstance(first, Numbers):
+        numbers = [c for c in columns if isinstance(c, Numbers)]
+        return Numbers(np.concatenate([c.numbers for c in numbers]), np.concatenate([c.known for c in numbers]))
+    values: dict[Any, int] = {}
+    codes = []
+    for part in columns:
+        assert isinstance(part, Words)
+        at = [values.setdefault((type(value), value), len(values)) for value in part.values]
+        codes.append(np.array(at, dtype=np.int64)[part.codes])
+    return Words(tuple(value for _, value in values), np.concatenate(codes))
+
 
 PLACES = ("gpu", "kernel")
 FOLLOWS = {"seq_k": "seq_q", "head_dim_v": "head_dim", "kv_heads": "heads"}
@@ -44,7 +135,7 @@ ALWAYS = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_
 """Columns of the problem that every row shows."""
 USUAL: Mapping[str, tuple[Any, ...]] = {"gpu": ("a100",), "kernel": ("naive", DEFAULT)} | {
     name: (FIELDS[name].usual,) for name in FIELDS if FIELDS[name].usual is not None
-}  # fmt: skip
+}
 """Values of what is not given; they are those of `iosim predict`."""
 SLOWEST_FIRST = (
     *PLACES, *(n for n in SETTINGS if n not in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "tile")),
@@ -63,7 +154,6 @@ def name_of(word: str) -> str:
 
 
 def checked(name: str, value: Any) -> Any:
-    """A value of a column as it is kept."""
     if name in LABELS:
         return value
     if name in PLACES:
@@ -79,7 +169,6 @@ def checked(name: str, value: Any) -> Any:
 
 
 def shown(name: str, column: Words) -> Words:
-    """A column as a table shows it."""
     if name in SETTINGS and SETTINGS[name].kind in (Kind.SIDES, Kind.LENGTHS):
         return replace(column, values=tuple(None if v is None else SETTINGS[name].text(v) for v in column.values))
     return column
@@ -87,8 +176,6 @@ def shown(name: str, column: Words) -> Words:
 
 @dataclass(frozen=True)
 class Part:
-    """Some consecutive rows of a sweep."""
-
     start: int
     rows: int
     columns: Block
@@ -180,7 +267,9 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Block | None = None) -> Cases
     if "window_right" in given and not {"mask", "window"} & {*given, *listed}:
         given["mask"] = ["window"]
     if "window" in given and "mask" not in listed:
-        pairs = _masks(given.pop("mask", [None]), given.pop("window"))
+        masks, windows = given.pop("mask", [None]), given.pop("window")
+        taken = [(mask, windows if mask is None or mask in WINDOWED else (None,)) for mask in masks]
+        pairs = [(_mask(mask, window), window) for mask, of_mask in taken for window in of_mask]
         blocks.append(_checked({"mask": Words.of(m for m, _ in pairs), "window": Words.of(w for _, w in pairs)}))
     prefixes = given.pop("prefix", None)
     if prefixes is not None:
@@ -216,12 +305,6 @@ def _with_mask(columns: Block) -> Block:
     windows = columns["window"].to_list()
     masks = columns["mask"].to_list() if "mask" in columns else [None] * len(windows)
     return {**columns, "mask": Words.of(map(_mask, masks, windows))}
-
-
-def _masks(masks: Sequence[Any], windows: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """(mask, window): each mask that takes a window with each, the others with none."""
-    taken = [(mask, windows if mask is None or mask in WINDOWED else (None,)) for mask in masks]
-    return [(_mask(mask, window), window) for mask, of_mask in taken for window in of_mask]
 
 
 def problem_of(case: Mapping[str, Any]) -> AttentionProblem:

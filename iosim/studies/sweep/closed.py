@@ -34,8 +34,7 @@ from iosim.readers.formula.closed_form import access_bytes, closed_form, overhea
 from iosim.readers.formula.dual import ArrayKind, Dual, lifted
 from iosim.readers.formula.lifting import lifted_problem
 from iosim.readers.formula.sums import BlockSums
-from iosim.studies.sweep.cases import FOLLOWS, Part, problem_of, settings_of
-from iosim.studies.sweep.cells import Numbers
+from iosim.studies.sweep.cases import FOLLOWS, Numbers, Part, problem_of, settings_of
 
 METHODS = ("bounds", "capacity")
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "offset")
@@ -280,7 +279,6 @@ class _Call:
         return cls(group, problem, kernel, plan(problem, kernel), kind)
 
     def fill(self, method: str, l2_start: str, found: Found) -> BoolArray:
-        """Work the rows out; where that was done."""
         rows, kernel = self.group.rows, self.kernel
         fits, slots = self._resident()
         counted, gpu = closed_form(self.chain), self.group.profile

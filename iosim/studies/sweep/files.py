@@ -12,8 +12,7 @@ import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.base.files import require_file, written_whole
-from iosim.studies.sweep.cases import PLACES, checked, name_of
-from iosim.studies.sweep.cells import Cells, Numbers, Words, csv_lines
+from iosim.studies.sweep.cases import PLACES, Cells, Numbers, Words, checked, csv_lines, name_of
 from iosim.studies.sweep.closed import KERNEL
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 CSV, PARQUET = "csv", "parquet"
 TYPES = {"text": "string", "int": "Int64", "float": "Float64", "bool": "boolean"}
-"""pandas' types of a sweep's columns."""
 AT_ONCE = 32 << 20
 """Bytes of CSV that make a row group of a Parquet file."""
 FOUND = ("runs_as", *KERNEL, "method", "l2_start", "flops", "spilled_registers", "time_s", "bound_by", "refused")
@@ -47,7 +45,6 @@ def _parquet() -> Any:
 
 
 def check_target(path: Path) -> str:
-    """What kind of file is to be written."""
     kind = kind_of(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
         why = "is a directory" if path.is_dir() else "cannot be written: its directory does not exist"
@@ -91,7 +88,6 @@ def _gathered(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def read_frame(path: str | os.PathLike[str], kinds: Mapping[str, str]) -> pandas.DataFrame:
-    """The rows of a file that a sweep wrote."""
     import pandas
 
     if kind_of(path) == PARQUET:
@@ -114,11 +110,7 @@ def frame_of(cells: Cells, kinds: Mapping[str, str]) -> pandas.DataFrame:
 
 
 def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, Words]:
-    """The columns of a file of problems, or of a DataFrame, by their names in Python.
-
-    A column is named as a field or its option is; empty cells are defaults; what a sweep found is passed over.
-    Raises InputError: the file cannot be read, or holds a column or a value that there is not.
-    """
+    """The columns of a file of problems, or of a DataFrame, by their names in Python."""
     if isinstance(source, str | os.PathLike):
         where, frame = f"'{os.fspath(source)}'", _frame(Path(source))
     else:
@@ -128,20 +120,16 @@ def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, 
         word = str(head).strip()
         if word in FOUND or (word.endswith("_bytes") and word not in ASKS_BYTES):
             continue
-        name = "mask" if word == "causal" else _name(word, where)
+        try:
+            name = "mask" if word == "causal" else name_of(word)
+        except InputError as error:
+            raise InputError(f"{where}: {error.marked}") from None
         if name in columns:
             raise InputError(f"{where}: two columns say what `{name}` is; accepted: one")
         columns[name] = _column(frame[head], name, word == "causal", where)
     if not columns:
         raise InputError(f"{where}: no column of a problem; accepted: columns such as seq_len, heads, kernel, gpu")
     return columns
-
-
-def _name(word: str, where: str) -> str:
-    try:
-        return name_of(word)
-    except InputError as error:
-        raise InputError(f"{where}: {error.marked}") from None
 
 
 def _frame(path: Path) -> pandas.DataFrame:
@@ -168,7 +156,10 @@ def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) 
     values: list[Any] = []
     for n, value in enumerate(distinct):
         try:
-            plain = _causal(value) if is_causal else _plain(value)
+            plain = value.item() if isinstance(value, np.generic) else value
+            plain = int(plain) if isinstance(plain, float) and plain.is_integer() else plain
+            if is_causal:
+                plain = "causal" if str(value).strip().lower() in ("true", "1", "yes") else None
             values.append(None if plain is None else checked(name, plain))
         except InputError as error:
             row = int(np.argmax(codes == n)) + 1
@@ -180,15 +171,5 @@ def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) 
     return Words((*values, None), np.where(codes < 0, len(values), codes).astype(np.int64))
 
 
-def _plain(value: Any) -> Any:
-    item = value.item() if isinstance(value, np.generic) else value
-    return int(item) if isinstance(item, float) and item.is_integer() else item
-
-
-def _causal(value: Any) -> str | None:
-    return "causal" if str(value).strip().lower() in ("true", "1", "yes") else None
-
-
 def written(cells: Cells) -> str:
-    """The rows as CSV, with their head."""
     return ",".join(cells) + "\n" + csv_lines(cells)

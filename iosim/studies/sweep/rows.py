@@ -14,8 +14,19 @@ from iosim.base.words import Method
 from iosim.prediction.many import Request, try_many
 from iosim.prediction.result import Prediction
 from iosim.studies.sweep import closed
-from iosim.studies.sweep.cases import ALWAYS, FOLLOWS, LABELS, PLACES, SETTINGS, Part, problem_of, settings_of, shown
-from iosim.studies.sweep.cells import Numbers, Words
+from iosim.studies.sweep.cases import (
+    ALWAYS,
+    FOLLOWS,
+    LABELS,
+    PLACES,
+    SETTINGS,
+    Numbers,
+    Part,
+    Words,
+    problem_of,
+    settings_of,
+    shown,
+)
 
 KEYS = {"passes": "pass"}
 """Columns that a table calls otherwise than Python."""

@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from iosim.base.errors import InputError
-from iosim.base.progress import counter
+from iosim.base.progress import cores, counter
 from iosim.base.records import dataclass, replace
 from iosim.base.units import some
 from iosim.base.version import __version__
-from iosim.base.workers import cores
-from iosim.studies.sweep.cases import Cases, Part
-from iosim.studies.sweep.cells import Cells, csv_lines, joined
+from iosim.studies.sweep.cases import Cases, Cells, Part, csv_lines, joined
 from iosim.studies.sweep.files import check_target, finish
 from iosim.studies.sweep.rows import Asked, Done, columns, evaluate
 
@@ -53,8 +51,8 @@ class Where:
         if self.jobs is not None and (isinstance(self.jobs, bool) or self.jobs < 1):
             raise InputError(f"`jobs` {self.jobs} is out of range; accepted: 1 or more")
         if self.jobs is not None and self.dask is not None:
-            raise InputError(f"`jobs` {self.jobs} contradicts `dask` '{self.dask}', whose workers do the work; give "
-                             "one of them")  # fmt: skip
+            hint = "give one of them"
+            raise InputError(f"`jobs` {self.jobs} contradicts `dask` '{self.dask}', whose workers do the work; {hint}")
 
     def processes(self, rows: int, asked: Asked) -> int:
         if self.jobs is not None:
@@ -95,14 +93,7 @@ def in_memory(cases: Cases, asked: Asked, where: Where) -> tuple[Cells, Summary]
 
 
 def into_file(cases: Cases, asked: Asked, where: Where, target: str | Path, *, fresh: bool = False) -> Summary:
-    """All rows of a sweep into a CSV or Parquet file, which appears when the last row is done.
-
-    Until then the rows that are done stand in a journal beside it. A sweep that was interrupted goes on from there when
-    it is asked for again, unless `fresh` begins anew.
-
-    Raises InputError: another process writes the file, the place cannot be written, every row is refused, or the
-    cluster cannot be reached.
-    """
+    """All rows of a sweep into a CSV or Parquet file, which appears when the last row is done."""
     place = Path(target)
     kind = check_target(place)
     kinds = columns(cases.names, asked)
@@ -162,7 +153,6 @@ def _run(tasks: Iterable[Task], number: int, dask: str | None, processes: int) -
 
 
 def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
-    """As many parts at once as keep all workers of a cluster busy."""
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
@@ -171,8 +161,8 @@ def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
     try:
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"`dask` '{address}' is not reached: {_line(error)}; accepted: the address of a scheduler, "
-                         "such as tcp://host:8786") from None  # fmt: skip
+        accepted = "the address of a scheduler, such as tcp://host:8786"
+        raise InputError(f"`dask` '{address}' is not reached: {_line(error)}; accepted: {accepted}") from None
     waiting = iter(tasks)
     try:
         threads = sum(client.nthreads().values())
@@ -248,7 +238,6 @@ class Journal:
         self.records.append(replace(done, rows=(begin + len(line), len(data))))
 
     def csv(self) -> Iterator[bytes]:
-        """The CSV of all records, in the order of their rows."""
         for record in sorted(self.records, key=lambda record: record.start):
             offset, size = record.rows
             self._file.seek(offset)
@@ -267,11 +256,7 @@ def journal_of(target: Path) -> Path:
 
 @contextmanager
 def opened(target: Path, sweep: str, rows: int, *, fresh: bool = False) -> Iterator[Journal]:
-    """The journal of `target`, with the rows of an earlier run of the same sweep; locked.
-
-    `sweep` tells sweeps apart; `fresh` drops what an earlier run left. Raises InputError: another process writes the
-    file, or the journal belongs to another sweep.
-    """
+    """The journal of `target`, with the rows of an earlier run of the same sweep; locked."""
     path = journal_of(target)
     with _locked(path, target) as file:
         head = json.dumps({"iosim_sweep": SCHEMA, "sweep": sweep, "rows": rows}).encode() + b"\n"
@@ -307,14 +292,14 @@ def _locked(path: Path, target: Path) -> Iterator[BinaryIO]:
         try:
             file = open(path, "a+b")  # noqa: SIM115  (closed below)
         except OSError as error:
-            raise InputError(f"`path` '{target}' cannot be written: {error.strerror}; a file in a directory that "
-                             "exists and can be written is needed") from None  # fmt: skip
+            hint = "a file in a directory that exists and can be written is needed"
+            raise InputError(f"`path` '{target}' cannot be written: {error.strerror}; {hint}") from None
         try:
             _lock(file)
         except OSError:
             file.close()
-            raise InputError(f"`path` '{target}' is being written by another sweep; accepted: another file, or to wait "
-                             "for that one's end") from None  # fmt: skip
+            accepted = "another file, or to wait for that one's end"
+            raise InputError(f"`path` '{target}' is being written by another sweep; accepted: {accepted}") from None
         if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
             break
         file.close()  # its sweep ended, and took the journal away, as it was opened

@@ -18,8 +18,7 @@ from iosim.problem.asked import BESIDES, lengths
 from iosim.problem.fields import FIELDS
 from iosim.studies.models.asked import OF_LENGTH, OF_MODEL, chosen, rows_of
 from iosim.studies.requests import SweepRequest
-from iosim.studies.sweep.cases import PLACES, SETTINGS, Cases, cases, name_of
-from iosim.studies.sweep.cells import Words
+from iosim.studies.sweep.cases import PLACES, SETTINGS, Cases, Words, cases, name_of
 from iosim.studies.sweep.files import frame_of, problems_of, read_frame
 from iosim.studies.sweep.rows import Asked, columns
 from iosim.studies.sweep.run import Where, in_memory, into_file
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 
 
 def run(asked: SweepRequest) -> pandas.DataFrame:
-    """The rows of a sweep; those of `out` where it is written. Raises InputError: values that make no sense, every row
-    refused, or a file that cannot be written."""
+    """The rows of a sweep; those of `out` where it is written."""
     made = asked_cases(asked)
     how, where = checked(made, asked.method, asked.l2_start), Where(asked.jobs, asked.dask)
     kinds = columns(made.names, how)

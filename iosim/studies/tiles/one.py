@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import product
 from math import log2
 from typing import Any
 
@@ -56,7 +57,7 @@ class TileStudy:
             read, hbm = best.l2_read_bytes, best.hbm_read_bytes + best.hbm_write_bytes
             place = f"{name} fits on {self.profile}, and is {self._place(rank)} with {_how(best.tile)}"
             return f"{place}: {seconds_text(best.time_s)}, {bytes_text(read)} read from L2, {bytes_text(hbm)} of HBM"
-        closest = min(self.rejected, key=lambda r: _excess(r.reason))
+        closest = min(self.rejected, key=lambda r: (not excess(r.reason), sum(excess(r.reason).values())))
         why = f"{closest.reason}{excess_text(closest.reason)}, with {_how(closest.tile)}"
         text = f"{name} does not fit on {self.profile}: {why}"
         if self.nearest is not None:
@@ -86,7 +87,8 @@ def study_tile(
     unit = pick.unit_of(ranking.problem, matrix_unit)
     known = {c.tile: (rank, c) for rank, c in enumerate(ranking.candidates, 1) if c.method != pick.QUICK}
     ranked, rejected, planned = [], [], []
-    for tile in (Tile(*sides, w, s) for w in _choices(warps, pick.WARPS) for s in _choices(stages, pick.STAGES)):
+    for w, s in product(pick.WARPS if warps is None else (warps,), pick.STAGES if stages is None else (stages,)):
+        tile = Tile(*sides, w, s)
         tried = known.get(tile) or pick.try_tile(
             tile, ranking.problem, ranking.profile, unit, ranking.reports.get(tile)
         )
@@ -99,14 +101,14 @@ def study_tile(
     ranked += [(_rank(ranking, one.candidate), one.candidate) for one in pick.replayed_tiles(planned)]
     nearest = None
     if not ranked and ranking.candidates:
-        ranks = enumerate(ranking.candidates, 1)
-        nearest = min(ranks, key=lambda pair: (_distance(pair[1].tile, sides), pair[0]))
+
+        def away(pair: tuple[int, TileCandidate]) -> tuple[float, int]:
+            tile = pair[1].tile
+            return abs(log2(tile.block_q / sides[0])) + abs(log2(tile.block_k / sides[1])), pair[0]
+
+        nearest = min(enumerate(ranking.candidates, 1), key=away)
     ranked.sort(key=lambda pair: pair[0])
     return TileStudy(ranking.profile.name, *sides, tuple(ranked), tuple(rejected), nearest, len(ranking.candidates))
-
-
-def _choices(asked: int | None, usual: tuple[int, ...]) -> tuple[int, ...]:
-    return usual if asked is None else (asked,)
 
 
 def _rank(ranking: TileRanking, candidate: TileCandidate) -> int:
@@ -115,33 +117,23 @@ def _rank(ranking: TileRanking, candidate: TileCandidate) -> int:
     return 1 + sum(pick.by_time(other) < pick.by_time(candidate) for other in others)
 
 
-def _distance(tile: Tile, sides: tuple[int, int]) -> float:
-    return abs(log2(tile.block_q / sides[0])) + abs(log2(tile.block_k / sides[1]))
-
-
 def _how(tile: Tile) -> str:
-    return f"{tile.warps} warp{'s' * (tile.warps > 1)} and {tile.stages} stage{'s' * (tile.stages > 1)}"
+    return f"{some(tile.warps, 'warp')} and {some(tile.stages, 'stage')}"
+
+
+def whole(text: str) -> int:
+    return int(text.replace(",", ""))
 
 
 def excess(reason: str) -> dict[str, int]:
     """What a tile needs beyond what there is, by resource: {"bytes of shared memory": 29_696}."""
-    return {what: _number(needed) - _number(most) for needed, what, most in SHORT_OF.findall(reason)}
+    return {what: whole(needed) - whole(most) for needed, what, most in SHORT_OF.findall(reason)}
 
 
 def excess_text(reason: str) -> str:
     """The same in words, to follow the reason; empty where the reason is no shortage."""
     parts = [f"{most:,} {what} too many" for what, most in excess(reason).items()]
     return f" ({', '.join(parts)})" if parts else ""
-
-
-def _excess(reason: str) -> tuple[int, int]:
-    """Sorts reasons: those that miss least last resource first."""
-    short = excess(reason)
-    return (0 if short else 1, sum(short.values()))
-
-
-def _number(text: str) -> int:
-    return int(text.replace(",", ""))
 
 
 @dataclass(frozen=True)
@@ -161,17 +153,13 @@ def by_reason(rejected: Iterable[RejectedTile]) -> list[Rejections]:
 def _ranged(reasons: list[str]) -> str:
     """Reasons that differ in their numbers alone, as one."""
     columns = zip(*(NUMBER.findall(reason) for reason in reasons), strict=True)
-    ranges = iter([sorted(set(column), key=_number) for column in columns])
+    ranges = iter([sorted(set(column), key=whole) for column in columns])
 
     def shown(_: re.Match[str]) -> str:
         numbers = next(ranges)
         return numbers[0] if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
     return NUMBER.sub(shown, reasons[0])
-
-
-LIMITS = {"registers": "registers", "shared": "shared memory", "threads": "threads"}
-"""A word in the reason of a rejection, and what it stands for, the first that occurs."""
 
 
 def answer(rankings: Sequence[TileRanking]) -> str:
@@ -186,31 +174,23 @@ def _sentence(r: TileRanking) -> str:
     best = r.best
     spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" * (best.spilled_bytes > 0)
     few = "one tile that fits" if len(r.candidates) == 1 else f"fastest of the {len(r.candidates):,} tiles that fit"
-    parts = [f"{where} the {few} is {_named(best)}: {_cost(best)}{spilled}"]
+    parts = [f"{where} the {few} is {best.tile} with {_how(best.tile)}: {_cost(best)}{spilled}"]
     if r.library:
         first = r.library[0]
         parts.append(f"The fastest library kernel, {first.kernel} with its {first.tile}, takes {_cost(first)}")
     if r.rejected:
         others = "Another does" if len(r.rejected) == 1 else f"{len(r.rejected)} others do"
-        parts.append(f"{others} not fit{_mostly(r)}")
+        limits = {"registers": "registers", "shared": "shared memory", "threads": "threads"}
+        counted = Counter(next((name for word, name in limits.items() if word in t.reason), "") for t in r.rejected)
+        name, n = counted.most_common(1)[0]
+        parts.append(f"{others} not fit" + (f", {n} of them for {name}" if name and 2 * n > len(r.rejected) else ""))
     times = next(basis for basis in evidence(r.profile).bases if basis.model == "time")
     checked = "checked there" if times.validated_by else "not checked there"
     parts += [f"Times by a model {checked}", f"Its numbers: {times.summary}"]
     return sentences(parts)
 
 
-def _named(c: TileCandidate) -> str:
-    return f"{c.tile} with {some(c.tile.warps, 'warp')} and {c.tile.stages} stage{'s' * (c.tile.stages != 1)}"
-
-
 def _cost(c: TileCandidate) -> str:
     l2, hbm = c.l2_read_bytes + c.l2_write_bytes, c.hbm_read_bytes + c.hbm_write_bytes
     return (f"{seconds_text(c.time_s)}, bound by {c.bound_by}, {bytes_text(l2)} between SMs and L2 and "
             f"{bytes_text(hbm)} at HBM")  # fmt: skip
-
-
-def _mostly(r: TileRanking) -> str:
-    """What stops most of the rejected tiles, where it is more than half of them."""
-    counted = Counter(next((name for word, name in LIMITS.items() if word in t.reason), "") for t in r.rejected)
-    name, n = counted.most_common(1)[0]
-    return f", {n} of them for {name}" if name and 2 * n > len(r.rejected) else ""

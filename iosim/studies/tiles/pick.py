@@ -1,8 +1,5 @@
 """Tile picking: every tile for a problem on a GPU, rejected with a reason or ranked by predicted time.
 
-    ranking = pick_tiles(problem, "l4")
-    ranking.best.tile, ranking.rejected[0].reason, ranking.library[0].tile
-
 Tiles are those of the `flash` algorithm, forward or backward. Candidates are counted, placed and timed by the code that
 `predict` uses. A quick rule for HBM bytes ranks all of them; the first, and the library's kernels, are then replayed as
 `predict` does, and ranked again. Registers come from the compiler's report where one covers the tile, else from an
@@ -21,7 +18,7 @@ from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, field, replace
 from iosim.base.units import some
 from iosim.base.words import WAYS, Method
-from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.hardware.profile import HardwareProfile, cc_text, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, PassSettings, Tile
 from iosim.kernel.launch import Chain, Launch
@@ -36,7 +33,7 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.readers.replay.sharing import OWN
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Table, columns_of
 from iosim.studies.models.layers import Layers
 from iosim.studies.requests import TilesRequest
 
@@ -44,7 +41,6 @@ if TYPE_CHECKING:
     import pandas
 
 ALGORITHM = "flash"
-"""The algorithm whose tiles are picked."""
 LIBRARY = (ALGORITHM, "efficient")
 """Algorithms whose forward is that one's."""
 QUICK: Method = "capacity"
@@ -61,9 +57,10 @@ UNITS = {"mma.sync": MatrixUnit.MMA_SYNC, "wgmma": MatrixUnit.WGMMA}
 
 MOST_SHOWN = 10
 """Tiles of a ranking that a notebook shows."""
-SHOWN = (Column("tile"), Column("time_s", "time"), Column("bound_by", "bound by"), Column("l2_read_bytes", "L2 read"),
-         Column("hbm_read_bytes", "HBM read"), Column("ctas_per_sm", "CTAs/SM", "count"),
-         Column("waves", kind="number"), Column("registers", kind="count"))  # fmt: skip
+SHOWN = columns_of(
+    "tile | time_s=time | bound_by=bound by | l2_read_bytes=L2 read | hbm_read_bytes=HBM read | "
+    "ctas_per_sm:count=CTAs/SM | waves:number | registers:count"
+)
 
 
 @dataclass(frozen=True)
@@ -95,15 +92,12 @@ class TileCandidate:
     """How the HBM bytes were found, as in `Prediction`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types, the tile flattened."""
         own = {**vars(self), "limited_by": list(self.limited_by)}
         return {"kernel": own.pop("kernel"), **vars(own.pop("tile")), **own}
 
 
 @dataclass(frozen=True)
 class RejectedTile:
-    """A tile that cannot run or makes no sense, and why."""
-
     tile: Tile
     reason: str
 
@@ -162,14 +156,7 @@ def run(
     progress: Progress = silent,
     replayed: int = REPLAYED,
 ) -> TileRanking:
-    """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time. Raises InputError: both
-    passes at once, an unknown matrix unit, or one that the GPU or its tensor cores do not have.
-
-    Args:
-        reports: what the compiler said of tiles, before the recorded builds.
-        replayed: how many of the ranking's first are replayed, and the library's kernels with them; the others' HBM
-            bytes are the capacity rule's. 0 for none.
-    """
+    """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time."""
     problem, profile, matrix_unit = asked.problem, asked.gpu, asked.matrix_unit
     gpu = load_profile(profile)
     if problem.passes not in MAIN_LAUNCH:
@@ -177,12 +164,12 @@ def run(
     if matrix_unit not in UNITS:
         raise InputError(f"`matrix_unit` '{matrix_unit}' is not known; accepted: {', '.join(UNITS)}")
     if matrix_unit == "wgmma" and gpu.cc != 90:
-        raise InputError(f"`matrix_unit` wgmma: needs cc 9.0; {gpu.name} has cc {gpu.cc / 10:.1f}")
+        raise InputError(f"`matrix_unit` wgmma: needs cc 9.0; {gpu.name} has cc {cc_text(gpu.cc)}")
     least = TENSOR_DTYPE_CC.get(problem.dtype, 0)
     if gpu.cc < least:
         there = ", ".join(d for d in INPUT_DTYPES if gpu.cc >= TENSOR_DTYPE_CC.get(d, 0))
         raise InputError(f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {gpu.name} has cc "
-                         f"{gpu.cc / 10:.1f}; accepted there: {there}")  # fmt: skip
+                         f"{cc_text(gpu.cc)}; accepted there: {there}")  # fmt: skip
     unit = unit_of(problem, matrix_unit)
     candidates: list[PlannedTile] = []
     rejected = []
@@ -201,13 +188,10 @@ def run(
 
 @dataclass(frozen=True, eq=False)
 class PlannedTile:
-    """A candidate with what its replay needs."""
-
     candidate: TileCandidate
     request: Request
 
     def by(self, prediction: Prediction) -> PlannedTile:
-        """The candidate with what was predicted of it."""
         time, total = prediction.time, prediction.total
         replayed = replace(
             self.candidate, time_s=time.total_s, bound_by=time.bound_by, hbm_read_bytes=total("hbm", "read"),
@@ -246,8 +230,7 @@ def _replayed(
 def try_tile(
     tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit, report: BuildReport | None = None
 ) -> PlannedTile | str:
-    """What is predicted of a tile, or why it does not fit or makes no sense. Without a report of the compiler, the
-    recorded build's."""
+    """What is predicted of a tile, or why it does not fit or makes no sense."""
     return rejection(tile, problem, gpu, unit) or _try(tile, problem, gpu, unit, report)
 
 

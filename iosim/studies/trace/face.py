@@ -16,14 +16,13 @@ from iosim.prediction.answer import trust, who
 from iosim.readers.replay.engine import PS
 from iosim.readers.replay.tracing import LaunchTrace
 from iosim.show import axes
-from iosim.show.labels import End, at_ends
+from iosim.show.axes import End, at_ends
 from iosim.show.page import Page, Panel, Section
-from iosim.show.tables import Cell, Column, Table
+from iosim.show.tables import Cell, Table, columns_of
 from iosim.studies.trace.trace import TraceResult, reuse_rows, tensor_rows
 
 
 def answer(traces: Sequence[TraceResult]) -> str:
-    """What each asks of the L2, and what of it comes from HBM."""
     return sentences([*map(_asked, traces), trust([t.prediction for t in traces])])
 
 
@@ -94,23 +93,19 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
         if drawn or tables.get(name):
             sections.append(Section(name, heading, (caption,), panels=tuple(drawn), table=tables.get(name),
                                     folded=name not in ("walk", "read"), most_across=3))  # fmt: skip
-    return Page(title, subject, tuple(sections), command=command, answer=(answer(traces),),
-                verdict=(_verdict(traces),))  # fmt: skip
+    return Page(title, subject, tuple(sections), command=command, answer=(answer(traces),), verdict=(_verdict(traces),))
 
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:
-    """Bytes asked and missed, by kernel and tensor."""
-    columns = (Column("kernel"), Column("tensor"), Column("asked_bytes", "asked of L2"),
-               Column("missed_bytes", "missed, read from HBM"), Column("hit_rate", "hit rate", "percent"))  # fmt: skip
+    columns = columns_of(
+        "kernel | tensor | asked_bytes=asked of L2 | missed_bytes=missed, read from HBM | hit_rate:percent=hit rate"
+    )
     return Table(columns, tuple((t.prediction.kernel.name, *row.values()) for t in traces for row in tensor_rows(t)))
 
 
 def reuse_table(traces: Sequence[TraceResult]) -> Table:
     """The reuse histogram by kernel and launch, in few rows."""
-    columns = (
-        Column("kernel"), Column("launch"), Column("kind"), Column("from_bytes", "from"), Column("to_bytes", "to"),
-        Column("bytes", "loaded", "bytes"), Column("share", kind="percent"),
-    )  # fmt: skip
+    columns = columns_of("kernel | launch | kind | from_bytes=from | to_bytes=to | bytes:bytes=loaded | share:percent")
     rows: list[tuple[Cell, ...]] = []
     for t in traces:
         for one in t.launches:
@@ -121,13 +116,11 @@ def reuse_table(traces: Sequence[TraceResult]) -> Table:
 
 
 def drift_table(traces: Sequence[TraceResult]) -> Table:
-    """By kernel and launch: CTAs, their times, and what is in use at once."""
-    columns = (
-        Column("kernel"), Column("launch"), Column("work_tiles", "work tiles", "count"),
-        Column("slots", "at once", "count"), Column("fastest_s", "shortest"), Column("slowest_s", "longest"),
-        Column("median_in_use_bytes", "in use, median"), Column("peak_in_use_bytes", "peak"),
-        Column("partition_bytes", "one partition"), Column("share_above", "time above it", "percent"),
-    )  # fmt: skip
+    columns = columns_of(
+        "kernel | launch | work_tiles:count=work tiles | slots:count=at once | fastest_s=shortest | "
+        "slowest_s=longest | median_in_use_bytes=in use, median | peak_in_use_bytes=peak | "
+        "partition_bytes=one partition | share_above:percent=time above it"
+    )
     rows: list[tuple[Cell, ...]] = []
     for t in traces:
         for one in t.launches:
@@ -164,7 +157,6 @@ def _alike(panels: Sequence[Panel], last_ms: float) -> list[Panel]:
 
 
 def _from_zero(title: str, top: float) -> dict[str, Any]:
-    """A vertical axis from zero to somewhat above the highest value."""
     return axes.axis(title, type="linear", rangemode="tozero", range=[0, 1.08 * top or 1.0])
 
 

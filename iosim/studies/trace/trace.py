@@ -26,24 +26,15 @@ from iosim.show import timeline
 DEFAULT_BINS = 200
 MAX_BINS = 100_000
 MAX_ACCESSES = 600_000_000
-"""About a minute of replay."""
 
 
 @dataclass(frozen=True)
 class TraceResult(Recording):
-    """What the replay of `prediction` wrote down."""
-
     prediction: Prediction
 
 
 def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFAULT_BINS) -> TraceResult:
-    """Replay a prediction's chain once more, and write down what happens. Raises InputError: no such launch, a
-    prediction without replay, bins out of range, or a replay too long to trace.
-
-    Args:
-        launch: trace this launch alone; the whole chain is replayed all the same.
-        bins: time bins of equal length, from the chain's begin to its end, on the clock of `prediction.time`.
-    """
+    """Replay a prediction's chain once more, and write down what happens."""
     p = prediction
     if p.replay is None:
         raise InputError(f"`method` {p.method}: a trace needs a replay; accepted: replay")
@@ -68,19 +59,12 @@ def _spans(p: Prediction, played: Replay) -> dict[str, Span]:
 
 
 def check_bins(bins: int) -> None:
-    """Raises an InputError where there are none, or too many to keep."""
     if not 1 <= bins <= MAX_BINS:
         raise InputError(f"`bins` {bins} is out of range; accepted: 1 to {MAX_BINS}")
 
 
 def check_traceable(call: Call, launch: str | None = None) -> int:
-    """Accesses of a call's replay. Refuses what `trace` would refuse, before it is replayed at all, and what is far too
-    long or too large before its launches are made into arrays.
-
-    Raises:
-        InputError: no such launch, or a replay too long to trace.
-        TooLargeError: a replay that would take too much memory.
-    """
+    """Accesses of a call's replay; refuses what `trace` would refuse before it is replayed, or lowered, at all."""
     chain = call.chain
     _refuse_untraceable(call.problem, {one.name: tile_accesses(replace(chain, launches=(one,)))
                                        for one in chain.launches}, launch)  # fmt: skip
@@ -96,8 +80,8 @@ def _refuse_untraceable(problem: AttentionProblem, accesses: Mapping[str, int], 
         raise InputError(f"`launch` '{launch}' is not of this chain; accepted: {', '.join(accesses)}")
     total = sum(accesses.values())
     if total > MAX_ACCESSES:
-        raise InputError(f"`seq_q` {problem.seq_q}: a trace of {total:,} accesses takes too long; accepted: up "
-                         f"to {MAX_ACCESSES:,}, so fewer heads or tokens")  # fmt: skip
+        accepted = f"up to {MAX_ACCESSES:,}, so fewer heads or tokens"
+        raise InputError(f"`seq_q` {problem.seq_q}: a trace of {total:,} accesses takes too long; accepted: {accepted}")
 
 
 MAX_EVENTS = 100_000
@@ -185,11 +169,7 @@ def _launch_dict(one: LaunchTrace) -> dict[str, Any]:
 
 
 def chrome(t: TraceResult, max_events: int = MAX_EVENTS) -> dict[str, Any]:
-    """A trace in Chrome's JSON format: a row a place on an SM, a complete event a work tile, counters by time bin.
-
-    Times are microseconds. Where there are more work tiles than `max_events`, every n-th SM alone is shown, whole, and
-    `otherData.note` says so.
-    """
+    """A trace in Chrome's JSON format: a row a place on an SM, a complete event a work tile, counters by time bin."""
     p = t.prediction
     tiles = sum(one.ctas.tiles for one in t.launches)
     every = max(1, -(-tiles // max_events))
@@ -235,6 +215,3 @@ def _counters(t: TraceResult) -> Iterator[timeline.Event]:
             if one.in_use_bytes.size and np.isfinite(one.in_use_bytes[b]):
                 used = {"bytes": int(one.in_use_bytes[b])}
                 yield timeline.counter(f"{one.name}: bytes in use at once", MEMORY, at, used)
-
-
-__all__ = ["as_dict", "chrome", "cta_rows", "reuse_rows", "tensor_rows"]

@@ -52,7 +52,6 @@ class Lines:
     lines: tuple[tuple[int, int], ...]
 
     def peak_bytes(self, layers: int) -> int:
-        """The most bytes of tensors that live at once, of a model with `layers` layers, `FEW` or more."""
         return max(at + (layers - FEW) * more for at, more in self.lines)
 
 
@@ -127,7 +126,6 @@ class Frontier(Shown):
         return self.peak_bytes[row][column] <= self.capacity_bytes
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a cell of the map: the axis, seq_len, peak_bytes, fits."""
         for value, peaks in zip(self.values, self.peak_bytes, strict=True):
             for seq_len, peak in zip(self.seq_lens, peaks, strict=True):
                 yield {self.axis: value, "seq_len": seq_len, "peak_bytes": peak, "fits": peak <= self.capacity_bytes}
@@ -138,6 +136,10 @@ class Frontier(Shown):
             "peak_bytes": [list(row) for row in self.peak_bytes], "longest_seq_len": list(self.longest),
             "capacity_bytes": self.capacity_bytes,
         }  # fmt: skip
+
+    def setting(self) -> dict[str, Any]:
+        """What is trained, how, and on what."""
+        return {"model": self.model.to_dict(), "setup": self.setup.to_dict(), "profile": self.profile.name}
 
     @property
     def answer(self) -> str:
@@ -161,7 +163,7 @@ class Frontier(Shown):
         return [self.answer, self._head(), self._table()]
 
     def _panels(self) -> tuple[Panel, ...]:
-        return (frontier_panel(self),)
+        return (self.panel,)
 
     def _head(self) -> str:
         setup = self.setup
@@ -170,12 +172,55 @@ class Frontier(Shown):
                 f"recompute {setup.recompute}")  # fmt: skip
 
     def _table(self) -> Table:
-        """Peak gigabytes, a row a value of the axis and a column a length, and the longest sequence that fits."""
         return Table.of(
             {self.axis: f"{v:,}"} | {some(n, "token"): f"{p / 1e9:.2f}{'' if p <= self.capacity_bytes else ' x'}"
                                for n, p in zip(self.seq_lens, row, strict=True)} | {"longest": f"{longest:,}"}
             for v, row, longest in zip(self.values, self.peak_bytes, self.longest, strict=True)
         )  # fmt: skip
+
+    @property
+    def table(self) -> Table:
+        """Bytes at the peak for each length, and the longest sequence that fits, a row a value of the axis."""
+        lengths = (Column(f"peak_bytes_{n}", f"{n:,} tokens", "bytes") for n in self.seq_lens)
+        last = Column("longest_seq_len", "longest that fits", "count")
+        rows = zip(self.values, self.peak_bytes, self.longest, strict=True)
+        columns = (Column(self.axis, kind="count"), *lengths, last)
+        return Table(columns, tuple((v, *peaks, longest) for v, peaks, longest in rows))
+
+    @property
+    def panel(self) -> Panel:
+        """A heat map of peak bytes over the GPU's memory; a cross on cells that do not fit."""
+        share = [[p / self.capacity_bytes for p in row] for row in self.peak_bytes]
+        lengths = [some(n, "token") for n in self.seq_lens]
+        text = [
+            [f"{self.axis} {v:,}, {n}: {bytes_text(p)}" for n, p in zip(lengths, row, strict=True)]
+            for v, row in zip(self.values, self.peak_bytes, strict=True)
+        ]
+        xs, ys = [length_text(n) for n in self.seq_lens], [f"{v:,}" for v in self.values]
+        cells = [[f"{p / GB:.3g}" + " ✕" * (not self.fits(r, c)) for c, p in enumerate(row)]
+                 for r, row in enumerate(self.peak_bytes)]  # fmt: skip
+        in_words = len(xs) <= MOST_WORDS and len(ys) <= 2 * MOST_WORDS
+        heat = {
+            "type": "heatmap", "x": xs, "y": ys, "z": [[min(2.0, s) for s in row] for row in share], "text": cells,
+            "hovertext": text, "hovertemplate": "%{hovertext}<extra></extra>", "zmin": 0, "zmax": 2, "xgap": 1,
+            "ygap": 1,
+            **({"texttemplate": "%{text}", "textfont": {"size": 11}} if in_words else {}),
+            "colorscale": [[0, "#2f9a6c"], [0.5, "#f2e6c9"], [0.5001, "#e9a46a"], [1, "#cf4357"]],
+            "colorbar": {"tickvals": [0, 1, 2], "ticktext": ["0 %", "100 %", "200 %"], "thickness": 10},
+        }  # fmt: skip
+        outside = [(xs[c], ys[r]) for r in range(len(ys)) for c in range(len(xs)) if not self.fits(r, c)]
+        marks = {
+            "type": "scatter", "mode": "markers", "x": [x for x, _ in outside], "y": [y for _, y in outside],
+            "hoverinfo": "skip", "name": "does not fit",
+            "marker": {"symbol": "x-thin", "size": 26, "line": {"color": "#5a2a2a", "width": 1}},
+        }  # fmt: skip
+        layout = axes.layout(axes.axis("sequence length N (tokens)", type="category"),
+                             axes.axis(self.axis, type="category"))  # fmt: skip
+        fitting = len(xs) * len(ys) - len(outside)
+        alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(self.capacity_bytes)}."
+        title = f"Peak memory in GB, {self.axis} against tokens" if in_words else f"{self.axis} against tokens"
+        height = min(26.0, max(12.0, 5.0 + 2.2 * len(ys)))
+        return Panel("frontier-0", title, alt, (heat,) if in_words else (heat, marks), layout, height)
 
 
 def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decoder, Setup]:
@@ -210,11 +255,7 @@ def frontier(
     reserve_bytes: int = 0,
     progress: Progress = silent,
 ) -> Frontier:
-    """The map of what fits: `values` of `axis` ("width", "batch" or "layers") are the rows, `seq_lens` the columns. The
-    profile's memory_bytes decide, less `reserve_bytes` that tensors cannot use; `progress` hands on the rows.
-
-    Raises InputError: an unknown axis, values out of range, or more than 2,500 cells.
-    """
+    """The map of what fits: `values` of `axis` ("width", "batch" or "layers") are the rows, `seq_lens` the columns."""
     if not values or not seq_lens or len(values) * len(seq_lens) > MAX_CELLS:
         raise InputError(f"`frontier` over {len(values)} x {len(seq_lens)} cells; accepted: 1 to {MAX_CELLS} cells")
     capacity = profile.need_int("memory_bytes") - reserve_bytes
@@ -231,11 +272,7 @@ def frontier(
 def longest_sequence(
     model: Decoder, setup: Setup, capacity_bytes: int, fitting: int = 0, beyond: int | None = None
 ) -> int:
-    """The most tokens, a multiple of `TOKEN_STEP`, whose step fits; 0 if not even that many do.
-
-    Peak memory grows with the length, so that it is found by halving between a length that is known to fit and one
-    that is known not to, where they are known.
-    """
+    """The most tokens, a multiple of `TOKEN_STEP`, whose step fits; 0 if not even that many do."""
 
     def fits(steps: int) -> bool:
         try:
@@ -247,46 +284,3 @@ def longest_sequence(
     while beyond is None and high * TOKEN_STEP <= MAX_TOKENS and fits(high):
         low, high = high, 2 * high
     return (low + bisect_left(range(low + 1, high), True, key=lambda steps: not fits(steps))) * TOKEN_STEP
-
-
-def frontier_table(frontier: Frontier) -> Table:
-    """Peak bytes a length, and the longest sequence that fits, a row a value of the axis."""
-    columns = (Column(frontier.axis, frontier.axis, "count"),
-               *(Column(f"peak_bytes_{n}", f"{n:,} tokens", "bytes") for n in frontier.seq_lens),
-               Column("longest_seq_len", "longest that fits", "count"))  # fmt: skip
-    rows = zip(frontier.values, frontier.peak_bytes, frontier.longest, strict=True)
-    return Table(columns, tuple((v, *peaks, longest) for v, peaks, longest in rows))
-
-
-def frontier_panel(frontier: Frontier) -> Panel:
-    """A heat map of peak bytes over the GPU's memory; a cross on cells that do not fit."""
-    share = [[p / frontier.capacity_bytes for p in row] for row in frontier.peak_bytes]
-    lengths = [some(n, "token") for n in frontier.seq_lens]
-    text = [
-        [f"{frontier.axis} {v:,}, {n}: {bytes_text(p)}" for n, p in zip(lengths, row, strict=True)]
-        for v, row in zip(frontier.values, frontier.peak_bytes, strict=True)
-    ]
-    xs, ys = [length_text(n) for n in frontier.seq_lens], [f"{v:,}" for v in frontier.values]
-    cells = [[f"{p / GB:.3g}" + " ✕" * (not frontier.fits(r, c)) for c, p in enumerate(row)]
-             for r, row in enumerate(frontier.peak_bytes)]  # fmt: skip
-    in_words = len(xs) <= MOST_WORDS and len(ys) <= 2 * MOST_WORDS
-    heat = {
-        "type": "heatmap", "x": xs, "y": ys, "z": [[min(2.0, s) for s in row] for row in share], "text": cells,
-        "hovertext": text, "hovertemplate": "%{hovertext}<extra></extra>", "zmin": 0, "zmax": 2, "xgap": 1, "ygap": 1,
-        **({"texttemplate": "%{text}", "textfont": {"size": 11}} if in_words else {}),
-        "colorscale": [[0, "#2f9a6c"], [0.5, "#f2e6c9"], [0.5001, "#e9a46a"], [1, "#cf4357"]],
-        "colorbar": {"tickvals": [0, 1, 2], "ticktext": ["0 %", "100 %", "200 %"], "thickness": 10},
-    }  # fmt: skip
-    outside = [(xs[c], ys[r]) for r in range(len(ys)) for c in range(len(xs)) if not frontier.fits(r, c)]
-    marks = {
-        "type": "scatter", "mode": "markers", "x": [x for x, _ in outside], "y": [y for _, y in outside],
-        "hoverinfo": "skip", "name": "does not fit",
-        "marker": {"symbol": "x-thin", "size": 26, "line": {"color": "#5a2a2a", "width": 1}},
-    }  # fmt: skip
-    layout = axes.layout(axes.axis("sequence length N (tokens)", type="category"),
-                         axes.axis(frontier.axis, type="category"))  # fmt: skip
-    fitting = len(xs) * len(ys) - len(outside)
-    alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(frontier.capacity_bytes)}."
-    title = f"Peak memory in GB, {frontier.axis} against tokens" if in_words else f"{frontier.axis} against tokens"
-    height = min(26.0, max(12.0, 5.0 + 2.2 * len(ys)))
-    return Panel("frontier-0", title, alt, (heat,) if in_words else (heat, marks), layout, height)

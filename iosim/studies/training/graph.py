@@ -188,7 +188,6 @@ class Builder:
         return new
 
     def given(self, name: str, kind: Kind, elements: int, element_bytes: int) -> str:
-        """A value that the caller holds throughout."""
         new = self.storage(name, kind, elements * element_bytes)
         self.inputs.append(new)
         self._value(name, name, elements, element_bytes)
@@ -263,7 +262,6 @@ class Builder:
         return name
 
     def copy(self, name: str, source: str, kind: Kind) -> str:
-        """A contiguous copy, whose gradient is the incoming one."""
         return self.pointwise(name, [source], kind, gradients=[Gradient(source)])
 
     def to_compute(self, source: str, name: str, kind: Kind) -> str:
@@ -277,7 +275,6 @@ class Builder:
         self.amend(held=tuple(dict.fromkeys((*self.nodes[-1].held, *(self.lies_in[v] for v in values)))))
 
     def amend(self, **changes: Any) -> None:
-        """Say more of the last node."""
         self.nodes[-1] = replace(self.nodes[-1], **changes)
 
     # Layers of a network

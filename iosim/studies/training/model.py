@@ -47,8 +47,7 @@ PRECISIONS = tuple(_PRECISIONS)
 
 
 def precision(name: str) -> Precision:
-    """The precision called `name`: fp32, fp16, bf16 (pure), amp-fp16 or amp-bf16 (autocast over fp32 parameters).
-    Raises InputError: no such precision."""
+    """The precision called `name`: fp32, fp16, bf16 (pure), amp-fp16 or amp-bf16 (autocast over fp32 parameters)."""
     key = str(name).strip().lower()
     key = _AUTOCAST.get(key, key)
     if key not in _PRECISIONS and is_dtype(key):
@@ -93,7 +92,6 @@ class Optimizer:
     eight_bit: bool = False
 
     def state_bytes(self, parameters: Sequence[Parameter], element_bytes: int) -> int:
-        """Device bytes of all states."""
         if self.eight_bit:
             scaled = [n for p in parameters if (n := p.elements) >= MIN_8BIT_ELEMENTS]
             fp32 = sum(p.elements for p in parameters if p.elements < MIN_8BIT_ELEMENTS)
@@ -111,7 +109,6 @@ class Optimizer:
         return self.temporaries * sum(p.elements for p in parameters) * element_bytes
 
     def moved_bytes(self, parameters: Sequence[Parameter], element_bytes: int) -> int:
-        """Bytes that a step reads and writes."""
         total = sum(p.elements for p in parameters)
         if self.eight_bit:  # parameter in and out, gradient in, both states in and out
             return 3 * total * element_bytes + 2 * self.state_bytes(parameters, element_bytes)
@@ -133,8 +130,7 @@ OPTIMIZERS = tuple(_RULES)
 
 
 def optimizer(name: str, step: str = "foreach") -> Optimizer:
-    """The optimizer called `name`, whose step runs over lists of tensors, tensor by tensor, or as one fused kernel.
-    Raises InputError: no such optimizer or step, or a step that it does not have."""
+    """The optimizer called `name`, whose step runs over lists of tensors, tensor by tensor, or as one fused kernel."""
     key = str(name).strip().lower()
     key = _ALIASES.get(key, key)
     if key not in _RULES:
@@ -156,8 +152,7 @@ MAX_VOCABULARY = 1 << 24
 
 @dataclass(frozen=True)
 class Decoder:
-    """A stack of pre-norm layers: x + out(attention(qkv(norm(x)))), then x + down(activation(up(norm(x)))). Raises
-    InputError: a value out of range, or two that contradict each other."""
+    """A stack of pre-norm layers: x + out(attention(qkv(norm(x)))), then x + down(activation(up(norm(x))))."""
 
     layers: int = about(12, Kind.WHOLE, "layers", high=MAX_LAYERS)
     width: int = about(768, Kind.WHOLE, "columns of the residual stream", high=MAX_WIDTH)

@@ -75,7 +75,9 @@ def _naive(b: Builder, at: str, qkv: str, q: str, k: str, v: str) -> str:
     columns = b.rows * m.width
     scores = s.batch * m.heads * s.seq_len * s.seq_len
     copies = s.batch > 1 and m.heads > 1
-    k, v = (_repeat(b, f"{at}{n}.repeated", x) for n, x in (("k", k), ("v", v)))
+    if m.heads != m.kv_heads:  # written out once a query head; the gradients of a group are added up
+        size = columns, b.number.compute_bytes
+        k, v = (b.pointwise(f"{at}{n}.repeated", [x], Kind.QKV, size) for n, x in (("k", k), ("v", v)))
     q = scaled = b.pointwise(f"{at}q.scaled", [q], Kind.QKV)
     b.amend(part=Part.ATTENTION)
     if copies:
@@ -117,14 +119,6 @@ def _softmax(b: Builder, at: str, x: str, scores: int) -> str:
     return weights
 
 
-def _repeat(b: Builder, name: str, source: str) -> str:
-    """Key/value heads written out once a query head, where they are shared; the gradients of a group are added up."""
-    m = b.model
-    if m.heads == m.kv_heads:
-        return source
-    return b.pointwise(name, [source], Kind.QKV, (b.rows * m.width, b.number.compute_bytes))
-
-
 def _product(b: Builder, name: str, operands: tuple[str, str], kind: Kind, elements: int, flops: int) -> str:
     """A batched product, which keeps both operands."""
     b.pointwise(name, operands, kind, (elements, b.number.compute_bytes), saved=operands)
@@ -139,8 +133,7 @@ MAX_BYTES = 1 << 60
 
 @lru_cache(maxsize=64)
 def plan(model: Decoder, setup: Setup) -> Graph:
-    """The nodes of one step of `model` under `setup`. Raises InputError: a head dimension that the attention asked for
-    cannot have, or sizes beyond 2^60 bytes."""
+    """The nodes of one step of `model` under `setup`."""
     setup.check(model)
     largest = setup.batch * setup.seq_len * max(setup.seq_len * model.heads, model.mlp_width, model.vocabulary)
     if largest * 8 > MAX_BYTES:

@@ -17,18 +17,9 @@ from iosim.problem.asked import lengths
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Table, columns_of
 from iosim.studies.requests import TrainRequest
-from iosim.studies.training.frontier import (
-    AXES,
-    GB,
-    SEQ_LENS,
-    Frontier,
-    frontier,
-    frontier_panel,
-    frontier_table,
-    longest_sequence,
-)
+from iosim.studies.training.frontier import AXES, GB, SEQ_LENS, Frontier, frontier, longest_sequence
 from iosim.studies.training.graph import Graph, Kind, by_kind, saved_storages
 from iosim.studies.training.model import Decoder, Setup
 from iosim.studies.training.plan import plan
@@ -123,7 +114,6 @@ class TrainingPrediction(Shown):
         return points
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of `training` in the command line's JSON; bytes are integers."""
         peak = self.timeline.peak
         return {
             "model": self.model.to_dict() | {"parameters": self.graph.parameter_elements},
@@ -171,9 +161,30 @@ class TrainingPrediction(Shown):
         table, below = memory_table(self).text(), "\n".join(self._below())
         return f"{self.answer}\n\n{self._head()}\n\n{table}\n{below}\n"
 
-    def as_page(self, limits: Frontier | None = None, command: str = "") -> Page:
+    def as_page(self, frontier: Frontier | None = None, command: str = "") -> Page:
         """The whole page, with a map of what fits. `command` is the command line that makes it again."""
-        return as_page(self, limits, command)
+        gpu, size = self.profile.name, bytes_text(self.capacity_bytes)
+        title, fits = f"How much memory does a training step take on {gpu}?", []
+        if frontier is not None:
+            title, of = f"Which models train on {gpu}?", bytes_text(frontier.capacity_bytes)
+            caption = (
+                f"Peak memory by {frontier.axis} and sequence length; colours show it as a share of the GPU's {of}, a "
+                "cross what does not fit."
+            )
+            fits = [Section("frontier", "What fits", (caption,), panels=(frontier.panel,), table=frontier.table)]
+        share = self.peak_bytes / self.capacity_bytes
+        memory = f"The GPU's memory, {size}, lies far above: the peak takes {share:.0%} of it."
+        memory = f"The dashed line is the GPU's memory, {size}." if self._shows_capacity else memory
+        caption = f"Bytes of tensors that live at once, by what they hold. {memory}"
+        panel, legend = memory_panel(self)
+        folded, table = frontier is not None, memory_table(self)
+        over = Section("memory", "Memory over one step", (caption,), legend, (panel,), table=table, folded=folded)
+        said = self.answer if frontier is None else frontier.answer
+        return Page(title, f"{self.subject()}.", (*fits, over), command=command, answer=(said,))
+
+    @property
+    def _shows_capacity(self) -> bool:
+        return self.peak_bytes > CAPACITY_SHOWN_FROM * self.capacity_bytes
 
     def _line(self) -> str:
         time = "" if self.time is None else f", a step {seconds_text(self.time.total_s)}"
@@ -196,7 +207,6 @@ class TrainingPrediction(Shown):
                 f"{s.precision}, {s.optimizer}{step}, recompute {s.recompute}")  # fmt: skip
 
     def _below(self) -> list[str]:
-        """What stands below the table: peaks, the allocator, times."""
         peak, fits = self.timeline.peak, "fits" if self.fits else "does not fit"
         phases = ", ".join(f"{p} {bytes_text(b)}" for p, b in self.timeline.phase_peaks().items())
         lines = [
@@ -230,8 +240,7 @@ def predict_training(
 
 
 def run(request: TrainRequest, axis: str | None = None) -> TrainingPrediction:
-    """The step of a request; of a map over `axis`, that of its first cell. Raises InputError: values that make no sense
-    or contradict each other, or an attention that cannot run on the GPU."""
+    """The step of a request; of a map over `axis`, that of its first cell."""
     model, setup = asked_for(request, axis)
     return predict_training(model, setup, request.gpu, kernel=request.kernel, reserve_bytes=request.reserve)
 
@@ -247,8 +256,7 @@ def map_of(request: TrainRequest, axis: str, progress: Progress = silent) -> Fro
 
 
 def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, Setup]:
-    """What is trained, and how: what the request leaves open is the model's, or the usual. Values of `axis` and of the
-    sequence length may be several; the first is taken."""
+    """What is trained, and how: what the request leaves open is the model's, or the usual."""
     r, its = request, dict(request.of_model or {})
     on_axes = {} if axis is None else {axis: AXES[axis], "seq_len": SEQ_LENS}
     words = ("heads", "kv_heads", "activation", "vocabulary", "norm", "positions")
@@ -257,8 +265,8 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
     for name in ("layers", "width", "batch", "seq_len"):
         values = _several(r, name, on_axes.get(name, its.get(name)))
         if len(values) > 1 and name not in on_axes:
-            raise InputError(f"`{name}` {getattr(r, name)} are {len(values)} values; accepted: one, or a list on an "
-                             "axis of `frontier`")  # fmt: skip
+            accepted = "one, or a list on an axis of `frontier`"
+            raise InputError(f"`{name}` {getattr(r, name)} are {len(values)} values; accepted: {accepted}")
         chosen |= {name: values[0]} if values else {}
     width, mlp = chosen.setdefault("width", Decoder.width), r.mlp_width
     if r.mlp_ratio is not None:
@@ -288,10 +296,8 @@ def _several(request: TrainRequest, name: str, usual: Any) -> list[int]:
 
 
 def memory_table(prediction: TrainingPrediction) -> Table:
-    """Bytes at the peak and bytes kept for the backward, by what they hold."""
     at, kept = prediction.timeline.peak.by_kind, prediction.saved_by_kind
-    columns = (Column("kind", "holds"), Column("peak_bytes", "at the peak"),
-               Column("saved_bytes", "saved by the forward"))  # fmt: skip
+    columns = columns_of("kind=holds | peak_bytes=at the peak | saved_bytes=saved by the forward")
     kinds = sorted(at | kept, key=lambda k: -at.get(k, 0))
     rows = [(str(k), at.get(k, 0), kept.get(k, 0)) for k in kinds]
     return Table(columns, (*rows, ("all", prediction.peak_bytes, sum(kept.values()))))
@@ -308,37 +314,6 @@ def _time_lines(time: StepTime) -> list[str]:
     told = legend_of([time.method])
     return [f"step {seconds_text(time.total_s)}: {phases}", f"of it {shares} (attention as {time.kernel})",
             *([] if told is None else [f"attention's {told}"])]  # fmt: skip
-
-
-def as_page(prediction: TrainingPrediction, frontier: Frontier | None, command: str) -> Page:
-    """The whole page. `command` is the command line that makes it again."""
-    gpu = prediction.profile.name
-    title = (f"How much memory does a training step take on {gpu}?" if frontier is None else
-             f"Which models train on {gpu}?")  # fmt: skip
-    fits = []
-    if frontier is not None:
-        caption = (f"Peak memory by {frontier.axis} and sequence length; colours show it as a share of the GPU's "
-                   f"{bytes_text(frontier.capacity_bytes)}, a cross what does not fit.")  # fmt: skip
-        fits = [Section("frontier", "What fits", (caption,), panels=(frontier_panel(frontier),),
-                        table=frontier_table(frontier))]  # fmt: skip
-    top = prediction.peak_bytes
-    size = bytes_text(prediction.capacity_bytes)
-    memory = (f"The dashed line is the GPU's memory, {size}." if _shows_capacity(prediction) else
-              f"The GPU's memory, {size}, lies far above: the peak takes {top / prediction.capacity_bytes:.0%} of "
-              "it.")  # fmt: skip
-    caption = f"Bytes of tensors that live at once, by what they hold. {memory}"
-    panel, legend = memory_panel(prediction)
-    sections = (
-        *fits,
-        Section("memory", "Memory over one step", (caption,), legend, (panel,), table=memory_table(prediction),
-                folded=frontier is not None),
-    )  # fmt: skip
-    said = prediction.answer if frontier is None else frontier.answer
-    return Page(title, f"{prediction.subject()}.", sections, command=command, answer=(said,))
-
-
-def _shows_capacity(prediction: TrainingPrediction) -> bool:
-    return prediction.peak_bytes > CAPACITY_SHOWN_FROM * prediction.capacity_bytes
 
 
 def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, ...]]:
@@ -365,7 +340,7 @@ def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, .
         })  # fmt: skip
     capacity, top = prediction.capacity_bytes / GB, prediction.peak_bytes / GB
     words: list[dict[str, Any]] = []
-    if _shows_capacity(prediction):
+    if prediction._shows_capacity:
         data.append(axes.guide("memory", [xs[0], xs[-1]], [capacity] * 2, f"memory: {capacity:.4g} GB", "dash"))
         words.append({"xref": "paper", "x": 1, "xanchor": "right", "y": capacity, "yanchor": "bottom",
                       "showarrow": False, "text": f"memory of the GPU, {capacity:.4g} GB",

@@ -113,7 +113,6 @@ def _run_again(graph: Graph) -> list[int]:
 
 
 def _seconds(graph: Graph, node: Node, setup: Setup, rates: Rates, phase: str) -> float:
-    """Seconds of a node by its own bytes and operations; 0 for a view."""
     if not node.kernel:
         return 0.0
     moved, flops = _moved(graph, node, setup, phase), node.flops

@@ -11,7 +11,7 @@ that wants something saved runs the segment's forward again, up to the last thin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from iosim.base.records import dataclass
 from iosim.readers.replay.caching_allocator import Block, CachingAllocator
@@ -42,7 +42,6 @@ class Timeline:
 
     @property
     def peak(self) -> Event:
-        """The first event that reaches the most bytes."""
         return max(self.events, key=lambda e: e.peak_bytes)
 
     @property
@@ -50,7 +49,6 @@ class Timeline:
         return self.peak.peak_bytes
 
     def phase_peaks(self) -> dict[str, int]:
-        """The most bytes in each phase."""
         peaks: dict[str, int] = {}
         for e in self.events:
             peaks[e.phase] = max(peaks.get(e.phase, 0), e.peak_bytes)
@@ -86,8 +84,6 @@ class _Heap:
 
 
 class _Player:
-    """Plays the phases of one step on a heap."""
-
     def __init__(
         self, graph: Graph, optimizer: Optimizer, element_bytes: int, accumulate: bool, in_place: bool
     ) -> None:
@@ -188,6 +184,9 @@ class _Player:
         for gradient, name in sent:
             self._deliver(n, node, gradient, name)
 
+    def _kept(self, node: Node) -> Sequence[str]:
+        return node.saved if node.segment is None else [self.again[node.segment][name] for name in node.saved]
+
     def _send(self, node: Node, incoming: list[str], *, fitted: bool) -> list[tuple[Gradient, str]]:
         """The gradients that a node gives, or the engine fits, as they come to live."""
         sent = []
@@ -204,14 +203,6 @@ class _Player:
         storage = Storage(f"gradient {self.made} of {to}", kind, size)
         self.heap.hold(storage)
         return storage.name
-
-    def _kept(self, node: Node) -> Iterator[str]:
-        """Names of what this node has kept."""
-        if node.segment is None:
-            yield from node.saved
-            return
-        names = self.again.get(node.segment, {})
-        yield from (names[s] for s in node.saved)
 
     def _deliver(self, n: int, node: Node, gradient: Gradient, name: str) -> None:
         """Hand a gradient to its receiver, where it may meet one that came before."""
@@ -263,7 +254,6 @@ class _Player:
 
 
 def _last_readers(nodes: Sequence[Node]) -> list[list[str]]:
-    """For every node, the storages made by these nodes that nothing after it reads."""
     last_use = {s.name: n for n, node in enumerate(nodes) for s in node.makes}
     for n, node in enumerate(nodes):
         for name in (*node.reads, *node.held):

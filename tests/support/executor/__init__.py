@@ -5,10 +5,11 @@ bytes are counted tile by tile. A body may use only tiles that the launch's acce
 them, so a description that forgets a tensor cannot compute attention.
 """
 
+import executor.bodies  # noqa: F401 - registers them
+from executor.body import Body, ExecutionError, Place, body
 from executor.numerics import kept_weights, round_to
 from executor.reference import random_arrays, reference
 from executor.run import Execution, execute
-from iosim.kernel.algorithms.body import Body, ExecutionError, Place, body
 
 __all__ = [
     "Body",

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from executor.body import Array, Indices
 from executor.numerics import round_to
-from iosim.kernel.algorithms.body import Array, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.launch import SECTOR_BYTES, Chain, Role, Tensor
 from iosim.problem.attention import AttentionProblem

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.arrays import place_of_rows, scattered
+from executor.body import Array, ExecutionError, Indices
 from executor.numerics import round_to
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
-from iosim.kernel.algorithms.body import Array, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Fetch, Mode, Per, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
@@ -100,6 +100,11 @@ class Spot:
     repetition: int = 0
 
 
+def token(domain: Domain, row: Indices) -> Indices:
+    """The query token of each row of a head."""
+    return row % (domain.rows // domain.pack) if domain.in_turn else row // domain.pack
+
+
 def packed_head(domain: Domain, row: Indices) -> Indices:
     """Which of the heads packed into a tile's rows each row belongs to."""
     return row // (domain.rows // domain.pack) if domain.in_turn else row % domain.pack
@@ -139,6 +144,10 @@ class Memory:
         if tensor.name not in self.written:
             raise ExecutionError(f"{tensor.name} is loaded before anything has written it")
         copy, batch, head, row, cols = self._index(access, domain, spot, q, k)
+        if tensor.picked_by and entries is not None:
+            picks = entries.reshape(-1).astype(np.int64)
+            tile = self.arrays[tensor.name][0, batch[0], head[0], np.maximum(picks, 0)[:, None], cols]
+            return np.where(picks[:, None] >= 0, tile, 0.0)
         if entries is not None and not isinstance(row, int):
             there, row = place_of_rows(tensor, row[:, 0], entries)
             batch, row = there[:, None], row[:, None]
@@ -165,7 +174,10 @@ class Memory:
             along, length = np.arange(tensor.rows), tensor.rows
         if tensor.wraps:
             along, length = along % tensor.rows, tensor.rows
-        if tensor.keys_per_row:
+        if tensor.keys_per_row and access.rows is Rows.KEY and tensor.along is Rows.QUERY:  # a query's list
+            row = token(domain, q[:1])
+            return 0, np.array([[spot.batch]]), np.array([[0]]), row[:, None], k[None, :]
+        if tensor.keys_per_row and access.rows is Rows.KEY:
             along, length = np.unique(k // tensor.keys_per_row), -(-domain.seq_k // tensor.keys_per_row)
         cols = np.arange(tensor.cols)
         if access.rows is Rows.PAIR:
@@ -189,6 +201,8 @@ def _locate(
     if not packs and domain.grid_heads == 1 and tensor.batch * tensor.heads * tensor.rows == length:
         batch, head, row = np.unravel_index(along, (tensor.batch, tensor.heads, tensor.rows))
         return batch.astype(np.int64), head.astype(np.int64), row.astype(np.int64)
+    if tensor.picked_by:  # rows that a list names
+        length = tensor.rows
     in_batch = (spot.batch if tensor.batch == domain.batch else 0) * ones
     sequences = tensor.batch // domain.batch
     if sequences > 1 and access.times * domain.grid_heads == tensor.batch * tensor.heads and tensor.rows == length:
@@ -199,7 +213,7 @@ def _locate(
         raise ExecutionError(f"{tensor.name} has {tensor.batch} sequences, the grid {domain.batch}")
     pack = domain.pack
     if packs and tensor.heads == domain.heads * pack and tensor.rows * pack == length:
-        return in_batch, spot.head * pack + packed_head(domain, along), domain.token(along)
+        return in_batch, spot.head * pack + packed_head(domain, along), token(domain, along)
     if tensor.rows != length:
         raise ExecutionError(f"{tensor.name} has {tensor.rows} rows, the launch {length} along {access.rows}")
     if domain.heads % tensor.heads == 0:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iosim.kernel.algorithms.body import Array
+from executor.body import Array
 from iosim.problem.dtypes import dtype
 
 _SMALLEST_NORMAL_EXPONENT = {"bf16": -126, "tf32": -126, "fp8": -6}

@@ -1,16 +1,17 @@
-"""The `Place` of bodies (`iosim.kernel.algorithms.body`) as the walk of a launch moves it along."""
+"""The `Place` of bodies (`executor.body`) as the walk of a launch moves it along."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from executor.memory import Spot, packed_head
+from executor.body import Array, ExecutionError, Indices, Place
+from executor.memory import Spot, packed_head, token
 from executor.numerics import kept_weights
-from iosim.kernel.algorithms.body import Array, ExecutionError, Indices, Place
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Launch, Mode, Per, Rows
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.picked import PickedMask
 
 
 def tile_ends(lengths: tuple[int, ...], block: int) -> tuple[Indices, Indices]:
@@ -30,7 +31,7 @@ class Grid:
 
     def __init__(self, launch: Launch) -> None:
         d = launch.domain
-        self.tokens = d.token(np.arange(d.rows, dtype=np.int64))
+        self.tokens = token(d, np.arange(d.rows, dtype=np.int64))
         self.kept = d.mask.keeps(self.tokens[:, None], np.arange(d.seq_k, dtype=np.int64)[None, :])
         self.q_starts, self.q_ends = tile_ends(d.query_axis.lengths, d.block_q)
         self.k_starts, self.k_ends = tile_ends(d.key_axis.lengths, d.block_k)
@@ -38,6 +39,8 @@ class Grid:
         by_rows = upto[self.q_ends] - upto[self.q_starts]
         self.visited = by_rows[:, self.k_ends] - by_rows[:, self.k_starts] > 0
         """Boolean [query blocks, key blocks]: at least one pair is kept."""
+        if isinstance(d.mask, PickedMask):
+            self.visited[:] = True  # a list is walked to its end
         some = np.diff(by_rows, axis=1) > 0
         self.needed_end = np.array([int(np.flatnonzero(row)[-1]) + 1 if row.any() else 0 for row in some])
         """One past the last key that each query block keeps."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from executor.body import Array
 from executor.numerics import kept_weights, round_to
-from iosim.kernel.algorithms.body import Array
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.mask import Mask

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.arrays import cut, gated, joined, new_tokens, parted, shuffled_table
+from executor.body import Array, body_of
 from executor.memory import Memory, check_size
 from executor.reference import dense, random_arrays
 from executor.walk import Walk
 from iosim.base.records import dataclass
 from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.body import Array, body_of
 from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Mode, Role

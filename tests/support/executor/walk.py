@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from executor.arrays import at_sectors
+from executor.body import Array, Body, BodyFactory, ExecutionError, Indices
 from executor.memory import Memory, Spot, moved_bytes
 from executor.place import Grid, WalkPlace
 from iosim.base.words import Way
-from iosim.kernel.algorithms.body import Array, Body, BodyFactory, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SECTOR_BYTES, Access, Edge, Launch, Mode, Outer, Per, Rows
@@ -300,7 +300,7 @@ class Walk:
     def _count(self, access: Access) -> None:
         q, k = self._touched(access)
         tensor = self.memory.tensors[access.tensor]
-        if tensor.keys_per_row:
+        if tensor.keys_per_row and access.rows is Rows.KEY:
             new_sectors = set(at_sectors(tensor, self.at.keys)) - self.sectors
             self.sectors |= new_sectors
             self.moved[access.tensor, "read"] += SECTOR_BYTES * len(new_sectors)
@@ -318,7 +318,7 @@ class Walk:
         at, d = self.at, self.launch.domain
         tensor = self.memory.tensors[access.tensor]
         parts = []
-        entries = at[TABLE] if tensor.page_rows else None
+        entries = at[tensor.picked_by] if tensor.picked_by else at[TABLE] if tensor.page_rows else None
         for repetition in range(access.times):
             spot = Spot(at.spot.batch, at.spot.head, at.spot.split, repetition)
             parts.append(self.memory.read(access, d, spot, at.q, at.keys, entries))

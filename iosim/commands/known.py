@@ -1,0 +1,293 @@
+"""`iosim profiles`, `models`, `schema` and `cache`: what iosim knows, and what it keeps between runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from iosim.base.errors import InputError, unknown_name
+from iosim.base.places import CACHE, cache_dir
+from iosim.base.progress import announce
+from iosim.base.units import bytes_text, quantity_text, some
+from iosim.commands import common
+from iosim.commands.parser import CommandParser
+from iosim.show.tables import Cell, Table, columns_of
+
+if TYPE_CHECKING:
+    from iosim.prediction.cache import CacheState
+
+
+PROFILE_COLUMNS = columns_of(
+    "name | title=GPU | compute_capability:right=cc | sm_count:right=SMs | l2_bytes:right=L2 | "
+    "l2_partitions:right=L2 partitions | dram_bandwidth_bytes_per_s:right=HBM bandwidth | memory_bytes:right=memory | "
+    "from"
+)
+COLOURS = {"estimate": "yellow", "inferred": "yellow", "taken": "yellow", "measured": "green", "fitted": "green"}
+"""Colours of what a number rests on: taken on trust, or measured on this GPU."""
+
+
+def add_profiles(parser: CommandParser) -> None:
+    of_bundle = "of iosim calibrate --bundle, or a profile that ends in .toml"
+    *_, add = common.add_actions(
+        parser,
+        ("list", "all profiles: those shipped, and your own", "", "", common.FORMATS),
+        ("show", "every number of a profile, with its source", "name", "GPU or profile file", common.FORMATS),
+        ("check", "what is wrong with a profile file of your own", "file", "", ("table", "json")),
+        ("add", "take a calibration's bundle, or a profile file, among your own profiles", "file", of_bundle, ()),
+    )
+    add.add_argument("--name", help="name of the profile (default: that in the file)")
+    add.add_argument("--replace", action="store_true", help="put it in the place of your own profile of that name")
+
+
+def run_profiles(args: argparse.Namespace) -> int:
+    return {"list": _list_profiles, "show": _show_profile, "check": _check, "add": _add}[args.action](args)
+
+
+def _list_profiles(args: argparse.Namespace) -> int:
+    from iosim.hardware.profile import added_profiles, cc_text, list_profiles, load_profile
+
+    rows, unreadable = [], []
+    own = added_profiles()
+    for name in (*list_profiles(), *own):
+        try:
+            p = load_profile(own.get(name, name))
+        except InputError as error:  # a file of the user's own, which the others need not wait for
+            unreadable.append(str(error))
+            continue
+        rows.append({
+            "name": name if name in own else p.name, "title": p.title,
+            "compute_capability": cc_text(p.cc),
+            "sm_count": p.sm_count, "l2_bytes": p.l2_bytes, "l2_partitions": p.l2_partitions,
+            "dram_bandwidth_bytes_per_s": p.dram_bandwidth_bytes_per_s, "memory_bytes": p.memory_bytes,
+            "from": "you" if name in own else "iosim",
+        })  # fmt: skip
+    cells = (tuple("-" if v is None else quantity_text(k, v) for k, v in row.items()) for row in rows)
+    common.tell(args, None, json=lambda: {"profiles": rows, "unreadable": unreadable}, rows=lambda: rows,
+                table=lambda: Table(PROFILE_COLUMNS, tuple(cells)).text())  # fmt: skip
+    for line in unreadable:
+        announce(f"iosim: left out: {line}", in_pipes=True)
+    return 0
+
+
+def _show_profile(args: argparse.Namespace) -> int:
+    from iosim.hardware.profile import load_profile
+    from iosim.hardware.trust import answer, by_group, evidence
+
+    profile = load_profile(args.name)
+    data, basis, groups = profile.to_dict(), evidence(profile), by_group(profile)
+    rows = []
+    for key, value in data.items():
+        if key == "validation":
+            continue
+        if isinstance(value, dict) and "value" not in value:
+            rows += [_entry(f"{key}.{k}", v) for k, v in value.items()]
+        else:
+            rows.append(_entry(key, value))
+    shown = [row | {"value": quantity_text(row["quantity"].split(".")[0], row["value"])} for row in rows]
+    known = Table.of([
+        {"group": one.group, "known": one.how, "numbers": " ".join(one.numbers)} for one in groups
+    ]).coloured("known", COLOURS).text()  # fmt: skip
+    models = Table.of([
+        {"model": one.model, "rests on": how, "numbers": " ".join(names), "validated by": one.validated_by or "nothing"}
+        for one in basis.bases for how, names in one.rests_on.items()
+    ]).text()  # fmt: skip
+    table = Table.of(shown).coloured("kind", COLOURS).text()
+    return common.tell(
+        args, answer(profile), rows=lambda: rows, text=lambda _: f"{table}\n{basis}\n\n{known}\n{models}",
+        json=lambda: {"profile": data, "evidence": basis.to_dict(),
+                      "evidence_by_group": [group.to_dict() for group in groups]},
+    )  # fmt: skip
+
+
+def _entry(key: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        kind = f"{value['kind']} from {value['from']}" if "from" in value else value["kind"]
+        return {"quantity": key, "value": value["value"], "kind": kind, "source": value["source"]}
+    return {"quantity": key, "value": value, "kind": "", "source": ""}
+
+
+def _check(args: argparse.Namespace) -> int:
+    from iosim.hardware.profile import check_profile_file
+
+    hint = "docs/profiles.md shows what is accepted"
+    return common.tell_problems(args, "profile file", check_profile_file(args.file), hint)
+
+
+def _add(args: argparse.Namespace) -> int:
+    from iosim.evidence.measure.bundle import add
+
+    name, place = add(args.file, args.name, replace=args.replace)
+    common.emit(f"{name}: {place}\n", None)
+    return 0
+
+
+LISTED = columns_of(
+    "name | title=model | layers:count | kinds=of them | heads:count | kv_heads:count=key/value | head_dim:right | "
+    "token_bytes=cache a token | aliases"
+)
+KINDS = columns_of(
+    "layer | count:count=layers | heads:count | kv_heads:count=key/value | head_dim:count | head_dim_v:count=of V | "
+    "sees=a query sees | token_bytes=cache of a token and layer"
+)
+
+
+def add_models(parser: CommandParser) -> None:
+    show = "a model's layers by kind, and where its numbers stand"
+    common.add_actions(
+        parser,
+        ("list", "all models that --model knows by name", "", "", common.FORMATS),
+        ("show", show, "name", "model, config.json, or its directory", common.FORMATS),
+    )
+
+
+def run_models(args: argparse.Namespace) -> int:
+    return (_list_models if args.action == "list" else _show_model)(args)
+
+
+def _list_models(args: argparse.Namespace) -> int:
+    from iosim.integrations.models import load_model, preset_names
+    from iosim.integrations.models.load import preset
+
+    rows: list[dict[str, Cell]] = []
+    for name in preset_names():
+        m = load_model(name)
+        first = m.kinds[-1]
+        width = f"{first.head_dim}" + f"/{first.head_dim_v}" * (first.head_dim_v != first.head_dim)
+        rows.append({
+            "name": name, "title": m.title, "layers": m.layers,
+            "kinds": ", ".join(f"{kind.count} {kind.name}" for kind in m.all_kinds), "heads": first.heads,
+            "kv_heads": first.kv_heads, "head_dim": width,
+            "token_bytes": m.token_bytes(m.dtype or "bf16"), "aliases": " ".join(preset(name).get("aliases", ())),
+        })  # fmt: skip
+    table = Table(LISTED, tuple(tuple(row.values()) for row in rows)).without("aliases")
+    also = "also: a Hugging Face config.json, or a directory that holds one\n"
+    return common.tell(args, None, json=lambda: {"models": rows}, rows=lambda: rows,
+                       table=lambda: f"{table.text()}\n{also}")  # fmt: skip
+
+
+def _show_model(args: argparse.Namespace) -> int:
+    from iosim.base.units import bytes_text
+    from iosim.integrations.models import load_model
+
+    m = load_model(args.name)
+    kind = m.dtype or "bf16"
+    token = m.token_bytes(kind)
+    keeps = f"keeps {bytes_text(token)} a token in its key/value cache in {kind}" if m.causal else "keeps no cache"
+    kinds = ", ".join(f"{k.count} {k.name}" for k in m.all_kinds)
+    answer = f"{m.title}: {some(m.layers, 'layer')} of attention ({kinds}), {keeps}."
+    table = Table(KINDS, tuple(
+        (k.name, k.count, k.heads, k.kv_heads, k.head_dim, k.head_dim_v, k.sees, k.token_bytes(kind) if k.causal else 0)
+        for k in m.all_kinds
+    ))  # fmt: skip
+    ranks = ""
+    for latent in [k.latent for k in m.kinds if k.latent is not None][:1]:
+        queries = "queries projected at once" if latent.q_rank is None else f"queries through {latent.q_rank}"
+        ranks = (
+            f"latent: {some(latent.kv_rank, 'column')} for keys and values and {latent.rope} with positions, "
+            f"{latent.nope} without; {queries}; absorbed for a step of decoding: one key/value head of "
+            f"{latent.width}/{latent.kv_rank}\n"
+        )
+    notes = "".join(f"note: {note}\n" for note in m.notes)
+    return common.tell(args, answer, json=lambda: {"model": m.to_dict()}, rows=lambda: table,
+                       text=lambda _: f"{table.text()}\n{ranks}source: {m.source}\n{notes}")  # fmt: skip
+
+
+PLACE = Path(__file__).parent / "schemas.json"
+"""The schema of each command; what several hold alike stands once, under `shared`."""
+SHARED = "$shared"
+
+
+def add_schema(parser: CommandParser) -> None:
+    parser.add_argument("name", metavar="COMMAND", nargs="*", help="a command, such as predict or profiles show; none "
+                        "lists those that print JSON")  # fmt: skip
+    parser.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
+
+
+def documented() -> list[str]:
+    return sorted(_file()["commands"])
+
+
+def schema(command: str) -> dict[str, Any]:
+    return dict(_whole(_file()["commands"][command]))
+
+
+@cache
+def _file() -> dict[str, Any]:
+    return dict(json.loads(PLACE.read_text(encoding="utf-8")))
+
+
+def _whole(part: Any) -> Any:
+    """A part with what it names of the shared ones in its place."""
+    if isinstance(part, list):
+        return [_whole(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    if SHARED in part:
+        return _whole(_file()["shared"][part[SHARED]])
+    return {key: _whole(one) for key, one in part.items()}
+
+
+def run_schema(args: argparse.Namespace) -> int:
+    commands = documented()
+    if not args.name:
+        common.emit("".join(f"{command}\n" for command in commands), args.out, code=True)
+        return 0
+    command = " ".join(args.name)
+    if command not in commands:
+        raise unknown_name("COMMAND", command, commands)
+    common.emit(json.dumps(schema(command), indent=1) + "\n", args.out, code=True)
+    return 0
+
+
+def add_cache(parser: CommandParser) -> None:
+    show = "where they are kept, how many there are and how many bytes they take"
+    common.add_actions(parser, ("show", show, "", "", common.FORMATS), ("clear", "drop all of them", "", "", ()))
+
+
+def run_cache(args: argparse.Namespace) -> int:
+    return {"show": _show_cache, "clear": _clear}[args.action](args)
+
+
+def _show_cache(args: argparse.Namespace) -> int:
+    from iosim.prediction.cache import MOST_BYTES, replay_cache
+
+    cache = replay_cache()
+    state = None if cache is None else cache.state()
+    row: dict[str, Any] = {
+        "place": None if state is None else str(state.place),
+        "replays": 0 if state is None else state.results,
+        "current": 0 if state is None else state.current,
+        "bytes": 0 if state is None else state.bytes,
+        "most_bytes": MOST_BYTES,
+    }
+    text = _off() if state is None else f"{_kept(state)}\nat most {bytes_text(MOST_BYTES)} are kept\n"
+    return common.tell(args, None, json=lambda: {"cache": row}, rows=lambda: [row], table=lambda: text)
+
+
+def _clear(args: argparse.Namespace) -> int:
+    from iosim.prediction.cache import replay_cache
+
+    cache = replay_cache()
+    if cache is None:
+        common.emit(_off(), None)
+        return 0
+    state = cache.state()
+    try:
+        cache.clear()
+    except OSError as error:
+        raise InputError(f"{cache.place} cannot be removed: {error.strerror}") from None
+    common.emit(f"dropped: {_kept(state)}\n", None)
+    return 0
+
+
+def _kept(state: CacheState) -> str:
+    replays = "1 replay" if state.results == 1 else f"{state.results:,} replays"
+    return f"{replays}, {state.current:,} of this version of iosim, {bytes_text(state.bytes)} in {state.place}"
+
+
+def _off() -> str:
+    why = f"{CACHE} is off" if cache_dir() is None else "there is no place for it"
+    return f"no replays are kept: {why}\n"

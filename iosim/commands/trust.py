@@ -1,0 +1,299 @@
+"""`iosim validate`, `reproduce` and `check-claim`: predictions beside measurements, and numbers from elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from iosim.base import fields as ask
+from iosim.base.errors import InputError
+from iosim.base.fields import fields_of
+from iosim.base.progress import progress
+from iosim.base.records import dataclass
+from iosim.commands import common, ncu_rule, options
+from iosim.commands.parser import COMMON, CommandParser
+from iosim.show.tables import Cell, Column, Table, columns_of
+from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from iosim.evidence.reproduce import Row
+    from iosim.evidence.validate import Comparison, Gate
+    from iosim.hardware.profile import HardwareProfile
+
+
+TABLE_WORST = 6
+FORMATS = ("table", "json", "csv", "md", "html")
+FORMATS_OF_TIMES = ("table", "json", "csv")
+NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spills", "html")
+"""Options of byte tables, which --times refuses."""
+ONLY_WITH_TIMES = ("every", "ablation", "baselines")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateRequest:
+    measurements: str | None = ask.file(
+        "CSV, a row a launch or a row a chain",
+        default_text="the shipped ones: library kernels and chains of an H200, random calls of an H100",
+    )
+    ncu: str | None = ask.file(
+        "instead: a profile of your own, .ncu-rep or its raw page in CSV (ncu --import FILE --csv --page raw)"
+    )
+    with_spills: bool = ask.flag("--fail-above counts kernels with spills, too")
+    across: bool = ask.flag("compare measurements of one GPU with predictions for another")
+    times: bool = ask.flag(
+        "instead: every recorded and published time, by group, with targets; --fail-above then takes "
+        "GROUP[:STATISTIC]=LIMIT (mean, median, p90, max; all: every group)"
+    )
+    every: int | None = ask.count("with --times: every N-th row of each table", default_text="1")
+    ablation: bool = ask.flag("with --times: each mechanism switched off, too")
+    baselines: bool = ask.flag("with --times: rooflines and a regression on the same rows, too")
+    split: bool = ask.flag("odd-numbered and even-numbered calls apart, too")
+    report: str | None = ask.name(
+        "write validation.html and validation.md there: errors by level and regime, and the reason of every miss",
+        metavar="DIR",
+    )
+
+
+VALIDATE = fields_of(ValidateRequest)
+
+
+def add_validate(parser: CommandParser) -> None:
+    g = parser.group("options")
+    options.add(g, VALIDATE, ("measurements", "ncu"))
+    common.add_gpu(parser, "h200", "GPU or profile file measured on")
+    parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT",
+                        help="exit code 1 if kernels without spills err by more: hbm_read=5%% (the largest error), "
+                        "hbm_read:p95=5%%, l2_read:median=0.1%% (repeats); what it leaves out is said")  # fmt: skip
+    options.add(g, VALIDATE, (name for name in VALIDATE if name not in ("measurements", "ncu")))
+    common.add_output_options(parser, FORMATS)
+    ncu_rule.add_calls(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
+
+
+def run_validate(args: argparse.Namespace) -> int:
+    _check_options(args)
+    return _run_times(args) if args.times else _run_bytes(args)
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Refuses options of the other comparison. Raises InputError: one of them was given."""
+    for name in NOT_WITH_TIMES if args.times else ONLY_WITH_TIMES:
+        if getattr(args, name):
+            why = "contradicts --times; accepted: one of both" if args.times else "needs --times; accepted: both"
+            raise InputError(f"--{name.replace('_', '-')} {why}")
+    if args.times and args.format not in FORMATS_OF_TIMES:
+        raise InputError(f"--format {args.format} contradicts --times; accepted with it: {', '.join(FORMATS_OF_TIMES)}")
+    if args.every is not None and args.every < 1:
+        raise InputError(f"--every {args.every} is out of range; accepted: 1 or more")
+
+
+def _run_bytes(args: argparse.Namespace) -> int:
+    from iosim.evidence.validate import Gate, compare, read
+    from iosim.hardware.profile import load_profile
+
+    if args.report is not None and not Path(args.report).is_dir():
+        raise InputError(f"--report '{args.report}' is no directory; accepted: one that exists")
+    for name in ("validation.html", "validation.md") if args.report is not None else ():
+        common.check_own(Path(args.report) / name, args, "--report")
+    gates = [Gate.parse(text, spills=args.with_spills) for text in args.fail_above]
+    profile = load_profile(args.gpu)
+    if not args.across and args.ncu is None:
+        _check_measured_on(args, profile)
+    if args.ncu is not None:
+        comparison = _profiled(args, profile)
+    else:
+        files = _files(args, profile)
+        comparison = compare([row for file in files for row in read(file)], profile, progress("predicting"))
+    if args.report is not None:
+        write_report(comparison, args.report)
+    if args.report is None or args.out is not None or args.html is not None:
+        _tell(args, comparison, gates)
+    if not comparison.residuals:
+        raise InputError(_nothing(comparison))
+    return common.held([gate.exceeded(comparison.residuals) for gate in gates])
+
+
+def _check_measured_on(args: argparse.Namespace, profile: HardwareProfile) -> None:
+    """Refuses recorded measurements beside predictions for another GPU."""
+    from iosim.evidence.validate.rows import measured_on
+
+    for file in _files(args, profile):
+        gpu = measured_on(file)
+        if gpu is not None and gpu != profile.name:
+            accepted = f"--gpu {gpu}, --measurements FILE of your own, or --across to compare all the same"
+            raise InputError(f"--gpu {args.gpu}: {file.name} was measured on {gpu}; accepted: {accepted}")
+
+
+def _nothing(comparison: Comparison) -> str:
+    """That no row was checked, and the reason of most of them."""
+    reasons = Counter(skipped.reason for skipped in comparison.skipped).most_common(1)
+    why = f"; {reasons[0][1]} of {len(comparison.skipped)} rows: {reasons[0][0]}" if reasons else "; there are no rows"
+    return f"nothing was checked{why}"
+
+
+def _files(args: argparse.Namespace, profile: HardwareProfile) -> list[Path]:
+    """The table that is asked for; else the shipped ones of the GPU, for a report on an H200 those of the project's own
+    kernels, too."""
+    from iosim.evidence.validate.rows import default_files, measured_on, own_file
+
+    if args.measurements is not None:
+        return [Path(args.measurements)]
+    files, own = default_files(profile.name), own_file()
+    return [*files, *([own] if args.report is not None and measured_on(own) == measured_on(files[0]) else [])]
+
+
+def write_report(comparison: Comparison, folder: str) -> None:
+    """validation.html and validation.md in a directory that exists."""
+    from iosim.base.files import write_whole
+    from iosim.evidence.validate.report import as_page
+
+    for kind, written in common.paged(lambda: as_page(comparison)).items():
+        write_whole(Path(folder) / f"validation.{kind}", written())
+    print(f"wrote {Path(folder) / 'validation.html'} and {Path(folder) / 'validation.md'}")
+
+
+def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
+    from iosim.evidence.validate import Comparison, compare
+    from iosim.evidence.validate.profile_rows import read_profile
+    from iosim.integrations.ncu.report import launches
+
+    if args.measurements is not None:
+        raise InputError(f"--measurements contradicts --ncu {args.ncu}; give one of them")
+    profiled_rows = read_profile(args.ncu, ncu_rule.given(args), ncu_rule.told, launches)
+    for note in profiled_rows.notes:
+        print(f"iosim: --ncu: {note}", file=sys.stderr)
+    comparison = compare(profiled_rows.rows, profile, progress("predicting"))
+    return Comparison(comparison.residuals, (*profiled_rows.unmatched, *comparison.skipped))
+
+
+def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate]) -> None:
+    from iosim.evidence.validate import summarise
+    from iosim.evidence.validate.report import INTRODUCTION, answer, comparison_page, tables
+
+    def whole() -> dict[str, Any]:
+        rows = [r.to_dict() for r in comparison.residuals]
+        skipped = [s.to_dict() for s in comparison.skipped]
+        held = [gate.to_dict(comparison.residuals) for gate in gates]
+        return {"rows": rows, **summarise(comparison, split=args.split), "gates": held, "skipped": skipped}
+
+    def text(_: bool) -> str:
+        shown = tables(comparison, split=args.split, most=TABLE_WORST)
+        parts = [f"{s.heading}\n{s.table.text()}" for s in shown if s.table]
+        limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
+        return "\n".join([*limits, *parts, INTRODUCTION + "\n"])
+
+    pages = common.paged(lambda: comparison_page(comparison, common.typed("validate"), split=args.split))
+    common.tell(args, answer(comparison), json=whole, rows=comparison.records, text=text, **pages)
+
+
+def _run_times(args: argparse.Namespace) -> int:
+    from iosim.evidence.times.report import TimeGate, times_report
+
+    gates = [TimeGate.parse(text) for text in args.fail_above]
+    report = times_report(args.every or 1, with_worth=args.ablation, with_baselines=args.baselines,
+                          show=progress("reading tables"))  # fmt: skip
+
+    def text(_: bool) -> str:
+        parts = [report.table().text()]
+        if report.worth:
+            parts.append(f"Each mechanism switched off: mean of the groups' errors\n{report.worth_table().text()}")
+        if report.baselines:
+            parts.append(f"Simpler predictions, fitted on odd rows, on the even ones\n{report.baseline_table().text()}")
+        return "\n".join([*parts, *(f"{key} left out: {reason}\n" for key, reason in report.missing.items())])
+
+    common.tell(args, report.answer, json=report.to_dict, rows=lambda: (row.record() for row in report.rows), text=text)
+    return common.held([gate.exceeded(report) for gate in gates])
+
+
+def add_reproduce(parser: CommandParser) -> None:
+    common_options = parser.group(COMMON)
+    told = "sections, such as A,G (default: all; --list says what each is about)"
+    options.add_names(common_options, "--section", usual=None, several=True, metavar="LETTER", help=told)
+    common_options.add_argument("--list", action="store_true", help="the sections' letters and titles alone")
+    common.add_output_options(parser, ("table", "json", "csv", "md"))
+
+
+COLUMNS = columns_of("claim | claimed:right | computed:right | unit | ratio:right")
+
+
+def number(value: float | None) -> str | None:
+    """Four significant digits, thousands apart."""
+    if value is None:
+        return None
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def shown(row: Row) -> tuple[Cell, ...]:
+    ratio = None if row.ratio is None else f"{row.ratio:.3f}{' (mistake)' * bool(row.mistake)}"
+    return row.claim, number(row.claimed), number(row.computed), row.unit, ratio
+
+
+def why(row: Row) -> str:
+    """The arithmetic of a row and its note, in one line."""
+    mistake = f"a mistake, computed as the source makes it: {row.mistake}" if row.mistake else ""
+    return "; ".join(text for text in (row.arithmetic, row.note, mistake) if text)
+
+
+def plain(titles: dict[str, str], rows: list[Row]) -> str:
+    parts = []
+    for letter in dict.fromkeys(r.section for r in rows):
+        mine = {f"{letter}{n}": r for n, r in enumerate((r for r in rows if r.section == letter), 1)}
+        table = Table((Column("row"), *COLUMNS), tuple((name, *shown(r)) for name, r in mine.items()))
+        reasons = "".join(f"  {name}: {why(r)}\n" for name, r in mine.items())
+        parts.append(f"{letter}. {titles[letter]}\n\n{table.text()}\n{reasons}")
+    return "\n".join(parts)
+
+
+def markdown(titles: dict[str, str], rows: list[Row]) -> str:
+    columns = (*COLUMNS, Column("arithmetic"))
+    return "\n".join(
+        f"## {letter}. {titles[letter]}\n\n"
+        + Table(columns, tuple((*shown(r), why(r)) for r in rows if r.section == letter)).markdown()
+        for letter in dict.fromkeys(r.section for r in rows)
+    )
+
+
+def run_reproduce(args: argparse.Namespace) -> int:
+    from iosim.evidence.reproduce import answer, reproduce, sections
+
+    if args.list:
+        common.emit("".join(f"{s.letter}. {s.title}\n" for s in sections()), args.out)
+        return 0
+    rows = reproduce(args.section, progress("sections"))
+    titles = {s.letter: s.title for s in sections()}
+    return common.tell(
+        args, answer(rows), json=lambda: {"rows": [r.to_dict() for r in rows]},
+        rows=lambda: (r.to_dict() for r in rows), text=lambda md: (markdown if md else plain)(titles, rows),
+    )  # fmt: skip
+
+
+def add_check_claim(parser: CommandParser) -> None:
+    options.add(parser.group("the number, as it was published"), CLAIM)
+    common.add_gpu(parser)
+    common.add_kernel(parser, "default")
+    common.add_problem_options(parser, several=())
+    common.add_kernel_options(parser)
+    common.add_output_options(parser)
+
+
+def run_check_claim(args: argparse.Namespace) -> int:
+    from iosim.evidence.claims.check import as_text
+    from iosim.evidence.claims.check import run as check
+
+    if all(getattr(args, name) is None for name in CLAIMS):
+        examples = ", ".join(f"--{name} {example}" for name, example in CLAIMS.items())
+        raise InputError(f"a claim is missing; accepted: {examples}")
+    checks = check(common.request(args, ClaimRequest, problem=common.problem(args)))
+    return common.tell(
+        args, " ".join(c.answer() for c in checks), json=lambda: {"claims": [c.to_dict() for c in checks]},
+        rows=lambda: (
+            {"claim": c.claim.text, "quantity": c.claim.quantity} | m.to_dict() | {"slips": "; ".join(m.reading.slips)}
+            for c in checks
+            for m in c.matches
+        ),
+        text=lambda _: "\n".join(map(as_text, checks)),
+    )  # fmt: skip

@@ -1,0 +1,50 @@
+"""Lists of picked keys: what a query's list keeps, as a mask over its entries.
+
+Every list has room for as many entries as keys are picked at most. A query that sees fewer keys has all of them in its
+list, and -1 behind them: kernels walk the whole list, and load the rows of the entries that are there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iosim.base.records import dataclass
+from iosim.problem.masks.mask import BoolArray, IntArray, IntervalMask, KeyBlocks
+
+
+@dataclass(frozen=True)
+class PickedMask(IntervalMask):
+    """Of `right` and `offset`, which say how many keys a query sees, and of the `seen` keys that there are: as many
+    entries. All key blocks are visited, and end_row is the last entry that is there."""
+
+    seen: int = 0
+
+    @classmethod
+    def of(cls, mask: IntervalMask, keys: int) -> PickedMask:
+        """The lists of queries that see `keys` keys under a mask without a left bound."""
+        return cls(None, mask.right, mask.offset, keys)
+
+    @property
+    def plain(self) -> IntervalMask:
+        """The mask without idle entries, for lists no longer than the keys."""
+        return IntervalMask(None, self.right, self.offset)
+
+    def end_key(self, row: IntArray, seq_k: int) -> IntArray:
+        return np.minimum(super().end_key(row, seq_k), self.seen)
+
+    def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
+        return super().keeps(queries, keys) & (keys < self.seen)
+
+    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int = 1) -> KeyBlocks:
+        last = np.minimum(np.arange(0, rows, block_q, dtype=np.int64) + block_q, rows) - 1
+        blocks = np.full(last.size, -(-seq_k // block_k), dtype=np.int64)
+        return KeyBlocks(first=np.zeros_like(blocks), end=blocks, end_row=self.end_key(last // pack, seq_k))
+
+    def picks(self, tokens: IntArray, entries: IntArray, top_k: int) -> IntArray:
+        """The keys that the entries of queries stand for where nothing is known of the scores: spread evenly over what
+        a query sees, each query's own, with nothing drawn twice. Of a query that sees no more than `top_k` keys, all of
+        them, in order. The arrays broadcast against each other."""
+        sees = self.end_key(tokens, self.seen)
+        mixed = (tokens * 2654435761 + entries * 40503) * 2246822519 % (1 << 32)
+        first = entries * sees // top_k
+        return np.where(sees > top_k, first + mixed * ((entries + 1) * sees // top_k - first) // (1 << 32), entries)

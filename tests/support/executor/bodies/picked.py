@@ -1,0 +1,65 @@
+"""Sparse attention: the indexer's launches, and the latent cache's launch over picked keys."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from executor.bodies.flash import Combine, Forward, append
+from executor.bodies.terms import masked_scores
+from executor.body import Array, Body, Place, body
+from iosim.kernel.algorithms.indexer import LISTS
+
+
+@body("mla", "main")
+class Latent(Forward):
+    """Online softmax over the visited keys, or a list's, values taken from the same tile."""
+
+    def pair(self, at: Place) -> None:
+        p = at.problem
+        if p.top_k is None:
+            self.softmax.add(masked_scores(at), at["K"][:, : p.head_dim_v], at.dropout_factor)
+            return
+        rows = at["K"]
+        if p.cache_dtype is not None:  # scales are 1 in the executing reader
+            last = p.head_dim - p.head_dim_v
+            rows = np.concatenate((rows[:, : p.head_dim_v], rows[:, rows.shape[1] - 2 * last :][:, :last]), axis=1)
+        there = at[LISTS][0] >= 0
+        scores = np.where(there[None, :], at["Q"] @ rows.T * at.scale, -np.inf)
+        self.softmax.add(scores, rows[:, : p.head_dim_v], at.dropout_factor)
+
+
+body("mla", "combine")(Combine)
+body("mla", "append")(append)
+
+
+@body("mla", "lists")
+def list_all(at: Place) -> None:
+    """All keys that the queries see, in order."""
+    p = at.problem
+    entries = np.arange(p.top_k or 0)[None, :]
+    sees = p.interval_mask.end_key(at.q[:, None], p.seq_k)
+    at.put(LISTS, np.where(entries < sees, entries, -1).astype(np.float64))
+
+
+@body("mla", "logits")
+def score(at: Place) -> None:
+    weights, keys = at["index_weights"], at["index_K"]
+    heads = weights.shape[1]
+    scores = np.maximum(np.einsum("thd,sd->ths", at["index_Q"].reshape(len(weights), heads, -1), keys), 0.0)
+    at.put("logits", np.einsum("ths,th->ts", scores, weights) * at["index_scale"].T)
+
+
+@body("mla", "top_k")
+class Select(Body):
+    """The places of the largest logits, in ascending order; all of them where there are too few."""
+
+    def begin(self, at: Place) -> None:
+        self.seen: list[Array] = []
+
+    def pair(self, at: Place) -> None:
+        self.seen.append(np.where(at.kept, at["logits"], -np.inf)[0])
+
+    def end(self, at: Place) -> None:
+        logits, picks = np.concatenate(self.seen or [np.zeros(0)]), at.problem.top_k or 0
+        best = np.sort(np.argsort(-logits, kind="stable")[: min(picks, int(np.isfinite(logits).sum()))])
+        at.put(LISTS, np.concatenate((best, np.full(picks - best.size, -1)))[None, :].astype(np.float64))
