@@ -44,6 +44,8 @@ class ChosenKeywords(TypedDict, total=False):
     """The backward makes the bias's gradient. It has the bias's shape and type."""
     key_padding: bool
     """A mask of one byte a key and sequence. [batch, seq_k], beside the mask."""
+    sinks: bool
+    """A learned logit a head joins each softmax. gpt-oss's attention sinks; forward alone."""
     mask_storage: str
     """How the mask reaches the kernel: by its indices, or as a tensor. implicit: tiles that the mask drops are not
     visited. bool and additive: a tensor [1, 1, seq_q, seq_k] of bytes or of bias_dtype; all tiles are visited

@@ -81,12 +81,17 @@ class Spill:
         return tuple(o for o in both if o.per_tile or o.per_pair)
 
 
+KEY_SUMS = ("dK_acc", "dV_acc")
+"""Sums of dK and dV in fp32, to which the query heads of a group add."""
+
+
 @dataclass(frozen=True)
 class RowPass:
     """A launch of a backward beside its main one, in which a CTA moves a block of whole rows.
 
-    What it computes is told by what it writes: D = rowsum(dO o O), a dQ_acc of zeros, dQ out of dQ_acc, X_copy out of
-    X, dK and dV out of dK_heads and dV_heads. Later launches read a copy in the place of its source.
+    What it computes is told by what it writes: D = rowsum(dO o O), an X_acc of zeros, dQ out of dQ_acc, X_copy out of
+    X, dK and dV out of dK_heads and dV_heads, or out of dK_acc and dV_acc. Later launches read a copy in the place of
+    its source.
     """
 
     name: str
@@ -111,13 +116,14 @@ class RowPass:
 
     @property
     def sums_heads(self) -> bool:
-        """Whether it is for grouped heads alone, whose gradients it sums."""
-        return any(name.endswith("_heads") for name in self.reads)
+        """Whether it is for grouped heads alone, whose gradients are summed: from a tensor of each head, or in one to
+        which all of them add."""
+        return any(name.endswith("_heads") or name in KEY_SUMS for name in (*self.reads, *self.writes))
 
     @property
     def follows(self) -> bool:
         """Whether it comes after the main launch, whose sums it reads."""
-        return self.sums_heads or "dQ_acc" in self.reads
+        return any(name.endswith(("_heads", "_acc")) for name in self.reads)
 
 
 SUM_GROUPS = RowPass("sum_groups", ("dK_heads", "dV_heads"), ("dK", "dV"))

@@ -31,6 +31,8 @@ class Loop:
     the number of buffers."""
     score_operations: float = 0.0
     """Instructions on each score in every step, beyond its exponential and what every softmax needs."""
+    software_exps: float = 0.0
+    """Share of the exponentials that are polynomials on the fp32 units."""
     warps_meet: bool = False
     """Whether the warps of a CTA divide a step's tile both ways, hand P and dS on in shared memory, and so meet between
     its products and its softmax (FlashAttention-2's backward, CUTLASS's); else they take turns at the units."""

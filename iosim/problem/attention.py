@@ -109,6 +109,10 @@ class AttentionProblem(ProblemFields):
                                  "head; accepted with it: none, batch")  # fmt: skip
         if self.bias_grad and self.bias != "full":
             raise InputError(f"`bias_grad=True` contradicts `bias` '{self.bias}'; accepted with it: bias full")
+        if self.sinks and self.backward:
+            raise InputError(
+                f"`sinks=True` contradicts `passes` '{self.passes}': their gradient is unknown; accepted with it: fwd"
+            )
         if self.mask_storage != "implicit" and self.mask == "none":
             raise InputError(f"`mask_storage` '{self.mask_storage}' contradicts `mask` 'none'; accepted: implicit")
         if self.bias_dtype is not None and self.bias != "full" and self.mask_storage != "additive":
@@ -197,6 +201,7 @@ class AttentionProblem(ProblemFields):
             "block_lists": ("mask", self.mask in LIST_MASKS),
             "looks_ahead": ("window_right", self.mask == "window" and self.window_right is not None),
             "seq_lens": ("seq_lens", self.seq_lens is not None),
+            "sinks": ("sinks", self.sinks),
             "top_k": ("top_k", self.top_k is not None),
             "indexer": ("index_heads", self.index_heads is not None),
             "cache_dtype": ("cache_dtype", self.cache_dtype is not None),

@@ -40,6 +40,7 @@ TERMS = (
     "mask_tensor",
     "page_size",
     "seq_lens",
+    "sinks",
     "top_k",
 )
 """What a problem may ask for besides Q, K, V and dropout: the keys of `AttentionProblem.terms`."""
@@ -142,6 +143,9 @@ class ProblemFields:
     )
     key_padding: bool = about(
         False, Kind.FLAG, "a mask of one byte a key and sequence", more="[batch, seq_k], beside the mask"
+    )
+    sinks: bool = about(
+        False, Kind.FLAG, "a learned logit a head joins each softmax", more="gpt-oss's attention sinks; forward alone"
     )
     mask_storage: str = about(
         "implicit", Kind.WORD, "how the mask reaches the kernel: by its indices, or as a tensor", words=MASK_STORAGES,

@@ -474,7 +474,7 @@ SYMBOLS = (*SIZES, "window", "window_right", "offset", "splits")
 """Fields of the problem and the kernel that are symbols of a formula."""
 CHOICES = ("offset", "dropout", "passes", "layout", "window", "window_right", "mask_block", "mask_stride",
            "global_tokens", "mask_file", "bias", "bias_shared", "bias_dtype", "bias_grad", "key_padding",
-           "mask_storage")  # fmt: skip
+           "sinks", "mask_storage")  # fmt: skip
 """Fields of the problem that decide which formula it is."""
 _OPEN = (*SIZES, "dtype", "mask", "splits", "tile")
 FORMULA = {name: replace({**FIELDS, **OVERRIDES}[name], default=None, usual=None, default_text="") for name in _OPEN}

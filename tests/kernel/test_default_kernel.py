@@ -31,7 +31,7 @@ def test_it_is_the_gpus_generation(gpu: str, kernel: str) -> None:
 
 
 @pytest.mark.parametrize(("gpu", "values", "kernel"), [
-    ("b200", {"seq_q": 1, "seq_k": 4096}, "fa2"), ("b200", {"passes": "bwd"}, "fa2"), ("h100", {"dtype": "fp8"}, "fa3"),
+    ("b200", {"seq_q": 1, "seq_k": 4096}, "fa2"), ("b200", {"passes": "bwd"}, "fa4"), ("h100", {"dtype": "fp8"}, "fa3"),
     ("h100", {"dropout": 0.1}, "fa2"), ("h100", {"bias": "full"}, "cutlass"), ("a100", {"dtype": "fp32"}, "cutlass"),
     ("a100", {"page_size": 16}, "flash"), ("a100", {"head_dim": 192, "head_dim_v": 128}, "cutlass"),
     ("h100", {"head_dim": 576, "head_dim_v": 512, "kv_heads": 1, "seq_q": 1, "latent_kv": True}, "flashmla"),

@@ -173,14 +173,19 @@ def part_of(profile: HardwareProfile, share: float) -> L2Model:
     return replace(whole, sets=max(64, int(whole.sets * share)))
 
 
-GROUP_GPUS = {"fa3-sm80": "a100", "fa4": "b200"} | dict.fromkeys(
-    ("aiter", "aiter-triton", "ck", "hipkittens"), "mi355x"
-)
+FA4 = ("fa4", "fa4-256", "fa4-deterministic", "fa4-splits", "fa4-stealing")
+GROUP_GPUS = {
+    "fa3-sm80": "a100",
+    "fa4-sm80": "a100",
+    "fa4-sm120": "rtx-5090",
+    **dict.fromkeys(FA4, "b200"),
+    **dict.fromkeys(("aiter", "aiter-triton", "ck", "hipkittens"), "mi355x"),
+}
 LATENT = {"latent_kv": True, "kv_heads": 1, "head_dim": 576, "head_dim_v": 512}
 """What differs where a kernel does not take fp16 on an H200, or no K and V."""
 GROUP_ARGUMENTS = {"fa3-fp8": {"dtype": "fp8"}, "fa3-fp8-transposed": {"dtype": "fp8"}, "mla": LATENT,
                    "flashmla": {**LATENT, "page_size": 64}, "aiter": {"dtype": "bf16", "head_dim": 128},
-                   "hipkittens": {"dtype": "bf16"}}  # fmt: skip
+                   "hipkittens": {"dtype": "bf16"}, "fa4-256": {"head_dim": 256}}  # fmt: skip
 UNGROUPED = ("minimal", "minimal-cu", "uniform", "uniform-naive")
 
 

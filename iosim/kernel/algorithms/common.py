@@ -7,8 +7,8 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
-from iosim.kernel.kernel import SUM_GROUPS, Kernel, RowPass, Spill, Tile
-from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.kernel import KEY_SUMS, SUM_GROUPS, Kernel, RowPass, Spill, Tile
+from iosim.kernel.launch import Access, Domain, Edge, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
 from iosim.kernel.shared_memory import by_chunk
 from iosim.kernel.unit import MatrixUnit
 from iosim.kernel.work import Layout, Loop, SpillAccesses, Work
@@ -207,12 +207,18 @@ def matrices(problem: AttentionProblem, names: str, role: Role) -> tuple[Tensor,
     return tuple(matrix(problem, n, role) if n in MATRICES else row_vector(problem, n, role) for n in names.split())
 
 
-def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS) -> Launch:
-    """dK and dV of a key/value head, the sums over its group's query heads."""
+def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS, whole: Edge = Edge.EXACT) -> Launch:
+    """dK and dV of a key/value head, the sums over its group's query heads; or what these sums are added up in."""
     return row_pass(
         f"bwd.{one.name}",
         row_domain(problem, one.rows, keys=True),
-        (load(n, Rows.QUERY, Per.QUERY, times=problem.group) for n in one.reads),
-        (store(n, Rows.QUERY, Per.QUERY, times=one.store_packets) for n in one.writes),
+        (
+            load(n, Rows.QUERY, Per.QUERY, **({"edge": whole} if n in KEY_SUMS else {"times": problem.group}))
+            for n in one.reads
+        ),
+        (
+            store(n, Rows.QUERY, Per.QUERY, times=one.store_packets, edge=whole if n in KEY_SUMS else Edge.EXACT)
+            for n in one.writes
+        ),
         work=Work(operations_per_value=round(one.operations + one.operations_of_group / problem.group)),
     )

@@ -41,7 +41,7 @@ from iosim.kernel.algorithms.common import (
 )
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.algorithms.terms import TermOptions, backward_terms, forward_terms
-from iosim.kernel.kernel import Kernel, RowPass, Tile
+from iosim.kernel.kernel import KEY_SUMS, Kernel, RowPass, Tile
 from iosim.kernel.launch import (
     SECTOR_BYTES,
     Access,
@@ -140,6 +140,9 @@ class FlashOptions(SplitOptions, TermOptions):
     """O is laid out with heads after the sequence, whatever Q's layout (PyTorch's memory-efficient kernel)."""
     clusters_in_step: bool = False
     """The CTAs of a cluster walk the same keys, each with rows of its own."""
+    shares_fetches: bool = False
+    """Each of them fetches its part of the keys for all, where products of the cluster read every part (tcgen05 with
+    cta_group 2); else each has all keys."""
     heads_in_turn: bool = False
     """The backward's CTAs take the query heads that share their keys one after the other, so that nothing is summed
     after them."""
@@ -159,6 +162,7 @@ class FlashOptions(SplitOptions, TermOptions):
         "block_lists",
         "seq_lens",
         "looks_ahead",
+        "sinks",
     ),
     options=FlashOptions,
     splits=True,
@@ -180,7 +184,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     together = kernel.schedule.cluster if options.clusters_in_step else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
     domain, outer, per_q = split_domain(problem, kernel, tile, pack, options.mask_block)
-    per_row = {"edge": kernel.edge_k, "fetch": kernel.fetch, "times": together}
+    per_row = {"edge": kernel.edge_k, "fetch": kernel.fetch, "times": 1 if options.shares_fetches else together}
     reads = (
         load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True,
              fetch=kernel.fetch),
@@ -399,12 +403,14 @@ def _combine_rows(columns: int, threads: int) -> int:
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The kernel's passes over rows, and between them the main launch over key blocks.
 
-    With grouped heads that are not taken in turn, dK and dV are written per query head and summed by a pass. Raises
-    InputError: heads in turn whose last query block is ragged.
+    With grouped heads that are not taken in turn, dK and dV are written per query head and summed by a pass,
+    or added to fp32 sums that passes convert, where the kernel has these. Raises InputError: heads in turn whose last
+    query block is ragged.
     """
     options, tile = options_of(kernel, FlashOptions), kernel.tile_backward
     grouped = problem.group > 1 and not options.heads_in_turn
     passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
+    sums = [n for n in KEY_SUMS if any(n in one.writes for one in passes)]
     copies = [name for one in passes for name in one.writes if name.endswith("_copy")]
     own: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), dq_sums(problem, kernel))
     if options.workspace is Workspace.BLOCKS:  # one piece of memory, which begins with the sums
@@ -413,7 +419,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *matrices(problem, "Q K V O dO LSE", Role.INPUT),
         *own,
         *matrices(problem, "dQ dK dV", Role.OUTPUT),
-        *(head_gradients(problem) if grouped else ()),
+        *(replace(matrix(problem, n[:2], Role.TEMP, element_bytes=4), name=n) for n in sums),
+        *(head_gradients(problem) if grouped and not sums else ()),
         *(replace(*matrices(problem, n.removesuffix("_copy"), Role.TEMP), name=n) for n in copies),
     ))  # fmt: skip
     before = [_row_launch(problem, kernel, one, held, copies) for one in passes if not one.follows]
@@ -434,7 +441,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             load(lse, Rows.QUERY, Per.PAIR, edge=whole if lse in copies else Edge.EXACT),
             load("D", Rows.QUERY, Per.PAIR, edge=whole),
             Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),
-            *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients),
+            *(Access(n, Mode.REDUCE, Rows.KEY, Per.KEY, visited_only=True, edge=whole) for n in sums),
+            *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients if not sums),
         ),
         _columns_outside(problem, kernel, keys_outer=True)
         + _narrow_stores(problem, kernel, lambda: 2 * float(domain.key_rows.mean()), NARROW_GRADIENTS, apart=grouped),
@@ -466,7 +474,7 @@ def _row_launch(
 ) -> Launch:
     """A pass over rows. O and dO are read as they lie in memory, or their copies where the pass makes none."""
     if one.sums_heads:
-        return sum_groups(problem, one)
+        return sum_groups(problem, one, _workspace_edge(kernel))
     rows, apart = one.rows or kernel.tile_backward.block_q, kernel.fetch is Fetch.LANES
 
     def access(mode: Mode, name: str) -> Access:

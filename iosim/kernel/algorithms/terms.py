@@ -2,9 +2,9 @@
 
 Each tiled algorithm reads them as FlashAttention's Algorithm 2 reads its mask, tile by tile (arXiv 2205.14135, appendix
 B.3): a full bias, or a stored mask, a query x key tile at every visited pair; a key-padding mask a key tile at every
-visited pair; ALiBi's slope once a CTA. Dropout is not stored: the forward leaves the seed and the offset of its
-counter-based generator, 16 bytes, from which the backward makes the same decisions again (FlashAttention-2,
-csrc/flash_attn/src/flash_fwd_kernel.h; PyTorch's kernels likewise).
+visited pair; ALiBi's slope and a learned sink once a CTA. Dropout is not stored: the forward leaves the seed and the
+offset of its counter-based generator, 16 bytes, from which the backward makes the same decisions again
+(FlashAttention-2, csrc/flash_attn/src/flash_fwd_kernel.h; PyTorch's kernels likewise).
 
 NB: what the added terms cost in instructions and shared memory is not in the timing model; their bytes are.
 """
@@ -18,7 +18,7 @@ from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
-from iosim.kernel.options import AlgorithmOptions
+from iosim.kernel.options import AlgorithmOptions, number
 from iosim.problem.attention import AttentionProblem
 
 
@@ -32,6 +32,8 @@ class TermOptions(AlgorithmOptions):
 
     converts_mask: bool = False
     padding_is_added: bool = False
+    sink_bytes: int = number(4, 1, 8)
+    """Of a head's learned logit."""
 
 
 PASS_ROWS = 4
@@ -102,6 +104,10 @@ def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Ch
     state."""
     main = next(x for x in chain.launches if x.name == "main")
     terms = [*_score_terms(problem, kernel, Per.SPLIT if main.outer is Outer.SPLIT else Per.QUERY)]
+    if problem.sinks:  # of the query heads whose rows share a tile
+        size, d = options_of(kernel, TermOptions).sink_bytes, main.domain
+        read = load("sinks", Rows.OWN, Per.SPLIT if main.outer is Outer.SPLIT else Per.QUERY)
+        terms.append((Tensor("sinks", 1, d.heads, d.pack, 1, size, Role.INPUT), read))
     held = [tensor for tensor, _ in terms]
     before: tuple[Launch, ...] = ()
     if converts_mask(problem, kernel):

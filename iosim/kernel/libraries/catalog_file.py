@@ -175,9 +175,9 @@ ROW: Mapping[str, Key] = {
 Those up to `min_shared_memory_per_block_bytes` are its conditions: head_dim is the widest that it holds for, the others
 are true of the problem or the GPU. `causal` is true of any mask, `window` of a window alone."""
 PASS_MEANS = {
-    "name": "fill, copy0, copy1, dot, convert, sum_groups, sum_dK or sum_dV",
+    "name": "fill, fill0, fill1, copy0, copy1, dot, convert, sum_groups, sum_dK or sum_dV",
     "reads": "tensors it reads",
-    "writes": "tensors it writes: D, dQ_acc, dQ, a tensor's X_copy, dK, dV",
+    "writes": "tensors it writes: D, dQ_acc, dQ, a tensor's X_copy, dK_acc, dV_acc, dK, dV",
     "rows": "rows a CTA; 0: the main launch's query rows",
     "threads": "threads a CTA",
     "values": "values a thread loads before it stores",
@@ -188,9 +188,9 @@ PASS_MEANS = {
     "store_packets": "packets in the place of one that its stores take",
     "split_percent": "share of half-stored sectors that are two packets",
 }
+_PASS_NAME = Text(pattern="fill[01]?|copy[01]|dot|convert|sum_(groups|dK|dV)")
 PASS: Mapping[str, Key] = {
-    name: Key(form, PASS_MEANS[name])
-    for name, form in Table.of(RowPass, name=Text(pattern="fill|copy[01]|dot|convert|sum_(groups|dK|dV)")).keys.items()
+    name: Key(form, PASS_MEANS[name]) for name, form in Table.of(RowPass, name=_PASS_NAME).keys.items()
 }
 """Of a launch beside the backward's main one."""
 _SIDES = ListOf(Whole(1, MAX_BLOCK), ascending=True)

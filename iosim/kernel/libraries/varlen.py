@@ -67,13 +67,13 @@ def varlen_splits(
     return tuple(max(1, min(-(-n // share), most)) for n in blocks)
 
 
-def heads_in_section(problem: AttentionProblem, packed: bool) -> int:
-    """Grid heads of a sequence that go together: as many key/value heads as fit SECTION_BYTES, up to 16 and by powers
+def heads_in_section(problem: AttentionProblem, packed: bool, budget_bytes: int = SECTION_BYTES) -> int:
+    """Grid heads of a sequence that go together: as many key/value heads as fit `budget_bytes`, up to 16 and by powers
     of two (flash_prepare_scheduler.cu, get_nheads_in_l2); all heads of a sequence at most, so that sequences follow
     one another."""
     keys = max(k for _, k in problem.sequences)
     head_bytes = keys * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
-    fits = max(1, min(MOST_SECTION_HEADS, SECTION_BYTES // head_bytes))
+    fits = max(1, min(MOST_SECTION_HEADS, budget_bytes // head_bytes))
     heads = min(1 << (fits.bit_length() - 1), problem.kv_heads)
     return heads if packed else heads * problem.group
 

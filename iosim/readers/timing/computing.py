@@ -18,7 +18,6 @@ from iosim.kernel.unit import UnitModel
 from iosim.kernel.work import Dependent
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
-from iosim.problem.masks.picked import PickedMask
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.overlap import beside
@@ -149,13 +148,13 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
     locked = lock_cycles(launch, sm, resident.slots) + launch.work.gather_cycles * rows_a_step(launch)
-    together = launch.tile_ctas if isinstance(launch.domain.mask, PickedMask) else 1
+    together = launch.tile_ctas
 
     def step(ctas: int) -> float:
         return step_cycles(cost, ctas) + locked
 
     def shared_step(ctas: int) -> float:
-        """Where the CTAs of a cluster divide a tile and what it gathers, an SM each."""
+        """Of the CTAs of a cluster, which divide a tile, an SM each."""
         return step(ctas) / together
 
     span = makespan(launch, profile.sm_count // together, per_sm, shared_step, tile_cycles)

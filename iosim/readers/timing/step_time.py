@@ -25,6 +25,9 @@ FP32_OPERATIONS_PER_SCORE = 3.5
 instruction), masks and moves. Fitted; counting instructions gives 3.5 to 6."""
 BACKWARD_OPERATIONS_PER_SCORE = 3.0
 """Further operations in the backward pass: dP - D, times P, and the conversion of dS."""
+POLYNOMIAL_OPERATIONS = 6.0
+"""Of an exponential in software: a maximum, three additions and three steps of a polynomial, two values an instruction,
+a shift and an addition (FlashAttention-4, flash_attn/cute/utils.py, ex2_emulation_2)."""
 UNHIDDEN_SPECIALISED = 0.41
 """Part of the shorter of tensor and softmax work that warp-specialised kernels fail to hide behind the longer. Fitted
 on cudnn."""
@@ -172,12 +175,12 @@ def step_cost(
     padding = 1.0 if whole else row_padding(d.block_q, warps, unit, work.loop.key_warps)
     scores = d.block_q * d.block_k * apart * padding
     width = work.flops_per_pair / 4
-    operations = work.mask.every_step + work.loop.score_operations
+    operations = work.mask.every_step + work.loop.score_operations + POLYNOMIAL_OPERATIONS * work.loop.software_exps
     if work.exps_per_pair:
         operations += FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
     if work.mask.edge_steps:
         operations += work.mask.edge_steps * edge_share(launch)
-    exps = scores * work.exps_per_pair / rates.exps
+    exps = scores * work.exps_per_pair * (1 - work.loop.software_exps) / rates.exps
     others = scores * operations / rates.fp32_lanes
     if work.fragments is not None:
         others += work.fragments.step * BESIDE_A_COPY * warps / SCHEDULERS

@@ -6,7 +6,7 @@ On-chip values are float64; only what passes memory is rounded. The shipped algo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,8 @@ class Place(Protocol):
 
     launch: Launch
     problem: AttentionProblem
+    spot: Any
+    """Its `split` is the split of the keys."""
     kernel: Kernel
     q: Indices
     """Rows of the query block, within the domain."""

@@ -46,6 +46,8 @@ def _random_terms(p: AttentionProblem, generator: np.random.Generator) -> dict[s
     if p.bias == "alibi":
         by_head = 2.0 ** (-8 * np.arange(1, p.heads + 1) / p.heads)
         terms["slopes"] = round_to(np.tile(by_head, p.bias_batch).reshape(p.bias_batch, p.heads, 1, 1), "fp32")
+    if p.sinks:
+        terms["sinks"] = round_to(generator.standard_normal((1, p.heads, 1, 1)), "bf16")
     if p.key_padding:
         terms["padding"] = (generator.random((p.batch, 1, p.seq_k, 1)) >= 0.25).astype(np.float64)
     return terms
@@ -152,6 +154,8 @@ def reference(problem: AttentionProblem, arrays: Mapping[str, npt.ArrayLike], se
     scores = np.einsum("bhid,bhjd->bhij", q, k) * scale + added_terms(problem, arrays)
     scores = np.where(dense_mask(problem), scores, -np.inf)
     lse = np.logaddexp.reduce(scores, axis=-1)
+    if problem.sinks:
+        lse = np.logaddexp(lse, np.asarray(arrays["sinks"]).reshape(1, -1, 1))
     weights = np.exp(scores - np.where(np.isneginf(lse), 0.0, lse)[..., None])
     factor = dropout_factor(problem, seed) if problem.dropout else np.ones_like(weights)
     scored = max(heads["Q"], heads["K"])

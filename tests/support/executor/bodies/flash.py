@@ -17,6 +17,7 @@ from executor.bodies.terms import (
 from executor.body import Array, Body, ExecutionError, Place, body
 from iosim.kernel.algorithms.flash import RUNNING, SplitOptions, dq_sums
 from iosim.kernel.algorithms.registry import options_of
+from iosim.kernel.kernel import KEY_SUMS
 from iosim.kernel.launch import Mode, Per
 
 
@@ -59,6 +60,8 @@ class Forward(Body):
 
     def end(self, at: Place) -> None:
         result = self.softmax
+        if at.problem.sinks and at.spot.split == 0:
+            result.join(at["sinks"][at.q % at.launch.domain.pack])
         if not at.writes("O_partial"):
             at.put("O", result.output)
             if _wants_lse(at):
@@ -119,10 +122,13 @@ def _row_values(at: Place, name: str) -> Array:
         return np.asarray((_read(at, "O") * _read(at, "dO")).sum(axis=1, keepdims=True))
     if name == "dQ_acc":
         return np.zeros((at.q.size, dq_sums(at.problem, at.kernel).cols))
+    if name in KEY_SUMS:
+        return np.zeros((at.q.size, at.problem.head_dim if name == "dK_acc" else at.problem.head_dim_v))
     if name == "dQ":
         return np.asarray(at["dQ_acc"][:, : at.problem.head_dim])
     if name in ("dK", "dV"):
-        return np.asarray(at[f"{name}_heads"].sum(axis=0))
+        summed = any(a.tensor in KEY_SUMS for a in at.launch.accesses)
+        return np.asarray(at[f"{name}_acc"] if summed else at[f"{name}_heads"].sum(axis=0))
     return at[name.removesuffix("_copy")]
 
 

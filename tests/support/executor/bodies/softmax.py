@@ -39,6 +39,10 @@ class OnlineSoftmax:
         self.sums = shrink * self.sums + (weights * factor) @ values
         self.maximum = maximum
 
+    def join(self, logits: Array) -> None:
+        """A logit a row, [rows, 1], that has no value."""
+        self.add(logits, np.zeros((1, self.sums.shape[1])), np.ones((1, 1)))
+
     @property
     def output(self) -> Array:
         return divided(self.sums, self.total)

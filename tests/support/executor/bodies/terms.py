@@ -87,7 +87,7 @@ def add_bias_gradients(at: Place) -> None:
 
 def head_gradient(at: Place, name: str) -> str:
     """Where a work tile's dK or dV goes: to the tensor itself, or to be summed over the group."""
-    return name if at.writes(name) else f"{name}_heads"
+    return next(n for n in (name, f"{name}_heads", f"{name}_acc") if at.writes(n))
 
 
 def add_group_gradients(at: Place) -> None:
