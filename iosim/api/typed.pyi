@@ -102,8 +102,9 @@ class ProblemKeywords(TypedDict, total=False):
     lie in one piece (1 to 16777216).
     """
     cache_dtype: str | None
-    """Type of a latent cache of which each query picks keys. fp8: the columns of V in fp8 with an fp32 scale for every
-    128, the others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
+    """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
+    out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
+    others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
     """
     top_k: int | str | None
     """Keys of a latent cache that each query picks. The first of them where it sees no more (DeepSeek sparse attention,
@@ -236,8 +237,9 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
     lie in one piece (1 to 16777216).
     """
     cache_dtype: str | None
-    """Type of a latent cache of which each query picks keys. fp8: the columns of V in fp8 with an fp32 scale for every
-    128, the others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
+    """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
+    out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
+    others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
     """
     top_k: int | str | None
     """Keys of a latent cache that each query picks. The first of them where it sees no more (DeepSeek sparse attention,
@@ -396,8 +398,9 @@ class DecodeKeywords(TypedDict, total=False):
     lie in one piece (1 to 16777216).
     """
     cache_dtype: str | None
-    """Type of a latent cache of which each query picks keys. fp8: the columns of V in fp8 with an fp32 scale for every
-    128, the others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
+    """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
+    out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
+    others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
     """
     new_tokens: int | str
     """Query tokens of a sequence in a step; by default 1."""

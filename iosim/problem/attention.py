@@ -19,6 +19,7 @@ from iosim.problem.masks import words
 from iosim.problem.masks.mask import IntervalMask, Mask
 
 MAX_TENSOR_ELEMENTS = 1 << 50
+BYTES_OF_16_BITS = 2
 MAX_PAIR_ELEMENTS = 1 << 60
 """seq_q x seq_k x head_dim: what one head moves at most, with blocks of one row, then fits in 64 bits."""
 
@@ -84,12 +85,17 @@ class AttentionProblem(ProblemFields):
         if self.latent_kv and self.head_dim_v > self.head_dim:
             raise InputError(f"`head_dim_v` {self.head_dim_v} contradicts `latent_kv`: V is part of K's columns; "
                              f"accepted: 1 to {self.head_dim} (`head_dim`)")  # fmt: skip
-        for name in ("latent_kv", "page_size"):
+        if self.cache_dtype is not None and self.input_type.bytes != BYTES_OF_16_BITS:
+            raise InputError(
+                f"`cache_dtype` {self.cache_dtype} contradicts `dtype` '{self.dtype}'; accepted with it: fp16, bf16"
+            )
+        for name in ("latent_kv", "page_size", "cache_dtype"):
             value = getattr(self, name)
             if value and self.passes != "fwd":
                 raise InputError(f"`{name}={value}` contradicts `passes` '{self.passes}': a cache serves inference; "
                                  "accepted with it: fwd")  # fmt: skip
-        for name, needs in (("top_k", "latent_kv"), ("index_heads", "top_k"), ("cache_dtype", "top_k")):
+        wide = () if self.widens else (("cache_dtype", "top_k"),)
+        for name, needs in (("top_k", "latent_kv"), ("index_heads", "top_k"), *wide):
             if getattr(self, name) is not None and not getattr(self, needs):
                 raise InputError(f"`{name}` {getattr(self, name)} needs `{needs}`; accepted with it alone")
         if self.top_k is not None and (self.mask not in ("none", "causal") or self.seq_lens is not None):
@@ -174,6 +180,16 @@ class AttentionProblem(ProblemFields):
     def input_type(self) -> DType:
         """Type of Q, K and V."""
         return dtype(self.dtype)
+
+    @property
+    def cache_type(self) -> DType:
+        """Type of K and V as they lie in memory."""
+        return dtype(self.cache_dtype) if self.cache_dtype and self.widens else self.input_type
+
+    @property
+    def widens(self) -> bool:
+        """Whether K and V have fewer bits a value than Q; a latent cache in fp8 has several types."""
+        return self.cache_dtype is not None and not self.latent_kv
 
     @property
     def output_type(self) -> DType:

@@ -164,13 +164,14 @@ class ProblemFields:
     cache_dtype: str | None = about(
         None,
         Kind.WORD,
-        "type of a latent cache of which each query picks keys",
+        "type of the key/value cache",
         words=CACHE_DTYPES,
         normal=dtype_name,
         metavar="DTYPE",
         default_text="that of the inputs",
-        more="fp8: the columns of V in fp8 with an fp32 scale for every 128, the others in 16 bits (656 bytes a token "
-        "of DeepSeek's)",
+        more="Keys and values are widened as they are read; their scales, one a tensor, are left out. Of a latent "
+        "cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the others in 16 "
+        "bits (656 bytes a token of DeepSeek's)",
     )
     top_k: int | None = about(
         None,

@@ -380,5 +380,6 @@ def test_a_file_that_breaks_off_keeps_whole_rows(tmp_path: Path, capsys: pytest.
 def test_the_counters_to_ask_for_are_named() -> None:
     assert metrics().split(",") == [
         "dram__bytes_read.sum", "dram__bytes_write.sum", "l1tex__m_xbar2l1tex_read_bytes.sum",
-        "l1tex__m_l1tex2xbar_write_bytes.sum", "gpu__time_duration.sum",
+        "l1tex__m_l1tex2xbar_write_bytes.sum", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+        "gpu__time_duration.sum",
     ]  # fmt: skip

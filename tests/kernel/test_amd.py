@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from iosim.kernel.unit import UNITS
 from iosim.prediction.predictor import predict
 from iosim.readers.replay.lowering import start_order
 from iosim.readers.timing.step_time import unit_model
+from iosim.studies.orders.entry import OrderEntry, ranked
+from iosim.studies.orders.space import OrderChoice
 
 AMD = ("aiter", "aiter-triton", "ck", "hipkittens")
 XCDS = 8
@@ -70,6 +73,7 @@ def test_a_head_runs_on_one_l2() -> None:
         on = np.arange(launch.work_tiles) % XCDS
         assert all(len(set(on[head == one])) == 1 for one in set(head.tolist()))
         assert all(len(set(head[on == xcd])) == 2 * batch for xcd in range(XCDS))
+        assert head[0] != head[XCDS], "of an L2's two heads, the other one comes next"
         first = head[: launch.work_tiles // batch]
         assert set(first.tolist()) == set(range(16)), "a sequence after the other"
 
@@ -109,3 +113,21 @@ def test_predict_says_what_goes_behind_the_l2s(capsys: pytest.CaptureFixture[str
     totals = out["totals"]
     assert totals["hbm"]["read"] <= totals["side"]["read"] <= totals["l2"]["read"]
     assert out["l2_hit_rate"] == pytest.approx(1 - totals["side"]["read"] / totals["l2"]["read"], abs=0.02)
+
+
+def test_of_orders_alike_at_hbm_the_one_with_less_behind_the_l2s_is_first() -> None:
+    own, shared = OrderChoice(), OrderChoice(chiplets=XCDS)
+    entries = [OrderEntry(own, (), 1000, 0, 1000, 1e-3, 8000), OrderEntry(shared, (), 1000, 0, 1000, 1e-3, 1000)]
+    assert [e.choice for e in ranked(entries, own)] == [shared, own]
+    assert ranked([replace(e, side_bytes=None) for e in entries], own)[0].choice == own
+
+
+def test_a_slow_cache_behind_the_l2s_holds_the_computing_up() -> None:
+    gpu, asked = load_profile("mi355x"), problem(seq_q=4096)
+    kernel = resolve("hipkittens", asked, gpu, Overrides(order="query", chiplets=1))
+    fast = predict(asked, kernel, gpu)
+    assert fast.side is not None
+    rate = fast.side.total / fast.time.total_s
+    slow = predict(asked, kernel, replace(gpu, memory_side_bandwidth_bytes_per_s=rate))
+    assert slow.time.launches[0].seconds["side"] > 0.9 * fast.time.total_s
+    assert slow.time.total_s > 1.1 * max(slow.time.launches[0].seconds.values())

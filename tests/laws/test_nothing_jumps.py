@@ -164,7 +164,7 @@ TAKES: dict[str, dict[str, Any]] = {
     "flashmla": {**LATENT, "page_size": 64}, "minimal": {"dtype": "fp32"}, "minimal-cu": {"dtype": "fp32"},
     "naive-cu": {"dtype": "fp32"},
 }  # fmt: skip
-PAGED = ("flashinfer", "vllm-fa2", "vllm-fa3", "sglang-fa3", "fa3-sm80")
+PAGED = ("flashinfer", "vllm-triton", "vllm-fa2", "vllm-fa3", "sglang-fa3", "fa3-sm80")
 LENGTHS = st.one_of(st.integers(100, 5000), st.sampled_from((128, 256, 512, 1024, 2048, 4096)), st.integers(2000, 9000))
 
 

@@ -20,8 +20,8 @@ the kernels that it knows."""
 
 METRICS = (
     "dram__bytes_read.sum", "dram__bytes_write.sum", "l1tex__m_xbar2l1tex_read_bytes.sum",
-    "l1tex__m_l1tex2xbar_write_bytes.sum", "gpu__time_duration.sum", "launch__registers_per_thread",
-    "launch__shared_mem_per_block",
+    "l1tex__m_l1tex2xbar_write_bytes.sum", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", "gpu__time_duration.sum",
+    "launch__registers_per_thread", "launch__shared_mem_per_block",
 )  # fmt: skip
 PATIENCE_S = 300
 """How long an answer may take."""

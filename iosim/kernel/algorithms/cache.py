@@ -70,6 +70,8 @@ def _counted_page(problem: AttentionProblem) -> int | None:
 
 
 def in_cache(problem: AttentionProblem, tensor: Tensor) -> Tensor:
+    if problem.widens:
+        tensor = replace(tensor, element_bytes=problem.cache_type.bytes, format=problem.cache_type.name)
     page = _counted_page(problem)
     if page is None:
         return tensor
@@ -107,10 +109,11 @@ def append_tensors(problem: AttentionProblem, kernel: Kernel) -> tuple[Tensor, .
     if not appends(kernel):
         return ()
     check_append(problem, kernel)
-    p, size = problem, problem.input_type.bytes
+    p = problem
     widths = {"K": p.head_dim} if p.latent_kv else {"K": p.head_dim, "V": p.head_dim_v}
 
     def rows(name: str, width: int, role: Role) -> Tensor:
+        size = (p.cache_type if role is Role.OUTPUT else p.input_type).bytes
         return Tensor(name, p.batch, 1, p.seq_q, p.kv_heads * width, size, role)
 
     all_tensors = [rows(f"{n}_new", w, Role.INPUT) for n, w in widths.items()]

@@ -18,6 +18,10 @@ from iosim.problem.masks.mask import IntervalMask, Mask
 from iosim.problem.masks.packed import HeadsInTurn
 from iosim.problem.masks.picked import PickedMask
 
+WIDENING_OPERATIONS = 4.0
+"""Instructions on each value of a cache in fp8: to 16 bits in pairs, to fp32, times the scale, and to the inputs' type
+in pairs, conversions at half the rate of the others (PTX of Triton 3.6 and 3.9 for cc 8.9 and 10.0; CUDA C++
+Programming Guide, arithmetic instructions). Warps that do not divide the keys widen all of them."""
 MATRICES = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
 
 
@@ -127,7 +131,8 @@ def resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
         dv = max(problem.head_dim_v, kernel.compiled_head_dim or 0)
         t = kernel.tile
         q, p = (0 if kernel.loop.q_in_registers else d), (t.block_k if kernel.loop.p_in_shared else 0)
-        shared = (t.block_q * (q + p) + t.stages * t.block_k * (d + dv)) * problem.input_type.bytes
+        shared = t.block_q * (q + p) * problem.input_type.bytes
+        shared += t.stages * t.block_k * (d + dv) * problem.cache_type.bytes
         columns = " + ".join(["d"] * (q > 0) + ["block_k"] * (p > 0)) or "0"
         source = f"(block_q x {f'({columns})' if q and p else columns} + stages x block_k x (d + d_v)) x element bytes"
     return Resources(kernel.cta_threads, kernel.registers, shared, source)
@@ -161,12 +166,16 @@ def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
     if fragments is not None and fragments.layout is Layout.CHUNKS:
         width = problem.input_type.bytes
         fragments = by_chunk(fragments, tile.block_k, tile.warps, d, problem.head_dim, width)
+    loop = Loop(warps_meet=True) if backward else kernel.loop
+    if problem.widens:
+        each = WIDENING_OPERATIONS * (d + d_v) * tile.warps / (loop.key_warps * tile.block_q)
+        loop = replace(loop, score_operations=loop.score_operations + each)
     return Work(
         flops_per_pair=2 * (3 * d + 2 * d_v) if backward else 2 * (d + d_v),
         exps_per_pair=1,
         tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
         stages=(kernel.tile_backward if backward else kernel.tile).stages,
-        loop=Loop(warps_meet=True) if backward else kernel.loop,
+        loop=loop,
         fragments=fragments,
         spill=SpillAccesses(spill.accesses_per_pair, spill.accesses_per_tile),
     )

@@ -99,6 +99,8 @@ class SplitOptions(CacheOptions):
     combine_rows: int | None = number(None, 1)
     combine_waits: int = number(3, 0, 100)
     combine_loads_at_once: int = number(4, 1, 1024)
+    partial_bytes: int = number(4, 2, 4)
+    """Of a value of a split's partial O: fp32, or 16 bits."""
     combines_one: bool = False
     """With one split, too, the partial result goes through memory."""
 
@@ -158,6 +160,7 @@ class FlashOptions(SplitOptions, TermOptions):
         "bias_grad",
         "key_padding",
         "mask_tensor",
+        "cache_dtype",
         "page_size",
         "block_lists",
         "seq_lens",
@@ -359,7 +362,7 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     options = options_of(kernel, SplitOptions)
     statistics = options.statistics_per_row
     shape = problem.batch, problem.heads, problem.seq_q
-    partial = Tensor("O_partial", *shape, problem.head_dim_v, 4, Role.TEMP, copies=splits)
+    partial = Tensor("O_partial", *shape, problem.head_dim_v, options.partial_bytes, Role.TEMP, copies=splits)
     vectors = tuple(
         Tensor(f"{'LSE' if statistics == 1 else ('max', 'sum')[n]}_partial", *shape, 1, 4, Role.TEMP, copies=splits)
         for n in range(statistics)

@@ -134,6 +134,7 @@ ROW: Mapping[str, Key] = {
     "dropout": Key(Flag(), "with dropout, or without"),
     "dtype": Key(_DTYPES, "of these types"),
     "paged": Key(Flag(), "with a paged cache, or without"),
+    "widened": Key(Flag(), "with a cache of fewer bits than the queries, or without"),
     "max_rows": Key(Whole(1), "up to so many query rows of a group"),
     "max_keys": Key(Whole(1), "up to so many keys"),
     "min_shared_memory_per_block_bytes": Key(_SHARED, "where a CTA may have so much"),
@@ -208,8 +209,7 @@ def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence
     return Table({name: keys[name].form for name in only or keys}, required)
 
 
-_SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads",
-             "chiplets")  # fmt: skip
+_SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads", "chiplets")
 _WHEN = tuple(ROW)[: tuple(ROW).index("split")]
 _TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "fetch", "matrix_unit", "key_warps", "threads", "registers",
          "shared_memory_bytes", "warps_along", "v_in")  # fmt: skip

@@ -1,4 +1,5 @@
-"""FlashInfer: packed rows, key rows of a tile by shared memory, and splits of one length over a whole batch.
+"""FlashInfer: packed rows, key rows of a tile by shared memory, and splits of one length over a whole batch; its decode
+kernel on CUDA cores; and TensorRT-LLM's XQA, which it ships.
 
 Source: flashinfer-ai/flashinfer @00b1eec4, include/flashinfer/attention/scheduler.cuh
 (PrefillBinarySearchKVChunkSize, PrefillSplitQOKVIndptr), attention/prefill.cuh (BatchPrefillWithPagedKVCacheDispatched)
@@ -7,8 +8,11 @@ and utils.cuh (FA2DetermineCtaTileQ).
 
 from __future__ import annotations
 
+from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import options_of
+from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.rules import Rules, rule_book
 from iosim.problem.attention import AttentionProblem
@@ -40,11 +44,11 @@ class FlashInferRules(Rules):
         return replace(kernel, tile=replace(kernel.tile, block_k=block_k))
 
 
-def chunk_tokens(problem: AttentionProblem, sms: int, block_q: int) -> int:
-    """Tokens of a split: the fewest with which the work tiles of a key/value head are at most its share of two CTAs an
-    SM."""
+def chunk_tokens(problem: AttentionProblem, sms: int, block_q: int, ctas_per_sm: int = CTAS_PER_SM) -> int:
+    """Tokens of a split: the fewest with which the work tiles of a key/value head are at most its share of so many CTAs
+    an SM."""
     page = problem.page_size or 1
-    most = CTAS_PER_SM * sms // problem.kv_heads
+    most = ctas_per_sm * sms // problem.kv_heads
     each = [(-(-q * problem.group // block_q), -(-k // page)) for q, k in problem.sequences]
     low, high = max(LEAST_CHUNK_TOKENS // page, 1), max(pages for _, pages in each)
     while low < high:
@@ -56,11 +60,99 @@ def chunk_tokens(problem: AttentionProblem, sms: int, block_q: int) -> int:
     return low * page
 
 
+DECODE_THREADS = 128
+DECODE_STAGES = 2
+"""Buffers of keys and values on cc 8.0 and later (DISPATCH_COMPUTE_CAP_DECODE_NUM_STAGES_SMEM)."""
+KEYS_PER_THREAD_ROW = 4
+"""Of a step, where a group has one head; 2 where the cache is in fp8, else 1."""
+
+
+@rule_book("flashinfer-decode")
+class FlashInferDecodeRules(FlashInferRules):
+    """A row of threads a query head and key, each thread with 16 bytes of a row; no tensor cores."""
+
+    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+        return None  # occupancy decides: see `finish`
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """Raises InputError: several query tokens, which it does not take."""
+        _refuse_prefill(kernel, problem)
+        bytes_of_value, width = problem.cache_type.bytes, kernel.compiled_head_dim or problem.head_dim
+        row_threads = width // max(16 // bytes_of_value, width // 32)
+        threads = max(DECODE_THREADS, row_threads * problem.group)
+        keys = threads // row_threads
+        if problem.group == 1:
+            keys *= KEYS_PER_THREAD_ROW if problem.cache_dtype is None else 2
+        shared = 2 * DECODE_STAGES * keys * width * bytes_of_value
+        ctas = int(profile.need("shared_memory_per_sm_bytes")) // shared
+        ctas = max(1, min(ctas, int(profile.need("max_threads_per_sm")) // threads))
+        sms, splits = int(profile.need("sm_count")), 1
+        if problem.sequence_count * problem.kv_heads < ctas * sms:
+            splits = -(-problem.longest_k // chunk_tokens(problem, sms, problem.group, ctas))
+        tile = replace(kernel.tile, block_q=problem.group, block_k=keys, warps=-(-threads // 32))
+        return replace(kernel, tile=tile, splits=splits, shared_memory_bytes=shared)
+
+
+XQA_WARPS = 4
+"""That take QK^T, and as many PV; each has `XQA_SIDE` tokens, or columns."""
+XQA_SIDE = 64
+XQA_QUERY_BYTES = 16 << 10
+"""Of a group's queries, which stay in shared memory (persistentQ)."""
+SMALL_SHARED_CC = (86, 89, 120, 121)
+"""Of which K is fetched 64 bytes of a row at a time, V 32 tokens; else 128 and 64."""
+
+
+@rule_book("xqa")
+class XqaRules(Rules):
+    """As many sub-sequences as leave an SM a CTA, of 256 tokens at least."""
+
+    splits_alike = True
+    splits_packed = True
+
+    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+        each = max(1, sms // (problem.sequence_count * problem.kv_heads))
+        return min(each, -(-problem.longest_k // block_k))
+
+    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+        return problem.group > 1
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """Raises InputError: several query tokens, a wide group, or an fp8 cache on Hopper, which has its own."""
+        _refuse_prefill(kernel, problem)
+        if profile.cc == 90 and problem.cache_dtype is not None:
+            raise InputError(
+                f"`cache_dtype` {problem.cache_dtype}: kernel xqa has another build for it on {profile.name} "
+                "(mha_sm90.cu), which is not described; accepted there: a cache of 16 bits"
+            )
+        rows = -(-problem.group // PRODUCT_ROWS) * PRODUCT_ROWS
+        width, size = kernel.compiled_head_dim or problem.head_dim, problem.input_type.bytes
+        if rows * width * size > XQA_QUERY_BYTES:
+            raise InputError(
+                f"`heads` {problem.heads}, `kv_heads` {problem.kv_heads}: kernel xqa holds "
+                f"{XQA_QUERY_BYTES:,} bytes of queries; accepted: groups of up to {XQA_QUERY_BYTES // (width * size)}"
+            )
+        part, value_tokens = (64, 32) if profile.cc in SMALL_SHARED_CC else (128, 64)
+        groups = max(1, XQA_WARPS * XQA_SIDE // width)
+        keys = XQA_WARPS * 2 * XQA_SIDE * min(part, width * problem.cache_type.bytes)
+        values = groups * 2 * value_tokens * width * problem.cache_type.bytes
+        shared = rows * width * size + keys + values + XQA_WARPS * rows * XQA_SIDE * size
+        options = replace(options_of(kernel, FlashOptions), combine_rows=problem.group)
+        tile = replace(kernel.tile, block_q=rows)
+        return replace(kernel, tile=tile, shared_memory_bytes=shared, options=options)
+
+
+def _refuse_prefill(kernel: Kernel, problem: AttentionProblem) -> None:
+    if problem.longest_q > 1:
+        raise InputError(
+            f"`seq_q` {problem.longest_q}: kernel {kernel.name} takes one query token a sequence; accepted: 1"
+        )
+
+
 def key_rows(problem: AttentionProblem, profile: HardwareProfile, block_q: int) -> int:
     """Key rows of a tile: what two CTAs an SM leave of shared memory (one where two do not fit), and a power of two of
     16 rows a warp."""
     row = problem.head_dim * problem.input_type.bytes
-    both = (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
+    both = (problem.head_dim + problem.head_dim_v) * problem.cache_type.bytes
     key_warps = 4 if block_q == PRODUCT_ROWS else 1
     step = PRODUCT_ROWS * key_warps
     shared = int(profile.need("shared_memory_per_sm_bytes"))

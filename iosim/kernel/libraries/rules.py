@@ -125,10 +125,10 @@ _BOOKS: Registry[str, Rules] = Registry(
             "fa4-stealing",
         ),
         "iosim.kernel.libraries.flash_sm90": ("flash-sm90",),
-        "iosim.kernel.libraries.flashinfer": ("flashinfer",),
+        "iosim.kernel.libraries.flashinfer": ("flashinfer", "flashinfer-decode", "xqa"),
         "iosim.kernel.libraries.flashmla": ("dsa", "flashmla", "mla"),
         "iosim.kernel.libraries.tiled": ("flash1", "tiled", "uniform"),
-        "iosim.kernel.libraries.triton": ("triton",),
+        "iosim.kernel.libraries.triton": ("flex", "triton", "vllm-triton"),
         "iosim.kernel.libraries.varlen": ("fa3-sm80", "fa3-varlen", "vllm-fa2", "vllm-fa3"),
     },
 )

@@ -1,18 +1,25 @@
-"""Triton's flash forward: what computes its products, the shared memory it allocates, and what the tutorial tunes over.
+"""Triton's flash forward: what computes its products, the shared memory it allocates, and what the tutorial tunes over;
+vLLM's unified attention: rows of a tile and segments of the keys.
 
-A launch decides nothing else by rule: its configuration is the caller's, or the file's tile.
+The tutorial's launch decides nothing else by rule: its configuration is the caller's, or the file's tile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
+from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import options_of
+from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Overhead
 from iosim.kernel.libraries.loader import entry
-from iosim.kernel.libraries.rules import Rules, rule_book
-from iosim.kernel.unit import WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
+from iosim.kernel.libraries.rules import Rules, SplitGrid, rule_book
+from iosim.kernel.options import typed
+from iosim.kernel.unit import MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
 
@@ -23,6 +30,84 @@ class TritonRules(Rules):
 
     def matrix_unit(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit | None:
         return unit_of(kernel.tile, problem, profile) if profile.cc == 90 else kernel.matrix_unit
+
+
+FLEX_SHORT = 128
+"""Query tokens from which FlexAttention's main kernel runs, and the rows of a group that its decoding takes at most:
+those of the mask's blocks."""
+
+
+@rule_book("flex")
+class FlexRules(TritonRules):
+    """Short queries of groups of 2^n heads: all rows of a group in one tile, two CTAs an SM."""
+
+    def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
+        rows = problem.seq_q * problem.group
+        if problem.seq_q >= FLEX_SHORT or rows > FLEX_SHORT or problem.group & (problem.group - 1):
+            return 1, False
+        return max(1, grid.sms // (problem.batch * problem.kv_heads) * 2), True
+
+    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+        return problem.group > 1 and self.split_kernel(problem, SplitGrid(1, 1, 1, block_q, block_k))[1]
+
+    def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
+        data = entry("flex")
+        return tuple(Overhead(**typed(Overhead, {**one, "inferred_from": data["source"]})) for one in data["overhead"])
+
+    def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
+        return {"statistics_per_row": 2, "combine_rows": 1, "combines_one": True} if split else {}
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        if not options_of(kernel, FlashOptions).combines_one:
+            return kernel
+        rows = problem.seq_q * (problem.group if kernel.packs_group else 1)
+        block_q = min(max(MMA_ROWS, 1 << (rows - 1).bit_length()), FLEX_SHORT)  # more with splits by hand alone
+        return replace(kernel, tile=replace(kernel.tile, block_q=block_q))
+
+
+SEGMENTS = 16
+FEW_CTAS = 128
+"""CTAs without segments (sequences x key/value heads) up to which keys are divided (MIN_LAUNCH_GRID_SIZE_2D)."""
+GEMMA_3 = (1023, (128, 256), 32)
+"""Window, head dimensions, and the keys of a block that they get in decoding, too (_is_gemma3_attention)."""
+
+
+@rule_book("vllm-triton")
+class UnifiedRules(TritonRules):
+    """Tiles of 16 rows, or the group's next power of two, of whole tokens; 16 segments where few sequences decode.
+
+    NB: with CUDA graphs the bound on sequences is that of the nearest captured batch, here taken as it is.
+    """
+
+    splits_alike = True
+    splits_packed = True
+
+    def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
+        if problem.longest_q > 1 or problem.sequence_count * problem.kv_heads > FEW_CTAS:
+            return 1, False
+        return -(-grid.key_blocks // -(-grid.key_blocks // SEGMENTS)), True
+
+    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+        return problem.group > 1
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        pack = problem.group if kernel.packs_group else 1
+        rows = max(MMA_ROWS, 1 << (pack - 1).bit_length())
+        window, widths, keys = GEMMA_3
+        block_k = keys if problem.window == window and problem.head_dim in widths else kernel.tile.block_k
+        whole = replace(kernel.tile, block_q=rows, block_k=block_k)
+        width = kernel.compiled_head_dim or problem.head_dim
+        padded = problem.with_(head_dim=width, head_dim_v=width)
+        shared = shared_bytes(whole, padded, unit_of(whole, problem, profile))
+        if problem.widens:  # keys and values as they came lie beside the widened ones
+            shared += block_k * 2 * width * problem.cache_type.bytes
+        waits = problem.sequence_count.bit_length() + 1  # the search for a token's sequence, and its length
+        return replace(
+            kernel,
+            tile=replace(whole, block_q=rows // pack * pack),
+            shared_memory_bytes=shared,
+            options=replace(options_of(kernel, FlashOptions), combine_waits=waits),
+        )
 
 
 def unit_of(tile: Tile, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit:

@@ -421,13 +421,17 @@ def _template(
     if step > 1:  # rows of a head lie apart
         span, rows, stride = 1, span, step
     places = base32.astype(np.int32), coef, span, rows, stride, turn, turn_coef
-    template = Template(access.tensor, MODES[access.mode], *places)
     inside = looped and launch.outer is not Outer.PAIR and not table
+    return Template(access.tensor, MODES[access.mode], *places), _stands(access, launch, inside, of_block=j is not None)
+
+
+def _stands(access: Access, launch: Launch, inside: bool, of_block: bool) -> str:
+    """Before a work tile's loop, in it, or after it; `of_block`: work tiles are of key blocks."""
     if access.mode is Mode.LOAD:
-        return template, "loop" if inside or launch.outer is Outer.PAIR else "pro"
-    if access.per is Per.SPLIT and j is not None:
-        return template, "pro"
-    return template, "loop" if inside else "epi"
+        return "loop" if inside or launch.outer is Outer.PAIR else "pro"
+    if access.per is Per.SPLIT and of_block:
+        return "pro"
+    return "loop" if inside else "epi"
 
 
 def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> LoweredLaunch:

@@ -29,7 +29,8 @@ def random_arrays(problem: AttentionProblem, seed: int = 0) -> dict[str, Array]:
     }
     if p.latent_kv:
         del shapes["V"]
-    random_by_name = {name: round_to(generator.standard_normal(shape), p.dtype) for name, shape in shapes.items()}
+    formats = {"Q": p.dtype, "K": p.cache_type.name, "V": p.cache_type.name}
+    random_by_name = {name: round_to(generator.standard_normal(shape), formats[name]) for name, shape in shapes.items()}
     if p.backward:
         gradient = generator.standard_normal((p.batch, p.heads, p.seq_q, p.head_dim_v))
         random_by_name["dO"] = round_to(gradient, p.output_type.name)

@@ -125,7 +125,7 @@ class Walk:
                     blocks = blocks[self.grid.split_of[blocks] // per == split]
                 body = self._start(iq, 0, split)
                 self._at(body.begin, self._loads(once, blocks.size > 0), (), once)
-                if not split_tiles and d.splits > 1:
+                if not split_tiles and any(a.per is Per.SPLIT for a in self.launch.accesses):
                     for part in range(d.splits):
                         self._move(iq, 0, part)
                         loads, writes = self._loads(Per.SPLIT, True), self._writes(Per.SPLIT, True)

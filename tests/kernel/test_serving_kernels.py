@@ -1,0 +1,221 @@
+"""Serving kernels: what each rule book decides, by hand-worked cases; readers that agree; caches in fp8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from effort import examples
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import disagreements
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import load_profile
+from iosim.kernel.algorithms import options_of, plan
+from iosim.kernel.algorithms.flash import FlashOptions
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.unit import MatrixUnit
+from iosim.prediction.call import Call
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.count import count
+
+QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def asked(**values: Any) -> AttentionProblem:
+    shape: dict[str, Any] = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bf16", "mask": "causal"}
+    return AttentionProblem(**(shape | {"page_size": 64} | values))
+
+
+def kernel(name: str, gpu: str, problem: AttentionProblem) -> Kernel:
+    return resolve(name, problem, load_profile(gpu))
+
+
+@pytest.mark.parametrize(
+    ("values", "tile", "splits", "packs"),
+    [
+        ({"seq_q": 4096}, "16x32", 1, True),
+        ({"seq_q": 4096, "kv_heads": 32}, "16x32", 1, False),
+        ({"seq_q": 4096, "heads": 24}, "15x32", 1, True),  # groups of 3: 5 tokens of the 16 rows
+        ({"seq_q": 4096, "heads": 192}, "24x32", 1, True),  # groups of 24: the next power of two, one token
+        ({"seq_q": 4096, "heads": 512}, "64x32", 1, True),
+        ({"seq_k": 8192}, "16x16", 16, True),
+        ({"seq_k": 8192, "batch": 16}, "16x16", 16, True),  # 16 sequences x 8 heads are 128
+        ({"seq_k": 8192, "batch": 17}, "16x32", 1, True),
+        ({"seq_k": 8192, "seq_q": 2}, "16x32", 1, True),
+        ({"seq_k": 272}, "16x16", 9, True),  # 17 blocks in 16 segments: two each, so that nine have keys
+        ({"seq_k": 8192, "mask": "window", "window": 1023}, "16x32", 16, True),  # Gemma 3's
+        ({"seq_k": 8192, "mask": "window", "window": 1024}, "16x16", 16, True),
+    ],
+)
+def test_unified_attention_in_triton(values: dict[str, Any], tile: str, splits: int, packs: bool) -> None:
+    made = kernel("vllm-triton", "l40s", asked(**values))
+    assert (str(made.tile), made.splits, made.packs_group) == (tile, splits, packs)
+
+
+def test_prefill_in_tiles_of_16_rows_reads_keys_eight_times_as_often_as_in_tiles_of_128() -> None:
+    problem = asked(seq_q=4096, kv_heads=32, page_size=None, mask="none")
+    unified, fa2 = (count(plan(problem, kernel(name, "a100", problem))) for name in ("vllm-triton", "fa2"))
+    keys = 32 * 4096 * 128 * 2
+    assert unified.total("l2", "read", tensor="K") == 4096 // 16 * keys
+    assert unified.total("l2", "read", tensor="K") == 8 * fa2.total("l2", "read", tensor="K")
+
+
+def test_shared_memory_of_unified_attention_is_what_triton_allocates() -> None:
+    """What Triton 3.6 allocates for a kernel of the same steps, less the block table's entries of a step."""
+    for values, compiled, table in (
+        ({"seq_q": 4096}, 21_760, 256),
+        ({"seq_k": 8192}, 12_928, 128),
+        ({"seq_q": 4096, "head_dim": 192, "cache_dtype": "fp8"}, 57_600, 256),
+        ({"seq_k": 8192, "head_dim": 192, "cache_dtype": "fp8"}, 32_896, 128),
+    ):
+        shared = kernel("vllm-triton", "h100", asked(**values)).shared_memory_bytes
+        assert shared == pytest.approx(compiled - table, rel=0.02)
+
+
+def test_the_combine_looks_for_its_sequence() -> None:
+    few, many = (kernel("vllm-triton", "h100", asked(seq_k=8192, batch=n)) for n in (1, 16))
+    waits = [options_of(one, FlashOptions).combine_waits for one in (few, many)]
+    assert waits == [2, 6]  # a search over 1 or 16 sequences, then the length of one
+
+
+@pytest.mark.parametrize(
+    ("values", "gpu", "tile", "splits"),
+    [
+        # 16 threads a key of 128 columns: 8 keys at once, 4 of them each; 32 KiB a CTA, 3 an SM of 102,400 bytes: 426
+        # for 32 heads are 13, chunks of 10 pages of 64.
+        ({"kv_heads": 32, "seq_k": 8192}, "l40s", "1x32", 13),
+        ({"heads": 16, "seq_k": 8192}, "l40s", "2x8", 64),  # 12 an SM; 213 a head, but 128 keys a chunk
+        ({"kv_heads": 32, "seq_k": 8192, "batch": 14}, "l40s", "1x32", 1),  # 448 CTAs are there without splits
+        ({"kv_heads": 32, "seq_k": 8192, "cache_dtype": "fp8"}, "l40s", "1x32", 26),  # 8 threads a key, 16 KiB
+    ],
+)
+def test_flashinfer_decodes_on_cuda_cores(values: dict[str, Any], gpu: str, tile: str, splits: int) -> None:
+    made = kernel("flashinfer-decode", gpu, asked(**values))
+    assert (str(made.tile), made.splits) == (tile, splits)
+    assert made.matrix_unit is MatrixUnit.FP32
+
+
+def test_flashinfer_divides_keys_among_the_warps_of_16_rows() -> None:
+    few, many = (kernel("flashinfer", "a100", asked(seq_q=n, seq_k=8192)) for n in (1, 64))
+    assert [(one.tile.block_q, one.loop.key_warps) for one in (few, many)] == [(16, 4), (128, 1)]
+
+
+@pytest.mark.parametrize(
+    ("values", "gpu", "tile", "splits", "shared"),
+    [
+        # Q 16 x 256 B, K 4 warps x 2 x 64 tokens x 128 B, V 2 groups x 2 x 64 tokens x 256 B, X 4 x 16 x 128 B
+        ({"seq_k": 8192}, "a100", "16x256", 13, 4096 + 65536 + 65536 + 8192),  # 108 SMs, 8 heads
+        ({"seq_k": 8192}, "l40s", "16x256", 17, 4096 + 32768 + 32768 + 8192),
+        ({"seq_k": 1024}, "a100", "16x256", 4, 143_360),  # 256 tokens each at least
+        ({"seq_k": 8192, "batch": 8}, "a100", "16x256", 1, 143_360),
+        ({"heads": 160, "seq_k": 8192}, "a100", "32x256", 13, 8192 + 65536 + 65536 + 16384),  # groups of 20
+    ],
+)
+def test_xqa_leaves_an_sm_a_cta(values: dict[str, Any], gpu: str, tile: str, splits: int, shared: int) -> None:
+    made = kernel("xqa", gpu, asked(**values))
+    assert (str(made.tile), made.splits, made.shared_memory_bytes) == (tile, splits, shared)
+
+
+def test_xqa_hands_its_sub_sequences_over_in_16_bits() -> None:
+    problem = asked(seq_k=8192)
+    moved = count(plan(problem, kernel("xqa", "a100", problem)))
+    assert moved.total("l2", "write", tensor="O_partial") == 13 * 32 * 128 * 2
+    assert moved.total("l2", "read", tensor="O_partial", launch="combine") == 13 * 32 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("values", "tile", "splits", "packs"),
+    [
+        ({"seq_k": 8192}, "16x64", 32, True),  # 132 SMs for 8 heads are 16, two CTAs each
+        ({"seq_k": 8192, "batch": 32}, "16x64", 1, True),  # 256 heads: none, and yet what one split leaves is combined
+        ({"seq_q": 24, "seq_k": 8192}, "128x64", 32, True),  # 96 rows of a group
+        ({"seq_q": 33, "seq_k": 8192}, "128x64", 1, False),  # 132 rows are more than a block of the mask
+        ({"seq_k": 8192, "heads": 24}, "128x64", 1, False),  # groups of 3
+        ({"seq_q": 128, "kv_heads": 32, "seq_k": 8192}, "128x64", 1, False),
+    ],
+)
+def test_flex_decodes_short_queries(values: dict[str, Any], tile: str, splits: int, packs: bool) -> None:
+    problem = asked(page_size=None, **values)
+    made = kernel("flex", "h200", problem)
+    assert (str(made.tile), made.splits, made.packs_group) == (tile, splits, packs)
+    launches = plan(problem, made).launches
+    assert [launch.name for launch in launches] == ["main", "combine"][: 1 + packs]
+    assert {o.name for o in launches[0].overheads} == {"block_mask"}
+
+
+def test_flex_splits_long_queries_where_asked() -> None:
+    problem = asked(page_size=None, seq_q=4096)
+    made = resolve("flex", problem, load_profile("h200"), Overrides(splits=3))
+    assert (str(made.tile), made.splits) == ("128x64", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "values", "says"),
+    [
+        ("xqa", "a100", {"seq_q": 2}, "seq_q 2: kernel xqa takes one query token"),
+        ("flashinfer-decode", "a100", {"seq_q": 2}, "seq_q 2: kernel flashinfer-decode takes one"),
+        ("xqa", "h100", {"cache_dtype": "fp8"}, "cache_dtype fp8: kernel xqa has another build for it on h100"),
+        ("xqa", "a100", {"heads": 520}, "accepted: groups of up to 64"),
+    ],
+)
+def test_decode_kernels_refuse_what_they_are_not_for(name: str, gpu: str, values: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        kernel(name, gpu, asked(seq_k=8192, **values))
+
+
+# Caches in fp8.
+
+
+@st.composite
+def small_calls(draw: st.DrawFn) -> AttentionProblem:
+    kv_heads, group = draw(st.integers(1, 2)), draw(st.integers(1, 5))
+    seq_q = draw(st.sampled_from((1, 1, 5, 40)))
+    mask = draw(st.sampled_from(("none", "causal", "window")))
+    return AttentionProblem(
+        batch=draw(st.integers(1, 2)), heads=kv_heads * group, kv_heads=kv_heads, seq_q=seq_q,
+        seq_k=seq_q + draw(st.integers(0, 90)), head_dim=draw(st.sampled_from((16, 32))), dtype="bf16", mask=mask,
+        window=draw(st.integers(0, 60)) if mask == "window" else None, page_size=16,
+        cache_dtype=draw(st.sampled_from((None, "fp8"))),
+    )  # fmt: skip
+
+
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=QUIET)
+@given(problem=small_calls(), seed=st.integers(0, 3), appends=st.booleans())
+@pytest.mark.parametrize("name", ["vllm-triton", "flashinfer", "flashinfer-decode", "xqa", "flex"])
+def test_readers_agree_on_what_the_catalog_makes(
+    name: str, problem: AttentionProblem, seed: int, appends: bool
+) -> None:
+    if name in ("flashinfer-decode", "xqa"):
+        problem = problem.with_(seq_q=1)
+    if name == "flex":
+        problem = problem.with_(page_size=None, cache_dtype=None)
+    made = resolve(name, problem, load_profile("a100"), Overrides(append_kv=appends))
+    assert disagreements(problem, made, seed=seed) == []
+
+
+def test_a_cache_in_fp8_moves_half_the_bytes_and_costs_instructions() -> None:
+    wide, narrow = (asked(seq_k=8192, cache_dtype=dtype) for dtype in (None, "fp8"))
+    profile = load_profile("l40s")
+    made = [resolve("vllm-triton", p, profile, Overrides(append_kv=True)) for p in (wide, narrow)]
+    calls = [Call.of(p, k, profile) for p, k in zip((wide, narrow), made, strict=True)]
+    for tensor in ("K", "V"):
+        whole, half = (call.counted.total("l2", "read", tensor=tensor) for call in calls)
+        assert whole == 2 * half == 8 * 8192 * 128 * 2
+    whole, half = (call.counted.total("l2", "write", tensor="K_cache") for call in calls)
+    assert whole == 2 * half == 8 * 128 * 2
+    assert calls[1].counted.total("l2", "read", tensor="K_new") == whole  # it comes as it was computed
+    loops = [call.chain.launches[1].work.loop.score_operations for call in calls]
+    # 4 instructions a value of K and V, for 16 rows: warps divide the keys
+    assert loops == [3, 3 + 4 * 256 / 16]
+
+
+def test_a_cache_in_fp8_is_refused_where_none_can_be() -> None:
+    with pytest.raises(InputError, match="cache_dtype fp8 contradicts dtype 'fp32'; accepted with it: fp16, bf16"):
+        asked(dtype="fp32", cache_dtype="fp8")
+    with pytest.raises(InputError, match="cache_dtype=fp8 contradicts passes 'bwd'"):
+        asked(cache_dtype="fp8", page_size=None, passes="bwd")
+    with pytest.raises(InputError, match=r"cache_dtype=fp8: kernel fa2 does not take it; accepted by: .*vllm-triton"):
+        kernel("fa2", "a100", asked(cache_dtype="fp8", page_size=256))
