@@ -67,7 +67,7 @@ def test_json_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert p["problem"]["pass"] == "fwd"
     assert p["profile"] == "h200-sxm"
     assert p["bound_by"] in ("tensor", "hbm", "l2", "smem", "exp", "latency")
-    (other,) = predictions(capsys, "--kernel", "cudnn", "--gpu", "h200")
+    (other,) = predictions(capsys, "--kernel", "flex", "--gpu", "h200")
     assert other["totals"]["smem"] is None is other["launches"][0]["totals"]["smem"]
     assert isinstance(p["time_s"], float)
     assert p["time_s"] > 0

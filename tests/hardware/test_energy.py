@@ -40,15 +40,17 @@ class TestEnergy:
     top = H200.need("boost_clock_hz") * (H200.tensor_clock_fraction or 1)
 
     def test_each_kind_of_work_by_hand(self) -> None:
-        done = Activity(hbm_read=1e9, hbm_written=2e9, l2_read=3e9, l2_written=4e9, shared=5e9, tensor_flops=6e12,
-                        mma_sync_flops=7e12, warp_instructions=8e9)  # fmt: skip
+        done = Activity(hbm_read=1e9, hbm_written=2e9, l2_read=3e9, l2_written=4e9, shared=5e9, product_flops=6e12,
+                        warp_instructions=8e9)  # fmt: skip
         found = energy_j(done, H200, self.top, 1e-3)
-        # pJ: 1e9 x 70 + 2e9 x 43; 3e9 x 42 + 4e9 x 61; 5e9 x 8.4; 6e12 x 0.67 + 7e12 x 0.87; 8e9 x 290; 143 W x 1 ms
-        assert found == pytest.approx({"hbm": 0.156, "l2": 0.37, "smem": 0.042, "tensor": 10.11, "instructions": 2.32,
+        # pJ: 1e9 x 70 + 2e9 x 43; 3e9 x 42 + 4e9 x 61; 5e9 x 8.4; 6e12 x 0.67; 8e9 x 290; 143 W x 1 ms
+        assert found == pytest.approx({"hbm": 0.156, "l2": 0.37, "smem": 0.042, "tensor": 4.02, "instructions": 2.32,
                                        "awake": 0.143})  # fmt: skip
+        by_mma = replace(done, product_energy="mma_sync_pj_per_flop", product_share=0.5)
+        assert energy_j(by_mma, H200, self.top, 1e-3)["tensor"] == pytest.approx(6 * 0.87 / 2)
 
     def test_only_sms_and_l2_follow_the_clock(self) -> None:
-        done = Activity(hbm_read=1e9, l2_read=1e9, tensor_flops=1e12)
+        done = Activity(hbm_read=1e9, l2_read=1e9, product_flops=1e12)
         fast, slow = (energy_j(done, H200, clock, 0.0) for clock in (self.top, self.top / 2))
         assert slow["hbm"] == fast["hbm"]
         for level in ("l2", "tensor"):

@@ -37,11 +37,12 @@ def test_every_kernel_is_predicted_or_refused_in_a_line(gpu: str) -> None:
             line = str(error)
             assert "\n" not in line
             assert len(line) < 320, line
-            assert any(word in line for word in (kernel, "tile", passes)), line
+            assert any(word in line for word in (kernel, "tile", passes, "accepted there")), line
             continue
         predicted.add(kernel)
         assert prediction.total("l2", "read") >= prediction.hbm_bounds.compulsory_read > 0, kernel
-    assert predicted.issuperset(ANYWHERE), gpu
+    amd = load_profile(gpu).is_amd
+    assert predicted.issuperset({"flash", "naive", "uniform"} if amd else ANYWHERE), gpu
 
 
 @pytest.mark.parametrize("gpu", ["a30", "a40", "gb200", "h20", "h800", "l40", "rtx-5090", "rtx-a6000"])

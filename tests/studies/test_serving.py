@@ -94,7 +94,8 @@ def test_a_file_that_is_like_another_has_its_rows_and_its_own_before_them() -> N
     added = len(own["tile"]) - len(base["tile"])
     assert added == 2
     assert own["tile"][added:] == base["tile"]
-    assert own["requires"] == {**base["requires"], "passes": ["fwd"]}
+    takes = [*base["requires"]["takes"], "sinks"]
+    assert own["requires"] == {**base["requires"], "passes": ["fwd"], "takes": takes}
     assert not set(own.get("aliases", ())) & set(base["aliases"])
 
 

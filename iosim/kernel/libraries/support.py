@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, cc_text
+from iosim.kernel.algorithms.registry import algorithm_of
 from iosim.kernel.libraries.loader import Entry, entry, entry_names
 from iosim.problem.attention import AttentionProblem
 
@@ -91,7 +92,9 @@ def _takes(term: str) -> Callable[[Entry], bool]:
 
 
 def _kernels(able: Callable[[Entry], bool]) -> str:
-    return ", ".join(name for name in entry_names() if able(entry(name)))
+    """The kernels of attention that are able; of a library's variants its first alone."""
+    names = [n for n in entry_names() if able(entry(n)) and algorithm_of(entry(n)["algorithm"]).softmax]
+    return ", ".join(n for n in names if not any(n.startswith(f"{other}-") for other in names))
 
 
 def _on(data: Entry, amd: bool) -> bool:
