@@ -242,7 +242,7 @@ class TestRanking:
         for c in found.candidates:
             assert c.time_s > 0
             assert c.ctas_per_sm >= 1
-            assert c.registers <= 255
+            assert c.registers <= (512 if profile.is_amd else 255)
             assert (c.shared_memory_bytes or 0) <= profile.need_int("shared_memory_per_block_optin_bytes")
             assert c.hbm_read_bytes <= c.l2_read_bytes
 
