@@ -3,6 +3,7 @@
     pip install --no-deps flash-linear-attention fla-core      # with PyTorch and Triton
     python experiments/linear.py --out FILE.csv                # on a GPU with ncu
     python experiments/linear.py --predict h100                # what is predicted of the same launches; no GPU
+    python experiments/linear.py --predict h100 --beside FILE.csv  # predicted over counted, less 1: medians by launch
 
 A row is a launch of one call, from a flushed L2, its tiles tuned by fla before; launches are named as iosim has them.
 """
@@ -130,13 +131,27 @@ def predicted(gpu: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def beside(file: Path, gpu: str) -> pd.DataFrame:
+    """Median of predicted / counted - 1 by launch, where 2 MB or more were counted; of seconds, wherever."""
+    both = pd.read_csv(file).merge(predicted(gpu), on=["call", "launch"], suffixes=("", "_predicted"))
+    found = {}
+    for quantity, least in (*((name, 2e6) for name in COUNTED[:4]), ("seconds", 0.0)):
+        rows = both[both[quantity] > least]
+        errors = rows[f"{quantity}_predicted"] / rows[quantity] - 1
+        found[quantity] = errors.groupby(rows["launch"]).median().round(3)
+    return pd.DataFrame(found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split(":")[0])
     parser.add_argument("--out", type=Path, help="CSV to write; its provenance goes beside it")
     parser.add_argument("--launch", action="store_true", help="make the launches; for the profiler")
     parser.add_argument("--predict", metavar="GPU", help="print what is predicted; needs no GPU")
+    parser.add_argument("--beside", type=Path, metavar="CSV", help="with --predict: errors beside this table")
     asked = parser.parse_args()
-    if asked.predict:
+    if asked.predict and asked.beside:
+        print(beside(asked.beside, asked.predict).to_string())
+    elif asked.predict:
         print(predicted(asked.predict).to_csv(index=False), end="")
     elif asked.launch:
         launch_all()
