@@ -39,7 +39,7 @@ CASES = tuple(
     )
     for cache in ("bf16", "fp8")
 ) + tuple(("flex", batch, 4, seq_q, 8192, 128, "bf16") for batch, seq_q in ((1, 1), (8, 1), (1, 16)))
-WATCHED = "regex:unified|flex_decoding|flex_attention"
+WATCHED = "regex:^unified|^triton_tem"
 METRICS = {"l2_read": "l1tex__m_xbar2l1tex_read_bytes.sum", "l2_write": "l1tex__m_l1tex2xbar_write_bytes.sum",
            "hbm_read": "dram__bytes_read.sum", "seconds": "gpu__time_duration.sum"}  # fmt: skip
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from typing import Any
 
 import pytest
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scripts import ROOT
 from strategies import disagreements
 
 from iosim.base.errors import InputError
@@ -219,3 +221,21 @@ def test_a_cache_in_fp8_is_refused_where_none_can_be() -> None:
         asked(cache_dtype="fp8", page_size=None, passes="bwd")
     with pytest.raises(InputError, match=r"cache_dtype=fp8: kernel fa2 does not take it; accepted by: .*vllm-triton"):
         kernel("fa2", "a100", asked(cache_dtype="fp8", page_size=256))
+
+
+def counted() -> list[dict[str, str]]:
+    with (ROOT / "experiments/measurements/h100_serving.csv").open(encoding="utf-8") as lines:
+        return [row for row in csv.DictReader(lines) if row["kernel"] == "vllm-triton"]
+
+
+@pytest.mark.parametrize("row", counted(), ids=lambda row: "-".join(list(row.values())[1:7]))
+def test_reads_are_the_counted_ones(row: dict[str, str]) -> None:
+    """On an H100, of a kernel of the same steps, over shuffled pages: nothing had been counted before."""
+    names = ("batch", "kv_heads", "seq_q", "seq_k", "head_dim")
+    sizes = {name: int(row[name]) for name in names} | {"heads": int(row["kv_heads"]) * int(row["group"])}
+    problem = asked(**sizes, cache_dtype="fp8" if row["cache"] == "fp8" else None)
+    found = Call.of(problem, kernel("vllm-triton", "h100", problem), load_profile("h100"))
+    assert found.counted.total("l2", "read", launch="main") == pytest.approx(float(row["l2_read"]), rel=0.002)
+    stored = found.counted.total("l2", "write", launch="main") / float(row["l2_write"])
+    assert 0.82 < stored < 1.0001  # partial results of splits lie at other places
+    assert found.counted.total("l2", "write", launch="main") > 0
