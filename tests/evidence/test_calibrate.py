@@ -221,7 +221,7 @@ def test_the_profile_predicts(written: Path, capsys: pytest.CaptureFixture[str])
     assert "fa2 on my-gpu" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", list_profiles())
+@pytest.mark.parametrize("name", [name for name in list_profiles() if not load_profile(name).is_amd])
 def test_every_shipped_gpu_can_be_calibrated(name: str, tmp_path: Path) -> None:
     """Over its profile, by the name that the driver gives it; no measured figure contradicts a specified one."""
     shipped = load_profile(name)

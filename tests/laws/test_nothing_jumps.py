@@ -227,7 +227,9 @@ MANY = settings(
     deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )  # fmt: skip
-KERNELS = entry_names()
+ELSEWHERE = ("aiter", "aiter-triton", "ck", "hipkittens", "fa4-sm120")
+"""Kernels of GPUs that are not drawn here."""
+KERNELS = tuple(name for name in entry_names() if name not in ELSEWHERE)
 
 
 @settings(MANY, max_examples=examples(300))
