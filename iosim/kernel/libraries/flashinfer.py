@@ -9,6 +9,7 @@ and utils.cuh (FA2DetermineCtaTileQ).
 from __future__ import annotations
 
 from iosim.base.errors import InputError
+from iosim.base.pointwise import pointwise
 from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import options_of
@@ -49,15 +50,29 @@ def chunk_tokens(problem: AttentionProblem, sms: int, block_q: int, ctas_per_sm:
     an SM."""
     page = problem.page_size or 1
     most = ctas_per_sm * sms // problem.kv_heads
+    low = max(LEAST_CHUNK_TOKENS // page, 1)
+    if problem.seq_lens is None:
+        tiles, pages = -(-problem.seq_q * problem.group // block_q), -(-problem.seq_k // page)
+        return page * _pages_of_alike(problem.batch, tiles, pages, most, low)
     each = [(-(-q * problem.group // block_q), -(-k // page)) for q, k in problem.sequences]
-    low, high = max(LEAST_CHUNK_TOKENS // page, 1), max(pages for _, pages in each)
+    return page * _fewest(each, most, low)
+
+
+def _fewest(each: list[tuple[int, int]], most: int, low: int) -> int:
+    """Pages of a split: of (tiles, pages) of each sequence."""
+    high = max(pages for _, pages in each)
     while low < high:
         middle = (low + high) // 2
         if sum(tiles * -(-pages // middle) for tiles, pages in each) > most:
             low = middle + 1
         else:
             high = middle
-    return low * page
+    return low
+
+
+@pointwise
+def _pages_of_alike(sequences: int, tiles: int, pages: int, most: int, low: int) -> int:
+    return _fewest([(sequences * tiles, pages)], most, low)
 
 
 DECODE_THREADS = 128
