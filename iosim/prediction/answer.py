@@ -12,6 +12,7 @@ from iosim.base.units import bytes_text, some, times_of
 from iosim.base.words import listed, sentences
 from iosim.kernel.launch import SPILL, Per, Role
 from iosim.kernel.libraries.default import told
+from iosim.kernel.libraries.loader import is_counted
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import Reuse, reuse
 from iosim.readers.bounds import needed_bytes
@@ -160,7 +161,7 @@ def _basis(p: Prediction) -> tuple[str, str]:
     l2, hbm = (next(b for b in p.evidence.bases if b.model == name) for name in ("l2", "hbm"))
     checked = "checked against that GPU's counters" if hbm.validated_by else "not checked against that GPU's counters"
     how = "by replay" if p.method == "replay" else "by replay in part"
-    return f"{how}, {checked}", l2.summary
+    return f"{how}, {checked if is_counted(p.kernel.name) else 'and nobody has counted them'}", l2.summary
 
 
 def _excess_reason(p: Prediction) -> str:

@@ -37,7 +37,7 @@ def test_every_kernel_is_predicted_or_refused_in_a_line(gpu: str) -> None:
             line = str(error)
             assert "\n" not in line
             assert len(line) < 320, line
-            assert any(word in line for word in (kernel, "tile", passes, "accepted there")), line
+            assert any(word in line for word in (kernel, "tile", passes)), line
             continue
         predicted.add(kernel)
         assert prediction.total("l2", "read") >= prediction.hbm_bounds.compulsory_read > 0, kernel

@@ -61,7 +61,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("phases that fail to overlap", constants=((step_time, "UNHIDDEN_SPECIALISED", 0.0),
                                                         (step_time, "UNHIDDEN_FRAGMENTS", 0.0))),
     Mechanism("HBM beside computing, in part", constants=((overlap, "OVERLAP_NORM", 50.0),
-                                                          (launch_time, "SPLIT_OVERLAP_NORM", 50.0))),
+                                                          (overlap, "SPLIT_OVERLAP_NORM", 50.0))),
     Mechanism("HBM's three rates", _values(dram_read_bandwidth_bytes_per_s=None)),
     Mechanism("spilled registers", _values(spill_access_cycles=0.0)),
     Mechanism("operations of masked steps", work={"mask": MaskOperations()}),

@@ -91,6 +91,11 @@ def is_choice(name: str) -> bool:
     return fold(name) in _CHOOSERS
 
 
+def is_counted(name: str) -> bool:
+    """Whether a GPU's counters were read of a kernel; of one that is not in the catalog, whether its GPU's were."""
+    return name not in entry_names() or entry(name).get("counted", True)
+
+
 def chosen(name: str, problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
     """(name of the kernel that the choice `name` takes, why)."""
     return _CHOOSERS[fold(name)](problem, profile)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, cc_text
 from iosim.kernel.libraries.loader import chooses
 from iosim.kernel.libraries.support import SCORE_TENSORS
@@ -69,6 +70,11 @@ def choose(
 
 @chooses("sdpa", "pytorch", "scaled-dot-product-attention")
 def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
+    if profile.is_amd:
+        raise InputError(
+            f"`kernel` sdpa: PyTorch's choice is described on NVIDIA's GPUs alone; accepted on {profile.name}: "
+            "default, or a kernel by its name"
+        )
     backend, why = choose(problem, profile, ORDER[:-1], None)
     if backend == "flash":
         hopper = " (cuDNN comes first with cuDNN later than 9.15.0)" if profile.cc // 10 in (9, 10) else ""

@@ -116,6 +116,16 @@ class Running:
         moved: int = self.traffic.total(level, direction, launch=self.launch.name, tensor=tensor)
         return moved
 
+    @property
+    def per_sm(self) -> int:
+        """CTAs that share an SM."""
+        return max(1, min(self.resident.ctas_per_sm, -(-self.resident.slots // self.rates.profile.sm_count)))
+
+    @property
+    def finds_in_l2(self) -> bool:
+        """Whether most of what it loads was left in the L2 by the launch before."""
+        return 2 * self.moved("hbm", "read") < self.moved("l2", "read")
+
     def loaded(self, in_steps: bool) -> set[str]:
         """What a loop loads in its steps, or else beside them."""
         return {a.tensor for a in self.launch.accesses if (a.per is Per.PAIR) is in_steps and a.mode is Mode.LOAD}
@@ -139,8 +149,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     l2_bytes = (
         running.l2_loads() / max(1, steps) * _l2_share(launch.tiles_with_rows, resident.slots, profile.sm_count, sm)
     )
-    cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc)
-    per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
+    cost, per_sm = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc), running.per_sm
     tile_cycles = profile.need(unit.tile_cycles)
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
         tile_cycles *= OVERLAPPED_TILE_SHARE
@@ -230,26 +239,24 @@ def dependent_computing(running: Running, dependent: Dependent) -> Computing:
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads * ctas
     if not clock or not steps:
         return Computing(seconds, resident.waves)
-    rate = rates.tensor(running.problem.dtype, running.unit) if launch.work.flops_per_pair else None
-    seconds["tensor"] = products = executed_pairs(launch) * launch.work.flops_per_pair / rate if rate else 0.0
+    rate = rates.tensor(running.dtype, running.unit) if launch.work.flops_per_pair else math.inf
+    seconds["tensor"] = products = executed_pairs(launch) * launch.work.flops_per_pair / rate
     cycles = clock * profile.sm_count / steps  # of an SM for a step, of seconds of the whole GPU
-    in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")
-    load = rates.load_latency_s(from_dram=not in_l2) * clock
+    load = rates.load_latency_s(from_dram=not running.finds_in_l2) * clock
     alone = products * cycles + waiting_cycles(dependent, launch.domain.rows, load, profile.cc)
     busiest = max(products, seconds.get("l2", 0.0)) * cycles
-    per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
 
     def step(beside: int) -> float:
         return alone + (beside - 1) * busiest
 
     grid = replace(launch, domain=replace(launch.domain, heads=launch.domain.heads * ctas))
-    span = makespan(grid, profile.sm_count, per_sm, step, 0.0)
+    span = makespan(grid, profile.sm_count, running.per_sm, step, 0.0)
     of_a_tile = steps / (launch.work_tiles * ctas)
     return Computing(
         seconds | {"sequence": span.rounds * of_a_tile * alone / clock},
         resident.waves,
         span.cycles / clock,
-        step_s=tuple(step(n) / clock for n in range(1, per_sm + 1)),
+        step_s=tuple(step(n) / clock for n in range(1, running.per_sm + 1)),
     )
 
 

@@ -9,7 +9,7 @@ from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import Computing, Running, executed_pairs, loop_computing, other_computing, worked
 from iosim.readers.timing.energy import Activity
-from iosim.readers.timing.overlap import SPLIT_OVERLAP_NORM, beside
+from iosim.readers.timing.overlap import beside, norm_of
 
 ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
@@ -80,11 +80,10 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     streamed = max(hbm, side)
     start = _start_s(running)
     if launch.work.serial_loads and sm is None:  # they wait for one another, in every round of CTAs
-        in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")  # the launch before left it there
-        rounds = -(-launch.work_tiles // resident.slots)
-        together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram=not in_l2) + streamed
+        rounds, from_dram = -(-launch.work_tiles // resident.slots), not running.finds_in_l2
+        together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram) + streamed
     elif launch.work.dependent is not None:
-        together = beside(done.total_s, streamed, norm=SPLIT_OVERLAP_NORM)
+        together = beside(done.total_s, streamed, norm=norm_of(reuses_keys(launch)))
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
         together = done.total_s if sm is None else _beside_hbm(running, done, streamed)
@@ -127,12 +126,14 @@ def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     their queries before they compute, where no warps of their own load. There an SM gets its even share of HBM and the
     busiest one decides: in the last round, when others have nothing left to load, it does not go faster.
     """
-    if reuses_keys(running.launch):
-        return beside(done.total_s, hbm)
+    reuses = reuses_keys(running.launch)
+    norm = norm_of(reuses)
+    if reuses:
+        return beside(done.total_s, hbm, norm=norm)
     names = running.loaded(in_steps=False) - running.loaded(in_steps=True)
     waited_for = sum(running.moved("hbm", "read", name) for name in names)
     first = running.rates.hbm_seconds(waited_for, 0.0) * (not running.unit.loads_apart)
-    together = first + beside(done.total_s, hbm - first, norm=SPLIT_OVERLAP_NORM)
+    together = first + beside(done.total_s, hbm - first, norm=norm)
     return max(together, hbm * done.busiest_share)
 
 

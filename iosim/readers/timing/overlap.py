@@ -10,6 +10,11 @@ SPLIT_OVERLAP_NORM = 4.5
 """The same of launches that use each byte once, as split decoding, whose bytes flow evenly. Fitted."""
 
 
+def norm_of(reuses: bool) -> float:
+    """Of computing and streaming, where several tiles reuse what they stream, or each byte is used once."""
+    return OVERLAP_NORM if reuses else SPLIT_OVERLAP_NORM
+
+
 def beside(*seconds: float, norm: float | None = None) -> float:
     """Seconds of work of several kinds that overlap in part: their norm, the OVERLAP_NORM-norm by default.
 

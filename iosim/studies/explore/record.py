@@ -18,15 +18,15 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import needed_bytes
 from iosim.readers.replay.packed import packed
 from iosim.readers.timing.launch_time import reuses_keys
-from iosim.readers.timing.overlap import OVERLAP_NORM, SPLIT_OVERLAP_NORM
+from iosim.readers.timing.overlap import norm_of
 from iosim.readers.timing.rates import Rates
 
 MOST_ACCESSES = 100_000_000
 """Of a replay that a browser is asked for: some ten seconds."""
-HBM_SHARES = (0.5, 1.5, 0.0)
+HBM_SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 0.0)
 """HBM's seconds over those of computing at which the page knows the time, beside none."""
 LONGER_ALONE = 32.0
-"""A norm that takes the longer of two."""
+"""A norm that takes the longer of two: of launches that no loop holds together."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ def _times(p: Prediction) -> list[dict[str, Any]]:
         is_pass = n.outer is Outer.FLAT and not is_attention_loop(n)
         share = (p.profile.pass_bandwidth_fraction if is_pass else None) or 1.0
         hbm = [seconds / share for seconds in each]
-        found.append({"launch": n.name, "norm": _norm(n), "hbm": hbm, "computing": []})
+        walks = is_attention_loop(n) or n.work.dependent is not None
+        norm = norm_of(reuses_keys(n)) if walks else LONGER_ALONE
+        found.append({"launch": n.name, "norm": norm, "hbm": hbm, "computing": []})
     read = dict.fromkeys((n.name for n in launches), 0)
     for share in HBM_SHARES:
         rows = (TrafficRow(n.name, "hbm", n.accesses[0].tensor, "read", read[n.name]) for n in launches)
@@ -106,13 +108,6 @@ def _times(p: Prediction) -> list[dict[str, Any]]:
             asked = p.call.counted.total("l2", "read", launch=name)
             read[name] = min(int(asked), round(share * one["computing"][0][1] / one["hbm"][0]))
     return found
-
-
-def _norm(launch: Launch) -> float:
-    """How a launch's computing and its HBM bytes overlap; those that no loop holds together wait for the longer."""
-    if launch.outer is Outer.SPLIT:
-        return SPLIT_OVERLAP_NORM
-    return OVERLAP_NORM if is_attention_loop(launch) and reuses_keys(launch) else LONGER_ALONE
 
 
 def _why(p: Prediction) -> dict[str, Any]:
