@@ -19,7 +19,7 @@ from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Oute
 from iosim.kernel.remap import place
 from iosim.kernel.schedule import Direction, Order
 from iosim.problem.masks.mask import Steps
-from iosim.problem.masks.picked import PickedMask
+from iosim.problem.masks.picked import PickedMask, WindowedMask
 from iosim.readers.replay.blocks import Blocks
 from iosim.readers.replay.objects import Grid, cut, gathers, refuse_too_large, streams
 
@@ -292,7 +292,7 @@ def _gathering(launch: Launch, tiles: _Tiles) -> _Tiles:
     """
     d, mask = launch.domain, launch.domain.mask
     assert tiles.i is not None
-    assert isinstance(mask, PickedMask)
+    assert isinstance(mask, PickedMask | WindowedMask)
     split, block = np.divmod(tiles.i, d.query_blocks)
     token = block * d.block_q // d.pack
     per = d.key_blocks_per_split * d.block_k if launch.outer is Outer.SPLIT else d.seq_k

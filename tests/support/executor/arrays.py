@@ -78,7 +78,7 @@ def shuffled_table(problem: AttentionProblem, seed: int) -> dict[str, Array]:
     """A block table [batch, pages] by name, every slot used once; empty where the cache has no pages."""
     if problem.page_size is None:
         return {}
-    pages = -(-problem.seq_k // problem.page_size)
+    pages = -(-problem.scored_keys // problem.page_size)
     slots = np.random.default_rng(seed).permutation(problem.batch * pages)
     return {TABLE: slots.reshape(problem.batch, pages).astype(np.float64)}
 
