@@ -78,6 +78,18 @@ class WindowedMask(IntervalMask):
         return np.where(entries < self.window, self.keys + near, far)
 
 
+@dataclass(frozen=True)
+class BlockPicks(IntervalMask):
+    """Lists of blocks of `block` keys for causal queries, over the keys of the blocks: those that a query sees in part
+    are there whole."""
+
+    block: int = 1
+
+    def picks(self, tokens: IntArray, entries: IntArray, top_k: int) -> IntArray:
+        """The blocks that entries stand for, as `PickedMask.picks`; `top_k` counts keys."""
+        return _spread(tokens, entries, (tokens + self.offset) // self.block + 1, top_k // self.block)
+
+
 def _spread(tokens: IntArray, entries: IntArray, sees: IntArray, top_k: int) -> IntArray:
     mixed = (tokens * 2654435761 + entries * 40503) * 2246822519 % (1 << 32)
     first = entries * sees // top_k

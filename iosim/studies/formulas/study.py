@@ -14,7 +14,7 @@ from iosim.base.units import bytes_text, number_text, times_of
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import algorithm_of, algorithms
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import entry, entry_names, is_choice, resolve
+from iosim.kernel.libraries import entry, is_choice, resolve
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.predictor import predict
 from iosim.problem.asked import mask_of
@@ -61,14 +61,12 @@ def _problem(asked: Mapping[str, Any]) -> AttentionProblem:
 def _needs(name: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """What an algorithm or kernel requires of a problem, and an example, where its name is known; others are refused
     later."""
-    if name in algorithms():
-        known = {"dtypes": algorithm_of(name).dtypes}
-        return known | (entry(name)["requires"] if name in entry_names() else {}) | known, {}
     try:
         one = {} if is_choice(name) else entry(name)
     except InputError:  # told where the kernel is looked up
         one = {}
-    return one.get("requires", {}), dict(one.get("example", {}))
+    of_algorithm = {"dtypes": algorithm_of(name).dtypes} if name in algorithms() else {}
+    return {**one.get("requires", {}), **of_algorithm}, dict(one.get("example", {}))
 
 
 def _kernel(asked: Mapping[str, Any], problem: AttentionProblem) -> tuple[Kernel, bool]:
