@@ -46,14 +46,9 @@ class NsaOptions(AlgorithmOptions):
 
 @algorithm("nsa", options=NsaOptions, softmax=False, dtypes=("fp16", "bf16"), example_tile=Tile(128, 64))
 def plan_nsa(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The launches of a forward. Raises InputError: what `check` refuses, or groups of other sizes."""
+    """The launches of a forward. Raises InputError: what `_check` refuses."""
     p, options, block = problem, options_of(kernel, NsaOptions), kernel.tile.block_k
-    check(p, kernel)
-    if p.group % LEAST_GROUP:
-        told = f"kernel '{kernel.name}' takes groups of multiples of {LEAST_GROUP}"
-        raise InputError(
-            f"`kv_heads` {p.kv_heads} of {p.heads} heads: {told}; accepted: {max(1, p.heads // LEAST_GROUP)}"
-        )
+    _check(p, kernel)
     there, picked = p.seq_k // block, options.blocks * block
     terms = ("slc", "cmp", "swa") if options.window else ("slc", "cmp")
     outputs = [f"O_{n}" for n in (*terms, *range(1, len(terms)))]
@@ -74,7 +69,6 @@ def plan_nsa(problem: AttentionProblem, kernel: Kernel) -> Chain:
         return Domain(p.batch, p.kv_heads, p.seq_q * p.group, keys, p.group, block, mask, pack=p.group)
 
     products, threads = 2 * (p.head_dim + p.head_dim_v), kernel.cta_threads
-    causal = IntervalMask(None, 0, 0)
     pooled = Domain(p.batch, p.kv_heads, p.seq_k, 1, block, 1, pack=block)
     whole, part = IntervalMask(None, 0, 0, block), IntervalMask(None, block - 1, 0, block)
     launches = [
@@ -85,7 +79,7 @@ def plan_nsa(problem: AttentionProblem, kernel: Kernel) -> Chain:
               products, threads),
     ]  # fmt: skip
     if options.window:
-        before = replace(causal, left=options.window - 1)
+        before = IntervalMask(options.window - 1, 0)
         domain = Domain(p.batch, p.heads, p.seq_q, p.seq_k, kernel.tile.block_q, block, before)
         launches.append(_loop("window", domain, ("K", "V"), ("O_swa", "LSE_swa"), products, options.window_threads))
     made = "O_slc"
@@ -96,16 +90,17 @@ def plan_nsa(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return Chain(tensors(all_tensors), tuple(launches), kernel.notes)
 
 
-def check(problem: AttentionProblem, kernel: Kernel) -> None:
-    """Refuse what does not pick blocks of one sequence's own keys. Raises InputError: says which."""
+def _check(problem: AttentionProblem, kernel: Kernel) -> None:
+    """Refuse what does not pick blocks of its own sequence's keys. Raises InputError: says which."""
     p, block = problem, kernel.tile.block_k
-    for field, value, accepted in (
-        ("passes", p.passes, "fwd"),
-        ("dropout", p.dropout, 0.0),
-        ("mask", p.mask, "causal"),
-    ):
-        if value != accepted:
-            raise InputError(f"`{field}` {value} is not possible with kernel '{kernel.name}'; accepted: {accepted}")
+    for field, accepted in (("passes", "fwd"), ("dropout", 0.0), ("mask", "causal")):
+        if getattr(p, field) != accepted:
+            told = f"is not possible with kernel '{kernel.name}'; accepted: {accepted}"
+            raise InputError(f"`{field}` {getattr(p, field)} {told}")
+    if p.group % LEAST_GROUP:
+        told = f"kernel '{kernel.name}' takes groups of multiples of {LEAST_GROUP}"
+        most = max(1, p.heads // LEAST_GROUP)
+        raise InputError(f"`kv_heads` {p.kv_heads} of {p.heads} heads: {told}; accepted: {most}")
     if p.seq_q != p.seq_k or p.seq_k % block or p.offset:
         told = f"kernel '{kernel.name}' takes whole sequences of whole blocks; accepted: multiples of {block}, no cache"
         raise InputError(f"`seq_q` {p.seq_q} with {p.seq_k} keys: {told}")

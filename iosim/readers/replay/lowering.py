@@ -362,11 +362,11 @@ def _template(
     d = launch.domain
     head, i, j = tiles.head, tiles.i, tiles.j
     own = access.rows is Rows.QUERY and tensor.heads >= d.heads
-    apart = own and d.pack > 1 and grid.heads > d.grid_heads * tensor.copies
+    apart = own and d.pack > 1 and not d.in_turn and grid.heads > d.grid_heads * tensor.copies
     owner = (head * d.pack if d.in_turn or apart else head) if own else owner_of(tensor, d, head)
     start, step = grid.start_of(owner), grid.step
     looped = access.per is Per.PAIR
-    span_q = max(1, (d.block_q // d.pack if apart and not d.in_turn else d.of(tensor).block_q) // grid.chunk_rows)
+    span_q = max(1, (d.block_q // d.pack if apart else d.of(tensor).block_q) // grid.chunk_rows)
     span_k = max(1, d.block_k // (grid.chunk_cols if access.rows is Rows.PAIR else grid.chunk_rows))
     coef, span, rows, stride = 0, 1, 1, 0
     turn = turn_coef = 0
@@ -421,10 +421,10 @@ def _template(
     base32 = np.asarray(base, dtype=np.int64)
     if access.visited_only and not looped and not of_head:
         base32 = np.where(tiles.steps.count > 0, base32, NONE)
-    if apart and not d.in_turn:  # each of the heads packed
+    if apart:  # each of the heads packed
         rows, stride = d.pack, grid.rows * grid.cols
     if step > 1:  # rows of a head lie apart
-        span, rows, stride = rows if apart and not d.in_turn else 1, span, step
+        span, rows, stride = rows if apart else 1, span, step
     places = base32.astype(np.int32), coef, span, rows, stride, turn, turn_coef
     inside = looped and launch.outer is not Outer.PAIR and not table
     return Template(access.tensor, MODES[access.mode], *places), _stands(access, launch, inside, of_block=j is not None)

@@ -108,16 +108,18 @@ def listed_entries(launch: Launch) -> int:
 
 def _rows_per_head(chain: Chain, tensor: Tensor) -> tuple[int, int]:
     """(heads, rows) of a tensor as the launches that loop over it see them: rows packed token by token belong to
-    one grid head, unless some launch of the chain does not pack them."""
-    heads, rows = tensor.batch * tensor.heads, tensor.rows
-    seen = {
-        (launch.domain.grid_heads, launch.domain.rows)
-        if launch.domain.pack > 1 and not launch.domain.in_turn and launch.domain.of(tensor) is launch.domain
-        else (heads, rows)
-        for launch in chain.launches
-        if not streams(launch) and any(a.tensor == tensor.name and a.rows is Rows.QUERY for a in launch.accesses)
-    }
-    return seen.pop() if len(seen) == 1 else (heads, rows)
+    one grid head, unless some launch takes each head by itself."""
+    alone = tensor.batch * tensor.heads, tensor.rows
+    seen = alone
+    for launch in chain.launches:
+        d = launch.domain
+        if streams(launch) or not any(a.tensor == tensor.name and a.rows is Rows.QUERY for a in launch.accesses):
+            continue
+        if d.pack > 1 and not d.in_turn and d.of(tensor) is d:
+            seen = d.grid_heads, d.rows
+        elif d.pack == 1 and (d.grid_heads, d.rows) == alone:
+            return alone
+    return seen
 
 
 def packed_apart(chain: Chain, tensor: Tensor, launch: Launch) -> bool:
