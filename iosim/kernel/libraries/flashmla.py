@@ -32,8 +32,8 @@ TENSOR_MEMORY_OPERATIONS = 2.0
 GATHER_CYCLES = 11.0
 """SM cycles of a row that the sparse kernels gather, beside all else. Fitted (benchmarks/sparse.py)."""
 WIDENING_CYCLES = 2 / 64 + 1 / 16 + 1 / 256
-"""SM cycles of a value of the cache from fp8 to bf16, for want of an instruction (FlashMLA @15f13e50,
-docs/20250929-hopper-fp8-sparse-deep-dive.md: 50 for 512 of them)."""
+"""SM cycles of a value of the cache from fp8 to bf16, for want of an instruction: 50 for 512 (FlashMLA @15f13e50, its
+page 20250929-hopper-fp8-sparse-deep-dive.md)."""
 MLA_FIXED_BLOCKS = 5
 """What FlashMLA's scheduler adds to every sequence's key blocks for prologue and epilogue."""
 
