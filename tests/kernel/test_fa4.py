@@ -16,6 +16,7 @@ from iosim.kernel.libraries.fa4 import fa4_splits, software_exps
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.schedule import Order, Scheduler, Start
 from iosim.prediction.call import Call
+from iosim.prediction.predictor import check_fits
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 
@@ -79,9 +80,10 @@ def test_sections_under_a_mask(heads: int, kv_heads: int, tokens: int, section: 
     ],
 )
 def test_tiles(name: str, problem: dict[str, Any], tile: str, threads: int) -> None:
-    """interface.py, _flash_attn_fwd and _tile_size_fwd_sm90."""
-    _, kernel = fa4(name, **{"seq_q": 4096, **problem})
+    """interface.py, _flash_attn_fwd and _tile_size_fwd_sm90; each fits an SM."""
+    asked, kernel = fa4(name, **{"seq_q": 4096, **problem})
     assert (str(kernel.tile), kernel.cta_threads) == (tile, threads)
+    check_fits(Call.of(asked, kernel, load_profile(GPUS.get(name, "b200"))))
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,6 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
     step: Step = {"overrides": overrides, "launched": r.launched, "new_tokens": r.new_tokens, "batch": r.batch}
     sizes = {name: getattr(r, name) for name in ("heads", "kv_heads", "head_dim", "head_dim_v", "window")}
     model = chosen(r.model, sizes, r.layers if r.model is not None else None, r.tensor_parallel)
-    if model is None and r.cache_dtype is not None:
-        raise InputError(f"`cache_dtype` {r.cache_dtype} needs `model`, one that picks keys; accepted with it alone")
     batch = None if r.batch_contexts is None else read_contexts(r.batch_contexts)
     if batch is not None:
         if model is not None:
@@ -167,7 +165,8 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
             given = {name: value for name, value in (sizes | {"layers": r.layers, "dtype": r.dtype}).items()
                      if value is not None}  # fmt: skip
             usual = {"kv_heads": 1 if r.latent_kv else min(8, r.heads or ModelShape.heads)}
-            shape = ModelShape(**usual | given, latent_kv=r.latent_kv, page_size=page)
+            of_cache = () if r.cache_dtype is None else (("cache_dtype", r.cache_dtype),)
+            shape = ModelShape(**usual | given, latent_kv=r.latent_kv, page_size=page, fields=of_cache)
             if batch is not None:
                 shape, contexts = in_one_launch(shape, batch, r.new_tokens, overrides), [max(batch)]
                 step["batch"] = len(batch)
