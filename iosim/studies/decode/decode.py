@@ -20,7 +20,7 @@ from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms.states import STATE
-from iosim.kernel.libraries import Overrides, split_alike
+from iosim.kernel.libraries import Overrides, split_alike, with_sinks
 from iosim.prediction.estimates import method_of
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
@@ -316,10 +316,13 @@ def sweep(
     at = list(contexts)
     own = None if shape.kind is None else shape.kind.state_kernel
     overrides = None if own else step.get("overrides")
+    problems = [shape.problem(batch, context, new_tokens) for context in at]
+    if shape.kind is not None and shape.kind.sinks:
+        problems = [with_sinks(problem, kernel) for problem in problems]
     asked = [
-        Request(shape.problem(batch, context, new_tokens), own or kernel, profile, overrides,
-                method=step.get("method"), launched=step.get("launched", "alone"))
-        for context in at
+        Request(problem, own or kernel, profile, overrides, method=step.get("method"),
+                launched=step.get("launched", "alone"))
+        for problem in problems
     ]  # fmt: skip
     for context, prediction in zip(at, predict_many(asked), strict=True):
         yield DecodePoint(shape, batch, context, new_tokens, prediction)

@@ -66,7 +66,7 @@ def layer_problems(model: Model | None, values: Mapping[str, Any]) -> list[tuple
     if model is None:
         return [(None, problem) for one in combinations(values) for problem in problems(one)]
     return [
-        (Layers(call.kind.name, call.kind.count, model.title), call.problem)
+        (Layers(call.kind.name, call.kind.count, model.title, call.kind.sinks), call.problem)
         for one in combinations(values)
         for calls in calls_of(model, one)
         for call in calls

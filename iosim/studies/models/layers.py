@@ -241,6 +241,7 @@ class Layers:
     name: str
     count: int
     title: str
+    sinks: bool = False
 
     def __str__(self) -> str:
         return f"the {some(self.count, f'{self.name} layer')} of {self.title}"
