@@ -184,7 +184,7 @@ def test_a_serving_step_of_a_model_adds_up_its_layers(capsys: pytest.CaptureFixt
 def test_a_models_sinks_are_read_by_kernels_that_have_a_place_for_them(
     command: str, read: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By default on an H100 vLLM's FlashAttention-3, as FlashAttention's own has none; a model without them has none."""
+    """By default on an H100 vLLM's FlashAttention-3, as FlashAttention's own has none."""
     for sinks, line in ((True, command), (False, command.replace("gpt-oss-20b", "gemma-3-4b"))):
         found = read(printed(line, capsys))
         assert len(found) == 2

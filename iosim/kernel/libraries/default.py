@@ -63,7 +63,7 @@ def with_sinks(problem: AttentionProblem, kernel: str) -> AttentionProblem:
     """The forward of a layer that has learned sinks, as a kernel runs it: without them where one that was asked for by
     name has no place for them."""
     takes = kernel == DEFAULT or (not is_choice(kernel) and "sinks" in entry(kernel)["requires"].get("takes", ()))
-    return problem.with_(sinks=True) if takes and problem.passes == "fwd" else problem
+    return problem.with_(sinks=takes and problem.passes == "fwd")
 
 
 @chooses(DEFAULT)
