@@ -313,11 +313,12 @@ def subject(points: Sequence[DecodePoint]) -> str:
 def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Page:
     """The whole page. `command` is the command line that makes it again."""
     several = len({p.context for p in points}) > 1
+    drawn, means = _tokens(points) if several else _token_bars(points), TOKENS_ARE[: 1 + several]
+    title = "Tokens a second against the context" if several else "Tokens a second"
     sections = (
-        Section("tokens", "Tokens a second against the context" if several else "Tokens a second",
-                TOKENS_ARE[: 1 + several],
-                LINES if several else (), _tokens(points) if several else _token_bars(points)),
-        Section("numbers", "Numbers", table=table(points), brief=_short(points), folded=len(points) > MOST_OPEN),
+        *((Section("tokens", title, means, LINES if several else (), drawn),) if drawn else ()),
+        Section("numbers", "Numbers", () if drawn else means, table=table(points), brief=_short(points),
+                folded=len(points) > MOST_OPEN),
         *((Section("kinds", kinds_title(points), table=kinds_table(points)),) if kinds_table(points) else ()),
         *((Section("more", "Bytes and splits", (MORE_IS,), panels=(
             _panel("bytes", points, "HBM bytes per generated token", lambda p: p.per_token("hbm"), bytes_text),
