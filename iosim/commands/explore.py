@@ -58,8 +58,8 @@ def check(asked: ExploreRequest) -> None:
 
     for gpu in asked.gpu:
         if not plays(gpu):
-            raise InputError(f"`gpu` {gpu}: its chiplets have an L2 each, and a page plays but one; accepted: GPUs "
-                             "with one L2; for this one iosim predict, orders and trace")  # fmt: skip
+            accepted = "GPUs with one L2; for this one iosim predict, orders and trace"
+            raise InputError(f"`gpu` {gpu}: an L2 a chiplet, where a page plays but one; accepted: {accepted}")
     for kernel in asked.kernel:
         is_choice(kernel) or entry(kernel)
     for size in (asked.lengths, asked.dims, asked.head_counts):

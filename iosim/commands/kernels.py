@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         tables = {"spill": spills(data), "backward_spill": spills(data, backward=True)}
         of_it = {} if is_file(args.name) else {"checked": checked(data["name"])}
         shown = {**data, **of_it, **{key: list(rows) for key, rows in tables.items() if rows}}
-        return common.tell(args, answer(data), json=lambda: {"kernel": shown}, text=lambda _: _text(data | of_it))
+        return common.tell(args, answer(data), json=lambda: {"kernel": shown}, text=lambda _: _text({**data, **of_it}))
     if args.action == "check":
         from iosim.kernel.libraries import check_file
 

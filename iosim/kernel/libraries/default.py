@@ -59,11 +59,13 @@ def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
     return ORDER[-1]
 
 
-def with_sinks(problem: AttentionProblem, kernel: str) -> AttentionProblem:
+def with_sinks(problem: AttentionProblem, kernel: str | Kernel) -> AttentionProblem:
     """The forward of a layer that has learned sinks, as a kernel runs it: without them where one that was asked for by
-    name has no place for them."""
+    name has no place for them, or is no catalog's."""
+    if isinstance(kernel, Kernel) or problem.passes != "fwd":
+        return problem.with_(sinks=False)
     takes = kernel == DEFAULT or (not is_choice(kernel) and "sinks" in entry(kernel)["requires"].get("takes", ()))
-    return problem.with_(sinks=takes and problem.passes == "fwd")
+    return problem.with_(sinks=takes)
 
 
 @chooses(DEFAULT)

@@ -331,11 +331,7 @@ def _works(request: ChoiceRequest, model: Model | None) -> list[Work]:
             raise InputError("problems that are ranked together may differ in their batch and sequence lengths alone")
         return list(dict.fromkeys(Work(((1, p),), p.batch, p.seq_q, p.seq_k) for p in problems))
     steps = ((v.get("batch") or 1, calls) for v in combinations(request.values) for calls in calls_of(model, v))
-    parts = (
-        (batch, tuple((c.kind.count, with_sinks(c.problem, DEFAULT) if c.kind.sinks else c.problem) for c in calls),
-         calls[0])
-        for batch, calls in steps
-    )  # fmt: skip
+    parts = ((batch, tuple((c.kind.count, c.on(DEFAULT)) for c in calls), calls[0]) for batch, calls in steps)
     return list(dict.fromkeys(Work(of, batch, first.queries, first.keys, model) for batch, of, first in parts))
 
 

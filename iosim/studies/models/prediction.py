@@ -11,7 +11,6 @@ from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import WAYS, Level, Way, sentences
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import CONDITIONS
-from iosim.kernel.libraries import with_sinks
 from iosim.prediction.answer import against, left_in_l2, trust
 from iosim.prediction.estimates import legend, marked
 from iosim.prediction.face import LEVEL_NAMES, body
@@ -245,7 +244,7 @@ def run(asked: PredictRequest, progress: Progress = silent) -> list[Prediction] 
     ]
     requests = [
         Request(
-            with_sinks(one.problem, kernel) if one.kind.sinks else one.problem,
+            one.on(kernel),
             one.kind.state_kernel or kernel,
             gpu,
             None if one.kind.state_kernel else asked.overrides,
