@@ -60,14 +60,14 @@ def run(args: argparse.Namespace) -> int:
     TILE_OPTIONS["top"].check(args.top)
     if args.triton is not None:
         return tell_triton(args)
+    if args.tile is None and (args.warps or args.stages):
+        raise InputError(f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK")
     picks = []
     for gpu in args.gpu:
         for kind, problem in common.layer_problems(args):
             asked = common.request(args, TilesRequest, problem=problem, gpu=gpu, kind=kind, model=None)
             known = reports(problem, gpu, args.compile, args.matrix_unit, progress("compiling"))
             picks.append(rank(asked, known, progress("replaying")))
-    if args.tile is None and (args.warps or args.stages):
-        raise InputError(f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK")
     if args.tile is not None:
         return tell_tiles(args, picks)
     return common.tell(

@@ -379,6 +379,7 @@ def test_the_formula_stands_beside_proposition_4(capsys: pytest.CaptureFixture[s
     assert beside["times_above"] == pytest.approx(moved / 2 / beside["theta_elements"])
 
 
+@pytest.mark.slow
 def test_a_report_draws_density_against_bytes_and_time() -> None:
     """Each row names its lines, dense under D; shares are quotients; reports without lists have no such figure."""
     problems = tuple(AttentionProblem(heads=2, seq_q=n, mask="butterfly", head_dim=64) for n in (1024, 4096))

@@ -375,6 +375,7 @@ def test_without_an_engine_there_is_one_line(monkeypatch: pytest.MonkeyPatch, tm
         page.engine()
 
 
+@pytest.mark.slow
 def test_a_long_call_has_no_pictures() -> None:
     long = predict(AttentionProblem(heads=64, seq_q=131072, head_dim=64), "fa2", "h100", method="bounds")
     found = record(long)
