@@ -1,6 +1,6 @@
 """What holds for a whole run: how many examples are drawn, and which tests share a worker.
 
-`python -m pytest -q -n auto -m "not slow"` is quick: a twelfth of each property's examples. Without that mark
+`python -m pytest -q -n auto -m "not slow"` is quick: a 24th of each property's examples. Without that mark
 expression, also for a single file, every example is drawn.
 """
 
