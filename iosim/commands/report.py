@@ -72,8 +72,8 @@ def _write(args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out
         common.check_own(path, args)
     before = {path for path in places if path.exists()}
     request = ReportRequest.of(
-        tuple(args.gpu), tuple(args.kernel), problems, l2_start=args.l2_start, method=args.method,
-    )  # fmt: skip
+        tuple(args.gpu), tuple(args.kernel), problems, l2_start=args.l2_start, method=args.method
+    )
     report = build(request, progress("predicting"))
     paths = write(report, out, args.format)
     with output(for_a_person=True):  # whatever the files' format

@@ -87,9 +87,8 @@ def linear_axis(values: Iterable[float], title: str, text: Callable[[float], str
     step = next(s * u for u in (unit / 10, unit) for s in STEPS if s * u * MOST_STEPS >= top)
     ticks = [n * step for n in range(math.ceil(top / step) + 1)]
     return axis(
-        title, type="linear", range=[0, ticks[-1] * 1.02], tickvals=ticks,
-        ticktext=["0", *(text(t) for t in ticks[1:])],
-    )  # fmt: skip
+        title, type="linear", range=[0, ticks[-1] * 1.02], tickvals=ticks, ticktext=["0", *(text(t) for t in ticks[1:])]
+    )
 
 
 def length_axis(lengths: Sequence[int], title: str = "sequence length N (tokens)") -> dict[str, Any]:
