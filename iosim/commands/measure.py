@@ -262,13 +262,13 @@ def _capability(args: argparse.Namespace) -> str:
 
 
 def _cases(args: argparse.Namespace, cc: str) -> tuple[list[Case], list[str]]:
-    from iosim.evidence.measure import choose, plan
+    from iosim.evidence.measure import choose
 
     if args.plan is None:
         return choose.cases_of(_choice(args), cc), []
     for name in _set(args, ALONE):
         raise InputError(f"--plan contradicts {options.spelling(name)}; give one of them")
-    return choose.fitted(plan.named(args.plan), cc)
+    return choose.fitted(choose.named(args.plan), cc)
 
 
 def _choice(args: argparse.Namespace) -> Choice:

@@ -111,7 +111,8 @@ def _profile(asked: str | None, facts: dict[str, Any]) -> HardwareProfile:
 
 
 PROFILED = ("batch", "heads", "kv_heads", "head_dim", "dtype", "seq_k", "window")
-KNOBS = ("tile", "stages", "order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "clustersplits")
+KNOBS = ("tile", "stages", "order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "cluster",
+         "splits")  # fmt: skip
 """Fields of the problem and settings of a kernel that a profile may leave open."""
 
 

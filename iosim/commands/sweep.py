@@ -43,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
     from iosim.studies.sweep.cases import NOT_SWEPT
     from iosim.studies.sweep.files import PARQUET, kind_of, written
-    from iosim.studies.sweep.run import Where, in_memory, into_file
-    from iosim.studies.sweep.study import asked_cases, checked
+    from iosim.studies.sweep.run import Where, asked_cases, checked, in_memory, into_file
 
     for name in NOT_SWEPT:
         if getattr(args, name) is not None:

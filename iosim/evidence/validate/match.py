@@ -68,7 +68,8 @@ VARIANT = {
     "persistent": "persistent", "schedule": "{}", "cluster": "clusters of {}", "splits": "{} splits",
 }  # fmt: skip
 """A row's settings in words, in order."""
-SILENT = {("heavy first", "0"), ("persistent", "0"), ("sections of {}", "0"), ("clusters of {}", "1")("{} splits", "1")}
+SILENT = {("heavy first", "0"), ("persistent", "0"), ("sections of {}", "0"), ("clusters of {}", "1"),
+          ("{} splits", "1")}  # fmt: skip
 """Of these values nothing is said."""
 MAX_PAIRS = 200_000_000
 """Visited tile pairs of a row: more are not replayed here."""
