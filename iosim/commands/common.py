@@ -15,7 +15,7 @@ from iosim.base.progress import announce
 from iosim.base.records import fields, replace
 from iosim.base.units import some
 from iosim.commands import options
-from iosim.commands.parser import COMMON, CommandParser
+from iosim.commands.options import COMMON, CommandParser
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.fields import BESIDES, FIELDS

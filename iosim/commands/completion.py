@@ -14,7 +14,7 @@ from pathlib import Path
 
 from iosim.base.names import alike, out_of_scope
 from iosim.commands import common
-from iosim.commands.parser import CommandParser, UnknownWordError
+from iosim.commands.options import CommandParser, UnknownWordError
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 

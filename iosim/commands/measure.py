@@ -17,7 +17,7 @@ from iosim.base.progress import progress
 from iosim.base.records import dataclass, replace
 from iosim.base.units import some
 from iosim.commands import common, options
-from iosim.commands.parser import COMMON, CommandParser
+from iosim.commands.options import COMMON, CommandParser
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.progress import progress
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options
-from iosim.commands.options import Usual
-from iosim.commands.parser import CommandParser
+from iosim.commands.options import CommandParser, Usual
 from iosim.studies.requests import AGAINST, AgainstRequest
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from iosim.base.fields import fields_of
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
 from iosim.commands import common, ncu_rule, options
-from iosim.commands.parser import COMMON, CommandParser
+from iosim.commands.options import COMMON, CommandParser
 from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 

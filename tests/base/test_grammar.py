@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from iosim.base.units import seconds_text, some
 from iosim.commands.cli import main
-from iosim.prediction.estimates import MARKS
+from iosim.prediction.result import MARKS
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 

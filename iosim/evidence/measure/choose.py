@@ -14,7 +14,6 @@ from iosim.base.records import dataclass, fields, replace
 from iosim.base.schema import read_toml
 from iosim.evidence.crossed import crossed
 from iosim.evidence.cuda.launch import Order, Shape
-from iosim.evidence.cuda.resources import LIVE_LIMIT, live_registers, tuned
 from iosim.evidence.cuda.spec import (
     BUILT,
     STATIC_BYTES_MARGIN,
@@ -25,6 +24,7 @@ from iosim.evidence.cuda.spec import (
     Spec,
     shared_bytes_per_cta,
 )
+from iosim.evidence.cuda.tile_builds import LIVE_LIMIT, live_registers, tuned
 from iosim.evidence.measure.case import KINDS, Case
 
 LEAST_BLOCK_K = 32
