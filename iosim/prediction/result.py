@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import pandas
 
     from iosim.prediction.ranges import HbmRange, TimeRange
-    from iosim.prediction.result import Prediction
     from iosim.readers.replay.replay import Replay
 
 
