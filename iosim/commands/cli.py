@@ -58,7 +58,7 @@ COMMAND_GROUPS: Mapping[str, Mapping[str, str]] = {
 """Commands and what they say of themselves, under the question that they answer, in the order of the help."""
 COMMANDS = {command: told for commands in COMMAND_GROUPS.values() for command, told in commands.items()}
 PLACES = {
-    **dict.fromkeys(("compare", "report", "sweep"), "many"),
+    **dict.fromkeys(("compare", "report", "sweep"), "several"),
     **dict.fromkeys(("explain", "trace", "formula"), "why"),
     **dict.fromkeys(("decode", "latency", "ring", "model", "train-memory"), "serving"),
     **dict.fromkeys(("validate", "reproduce", "check-claim"), "trust"),
