@@ -228,7 +228,6 @@ def announce_replays(what: str, accesses: int, more: str = "") -> None:
 
 
 def json_text(value: Any) -> str:
-    """JSON with a final newline; NaN and infinities are refused."""
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 

@@ -143,7 +143,6 @@ def _with_option(parser: CommandParser, word: str) -> str:
 
 
 def _spellings(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The options of a command and of its actions."""
     if isinstance(parser, CommandParser):
         yield from parser.spellings()
     for inner in subparsers(parser).values():

@@ -46,7 +46,6 @@ def everything(args: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def check(asked: ExploreRequest) -> None:
-    """Refuses at once what no page could offer."""
     from iosim.hardware.profile import load_profile
     from iosim.kernel.libraries import entry, is_choice
 

@@ -185,7 +185,6 @@ def _measure(args: argparse.Namespace, cases: list[Case], cc: str, **how: Any) -
 
 
 def _chains(args: argparse.Namespace) -> Planned:
-    """Whole calls as ranges of the profiler."""
     cases = _chain_cases(args)
 
     def measure(**how: Any) -> Any:
@@ -199,7 +198,6 @@ def _chains(args: argparse.Namespace) -> Planned:
 
 
 def _library(args: argparse.Namespace) -> Planned:
-    """Calls of PyTorch's kernels, drawn or of every build."""
     from iosim.evidence.measure import library_case
 
     builds = args.plan == ["builds"]
@@ -298,7 +296,6 @@ def _listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-    """The options that differ from their defaults, for the provenance."""
     own = ("run", "command", "version", "default_of", options.GIVEN)
     changed = {n: v for n, v in vars(args).items() if n not in own and v != args.default_of(n)}
     return list(map(shlex.quote, options.typed(changed)))

@@ -231,7 +231,6 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(formatter_class=settings.pop("formatter_class", Formatter), **settings)
 
     def group(self, title: str) -> Any:
-        """The group of options with this title, a new one where there is none yet."""
         return next((g for g in self._action_groups if g.title == title), None) or self.add_argument_group(title)
 
     def get_default(self, dest: str) -> Any:

@@ -105,7 +105,6 @@ def as_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
 
 
 def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
-    """The best order of each GPU as code, under a comment that says which it is."""
     if args.format == "json":
         return common.json_text({
             "schema": 1,

@@ -27,7 +27,6 @@ def add_options(parser: CommandParser) -> None:
 
 
 def flat(p: Prediction) -> dict[str, Any]:
-    """One row of the CSV: what was asked, and the totals."""
     d = p.to_dict(ranged=False)
     row = {"gpu": d["profile"], **{f"kernel_{k}" if k in ("name",) else k: v for k, v in d["kernel"].items()}}
     row |= d["problem"]

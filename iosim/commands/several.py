@@ -256,7 +256,6 @@ SHOWN = columns_of(
 
 
 def _table(cells: Cells) -> Table:
-    """What differs from row to row, and what was found."""
     from iosim.studies.sweep.cases import FOLLOWS, Words
 
     values = {name: column.to_list() for name, column in cells.items()}

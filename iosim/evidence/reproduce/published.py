@@ -93,7 +93,6 @@ def counted_flops(problem: AttentionProblem) -> float:
 
 
 def points() -> list[Point]:
-    """All published points, in the order of the file."""
     with (data_dir("kernels") / "measurements" / FILE).open(newline="", encoding="utf-8") as file:
         return [
             Point(r["source"], r["gpu"], r["kernel"], r["dtype"], int(r["head_dim"]), r["mask"], r["pass"],

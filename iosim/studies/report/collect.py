@@ -282,7 +282,6 @@ def name_on(gpu: Gpu, kernel: str, problem: AttentionProblem) -> str:
 
 
 def differ_in(problems: Sequence[AttentionProblem], *but: str) -> bool:
-    """Whether problems differ in a field that is not among `but`."""
     names = [f.name for f in fields(AttentionProblem) if f.init and f.name not in but]
     return len({tuple(getattr(problem, name) for name in names) for problem in problems}) > 1
 

@@ -32,7 +32,6 @@ def who(p: Point) -> tuple[Cell, ...]:
 
 
 def kernel_legend(request: ReportRequest, *guides: tuple[str, str]) -> tuple[Series, ...]:
-    """Legend of the kernels, and of grey lines given as (name, dash)."""
     named = [Series(k, axes.colour(n), axes.symbol(n)[1]) for n, k in enumerate(request.kernels)]
     return (*named, *(Series(name, axes.NEUTRAL, dash=dash) for name, dash in guides))
 

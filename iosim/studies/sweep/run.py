@@ -346,7 +346,6 @@ def _records(file: BinaryIO, rows: int) -> tuple[list[Done], int]:
 
 
 def run(asked: SweepRequest) -> pandas.DataFrame:
-    """The rows of a sweep; those of `out` where it is written."""
     made = asked_cases(asked)
     how, where = checked(made, asked.method, asked.l2_start), Where(asked.jobs, asked.dask)
     kinds = columns(made.names, how)
