@@ -9,7 +9,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.commands import common, options
-from iosim.commands.parser import COMMON, CommandParser
+from iosim.commands.options import COMMON, CommandParser
 from iosim.studies.requests import EXPLORE, ExploreRequest
 
 
