@@ -19,16 +19,15 @@ from iosim.kernel.launch import Mode
 share_bodies("flash_fp8", "flash")
 
 
-@body("flash_fp8", "quantise_Q", "quantise_K", "quantise_V")
-def quantise(at: Place) -> None:
-    name = at.launch.name[-1]
-    at.put("V_rows" if at.writes("V_rows") else f"{name}_fp8", at[name])
+@body("flash_fp8", "smooth_K", "quantise_Q", "quantise_K", "quantise_V", "cast_V", "transpose_V")
+def copied(at: Place) -> None:
+    """The operand's values: means are 0, scales 1, and that V lies transposed is not seen in rows and columns."""
+    at.put(_moved(at, Mode.STORE)[0], at[_moved(at, Mode.LOAD)[0]])
 
 
-@body("flash_fp8", "transpose_V")
-def transpose(at: Place) -> None:
-    """The values; that they lie transposed in memory is not seen in rows and columns."""
-    at.put("V_fp8", at["V_rows"])
+@body("flash_fp8", "mean_K")
+def mean(at: Place) -> None:
+    at["K"]
 
 
 @body("flash_fp8", "main", override=True)
@@ -36,8 +35,12 @@ class Fp8Forward(Forward):
     """`flash`'s forward on the copies."""
 
     def pair(self, at: Place) -> None:
-        scores = np.where(at.kept, at["Q_fp8"] @ at["K_fp8"].T * at.scale, -np.inf)
-        self.softmax.add(scores, at["V_fp8"], at.dropout_factor)
+        q, k, v = (next(name for name in _moved(at, Mode.LOAD) if name.startswith(n)) for n in "QKV")
+        self.softmax.add(np.where(at.kept, at[q] @ at[k].T * at.scale, -np.inf), at[v], at.dropout_factor)
+
+
+def _moved(at: Place, mode: Mode) -> list[str]:
+    return [access.tensor for access in at.launch.accesses if access.mode is mode]
 
 
 share_bodies("uniform", "flash")
