@@ -12,7 +12,7 @@ from executor.bodies.terms import (
     head_gradient,
     masked_scores,
 )
-from executor.body import Array, Body, Place, body, share_bodies
+from executor.body import Array, Place, body, share_bodies
 from iosim.kernel.algorithms.efficient import workspace_tensors
 from iosim.kernel.launch import Mode
 
@@ -50,21 +50,6 @@ share_bodies("uniform_naive", "naive")
 share_bodies("flash-cu", "flash")
 share_bodies("naive-cu", "naive")
 share_bodies("minimal-cu", "minimal")
-
-
-@body("flash-cu", "bwd.dq")
-class QueryGradient(Body):
-    """dQ of a query block: the sum over its keys of dS K."""
-
-    def begin(self, at: Place) -> None:
-        self.dq = np.zeros((at.q.size, at.problem.head_dim))
-
-    def pair(self, at: Place) -> None:
-        weights = exp_less(masked_scores(at), at["LSE_copy"])
-        self.dq += weights * (at["dO"] @ at["V"].T - at["D"]) @ at["K"] * at.scale
-
-    def end(self, at: Place) -> None:
-        at.put("dQ", self.dq)
 
 
 share_bodies("efficient", "flash")
