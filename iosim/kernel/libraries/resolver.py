@@ -38,7 +38,7 @@ def _first(
     window = problem.mask == "window"
     facts |= {"causal": problem.mask != "none", "window": window, "dropout": problem.dropout > 0}
     facts["paged"] = problem.page_size is not None
-    facts["widened"] = problem.widens
+    facts["widened"] = problem.cache_dtype is not None
     query_rows = problem.longest_q * problem.group
     optin = profile.shared_memory_per_block_optin_bytes or 0
     for row in rows:
