@@ -182,7 +182,7 @@ def test_the_sparse_kernels_of_hopper_and_of_blackwell(name: str, changes: dict[
         assert (made.schedule.cluster, str(made.tile)) == (ctas, tile)
         assert count(plan(problem, made)).total("l2", "read", tensor="K") == fetches * rows[cache]
     dense = V32.with_(top_k=None, index_heads=None, page_size=64)
-    with pytest.raises(InputError, match="dense decoding is built for cc 9.0 alone"):
+    with pytest.raises(InputError, match="dense decoding is built for cc"):
         resolve("flashmla", dense, load_profile("b200"))
 
 
