@@ -438,9 +438,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     grouped = problem.group > 1 and not options.heads_in_turn
     apart = options.adds in (Adds.OWNERS, Adds.SAME_GRID)
     passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
-    if apart:
-        kept = (replace(one, writes=tuple(n for n in one.writes if n != "dQ_acc")) for one in passes)
-        passes = [one for one in kept if one.writes and "dQ_acc" not in one.reads]
+    passes = _without_sums_of_dq(passes) if apart else passes
     sums = [n for n in KEY_SUMS if any(n in one.writes for one in passes)]
     copies = [name for one in passes for name in one.writes if name.endswith("_copy")]
     sums_of_dq = dq_sums(problem, kernel)
@@ -461,8 +459,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     whole = _workspace_edge(kernel)
     lse, d_o = (f"{n}_copy" if f"{n}_copy" in copies else n for n in ("LSE", "dO"))
     gradients = [f"{n}_heads" if grouped else n for n in ("dK", "dV")]
-    block = options.mask_block
-    domain = heads_in_turn(problem, tile, block) if options.heads_in_turn else attention_domain(problem, tile)
+    walked = heads_in_turn if options.heads_in_turn else attention_domain
+    domain = walked(problem, tile, mask_block=options.mask_block)
     main = main_launch(
         problem,
         kernel,
@@ -487,6 +485,11 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         ),
     )
     return Chain(held, (*before, *(query_owners(problem, kernel, main) if apart else (main,)), *after), kernel.notes)
+
+
+def _without_sums_of_dq(passes: Sequence[RowPass]) -> list[RowPass]:
+    kept = (replace(one, writes=tuple(n for n in one.writes if n != "dQ_acc")) for one in passes)
+    return [one for one in kept if one.writes and "dQ_acc" not in one.reads]
 
 
 def query_owners(problem: AttentionProblem, kernel: Kernel, main: Launch) -> tuple[Launch, Launch]:

@@ -17,7 +17,6 @@ behind what comes before attention (rotary embedding) is not told here: without 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
@@ -66,10 +65,12 @@ class Fp8Options(flash.FlashOptions):
     smooth_k: Smooth = Smooth.NONE
 
 
-SCALE_SOURCE = "fp32 scales, read and written in whole sectors"
+SCALES, MEANS = (
+    "fp32 scales, read and written in whole sectors",
+    "K's mean: a row of fp32 partial sums, or one in 16 bits",
+)
 MEAN_ROWS = 512
 """Rows of K of a CTA of the mean (inferred: PyTorch's reduction over rows has few CTAs a head)."""
-MEAN_SOURCE = "K's mean: a row of fp32 partial sums, or a row in 16 bits, a CTA"
 DIFFERENCE_VALUES = 512
 """Values of a CTA that subtracts a row from many: 4 for each of 128 threads (PyTorch, CUDALoops.cuh, broadcasts)."""
 TRANSPOSED_ROWS = 64
@@ -81,36 +82,39 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """What is made of Q, K and V, and the forward; none of a backward."""
     if problem.backward:
         raise InputError(f"`passes` {problem.passes}: a backward in fp8 is not described; accepted: fwd")
-    chain, options = flash.forward(problem, kernel), options_of(kernel, Fp8Options)
-    copies = _Copies(problem, chain)
-    rows_q, rows_k = options.scale_rows or (kernel.tile.block_q, kernel.tile.block_k)
+    chain, options, tile = flash.forward(problem, kernel), options_of(kernel, Fp8Options), kernel.tile
+    copies, width = _Copies(problem, chain), problem.head_dim
+    rows_q, rows_k = options.scale_rows or (tile.block_q, tile.block_k)
     kind_q, kind_k, kind_v = map(dtype, options.narrow or (problem.dtype,) * 3)
+    q_scale, k_scale, v_scale = (_moved(f"{n}_scale", Mode.STORE, SCALES, per_tile=1) for n in "QKV")
+    subtracted = _moved("K_mean", Mode.LOAD, MEANS, per_tile=2 * width)
+    fused = (subtracted,) * (options.smooth_k is Smooth.FUSED)
     if options.smooth_k is not Smooth.NONE:
-        copies.launches.append(_mean(problem))
+        sums = _moved("K_mean", Mode.STORE, MEANS, per_tile=4 * width)
+        copies.launches.append(
+            row_pass("mean_K", row_domain(problem, MEAN_ROWS, keys=True), ("K",), (), overheads=(sums,))
+        )
     if options.smooth_k is Smooth.APART:
-        rows = max(1, DIFFERENCE_VALUES // problem.head_dim)
-        copies.make("K", "smooth", "K_smooth", rows=rows, overheads=(_row_of_means(problem, Mode.LOAD, 2),))
-    copies.make("Q", "quantise", f"Q_{kind_q.name}", kind_q, rows_q, overheads=(_scale("Q", Mode.STORE),))
-    fused = (_row_of_means(problem, Mode.LOAD, 2),) if options.smooth_k is Smooth.FUSED else ()
-    copies.make("K", "quantise", f"K_{kind_k.name}", kind_k, rows_k, overheads=(*fused, _scale("K", Mode.STORE)))
-    by_column = options.transpose_v is Transpose.BEFORE
+        copies.make("K", "smooth", "K_smooth", None, max(1, DIFFERENCE_VALUES // width), subtracted)
+    copies.make("Q", "quantise", f"Q_{kind_q.name}", kind_q, rows_q, q_scale)
+    copies.make("K", "quantise", f"K_{kind_k.name}", kind_k, rows_k, *fused, k_scale)
     reads = [
-        _scale("Q", Mode.LOAD, per_tile=_packet(kernel.tile.block_q, rows_q)),
-        _scale("K", Mode.LOAD, per_pair=_packet(kernel.tile.block_k, rows_k)),
+        _moved("Q_scale", Mode.LOAD, SCALES, per_tile=4 * -(-tile.block_q // rows_q)),
+        _moved("K_scale", Mode.LOAD, SCALES, per_pair=4 * -(-tile.block_k // rows_k)),
     ]
+    narrow, by_column = f"V_{kind_v.name}", options.transpose_v is Transpose.BEFORE
     if kind_v.bytes == problem.output_type.bytes:
         if kind_v.name != problem.dtype:
-            copies.make("V", "cast", f"V_{kind_v.name}", kind_v)
+            copies.make("V", "cast", narrow, kind_v)
     else:
+        apart = options.transpose_v is Transpose.SEPARATE
         if by_column:
-            copies.make("V", "transpose", "V_rows", rows=TRANSPOSED_ROWS)
-        narrow, apart = f"V_{kind_v.name}", options.transpose_v is Transpose.SEPARATE
-        scale, times = (_scale("V", Mode.STORE),), 1 + by_column
-        copies.make("V", "quantise", "V_rows" if apart else narrow, kind_v, rows_k, overheads=scale, times=times)
+            copies.make("V", "transpose", "V_rows", None, TRANSPOSED_ROWS)
+        copies.make("V", "quantise", "V_rows" if apart else narrow, kind_v, rows_k, v_scale, times=1 + by_column)
         if apart:
             copies.make("V", "transpose", narrow, kind_v, rows_k)
-        each = {"per_tile": _packet(problem.head_dim_v, 1)} if by_column else {"per_pair": SECTOR_BYTES}
-        reads.append(_scale("V", Mode.LOAD, **each))
+        each = {"per_tile": 4 * problem.head_dim_v} if by_column else {"per_pair": 4}
+        reads.append(_moved("V_scale", Mode.LOAD, SCALES, **each))
     main = chain.launches[0]
     main = replace(
         main,
@@ -125,42 +129,26 @@ class _Copies:
     """The launches ahead of the main one, and what each operand is called by `now`."""
 
     def __init__(self, problem: AttentionProblem, chain: Chain) -> None:
-        self.problem = problem
+        self.problem, self._like = problem, chain.tensors
         self.now = {name: name for name in "QKV"}
         self.launches: list[Launch] = []
-        self._like = chain.tensors
-        self.tensors: dict[str, Tensor] = dict(chain.tensors) | tensors(
-            matrix(problem, name, Role.INPUT, element_bytes=problem.output_type.bytes) for name in "QKV"
-        )
+        inputs = (matrix(problem, name, Role.INPUT, element_bytes=problem.output_type.bytes) for name in "QKV")
+        self.tensors: dict[str, Tensor] = dict(chain.tensors) | tensors(inputs)
 
     def make(
-        self, name: str, verb: str, target: str, kind: DType | None = None, rows: int = 128, times: int = 1, **more: Any
+        self, name: str, verb: str, target: str, kind: DType | None, rows: int = 128, *beside: Overhead, times: int = 1
     ) -> None:
         """A launch, `verb`_`name`, that reads what the operand is now, `times` times, and writes it as `kind`, or as
         wide as it came, into `target`; `rows` rows a CTA."""
-        kind = kind or self.problem.output_type
-        self.tensors[target] = replace(self._like[name], name=target, element_bytes=kind.bytes, role=Role.TEMP)
+        width = (kind or self.problem.output_type).bytes
+        self.tensors[target] = replace(self._like[name], name=target, element_bytes=width, role=Role.TEMP)
         read = load(self.now[name], Rows.QUERY, Per.QUERY, times=times)
         domain = row_domain(self.problem, rows, keys=name != "Q")
-        self.launches.append(row_pass(f"{verb}_{name}", domain, (read,), (target,), **more))
+        self.launches.append(row_pass(f"{verb}_{name}", domain, (read,), (target,), overheads=beside))
         self.now[name] = target
 
 
-def _mean(problem: AttentionProblem) -> Launch:
-    domain = row_domain(problem, MEAN_ROWS, keys=True)
-    return row_pass("mean_K", domain, ("K",), (), overheads=(_row_of_means(problem, Mode.STORE, 4),))
-
-
-def _row_of_means(problem: AttentionProblem, mode: Mode, each: int) -> Overhead:
-    taken = -(-problem.head_dim * each // SECTOR_BYTES) * SECTOR_BYTES
-    return Overhead("K_mean", mode, per_tile=taken, inferred_from=MEAN_SOURCE)
-
-
-def _scale(name: str, mode: Mode, **each: int) -> Overhead:
-    """Scales of an operand, `each` in bytes; a sector a work tile where nothing else is said."""
-    return Overhead(f"{name}_scale", mode, inferred_from=SCALE_SOURCE, **(each or {"per_tile": SECTOR_BYTES}))
-
-
-def _packet(block: int, rows: int) -> int:
-    """Bytes of the scales of a block, one for so many rows, in whole sectors."""
-    return -(-4 * -(-block // rows) // SECTOR_BYTES) * SECTOR_BYTES
+def _moved(name: str, mode: Mode, source: str, **each: int) -> Overhead:
+    """Bytes of scales or means, in whole sectors."""
+    whole = {per: -(-n // SECTOR_BYTES) * SECTOR_BYTES for per, n in each.items()}
+    return Overhead(name, mode, inferred_from=source, **whole)

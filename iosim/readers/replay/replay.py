@@ -264,11 +264,10 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
         dirty = l2.dirty_by_tensor() if grain or share else None
         ctas = ctas_of(inputs, played, launch, of_launch, low, lowered.size)
         ready = begin + round(of_launch.pace.launch_s * PS)
-        windowed = part and grain is None and not low.joined
         end, windows = l2.replay(
             low, ctas, begin_ps=ready,
             trace=trace(launch, low, lowered, l2, begin) if trace and turn >= (calls - 1) * len(order) else None,
-            sampling=sampling_plan(low, ctas.slots) if windowed else None, coarse=grain,
+            sampling=sampling_plan(low, ctas.slots) if part and not (grain or low.joined) else None, coarse=grain,
         )  # fmt: skip
         if dirty is not None:
             end = ready + round((end - ready) * stands_for)
@@ -276,9 +275,8 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
             for counts, then in zip((l2.state.filled, l2.state.drained), behind, strict=True):
                 for t, n in enumerate(then):
                     counts[t] = n + round((counts[t] - n) * stands_for)
-        if not launch.joins:
-            code = l2_of_gpu.launch_fetch_bytes
-            rows += _named(chain.launches[number:], _rows(launch.name, lowered, before, l2.counts(), code))
+        found = _rows(launch.name, lowered, before, l2.counts(), l2_of_gpu.launch_fetch_bytes)
+        rows += _named(chain.launches[number:], found)
         rows += _moved(launch.name, "side", lowered, behind, l2.behind())
         waited = int(l2.state.took_ps) / max(1, int(l2.state.alone_ps)) - 1.0 if grain else 0.0
         moved = accesses[number] if accesses else round(low.accesses * (share.factors[number] if share else 1.0))
@@ -368,9 +366,10 @@ def _stand_for(l2: L2, before: Counts, dirty: npt.NDArray[np.int64], share: floa
 
 
 def _named(launches: Sequence[Launch], rows: list[TrafficRow]) -> list[TrafficRow]:
-    """Rows of the first of these launches; of tensors that only one which joins its grid moves, under that name."""
+    """Rows of the first of these launches; of tensors that only one which joins its grid moves, under that name; none
+    of one that joins another's."""
     if not _joined(launches):
-        return rows
+        return [] if launches[0].joins else rows
     own, other = ({a.tensor for a in launch.accesses} for launch in launches[:2])
     return [replace(r, launch=launches[1].name) if r.tensor in other - own else r for r in rows]
 
