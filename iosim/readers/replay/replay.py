@@ -275,8 +275,7 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
             for counts, then in zip((l2.state.filled, l2.state.drained), behind, strict=True):
                 for t, n in enumerate(then):
                     counts[t] = n + round((counts[t] - n) * stands_for)
-        found = _rows(launch.name, lowered, before, l2.counts(), l2_of_gpu.launch_fetch_bytes)
-        rows += _named(chain.launches[number:], found)
+        rows += _rows(chain.launches[number:], lowered, before, l2.counts(), l2_of_gpu.launch_fetch_bytes)
         rows += _moved(launch.name, "side", lowered, behind, l2.behind())
         waited = int(l2.state.took_ps) / max(1, int(l2.state.alone_ps)) - 1.0 if grain else 0.0
         moved = accesses[number] if accesses else round(low.accesses * (share.factors[number] if share else 1.0))
@@ -365,22 +364,21 @@ def _stand_for(l2: L2, before: Counts, dirty: npt.NDArray[np.int64], share: floa
         counts[1][t] = before[1][t] + max(0, round((written + stays) * share) - stays)
 
 
-def _named(launches: Sequence[Launch], rows: list[TrafficRow]) -> list[TrafficRow]:
-    """Rows of the first of these launches; of tensors that only one which joins its grid moves, under that name; none
-    of one that joins another's."""
-    if not _joined(launches):
-        return [] if launches[0].joins else rows
-    own, other = ({a.tensor for a in launch.accesses} for launch in launches[:2])
-    return [replace(r, launch=launches[1].name) if r.tensor in other - own else r for r in rows]
-
-
 def _joined(launches: Sequence[Launch]) -> bool:
     """Whether the second of these launches joins the first one's grid."""
     return len(launches) > 1 and launches[1].joins
 
 
-def _rows(launch: str, lowered: Lowered, before: Counts, after: Counts, code: int) -> list[TrafficRow]:
+def _rows(launches: Sequence[Launch], lowered: Lowered, before: Counts, after: Counts, code: int) -> list[TrafficRow]:
+    """Bytes at HBM of the first of these launches; of tensors that only one which joins its grid moves, under that
+    name; none of one that joins another's."""
+    launch = launches[0].name
+    if launches[0].joins:
+        return []
     rows = _moved(launch, "hbm", lowered, before, after)
+    if _joined(launches):
+        own, other = ({a.tensor for a in one.accesses} for one in launches[:2])
+        rows = [replace(r, launch=launches[1].name) if r.tensor in other - own else r for r in rows]
     foreign = after[1][len(lowered.tensors)] - before[1][len(lowered.tensors)]
     if foreign:
         rows.append(TrafficRow(launch, "hbm", FOREIGN, "write", foreign))
