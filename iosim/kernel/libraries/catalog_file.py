@@ -258,7 +258,6 @@ FILE: Mapping[str, Key] = {
     "source": Key(Text(lines=True), "where this was taken from"),
     "inferred": Key(_NAMES, "what nobody published: every prediction repeats it"),
     "assumed": Key(_NAMES, "what is taken without a source: every prediction repeats it"),
-    "counted": Key(Flag(), "whether a GPU's counters were read of it; predictions say so where not", "true"),
     "rules": Key(Text(rule_books), "what the library decides at launch: splits, packing, sections"),
     "any_tile": Key(Flag(), "whether tiles by hand are its purpose"),
     "builds": Key(Text(build_names), "whose recorded builds it runs, for what they spill"),
