@@ -31,6 +31,8 @@ class Loop:
     the number of buffers."""
     score_operations: float = 0.0
     """Instructions on each score in every step, beyond its exponential and what every softmax needs."""
+    widened: float = 0.0
+    """Values of a narrower cache that warps widen for a score, each those of the keys that it multiplies."""
     software_exps: float = 0.0
     """Share of the exponentials that are polynomials on the fp32 units."""
     warps_meet: bool = False
@@ -169,6 +171,8 @@ class Work:
     is a packet."""
     gather_cycles: float = 0.0
     """SM cycles that each row which a step of a loop gathers takes, on top of all else."""
+    tile_shared_bytes: int = 0
+    """Bytes between shared memory and registers once a work tile, beside its steps (warps that merge their parts)."""
     serial_loads: int = 0
     """Loads of a work tile that wait for one another (a combine that walks its splits; sums before a loop)."""
     dependent: Dependent | None = None
