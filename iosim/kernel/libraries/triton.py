@@ -90,6 +90,9 @@ class UnifiedRules(TritonRules):
     def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
         return problem.group > 1
 
+    def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
+        return {"combines_one": True} if split else {}
+
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         pack = problem.group if kernel.packs_group else 1
         rows = max(MMA_ROWS, 1 << (pack - 1).bit_length())
@@ -99,8 +102,8 @@ class UnifiedRules(TritonRules):
         width = kernel.compiled_head_dim or problem.head_dim
         padded = problem.with_(head_dim=width, head_dim_v=width)
         shared = shared_bytes(whole, padded, unit_of(whole, problem, profile))
-        if problem.widens:  # keys and values as they came lie beside the widened ones
-            shared += block_k * 2 * width * problem.cache_type.bytes
+        if problem.widens:  # keys and values as they came lie beside the widened ones, which take turns
+            shared += block_k * width * (2 * problem.cache_type.bytes - problem.input_type.bytes)
         waits = problem.sequence_count.bit_length() + 1  # the search for a token's sequence, and its length
         return replace(
             kernel,

@@ -33,18 +33,20 @@ VLLM_MAX_SPLITS = 32
 """vLLM's bound where a CUDA graph may hold the call (AttentionConfig.flash_attn_max_num_splits_for_cuda_graph)."""
 
 
+GRAPH_TOKENS = 512
+"""New tokens up to which that bound holds: of the largest graph that vLLM captures by default."""
 TILE_WAITS = {False: 10, True: 4}
 """Loads that a tile waits for, one behind the other, before its first keys: its number, its sequence's place and
 lengths, its pages. Of tiles of several warpgroups, and of one. Fitted on the open rows of published_stacks.csv: 300
 calls of FlashAttention-3 in 16 bits on an H100 and an H200."""
-FP8_OPERATIONS = {64: 0.0, 128: 2.0, 192: 4.0, 256: 4.0}
+FP8_OPERATIONS = {64: 0.0, 128: 2.5, 192: 6.0, 256: 7.0}
 """Operations a score more in fp8 than the paper's kernel takes, whose keys lie in no pages, by the build's width.
 Fitted there, on 120 calls of SGLang."""
 ALONE_OPERATIONS = {64: 5.0, 128: 20.0}
 """The same where one warpgroup computes, with nobody whose products run beside its softmax. Fitted on 120 calls of both
 while decoding."""
 PROMOTED_OPERATIONS = {64: 1.0, 128: 7.0, 192: 4.0, 256: 50.0}
-PROMOTED_WAITS = 10
+PROMOTED_WAITS = {False: 10, True: 4}
 """The same in vLLM's build, which adds each step's product to sums of its own (two-level accumulation), and loads that
 its tiles wait for beside `TILE_WAITS`. Fitted on 120 calls of vLLM."""
 
@@ -119,7 +121,7 @@ class Fa3VarlenRules(Fa3Rules):
         return replace(queued, order=Order.HEAD, start=Start.HEAVY_FIRST, section_heads=section)
 
     fp8_operations: ClassVar[Mapping[int, float]] = FP8_OPERATIONS
-    fp8_waits: ClassVar[int] = 0
+    fp8_waits: ClassVar[Mapping[bool, int]] = {False: 0, True: 0}
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         made = super().finish(kernel, problem, profile)
@@ -129,7 +131,7 @@ class Fa3VarlenRules(Fa3Rules):
         if problem.dtype == "fp8":
             alone = made.tile.warps == ONE_WARPGROUP
             more = (ALONE_OPERATIONS if alone else self.fp8_operations).get(width, 0.0)
-            options = replace(options, tile_waits=options.tile_waits + self.fp8_waits)
+            options = replace(options, tile_waits=options.tile_waits + self.fp8_waits[alone])
         loop = replace(made.loop, score_operations=made.loop.score_operations + more)
         return replace(made, schedule=replace(made.schedule, cluster=1), options=options, loop=loop)
 
@@ -151,7 +153,8 @@ class VllmFa3Rules(Fa3VarlenRules):
     fp8_waits = PROMOTED_WAITS
 
     def most_splits(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
-        return VLLM_MAX_SPLITS if problem.longest_q == 1 else most_splits(problem, sms, block_q, block_k)
+        tokens = sum(q for q, _ in problem.sequences)
+        return VLLM_MAX_SPLITS if tokens <= GRAPH_TOKENS else most_splits(problem, sms, block_q, block_k)
 
 
 @rule_book("fa3-sm80")
