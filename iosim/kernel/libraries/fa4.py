@@ -111,10 +111,10 @@ class Fa4Sm100Rules(Fa4Rules):
 
 
 VARLEN_OPERATIONS = {64: 2.5, 80: 9.0}
-"""Padded head dimension -> operations a score more than cuDNN's kernel, as which `fa4` is timed, takes on cc 10.0.
-Fitted, with the next, on the open rows of published_stacks.csv: 90 encoder calls on a B200 and a GB200."""
+"""Padded head dimension -> operations a score more than cuDNN's kernel, with which `fa4` was compared, on cc 10.0.
+Fitted on 120 open rows of published_stacks.csv, encoders' calls on a B200 and a GB200."""
 VARLEN_NATIVE_OPERATIONS = 2.5
-"""The same where exponentials are fast: 30 calls on a GB300."""
+"""The same where exponentials are fast. Fitted there, on 30 rows of a GB300."""
 
 
 @rule_book("fa4-varlen")

@@ -102,8 +102,8 @@ class UnifiedRules(TritonRules):
         width = kernel.compiled_head_dim or problem.head_dim
         padded = problem.with_(head_dim=width, head_dim_v=width)
         shared = shared_bytes(whole, padded, unit_of(whole, problem, profile))
-        if problem.widens:  # keys and values as they came lie beside the widened ones, which take turns
-            shared += block_k * width * (2 * problem.cache_type.bytes - problem.input_type.bytes)
+        if problem.widens:  # keys and values as they came lie beside the widened ones
+            shared += block_k * 2 * width * problem.cache_type.bytes
         waits = problem.sequence_count.bit_length() + 1  # the search for a token's sequence, and its length
         return replace(
             kernel,

@@ -31,24 +31,23 @@ SECTION_BYTES = 8 << 20
 MOST_SECTION_HEADS = 16
 VLLM_MAX_SPLITS = 32
 """vLLM's bound where a CUDA graph may hold the call (AttentionConfig.flash_attn_max_num_splits_for_cuda_graph)."""
-
-
 GRAPH_TOKENS = 512
 """New tokens up to which that bound holds: of the largest graph that vLLM captures by default."""
 TILE_WAITS = {False: 10, True: 4}
 """Loads that a tile waits for, one behind the other, before its first keys: its number, its sequence's place and
-lengths, its pages. Of tiles of several warpgroups, and of one. Fitted on the open rows of published_stacks.csv: 300
-calls of FlashAttention-3 in 16 bits on an H100 and an H200."""
-FP8_OPERATIONS = {64: 0.0, 128: 2.5, 192: 6.0, 256: 7.0}
+lengths, its pages. Of tiles of several warpgroups, and of one. Fitted on 240 open rows of published_stacks.csv,
+FlashAttention-3 in 16 bits on an H100 and an H200."""
+FP8_OPERATIONS = {128: 2.5, 192: 6.0, 256: 7.0}
 """Operations a score more in fp8 than the paper's kernel takes, whose keys lie in no pages, by the build's width.
-Fitted there, on 120 calls of SGLang."""
+Fitted there, on 60 rows of SGLang's prefill."""
 ALONE_OPERATIONS = {64: 5.0, 128: 20.0}
-"""The same where one warpgroup computes, with nobody whose products run beside its softmax. Fitted on 120 calls of both
-while decoding."""
+"""The same where one warpgroup computes, with nobody whose products run beside its softmax. Fitted on 120 rows of both
+stacks' decoding."""
 PROMOTED_OPERATIONS = {64: 1.0, 128: 7.0, 192: 4.0, 256: 50.0}
+"""The same in vLLM's build, which adds each step's product to sums of its own (two-level accumulation). Fitted on 60
+rows of its prefill."""
 PROMOTED_WAITS = {False: 10, True: 4}
-"""The same in vLLM's build, which adds each step's product to sums of its own (two-level accumulation), and loads that
-its tiles wait for beside `TILE_WAITS`. Fitted on 120 calls of vLLM."""
+"""What such tiles wait for beside `TILE_WAITS`. Fitted on 120 rows of vLLM."""
 
 
 @rule_book("vllm-fa2")
@@ -105,6 +104,8 @@ class Fa3VarlenRules(Fa3Rules):
     """Splits by sequence, chosen on the GPU; a persistent grid with a queue, whether it splits or not."""
 
     splits_packed = True
+    fp8_operations: ClassVar[Mapping[int, float]] = FP8_OPERATIONS
+    fp8_waits: ClassVar[Mapping[bool, int]] = {False: 0, True: 0}
 
     def most_splits(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
         return most_splits(problem, sms, block_q, block_k) if has_cache(problem) else 1
@@ -120,19 +121,15 @@ class Fa3VarlenRules(Fa3Rules):
         section = heads_in_section(problem, packed)
         return replace(queued, order=Order.HEAD, start=Start.HEAVY_FIRST, section_heads=section)
 
-    fp8_operations: ClassVar[Mapping[int, float]] = FP8_OPERATIONS
-    fp8_waits: ClassVar[Mapping[bool, int]] = {False: 0, True: 0}
-
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """With what its tiles wait for, and what fp8 costs beyond the paper's kernel."""
         made = super().finish(kernel, problem, profile)
-        options = replace(options_of(made, FlashOptions), tile_waits=TILE_WAITS[made.tile.warps == ONE_WARPGROUP])
-        width = made.compiled_head_dim or problem.head_dim
-        more = 0.0
+        alone, waits, loop = made.tile.warps == ONE_WARPGROUP, 0, made.loop
         if problem.dtype == "fp8":
-            alone = made.tile.warps == ONE_WARPGROUP
-            more = (ALONE_OPERATIONS if alone else self.fp8_operations).get(width, 0.0)
-            options = replace(options, tile_waits=options.tile_waits + self.fp8_waits[alone])
-        loop = replace(made.loop, score_operations=made.loop.score_operations + more)
+            operations = ALONE_OPERATIONS if alone else self.fp8_operations
+            more = operations.get(made.compiled_head_dim or problem.head_dim, 0.0)
+            waits, loop = self.fp8_waits[alone], replace(loop, score_operations=loop.score_operations + more)
+        options = replace(options_of(made, FlashOptions), tile_waits=TILE_WAITS[alone] + waits)
         return replace(made, schedule=replace(made.schedule, cluster=1), options=options, loop=loop)
 
 

@@ -20,6 +20,9 @@ FILE = Path(__file__).with_name("stacks.toml")
 WHEN = ("always", "packed", "prefill", "narrow cache", "bound without splits")
 MOVES = ("nothing", "output", "query", "new keys")
 
+NEW_BYTES = 2
+"""Of a value of the new tokens, as the model computes it."""
+
 
 @dataclass(frozen=True)
 class Extra:
@@ -44,16 +47,15 @@ class Extra:
         if self.when == "prefill":
             return problem.longest_q > 1
         if self.when == "narrow cache":
-            return problem.cache_type.bytes < 2
+            return problem.cache_type.bytes < NEW_BYTES
         return self.when == "always" or combines_nothing(kernel, problem, int(profile.need("sm_count")))
 
     def bytes_moved(self, problem: AttentionProblem) -> int:
-        if self.moves == "nothing":
-            return 0
-        if self.moves != "output":
-            heads = problem.heads if self.moves == "query" else problem.kv_heads
-            return 3 * problem.batch * heads * problem.seq_q * problem.head_dim
-        return 2 * problem.batch * problem.heads * problem.seq_q * problem.head_dim_v * problem.output_type.bytes
+        tokens = problem.batch * problem.seq_q
+        if self.moves == "output":
+            return 2 * tokens * problem.heads * problem.head_dim_v * problem.output_type.bytes
+        heads = {"nothing": 0, "query": problem.heads, "new keys": problem.kv_heads}[self.moves]
+        return tokens * heads * problem.head_dim * (NEW_BYTES + problem.cache_type.bytes)
 
 
 @dataclass(frozen=True)
