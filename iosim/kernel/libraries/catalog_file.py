@@ -88,6 +88,8 @@ KERNEL: Mapping[str, Key] = {
     "rereads_q": Key(Flag(), "whether Q is fetched again at every key block", "false"),
     "fragments": Key(Text(tuple(Layout)), "how operands pass through shared memory; bytes there are unknown without"),
     "score_operations": Key(Real(0, 100), "instructions a score beside those of every softmax", "0"),
+    "copy_instructions": Key(Real(0, 1000), "instructions of a copy of 16 bytes a lane, of ragged lengths", "0"),
+    "list_cycles": Key(Real(0, 1e5), "cycles in which a step waits for its list of blocks, under a mask", "0"),
     "order": Key(
         Text(tuple(Order)),
         "query: blocks fastest, then heads; head: heads fastest; batch: blocks, batch, heads",
