@@ -9,7 +9,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.commands import common, options
-from iosim.commands.parser import COMMON, CommandParser
+from iosim.commands.options import COMMON, CommandParser
 from iosim.studies.requests import EXPLORE, ExploreRequest
 
 
@@ -46,7 +46,6 @@ def everything(args: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def check(asked: ExploreRequest) -> None:
-    """Refuses at once what no page could offer."""
     from iosim.hardware.profile import load_profile
     from iosim.kernel.libraries import entry, is_choice
 

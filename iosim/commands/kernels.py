@@ -8,7 +8,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.commands import common
-from iosim.commands.parser import CommandParser
+from iosim.commands.options import CommandParser
 from iosim.show.tables import Table
 
 HIDDEN = ("source", "takes")

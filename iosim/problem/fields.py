@@ -214,9 +214,8 @@ class ProblemFields:
         "and a causal diagonal ends in each one's corner",
     )  # fmt: skip
     seq_lens_k: tuple[int, ...] | None = about(
-        None, Kind.LENGTHS, "their key tokens", high=MAX_TOKENS, metavar="LIST",
-        default_text="as many as query tokens",
-    )  # fmt: skip
+        None, Kind.LENGTHS, "their key tokens", high=MAX_TOKENS, metavar="LIST", default_text="as many as query tokens"
+    )
 
 
 @dataclass(frozen=True)

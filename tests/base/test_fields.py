@@ -28,7 +28,7 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, ProblemFields, length_options, problem_options
 from iosim.studies.compare import compare
-from iosim.studies.report.request import ReportRequest
+from iosim.studies.report.collect import ReportRequest
 from iosim.studies.tiles.pick import rejection, tile_space
 
 COMMON: dict[str, Any] = {

@@ -213,6 +213,7 @@ def test_hbm_bytes_need_the_walk_that_goes_round() -> None:
     assert off(row, "hbm_read", played.total("hbm", "read")) < -0.85
 
 
+@pytest.mark.slow
 def test_hbm_bytes_and_times_are_as_far_off_as_the_docs_say() -> None:
     """By group, dK and dV in registers, through buffers, and in fp32: median errors of HBM reads and times."""
     errors: dict[str, list[tuple[float, float]]] = {"registers": [], "buffers": [], "fp32": []}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from effort import quick_every
 from strategies import disagreements
 
 from iosim.base.errors import InputError
@@ -102,7 +103,7 @@ def test_tiles_of_the_backward(name: str, problem: dict[str, Any], tile: str) ->
 
 @pytest.mark.parametrize(
     ("name", "problem", "over"),
-    [
+    quick_every([
         ("fa4", {"seq_q": 600}, None),
         ("fa4", {"seq_q": 100, "kv_heads": 1, "mask": "causal"}, None),
         ("fa4", {"seq_q": 200, "seq_k": 700}, Overrides(splits=3)),
@@ -128,8 +129,8 @@ def test_tiles_of_the_backward(name: str, problem: dict[str, Any], tile: str) ->
         ("vllm-fa3", {"seq_q": 2, "seq_k": 700, "page_size": 16, "mask": "causal", "kv_heads": 1, "sinks": True}, None),
         ("flash", {"seq_lens": (70, 300), "mask": "causal", "sinks": True}, None),
         ("fa4-sm120", {"seq_q": 150, "passes": "fwd+bwd", "kv_heads": 1, "mask": "window", "window": 40}, None),
-    ],
-)
+    ], 4),
+)  # fmt: skip
 def test_the_readers_agree(name: str, problem: dict[str, Any], over: Overrides | None) -> None:
     asked = {"heads": 2, "head_dim": 64, **problem}
     assert disagreements(*fa4(name, over=over, **asked)) == []

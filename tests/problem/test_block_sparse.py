@@ -21,7 +21,7 @@ from strategies import disagreements, flash1_cases, flash_cases, naive_cases, ta
 from iosim import InputError, load_profile, predict
 from iosim.commands import common
 from iosim.commands.cli import main
-from iosim.commands.parser import CommandParser
+from iosim.commands.options import CommandParser
 from iosim.evidence.validate.match import problem_of
 from iosim.evidence.validate.rows import Row, read
 from iosim.kernel.algorithms import plan
@@ -38,7 +38,7 @@ from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import streams
 from iosim.studies.report import build, render
-from iosim.studies.report.request import ReportRequest
+from iosim.studies.report.collect import ReportRequest
 from iosim.studies.trace.trace import trace
 
 RARE = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -379,6 +379,7 @@ def test_the_formula_stands_beside_proposition_4(capsys: pytest.CaptureFixture[s
     assert beside["times_above"] == pytest.approx(moved / 2 / beside["theta_elements"])
 
 
+@pytest.mark.slow
 def test_a_report_draws_density_against_bytes_and_time() -> None:
     """Each row names its lines, dense under D; shares are quotients; reports without lists have no such figure."""
     problems = tuple(AttentionProblem(heads=2, seq_q=n, mask="butterfly", head_dim=64) for n in (1024, 4096))

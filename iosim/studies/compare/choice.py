@@ -18,15 +18,14 @@ from iosim.base.words import DEFAULT
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.libraries import entry_name, is_choice
 from iosim.kernel.libraries.default import LIBRARIES, is_suited
-from iosim.prediction.estimates import legend
 from iosim.prediction.many import Request, try_all
-from iosim.prediction.result import Prediction
+from iosim.prediction.result import Prediction, legend
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
 from iosim.show.tables import grouped
 from iosim.studies.models.asked import asked_model, asked_problems, calls_of, combinations
 from iosim.studies.models.layers import Model
-from iosim.studies.report.request import Gpu, differ_in, gpus_of, label_of, name_on
+from iosim.studies.report.collect import Gpu, differ_in, gpus_of, label_of, name_on
 from iosim.studies.requests import ChoiceRequest
 
 FINALISTS = 2

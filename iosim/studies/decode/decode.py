@@ -21,9 +21,8 @@ from iosim.base.words import DEFAULT, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms.states import STATE
 from iosim.kernel.libraries import Overrides, split_alike
-from iosim.prediction.estimates import method_of
 from iosim.prediction.many import Request, predict_many
-from iosim.prediction.result import Prediction
+from iosim.prediction.result import Prediction, method_of
 from iosim.problem.asked import lengths
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.decode.picking import Picking, picking, picks

@@ -18,11 +18,10 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.serving import kernel_by_rule
 from iosim.prediction.answer import ONCE, times_text, trust
-from iosim.prediction.estimates import legend, marked
+from iosim.prediction.result import legend, marked
 from iosim.problem.asked import lengths
 from iosim.show import axes
-from iosim.show.axes import End, alike, at_ends, layered
-from iosim.show.bars import Part, bars
+from iosim.show.axes import End, Part, alike, at_ends, bars, layered
 from iosim.show.page import PLOT_REM, Page, Panel, Section, Series, listed
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Shown

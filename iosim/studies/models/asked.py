@@ -74,12 +74,10 @@ def layer_problems(model: Model | None, values: Mapping[str, Any]) -> list[tuple
 
 
 def asked_model(asked: OfProblem) -> Model | None:
-    """`chosen` of a request."""
     return chosen(asked.model, asked.values, asked.layers, asked.tensor_parallel)
 
 
 def asked_problems(asked: OfProblem) -> list[tuple[Layers | None, AttentionProblem]]:
-    """`layer_problems` of a request, or the problems that it has."""
     if asked.problems is not None:
         return [(None, problem) for problem in asked.problems]
     return layer_problems(asked_model(asked), asked.values)

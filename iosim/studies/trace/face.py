@@ -104,7 +104,6 @@ def tensor_table(traces: Sequence[TraceResult]) -> Table:
 
 
 def reuse_table(traces: Sequence[TraceResult]) -> Table:
-    """The reuse histogram by kernel and launch, in few rows."""
     columns = columns_of("kernel | launch | kind | from_bytes=from | to_bytes=to | bytes:bytes=loaded | share:percent")
     rows: list[tuple[Cell, ...]] = []
     for t in traces:

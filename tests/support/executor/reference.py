@@ -82,7 +82,7 @@ def _one_mask(p: AttentionProblem, seq_q: int, seq_k: int) -> npt.NDArray[np.boo
 
 
 def _kept_blocks(p: AttentionProblem, mask: BlockMask) -> npt.NDArray[np.bool_]:
-    """Boolean [block rows, block columns] by each pattern's definition (`iosim.problem.masks.patterns`)."""
+    """Boolean [block rows, block columns] by each pattern's definition (`iosim.problem.masks.words`)."""
     a, b = np.ogrid[: mask.shape[0], : mask.shape[1]]
     block = mask.block_q
     if p.mask == "butterfly":
