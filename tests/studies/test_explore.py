@@ -355,6 +355,8 @@ def test_an_index_of_others_stays(tmp_path: Path, capsys: pytest.CaptureFixture[
         ["--heads", "8/x", "--out", "x"],
         ["--heads", "8/3", "--out", "x"],
         ["--gpu", "t4", "--kernel", "fa3", "--out", "x"],
+        ["--gpu", "h100,mi300x", "--out", "x"],
+        ["--gpu", "mi355x", "--port", "0"],
         ["--port", "-1"],
         ["--port", "70000"],
     ],

@@ -14,14 +14,22 @@ from typing import Any
 import numpy as np
 
 from iosim.base.errors import InputError
-from iosim.problem.fields import FIELDS, INTERVAL_MASKS, LIST_MASKS, MAX_TOKENS, NO_BOUND, ProblemFields
+from iosim.problem.fields import (
+    FIELDS,
+    FIRST_TOKENS_MASKS,
+    INTERVAL_MASKS,
+    LIST_MASKS,
+    MAX_TOKENS,
+    NO_BOUND,
+    ProblemFields,
+)
 from iosim.problem.masks.blocks import BlockMask, _refuse_too_many, ranges
 from iosim.problem.masks.mask import IntArray, IntervalMask, Mask
 
 DEFAULT_BLOCK = 128
 """FlexAttention's block size (torch.nn.attention.flex_attention, _DEFAULT_SPARSE_BLOCK_SIZE)."""
 TAKES = {
-    "mask_block": LIST_MASKS, "mask_stride": ("butterfly", "strided"), "global_tokens": ("window+global",),
+    "mask_block": LIST_MASKS, "mask_stride": ("butterfly", "strided"), "global_tokens": FIRST_TOKENS_MASKS,
     "mask_file": ("blocks",), "mask_blocks": ("blocks",),
 }  # fmt: skip
 """Field -> the masks it goes with."""
@@ -53,11 +61,11 @@ def check_window(p: ProblemFields) -> dict[str, Any]:
         return {"window_right": right or None}
     if right is not None:
         raise InputError(f"`window_right` {right} contradicts `mask` '{p.mask}'; it goes with mask 'window'")
-    if p.mask == "window+global" and left is None:
+    if p.mask in FIRST_TOKENS_MASKS and left is None:
         raise InputError(f"`window` is missing; `mask` {p.mask} needs one; accepted: {FIELDS['window'].accepted}")
-    if p.mask != "window+global" and left is not None:
-        raise InputError(f"`window` {left} contradicts `mask` '{p.mask}'; a window goes with mask 'window', 'causal' "
-                         "or 'window+global'")  # fmt: skip
+    if p.mask not in FIRST_TOKENS_MASKS and left is not None:
+        raise InputError(f"`window` {left} contradicts `mask` '{p.mask}'; a window goes with mask 'window', 'causal', "
+                         "'window+global' or 'window+first'")  # fmt: skip
     return {}
 
 
@@ -77,7 +85,7 @@ def check_words(p: ProblemFields) -> dict[str, Any]:
         raise InputError(
             f"`mask_block` {sides[0]}x{sides[1]} with `mask` '{p.mask}' is not square; accepted: one number"
         )
-    if p.mask == "window+global" and p.global_tokens is None:
+    if p.mask in FIRST_TOKENS_MASKS and p.global_tokens is None:
         return {"mask_block": sides, "global_tokens": sides[0]}
     return {"mask_block": sides}
 
@@ -202,7 +210,8 @@ def _list_mask(p: ProblemFields) -> Mask:
         return strided(p.seq_q, block, p.mask_stride)
     assert p.window is not None
     assert p.global_tokens is not None
-    return window_global(p.seq_q, block, p.window, p.global_tokens)
+    pattern = window_global if p.mask == "window+global" else window_first
+    return pattern(p.seq_q, block, p.window, p.global_tokens)
 
 
 def said_offset(p: ProblemFields) -> int | None:
@@ -295,6 +304,16 @@ def window_global(seq: int, block: int, window: int, global_tokens: int) -> Bloc
         rows, cols = _band(every[:g], every[:g] + n)
         parts.append((rows, cols))
     return _joined(seq, block, *parts)
+
+
+def window_first(seq: int, block: int, window: int, first_tokens: int) -> BlockMask:
+    """A causal window of `window` keys back, and the first tokens kept for all after them (StreamingLLM's attention
+    sinks, arXiv 2309.17453, section 3.2)."""
+    i = np.arange(-(-seq // block), dtype=np.int64)
+    reach, first = -(-window // block), -(-first_tokens // block)
+    return _joined(
+        seq, block, _band(np.maximum(i - reach, 0), i + 1), _band(np.zeros_like(i), np.minimum(i + 1, first))
+    )
 
 
 def refuse_rectangle(word: str, seq_q: int, seq_k: int) -> None:

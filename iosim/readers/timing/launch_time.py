@@ -91,6 +91,8 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
         together = done.total_s if sm is None else _beside_hbm(running, done, streamed)
+    if launch.joins:
+        start = 0.0
     longest = max(seconds.values(), default=0.0)
     total = start + max(together, longest)
     time = LaunchTime(

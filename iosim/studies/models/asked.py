@@ -10,6 +10,8 @@ from iosim.base.errors import InputError
 from iosim.base.fields import whole
 from iosim.base.records import dataclass, replace
 from iosim.base.units import some
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries import with_sinks
 from iosim.problem.asked import check_queries, lengths, problems
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, MAX_TOKENS
@@ -66,7 +68,7 @@ def layer_problems(model: Model | None, values: Mapping[str, Any]) -> list[tuple
     if model is None:
         return [(None, problem) for one in combinations(values) for problem in problems(one)]
     return [
-        (Layers(call.kind.name, call.kind.count, model.title), call.problem)
+        (Layers(call.kind.name, call.kind.count, model.title, call.kind.sinks), call.problem)
         for one in combinations(values)
         for calls in calls_of(model, one)
         for call in calls
@@ -190,6 +192,10 @@ class LayerCall:
     keys: int
     """Tokens of a sequence so far, the queries' own among them."""
     problem: AttentionProblem
+
+    def on(self, kernel: str | Kernel) -> AttentionProblem:
+        """The problem as a kernel runs it, with the layer's learned sinks where it has a place for them."""
+        return with_sinks(self.problem, kernel) if self.kind.sinks else self.problem
 
 
 def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -> list[tuple[LayerCall, ...]]:

@@ -243,7 +243,11 @@ def run(asked: PredictRequest, progress: Progress = silent) -> list[Prediction] 
     ]
     requests = [
         Request(
-            one.problem, one.kind.state_kernel or kernel, gpu, None if one.kind.state_kernel else asked.overrides, **how
+            one.on(kernel),
+            one.kind.state_kernel or kernel,
+            gpu,
+            None if one.kind.state_kernel else asked.overrides,
+            **how,
         )
         for gpu, calls, kernel in jobs
         for one in calls
