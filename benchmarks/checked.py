@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import linear_times
+import stack_times
 from recorders import ROOT
 
 from iosim.base.errors import InputError
@@ -48,6 +49,8 @@ def kernels_of(table: str, row: dict[str, str], gpu: str) -> str | None:
     """The catalog's name of a row's kernel; None where it has none."""
     if table == linear_times.TABLE:
         return linear_times.KERNELS.get((row["framework"], row["kernel"]))
+    if table == stack_times.TABLE:
+        return stack_times.Row(row, held_out=False).kernel
     if table == SPARSE:
         return SPARSE_KERNEL
     if row.get("file") in OTHER_KERNELS:

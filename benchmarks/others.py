@@ -16,6 +16,7 @@ from pathlib import Path
 
 import linear_times
 import sparse
+import stack_times
 from recorders import measurements
 
 from iosim.base.errors import InputError
@@ -276,7 +277,7 @@ def text(left_out: bool = False) -> str:
         f"HBM bytes of FlashAttention-2 on an A30 are within 6 % cold and 10 % or 2 MB warm. Of {len(found)} "
         f"times, the {len(same)} of",
         f"kernels that the catalog has, timed by themselves, are off by {percent(same)} (median). Times "
-        "of serving stacks, of other",
+        "of older stacks, of other",
         f"kernels, of whole modules and of an MI355X are off by {percent(rest)}: most are faster here, by what runs "
         "beside the kernel.",
         "",
@@ -288,6 +289,7 @@ def text(left_out: bool = False) -> str:
     ]
     lines += [*counters_section(), *hand_written_section(), *hits_section(), *sparse_section(), *times_section(found)]
     lines += linear_times.section(linear_times.judged())
+    lines += stack_times.section()
     return "\n".join([*lines, *(left_out_section(refused) if left_out else ())]) + "\n"
 
 

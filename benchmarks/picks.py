@@ -13,6 +13,7 @@ import csv
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from recorders import measurements
@@ -28,6 +29,8 @@ GPU = "h200"
 PROBLEM = ("kernel", "heads", "kv_heads", "seq", "head_dim", "causal", "dtype")
 FEW = 4
 """Picks that a user may well measure."""
+FIVE = 5
+"""Tiles among which the best one that others measured should be."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,41 @@ def autotuning() -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+BLOCKS_M, BLOCKS_N, WARPS, STAGES = (32, 64, 128, 256), (32, 64, 128), (4, 8), (1, 2, 4)
+"""Of published configurations; what else they say (values loaded early) is not of the model."""
+
+
+def published() -> Iterator[list[str]]:
+    """Where others' best tile of a Triton forward stands in iosim's order, and its predicted over its measured time."""
+    configs = [Config(*parts) for parts in product(BLOCKS_M, BLOCKS_N, WARPS, STAGES)]
+    with measurements("published_triton_tiles.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for r in rows:
+        problem = AttentionProblem(
+            heads=int(r["heads"]), kv_heads=int(r["kv_heads"]), seq_q=int(r["seq"]), head_dim=int(r["head_dim"]),
+            dtype="fp16", mask="causal" if r["causal"] == "1" else "none",
+        )  # fmt: skip
+        best = tuple(int(r[name]) for name in ("block_m", "block_n", "num_warps"))
+        times: dict[tuple[int, ...], float] = {}
+        for t in rank(problem, r["gpu"], configs):
+            times.setdefault((t.config.block_m, t.config.block_n, t.config.num_warps), t.time_s)
+        place = [*times].index(best) + 1
+        yield [r["gpu"], f"{problem.seq_q:,}", str(problem.kv_heads), f"{best[0]}x{best[1]}", str(best[2]),
+               f"{place} of {len(times)}", f"{times[best] * 1e3 / float(r['best_ms']):.2f}"]  # fmt: skip
+
+
+def published_page() -> str:
+    found = list(published())
+    head = ["GPU", "tokens", "key heads", "best tile", "warps", "its place", "predicted over measured"]
+    lines = [head, ["---"] * 2 + ["---:"] * 5, *found]
+    for gpu in dict.fromkeys(row[0] for row in found):
+        places = [int(row[5].split()[0]) for row in found if row[0] == gpu]
+        ratio = statistics.median(float(row[6]) for row in found if row[0] == gpu)
+        among = f"{sum(p <= FIVE for p in places)} of {len(places)} among {FIVE}"
+        lines.append([gpu, "", "", "", "", among, f"{ratio:.2f}"])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def main() -> None:
     text = page([*own_sweeps(), triton_sweep(), *autotuned()])
     text += (
@@ -180,6 +218,10 @@ def main() -> None:
         '`TritonModel("h200")`, top_k 4, and without. Seconds for\nall are those of compiling each, added up, and of '
         "timing all; seconds for those kept are as they come, predicting\nincluded "
         "(`experiments/triton_autotune.py`).\n\n" + autotuning() + "\n"
+        "\n## Others\n\nThe best of a few hundred configurations of a Triton forward, causal, 32 heads of 128, fp16 "
+        "(published_triton_tiles.csv):\nits place among tiles in iosim's order, registers estimated.\n\n"
+        + published_page()
+        + "\n"
     )
     print(text)
 

@@ -2,11 +2,10 @@
 
     python benchmarks/serving_error.py            the table of docs/generated/serving-errors.md
     python benchmarks/serving_error.py --write    writes it
-    python benchmarks/serving_error.py --fit      fits the stacks' gaps between calls, on the odd-numbered rows alone
 
 The latencies (published_latency.csv, from the data of NVIDIA's AIConfigurator, Apache-2.0) are of one attention call of
-vLLM or SGLang, replayed from a CUDA graph. Rows are numbered as they stand, from 1: gaps are fitted on odd ones, and
-calibrations on 20 of those, drawn by a fixed rule; all errors are of even ones.
+vLLM or SGLang, replayed from a CUDA graph. Rows are numbered as they stand, from 1: calibrations are fitted on 20 odd
+ones, drawn by a fixed rule; all errors are of even ones.
 """
 
 from __future__ import annotations
@@ -135,34 +134,20 @@ def table(all_rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def gaps(all_rows: list[Row]) -> dict[str, float]:
-    """By stack, the gap between calls with the least mean error on odd rows, in tenths of a microsecond."""
-    found = {}
-    for stack in dict.fromkeys(row.stack for row in all_rows):
-        fitted = [row.timed for row in all_rows if row.stack == stack and row.number % 2]
-        found[stack] = min((n * 1e-7 for n in range(200)), key=lambda gap: mean_error(fitted, Calibration(gap)))
-    return found
-
-
 def page(all_rows: list[Row]) -> str:
     return (
         "# Errors of latencies in serving stacks\n\nMade by `python benchmarks/serving_error.py --write`. Mean of "
-        "|predicted / measured - 1| over the even-numbered rows of published_latency.csv; the stacks' gaps between "
-        f"calls are fitted on the odd-numbered ones, and the last column's constants on {ROWS} of those, "
-        f"in the mean of {DRAWS} draws.\n\n{table(all_rows)}\n"
+        "|predicted / measured - 1| over the even-numbered rows of published_latency.csv; the last column's constants "
+        f"are fitted on {ROWS} odd-numbered ones, in the mean of {DRAWS} draws.\n\n{table(all_rows)}\n"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write docs/generated/serving-errors.md")
-    parser.add_argument("--fit", action="store_true", help="fit the gaps between calls")
     args = parser.parse_args()
     found = list(rows())
-    if args.fit:
-        for stack, gap in gaps(found).items():
-            print(f"{stack}: call_gap_s = {gap:.1e}")
-    elif args.write:
+    if args.write:
         PLACE.write_text(page(found), encoding="utf-8")
     else:
         print(table(found))

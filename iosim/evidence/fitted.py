@@ -16,7 +16,7 @@ from iosim.kernel.libraries.loader import entry
 from iosim.kernel.serving import read_stack, stack_names
 from iosim.studies.distributed.links import load_link
 
-SERVING = "odd rows of published_latency.csv"
+SERVING = "odd rows of published_latency.csv, open rows of published_stacks.csv"
 """On which the gaps between the calls of serving stacks were fitted."""
 
 
@@ -43,7 +43,10 @@ def fitted() -> list[Fitted]:
 def _fitted() -> Iterator[Fitted]:
     for one in registry()["constant"]:
         module = import_module(one["module"])
-        yield from (Fitted(name, float(getattr(module, name)), "", one["rows"]) for name in one["names"])
+        for name in one["names"]:
+            value = getattr(module, name)
+            each = {f"{name}[{key}]": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
+            yield from (Fitted(shown, float(number), "", one["rows"]) for shown, number in each.items())
     for one in registry()["profile"]:
         for gpu in one["gpus"]:
             yield from (Fitted(name, load_profile(gpu).need(name), gpu, one["rows"]) for name in one["names"])

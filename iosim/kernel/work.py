@@ -31,6 +31,8 @@ class Loop:
     the number of buffers."""
     score_operations: float = 0.0
     """Instructions on each score in every step, beyond its exponential and what every softmax needs."""
+    widened: float = 0.0
+    """Values of a narrower cache that warps widen for a score, each those of the keys that it multiplies."""
     copy_instructions: float = 0.0
     """Instructions of a warp for each copy of 16 bytes a lane whose row's address and bounds are worked out anew."""
     list_cycles: float = 0.0
@@ -175,6 +177,8 @@ class Work:
     is a packet."""
     gather_cycles: float = 0.0
     """SM cycles that each row which a step of a loop gathers takes, on top of all else."""
+    tile_shared_bytes: int = 0
+    """Bytes between shared memory and registers once a work tile, beside its steps (warps that merge their parts)."""
     serial_loads: int = 0
     """Loads of a work tile that wait for one another (a combine that walks its splits; sums before a loop)."""
     dependent: Dependent | None = None

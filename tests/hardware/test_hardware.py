@@ -28,7 +28,7 @@ MIB = 2**20
 SHIPPED = [
     *("a10", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb", "a30", "a40", "b200", "b300", "gb200", "h100-pcie"),
     *("h100-sxm", "h20", "h200-sxm", "h800-sxm", "l4", "l40", "l40s", "mi300x", "mi355x", "rtx-3090", "rtx-4090"),
-    *("rtx-5090", "rtx-a6000", "t4", "v100-sxm2"),
+    *("rtx-5090", "rtx-a6000", "rtx-pro-6000-server", "t4", "v100-sxm2"),
 ]
 
 
@@ -100,6 +100,7 @@ BUS = {
     "rtx-a6000": (384, 16.0),
     "l40": (384, 18.0),
     "rtx-5090": (512, 28.0),
+    "rtx-pro-6000-server": (512, 25.0),
     "h20": (6144, 5.2),
     "h800-sxm": (5120, 5.2375),
     "gb200": (8192, 8.0),
@@ -141,6 +142,7 @@ CORES = {
     "rtx-a6000": (128, 1024),
     "l40": (128, 512),
     "rtx-5090": (128, 512),
+    "rtx-pro-6000-server": (128, 1024),
     "h20": (128, 1024),
     "h800-sxm": (128, 4096),
     "gb200": (128, 8192),
@@ -251,7 +253,7 @@ def test_limits_of_compute_capabilities(cc: str, limits: tuple[int, ...]) -> Non
     assert (p.registers_per_sm, p.max_registers_per_thread, p.shared_memory_per_block_bytes) == (65536, 255, 49152)
     assert (p.warp_size, p.sector_bytes, p.line_bytes) == (32, 32, 128)
     assert p.shared_memory_reserved_per_block_bytes == (1024 if p.cc >= 80 else 0)
-    assert p.exp_per_clock_per_sm == (None if cc == "12.0" else 16)
+    assert p.exp_per_clock_per_sm == 16
 
 
 # --- The profile itself -----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from iosim.kernel.work import Loop, MaskOperations
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import Running, _l2_share, busiest_share
-from iosim.readers.timing.launch_time import LaunchTime
+from iosim.readers.timing.launch_time import PAGED_START_S, LaunchTime
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import SmRates, StepCost, Waits, edge_share, fetched_cycles, lock_cycles, step_cost
 
@@ -28,11 +28,11 @@ def call(gpu: str, kernel: str = "fa2", **problem: object) -> Call:
     return Call.of(asked, resolve(kernel, asked, profile), profile)
 
 
-def main_launch(made: Call, **changed: object) -> LaunchTime:
-    """The main launch with values of its work changed, HBM bytes by the capacity rule."""
+def main_launch(made: Call, hbm: bool = True, **changed: object) -> LaunchTime:
+    """The main launch with values of its work changed, HBM bytes by the capacity rule or none."""
     launches = tuple(replace(one, work=replace(one.work, **changed)) for one in made.chain.launches)
     made = replace(made, chain=replace(made.chain, launches=launches))
-    found = made.time(made.counted + made.capacity()).launches
+    found = made.time(made.counted + made.capacity() if hbm else made.counted).launches
     return next(one for one in found if one.name in ("main", "bwd.main"))
 
 
@@ -63,6 +63,38 @@ class TestSharesOfHbm:
         long = call("a100", heads=2, seq_q=16384)
         time = main_launch(long)
         assert time.total_s < 2 * max(time.seconds.values())
+
+
+class TestTilesOfServingKernels:
+    def test_a_tile_waits_for_its_place_in_every_round(self) -> None:
+        """1,056 tiles on 132 SMs: in each of 8 rounds 10 loads from the L2, one behind the other."""
+        made = call("h200", "sglang-fa3", seq_q=100, seq_k=100, batch=132, mask="causal", page_size=64)
+        launch = made.chain.launches[0]
+        assert (launch.work.serial_loads, launch.work_tiles, made.residencies[0].slots) == (10, 8 * 132, 132)
+        waiting, free = main_launch(made, hbm=False), main_launch(made, hbm=False, serial_loads=0)
+        rates = Rates(made.profile, measured=True, power_is_modelled=True)
+        rates.clock_hz = waiting.clock_hz
+        assert waiting.total_s - free.total_s == pytest.approx(80 * rates.load_latency_s(from_dram=False), rel=0.1)
+
+    def test_warps_that_merge_hold_up_their_sm(self) -> None:
+        """4 warps write 16 x 128 fp32 values each, and each reads those of all, at half a bank's rate: 2,560 cycles for
+        each of an SM's 8 tiles, whether they run side by side or not."""
+        made = call("l40s", "flashinfer", heads=32, kv_heads=8, seq_q=1, seq_k=64, batch=142, page_size=16)
+        bytes_of_tile = made.chain.launches[0].work.tile_shared_bytes
+        assert bytes_of_tile == 2 * 4 * 5 * 16 * 128 * 4 == 2560 * 128
+        merging, free = main_launch(made, hbm=False), main_launch(made, hbm=False, tile_shared_bytes=0)
+        assert merging.clock_hz is not None
+        assert merging.total_s - free.total_s == pytest.approx(8 * 2560 / merging.clock_hz, rel=0.1)
+
+    def test_a_stream_out_of_pages_in_hbm_starts_late(self) -> None:
+        paged, plain = (main_launch(call("h200", "fa2", heads=32, seq_q=1, seq_k=65536, page_size=page))
+                        for page in (256, None))  # fmt: skip
+        assert paged.total_s - plain.total_s == pytest.approx(PAGED_START_S, rel=0.1)
+
+    def test_values_of_a_narrow_cache_are_widened_slowly_on_blackwell(self) -> None:
+        made = call("b200", "vllm-triton", page_size=64, cache_dtype="fp8", mask="causal")
+        other = replace(made, profile=replace(made.profile, compute_capability=(9, 0)))
+        assert main_launch(made).seconds["exp"] > 1.5 * main_launch(other).seconds["exp"]
 
 
 class TestSpillsAndMasks:

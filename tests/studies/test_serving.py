@@ -13,6 +13,8 @@ import pytest
 import iosim
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
+from iosim.kernel.algorithms import options_of
+from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import entry, resolve
 from iosim.kernel.libraries.flashinfer import chunk_tokens, key_rows
@@ -80,6 +82,45 @@ def test_the_combine_is_launched_where_splits_were_possible() -> None:
     assert not combines_nothing(kernel("sglang", split, "h100"), split, 132)
 
 
+def test_vllms_bound_on_splits_holds_where_a_graph_may_hold_the_call() -> None:
+    """512 new tokens are in its largest graph, 513 in none: then four key blocks are no reason to split."""
+    few, many = prompt(512), prompt(513)
+    assert combines_nothing(kernel("vllm", few, "h100"), few, 132)
+    assert not combines_nothing(kernel("vllm", many, "h100"), many, 132)
+
+
+def test_a_narrow_cache_costs_sglang_casts_of_what_it_stores() -> None:
+    """K, V and Q as new are read in 16 bits and written in 8."""
+    extras = {extra.name: extra for extra in read_stack("sglang").extras if extra.name.startswith("cast")}
+    for dtype, launched in (("bf16", False), ("fp8", True)):
+        problem = replace(decoding(8192, batch=4), dtype=dtype)
+        made, profile = kernel("sglang", problem, "h100"), load_profile("h100")
+        assert [extra.is_launched(problem, made, profile) for extra in extras.values()] == [launched] * 3
+    moved = {name: extra.bytes_moved(problem) for name, extra in extras.items()}
+    each = 4 * 128 * (2 + 1)  # sequences, columns, bytes
+    assert moved == {"cast of K": each * problem.kv_heads, "cast of V": each * problem.kv_heads,
+                     "cast of Q": each * problem.heads}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stack", "values", "waits", "operations"),
+    [
+        ("sglang", {"seq_q": 512}, 10, 0.0),
+        ("sglang", {"seq_q": 512, "dtype": "fp8"}, 10, 2.5),
+        ("sglang", {"dtype": "fp8"}, 4, 20.0),  # one warpgroup
+        ("vllm", {"seq_q": 512, "dtype": "fp8"}, 20, 7.0),  # two-level accumulation
+        ("vllm", {"seq_q": 512, "dtype": "fp8", "head_dim": 256}, 20, 50.0),
+        ("vllm", {}, 4, 0.0),
+    ],
+)
+def test_what_tiles_of_flashattention_3_wait_for(
+    stack: str, values: dict[str, Any], waits: int, operations: float
+) -> None:
+    found = kernel(stack, replace(decoding(8192, batch=4), **values), "h100")
+    assert options_of(found, FlashOptions).tile_waits == waits
+    assert found.loop.score_operations == operations
+
+
 def test_flashinfer_divides_tokens_and_shared_memory() -> None:
     short = replace(decoding(100), page_size=16)
     assert chunk_tokens(short, 132, 16) == 128  # the least: its 7 pages are one chunk
@@ -142,7 +183,8 @@ def test_every_stack_runs_where_it_says(capsys: pytest.CaptureFixture[str]) -> N
     listed = json.loads(capsys.readouterr().out)["stacks"]
     assert tuple(one["name"] for one in listed) == stack_names()
     for name in stack_names():
-        assert iosim.latency(stack=name, gpu="a100", seq_len=256, kv_heads=8, head_dim=64).points[0].total_s > 0
+        shape = {"seq_len": 1, "seq_len_k": 256, "heads": 32, "kv_heads": 8, "head_dim": 64}
+        assert iosim.latency(stack=name, gpu="a100", **shape).points[0].total_s > 0
 
 
 NEW = "--seq-len-k {} leaves open how many tokens are new; accepted with it: --seq-len 1"

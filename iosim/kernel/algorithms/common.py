@@ -18,10 +18,6 @@ from iosim.problem.masks.mask import IntervalMask, Mask
 from iosim.problem.masks.packed import HeadsInTurn
 from iosim.problem.masks.picked import PickedMask
 
-WIDENING_OPERATIONS = 4.0
-"""Instructions on each value of a cache in fp8: to 16 bits in pairs, to fp32, times the scale, and to the inputs' type
-in pairs, conversions at half the rate of the others (PTX of Triton 3.6 and 3.9 for cc 8.9 and 10.0; CUDA C++
-Programming Guide, arithmetic instructions). Warps that do not divide the keys widen all of them."""
 MATRICES = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
 
 
@@ -170,8 +166,7 @@ def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
         fragments = by_chunk(fragments, tile.block_k, tile.warps, d, problem.head_dim, width)
     loop = Loop(warps_meet=True) if backward else kernel.loop
     if problem.widens:
-        each = WIDENING_OPERATIONS * (d + d_v) * tile.warps / (loop.key_warps * tile.block_q)
-        loop = replace(loop, score_operations=loop.score_operations + each)
+        loop = replace(loop, widened=(d + d_v) * tile.warps / (loop.key_warps * tile.block_q))
     return Work(
         flops_per_pair=2 * (3 * d + 2 * d_v) if backward else 2 * (d + d_v),
         exps_per_pair=1,

@@ -151,6 +151,11 @@ class FlashOptions(SplitOptions, TermOptions):
     shares_fetches: bool = False
     """Each of them fetches its part of the keys for all, where products of the cluster read every part (tcgen05 with
     cta_group 2); else each has all keys."""
+    tile_waits: int = number(0, 0, 100)
+    """Loads that a tile of the forward waits for, one behind the other, before its steps: where sequences differ, its
+    number, its sequence's place and lengths, and its pages."""
+    merged_bytes: int = number(0, 0)
+    """Bytes between shared memory and registers for which warps that divide a tile's keys merge their parts of it."""
     heads_in_turn: bool = False
     """The backward's CTAs take the query heads that share their keys one after the other, so that nothing is summed
     after them."""
@@ -219,6 +224,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         work=replace(
             _by_lists(loop_work(problem, kernel), problem, kernel, options),
             flops_per_pair=2 * sum(_product_columns(problem, kernel)),
+            serial_loads=options.tile_waits,
+            tile_shared_bytes=options.merged_bytes,
         ),
     )
     by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))

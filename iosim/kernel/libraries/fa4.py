@@ -117,6 +117,27 @@ class Fa4Sm100Rules(Fa4Rules):
         )
 
 
+VARLEN_OPERATIONS = {64: 2.5, 80: 9.0}
+"""Padded head dimension -> operations a score more than cuDNN's kernel, with which `fa4` was compared, on cc 10.0.
+Fitted on 120 open rows of published_stacks.csv, encoders' calls on a B200 and a GB200."""
+VARLEN_NATIVE_OPERATIONS = 2.5
+"""The same where exponentials are fast. Fitted there, on 30 rows of a GB300."""
+
+
+@rule_book("fa4-varlen")
+class Fa4VarlenRules(Fa4Sm100Rules):
+    """A CTA a tile, without pairs, whatever the mask: as sequences of different lengths are run."""
+
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
+        return replace(super().schedule(problem, stated, splits, packed), scheduler=Scheduler.STATIC)
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        kernel, width = super().finish(kernel, problem, profile), -(-problem.head_dim // 16) * 16
+        more = VARLEN_NATIVE_OPERATIONS if profile.cc >= NATIVE_EXP_CC else VARLEN_OPERATIONS.get(width, 0.0)
+        loop = replace(kernel.loop, score_operations=kernel.loop.score_operations + more)
+        return replace(kernel, schedule=replace(kernel.schedule, cluster=1), loop=loop)
+
+
 def pairs_of_ctas(problem: AttentionProblem, splits: int) -> bool:
     """Whether two CTAs compute products together (use_2cta_instrs): neither under a mask nor with splits, pages of
     another size than a tile's keys, or packed sequences."""

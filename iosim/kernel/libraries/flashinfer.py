@@ -23,6 +23,9 @@ CTAS_PER_SM = 2
 LEAST_CHUNK_TOKENS = 128
 """Of a split, but for pages that are longer."""
 PRODUCT_ROWS = 16
+MERGE_CONFLICTS = 2
+"""Wavefronts of a warp's eight values in a row over those that its bytes need (prefill.cuh,
+threadblock_sync_mdo_states: each warp that has its own keys writes its fp32 part of O, and reads that of each)."""
 MOST_PRODUCTS = 8
 """Products of 16 key rows that a warp's registers hold; half as many where it computes 32 query rows."""
 
@@ -41,8 +44,12 @@ class FlashInferRules(Rules):
         return problem.group > 1
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-        block_k = key_rows(problem, profile, kernel.tile.block_q)
-        return replace(kernel, tile=replace(kernel.tile, block_k=block_k))
+        block_q, width = kernel.tile.block_q, kernel.compiled_head_dim or problem.head_dim_v
+        key_warps = kernel.tile.warps if block_q == PRODUCT_ROWS else 0
+        merged = MERGE_CONFLICTS * key_warps * (1 + key_warps) * block_q * width * 4
+        options = replace(options_of(kernel, FlashOptions), merged_bytes=merged)
+        tile = replace(kernel.tile, block_k=key_rows(problem, profile, block_q))
+        return replace(kernel, tile=tile, options=options)
 
 
 def chunk_tokens(problem: AttentionProblem, sms: int, block_q: int, ctas_per_sm: int = CTAS_PER_SM) -> int:
@@ -113,6 +120,9 @@ XQA_WARPS = 4
 XQA_SIDE = 64
 XQA_QUERY_BYTES = 16 << 10
 """Of a group's queries, which stay in shared memory (persistentQ)."""
+XQA_WAITS = 5
+"""Loads that a tile waits for, one behind the other, before its keys. Fitted on 160 open rows of published_stacks.csv,
+TensorRT-LLM's decoding on four GPUs."""
 SMALL_SHARED_CC = (86, 89, 120, 121)
 """Of which K is fetched 64 bytes of a row at a time, V 32 tokens; else 128 and 64."""
 
@@ -151,7 +161,7 @@ class XqaRules(Rules):
         keys = XQA_WARPS * 2 * XQA_SIDE * min(part, width * problem.cache_type.bytes)
         values = groups * 2 * value_tokens * width * problem.cache_type.bytes
         shared = rows * width * size + keys + values + XQA_WARPS * rows * XQA_SIDE * size
-        options = replace(options_of(kernel, FlashOptions), combine_rows=problem.group)
+        options = replace(options_of(kernel, FlashOptions), combine_rows=problem.group, tile_waits=XQA_WAITS)
         tile = replace(kernel.tile, block_q=rows)
         return replace(kernel, tile=tile, shared_memory_bytes=shared, options=options)
 

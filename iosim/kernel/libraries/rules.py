@@ -123,6 +123,7 @@ _BOOKS: Registry[str, Rules] = Registry(
             "fa4-sm90",
             "fa4-splits",
             "fa4-stealing",
+            "fa4-varlen",
         ),
         "iosim.kernel.libraries.flash_sm90": ("flash-sm90",),
         "iosim.kernel.libraries.flashinfer": ("flashinfer", "flashinfer-decode", "xqa"),

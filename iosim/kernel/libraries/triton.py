@@ -95,6 +95,9 @@ class UnifiedRules(TritonRules):
     def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
         return problem.group > 1
 
+    def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
+        return {"combines_one": True} if split else {}
+
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         pack = problem.group if kernel.packs_group else 1
         rows = max(MMA_ROWS, 1 << (pack - 1).bit_length())

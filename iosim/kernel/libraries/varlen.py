@@ -8,12 +8,16 @@ hopper/tile_size.h @07602adc.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import options_of
+from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.fa2 import Fa2Rules, fa2_splits
-from iosim.kernel.libraries.fa3 import Fa3Rules, fa3_splits, has_cache
+from iosim.kernel.libraries.fa3 import ONE_WARPGROUP, Fa3Rules, fa3_splits, has_cache
 from iosim.kernel.libraries.loader import entry
 from iosim.kernel.libraries.rules import SplitGrid, rule_book, rules_of
 from iosim.kernel.schedule import Order, Schedule, Scheduler, Start
@@ -27,6 +31,23 @@ SECTION_BYTES = 8 << 20
 MOST_SECTION_HEADS = 16
 VLLM_MAX_SPLITS = 32
 """vLLM's bound where a CUDA graph may hold the call (AttentionConfig.flash_attn_max_num_splits_for_cuda_graph)."""
+GRAPH_TOKENS = 512
+"""New tokens up to which that bound holds: of the largest graph that vLLM captures by default."""
+TILE_WAITS = {False: 10, True: 4}
+"""Loads that a tile waits for, one behind the other, before its first keys: its number, its sequence's place and
+lengths, its pages. Of tiles of several warpgroups, and of one. Fitted on 240 open rows of published_stacks.csv,
+FlashAttention-3 in 16 bits on an H100 and an H200."""
+FP8_OPERATIONS = {128: 2.5, 192: 6.0, 256: 7.0}
+"""Operations a score more in fp8 than the paper's kernel takes, whose keys lie in no pages, by the build's width.
+Fitted there, on 60 rows of SGLang's prefill."""
+ALONE_OPERATIONS = {64: 5.0, 128: 20.0}
+"""The same where one warpgroup computes, with nobody whose products run beside its softmax. Fitted on 120 rows of both
+stacks' decoding."""
+PROMOTED_OPERATIONS = {64: 1.0, 128: 7.0, 192: 4.0, 256: 50.0}
+"""The same in vLLM's build, which adds each step's product to sums of its own (two-level accumulation). Fitted on 60
+rows of its prefill."""
+PROMOTED_WAITS = {False: 10, True: 4}
+"""What such tiles wait for beside `TILE_WAITS`. Fitted on 120 rows of vLLM."""
 
 
 @rule_book("vllm-fa2")
@@ -83,6 +104,8 @@ class Fa3VarlenRules(Fa3Rules):
     """Splits by sequence, chosen on the GPU; a persistent grid with a queue, whether it splits or not."""
 
     splits_packed = True
+    fp8_operations: ClassVar[Mapping[int, float]] = FP8_OPERATIONS
+    fp8_waits: ClassVar[Mapping[bool, int]] = {False: 0, True: 0}
 
     def most_splits(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
         return most_splits(problem, sms, block_q, block_k) if has_cache(problem) else 1
@@ -99,8 +122,15 @@ class Fa3VarlenRules(Fa3Rules):
         return replace(queued, order=Order.HEAD, start=Start.HEAVY_FIRST, section_heads=section)
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """With what its tiles wait for, and what fp8 costs beyond the paper's kernel."""
         made = super().finish(kernel, problem, profile)
-        return replace(made, schedule=replace(made.schedule, cluster=1))
+        alone, waits, loop = made.tile.warps == ONE_WARPGROUP, 0, made.loop
+        if problem.dtype == "fp8":
+            operations = ALONE_OPERATIONS if alone else self.fp8_operations
+            more = operations.get(made.compiled_head_dim or problem.head_dim, 0.0)
+            waits, loop = self.fp8_waits[alone], replace(loop, score_operations=loop.score_operations + more)
+        options = replace(options_of(made, FlashOptions), tile_waits=TILE_WAITS[alone] + waits)
+        return replace(made, schedule=replace(made.schedule, cluster=1), options=options, loop=loop)
 
 
 def combines_nothing(kernel: Kernel, problem: AttentionProblem, sms: int) -> bool:
@@ -116,8 +146,12 @@ class VllmFa3Rules(Fa3VarlenRules):
     """With vLLM's bound on splits while decoding. Its flash_attn_varlen_func, the one call for all, leaves the number
     to the library (vllm_flash_attn/flash_attn_interface.py @03ef28b3: num_splits = 0)."""
 
+    fp8_operations = PROMOTED_OPERATIONS
+    fp8_waits = PROMOTED_WAITS
+
     def most_splits(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
-        return VLLM_MAX_SPLITS if problem.longest_q == 1 else most_splits(problem, sms, block_q, block_k)
+        tokens = sum(q for q, _ in problem.sequences)
+        return VLLM_MAX_SPLITS if tokens <= GRAPH_TOKENS else most_splits(problem, sms, block_q, block_k)
 
 
 @rule_book("fa3-sm80")

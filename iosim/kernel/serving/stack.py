@@ -17,8 +17,11 @@ from iosim.kernel.libraries.varlen import combines_nothing
 from iosim.problem.attention import AttentionProblem
 
 FILE = Path(__file__).with_name("stacks.toml")
-WHEN = ("always", "packed", "bound without splits")
-MOVES = ("nothing", "output")
+WHEN = ("always", "packed", "prefill", "narrow cache", "bound without splits")
+MOVES = ("nothing", "output", "query", "new keys")
+
+NEW_BYTES = 2
+"""Of a value of the new tokens, as the model computes it."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,11 @@ class Extra:
 
     name: str
     when: str
-    """always; packed: one query token whose group's rows share a tile; bound without splits: where the host allows
-    splits and none are made."""
+    """always; packed: one query token whose group's rows share a tile; prefill: several query tokens; narrow cache: of
+    a narrower type than the new tokens; bound without splits: where the host allows splits and none are made."""
     moves: str
-    """nothing: a few bytes; output: O is read and written."""
+    """nothing: a few bytes; output: O is read and written; query, new keys: Q, or the new tokens' K or V, are read and
+    written in the cache's type."""
     source: str
     kernel: str | None = None
     """The kernel that it goes with; None for all."""
@@ -40,12 +44,18 @@ class Extra:
             return False
         if self.when == "packed":
             return problem.seq_q == 1 and problem.group > 1 and kernel.packs_group
+        if self.when == "prefill":
+            return problem.longest_q > 1
+        if self.when == "narrow cache":
+            return problem.cache_type.bytes < NEW_BYTES
         return self.when == "always" or combines_nothing(kernel, problem, int(profile.need("sm_count")))
 
     def bytes_moved(self, problem: AttentionProblem) -> int:
-        if self.moves == "nothing":
-            return 0
-        return 2 * problem.batch * problem.heads * problem.seq_q * problem.head_dim_v * problem.output_type.bytes
+        tokens = problem.batch * problem.seq_q
+        if self.moves == "output":
+            return 2 * tokens * problem.heads * problem.head_dim_v * problem.output_type.bytes
+        heads = {"nothing": 0, "query": problem.heads, "new keys": problem.kv_heads}[self.moves]
+        return tokens * heads * problem.head_dim * (NEW_BYTES + problem.cache_type.bytes)
 
 
 @dataclass(frozen=True)

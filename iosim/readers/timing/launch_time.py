@@ -15,6 +15,10 @@ ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
 FIRST_LOADS = 2
 """Loads before a launch's first step, one behind the other: Q or what says where it lies, and the first keys."""
+PAGED_START_S = 5.0e-6
+"""In which a launch that streams keys from HBM reads where their pages lie, and has these addresses translated, before
+HBM runs at its rate. Fitted on the odd rows of published_latency.csv while decoding, and the open ones of
+published_stacks.csv. NB: where keys lie in the L2, so do these; calls of latent keys were not looked at."""
 
 STARTS = {("graph", True): "graph_call_latency_s", ("graph", False): "graph_launch_latency_s"}
 """(how it is launched, whether it is its call's first) -> the profile's latency, where not that of a launch alone."""
@@ -136,7 +140,9 @@ def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     waited_for = sum(running.moved("hbm", "read", name) for name in names)
     first = running.rates.hbm_seconds(waited_for, 0.0) * (not running.unit.loads_apart)
     together = first + beside(done.total_s, hbm - first, norm=norm)
-    return max(together, hbm * done.busiest_share)
+    problem = running.problem
+    paged = problem.page_size is not None and not problem.latent_kv and not running.finds_in_l2
+    return max(together, hbm * done.busiest_share) + paged * min(hbm, PAGED_START_S)
 
 
 def _activity(running: Running, done: Computing, loops: bool) -> Activity:

@@ -25,6 +25,14 @@ FP32_OPERATIONS_PER_SCORE = 3.5
 instruction), masks and moves. Fitted; counting instructions gives 3.5 to 6."""
 BACKWARD_OPERATIONS_PER_SCORE = 3.0
 """Further operations in the backward pass: dP - D, times P, and the conversion of dS."""
+WIDENING_OPERATIONS = 4.0
+"""Instructions on each value of a cache in fp8: to 16 bits in pairs, to fp32, times the scale, and to the inputs' type
+in pairs, conversions at half the rate of the others (PTX of Triton 3.6 and 3.9 for cc 8.9 and 10.0; CUDA C++
+Programming Guide, arithmetic instructions). Warps that do not divide the keys widen all of them."""
+SLOW_WIDENING_CC = range(100, 110)
+SLOW_WIDENING_OPERATIONS = 9.0
+"""The same on the compute capabilities above, whose conversions are slower. Fitted on 240 open rows of
+published_stacks.csv, FlashInfer and vLLM's Triton kernel on B200, B300, GB200 and GB300."""
 POLYNOMIAL_OPERATIONS = 6.0
 """Of an exponential in software: a maximum, three additions and three steps of a polynomial, two values an instruction,
 a shift and an addition (FlashAttention-4, flash_attn/cute/utils.py, ex2_emulation_2)."""
@@ -181,6 +189,7 @@ def step_cost(
     scores = d.block_q * d.block_k * apart * padding
     width = work.flops_per_pair / 4
     operations = work.mask.every_step + work.loop.score_operations + POLYNOMIAL_OPERATIONS * work.loop.software_exps
+    operations += work.loop.widened * (SLOW_WIDENING_OPERATIONS if cc in SLOW_WIDENING_CC else WIDENING_OPERATIONS)
     if work.exps_per_pair:
         operations += FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
     if work.mask.edge_steps:

@@ -1,0 +1,75 @@
+"""`benchmarks/stack_times.py`: published times of serving stacks' attention calls, beside predictions."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from scripts import ROOT, load_script
+
+
+@pytest.fixture(scope="module")
+def times() -> ModuleType:
+    return load_script(Path("benchmarks/stack_times.py"))
+
+
+def test_half_of_each_cell_is_held_out(times: ModuleType) -> None:
+    halves = {held: times.rows(held) for held in (False, True)}
+    counts = {held: Counter(tuple(row[name] for name in times.CELL) for row in rows) for held, rows in halves.items()}
+    assert set(counts[False]) >= set(counts[True])
+    assert all(0 <= n - counts[True][cell] <= 1 and n <= times.DRAWN / 2 for cell, n in counts[False].items())
+    every = [tuple(row[name] for name in times.COLUMNS[:-1]) for rows in halves.values() for row in rows]
+    assert len(every) == len(set(every)) > 4000
+    assert {row["gpu"] for row in halves[True]} == set(times.GPUS)
+    assert not any(row.missing for row in halves[True])
+
+
+def test_a_draw_is_by_shape_and_counts_what_it_leaves_out(
+    times: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 70 rows of a cell 60, whatever their order and times; of a kernel that the catalog lacks none."""
+    names = [name for name in times.COLUMNS if name != "table"]
+    rows = [("l40s", "vllm", "1", "vllm_flash_attn_fa2", "bfloat16", "bfloat16", str(n), "16", "0", "8", "8", "64", "0",
+             str(n)) for n in range(1, 71)]  # fmt: skip
+    lacking = ("l40s", "sglang", "1", "triton", *rows[0][4:])
+    (tmp_path / "drawn.csv").touch()
+    (tmp_path / "left.csv").write_text("file,gpu,reason,rows\n")
+    paths = {times.TABLE: tmp_path / "drawn.csv", times.LEFT_OUT: tmp_path / "left.csv"}
+    monkeypatch.setattr(times, "measurements", paths.get)
+
+    def drawn(which: list[tuple[str, ...]]) -> list[str]:
+        for table, file_name in times.TABLES.items():
+            with open(tmp_path / file_name, "w", newline="") as file:
+                csv.writer(file).writerows([names, *(which if table == "context" else [])])
+        times.draw(tmp_path)
+        with open(tmp_path / "drawn.csv", newline="") as file:
+            return [row["batch"] for row in csv.DictReader(file)]
+
+    first = drawn([*rows, lacking])
+    assert len(first) == 60
+    assert drawn([(*row[:-1], "9.9") for row in reversed(rows)] + [lacking]) == first
+    left = (tmp_path / "left.csv").read_text().splitlines()[1:]
+    assert left == ['aic_attention_context.csv,l40s,"sglang, triton: not in the catalog",1']
+
+
+def test_no_time_reaches_its_prediction(times: ModuleType) -> None:
+    for row in times.rows()[::500]:
+        other = times.Row(row.values | {"latency_ms": "1.0"}, row.held_out)
+        assert other.predicted_s() == row.predicted_s()
+
+
+def test_some_of_the_rows_that_nothing_was_fitted_on(times: ModuleType) -> None:
+    """Every thirtieth held-out row: half of them within 12 %; of every kernel that is refused none."""
+    errors = [times._error(row) for row in times.rows()[::30]]
+    sizes = sorted(abs(error) for error in errors if not isinstance(error, str))
+    assert len(sizes) > 60
+    assert sizes[len(sizes) // 2] < 0.12
+
+
+@pytest.mark.slow
+def test_the_section_is_what_the_page_says(times: ModuleType) -> None:
+    page = (ROOT / "docs" / "validation-others.md").read_text(encoding="utf-8")
+    assert "\n".join(times.section()) in page
