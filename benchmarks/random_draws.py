@@ -39,8 +39,8 @@ LATER = {"h100": {2: 4004, 3: 64530, 4: 90211}, "h200": {2: 3003, 3: 69708, 4: 3
 OPEN_CALLS = 4
 """Of the H100's calls, those whose number this divides were open."""
 QUANTITIES = {"l2_read": "SM<->L2 read", "l2_write": "SM<->L2 write", "hbm_read": "HBM read", "hbm_write": "HBM write"}
-ON_PAGE = ("hbm_read",)
-"""Quantities that the page has a table of, beside its first."""
+MOST_MISSED = 12
+"""Launches that the page names of those that are furthest off; without `--write` it is all."""
 NEAR_RELATIVE, NEAR_BYTES, TIME_AIM = 0.05, 2_000_000, 0.15
 SHORT_S = 30e-6
 """Calls under it are told apart: they take what launches take."""
@@ -97,7 +97,7 @@ def _p95(values: Sequence[float]) -> float:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    return f"{100 * share:.3g}"
 
 
 def by_group(all_drawn: Iterable[Drawn], quantity: str) -> dict[Group, list[Residual]]:
@@ -132,7 +132,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in (header, words, *rows)]
 
 
-HEADER = ("GPU", "backend", "pass", "launches", "of 2 MB", "median", "p95", "most", "within 5 % or 2 MB")
+HEADER = ("GPU", "backend", "pass", "launches", "of 2 MB", "median", "p95", "most", "near")
 
 
 def in_short(all_drawn: Sequence[Drawn]) -> list[str]:
@@ -146,7 +146,7 @@ def in_short(all_drawn: Sequence[Drawn]) -> list[str]:
     lines = []
     for kind in sorted(kinds, key=lambda kind: (kind[0] == "all", kind)):
         each = [_short({q: groups.get((gpu, *kind), []) for q, groups in by_quantity.items()}) for gpu in gpus]
-        lines.append((*kind, *("/".join(cells) for cells in zip(*each, strict=True))))
+        lines.append((*kind, *beside(each)))
     near_words = ("near", "HBM write", "SM<->L2 read", "write")
     return table(("backend", "pass", "launches", "HBM read: median", "p95", "most", *near_words), lines)
 
@@ -176,20 +176,29 @@ def claims(all_drawn: Sequence[Drawn], quantity: str) -> list[str]:
 
 
 def times(all_drawn: Sequence[Drawn]) -> list[str]:
-    """The table of the times of whole calls."""
-    lines = []
+    """The table of the times of whole calls, GPU after GPU."""
+    cells: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(dict)
     for one in all_drawn:
-        for key, errors in sorted(call_times(one).items()):
+        for (gpu, *kind), errors in call_times(one).items():
             sizes = np.abs(errors)
             figures = [float(np.mean(sizes)), float(np.median(sizes)), _p95(list(sizes)), float(sizes.max())]
-            signed, within = f"{100 * float(np.median(errors)):+.1f} %", _percent(float(np.mean(sizes <= TIME_AIM)))
-            lines.append((*key, str(len(errors)), *map(_percent, figures), signed, within))
-    words = ("calls", "mean", "median", "p95", "most", "median, signed", f"within {_percent(TIME_AIM)}")
-    return table(("GPU", "backend", "pass", *words), lines)
+            signed, within = f"{100 * float(np.median(errors)):+.1f}", _percent(float(np.mean(sizes <= TIME_AIM)))
+            cells[tuple(kind)][gpu] = [str(len(errors)), *map(_percent, figures), signed, within]
+    words = ("calls", "mean", "median", "p95", "most", "median, signed", f"within {_percent(TIME_AIM)} %")
+    lines = [
+        (*kind, *beside(of_gpu.get(one.gpu.upper(), ["-"] * len(words)) for one in all_drawn))
+        for kind, of_gpu in sorted(cells.items())
+    ]
+    return table(("backend", "pass", *words), lines)
 
 
-def missed(all_drawn: Sequence[Drawn], most: int = 30) -> list[str]:
-    """The launches whose HBM reads are further off than 5 % and 2 MB, the furthest in bytes first."""
+def beside(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows of GPUs as one, with slashes between."""
+    return ["/".join(cells) for cells in zip(*rows, strict=True)]
+
+
+def missed(all_drawn: Sequence[Drawn], most: int | None) -> list[str]:
+    """The launches whose reads are further off than 5 % and 2 MB, the furthest in bytes first."""
     found = [(abs(r.difference), one.gpu, r) for one in all_drawn for r in one.comparison.residuals
              if r.quantity in ("hbm_read", "l2_read") and not near(r)]  # fmt: skip
     lines = []
@@ -204,32 +213,32 @@ def missed(all_drawn: Sequence[Drawn], most: int = 30) -> list[str]:
 
 
 def left_out(all_drawn: Sequence[Drawn]) -> list[str]:
-    counts: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    calls: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for one in all_drawn:
         for skipped in one.comparison.skipped:
-            key = one.gpu.upper(), skipped.row.implementation.removeprefix("pytorch_"), skipped.reason
-            counts[key].add(skipped.row.call)
-    return table(("GPU", "backend", "reason", "calls"), [(*key, str(len(n))) for key, n in sorted(counts.items())])
+            calls[skipped.row.implementation.removeprefix("pytorch_"), skipped.reason][one.gpu].add(skipped.row.call)
+    counts = ((key, "/".join(str(len(of_gpu[one.gpu])) for one in all_drawn)) for key, of_gpu in sorted(calls.items()))
+    return table(("backend", "reason", "calls"), [(*key, count) for key, count in counts])
 
 
-def page(all_drawn: Sequence[Drawn], title: str, quantities: Sequence[str] = tuple(QUANTITIES)) -> str:
-    """The page of some draws, with the tables of these quantities."""
+def page(all_drawn: Sequence[Drawn], title: str, brief: bool = False) -> str:
+    """The page of some draws; `brief`, without the tables of each quantity, and with the first of the misses."""
     draws = " and ".join(f"{one.calls} on an {one.gpu.upper()} (seed {one.seed})" for one in all_drawn)
-    rest = len(quantities) < len(QUANTITIES)
+    quantities = () if brief else tuple(QUANTITIES)
     sections: list[tuple[str, Callable[[], list[str]]]] = [
         ("In short", lambda: in_short(all_drawn)),
         *((QUANTITIES[q], lambda q=q: claims(all_drawn, q)) for q in quantities),  # type: ignore[misc]
         ("Times of calls, under the profiler", lambda: times(all_drawn)),
-        ("Reads that are further off than 5 % and 2 MB", lambda: missed(all_drawn)),
+        ("Reads that are further off than 5 % and 2 MB", lambda: missed(all_drawn, MOST_MISSED if brief else None)),
         ("Launches without a prediction", lambda: left_out(all_drawn)),
     ]
     lines = [
         f"# {title}",
         "",
         f"Library calls of PyTorch 2.11 drawn by `iosim measure --plan random`: {draws}. Made by `python",
-        "benchmarks/random_draws.py --write`. An error is |predicted - counted| / counted of a launch that moves 2 MB",
-        "or more; the last column counts all launches.",
-        *(["`python benchmarks/random_draws.py` prints the tables of the other bytes, too."] if rest else []),
+        "benchmarks/random_draws.py --write`. An error is |predicted - counted| / counted in %, of a launch that moves",
+        "2 MB or more; near, within 5 % or 2 MB, counts all launches. GPUs stand with a slash between.",
+        *(["Without `--write` it prints each GPU's tables, and all that is further off."] if brief else []),
     ]
     for name, make in sections:
         lines += ["", f"## {name}", "", *make()]
@@ -251,7 +260,7 @@ def main() -> None:
         return
     all_drawn, title = [drawn(gpu) for gpu in SEEDS], "Calls drawn at random"
     if arguments.write:
-        write_whole(PLACE, page(all_drawn, title, ON_PAGE))
+        write_whole(PLACE, page(all_drawn, title, brief=True))
     else:
         sys.stdout.write(page(all_drawn, title))
 

@@ -26,9 +26,9 @@ from iosim.base.errors import InputError
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
 from iosim.evidence.measure.case import PROBLEM, Case, flops
+from iosim.evidence.measure.choose import BWD_TILES, HEAVY, TILES, named, parts
 from iosim.evidence.measure.harness import trusted
 from iosim.evidence.measure.machine import prebuild, require
-from iosim.evidence.measure.plan import BWD_TILES, HEAVY, TILES, named, parts
 from iosim.evidence.measure.timing import case_ms
 
 

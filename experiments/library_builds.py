@@ -16,7 +16,10 @@ import csv
 import re
 from collections import defaultdict
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+import numpy as np
 
 from iosim.base.files import write_whole
 from iosim.kernel.launch import Domain
@@ -38,6 +41,10 @@ TRAITS = re.compile(r"(Flash_\w+_traits<[^<>]*?(?:bfloat16_t|half_t)),")
 WITH_DROPOUT = {(64, 128, 64), (128, 128, 32), (192, 64, 64)}
 """Forward tiles that are launched on cc 9.0 with dropout alone (flash_fwd_launch_template.h)."""
 WORD = 4
+SHORTEST = 1000
+"""Tokens of the calls that tell a step from a tile."""
+FLEX_BLOCK = 128
+"""Rows of a block of FlexAttention's lists, and threads of a CTA."""
 
 
 def flags(template: str) -> list[bool]:
@@ -63,15 +70,15 @@ def pairs(seq: int, block_q: int, block_k: int, causal: bool) -> int:
 
 
 def solved(points: list[tuple[int, int, float]]) -> tuple[float, float]:
-    """(x, y) with x tiles + y pairs = bytes at two points (tiles, pairs, bytes)."""
-    (t1, p1, b1), (t2, p2, b2) = points
-    down = t1 * p2 - t2 * p1
-    return (b1 * p2 - b2 * p1) / down, (t1 * b2 - t2 * b1) / down
+    """(x, y) with x tiles + y pairs = bytes at points (tiles, pairs, bytes), in least squares where there are three."""
+    *work, stored = (np.array(each, dtype=float) for each in zip(*points, strict=True))
+    x, y = np.linalg.lstsq(np.column_stack(work), stored)[0]
+    return float(x), float(y)
 
 
 def number(value: float) -> str:
     """To a quarter of a byte, without noughts."""
-    return f"{round(4 * value) / 4:g}"
+    return f"{round(round(4 * value, 6)) / 4:g}"
 
 
 def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -182,12 +189,43 @@ def efficient_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
     return rows
 
 
+def flex_rows() -> list[dict[str, str]]:
+    """FlexAttention's builds at head_dim 64, where a thread has 128 scores: what calls drawn at random stored beside O
+    and its log-sum-exps, over 128 threads and their steps; the median call of those under a mask, as no two builds
+    (a length, a mask, a type) keep the same registers. Of whole blocks next to nothing is spilled."""
+    found: dict[str, list[float]] = defaultdict(list)
+    tables = [f"{gpu}_random_{n}.csv" for gpu in ("h100", "h200") for n in (2, 3, 4)]
+    for call in (row for name in (*(f"../../kernels/measurements/{g}_random.csv" for g in ("h100", "h200")), *tables)
+                 for row in recorded(name)):  # fmt: skip
+        seq, heads = int(call["seq_q"]), int(call["batch"]) * int(call["heads"])
+        main = call["implementation"] == "pytorch_flex" and call["kernel"].startswith("triton_tem")
+        if not main or call["head_dim"] != "64" or seq < FLEX_BLOCK or seq % FLEX_BLOCK == 0:
+            continue
+        window = int(call["window"]) if call["window"] else None
+        mask = "window" if window else "causal" if call["causal"] == "1" else "none"
+        tiles, steps = -(-seq // FLEX_BLOCK), 0
+        for tile in range(tiles):
+            first = max(0, tile * FLEX_BLOCK - (window or tile * FLEX_BLOCK)) // FLEX_BLOCK
+            steps += (tiles - 1 if mask == "none" else tile) - first + 1
+        beside = int(call["l2_write"]) - heads * seq * (64 * 2 + 4)
+        found[mask].append(beside / heads / steps / FLEX_BLOCK)
+    rows = []
+    for mask, each in sorted(found.items()):
+        stored = median(each)
+        numbers = (255, WORD * round(stored / WORD), 0, number(stored), 0, 0, round(2 * stored / WORD), "counted")
+        rows.append(dict(zip(COLUMNS, ("flex", "fwd", 64, 128, 128, 4, "fp16 bf16", mask, "", "ragged", *numbers),
+                             strict=True)))  # fmt: skip
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write the table; else print it")
     arguments = parser.parse_args()
-    calls = recorded("h100_library_builds.csv")
-    rows = flash_rows(calls) + efficient_rows(calls)
+    calls = [
+        r for r in recorded("h100_library_builds.csv") if int(r["seq_q"]) >= SHORTEST and "splitkv" not in r["kernel"]
+    ]
+    rows = flash_rows(calls) + efficient_rows(calls) + flex_rows()
     order = ("kernel", "pass", "head_dim", "block_q", "block_k", "dtype", "mask", "dropout", "edges")
     numbers = ("head_dim", "block_q", "block_k")
     rows.sort(key=lambda r: tuple(int(r[c]) if c in numbers else str(r[c]) for c in order))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from hatchling import build as hatchling
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parent))
 
 from hatch_build import TARGETS, load_build
 

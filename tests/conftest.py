@@ -1,6 +1,6 @@
 """What holds for a whole run: how many examples are drawn, and which tests share a worker.
 
-`python -m pytest -q -n auto -m "not slow"` is quick: a twelfth of each property's examples. Without that mark
+`python -m pytest -q -n auto -m "not slow"` is quick: a 24th of each property's examples. Without that mark
 expression, also for a single file, every example is drawn.
 """
 
@@ -58,6 +58,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(100_000, 20, 20)
 
 
+def pytest_sessionfinish() -> None:
+    """Nor is it looked for once all is done, as pytest does five times over."""
+    gc.freeze()
+
+
 def pytest_unconfigure() -> None:
     if CONTROLS:
         shutil.rmtree(os.environ.pop(effort.KEPT_REPLAYS, ""), ignore_errors=True)
@@ -69,15 +74,16 @@ def kept_replays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IOSIM_CACHE", os.environ[effort.KEPT_REPLAYS])
 
 
-PLAYED: dict[str, Any] = {}
+PLAYED: dict[object, Any] = {}
 
 
 @pytest.fixture(scope="module")
 def replays_once() -> Iterator[None]:
-    """Equal replays are played once a worker, for files that test what is made of them and leave the engine as it is.
-    That the engine plays the same again, others hold."""
+    """Equal replays are played once a worker, and equal tiles tried once, for files that test what is made of them and
+    leave the engine as it is. That the engine plays the same again, others hold."""
     from iosim.base.digest import digest
     from iosim.prediction import replays
+    from iosim.studies.tiles import pick
 
     play = replays._play
 
@@ -87,8 +93,19 @@ def replays_once() -> Iterator[None]:
             PLAYED[key] = play(inputs)
         return PLAYED[key]
 
+    attempt = pick._try
+
+    def tried_once(tile: Any, problem: Any, gpu: Any, unit: Any, report: Any) -> Any:
+        if report is None and pick.has_builds(problem, unit):
+            report = pick.build_report(problem, tile, gpu)
+        key = tile, problem, gpu, unit, report
+        if key not in PLAYED:
+            PLAYED[key] = attempt(*key)
+        return PLAYED[key]
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(replays, "_play", once)
+        patched.setattr(pick, "_try", tried_once)
         yield
 
 

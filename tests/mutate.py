@@ -136,6 +136,8 @@ APART = {
     "iosim/studies/explore/*": "makes a page, whose tests run browsers, which want more memory than a child may take",
     "iosim/commands/explore.py": "starts a server",
     "iosim/*__init__.py": "names what a room offers",
+    "iosim/torch.py": "names what a room offers",
+    "iosim/triton.py": "names what a room offers",
     "iosim/__main__.py": "starts the command line",
     "iosim/base/version.py": "a number",
 }

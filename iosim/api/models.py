@@ -265,7 +265,7 @@ def sweep(
     Raises:
         InputError: values that make no sense, every row refused, or a file that cannot be written.
     """
-    from iosim.studies.sweep.study import run
+    from iosim.studies.sweep.run import run
 
     asked = {name: values.pop(name) for name in KEYWORDS["sweep"] if name in values}
     return run(request(requests.SweepRequest, asked, problems=problems, model=loaded(model), values=values))

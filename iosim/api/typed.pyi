@@ -58,7 +58,9 @@ class ChosenKeywords(TypedDict, total=False):
     blocks, for butterfly none.
     """
     global_tokens: int | str | None
-    """First tokens that see all and are seen by all, under window+global (0 to 16777216); by default one block."""
+    """First tokens that all see: under window+first those after them, under window+global all, and they see all (0 to
+    16777216); by default one block.
+    """
     mask_file: str | None
     """The blocks of mask blocks: NumPy .npy or .npz, or a BlockMask's arrays."""
     causal: bool
@@ -89,9 +91,9 @@ class ProblemKeywords(TypedDict, total=False):
     """Type of O and of the gradients (fp32, tf32, fp16, bf16, fp8, fp64); by default that of the inputs; bf16 for fp8.
     """
     mask: str
-    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided and window+global
-    keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window, butterfly, strided,
-    window+global, blocks); by default none.
+    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided, window+global
+    and window+first keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window,
+    butterfly, strided, window+global, window+first, blocks); by default none.
     """
     latent_kv: bool
     """V is the first head_dim_v columns of K. One latent cache: multi-head latent attention in its absorbed form (arXiv
@@ -224,9 +226,9 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
     """Type of O and of the gradients (fp32, tf32, fp16, bf16, fp8, fp64); by default that of the inputs; bf16 for fp8.
     """
     mask: str
-    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided and window+global
-    keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window, butterfly, strided,
-    window+global, blocks); by default none.
+    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided, window+global
+    and window+first keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window,
+    butterfly, strided, window+global, window+first, blocks); by default none.
     """
     latent_kv: bool
     """V is the first head_dim_v columns of K. One latent cache: multi-head latent attention in its absorbed form (arXiv
@@ -353,9 +355,9 @@ class FormulaKeywords(ChosenKeywords, total=False):
     dtype: str | None
     """Type of the inputs (fp32, tf32, fp16, bf16, fp8)."""
     mask: str | None
-    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided and window+global
-    keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window, butterfly, strided,
-    window+global, blocks).
+    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided, window+global
+    and window+first keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window,
+    butterfly, strided, window+global, window+first, blocks).
     """
     splits: int | str | None
     """Parts that the keys of a head are split into."""

@@ -17,7 +17,7 @@ from iosim.base.progress import announce, counter
 from iosim.base.records import dataclass
 from iosim.base.units import quantity_text
 from iosim.commands import common, options
-from iosim.commands.parser import CommandParser
+from iosim.commands.options import CommandParser
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:

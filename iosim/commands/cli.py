@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from iosim.base.errors import EngineWarning, InputError, unknown_name
-from iosim.commands.options import with_options
-from iosim.commands.parser import CommandParser, ListFormatter, UnknownWordError
+from iosim.commands.options import CommandParser, ListFormatter, UnknownWordError, with_options
 from iosim.show.terminal import coloured, output
 
 COMMAND_GROUPS: Mapping[str, Mapping[str, str]] = {
@@ -59,6 +58,7 @@ COMMAND_GROUPS: Mapping[str, Mapping[str, str]] = {
 """Commands and what they say of themselves, under the question that they answer, in the order of the help."""
 COMMANDS = {command: told for commands in COMMAND_GROUPS.values() for command, told in commands.items()}
 PLACES = {
+    **dict.fromkeys(("compare", "report", "sweep"), "several"),
     **dict.fromkeys(("explain", "trace", "formula"), "why"),
     **dict.fromkeys(("decode", "latency", "ring", "model", "train-memory"), "serving"),
     **dict.fromkeys(("validate", "reproduce", "check-claim"), "trust"),

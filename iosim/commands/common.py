@@ -15,7 +15,7 @@ from iosim.base.progress import announce
 from iosim.base.records import fields, replace
 from iosim.base.units import some
 from iosim.commands import options
-from iosim.commands.parser import COMMON, CommandParser
+from iosim.commands.options import COMMON, CommandParser
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.fields import BESIDES, FIELDS
@@ -228,7 +228,6 @@ def announce_replays(what: str, accesses: int, more: str = "") -> None:
 
 
 def json_text(value: Any) -> str:
-    """JSON with a final newline; NaN and infinities are refused."""
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from iosim.base.names import alike, out_of_scope
 from iosim.commands import common
-from iosim.commands.parser import CommandParser, UnknownWordError
+from iosim.commands.options import CommandParser, UnknownWordError
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 
@@ -143,7 +143,6 @@ def _with_option(parser: CommandParser, word: str) -> str:
 
 
 def _spellings(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The options of a command and of its actions."""
     if isinstance(parser, CommandParser):
         yield from parser.spellings()
     for inner in subparsers(parser).values():

@@ -9,7 +9,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.commands import common, options
-from iosim.commands.parser import COMMON, CommandParser
+from iosim.commands.options import COMMON, CommandParser
 from iosim.studies.requests import EXPLORE, ExploreRequest
 
 
@@ -41,17 +41,25 @@ def everything(args: argparse.Namespace) -> dict[str, list[str]]:
     from iosim.hardware.profile import list_profiles
     from iosim.kernel.libraries import entry_names
 
-    found = {"gpu": [*list_profiles()], "kernel": [*entry_names()]}
+    found = {"gpu": [name for name in list_profiles() if plays(name)], "kernel": [*entry_names()]}
     return {name: names for name, names in found.items() if not common.is_given(args, name)}
+
+
+def plays(gpu: str) -> bool:
+    """Whether a page can play a GPU's L2."""
+    from iosim.hardware.profile import load_profile
+
+    return len(load_profile(gpu).levels) == 1
 
 
 def check(asked: ExploreRequest) -> None:
     """Refuses at once what no page could offer."""
-    from iosim.hardware.profile import load_profile
     from iosim.kernel.libraries import entry, is_choice
 
     for gpu in asked.gpu:
-        load_profile(gpu)
+        if not plays(gpu):
+            accepted = "GPUs with one L2; for this one iosim predict, orders and trace"
+            raise InputError(f"`gpu` {gpu}: an L2 a chiplet, where a page plays but one; accepted: {accepted}")
     for kernel in asked.kernel:
         is_choice(kernel) or entry(kernel)
     for size in (asked.lengths, asked.dims, asked.head_counts):

@@ -8,7 +8,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.commands import common
-from iosim.commands.parser import CommandParser
+from iosim.commands.options import CommandParser
 from iosim.show.tables import Table
 
 HIDDEN = ("source", "takes")
@@ -17,7 +17,7 @@ TILE_COLUMNS = ("causal", "dropout", "dtype", "paged", "max_rows", "min_shared_m
                 "threads", "registers", "shared_memory_bytes", "edge_k")  # fmt: skip
 """Columns of a table of tiles beside head dimension, compute capability, tile and warps, where a row has them."""
 SYSTEMS = (
-    ("block-sparse", "--mask butterfly, strided, window+global, or blocks from --mask-file"),
+    ("block-sparse", "--mask butterfly, strided, window+global, window+first, or blocks from --mask-file"),
     ("variable lengths", "--seq-lens, --seq-lens-k: sequences packed into one batch"),
     ("decode", "iosim decode; split keys, packed groups, --page-size, --latent-kv, --prefix, --append-kv"),
     ("bias, masks, dropout", "--bias, --key-padding, --mask-storage, --dropout"),
@@ -45,7 +45,7 @@ def add_options(parser: CommandParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from iosim.kernel.libraries import entry, entry_names, is_choice
     from iosim.kernel.libraries.builds import spills
-    from iosim.kernel.libraries.loader import answer
+    from iosim.kernel.libraries.loader import answer, checked, is_file
 
     asked, word = {"show": (getattr(args, "name", ""), "NAME"), "new": (getattr(args, "base", ""), "--from")}.get(
         args.action, ("", "")
@@ -61,8 +61,9 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "show":
         data = entry(args.name)
         tables = {"spill": spills(data), "backward_spill": spills(data, backward=True)}
-        shown = {**data, **{key: list(rows) for key, rows in tables.items() if rows}}
-        return common.tell(args, answer(data), json=lambda: {"kernel": shown}, text=lambda _: _text(data))
+        of_it = {} if is_file(args.name) else {"checked": checked(data["name"])}
+        shown = {**data, **of_it, **{key: list(rows) for key, rows in tables.items() if rows}}
+        return common.tell(args, answer(data), json=lambda: {"kernel": shown}, text=lambda _: _text({**data, **of_it}))
     if args.action == "check":
         from iosim.kernel.libraries import check_file
 
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         rows.append({
             "name": name, "algorithm": data["algorithm"], "title": data["title"], "min_cc": requires.get("min_cc"),
             "max_cc": requires.get("max_cc"), "dtypes": " ".join(requires["dtypes"]),
-            "aliases": " ".join(data.get("aliases", ())), "source": data["source"],
+            "checked": checked(name)[0], "aliases": " ".join(data.get("aliases", ())), "source": data["source"],
             "takes": " ".join((*requires.get("takes", ()), *(["dropout"] * requires.get("dropout", True)))),
         })  # fmt: skip
     systems = [{"name": name, "where": where} for name, where in SYSTEMS]
@@ -105,10 +106,10 @@ def _text(data: Mapping[str, Any]) -> str:
     rows_of_spills = len(spills(data)) + len(spills(data, backward=True))
     if rows_of_spills:
         parts.append(f"\nspilled registers: {rows_of_spills} builds; --format json lists them\n")
-    for key, title in (("source", "source"), ("inferred", "inferred, not published"), ("assumed", "assumed")):
+    for key, title in (("source", ""), ("checked", " against"), ("inferred", ", not published"), ("assumed", "")):
         if data.get(key):
             text = data[key] if isinstance(data[key], str) else "; ".join(data[key])
-            parts.append(f"\n{title}: {' '.join(text.split())}\n")
+            parts.append(f"\n{key}{title}: {' '.join(text.split())}\n")
     return "".join(parts)
 
 

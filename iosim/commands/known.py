@@ -13,7 +13,7 @@ from iosim.base.places import CACHE, cache_dir
 from iosim.base.progress import announce
 from iosim.base.units import bytes_text, quantity_text, some
 from iosim.commands import common
-from iosim.commands.parser import CommandParser
+from iosim.commands.options import CommandParser
 from iosim.show.tables import Cell, Table, columns_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from iosim.base.progress import progress
 from iosim.base.records import dataclass, replace
 from iosim.base.units import some
 from iosim.commands import common, options
-from iosim.commands.parser import COMMON, CommandParser
+from iosim.commands.options import COMMON, CommandParser
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
@@ -185,7 +185,6 @@ def _measure(args: argparse.Namespace, cases: list[Case], cc: str, **how: Any) -
 
 
 def _chains(args: argparse.Namespace) -> Planned:
-    """Whole calls as ranges of the profiler."""
     cases = _chain_cases(args)
 
     def measure(**how: Any) -> Any:
@@ -199,7 +198,6 @@ def _chains(args: argparse.Namespace) -> Planned:
 
 
 def _library(args: argparse.Namespace) -> Planned:
-    """Calls of PyTorch's kernels, drawn or of every build."""
     from iosim.evidence.measure import library_case
 
     builds = args.plan == ["builds"]
@@ -262,13 +260,13 @@ def _capability(args: argparse.Namespace) -> str:
 
 
 def _cases(args: argparse.Namespace, cc: str) -> tuple[list[Case], list[str]]:
-    from iosim.evidence.measure import choose, plan
+    from iosim.evidence.measure import choose
 
     if args.plan is None:
         return choose.cases_of(_choice(args), cc), []
     for name in _set(args, ALONE):
         raise InputError(f"--plan contradicts {options.spelling(name)}; give one of them")
-    return choose.fitted(plan.named(args.plan), cc)
+    return choose.fitted(choose.named(args.plan), cc)
 
 
 def _choice(args: argparse.Namespace) -> Choice:
@@ -298,7 +296,6 @@ def _listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-    """The options that differ from their defaults, for the provenance."""
     own = ("run", "command", "version", "default_of", options.GIVEN)
     changed = {n: v for n, v in vars(args).items() if n not in own and v != args.default_of(n)}
     return list(map(shlex.quote, options.typed(changed)))

@@ -15,7 +15,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.base.records import replace
 from iosim.commands import common, options
-from iosim.commands.parser import CommandParser
+from iosim.commands.options import CommandParser
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.show.tables import Table

@@ -14,7 +14,7 @@ from iosim.base.fields import Kind, about, fields_of
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
 from iosim.commands import common, options
-from iosim.commands.parser import CommandParser
+from iosim.commands.options import CommandParser
 from iosim.studies.requests import ORDERS, PINNED, OrdersRequest
 
 if TYPE_CHECKING:
@@ -105,7 +105,6 @@ def as_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
 
 
 def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
-    """The best order of each GPU as code, under a comment that says which it is."""
     if args.format == "json":
         return common.json_text({
             "schema": 1,
@@ -138,7 +137,7 @@ def tell_constant(args: argparse.Namespace) -> int:
 
 def section_size(text: str) -> int:
     """Bytes of `section=50MiB`. Raises InputError: another constant, or no size."""
-    from iosim.evidence.claims.amount import parse
+    from iosim.evidence.claims.readings import parse
 
     name, _, size = text.partition("=")
     try:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.progress import progress
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options
-from iosim.commands.options import Usual
-from iosim.commands.parser import CommandParser
+from iosim.commands.options import CommandParser, Usual
 from iosim.studies.requests import AGAINST, AgainstRequest
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ def add_options(parser: CommandParser) -> None:
 
 
 def flat(p: Prediction) -> dict[str, Any]:
-    """One row of the CSV: what was asked, and the totals."""
     d = p.to_dict(ranged=False)
     row = {"gpu": d["profile"], **{f"kernel_{k}" if k in ("name",) else k: v for k, v in d["kernel"].items()}}
     row |= d["problem"]

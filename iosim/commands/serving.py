@@ -8,7 +8,7 @@ from iosim.base.errors import InputError
 from iosim.base.progress import announce, progress
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options
-from iosim.commands.parser import COMMON, CommandParser
+from iosim.commands.options import COMMON, CommandParser
 from iosim.show.tables import Table
 from iosim.studies import requests
 from iosim.studies.requests import DECODE, LATENCY, OF_MODEL, RING, TRAIN, WHOLE

@@ -14,7 +14,7 @@ from iosim.base.fields import fields_of
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
 from iosim.commands import common, options
-from iosim.commands.parser import CommandParser
+from iosim.commands.options import CommandParser
 from iosim.show.tables import Table
 from iosim.studies.requests import OF_MODEL, TILES, TilesRequest
 
@@ -60,14 +60,14 @@ def run(args: argparse.Namespace) -> int:
     TILE_OPTIONS["top"].check(args.top)
     if args.triton is not None:
         return tell_triton(args)
+    if args.tile is None and (args.warps or args.stages):
+        raise InputError(f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK")
     picks = []
     for gpu in args.gpu:
         for kind, problem in common.layer_problems(args):
             asked = common.request(args, TilesRequest, problem=problem, gpu=gpu, kind=kind, model=None)
             known = reports(problem, gpu, args.compile, args.matrix_unit, progress("compiling"))
             picks.append(rank(asked, known, progress("replaying")))
-    if args.tile is None and (args.warps or args.stages):
-        raise InputError(f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK")
     if args.tile is not None:
         return tell_tiles(args, picks)
     return common.tell(
@@ -127,7 +127,7 @@ def _listed(tiles: Iterable[tuple[int | str, TileCandidate]]) -> Table:
 
 
 def _legend(tiles: Iterable[TileCandidate]) -> list[str]:
-    from iosim.prediction.estimates import legend_of
+    from iosim.prediction.result import legend_of
 
     told = legend_of(c.method for c in tiles)
     return [] if told is None else [told]
@@ -224,7 +224,7 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
 
 def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:
     from iosim.base.units import bytes_text, seconds_text
-    from iosim.prediction.estimates import mark_of
+    from iosim.prediction.result import mark_of
 
     estimated = "e" if c.registers_source == "estimated" else ""
     spilled = f"+{c.spilled_bytes}" if c.spilled_bytes else ""

@@ -14,7 +14,7 @@ from iosim.base.fields import fields_of
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
 from iosim.commands import common, ncu_rule, options
-from iosim.commands.parser import COMMON, CommandParser
+from iosim.commands.options import COMMON, CommandParser
 from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
@@ -118,7 +118,6 @@ def _run_bytes(args: argparse.Namespace) -> int:
 
 
 def _check_measured_on(args: argparse.Namespace, profile: HardwareProfile) -> None:
-    """Refuses recorded measurements beside predictions for another GPU."""
     from iosim.evidence.validate.rows import measured_on
 
     for file in _files(args, profile):
@@ -147,7 +146,6 @@ def _files(args: argparse.Namespace, profile: HardwareProfile) -> list[Path]:
 
 
 def write_report(comparison: Comparison, folder: str) -> None:
-    """validation.html and validation.md in a directory that exists."""
     from iosim.base.files import write_whole
     from iosim.evidence.validate.report import as_page
 
@@ -233,7 +231,6 @@ def shown(row: Row) -> tuple[Cell, ...]:
 
 
 def why(row: Row) -> str:
-    """The arithmetic of a row and its note, in one line."""
     mistake = f"a mistake, computed as the source makes it: {row.mistake}" if row.mistake else ""
     return "; ".join(text for text in (row.arithmetic, row.note, mistake) if text)
 

@@ -12,7 +12,7 @@ from iosim.base.fields import fields_of
 from iosim.base.progress import progress
 from iosim.base.records import dataclass, replace
 from iosim.commands import common, options
-from iosim.commands.parser import CommandParser
+from iosim.commands.options import CommandParser
 from iosim.show.tables import Table
 from iosim.studies.requests import CHOICES, EXPLAIN, FORMULA, SIZES, TRACE, ExplainRequest, TraceRequest
 

@@ -31,6 +31,10 @@ class Loop:
     the number of buffers."""
     score_operations: float = 0.0
     """Instructions on each score in every step, beyond its exponential and what every softmax needs."""
+    copy_instructions: float = 0.0
+    """Instructions of a warp for each copy of 16 bytes a lane whose row's address and bounds are worked out anew."""
+    list_cycles: float = 0.0
+    """SM cycles in which a step waits for where its keys begin, out of a list of blocks."""
     software_exps: float = 0.0
     """Share of the exponentials that are polynomials on the fp32 units."""
     warps_meet: bool = False
@@ -44,7 +48,9 @@ class MaskOperations:
 
     every_step: float = 0.0
     edge_steps: float = 0.0
-    """Of the last steps of a tile alone, those of as many key blocks as its rows need."""
+    """Of those steps of a tile alone that meet an end of what its rows may see."""
+    edge_keys: int = 0
+    """Keys of these steps; 0: as many as the tile has rows."""
     unrolled: float = 0.0
     """Steps of a tile that are compiled apart from the loop, one behind the other."""
 

@@ -1,7 +1,9 @@
-"""Prediction: the result of predict(), as data, JSON and text that shows where its numbers come from."""
+"""Prediction: the result of predict(), as data and JSON; and the marks of HBM bytes that are estimates, with the line
+that says what they mean."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
 from iosim.readers.timing.chain_time import ChainTime, ceiling_s
 from iosim.show.shown import Shown
-from iosim.show.tables import Table
+from iosim.show.tables import Marked, Table
 
 if TYPE_CHECKING:
     import pandas
@@ -271,3 +273,39 @@ class Prediction(Shown):
     def to_pandas(self) -> pandas.DataFrame:
         """The traffic as a DataFrame, a row a launch, level, tensor and direction."""
         return Table.of(row.to_dict() for row in self.traffic).to_pandas()
+
+
+MARKS = {"sampled": "~", "capacity": "*"}
+"""Method -> the mark of what it gives."""
+MEANINGS = {
+    "sampled": "replayed in part, off by some percent",
+    "capacity": "by the capacity rule, which knows no order of CTAs and may be off by many times",
+}
+
+
+def mark_of(method: str) -> str:
+    """The mark of a method's HBM bytes; empty for a replay of all."""
+    return MARKS.get(method, "")
+
+
+def marked(value: float | None, *predictions: Prediction) -> float | None:
+    """A number that follows from the HBM bytes of predictions, with the marks of those that estimate them."""
+    marks = "".join(dict.fromkeys(mark_of(p.method) for p in predictions))
+    return value if value is None or not marks else Marked.of(value, marks)
+
+
+def legend(predictions: Iterable[Prediction]) -> str | None:
+    """One line with the marks that these predictions carry; None where they carry none."""
+    return legend_of(p.method for p in predictions)
+
+
+def legend_of(methods: Iterable[str]) -> str | None:
+    used = set(methods)
+    meanings = [f"{mark} {MEANINGS[method]}" for method, mark in MARKS.items() if method in used]
+    return f"HBM bytes: {'; '.join(meanings)}" if meanings else None
+
+
+def method_of(methods: Iterable[Method]) -> Method:
+    """The method of a sum: the least exact of its parts'."""
+    used = set(methods)
+    return next((method for method in ("bounds", "capacity", "sampled") if method in used), "replay")

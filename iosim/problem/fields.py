@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 NO_BOUND = -1
 """Of `window_right`: no bound on that side, as FlashAttention writes it."""
 INTERVAL_MASKS = ("none", "causal", "window")
-LIST_MASKS = ("butterfly", "strided", "window+global", "blocks")
+FIRST_TOKENS_MASKS = ("window+global", "window+first")
+LIST_MASKS = ("butterfly", "strided", *FIRST_TOKENS_MASKS, "blocks")
 PASSES = ("fwd", "bwd", "fwd+bwd")
 LAYOUTS = ("bhsd", "bshd")
 BIASES = ("none", "full", "alibi")
@@ -96,8 +97,8 @@ class ProblemFields:
     )  # fmt: skip
     mask: str = about(
         "none", Kind.WORD, "which keys a query sees", words=(*INTERVAL_MASKS, *LIST_MASKS), metavar="WORD", always=True,
-        more="causal and window keep an interval of keys a query; butterfly, strided and window+global keep blocks by "
-        "a pattern, blocks those of a file or of a BlockMask",
+        more="causal and window keep an interval of keys a query; butterfly, strided, window+global and window+first "
+        "keep blocks by a pattern, blocks those of a file or of a BlockMask",
     )  # fmt: skip
     window: int | None = about(
         None, Kind.WHOLE, "keys kept before the diagonal: 0 <= i - j <= W", low=0, metavar="W", always=True,
@@ -200,8 +201,8 @@ class ProblemFields:
         default_text="for strided the square root of the blocks, for butterfly none",
     )  # fmt: skip
     global_tokens: int | None = about(
-        None, Kind.WHOLE, "first tokens that see all and are seen by all, under window+global", low=0,
-        high=MAX_TOKENS, metavar="N", default_text="one block",
+        None, Kind.WHOLE, "first tokens that all see: under window+first those after them, under window+global all, "
+        "and they see all", low=0, high=MAX_TOKENS, metavar="N", default_text="one block",
     )  # fmt: skip
     mask_file: str | None = about(
         None, Kind.FILE, "the blocks of mask blocks: NumPy .npy or .npz, or a BlockMask's arrays", metavar="FILE"
@@ -214,9 +215,8 @@ class ProblemFields:
         "and a causal diagonal ends in each one's corner",
     )  # fmt: skip
     seq_lens_k: tuple[int, ...] | None = about(
-        None, Kind.LENGTHS, "their key tokens", high=MAX_TOKENS, metavar="LIST",
-        default_text="as many as query tokens",
-    )  # fmt: skip
+        None, Kind.LENGTHS, "their key tokens", high=MAX_TOKENS, metavar="LIST", default_text="as many as query tokens"
+    )
 
 
 @dataclass(frozen=True)

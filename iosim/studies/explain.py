@@ -371,7 +371,6 @@ def as_text(e: Explanation, *, markdown: bool) -> str:
 
 
 def heads(e: Explanation) -> tuple[str, str]:
-    """What was computed; its bytes at HBM against the compulsory ones, and its time."""
     p, once = e.prediction, e.prediction.hbm_bounds
     return (
         f"{p.kernel.name} on {p.profile.name}: {p.problem.line}; tile {p.kernel.tile}",
@@ -390,7 +389,6 @@ def source_table(e: Explanation) -> Table:
 
 
 def change_table(e: Explanation) -> Table:
-    """HBM bytes and time with each change, the kernel as it is first."""
     now = e.prediction.hbm.total, e.prediction.time_s
     rows = []
     for words, *then in [("(now)", *now), *((t.words, t.hbm_bytes, t.time_s) for t in e.tried.trials)]:

@@ -11,6 +11,7 @@ from html import unescape
 from typing import Any
 
 import pytest
+from effort import quick_every
 from public_docs import wanting
 from scripts import ROOT, load_script
 
@@ -293,7 +294,7 @@ def test_a_result_shows_itself_in_a_line_a_text_and_tables(name: str, results: d
     assert "<script" not in page
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", quick_every(COMMANDS, 3))
 def test_a_results_text_is_what_its_command_prints(
     name: str, results: dict[str, Shown], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,7 +309,7 @@ def test_what_is_read_has_no_figure(name: str, results: dict[str, Shown]) -> Non
         results[name].figure()
 
 
-@pytest.mark.parametrize("name", [name for name in RESULTS if name not in NO_FIGURES])
+@pytest.mark.parametrize("name", quick_every((name for name in RESULTS if name not in NO_FIGURES), 3))
 def test_figures_are_those_of_the_pages(name: str, results: dict[str, Shown]) -> None:
     pytest.importorskip("plotly")
     result = results[name]

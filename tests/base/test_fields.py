@@ -28,7 +28,7 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, ProblemFields, length_options, problem_options
 from iosim.studies.compare import compare
-from iosim.studies.report.request import ReportRequest
+from iosim.studies.report.collect import ReportRequest
 from iosim.studies.tiles.pick import rejection, tile_space
 
 COMMON: dict[str, Any] = {
@@ -54,9 +54,10 @@ def problems(draw: st.DrawFn) -> AttentionProblem:
         if mask != "none" and family != "packed":
             values["offset"] = draw(st.none() | st.integers(-50, 50))
     if family == "blocks":
-        values |= {"seq_k": None, "mask": draw(st.sampled_from(("butterfly", "strided", "window+global")))}
+        words = ("butterfly", "strided", "window+global", "window+first")
+        values |= {"seq_k": None, "mask": draw(st.sampled_from(words))}
         values["mask_block"] = draw(st.sampled_from((None, 16, 64)))
-        if values["mask"] == "window+global":
+        if values["mask"].startswith("window"):
             values |= {"window": draw(st.integers(0, 100)), "global_tokens": draw(st.sampled_from((None, 0, 32)))}
         else:
             values["mask_stride"] = draw(st.sampled_from((None, 2, 4)))

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from effort import quick_every
 from refusals import refused
 from scripts import ROOT
 
@@ -60,7 +61,7 @@ def above_the_figure(page: str) -> list[str]:
     return re.sub(r"<[^>]+>", " ", head).split()
 
 
-@pytest.mark.parametrize("command", PAGES)
+@pytest.mark.parametrize("command", quick_every(PAGES, 4))
 def test_a_page_is_small_and_begins_with_a_verdict_and_its_figure(command: str) -> None:
     text = text_of(command)
     assert len(text.encode()) < MOST_BYTES
@@ -139,3 +140,12 @@ def test_of_many_gpus_the_shortest_and_the_longest_step_are_told() -> None:
     assert re.findall(r"\*\*(.+?)\*\*", page.lead[0]) == [seconds_text(times[0]), seconds_text(times[-1])]
     (panel,) = page.sections[0].panels
     assert panel.height_rem * REM_PX > 6 * 2 * LINE_PX  # six names of two lines
+
+
+@pytest.mark.parametrize("gpus", ["h100", "h100,h200"])
+def test_a_decode_page_has_no_heading_without_a_figure(gpus: str) -> None:
+    """One GPU at one context is a number, which stands in the table."""
+    page = as_page(run(DecodeRequest(gpu=gpus.split(","), kernel=["fa3"], context=1024, layers=1)).points)
+    headings = [section.heading for section in page.sections]
+    assert ("Tokens a second" in headings) == ("," in gpus)
+    assert all(section.panels or section.table or section.items for section in page.sections)

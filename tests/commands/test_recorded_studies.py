@@ -31,7 +31,7 @@ def apart(recorded: Any, made: Any, at: str = "") -> list[str]:
     return [] if recorded == made and type(recorded) is type(made) else [f"{at}: {recorded}, now {made}"]
 
 
-LONG = ("tiles", "replay", "timing", "distributed", "training", "commands")
+LONG = ("counts", "tiles", "replay", "timing", "distributed", "training", "commands")
 
 
 @pytest.mark.recorded

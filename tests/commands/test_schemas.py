@@ -10,7 +10,7 @@ import sys
 
 import jsonschema
 import pytest
-from effort import slow
+from effort import quick_every, slow
 from scripts import ROOT
 
 from iosim.commands.cli import COMMANDS, build_parser, main
@@ -68,7 +68,7 @@ def test_a_schema_is_one_and_every_key_has_a_meaning(command: str) -> None:
 
 
 @pytest.mark.parametrize(("command", "line"), [
-    *((command, make_schemas.LINES[command][0]) for command in documented()),
+    *quick_every(((command, make_schemas.LINES[command][0]) for command in documented()), 3),
     *(slow((command, line)) for command, lines in OTHERS.items() for line in lines),
 ])  # fmt: skip
 def test_what_a_command_prints_is_what_its_schema_says(command: str, line: str) -> None:

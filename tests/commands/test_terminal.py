@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from effort import quick_first
+from effort import quick_every, quick_first
 from scripts import ROOT
 
 from iosim.base.units import capacity_text, quantity_text, scaled_text
@@ -37,7 +37,7 @@ LINES = (
 
 
 @pytest.mark.parametrize("width", quick_first([80, 60, 130], 1))
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", quick_every(LINES, 3))
 def test_no_line_is_wider_than_the_terminal(
     line: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

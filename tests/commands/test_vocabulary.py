@@ -13,7 +13,7 @@ from scripts import ROOT
 
 from iosim.commands import options
 from iosim.commands.cli import COMMANDS, build_parser, main
-from iosim.commands.parser import COMMON, CommandParser
+from iosim.commands.options import COMMON, CommandParser
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 

@@ -58,6 +58,7 @@ def test_no_time_reaches_its_prediction(times: ModuleType) -> None:
         assert other.prediction().time_s == row.prediction().time_s
 
 
+@pytest.mark.slow
 def test_some_of_the_rows_that_nothing_was_fitted_on(times: ModuleType) -> None:
     """A tenth of the judged rows: half of them within 15 %."""
     errors = [

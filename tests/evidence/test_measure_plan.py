@@ -16,13 +16,13 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.spec import BUILT, FwdSpec, NaiveSpec
-from iosim.evidence.measure import choose, plan
+from iosim.evidence.measure import choose
 from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, flops
 from iosim.evidence.measure.choose import Choice, cases_of, fitted
 from iosim.evidence.measure.table import COLUMNS, TIME_COLUMNS, missing, next_call, read_table, write_table
 
 OWN = measurements("h200_iosim_kernels.csv")
-FULL = plan.named(["full"])
+FULL = choose.named(["full"])
 SMALL = Case(FwdSpec(64, 64, 64, 4, 2), Shape(1, 8, 8, 512, 512, 64))
 SPLIT = Case(FwdSpec(64, 64, 64, 4, 2, split=True), Shape(1, 8, 8, 1, 4096, 64), Order(splits=4))
 
@@ -49,14 +49,14 @@ def test_columns_are_those_of_the_recorded_table() -> None:
     assert list(recorded()[0]) == list(COLUMNS)
 
 
-@given(st.sampled_from([*FULL, *plan.named(["quick"])]))
+@given(st.sampled_from([*FULL, *choose.named(["quick"])]))
 def test_a_case_survives_json(case: Case) -> None:
     assert Case.from_dict(json.loads(json.dumps(case.to_dict()))) == case
     assert set(case.columns()) == {*PROBLEM, *TILE, *KNOBS}
 
 
 def test_the_quick_plan_has_every_kernel() -> None:
-    quick = plan.named(["quick"])
+    quick = choose.named(["quick"])
     assert {case.implementation for case in quick} == {"flash_fwd", "flash_bwd", "naive", "minimal"}
     assert {case.spec.mask for case in quick if isinstance(case.spec, FwdSpec)} == {"none", "causal", "window"}
     assert len(quick) < 25
@@ -64,22 +64,22 @@ def test_the_quick_plan_has_every_kernel() -> None:
 
 @pytest.mark.parametrize("cc", [*BUILT, "10.0", "12.0"])
 def test_a_plan_is_made_to_fit_every_gpu(cc: str) -> None:
-    kept, left = fitted(plan.named(["quick"]), cc)
+    kept, left = fitted(choose.named(["quick"]), cc)
     for case in kept:
         case.spec.check(cc)
     assert {case.implementation for case in kept} >= {"flash_fwd", "naive", "minimal"}
-    assert len(kept) + len(left) == len(plan.named(["quick"]))
+    assert len(kept) + len(left) == len(choose.named(["quick"]))
     assert all("7.5" in line for line in left)  # nothing else lacks a kernel
     if cc == "7.5":
         assert {case.dtype for case in kept if case.implementation == "flash_fwd"} == {"fp16"}
         assert {case.spec.stages for case in kept if isinstance(case.spec, FwdSpec)} == {1}
     if cc == "9.0":
-        assert kept == plan.named(["quick"])
+        assert kept == choose.named(["quick"])
 
 
 @pytest.mark.slow
 def test_tiles_of_a_sweep_are_left_out_rather_than_changed() -> None:
-    sweep = plan.named(["tiles"])
+    sweep = choose.named(["tiles"])
     kept, left = fitted(sweep, "8.6")
     assert left
     wanted = [(c.spec.block_q, c.spec.block_k, c.spec.stages) for c in sweep if isinstance(c.spec, FwdSpec)]
@@ -104,7 +104,7 @@ def test_defaults_follow_the_mask() -> None:
     (plain,) = cases_of(Choice(), "9.0")
     assert causal.order == Order("head", heavy_first=True)
     assert plain.order == Order()
-    assert causal.spec == plan.TILES[128].__class__(128, 128, 64, 4, 2, "causal", "fp16", min_ctas=2)
+    assert causal.spec == choose.TILES[128].__class__(128, 128, 64, 4, 2, "causal", "fp16", min_ctas=2)
 
 
 def test_a_tile_is_built_for_the_ctas_of_the_resource_table() -> None:

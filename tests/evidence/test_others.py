@@ -41,6 +41,7 @@ def test_no_time_reaches_its_prediction(others: ModuleType) -> None:
         assert others.prediction(row | {"seconds": "1.0"}).time_s == others.prediction(row).time_s
 
 
+@pytest.mark.slow
 def test_sparse_attention_is_judged_on_rows_that_nothing_was_fitted_on() -> None:
     sparse = load_script(Path("benchmarks/sparse.py"))
     halves = [{tuple(row.values())[:6] for row in sparse.held_out(fitted)} for fitted in (False, True)]

@@ -35,7 +35,7 @@ def test_seeds_stand_in_readme() -> None:
 @pytest.mark.slow
 def test_the_page_is_what_the_script_writes() -> None:
     found = script()
-    page = found.page([found.drawn(gpu) for gpu in found.SEEDS], "Calls drawn at random", found.ON_PAGE)
+    page = found.page([found.drawn(gpu) for gpu in found.SEEDS], "Calls drawn at random", brief=True)
     assert page == PAGE.read_text(encoding="utf-8")
 
 

@@ -293,6 +293,7 @@ def test_chains(quantity: str) -> None:
 # What a prediction may know
 
 
+@pytest.mark.slow
 def test_measured_columns_are_no_inputs(tmp_path: Path) -> None:
     """Scrambled bytes and times leave every prediction as it was."""
     numbers = [int(r["call"]) for r in table(LIBRARY) if r["implementation"] != "pytorch_flex"][::9]

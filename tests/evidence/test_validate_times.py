@@ -54,6 +54,7 @@ def test_no_measured_time_reaches_its_prediction(sample: list[tuple[Group, cases
         assert next(other.times()).predicted_s == timed.predicted_s
 
 
+@pytest.mark.slow
 def test_each_mechanism_is_put_back_and_changes_what_it_should(sample: list[tuple[Group, cases.Case]]) -> None:
     norm = overlap.OVERLAP_NORM
     worth = {w.mechanism: w for w in ablation(sample)}

@@ -94,7 +94,7 @@ iosim kernels list
 ```
 
 ```text part
-gone  flash  FlashAttention-7, as PyTorch builds it for its flash backend   80  -  fp16
+gone  flash  FlashAttention-7, as PyTorch builds it for its flash backend   80  -  fp16 bf16  bytes counted on h100-sxm
 ```
 
 ```python

@@ -21,6 +21,7 @@ from iosim.hardware.profile import check_profile_file
 from iosim.kernel.algorithms import plan
 from iosim.kernel.schedule import Start
 from iosim.kernel.traffic import Traffic
+from iosim.problem.masks import BlockMask
 from iosim.problem.masks.files import save_block_mask
 from iosim.readers.count import count
 from iosim.readers.formula.closed_form import closed_form
@@ -143,6 +144,15 @@ def test_a_new_mask_keeps_the_window_and_the_sinks(masked: AttentionProblem) -> 
     assert kept[wanted].all()
     assert kept.sum() == masked.pair_mask.kept_pairs(256, 256)
     assert not kept[200, 16:128].any()  # between the sinks' block and the window's first
+
+
+def test_the_masks_word_is_the_same_list(masked: AttentionProblem) -> None:
+    word = AttentionProblem(seq_q=256, mask="window+first", mask_block=16, window=64, global_tokens=4).pair_mask
+    assert isinstance(word, BlockMask)
+    assert (word.rows.tolist(), word.indices.tolist()) == (
+        masked.pair_mask.rows.tolist(),
+        masked.pair_mask.indices.tolist(),
+    )
 
 
 def test_a_new_mask_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

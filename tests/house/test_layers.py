@@ -68,7 +68,7 @@ def test_what_scripts_import_is_there(folder: str) -> None:
         ("iosim.show.page", "iosim.studies.report"),
         ("iosim.readers.replay.replay", "iosim.readers.count"),
         ("iosim.studies.explain", "iosim.commands.common"),
-        ("iosim.evidence.measure.plan", "iosim.integrations.triton.kernel"),
+        ("iosim.evidence.measure.choose", "iosim.integrations.triton.kernel"),
     ],
 )
 def test_a_planted_upward_import_is_seen(name: str, other: str) -> None:

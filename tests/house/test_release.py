@@ -58,7 +58,7 @@ def test_a_platform_that_is_not_there_is_refused(named: str, capsys: pytest.Capt
 
 
 def test_the_hook_refuses_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    hook = load_script("hatch_build.py")
+    hook = load_script("release/hatch_build.py")
     monkeypatch.setenv("IOSIM_WHEEL", "win32")
     made = hook.EngineBuildHook(str(ROOT), {}, None, None, "", "wheel")
     with pytest.raises(ValueError, match=r"'win32'.*accepted: .*win_amd64"):

@@ -52,6 +52,7 @@ def page_of(module: Any, facts: dict[str, Any]) -> nv_rules.Page:
     return context.page
 
 
+@pytest.mark.slow
 def test_a_launch_on_the_profilers_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole way: the rule reads the launch, asks iosim in another process, and shows what it says."""
     monkeypatch.setenv("PYTHONHOME", "/nowhere")  # of the profiler's own Python, which must not reach another

@@ -6,17 +6,22 @@ import csv
 import re
 
 import pytest
-from scripts import measurements
+from scripts import load_script, measurements
 
 from iosim.base.errors import InputError
+from iosim.commands.cli import main
+from iosim.evidence.validate.match import _catalog_name
+from iosim.evidence.validate.rows import read
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import Overrides, entry, entry_name, entry_names, resolve, sdpa
 from iosim.kernel.libraries.fa2 import fa2_splits
 from iosim.kernel.libraries.fa3 import fa3_section_heads
+from iosim.kernel.libraries.loader import CHECKED, _aliases, checked, fold, is_counted
 from iosim.kernel.libraries.rules import Rules, rule_book, rule_books, rules_of
 from iosim.kernel.schedule import Direction, Order, Scheduler, Start
+from iosim.prediction.answer import trust
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import check_fits, predict
 from iosim.problem.attention import AttentionProblem
@@ -464,3 +469,56 @@ def test_passes_around_a_backward_are_rows_of_the_file() -> None:
     assert launched(Kernel("mine", "flash", Tile(64, 64))) == ["dot", "main", "convert", "sum_groups"]
     no_queue = resolve("flash-sm90", problem, load_profile("h100"))
     assert not [o for launch in plan(problem, no_queue).launches for o in launch.overheads if o.name == "tile_counter"]
+
+
+# --- What each was checked against -----------------------------------------------------------------------------------
+
+
+def test_what_kernels_were_checked_against_is_what_recorded_tables_hold() -> None:
+    script = load_script("benchmarks/checked.py")
+    assert CHECKED.read_text(encoding="utf-8") == script.text(), "python benchmarks/checked.py --write"
+
+
+def test_counted_bytes_are_rows_of_that_kernel_and_rows_are_counted_bytes() -> None:
+    """By validate's own reading of every table that it can read, but for what no catalog entry is."""
+    script = load_script("benchmarks/checked.py")
+    seen = {"gdn", "kda", "vllm-triton"}  # whose tables have columns of their own
+    for path in script.TABLES:
+        try:
+            rows = [] if any(word in path.name for word in script.PREDICTED) else read(path)
+        except InputError:
+            continue
+        names = {_catalog_name(row) for row in rows if {"hbm_read", "l2_read"} & {*row.measured}}
+        known = {entry_name(name) for name in names if fold(name) in (*entry_names(), *_aliases())}
+        assert all(any(kind.startswith("bytes counted") for kind in checked(name)) for name in known), path
+        seen |= known | {script.STAND_FOR.get(name, name) for name in known}
+    assert {name for name in entry_names() if "bytes counted" in checked(name)[0]} == seen
+
+
+@pytest.mark.parametrize(
+    ("name", "counted", "said"),
+    [
+        ("vllm-triton", True, "bytes counted on h100-sxm"),
+        ("gdn", True, "bytes counted on h100-sxm"),
+        ("fa2", True, "bytes counted on h100-sxm, h200-sxm"),
+        ("fa3", False, "published times on h100-sxm, h20, h800-sxm"),
+        ("trtllm-gdn", False, "published times on b200, b300, gb200, h100-sxm, h200-sxm, l40s"),
+        ("fa4", False, "execution only"),
+        ("examples/kernels/jax-triton.toml", True, None),  # no entry: its GPU's counters are what there is
+    ],
+)
+def test_a_prediction_and_the_list_say_whether_a_kernel_was_counted(
+    name: str, counted: bool, said: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert is_counted(name) == counted
+    if said is None:
+        return
+    assert main(["kernels", "list", "--format", "csv"]) == 0
+    rows = {row["name"]: row for row in csv.DictReader(capsys.readouterr().out.splitlines())}
+    assert rows[name]["checked"] == said
+    assert main(["kernels", "show", name]) == 0
+    assert f"\nchecked against: {said}" in capsys.readouterr().out
+    gpu = "b200" if name == "fa4" else "h100"
+    problem = AttentionProblem(heads=16, seq_q=256, head_dim=128, dtype="bf16", mask="causal")
+    told = trust([predict(problem, name, gpu)])
+    assert ("nobody has counted them" in told) == (not counted)

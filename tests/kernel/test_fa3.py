@@ -290,7 +290,7 @@ class TestPublishedSpeeds:
     def test_fp8_that_nothing_was_fitted_on(self) -> None:
         assert max(map(abs, errors(is_fa3("fp8")))) < 0.15
 
-    @pytest.mark.parametrize(("gpu", "limit"), [("h100-sxm", 0.06), ("a100-sxm-80gb", 0.07)])
+    @pytest.mark.parametrize(("gpu", "limit"), [("h100-sxm", 0.06), ("a100-sxm-80gb", 0.075)])
     def test_flash_attention_2(self, gpu: str, limit: float) -> None:
         assert mean(errors(lambda p: p.kernel == "fa2" and p.gpu == gpu)) < limit
 

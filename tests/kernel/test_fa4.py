@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from effort import quick_every
 from strategies import disagreements
 
 from iosim.base.errors import InputError
@@ -16,6 +17,7 @@ from iosim.kernel.libraries.fa4 import fa4_splits, software_exps
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.schedule import Order, Scheduler, Start
 from iosim.prediction.call import Call
+from iosim.prediction.predictor import check_fits
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 
@@ -79,9 +81,10 @@ def test_sections_under_a_mask(heads: int, kv_heads: int, tokens: int, section: 
     ],
 )
 def test_tiles(name: str, problem: dict[str, Any], tile: str, threads: int) -> None:
-    """interface.py, _flash_attn_fwd and _tile_size_fwd_sm90."""
-    _, kernel = fa4(name, **{"seq_q": 4096, **problem})
+    """interface.py, _flash_attn_fwd and _tile_size_fwd_sm90; each fits an SM."""
+    asked, kernel = fa4(name, **{"seq_q": 4096, **problem})
     assert (str(kernel.tile), kernel.cta_threads) == (tile, threads)
+    check_fits(Call.of(asked, kernel, load_profile(GPUS.get(name, "b200"))))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ def test_tiles_of_the_backward(name: str, problem: dict[str, Any], tile: str) ->
 
 @pytest.mark.parametrize(
     ("name", "problem", "over"),
-    [
+    quick_every([
         ("fa4", {"seq_q": 600}, None),
         ("fa4", {"seq_q": 100, "kv_heads": 1, "mask": "causal"}, None),
         ("fa4", {"seq_q": 200, "seq_k": 700}, Overrides(splits=3)),
@@ -126,10 +129,13 @@ def test_tiles_of_the_backward(name: str, problem: dict[str, Any], tile: str) ->
         ),
         ("fa4-sm90", {"seq_q": 100, "seq_k": 10, "mask": "causal", "kv_heads": 1, "sinks": True}, None),
         ("vllm-fa3", {"seq_q": 2, "seq_k": 700, "page_size": 16, "mask": "causal", "kv_heads": 1, "sinks": True}, None),
+        ("vllm-triton", {"seq_k": 700, "page_size": 16, "mask": "causal", "kv_heads": 2, "sinks": True}, None),
+        ("vllm-triton", {"seq_q": 40, "page_size": 16, "mask": "causal", "kv_heads": 2, "sinks": True}, None),
+        ("xqa", {"seq_k": 700, "page_size": 16, "kv_heads": 1, "sinks": True}, None),
         ("flash", {"seq_lens": (70, 300), "mask": "causal", "sinks": True}, None),
         ("fa4-sm120", {"seq_q": 150, "passes": "fwd+bwd", "kv_heads": 1, "mask": "window", "window": 40}, None),
-    ],
-)
+    ], 4),
+)  # fmt: skip
 def test_the_readers_agree(name: str, problem: dict[str, Any], over: Overrides | None) -> None:
     asked = {"heads": 2, "head_dim": 64, **problem}
     assert disagreements(*fa4(name, over=over, **asked)) == []

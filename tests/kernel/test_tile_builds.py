@@ -41,6 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[FwdSpec]:
     return asked
 
 
+@pytest.mark.slow
 def test_the_first_tiles_are_compiled_and_ranked_with_their_spills(
     asked: list[FwdSpec], capsys: pytest.CaptureFixture[str]
 ) -> None:

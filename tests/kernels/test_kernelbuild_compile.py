@@ -17,8 +17,8 @@ from iosim.base.errors import InputError
 from iosim.evidence.cuda import compiler, driver, launch, microbench
 from iosim.evidence.cuda.compiler import build, cache_key, find_nvcc, parse_report
 from iosim.evidence.cuda.microbench import cliff_bytes
-from iosim.evidence.cuda.resources import read_table, row_key, source_digest
 from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
+from iosim.evidence.cuda.tile_builds import read_table, row_key, source_digest
 from iosim.evidence.measure import machine
 
 ENDS, FOLLOWERS, SETS, RESOURCES = (

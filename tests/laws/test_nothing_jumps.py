@@ -232,6 +232,7 @@ ELSEWHERE = ("aiter", "aiter-triton", "ck", "hipkittens", "fa4-sm120")
 KERNELS = tuple(name for name in entry_names() if name not in ELSEWHERE)
 
 
+@pytest.mark.slow
 @settings(MANY, max_examples=examples(300))
 @given(st.data())
 def test_neighbours_move_alike(data: st.DataObject) -> None:

@@ -15,8 +15,7 @@ from effort import quick_first
 import iosim
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.prediction.estimates import MARKS, legend_of, marked, method_of
-from iosim.prediction.result import Prediction
+from iosim.prediction.result import MARKS, Prediction, legend_of, marked, method_of
 from iosim.show.html import html
 from iosim.show.page import markdown
 from iosim.show.tables import Column, Marked, Table

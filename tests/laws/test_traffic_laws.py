@@ -189,7 +189,7 @@ GROUP_ARGUMENTS = {"fa3-fp8": {"dtype": "fp8"}, "fa3-fp8-transposed": {"dtype": 
 UNGROUPED = ("dsa", "kda", "minimal", "minimal-cu", "uniform", "uniform-naive")
 
 
-@pytest.mark.parametrize("kernel", quick_every((name for name in entry_names() if name not in UNGROUPED), 3))
+@pytest.mark.parametrize("kernel", quick_every((name for name in entry_names() if name not in UNGROUPED), 8))
 @settings(LAW, max_examples=examples(60))
 @given(data=st.data())
 def test_heads_of_a_group_read_rows_of_their_own(kernel: str, data: st.DataObject) -> None:

@@ -24,7 +24,7 @@ def own_dtype(kernel: str, cc: int) -> str:
     return alone.get(kernel, "bf16" if cc >= 80 else "fp16")
 
 
-@pytest.mark.parametrize("gpu", quick_every(list_profiles(), 4))
+@pytest.mark.parametrize("gpu", quick_every(list_profiles(), 9))
 def test_every_kernel_is_predicted_or_refused_in_a_line(gpu: str) -> None:
     cc = load_profile(gpu).cc
     predicted = set()

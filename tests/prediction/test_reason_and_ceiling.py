@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from effort import quick_first
 
 from iosim import AttentionProblem, predict
 from iosim.base.errors import InputError
@@ -95,7 +96,7 @@ def bounded(p: Prediction) -> bool:
     return p.ceiling_s <= p.time_s * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", quick_first(range(4), 1))
 def test_no_time_is_below_the_ceiling(seed: int) -> None:
     rng = random.Random(seed)
     seen = 0

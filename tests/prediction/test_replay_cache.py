@@ -389,6 +389,7 @@ def test_tests_leave_the_users_cache_alone() -> None:
     assert sys.modules["iosim"] is iosim
 
 
+@pytest.mark.slow
 def test_a_report_is_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plays: list[Inputs]) -> None:
     """Of many predictions short replays are kept, too: none of them is played twice, nor again by the next report."""
     monkeypatch.setenv("IOSIM_CACHE", str(tmp_path / "cache"))

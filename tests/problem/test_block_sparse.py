@@ -21,7 +21,7 @@ from strategies import disagreements, flash1_cases, flash_cases, naive_cases, ta
 from iosim import InputError, load_profile, predict
 from iosim.commands import common
 from iosim.commands.cli import main
-from iosim.commands.parser import CommandParser
+from iosim.commands.options import CommandParser
 from iosim.evidence.validate.match import problem_of
 from iosim.evidence.validate.rows import Row, read
 from iosim.kernel.algorithms import plan
@@ -31,14 +31,14 @@ from iosim.kernel.launch import Access, Domain, Edge, Mode, Outer, Per, Role, Ro
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
-from iosim.problem.masks import BlockMask, butterfly, strided, window_global
+from iosim.problem.masks import BlockMask, butterfly, strided, window_first, window_global
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.count import access_bytes, count, visited_pairs
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import streams
 from iosim.studies.report import build, render
-from iosim.studies.report.request import ReportRequest
+from iosim.studies.report.collect import ReportRequest
 from iosim.studies.trace.trace import trace
 
 RARE = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -62,14 +62,14 @@ def sparse_cases(draw: st.DrawFn, algorithm: str, passes: str) -> tuple[Attentio
     """A case of the other strategies under a random list of blocks or a pattern; flash1 needs every row to keep a key
     where it does not fill its outputs beforehand."""
     problem, kernel = draw(CASES[algorithm](passes))
-    kind = draw(st.sampled_from(("blocks", "blocks", "butterfly", "strided", "window+global")))
+    kind = draw(st.sampled_from(("blocks", "blocks", "butterfly", "strided", "window+global", "window+first")))
     nothing = dict.fromkeys(("window", "window_right", "offset"))
     values: dict[str, Any] = {"mask": kind, "mask_storage": "implicit", **nothing}
     if kind == "blocks":
         values["mask_blocks"] = draw(block_masks(problem.seq_q, problem.seq_k))
     else:
         values |= {"seq_k": problem.seq_q, "mask_block": draw(st.integers(1, 20))}
-        if kind == "window+global":
+        if kind.startswith("window"):
             values |= {"window": draw(st.integers(0, 40)), "global_tokens": draw(st.integers(0, 30))}
         else:
             values["mask_stride"] = draw(st.none() | st.integers(1, 6))
@@ -186,10 +186,10 @@ def test_the_replay_of_an_interval_as_a_list_is_the_same(mask: str, passes: str)
     assert a.replay.seconds == b.replay.seconds
 
 
-@pytest.mark.parametrize("word", ["butterfly", "strided", "window+global"])
+@pytest.mark.parametrize("word", ["butterfly", "strided", "window+global", "window+first"])
 def test_conservation_in_the_replay(word: str) -> None:
     """What HBM gives lies between every needed byte once and every access; each input is read at least once."""
-    more = {"window": 700, "global_tokens": 256} if word == "window+global" else {}
+    more = {"window": 700, "global_tokens": 256} if word.startswith("window") else {}
     problem = AttentionProblem(heads=8, seq_q=8192, mask=word, passes="fwd+bwd", **more)
     found = predict(problem, "flash", "h200-sxm", method="replay")
     read, moved = found.traffic.total("hbm", "read"), found.traffic.total("l2", "read")
@@ -222,6 +222,8 @@ PATTERNS = [
     (window_global(10, 1, 1, 0), 10 + 2 * 9),
     (window_global(10, 1, 0, 1), 10 + 2 * 9),  # the diagonal, the first row and the first column
     (window_global(64, 8, 1, 0), 8 + 2 * 7),  # one key further lies in the next block
+    (window_first(10, 1, 1, 0), 10 + 9),
+    (window_first(10, 1, 1, 2), 10 + 9 + 8 + 7),  # what the window lacks of the first column, then of the second
 ]
 
 
@@ -234,11 +236,11 @@ def test_patterns_have_as_many_blocks_as_their_papers_say(mask: BlockMask, block
 @settings(max_examples=examples(60), deadline=None)
 def test_patterns_are_their_definitions(data: st.DataObject) -> None:
     """The lists against the elementwise definitions of the reference."""
-    word = data.draw(st.sampled_from(("butterfly", "strided", "window+global")))
+    word = data.draw(st.sampled_from(("butterfly", "strided", "window+global", "window+first")))
     values = {"window": data.draw(st.integers(0, 90)), "global_tokens": data.draw(st.integers(0, 90))}
     other = {"mask_stride": data.draw(st.none() | st.integers(1, 9))}
     problem = AttentionProblem(seq_q=data.draw(st.integers(1, 90)), mask=word, mask_block=data.draw(st.integers(1, 30)),
-                               **(values if word == "window+global" else other))  # fmt: skip
+                               **(values if word.startswith("window") else other))  # fmt: skip
     kept = dense_mask(problem)
     n = np.arange(problem.seq_q)
     assert np.array_equal(problem.pair_mask.keeps(n[:, None], n[None, :]), kept)
@@ -379,6 +381,7 @@ def test_the_formula_stands_beside_proposition_4(capsys: pytest.CaptureFixture[s
     assert beside["times_above"] == pytest.approx(moved / 2 / beside["theta_elements"])
 
 
+@pytest.mark.slow
 def test_a_report_draws_density_against_bytes_and_time() -> None:
     """Each row names its lines, dense under D; shares are quotients; reports without lists have no such figure."""
     problems = tuple(AttentionProblem(heads=2, seq_q=n, mask="butterfly", head_dim=64) for n in (1024, 4096))

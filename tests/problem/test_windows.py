@@ -109,6 +109,7 @@ def test_bytes_by_hand() -> None:
     assert read == (256 + 2 * visited * 32) * 16 * 2  # Q once, K and V of every visited block
 
 
+@pytest.mark.slow
 def test_the_leading_term_counts_both_sides() -> None:
     problem = AttentionProblem(heads=32, seq_q=65536, head_dim=128, mask="window", window=1024, window_right=512)
     text = str(leading(derive(problem, Kernel("flash", "flash", Tile(128, 64))).total()))

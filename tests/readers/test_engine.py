@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from effort import examples
+from effort import examples, quick_first
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_cache import LOAD, REDUCE, STORE, lru_hits, reuse_distances
@@ -39,7 +39,7 @@ def test_engine_is_the_slow_cache_on_fixed_traces(name: str, partitions: int, di
     assert_same(small(partitions, 1, 4, dirty_ways), FIXED[name], 10)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", quick_first(range(4), 1))
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize(("sets", "ways", "lines"), [(1, 1, 1), (1, 16, 1), (16, 2, 3), (32, 4, 8), (64, 16, 32)])
 def test_engine_is_the_slow_cache_on_random_traces(

@@ -178,6 +178,7 @@ def wrong(rows: pd.DataFrame, dirty_ways: float) -> int:
     return int((made.found != made.model).sum())
 
 
+@pytest.mark.slow
 def test_the_model_answers_alike(rows: pd.DataFrame) -> None:
     assert wrong(rows, BENCHMARK.DIRTY_WAYS) == 0
 

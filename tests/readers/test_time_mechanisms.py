@@ -11,6 +11,7 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import is_attention_loop
 from iosim.kernel.libraries import resolve
+from iosim.kernel.shared_memory import staged
 from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.kernel.work import Loop, MaskOperations
 from iosim.prediction.call import Call
@@ -18,7 +19,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import Running, _l2_share, busiest_share
 from iosim.readers.timing.launch_time import LaunchTime
 from iosim.readers.timing.rates import Rates
-from iosim.readers.timing.step_time import SmRates, Waits, edge_share, fetched_cycles, lock_cycles, step_cost
+from iosim.readers.timing.step_time import SmRates, StepCost, Waits, edge_share, fetched_cycles, lock_cycles, step_cost
 
 
 def call(gpu: str, kernel: str = "fa2", **problem: object) -> Call:
@@ -180,6 +181,56 @@ class TestNarrowBuilds:
         costs = [step_cost(one, UNITS[MatrixUnit.MMA_SYNC], rates, 0.0, 2, 90) for one in (narrow, whole)]
         assert costs[0].softmax - costs[1].softmax == 2 * (112 - 6) * 4 / 4
         assert costs[0].smem - costs[1].smem == 4 * (112 - 6)  # a wavefront of each warp
+
+
+class TestListsOfBlocks:
+    """FlexAttention's forward: 128 x 64, eight warps, head_dim 128."""
+
+    rates = SmRates(Waits(*[0.0] * 6), 1e9, 1024.0, 128.0, 16.0, 128.0, 64.0)
+
+    def cost(self, **problem: object) -> StepCost:
+        made = call("h100", "flex", **{"seq_q": 4096, **problem}).chain.launches[0]
+        assert (made.domain.block_q, made.domain.block_k, made.resources.threads) == (128, 64, 256)
+        return step_cost(made, UNITS[MatrixUnit.WGMMA], self.rates, 0.0, 2, 90)
+
+    def test_a_list_is_waited_for_and_asked_of_the_blocks_at_its_ends(self) -> None:
+        plain, causal = self.cost(), self.cost(mask="causal")
+        assert causal.exposed - plain.exposed == 280
+        # two operations a score in the last block of 128 keys of each tile: 64 of its 2 x (1 + ... + 32) steps
+        assert causal.softmax - plain.softmax == pytest.approx(2 * 128 * 64 / 128 * 64 / 1056)
+
+    def test_rows_of_ragged_lengths_are_worked_out_anew(self) -> None:
+        """K and V of 64 keys: 64 copies of 32 lanes x 16 bytes, 20 instructions each, four a cycle."""
+        assert self.cost(seq_q=4095).exposed - self.cost().exposed == 64 * 20 / 4
+
+    def test_remainders_are_taken_of_masked_blocks_of_ragged_lengths(self) -> None:
+        ragged, whole = self.cost(seq_q=4095, mask="causal"), self.cost(mask="causal")
+        # 256 threads have 16 columns each of a tile of 64: 16 x 16 instructions over 32 scores a thread
+        assert ragged.softmax - whole.softmax == pytest.approx(8 * 128 * 64 / 128 * 64 / 1056)
+
+
+class TestBackwardTiles:
+    """FlashAttention-2's main launch: 64 queries x 128 keys, eight warps, head_dim 128."""
+
+    def test_shared_memory_is_what_is_counted(self) -> None:
+        made = call("h100", passes="bwd")
+        running = self.running(made)
+        found = staged(running.launch, made.chain)
+        assert found is not None
+        assert running.shared_in_step() == sum(one.bytes for one in found if one.step)
+        assert main_launch(made).seconds["smem"] > 0
+
+    def test_a_tile_waits_for_its_own_operands_and_results(self) -> None:
+        """K and V of 128 rows come at 44 bytes a cycle, dK and dV leave at 32."""
+        assert self.running(call("h100", passes="bwd")).beside_steps_cycles() == pytest.approx(65536 / 44 + 65536 / 32)
+
+    def running(self, made: Call) -> Running:
+        n, launch = next((n, one) for n, one in enumerate(made.chain.launches) if one.name == "bwd.main")
+        rates = Rates(made.profile, measured=True, power_is_modelled=True)
+        resident = made.residencies[n]
+        return Running(
+            made.problem, made.kernel, made.chain, launch, resident, made.counted, rates, Conditions(), first=False
+        )
 
 
 class TestLocks:

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from effort import quick_every
 
 from iosim.base.units import bytes_text, seconds_text
 from iosim.commands.cli import main
@@ -68,7 +69,7 @@ def test_the_first_line_is_the_answer_of_the_json(
     assert lines[0].endswith(".")
 
 
-@pytest.mark.parametrize("name", [n for n in COMMANDS if n not in ("explain", "kernels")])
+@pytest.mark.parametrize("name", quick_every((n for n in COMMANDS if n not in ("explain", "kernels")), 3))
 def test_csv_has_no_answer(capsys: pytest.CaptureFixture[str], outputs: dict[str, Any], name: str) -> None:
     _, data = both(capsys, outputs, name)
     assert data["answer"] not in run(capsys, *COMMANDS[name], "--format", "csv")

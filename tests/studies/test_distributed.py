@@ -339,6 +339,7 @@ def test_the_processor_launches_messages_before_calls() -> None:
     assert simulate(schedule, problem, slow, lambda p, w: 1e-3).total_s == pytest.approx(4e-3)
 
 
+@pytest.mark.slow
 def test_launching_that_takes_longest_is_said() -> None:
     """7 exchanges of 0.15 ms, beside 8 calls of some 10 us."""
     asked = {"num_gpus": 8, "gpu": "h200", "seq_len": "4k", "heads": 2, "schedule": ["ring"]}
@@ -388,6 +389,7 @@ def test_the_hybrid_is_ulysses_in_a_ring() -> None:
         study(problem, 5, H100, cluster(H100), names=["usp"])
 
 
+@pytest.mark.slow
 def test_two_h200s_take_as_long_as_measured() -> None:
     """No attention of this table was fitted on; the short zigzag's exchange shows, which the processor launches."""
     script = load_script(ROOT / "benchmarks" / "links.py")
@@ -408,6 +410,7 @@ def test_pairs_of_a_kind_are_predicted_once() -> None:
     assert len(times.known) == 2  # on and below the diagonal, and strictly below it
 
 
+@pytest.mark.slow
 def test_balancing_beats_the_ring_by_the_work_of_its_steps() -> None:
     """Where computation hides all messages: 7.5 chunks against 4.5 on eight GPUs, and partial results to add up."""
     problem = AttentionProblem(heads=8, seq_q=256 * 1024, head_dim=128, mask="causal")

@@ -26,7 +26,7 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import build
-from iosim.studies.explore import grid, page
+from iosim.studies.explore import page
 from iosim.studies.explore.page import server
 from iosim.studies.explore.record import record
 from iosim.studies.models.prediction import run
@@ -89,7 +89,7 @@ def fetched(address: str, **headers: str) -> Any:
 
 def states(asked: ExploreRequest) -> list[tuple[str, list[str]]]:
     """All states of a page: the link that holds each, and the words of its command line."""
-    lists = grid.lists(asked)
+    lists = page.lists(asked)
     found: list[tuple[dict[str, str], list[str]]] = [({}, [])]
     for one in lists:
         found = [
@@ -355,6 +355,8 @@ def test_an_index_of_others_stays(tmp_path: Path, capsys: pytest.CaptureFixture[
         ["--heads", "8/x", "--out", "x"],
         ["--heads", "8/3", "--out", "x"],
         ["--gpu", "t4", "--kernel", "fa3", "--out", "x"],
+        ["--gpu", "h100,mi300x", "--out", "x"],
+        ["--gpu", "mi355x", "--port", "0"],
         ["--port", "-1"],
         ["--port", "70000"],
     ],
@@ -375,6 +377,7 @@ def test_without_an_engine_there_is_one_line(monkeypatch: pytest.MonkeyPatch, tm
         page.engine()
 
 
+@pytest.mark.slow
 def test_a_long_call_has_no_pictures() -> None:
     long = predict(AttentionProblem(heads=64, seq_q=131072, head_dim=64), "fa2", "h100", method="bounds")
     found = record(long)

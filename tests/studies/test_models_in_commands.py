@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import quick_first
 
 import iosim
 from iosim.commands.cli import main
@@ -45,7 +46,7 @@ def test_tiles_are_ranked_for_each_kind_of_layer(capsys: pytest.CaptureFixture[s
         iosim.pick_tiles(model="gpt-oss-20b", seq_len=256)
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("gpt2", 124_439_808), ("llama-3-8b", 8_030_261_248)])
+@pytest.mark.parametrize(("name", "parameters"), quick_first([("gpt2", 124_439_808), ("llama-3-8b", 8_030_261_248)], 1))
 def test_a_model_is_trained_with_its_own_sizes(name: str, parameters: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Their published numbers of parameters."""
     found = printed(f"train-memory --model {name} --gpu h100 --backend cpu", capsys)["training"][0]
@@ -171,3 +172,26 @@ def test_a_serving_step_of_a_model_adds_up_its_layers(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.count("\n") == 1
     with pytest.raises(iosim.InputError, match="contradicts model"):
         iosim.latency(model="gemma-3-12b", batch_contexts=[1024])
+
+
+@pytest.mark.parametrize(
+    ("command", "read"),
+    [
+        ("predict --model gpt-oss-20b --gpu h100 --seq-len 256", lambda d: d["predictions"]),
+        ("decode --model gpt-oss-20b --gpu h100 --context 256", lambda d: d["points"][0]["kinds"]),
+        ("latency --model gpt-oss-20b --gpu h100 --seq-len 1 --seq-len-k 256", lambda d: d["latencies"]),
+    ],
+)
+def test_a_models_sinks_are_read_by_kernels_that_have_a_place_for_them(
+    command: str, read: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By default on an H100 vLLM's FlashAttention-3, as FlashAttention's own has none."""
+    for sinks, line in ((True, command), (False, command.replace("gpt-oss-20b", "gemma-3-4b"))):
+        found = read(printed(line, capsys))
+        assert len(found) == 2
+        assert {one.get("problem", one).get("sinks", False) for one in found} == {sinks}
+    for kernel, sinks in (("vllm-triton", True), ("fa3", False), ("sdpa", False)):
+        line = f"predict --model gpt-oss-20b --gpu h100 --seq-len 256 --kernel {kernel}"
+        assert {one["problem"].get("sinks", False) for one in printed(line, capsys)["predictions"]} == {sinks}
+    backward = "predict --model gpt-oss-20b --gpu h100 --seq-len 256 --pass fwd+bwd"
+    assert {one["problem"].get("sinks", False) for one in printed(backward, capsys)["predictions"]} == {False}

@@ -314,6 +314,7 @@ def test_the_front_has_nothing_better_in_both(ranking: OrderRanking) -> None:
         assert e.on_front != beaten or not e.on_front
 
 
+@pytest.mark.slow
 def test_a_search_with_little_to_spend_finds_as_good_an_order(
     ranking: OrderRanking, monkeypatch: pytest.MonkeyPatch
 ) -> None:

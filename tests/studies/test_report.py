@@ -305,6 +305,7 @@ def test_roofs_are_those_of_the_profile(report: Report, capsys: pytest.CaptureFi
         assert row[table.index("share_of_roof")] <= 1.05  # large products, which draw more power, are what was measured
 
 
+@pytest.mark.slow
 def test_the_reports_own_line_makes_it_again(report: Report, tmp_path: Path) -> None:
     words = shlex.split(report.request.report_line())
     assert main([*words[1:], "--out", str(tmp_path)]) == 0
@@ -327,6 +328,7 @@ def test_problem_options_give_the_problem_back(values: dict) -> None:
     assert common.problems(args) == [problem]
 
 
+@pytest.mark.slow
 def test_a_profile_of_ones_own_is_named_by_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from iosim.base.data import data_dir
 

@@ -6,6 +6,7 @@ import csv
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -305,7 +306,26 @@ def test_a_graph_shortens_the_start() -> None:
     assert alone - graph == pytest.approx(2 * profile.need("launch_latency_s") - by_graph, abs=0.3e-6)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [{"batch": 4, "context": 8192, "layers": 1}, {"model": "llama-3-8b", "context": 8192},
+     {"batch_contexts": "1k,8k", "layers": 1}],
+)  # fmt: skip
+def test_a_cache_in_fp8_is_half_as_much_to_keep_and_to_read(asked: dict[str, Any]) -> None:
+    wide, narrow = (iosim.decode("l40s", "flashinfer", cache_dtype=cache, **asked).points[0] for cache in (None, "fp8"))
+    assert wide.cache_bytes == 2 * narrow.cache_bytes
+    assert narrow.bound_tokens_per_s == pytest.approx(2 * (wide.bound_tokens_per_s or 0))
+    assert 1.7 < wide.step_s / narrow.step_s < 2
+
+
+def test_states_are_kept_as_ever_beside_a_cache_in_fp8() -> None:
+    (point,) = iosim.decode("l40s", "flashinfer", model="qwen3-next-80b-a3b", context=8192, cache_dtype="fp8")
+    # 12 layers of 8,192 x 2 x (256 + 256) bytes; 36 of 32 states of 128 x 128 in fp32
+    assert point.cache_bytes == 12 * 8192 * 1024 + 36 * 32 * 128 * 128 * 4
+
+
 @pytest.mark.parametrize(("line", "told"), [
+    ("--cache-dtype fp8 --kernel fa3 --gpu h100", "--cache-dtype fp8: kernel fa3 does not take it"),
     ("--split-rule fa9", "--split-rule 'fa9' is not known; did you mean fa"),
     ("--split-rule fa2 --kernel fa3", "--split-rule fa2 contradicts --kernel fa3"),
     ("--split-rule fa3 --gpu a100", "--kernel fa3: FlashAttention-3 needs cc 9.0"),

@@ -248,6 +248,7 @@ def running(target: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target, whole = tmp_path / "killed.csv", tmp_path / "whole.csv"
     with running(target) as process:

@@ -96,6 +96,13 @@ def test_rejected_tiles_come_by_reason(capsys: pytest.CaptureFixture[str]) -> No
     assert sum(group["tiles"] for group in data["rejected_by_reason"]) == len(data["rejected"])
 
 
+def test_warps_without_a_tile_are_refused_before_any_is_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("iosim.studies.tiles.pick.try_tile", lambda *_: pytest.fail("a tile was tried"))
+    refused(capsys, ["tiles", "--warps", "4"], "--warps", "--tile")
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

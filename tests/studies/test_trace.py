@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import pytest
 from refusals import refused
 from trace_events import checked
 
+import iosim
 from iosim import AttentionProblem, InputError
+from iosim.base.units import bytes_text
 from iosim.commands.cli import main
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
@@ -262,3 +265,15 @@ def test_a_trace_needs_a_replay_of_bearable_length(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("iosim.studies.trace.trace.MAX_ACCESSES", 3)
     with pytest.raises(InputError, match="too long; accepted: up to 3"):
         trace(predict(problem, "fa2", "h200"))
+
+
+def test_what_an_l2_lacks_comes_from_the_memory_side_cache_where_there_is_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    p = iosim.predict(gpu="mi300x", kernel="hipkittens", dtype="bf16", heads=16, seq_len=2048)
+    traced = trace(p)
+    assert sum(traced.misses().values()) == p.total("side", "read")
+    assert main(shlex.split("trace --gpu mi300x --kernel hipkittens --dtype bf16 --heads 16 --seq-len 2k")) == 0
+    told = capsys.readouterr().out
+    assert f"{bytes_text(p.total('side', 'read'))} come from the memory-side cache." in told
+    assert "missed, read from the memory-side cache" in told

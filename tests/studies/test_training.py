@@ -117,6 +117,7 @@ def test_the_peak_holds_parameters_gradients_and_states() -> None:
 # Recorded steps
 
 
+@pytest.mark.slow
 def test_recorded_steps_of_an_h200_to_the_byte() -> None:
     rows = recorded("h200_training_bytes.csv") + recorded("h200_training_times.csv")
     assert len(rows) == 279 + 48

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import pytest
-from effort import examples
+from effort import examples, quick_every, quick_first
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -76,6 +76,7 @@ def test_deepseek_v3_reads_its_latents_and_eight_experts_of_a_layer() -> None:
     assert not hasattr(run.cell("experts", "hbm_read_bytes"), "mark")
 
 
+@pytest.mark.slow
 def test_numbers_of_fewer_bits_are_read_as_they_are_packed() -> None:
     """MXFP4: 17 bytes for 32 numbers. A GPU without fp8 unpacks fp8, and multiplies in bf16."""
     run = one("gpt-oss-20b", context=64)
@@ -100,7 +101,7 @@ def test_operations_are_six_times_parameters_and_tokens() -> None:
     assert set(run.parts) >= {"loss", "optimizer"}
 
 
-@pytest.mark.parametrize("config", [PLAIN, ROUTED, LATENT])
+@pytest.mark.parametrize("config", quick_first([PLAIN, ROUTED, LATENT], 1))
 def test_a_product_is_twice_as_much_backward(config: dict[str, Any]) -> None:
     forward, both = one(config, seq_len=64), one(config, seq_len=64, training=True)
     for part in ("projections", "MLP", "router", "experts", "shared experts"):
@@ -145,6 +146,7 @@ def test_experts_lie_between_the_least_and_the_most(experts: int, data: st.DataO
     assert one_step.least <= one_step.counted <= one_step.most
 
 
+@pytest.mark.slow
 def test_a_step_of_training_moves_what_counters_of_an_h200_counted() -> None:
     """The Llama of experiments/torch_models.py, which took no step of an optimizer."""
     with (ROOT / "experiments" / "measurements" / "h200_torch_traffic.csv").open(newline="") as file:
@@ -170,7 +172,7 @@ def bare(config: dict[str, Any], layers: int) -> dict[str, Any]:
     return config | {"num_hidden_layers": layers, "first_k_dense_replace": 0}
 
 
-@pytest.mark.parametrize("what", ["prefill", "decode", "training"])
+@pytest.mark.parametrize("what", quick_first(["decode", "prefill", "training"], 1))
 @settings(max_examples=examples(4), deadline=None)
 @given(CONFIGS, st.integers(1, 3), st.sampled_from([1, 16, 100]))
 def test_parts_add_up_and_a_layer_more_adds_a_layer(what: str, config: dict[str, Any], batch: int, tokens: int) -> None:
@@ -201,6 +203,7 @@ def test_fused_launches_are_fewer_and_move_no_more(config: dict[str, Any], batch
     assert fused.traffic.attention.flops == eager.traffic.attention.flops
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(8), deadline=None)
 @given(CONFIGS, st.sampled_from([{"seq_len": 64}, {"context": 65}, {"seq_len": 32, "training": True}]))
 def test_gpus_share_products(config: dict[str, Any], how: dict[str, Any]) -> None:
@@ -211,6 +214,7 @@ def test_gpus_share_products(config: dict[str, Any], how: dict[str, Any]) -> Non
     assert half.weight_bytes < whole.weight_bytes
 
 
+@pytest.mark.slow
 def test_layers_that_are_written_stand_for_all() -> None:
     """Two of the 126 layers of Llama 3.1 405B are played, their embedding and head beside them."""
     run = one("llama-3.1-405b", context=64)
@@ -226,7 +230,7 @@ def dense_decoders() -> list[str]:
     return [name for name, of in weights.items() if of is not None and not any(mlp.experts for mlp in of.mlps)]
 
 
-@pytest.mark.parametrize("name", dense_decoders())
+@pytest.mark.parametrize("name", quick_every(dense_decoders(), 6))
 def test_every_dense_decoder_reads_its_weights_once_a_token(name: str) -> None:
     """All but the rows of the table that no token names, and little else."""
     run, weights = one(name, context=32, layers=4), load_model(name).weights

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-QUICK_SHARE = 12
+QUICK_SHARE = 24
 """A quick run draws one in so many examples of a property."""
 LEAST_EXAMPLES = 5
 DEFAULT_EXAMPLES = 100

@@ -11,8 +11,7 @@ from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, number_text, seconds_text
 from iosim.base.words import DEFAULT, LEVELS, WAYS, sentences
 from iosim.evidence.claims import readings
-from iosim.evidence.claims.amount import Amount, parse, share
-from iosim.evidence.claims.readings import Reading
+from iosim.evidence.claims.readings import Amount, Reading, parse, share
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.answer import trust

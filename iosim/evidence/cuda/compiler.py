@@ -61,7 +61,6 @@ def find_nvcc() -> Path:
 
 @functools.cache
 def compiler_version(nvcc: Path) -> str:
-    """The release and build of nvcc, such as `13.0.88`."""
     text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
     match = re.search(r"release [\d.]+, V([\d.]+)", text)
     if match is None:

@@ -161,7 +161,6 @@ class Function:
         return value.value
 
     def ctas_per_sm(self, threads: int) -> int:
-        """Resident CTAs, as the driver's occupancy calculator gives them."""
         count = ctypes.c_int()
         name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
         call(name, ctypes.byref(count), self._handle, threads, ctypes.c_size_t(self.shared_bytes))
@@ -170,7 +169,6 @@ class Function:
     def launch(
         self, grid: tuple[int, int, int], threads: int, parameters: ctypes.Structure, stream: int, shared_bytes: int
     ) -> None:
-        """Starts the kernel; `parameters` is its one by-value argument."""
         arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.pointer(parameters), ctypes.c_void_p))
         x, y, z = grid
         handle = ctypes.c_void_p(stream)

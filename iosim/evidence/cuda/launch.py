@@ -210,9 +210,8 @@ class Backward(Loaded[BwdSpec]):
         before each call, of dq's shape) unless deterministic."""
         spec, scale = self.spec, self.scale_of(shape, scale)
         p = BwdParams(
-            **addresses, **sizes(shape), batch=shape.batch, window=shape.window or 0, scale=scale,
-            scale2=scale * LOG2_E,
-        )  # fmt: skip
+            **addresses, **sizes(shape), batch=shape.batch, window=shape.window or 0, scale=scale, scale2=scale * LOG2_E
+        )
         rows = shape.all_heads * shape.seq_q
         key_blocks = -(-shape.seq_k // spec.block_k)
         main = Launch(self.main, (key_blocks, shape.kv_heads, shape.batch), spec.threads, p, spec.dynamic_shared_bytes)

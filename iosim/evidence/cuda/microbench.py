@@ -54,7 +54,6 @@ class Bench:
         self.kernels[name].launch((ctas, 1, 1), threads, p, 0, 0)
 
     def clock_hz(self) -> float:
-        """SM clock during the last launch of a kernel that reports it."""
         clocks, ns = struct.unpack("<qq", self.clock.read(16))
         return 1e9 * clocks / ns if ns > 0 else 0.0
 
@@ -177,7 +176,6 @@ def measure(step: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
 
 
 def _launch_interval_s(bench: Bench, launches: int = 200) -> float:
-    """Seconds from one launch of an empty kernel to the next, all of them queued."""
 
     def work() -> None:
         for _ in range(launches):

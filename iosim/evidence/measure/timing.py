@@ -63,9 +63,8 @@ def case_ms(case: Case, flush: bool) -> float:
 
 
 def time_plan(
-    out: Path, cases: Sequence[Case], cc: str, l2_start: str, command: str = "",
-    progress: Progress = silent,
-) -> Table:  # fmt: skip
+    out: Path, cases: Sequence[Case], cc: str, l2_start: str, command: str = "", progress: Progress = silent
+) -> Table:
     """Times the calls that `out` lacks, each checked against float64 first, and adds them to it. `l2_start`: warm
     (the call before was the same) or cold (256 MiB overwritten before each call)."""
     table = Table(out, TIME_COLUMNS, {

@@ -145,7 +145,6 @@ def errors(case: ChainCase, seed: int) -> dict[str, float]:
 
 
 def checked(case: ChainCase) -> None:
-    """Raises InputError where a call's outputs are not attention's, on fresh inputs."""
     error_of = errors(case, harness.fresh_seed())
     if not all(error <= TOLERANCE[case.dtype] for error in error_of.values()):
         raise InputError(f"wrong against float64: {error_of}")

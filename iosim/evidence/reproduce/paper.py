@@ -1,4 +1,4 @@
-"""Reads a paper's claims from its TOML file, and computes each.
+"""Reads a paper's claims from its TOML file, and computes each: one published number beside what iosim computes for it.
 
 A file names its section, and holds `[defaults]`, keys that all claims share; `[kernels]`, keys that a claim's `kernel`
 stands for; and `[[claim]]`, whose keys are those of a `Side` (a problem, a kernel, a GPU, a `quantity`), of the
@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -32,14 +33,13 @@ from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass
 from iosim.base.schema import read_toml
 from iosim.evidence.crossed import Keys, columns, crossed
-from iosim.evidence.reproduce.row import Row
 from iosim.evidence.reproduce.side import SIDE, Side, scaled
 
 TEXTS = ("claim", "arithmetic", "note", "mistake")
 ROW = (*TEXTS, "claimed", "unit", "computes", "over", "each", "each_of", "among", "choose", "row", "takes", "whole",
        "kernels")  # fmt: skip
 PLACE = Path(__file__).parent
-ARITHMETIC = ("attention_counts", "chunk_schedules", "published", "training_grid")
+ARITHMETIC = ("chunk_schedules", "published", "training_grid")
 """Modules with arithmetic of their own, loaded when a section is computed."""
 
 _COMPUTES: dict[str, Callable[..., Keys]] = {}
@@ -163,3 +163,77 @@ def _side(keys: Keys, sides: dict[str, Side]) -> Side:
     keys = {**keys, **keys["kernels"].get(keys.get("kernel"), {})}
     mine = {name: keys[name] for name in SIDE if name in keys}
     return sides.setdefault(repr(sorted(mine.items())), Side(mine))
+
+
+AGREES, NEAR = 0.01, 0.2
+"""How far a ratio may be from 1 to agree, and to be near."""
+
+
+class Verdict(Enum):
+    AGREES = "agrees"
+    NEAR = "near"
+    OFF = "off"
+    MISTAKE = "mistake"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A claim, the number it states, the number iosim computes, and the arithmetic between them.
+
+    `claimed` is None where the source states none for this row (a prediction printed beside a claim), `computed` is
+    None where no model of iosim gives the number; `note` then says why.
+
+    `mistake` says what is wrong with a claim that iosim computes as its source makes it: a ratio of 1 then says that
+    the mistake was understood, not that the claim is right.
+    """
+
+    section: str
+    claim: str
+    claimed: float | None
+    computed: float | None
+    unit: str
+    arithmetic: str
+    note: str = ""
+    mistake: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Computed over claimed; None where there is nothing to divide."""
+        if self.claimed is None or self.computed is None or self.claimed == 0:
+            return None
+        return self.computed / self.claimed
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.mistake:
+            return Verdict.MISTAKE
+        if self.ratio is None:
+            return Verdict.OPEN
+        off = round(abs(self.ratio - 1), 9)
+        return Verdict.AGREES if off <= AGREES else Verdict.NEAR if off <= NEAR else Verdict.OFF
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "section": self.section, "claim": self.claim, "claimed": self.claimed, "computed": self.computed,
+            "unit": self.unit, "ratio": self.ratio, "arithmetic": self.arithmetic, "note": self.note,
+            "mistake": self.mistake or None, "verdict": self.verdict.value,
+        }  # fmt: skip
+
+
+WORDS = {
+    Verdict.AGREES: "within 1 % of the published number", Verdict.NEAR: "within 20 %", Verdict.OFF: "further off",
+    Verdict.MISTAKE: "a mistake of the source, computed as it makes it",
+    Verdict.OPEN: "without a number on one of the sides",
+}  # fmt: skip
+
+
+def answer(rows: Sequence[Row]) -> str:
+    """One sentence; an agreement with a mistake is counted as the mistake."""
+    counts = {verdict: sum(r.verdict is verdict for r in rows) for verdict in Verdict}
+    said = ", ".join(f"{n} {WORDS[verdict]}" for verdict, n in counts.items() if n)
+    sections = sorted({r.section for r in rows})
+    where = f"section{'s' * (len(sections) > 1)} {', '.join(sections)}"
+    wrong = [r for r in rows if r.verdict is Verdict.MISTAKE]
+    first = f"; the first mistake: {wrong[0].claim}: {wrong[0].mistake}" if wrong else ""
+    return f"Of {len(rows)} rows of {where} {said}{first}."

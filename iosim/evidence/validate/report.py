@@ -179,7 +179,6 @@ LEAST_BYTES = 1000
 
 
 def comparison_page(comparison: Comparison, command: str = "", *, split: bool = False) -> Page:
-    """The comparison as a page: figures and tables. `command` is the command line that makes it again."""
     residuals = comparison.residuals
     panels = scatters(residuals, "figure", "predicted against measured")
     if any(r.quantity == "hbm_read" and r.error is not None for r in residuals):
@@ -197,7 +196,6 @@ def _page(title: str, subject: str, sections: tuple[Section, ...], command: str,
 
 
 def legend(residuals: Sequence[Residual], bands: Sequence[float] = ()) -> tuple[Series, ...]:
-    """The regimes that are present, and the lines that `scatters` draws."""
     present = {r.regime for r in residuals}
     regimes = (Series(name, axes.colour(n), axes.symbol(n)[1]) for n, name in enumerate(REGIMES) if name in present)
     around = (Series(f"{share:+.0%}", axes.NEUTRAL, dash="dot") for band in bands for share in (band, -band))

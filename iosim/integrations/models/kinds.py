@@ -306,7 +306,8 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
         words = ", ".join(f"{key} {value}" for key, value in filled.items())
         notes.append(f"not in the file, so the defaults of transformers {version} for {read.type}: {words}")
     if any(kind.sinks for kind in kinds):
-        notes.append("a learned sink a head joins each softmax: a number a head and call, not counted")
+        notes.append("a learned sink a head joins each softmax: predict, decode and latency count it of kernels that "
+                     "have a place for it")  # fmt: skip
     if any(kind.top_k for kind in kinds):
         notes.append(
             "prefill is predicted over all keys, as DeepSeek's own code computes it; a step of decoding scores all "

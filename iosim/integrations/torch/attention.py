@@ -116,9 +116,8 @@ def attend(
 
 
 def flex(
-    recorder: Recorder, query: Tensor, key: Tensor, value: Tensor, block_mask: Sequence[Any],
-    compute: Compute,
-) -> Tensor:  # fmt: skip
+    recorder: Recorder, query: Tensor, key: Tensor, value: Tensor, block_mask: Sequence[Any], compute: Compute
+) -> Tensor:
     mask = block_mask_of(block_mask, query.shape[-2], key.shape[-2])
     fields: dict[str, Any] = {} if mask is None else {"mask": "blocks", "mask_blocks": mask}
     chosen = Attended(_problem(query, key, value, **fields), "flex", "flex")
@@ -238,9 +237,8 @@ def forward(
 
 
 def _record_forward(
-    recorder: Recorder, chosen: Attended, given: Sequence[Tensor | None], out: Tensor, lse: Tensor,
-    trained: bool,
-) -> None:  # fmt: skip
+    recorder: Recorder, chosen: Attended, given: Sequence[Tensor | None], out: Tensor, lse: Tensor, trained: bool
+) -> None:
     recorder.seen([t for t in given if t is not None], [out, lse])
     problem, kernel, note = planned(recorder, chosen, "fwd", trained)
     bound = {n: t for n, t in zip(("Q", "K", "V", "bias"), given, strict=True) if t is not None} | {
@@ -267,9 +265,8 @@ def backward(
 
 
 def _record_backward(
-    recorder: Recorder, chosen: Attended, saved: Sequence[Tensor | None], grad: Tensor,
-    grads: Sequence[Tensor],
-) -> None:  # fmt: skip
+    recorder: Recorder, chosen: Attended, saved: Sequence[Tensor | None], grad: Tensor, grads: Sequence[Tensor]
+) -> None:
     recorder.seen([t for t in (*saved, grad) if t is not None], grads)
     bound = {n: t for n, t in zip(("Q", "K", "V", "bias", "O", "LSE"), saved, strict=True) if t is not None}
     problem, kernel, note = planned(recorder, chosen, "bwd", False)

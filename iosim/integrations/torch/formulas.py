@@ -213,17 +213,15 @@ def _gradients(reads: list[Any], scale: Tensor | None, out: Results) -> list[Pie
 
 @register_traffic_formula(aten.native_layer_norm_backward)
 def layer_norm_backward(
-    grad: Tensor, x: Tensor, _: Any, mean: Tensor, rstd: Tensor, weight: Tensor | None,
-    *__: Any, out: Results,
-) -> list[Piece]:  # fmt: skip
+    grad: Tensor, x: Tensor, _: Any, mean: Tensor, rstd: Tensor, weight: Tensor | None, *__: Any, out: Results
+) -> list[Piece]:
     return _gradients([grad, x, mean, rstd], weight, out)
 
 
 @register_traffic_formula(aten._fused_rms_norm_backward)
 def rms_norm_backward(
-    grad: Tensor, x: Tensor, _: Any, rstd: Tensor, weight: Tensor | None, *__: Any,
-    out: Results,
-) -> list[Piece]:  # fmt: skip
+    grad: Tensor, x: Tensor, _: Any, rstd: Tensor, weight: Tensor | None, *__: Any, out: Results
+) -> list[Piece]:
     return _gradients([grad, x, rstd], weight, out)
 
 
@@ -242,9 +240,8 @@ def _sums_first(grad: Tensor, x: Tensor, kept: Sequence[Tensor] | None, out: Res
 
 @register_traffic_formula(aten.native_group_norm_backward)
 def group_norm_backward(
-    grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, *_: Any,
-    out: Results, **__: Any,
-) -> list[Piece]:  # fmt: skip
+    grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, *_: Any, out: Results, **__: Any
+) -> list[Piece]:
     """Of group_norm_kernel.cu."""
     return _sums_first(grad, x, [mean, rstd], out)
 

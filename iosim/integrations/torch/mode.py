@@ -334,9 +334,8 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, recorder: Recorder, x: Tensor, shape: tuple[int, ...], weight: Tensor | None,
-        eps: float | None,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any, recorder: Recorder, x: Tensor, shape: tuple[int, ...], weight: Tensor | None, eps: float | None
+    ) -> Tensor:
         with recorder.pause():
             out = torch.rms_norm(x, list(shape), weight, eps) if is_real(x) else torch.empty_like(x)
             rows = x.shape[: x.dim() - len(shape)]

@@ -72,6 +72,8 @@ SUMS_PER_LINE = 32
 """fp32 values of dQ in a line of the L2, which an atomic add takes as one request where lanes add to neighbours."""
 TILE_NUMBERS = (Overhead("tile_number", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from="kernels/flash_fwd_sm90.cuh"),)
 """What the CTA of a cluster that asks for a tile tells the others, a packet."""
+DIVISION = 16
+"""Instructions of a 32-bit remainder. Fitted. A thread of an mma tile has every fourth column."""
 RAGGED_CODE = 1.5
 """Instructions of a masked step of FlashAttention-2, where lengths are no whole tiles over where they are. Fitted."""
 COMBINES = {Layout.CHUNKS: Fragments(Layout.SPLIT_WEIGHTS)}
@@ -211,9 +213,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         persistent_ctas=grid(kernel, together),
         tile_ctas=together,
         work=replace(
-            loop_work(problem, kernel),
+            _by_lists(loop_work(problem, kernel), problem, kernel, options),
             flops_per_pair=2 * sum(_product_columns(problem, kernel)),
-            mask=_mask_operations(problem, kernel, options.mask_operations),
         ),
     )
     by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
@@ -281,6 +282,25 @@ def _narrow_stores(
     per_tile = round(more * rows() * (1.0 if apart else merged))
     source = "experiments/measurements/h100_library_builds.csv"
     return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile, inferred_from=source),)
+
+
+def _by_lists(work: Work, problem: AttentionProblem, kernel: Kernel, options: FlashOptions) -> Work:
+    """The work of a forward with what its mask takes. A kernel that goes by lists of blocks asks the mask of the blocks
+    at the ends alone, and of every score whether it has a key where lengths are no whole blocks: there it works out the
+    index of each, too, as the remainder of a division (flex_attention.py.jinja, common.py.jinja: forward_block_mn)."""
+    block, each = options.mask_block, options.mask_operations
+    if block is None:
+        return replace(work, mask=_mask_operations(problem, kernel, each))
+    ragged = bool(problem.seq_q % block or problem.seq_k % block)
+    limits = {"none": 0, "causal": 1}.get(problem.mask, 2)
+    indices = DIVISION * 32 * kernel.tile.warps / (4 * kernel.tile.block_q) if ragged else 0.0
+    mask = MaskOperations(edge_steps=limits * each + bool(limits) * indices, edge_keys=limits * block)
+    loop = replace(
+        work.loop,
+        copy_instructions=work.loop.copy_instructions * ragged,
+        list_cycles=work.loop.list_cycles * bool(limits),
+    )
+    return replace(work, mask=mask, loop=loop)
 
 
 def _mask_operations(problem: AttentionProblem, kernel: Kernel, each: int) -> MaskOperations:

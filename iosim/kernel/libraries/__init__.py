@@ -1,7 +1,7 @@
 """Real library kernels: tables of tiles as data, and a rule book a library for what it decides at launch."""
 
 from iosim.kernel.libraries import sdpa  # noqa: F401 - registers itself
-from iosim.kernel.libraries.default import default_kernel
+from iosim.kernel.libraries.default import default_kernel, with_sinks
 from iosim.kernel.libraries.loader import check_file, choice_names, entry, entry_name, entry_names, is_choice
 from iosim.kernel.libraries.resolver import resolve, split_alike
 from iosim.kernel.libraries.rules import Rules, rule_book, rule_books
@@ -21,4 +21,5 @@ __all__ = [
     "rule_book",
     "rule_books",
     "split_alike",
+    "with_sinks",
 ]

@@ -88,6 +88,8 @@ KERNEL: Mapping[str, Key] = {
     "rereads_q": Key(Flag(), "whether Q is fetched again at every key block", "false"),
     "fragments": Key(Text(tuple(Layout)), "how operands pass through shared memory; bytes there are unknown without"),
     "score_operations": Key(Real(0, 100), "instructions a score beside those of every softmax", "0"),
+    "copy_instructions": Key(Real(0, 1000), "instructions of a copy of 16 bytes a lane, of ragged lengths", "0"),
+    "list_cycles": Key(Real(0, 1e5), "cycles in which a step waits for its list of blocks, under a mask", "0"),
     "order": Key(
         Text(tuple(Order)),
         "query: blocks fastest, then heads; head: heads fastest; batch: blocks, batch, heads",
@@ -250,7 +252,6 @@ FILE: Mapping[str, Key] = {
     "source": Key(Text(lines=True), "where this was taken from"),
     "inferred": Key(_NAMES, "what nobody published: every prediction repeats it"),
     "assumed": Key(_NAMES, "what is taken without a source: every prediction repeats it"),
-    "counted": Key(Flag(), "whether a GPU's counters were read of it; predictions say so where not", "true"),
     "rules": Key(Text(rule_books), "what the library decides at launch: splits, packing, sections"),
     "any_tile": Key(Flag(), "whether tiles by hand are its purpose"),
     "builds": Key(Text(build_names), "whose recorded builds it runs, for what they spill"),

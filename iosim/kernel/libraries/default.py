@@ -13,13 +13,15 @@ from iosim.base.errors import InputError
 from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries.loader import chooses
+from iosim.kernel.libraries.loader import chooses, entry, is_choice
 from iosim.kernel.libraries.resolver import resolve
 from iosim.problem.attention import AttentionProblem
 
 ORDER = ("flashmla", "mla", "fa3", "fa4", "fa2", "cutlass", "flash")
 """The last is FlashAttention-2's algorithm with any tile, which takes nearly everything."""
 AMD_ORDER = ("aiter", "ck", "flash")
+SINKS_ORDER = ("vllm-fa3", "fa4", "vllm-triton", "flash")
+"""With a learned sink a head: those of vLLM's kernels, as the libraries' own have no place for one before Blackwell."""
 FEW_QUERIES = 256
 """Query tokens below which keys in greater number are split: the rows of FlashAttention-4's tile."""
 SUITS: Mapping[str, Callable[[AttentionProblem], bool]] = {
@@ -42,6 +44,8 @@ def order_of(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, 
     """The kernels that are tried in turn; where an indexer picks keys, the library that has one first."""
     if profile.is_amd:
         return AMD_ORDER
+    if problem.sinks:
+        return SINKS_ORDER
     return ORDER if problem.index_heads is None else ("dsa", *ORDER)
 
 
@@ -53,6 +57,15 @@ def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
                 resolve(name, problem, profile)
                 return name
     return ORDER[-1]
+
+
+def with_sinks(problem: AttentionProblem, kernel: str | Kernel) -> AttentionProblem:
+    """The forward of a layer that has learned sinks, as a kernel runs it: without them where one that was asked for by
+    name has no place for them, or is no catalog's."""
+    if isinstance(kernel, Kernel) or problem.passes != "fwd":
+        return problem.with_(sinks=False)
+    takes = kernel == DEFAULT or (not is_choice(kernel) and "sinks" in entry(kernel)["requires"].get("takes", ()))
+    return problem.with_(sinks=takes)
 
 
 @chooses(DEFAULT)

@@ -76,12 +76,19 @@ class Fa4Rules(Rules):
 
 @rule_book("fa4-sm90")
 class Fa4Sm90Rules(Fa4Rules):
-    """As the file states, but for narrow values beside wide keys."""
+    """As the file states, but for narrow values beside wide keys, which take 128 keys and no wider buffers."""
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         kernel = super().finish(kernel, problem, profile)
-        narrow = problem.head_dim_v <= TILE_ROWS < problem.head_dim <= 192 and problem.mask != "window"
-        return replace(kernel, tile=replace(kernel.tile, block_k=TILE_ROWS)) if narrow else kernel
+        if not problem.head_dim_v <= TILE_ROWS < problem.head_dim <= 192 or problem.mask == "window":
+            return kernel
+        width, width_v = (-(-columns // 16) * 16 for columns in (problem.head_dim, problem.head_dim_v))
+        rows = kernel.tile.block_q * width + kernel.tile.stages * TILE_ROWS * (width + width_v)
+        return replace(
+            kernel,
+            tile=replace(kernel.tile, block_k=TILE_ROWS),
+            shared_memory_bytes=rows * problem.input_type.bytes,
+        )
 
 
 @rule_book("fa4")

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
@@ -16,6 +17,8 @@ from iosim.kernel.libraries import catalog_file
 from iosim.problem.attention import AttentionProblem
 
 _HERE = Path(__file__).resolve().parent
+CHECKED = _HERE / "checked.csv"
+"""What each kernel was checked against, made of the recorded tables (benchmarks/checked.py)."""
 
 Entry = Mapping[str, Any]
 
@@ -91,9 +94,24 @@ def is_choice(name: str) -> bool:
     return fold(name) in _CHOOSERS
 
 
+@cache
+def _checked() -> Mapping[str, Mapping[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    with CHECKED.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            found.setdefault(row["kernel"], {})[row["kind"]] = row["gpus"].replace(" ", ", ")
+    return found
+
+
+def checked(name: str) -> tuple[str, ...]:
+    """What recorded tables hold of a kernel of the catalog, the strongest first: "bytes counted on h100-sxm". Of one of
+    which they hold nothing, that it was executed alone."""
+    return tuple(f"{kind} {gpus}" for kind, gpus in _checked().get(name, {}).items()) or ("execution only",)
+
+
 def is_counted(name: str) -> bool:
     """Whether a GPU's counters were read of a kernel; of one that is not in the catalog, whether its GPU's were."""
-    return name not in entry_names() or entry(name).get("counted", True)
+    return name not in entry_names() or any("bytes" in kind for kind in _checked().get(name, ()))
 
 
 def chosen(name: str, problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:

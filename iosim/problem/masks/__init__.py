@@ -2,6 +2,6 @@
 
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.packed import PackedMask
-from iosim.problem.masks.patterns import butterfly, strided, window_global
+from iosim.problem.masks.words import butterfly, strided, window_first, window_global
 
-__all__ = ["BlockMask", "PackedMask", "butterfly", "strided", "window_global"]
+__all__ = ["BlockMask", "PackedMask", "butterfly", "strided", "window_first", "window_global"]

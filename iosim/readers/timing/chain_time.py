@@ -111,7 +111,9 @@ def chain_time(
     rates = Rates(profile, measured, power_is_modelled=measured and is_known(profile))
     times = []
     for n, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
-        times.append(_at_its_clock(Running(problem, kernel, launch, resident, traffic, rates, conditions, n == 0)))
+        times.append(
+            _at_its_clock(Running(problem, kernel, chain, launch, resident, traffic, rates, conditions, n == 0))
+        )
     return ChainTime(tuple(times), "measured" if measured else "specification", tuple(rates.missing))
 
 

@@ -9,10 +9,10 @@ from iosim.base.records import dataclass, replace
 from iosim.base.words import Level, Way
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SPILL, Launch, Mode, Outer, Per
+from iosim.kernel.launch import SPILL, Chain, Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
-from iosim.kernel.shared_memory import WAVEFRONT_BYTES
+from iosim.kernel.shared_memory import WAVEFRONT_BYTES, staged
 from iosim.kernel.traffic import Traffic
 from iosim.kernel.unit import UnitModel
 from iosim.kernel.work import Dependent
@@ -32,8 +32,8 @@ from iosim.readers.timing.step_time import (
     unit_model,
 )
 
-L2_BYTES_PER_CYCLE = 44
-"""That an SM alone loads from the L2, where all 132 of an H100 load 29 each; it stores 32, where all store 16."""
+L2_BYTES_PER_CYCLE, L2_STORED_PER_CYCLE = 44, 32
+"""That an SM alone loads from the L2, where all 132 of an H100 load 29 each, and stores, where all store 16."""
 PRODUCT_CYCLES = 900.0
 """Of a product that waits for the one before and hands its result on through shared memory, beside its operations, as
 Triton compiles it. This and the next two are fitted on every other row of published_linear_attention.csv: on an L40S,
@@ -89,6 +89,7 @@ class Running:
 
     problem: AttentionProblem
     kernel: Kernel
+    chain: Chain
     launch: Launch
     resident: Residency
     traffic: Traffic
@@ -130,6 +131,18 @@ class Running:
         """What a loop loads in its steps, or else beside them."""
         return {a.tensor for a in self.launch.accesses if (a.per is Per.PAIR) is in_steps and a.mode is Mode.LOAD}
 
+    def shared_in_step(self) -> float | None:
+        """Bytes of a loop's step at shared memory; None where it is not known how its operands pass through it."""
+        items = staged(self.launch, self.chain)
+        return sum(one.bytes for one in items if one.step) if items is not None else None
+
+    def beside_steps_cycles(self) -> float:
+        """SM cycles in which a work tile's own operands come and its results leave, with nothing computed beside."""
+        names = {a.tensor for a in self.launch.accesses if a.per is not Per.PAIR and a.mode is not Mode.LOAD}
+        loads = sum(self.moved("l2", "read", name) for name in self.loaded(in_steps=False))
+        stores = sum(self.moved("l2", "write", name) for name in names)
+        return (loads / L2_BYTES_PER_CYCLE + stores / L2_STORED_PER_CYCLE) / self.launch.work_tiles
+
     def l2_loads(self) -> float:
         """Bytes that are loaded from the L2, and those that could be loaded in the time of its stores. Of a loop those
         of its steps alone: what a work tile stores at its end, the next one's loads overlap."""
@@ -149,13 +162,17 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     l2_bytes = (
         running.l2_loads() / max(1, steps) * _l2_share(launch.tiles_with_rows, resident.slots, profile.sm_count, sm)
     )
-    cost, per_sm = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc), running.per_sm
+    shared_bytes = running.shared_in_step() if launch.is_backward else None
+    cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc, shared_bytes)
+    per_sm = running.per_sm
     tile_cycles = profile.need(unit.tile_cycles)
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
         tile_cycles *= OVERLAPPED_TILE_SHARE
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
+    if launch.is_backward and not unit.loads_apart:
+        tile_cycles += running.beside_steps_cycles()
     locked = lock_cycles(launch, sm, resident.slots) + launch.work.gather_cycles * rows_a_step(launch)
     together = launch.tile_ctas
 

@@ -52,6 +52,8 @@ SCHEDULERS = 4
 INSTRUCTION_BYTES = 16
 CODE_BYTES_PER_CYCLE = 12
 """Code that an SM fetches in a cycle where CTAs at different places of a kernel do not share it. Fitted."""
+COPIED_BYTES = 16 * 32
+"""Of a warp's copy into shared memory."""
 BESIDE_A_COPY = 2
 """Instructions of a copy that is asked for by itself, over its loads and stores at shared memory (counted: an H100's
 FlashAttention-2 at head_dims of 56, 88, 120 and 200)."""
@@ -145,7 +147,8 @@ def edge_share(launch: Launch) -> float:
     """Steps in which a tile's rows meet the end of what they may see, of all steps."""
     d = launch.domain
     steps = np.asarray(d.visited.count)
-    return float(np.minimum(steps, -(-d.block_q // d.block_k)).sum()) / max(1.0, float(steps.sum()))
+    at_ends = -(-(launch.work.mask.edge_keys or d.block_q) // d.block_k)
+    return float(np.minimum(steps, at_ends).sum()) / max(1.0, float(steps.sum()))
 
 
 def row_padding(block_q: int, warps: int, unit: UnitModel, key_warps: int = 1) -> float:
@@ -157,14 +160,16 @@ def row_padding(block_q: int, warps: int, unit: UnitModel, key_warps: int = 1) -
 
 
 def step_cost(
-    launch: Launch, unit: UnitModel, rates: SmRates, l2_bytes: float, element_bytes: int, cc: int
-) -> StepCost:
+    launch: Launch, unit: UnitModel, rates: SmRates, l2_bytes: float, element_bytes: int, cc: int,
+    shared_bytes: float | None = None,
+) -> StepCost:  # fmt: skip
     """What a step of an attention loop costs.
 
     Args:
         l2_bytes: bytes between SM and L2 in an average step.
         element_bytes: of the operands.
         cc: compute capability as one number; below 80 no load runs ahead.
+        shared_bytes: bytes of a step at shared memory; None where they are not known, and so estimated.
     """
     d, work = launch.domain, launch.work
     backward, rereads = launch.is_backward, launch.rereads_q
@@ -182,17 +187,21 @@ def step_cost(
         operations += work.mask.edge_steps * edge_share(launch)
     exps = scores * work.exps_per_pair * (1 - work.loop.software_exps) / rates.exps
     others = scores * operations / rates.fp32_lanes
+    copies = d.block_k * width * 2 * element_bytes / COPIED_BYTES
     if work.fragments is not None:
         others += work.fragments.step * BESIDE_A_COPY * warps / SCHEDULERS
     softmax = (exps, others) if unit.softmax_side_by_side else (exps + others,)
-    loaded = estimate(launch, unit, scores, warps, element_bytes)
-    smem = loaded / rates.shared_bytes
+    if shared_bytes is None:
+        shared_bytes = estimate(launch, unit, scores, warps, element_bytes)
+    smem = shared_bytes / rates.shared_bytes
     return StepCost(
         tensor=scores * work.flops_per_pair / apart / rates.tensor_flops,
         softmax=max(softmax),
         smem=smem,
         l2=l2_bytes / rates.l2_bytes,
         exposed=_exposed(launch, unit, rereads, cc, rates.waits)
+        + work.loop.list_cycles
+        + copies * work.loop.copy_instructions / SCHEDULERS
         + d.block_q * (work.add_packets_per_row or work.add_requests_per_row) * rates.waits.add_packet
         + work.spill.step * rates.waits.spill_access,
         streams=computing_groups(warps, unit, work.loop.producer_warps),

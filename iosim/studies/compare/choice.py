@@ -16,17 +16,16 @@ from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.libraries import entry_name, is_choice
+from iosim.kernel.libraries import entry_name, is_choice, with_sinks
 from iosim.kernel.libraries.default import LIBRARIES, is_suited
-from iosim.prediction.estimates import legend
 from iosim.prediction.many import Request, try_all
-from iosim.prediction.result import Prediction
+from iosim.prediction.result import Prediction, legend
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
 from iosim.show.tables import grouped
 from iosim.studies.models.asked import asked_model, asked_problems, calls_of, combinations
 from iosim.studies.models.layers import Model
-from iosim.studies.report.request import Gpu, differ_in, gpus_of, label_of, name_on
+from iosim.studies.report.collect import Gpu, differ_in, gpus_of, label_of, name_on
 from iosim.studies.requests import ChoiceRequest
 
 FINALISTS = 2
@@ -331,7 +330,7 @@ def _works(request: ChoiceRequest, model: Model | None) -> list[Work]:
             raise InputError("problems that are ranked together may differ in their batch and sequence lengths alone")
         return list(dict.fromkeys(Work(((1, p),), p.batch, p.seq_q, p.seq_k) for p in problems))
     steps = ((v.get("batch") or 1, calls) for v in combinations(request.values) for calls in calls_of(model, v))
-    parts = ((batch, tuple((c.kind.count, c.problem) for c in calls), calls[0]) for batch, calls in steps)
+    parts = ((batch, tuple((c.kind.count, c.on(DEFAULT)) for c in calls), calls[0]) for batch, calls in steps)
     return list(dict.fromkeys(Work(of, batch, first.queries, first.keys, model) for batch, of, first in parts))
 
 
@@ -344,7 +343,13 @@ def _options(
 ) -> list[tuple[Option, tuple[str, ...]]]:
     """The candidates that run, with their kernels as asked for; the reasons of the others go to `missing`."""
     requests = [
-        Request(problem, name, gpu.profile, l2_start=asked.l2_start, method=asked.method)
+        Request(
+            with_sinks(problem, name) if problem.sinks and work.model is not None else problem,
+            name,
+            gpu.profile,
+            l2_start=asked.l2_start,
+            method=asked.method,
+        )
         for gpu, work, names in candidates
         for name, (_, problem) in zip(names, work.parts, strict=True)
     ]

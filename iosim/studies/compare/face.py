@@ -7,14 +7,13 @@ from typing import TypeVar
 
 from iosim.base.units import bytes_text, seconds_text
 from iosim.base.words import Level
-from iosim.prediction.estimates import marked
 from iosim.prediction.face import LEVEL_NAMES
 from iosim.prediction.predictor import planned, predict
 from iosim.prediction.replays import tile_accesses
-from iosim.prediction.result import Prediction
+from iosim.prediction.result import Prediction, marked
 from iosim.show import axes
-from iosim.show.bars import Beside, bars
-from iosim.show.bars import Part as BarPart
+from iosim.show.axes import Beside, bars
+from iosim.show.axes import Part as BarPart
 from iosim.show.page import Figure, Page, Section, Series, listed
 from iosim.show.shown import Face, Part, panels_of, shows
 from iosim.show.tables import Cell, Column, Table, columns_of

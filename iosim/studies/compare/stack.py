@@ -11,7 +11,7 @@ from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.kernel.libraries.default import told
 from iosim.show import axes
-from iosim.show.bars import Part, bars
+from iosim.show.axes import Part, bars
 from iosim.show.page import Page, Panel, Section, listed
 from iosim.show.tables import Table, columns_of, grouped
 from iosim.studies.compare.face import as_text, summary

@@ -13,13 +13,11 @@ from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import Chain, Rows
 from iosim.kernel.libraries import entry, is_choice
-from iosim.prediction.estimates import legend, marked
-from iosim.prediction.result import Prediction
+from iosim.prediction.result import Prediction, legend, marked
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
-from iosim.studies.report.collect import Point, collect, fits
+from iosim.studies.report.collect import Point, ReportRequest, collect, fits, label_of, name_on
 from iosim.studies.report.collect import notes as said
-from iosim.studies.report.request import ReportRequest, label_of, name_on
 from iosim.studies.requests import CompareRequest
 
 USUAL_KERNELS = ("naive", DEFAULT)

@@ -20,10 +20,9 @@ from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms.states import STATE
-from iosim.kernel.libraries import Overrides, split_alike
-from iosim.prediction.estimates import method_of
+from iosim.kernel.libraries import Overrides, split_alike, with_sinks
 from iosim.prediction.many import Request, predict_many
-from iosim.prediction.result import Prediction
+from iosim.prediction.result import Prediction, method_of
 from iosim.problem.asked import lengths
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.decode.picking import Picking, picking, picks
@@ -58,6 +57,8 @@ class ModelShape:
     window: int | None = None
     kind: LayerKind | None = None
     """Of a model's layers, what they are."""
+    fields: tuple[tuple[str, Any], ...] = ()
+    """Of the problem, what else is asked for."""
 
     def __post_init__(self) -> None:
         if isinstance(self.layers, bool) or not 1 <= self.layers <= MAX_LAYERS:
@@ -78,7 +79,7 @@ class ModelShape:
             batch=batch, heads=self.heads, kv_heads=self.kv_heads, seq_q=new_tokens, seq_k=context,
             head_dim=self.head_dim, head_dim_v=self.head_dim_v, dtype=self.dtype,
             mask="causal" if self.window is None else "window", window=self.window, latent_kv=self.latent_kv,
-            page_size=self.page_size,
+            page_size=self.page_size, **dict(self.fields),
         )  # fmt: skip
 
     def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
@@ -90,10 +91,7 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class KindShape(ModelShape):
-    """The attention of one kind of a model's layers."""
-
-    fields: tuple[tuple[str, Any], ...] = ()
-    """Of the problem, what the layer does not decide."""
+    """The attention of one kind of a model's layers; `fields` are what the layer does not decide."""
 
     @classmethod
     def of(cls, kind: LayerKind, fields: Mapping[str, Any]) -> KindShape:
@@ -132,7 +130,7 @@ class BatchShape(ModelShape):
         width = one.head_dim + (0 if one.latent_kv else one.head_dim_v)
         page = self.page_size or 1
         rows = sum(-(-keys // page) * page for keys in self.contexts)
-        return rows * one.kv_heads * width * one.input_type.bytes * self.layers
+        return rows * one.kv_heads * width * one.cache_type.bytes * self.layers
 
 
 @dataclass(frozen=True)
@@ -243,7 +241,7 @@ class DecodePoint:
             return problem.batch * (problem.kv_heads * picked + index) * self.shape.layers
         width = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)
         keys = problem.seq_k if problem.window is None else min(problem.seq_k, problem.window + self.new_tokens)
-        return problem.batch * problem.kv_heads * keys * width * problem.input_type.bytes * self.shape.layers
+        return problem.batch * problem.kv_heads * keys * width * problem.cache_type.bytes * self.shape.layers
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of `points` in the JSON of `iosim decode`; of a model with an entry of each kind of layer."""
@@ -317,10 +315,13 @@ def sweep(
     at = list(contexts)
     own = None if shape.kind is None else shape.kind.state_kernel
     overrides = None if own else step.get("overrides")
+    problems = [shape.problem(batch, context, new_tokens) for context in at]
+    if shape.kind is not None and shape.kind.sinks:
+        problems = [with_sinks(problem, kernel) for problem in problems]
     asked = [
-        Request(shape.problem(batch, context, new_tokens), own or kernel, profile, overrides,
-                method=step.get("method"), launched=step.get("launched", "alone"))
-        for context in at
+        Request(problem, own or kernel, profile, overrides, method=step.get("method"),
+                launched=step.get("launched", "alone"))
+        for problem in problems
     ]  # fmt: skip
     for context, prediction in zip(at, predict_many(asked), strict=True):
         yield DecodePoint(shape, batch, context, new_tokens, prediction)
@@ -363,19 +364,13 @@ def in_one_launch(shape: ModelShape, contexts: Sequence[int], new_tokens: int, o
 def kind_shapes(
     model: Model, dtype: str | None, page_size: int | None, cache_dtype: str | None = None
 ) -> list[KindShape]:
-    """The shapes of a model's layers by kind. Raises InputError: a model that generates nothing, or a type of its cache
-    that it has not."""
+    """The shapes of a model's layers by kind. Raises InputError: a model that generates nothing."""
     if not model.causal:
         raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: a decoder, "
                          "and `iosim predict` for this one")  # fmt: skip
     fields = {"dtype": dtype or model.dtype or "bf16"} | ({} if page_size is None else {"page_size": page_size})
     if cache_dtype is not None:
         fields["cache_dtype"] = cache_dtype
-        if all(kind.top_k is None for kind in model.kinds):
-            raise InputError(
-                f"`cache_dtype` {cache_dtype}: `model` '{model.name}' picks no keys; accepted: one with "
-                "index_topk in its config"
-            )
     return [KindShape.of(kind, fields) for kind in model.all_kinds]
 
 

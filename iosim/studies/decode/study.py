@@ -18,11 +18,10 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.serving import kernel_by_rule
 from iosim.prediction.answer import ONCE, times_text, trust
-from iosim.prediction.estimates import legend, marked
+from iosim.prediction.result import legend, marked
 from iosim.problem.asked import lengths
 from iosim.show import axes
-from iosim.show.axes import End, alike, at_ends, layered
-from iosim.show.bars import Part, bars
+from iosim.show.axes import End, Part, alike, at_ends, bars, layered
 from iosim.show.page import PLOT_REM, Page, Panel, Section, Series, listed
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Shown
@@ -143,8 +142,6 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
     step: Step = {"overrides": overrides, "launched": r.launched, "new_tokens": r.new_tokens, "batch": r.batch}
     sizes = {name: getattr(r, name) for name in ("heads", "kv_heads", "head_dim", "head_dim_v", "window")}
     model = chosen(r.model, sizes, r.layers if r.model is not None else None, r.tensor_parallel)
-    if model is None and r.cache_dtype is not None:
-        raise InputError(f"`cache_dtype` {r.cache_dtype} needs `model`, one that picks keys; accepted with it alone")
     batch = None if r.batch_contexts is None else read_contexts(r.batch_contexts)
     if batch is not None:
         if model is not None:
@@ -167,7 +164,8 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
             given = {name: value for name, value in (sizes | {"layers": r.layers, "dtype": r.dtype}).items()
                      if value is not None}  # fmt: skip
             usual = {"kv_heads": 1 if r.latent_kv else min(8, r.heads or ModelShape.heads)}
-            shape = ModelShape(**usual | given, latent_kv=r.latent_kv, page_size=page)
+            of_cache = () if r.cache_dtype is None else (("cache_dtype", r.cache_dtype),)
+            shape = ModelShape(**usual | given, latent_kv=r.latent_kv, page_size=page, fields=of_cache)
             if batch is not None:
                 shape, contexts = in_one_launch(shape, batch, r.new_tokens, overrides), [max(batch)]
                 step["batch"] = len(batch)
@@ -314,11 +312,12 @@ def subject(points: Sequence[DecodePoint]) -> str:
 def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Page:
     """The whole page. `command` is the command line that makes it again."""
     several = len({p.context for p in points}) > 1
+    drawn, means = _tokens(points) if several else _token_bars(points), TOKENS_ARE[: 1 + several]
+    title = "Tokens a second against the context" if several else "Tokens a second"
     sections = (
-        Section("tokens", "Tokens a second against the context" if several else "Tokens a second",
-                TOKENS_ARE[: 1 + several],
-                LINES if several else (), _tokens(points) if several else _token_bars(points)),
-        Section("numbers", "Numbers", table=table(points), brief=_short(points), folded=len(points) > MOST_OPEN),
+        *((Section("tokens", title, means, LINES if several else (), drawn),) if drawn else ()),
+        Section("numbers", "Numbers", () if drawn else means, table=table(points), brief=_short(points),
+                folded=len(points) > MOST_OPEN),
         *((Section("kinds", kinds_title(points), table=kinds_table(points)),) if kinds_table(points) else ()),
         *((Section("more", "Bytes and splits", (MORE_IS,), panels=(
             _panel("bytes", points, "HBM bytes per generated token", lambda p: p.per_token("hbm"), bytes_text),

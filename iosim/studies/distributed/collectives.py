@@ -28,7 +28,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import resolve
-from iosim.prediction.estimates import method_of
+from iosim.prediction.result import method_of
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import MAX_TOKENS
 from iosim.readers.bounds import memory

@@ -11,8 +11,7 @@ from iosim.base.words import sentences
 from iosim.prediction.answer import times_text
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
-from iosim.show.axes import End, alike, at_ends
-from iosim.show.bars import Part, bars
+from iosim.show.axes import End, Part, alike, at_ends, bars
 from iosim.show.page import Page, Panel, Section, Series
 from iosim.show.tables import RIGHT, Column, Table, columns_of
 from iosim.studies.distributed.closed_forms import idle_of_unbalanced

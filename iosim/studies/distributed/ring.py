@@ -15,7 +15,7 @@ from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.default import told
-from iosim.prediction.estimates import legend_of
+from iosim.prediction.result import legend_of
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import Page
 from iosim.show.shown import Part, Shown

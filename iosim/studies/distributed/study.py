@@ -17,7 +17,7 @@ from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.conditions import Conditions as OfCall
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import resolve
-from iosim.prediction.estimates import method_of
+from iosim.prediction.result import method_of
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed import collectives
 from iosim.studies.distributed.closed_forms import FORMULAS

@@ -70,9 +70,8 @@ class ChunkTimes:
     """Local calls, predicted once a kind: equal lengths and offset, forward or backward. Calling it gives seconds."""
 
     def __init__(
-        self, problem: AttentionProblem, kernel: str | Kernel, profile: HardwareProfile,
-        conditions: Conditions = BOOST,
-    ) -> None:  # fmt: skip
+        self, problem: AttentionProblem, kernel: str | Kernel, profile: HardwareProfile, conditions: Conditions = BOOST
+    ) -> None:
         self.problem, self.kernel, self.profile, self.conditions = problem, kernel, profile, conditions
         self.known: dict[tuple[Pair, str], Prediction] = {}
 

@@ -18,7 +18,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import CONDITIONS, Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
-from iosim.kernel.libraries import resolve
+from iosim.kernel.libraries import resolve, with_sinks
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.serving import Stack, read_stack, stack_names
 from iosim.prediction.answer import trust
@@ -154,8 +154,10 @@ def latencies(
     asked = [(read_stack(name), profile, *one) for name in r.stack for profile in profiles for one in problems]
     how: dict[str, Any] = {name: getattr(r, name) for name in CONDITIONS}
     requests = []
-    for stack, profile, _, given in asked:
+    for stack, profile, layers, given in asked:
         problem = in_pages(given, stack)
+        if layers is not None and layers.sinks:
+            problem = with_sinks(problem, stack.kernel(profile))
         writes = r.cache_write and stack.append_kv and problem.seq_lens is None and _has_new_keys(problem)
         requests.append(Request(problem, stack.kernel(profile), profile, Overrides(append_kv=writes), **how))
     found = []

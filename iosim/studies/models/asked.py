@@ -10,6 +10,8 @@ from iosim.base.errors import InputError
 from iosim.base.fields import whole
 from iosim.base.records import dataclass, replace
 from iosim.base.units import some
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries import with_sinks
 from iosim.problem.asked import check_queries, lengths, problems
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, MAX_TOKENS
@@ -66,7 +68,7 @@ def layer_problems(model: Model | None, values: Mapping[str, Any]) -> list[tuple
     if model is None:
         return [(None, problem) for one in combinations(values) for problem in problems(one)]
     return [
-        (Layers(call.kind.name, call.kind.count, model.title), call.problem)
+        (Layers(call.kind.name, call.kind.count, model.title, call.kind.sinks), call.problem)
         for one in combinations(values)
         for calls in calls_of(model, one)
         for call in calls
@@ -74,12 +76,10 @@ def layer_problems(model: Model | None, values: Mapping[str, Any]) -> list[tuple
 
 
 def asked_model(asked: OfProblem) -> Model | None:
-    """`chosen` of a request."""
     return chosen(asked.model, asked.values, asked.layers, asked.tensor_parallel)
 
 
 def asked_problems(asked: OfProblem) -> list[tuple[Layers | None, AttentionProblem]]:
-    """`layer_problems` of a request, or the problems that it has."""
     if asked.problems is not None:
         return [(None, problem) for problem in asked.problems]
     return layer_problems(asked_model(asked), asked.values)
@@ -192,6 +192,10 @@ class LayerCall:
     keys: int
     """Tokens of a sequence so far, the queries' own among them."""
     problem: AttentionProblem
+
+    def on(self, kernel: str | Kernel) -> AttentionProblem:
+        """The problem as a kernel runs it, with the layer's learned sinks where it has a place for them."""
+        return with_sinks(self.problem, kernel) if self.kind.sinks else self.problem
 
 
 def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -> list[tuple[LayerCall, ...]]:

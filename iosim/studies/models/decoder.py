@@ -126,7 +126,6 @@ class Writer:
         return tape
 
     def _share(self, size: int) -> int:
-        """The part of one of several GPUs."""
         return -(-size // self.model.tensor_parallel)
 
     def _matrix(self, rows: int, cols: int, groups: int = 1, *, experts: bool = False) -> Weight:

@@ -115,7 +115,7 @@ class LayerKind:
         shape: dict[str, Any] = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
                                  "head_dim_v": self.head_dim_v}  # fmt: skip
         if self.state_kernel is not None:  # 16-bit inputs and no pages, whatever the caches of the others are
-            fields = {name: value for name, value in fields.items() if name != "page_size"}
+            fields = {name: value for name, value in fields.items() if name not in ("page_size", "cache_dtype")}
             fields["dtype"] = fields.get("dtype") if fields.get("dtype") in STATE_INPUTS else STATE_INPUTS[0]
             latent_kv = False
         if self.latent is not None and (latent_kv or self.absorbed(queries, keys, fields.get("passes", "fwd"))):
@@ -165,16 +165,12 @@ class LayerKind:
         return min([context, *(bound for bound in (self.window, self.chunk) if bound is not None)])
 
     def token_bytes(self, kind: str, cache_dtype: str | None = None) -> int:
-        """Bytes of a token in one layer's cache, on one GPU; of a latent cache that queries pick keys of, in a type of
-        its own where that is said."""
-        size = dtype(kind).bytes
+        """Bytes of a token in one layer's cache, on one GPU, in a type of its own where that is said."""
         if self.state_kernel is not None:
             return 0
         if self.latent is None:
-            return self.kv_heads * (self.head_dim + self.head_dim_v) * size
-        latent = self.latent.width * size
-        if cache_dtype is not None:
-            latent = self.problem(1, 2, dtype=kind, cache_dtype=cache_dtype).latent_row_bytes
+            return self.kv_heads * (self.head_dim + self.head_dim_v) * dtype(cache_dtype or kind).bytes
+        latent = self.problem(1, 2, dtype=kind, cache_dtype=cache_dtype).latent_row_bytes
         return latent + (index_token_bytes(self.latent.index_dim) if self.latent.index_dim else 0)
 
     def cache_bytes(self, batch: int, context: int, kind: str) -> int:
@@ -245,6 +241,7 @@ class Layers:
     name: str
     count: int
     title: str
+    sinks: bool = False
 
     def __str__(self) -> str:
         return f"the {some(self.count, f'{self.name} layer')} of {self.title}"

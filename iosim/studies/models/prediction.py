@@ -12,11 +12,10 @@ from iosim.base.words import WAYS, Level, Way, sentences
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import CONDITIONS
 from iosim.prediction.answer import against, left_in_l2, trust
-from iosim.prediction.estimates import legend, marked
 from iosim.prediction.face import LEVEL_NAMES, body
 from iosim.prediction.many import Request, predict_many
-from iosim.prediction.result import Moved, Prediction
-from iosim.show.bars import stacked
+from iosim.prediction.result import Moved, Prediction, legend, marked
+from iosim.show.axes import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Cell, Column, Table
@@ -244,7 +243,11 @@ def run(asked: PredictRequest, progress: Progress = silent) -> list[Prediction] 
     ]
     requests = [
         Request(
-            one.problem, one.kind.state_kernel or kernel, gpu, None if one.kind.state_kernel else asked.overrides, **how
+            one.on(kernel),
+            one.kind.state_kernel or kernel,
+            gpu,
+            None if one.kind.state_kernel else asked.overrides,
+            **how,
         )
         for gpu, calls, kernel in jobs
         for one in calls

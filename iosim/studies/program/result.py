@@ -19,7 +19,7 @@ from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction.result import Moved
 from iosim.readers.replay.l2 import model
 from iosim.show import timeline
-from iosim.show.bars import stacked
+from iosim.show.axes import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Column, Table, columns_of, grouped

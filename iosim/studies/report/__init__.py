@@ -14,16 +14,26 @@ from pathlib import Path
 from iosim.base.errors import InputError
 from iosim.base.files import write_together
 from iosim.base.progress import Progress, silent
-from iosim.prediction.estimates import marked
+from iosim.prediction.result import marked
 from iosim.show.html import html
 from iosim.show.page import Figure, markdown
 from iosim.show.tables import Cell, Table, columns_of
 from iosim.studies.report import figures
-from iosim.studies.report.collect import ALWAYS_SAID, Point, Report, baseline, by_gpu, collect, fits, notes, series
+from iosim.studies.report.collect import (
+    ALWAYS_SAID,
+    Point,
+    Report,
+    ReportRequest,
+    baseline,
+    by_gpu,
+    collect,
+    fits,
+    notes,
+    series,
+)
 from iosim.studies.report.face import as_page, question
 from iosim.studies.report.overview import overview
 from iosim.studies.report.ratios import density, ratio
-from iosim.studies.report.request import ReportRequest
 from iosim.studies.report.tilemap import search, tile_map, tiles_line
 
 __all__ = ["FORMATS", "Report", "ReportRequest", "as_page", "beside", "build", "render", "targets", "write"]

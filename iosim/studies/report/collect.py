@@ -1,19 +1,26 @@
-"""A report as data: its predictions, what cannot run and why, the figures and the command lines behind them."""
+"""A report as data: what it is asked for, its predictions, what cannot run and why, the figures and the command lines
+that reproduce them."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, fields
+from iosim.base.words import DEFAULT, Method
+from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.kernel.algorithms import algorithm_of
-from iosim.prediction.estimates import legend, marked
+from iosim.kernel.conditions import Conditions
+from iosim.kernel.libraries import default_kernel, entry_name, is_choice
 from iosim.prediction.many import Request, try_all
-from iosim.prediction.result import Prediction
+from iosim.prediction.result import Prediction, legend, marked
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import length_options, problem_options
 from iosim.show.page import Figure
 from iosim.show.tables import Table, grouped
-from iosim.studies.report.request import Gpu, ReportRequest
 
 ALWAYS_SAID = "HBM: replay; "
 """Part of a note that every replayed prediction has: the bytes left dirty, which its own command line tells."""
@@ -176,3 +183,131 @@ def notes(points: Sequence[Point]) -> tuple[str, ...]:
             kernels_of.setdefault(note, {})[p.kernel] = None
     named = ((", ".join(kernels), note) for note, kernels in kernels_of.items())
     return tuple(note if note.startswith(f"{names}: ") else f"{names}: {note}" for names, note in named)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A profile, the label it has in the report, and what follows `--gpu` on a command line."""
+
+    label: str
+    argument: str
+    profile: HardwareProfile
+
+
+@dataclass(frozen=True)
+class ReportRequest:
+    """GPUs x kernels x problems that differ in their sequence length alone."""
+
+    gpus: tuple[Gpu, ...]
+    kernels: tuple[str, ...]
+    """Those that run, a GPU's own by its name."""
+    problems: tuple[AttentionProblem, ...]
+    l2_start: str = "cold"
+    method: Method | None = None
+    """How HBM traffic is found, as in `predict`: None for its choice in each case."""
+    asked: tuple[str, ...] = ()
+    """The kernels as they were asked for, DEFAULT among them; where there are none, `kernels`."""
+
+    def __post_init__(self) -> None:
+        for name, values in (("`profile`", self.gpus), ("`kernel`", self.kernels), ("problems", self.problems)):
+            if not values:
+                raise InputError(f"{name} is empty; a report needs at least one")
+        Conditions(l2_start=self.l2_start, method=self.method)
+        several_keys = self.other_keys and len({p.seq_k for p in self.problems}) > 1
+        if several_keys or differ_in(self.problems, "seq_q", "seq_k"):
+            raise InputError("problems of one report may differ in their sequence length alone")
+
+    @property
+    def other_keys(self) -> int | None:
+        """Key tokens of all problems, where they are not as many as each one's query tokens."""
+        return next((p.seq_k for p in self.problems if p.seq_k != p.seq_q), None)
+
+    @classmethod
+    def of(
+        cls,
+        gpus: tuple[str, ...],
+        kernels: tuple[str, ...],
+        problems: tuple[AttentionProblem, ...],
+        *,
+        l2_start: str = "cold",
+        method: Method | None = None,
+    ) -> ReportRequest:
+        """A request from names: GPUs and kernels are looked up, doubles dropped, lengths sorted."""
+        kernels = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
+        for kernel in kernels:
+            if not is_choice(kernel):
+                entry_name(kernel)
+        by_length = {p.seq_q: p for p in problems}
+        listed, chosen = gpus_of(gpus), tuple(by_length[n] for n in sorted(by_length))
+        names = (name_on(g, k, p) for k in kernels for g in listed for p in chosen)
+        return cls(listed, tuple(dict.fromkeys(names)) or kernels, chosen, l2_start, method, kernels)
+
+    @property
+    def jobs(self) -> list[tuple[Gpu, str, AttentionProblem, str]]:
+        """(GPU, kernel, problem, the kernel as asked for) of every prediction, each once."""
+        found: dict[tuple[str, str, int], tuple[Gpu, str, AttentionProblem, str]] = {}
+        for gpu, asked, problem in product(self.gpus, self.asked or self.kernels, self.problems):
+            name = name_on(gpu, asked, problem)
+            found.setdefault((gpu.label, name, problem.seq_q), (gpu, name, problem, asked))
+        return list(found.values())
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(p.seq_q for p in self.problems)
+
+    @property
+    def middle(self) -> AttentionProblem:
+        """The problem in the middle of the list: where one length must stand for all."""
+        return self.problems[len(self.problems) // 2]
+
+    def predict_line(self, gpu: Gpu, kernel: str, problem: AttentionProblem) -> str:
+        one = ["predict", "--gpu", gpu.argument, "--kernel", kernel]
+        return command_line([*one, *length_options(problem)], problem, [*self._how(), "--format", "json"])
+
+    def report_line(self) -> str:
+        """The command line of the whole report, without its `--out`."""
+        gpus = [word for gpu in self.gpus for word in ("--gpu", gpu.argument)]
+        kernels = [word for kernel in self.asked or self.kernels for word in ("--kernel", kernel)]
+        problem = next((p for p in self.problems if p.seq_k != p.seq_q), self.problems[0])
+        lengths = length_options(problem, ",".join(map(str, self.lengths)))
+        return command_line(["report", *gpus, *kernels, *lengths], problem, self._how())
+
+    def _how(self) -> list[str]:
+        return ["--l2", self.l2_start, *([] if self.method is None else ["--method", self.method])]
+
+
+def name_on(gpu: Gpu, kernel: str, problem: AttentionProblem) -> str:
+    """A kernel's name, the GPU's own by the name that it has there."""
+    return default_kernel(problem, gpu.profile) if kernel == DEFAULT else kernel
+
+
+def differ_in(problems: Sequence[AttentionProblem], *but: str) -> bool:
+    names = [f.name for f in fields(AttentionProblem) if f.init and f.name not in but]
+    return len({tuple(getattr(problem, name) for name in names) for problem in problems}) > 1
+
+
+def gpus_of(names: tuple[str, ...]) -> tuple[Gpu, ...]:
+    """The GPUs of these names, each once. Raises InputError: one that is not known."""
+    gpus: dict[str, Gpu] = {}
+    shipped = list_profiles()
+    for name in names:
+        profile = load_profile(name)
+        known = profile.name in shipped and load_profile(profile.name) == profile
+        label = profile.name if known or profile.name not in (*shipped, *gpus) else name
+        gpus.setdefault(label, Gpu(label, profile.name if known else name, profile))
+    return tuple(gpus.values())
+
+
+def label_of(gpus: Sequence[Gpu], name: str, field: str) -> str:
+    """The label of one of the GPUs by any of its names. Raises InputError: it is none of them; `field` named it."""
+    known = [gpu.label for gpu in gpus]
+    wanted = name if name in known else load_profile(name).name
+    if wanted not in known:
+        raise InputError(f"`{field}` {name} is none of the GPUs compared; accepted: {', '.join(known)}")
+    return wanted
+
+
+def command_line(before: Sequence[str], problem: AttentionProblem, after: Sequence[str]) -> str:
+    if problem.mask_blocks is not None:
+        return "# in Python alone: the mask is a BlockMask, which no option gives"
+    return shlex.join(["iosim", *before, *problem_options(problem), *after])

@@ -8,9 +8,8 @@ from iosim.base.units import bytes_text, length_text, some
 from iosim.base.words import sentences
 from iosim.prediction.answer import against, left_in_l2, times_text, trust, why
 from iosim.show.page import Page, Section, listed
-from iosim.studies.report.collect import Omission, Point, Report, by_gpu
+from iosim.studies.report.collect import Omission, Point, Report, ReportRequest, by_gpu
 from iosim.studies.report.collect import baseline as baseline_of
-from iosim.studies.report.request import ReportRequest
 
 NEAR = 1.1
 """HBM bytes within this factor of the least are as good: the bytes between SMs and L2 decide."""

@@ -12,13 +12,12 @@ from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, number_text, rate_text, seconds_text
 from iosim.base.words import Level
 from iosim.hardware.profile import HardwareProfile
-from iosim.prediction.estimates import mark_of, marked
+from iosim.prediction.result import mark_of, marked
 from iosim.show import axes
 from iosim.show.axes import hollow, layered
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import COMMANDS, Cell, Column, Table, columns_of
-from iosim.studies.report.collect import Point, by_gpu, least_bytes, series
-from iosim.studies.report.request import Gpu, ReportRequest
+from iosim.studies.report.collect import Gpu, Point, ReportRequest, by_gpu, least_bytes, series
 
 Value = Callable[[Point], float | None]
 Guide = tuple[str, str, str, list[int], list[float]]
@@ -33,7 +32,6 @@ def who(p: Point) -> tuple[Cell, ...]:
 
 
 def kernel_legend(request: ReportRequest, *guides: tuple[str, str]) -> tuple[Series, ...]:
-    """Legend of the kernels, and of grey lines given as (name, dash)."""
     named = [Series(k, axes.colour(n), axes.symbol(n)[1]) for n, k in enumerate(request.kernels)]
     return (*named, *(Series(name, axes.NEUTRAL, dash=dash) for name, dash in guides))
 

@@ -14,9 +14,8 @@ from iosim.show import axes
 from iosim.show.axes import End, at_ends, hollow
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, columns_of, grouped, spread_out
-from iosim.studies.report.collect import Point, baseline, by_gpu, least_bytes, series
+from iosim.studies.report.collect import Point, ReportRequest, baseline, by_gpu, least_bytes, series
 from iosim.studies.report.figures import FROM, HOLLOW, WHO, estimated, who
-from iosim.studies.report.request import ReportRequest
 
 BYTES = columns_of("smem_bytes=shared memory | l2_bytes=SM<->L2 | hbm_bytes=HBM | compulsory_bytes=compulsory")
 LEVELS = {"HBM": ("hbm", "solid"), "SM<->L2": ("l2", "dash")}

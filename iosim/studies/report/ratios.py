@@ -8,8 +8,8 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.units import number_text
 from iosim.base.words import Level
-from iosim.prediction.estimates import marked
 from iosim.prediction.predictor import predict
+from iosim.prediction.result import marked
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import OF_THE_MASK
 from iosim.problem.masks.blocks import BlockMask
@@ -17,9 +17,8 @@ from iosim.show import axes
 from iosim.show.axes import layered
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import Column, Table, columns_of
-from iosim.studies.report.collect import Point, baseline, by_gpu, series
+from iosim.studies.report.collect import Point, ReportRequest, baseline, by_gpu, series
 from iosim.studies.report.figures import FROM, WHO, kernel_legend, who
-from iosim.studies.report.request import ReportRequest
 
 Value = Callable[[Point], float | None]
 QUANTITIES: dict[str, tuple[str, Value]] = {

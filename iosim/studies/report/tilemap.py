@@ -13,8 +13,8 @@ from iosim.problem.fields import length_options
 from iosim.show import axes
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import Cell, Table, columns_of
+from iosim.studies.report.collect import Gpu, ReportRequest, command_line
 from iosim.studies.report.figures import FROM, WHO
-from iosim.studies.report.request import Gpu, ReportRequest, command_line
 from iosim.studies.tiles.pick import BLOCK_K, BLOCK_Q, TileCandidate, TileRanking, pick_tiles
 
 SLOWEST_COLOUR = 4.0

@@ -26,7 +26,7 @@ from iosim.base.words import DEFAULT
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.asked import check_queries
 from iosim.problem.attention import AttentionProblem
-from iosim.problem.fields import FIELDS
+from iosim.problem.fields import FIELDS, FIRST_TOKENS_MASKS
 from iosim.problem.masks.mask import BoolArray, IntArray
 
 Floats = npt.NDArray[np.float64]
@@ -291,7 +291,7 @@ def _prefixed(given: dict[str, list[Any]], prefixes: Sequence[int], listed: Bloc
     return _checked({"seq_q": Words.of(q for q, _ in pairs), "seq_k": Words.of(k for _, k in pairs)})
 
 
-WINDOWED = ("window", "window+global")
+WINDOWED = ("window", *FIRST_TOKENS_MASKS)
 
 
 def _mask(mask: str | None, window: int | None) -> str | None:

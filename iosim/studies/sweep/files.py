@@ -55,7 +55,6 @@ def check_target(path: Path) -> str:
 
 
 def finish(lines: Iterable[bytes], target: Path, kind: str, kinds: Mapping[str, str]) -> None:
-    """Write the rows, which come as CSV, to `target`, whole."""
     if kind == CSV:
         with written_whole(target) as file:
             file.write((",".join(kinds) + "\n").encode())

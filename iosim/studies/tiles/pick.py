@@ -146,7 +146,6 @@ def pick_tiles(
     problem: AttentionProblem, profile: str | HardwareProfile = "a100", *, replayed: int = REPLAYED,
     reports: Mapping[Tile, BuildReport] | None = None, progress: Progress = silent, **asked: Any,
 ) -> TileRanking:  # fmt: skip
-    """`run` of what is `asked` by the fields of a `TilesRequest`."""
     return run(TilesRequest(problem=problem, gpu=profile, **asked), reports, progress, replayed)
 
 

@@ -27,10 +27,16 @@ def answer(traces: Sequence[TraceResult]) -> str:
 
 
 def _met(t: TraceResult) -> tuple[int, int, float]:
-    """Bytes asked of the L2, those of them that come from HBM, and the share that is there in percent."""
+    """Bytes asked of the L2, those of them that it lacks, and the share that is there in percent."""
     rows = tensor_rows(t)
     asked, missed = (sum(int(r[key]) for r in rows) for key in ("asked_bytes", "missed_bytes"))
     return asked, missed, 100 * (1 - missed / asked) if asked else 0.0
+
+
+def _behind(t: TraceResult) -> str:
+    """What gives the L2 what it lacks."""
+    levels = t.prediction.profile.levels
+    return f"the {levels[1].name}" if len(levels) > 1 else "HBM"
 
 
 def _verdict(traces: Sequence[TraceResult]) -> str:
@@ -39,13 +45,14 @@ def _verdict(traces: Sequence[TraceResult]) -> str:
         _, missed, share = _met(t)
         shares.append(f"{share:.1f} % for {t.prediction.kernel.name}")
         misses.append(bytes_text(missed))
-    return f"Of the bytes asked, the L2 has {', '.join(shares)}; HBM gives the rest: {', '.join(misses)}."
+    behind = _behind(traces[0])
+    return f"Of the bytes asked, the L2 has {', '.join(shares)}; {behind} gives the rest: {', '.join(misses)}."
 
 
 def _asked(t: TraceResult) -> str:
     asked, missed, share = _met(t)
     parts = [f"{who(t.prediction)} asks {bytes_text(asked)} of the L2: {share:.1f} % are there, {bytes_text(missed)} "
-             "come from HBM"]  # fmt: skip
+             f"come from {_behind(t)}"]  # fmt: skip
     drifting = [one for one in t.launches if one.peak_in_use_bytes is not None]
     if drifting:
         widest = max(drifting, key=lambda one: one.peak_in_use_bytes or 0)
@@ -73,12 +80,14 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
     subject = f"{q.line}."
     top = max(max(t.miss.sum(), t.prediction.hbm_bounds.compulsory_read) for t in traces) / MB
     tables = {"read": tensor_table(traces), "reuse": reuse_table(traces), "drift": drift_table(traces)}
+    behind = _behind(traces[0])
+    read = "HBM bytes read so far" if behind == "HBM" else f"Bytes from {behind} so far"
     sections: list[Section] = []
     last_ms = max(1e3 * t.bins * t.bin_ps / PS for t in traces)
     for name, heading, caption, draw in (
         ("walk", "Where CTAs stand", "Every line is a CTA of one head on its way through the loop, from start to "
          "end. Lines that run close together share what they read. One time axis for all.", _walk),
-        ("read", "HBM bytes read so far", "What missed in the L2, added up over time, by tensor. The dotted line is "
+        ("read", read, "What missed in the L2, added up over time, by tensor. The dotted line is "
          "the compulsory reads: every input once. Where the top climbs past it, bytes are read again.",
          partial(_reads, top=top)),
         ("tensors", "Hit rate over time", "Of the bytes that SMs ask of the L2, the share found there. Tensors that "
@@ -98,13 +107,13 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:
     columns = columns_of(
-        "kernel | tensor | asked_bytes=asked of L2 | missed_bytes=missed, read from HBM | hit_rate:percent=hit rate"
+        f"kernel | tensor | asked_bytes=asked of L2 | missed_bytes=missed, read from {_behind(traces[0])} | "
+        "hit_rate:percent=hit rate"
     )
     return Table(columns, tuple((t.prediction.kernel.name, *row.values()) for t in traces for row in tensor_rows(t)))
 
 
 def reuse_table(traces: Sequence[TraceResult]) -> Table:
-    """The reuse histogram by kernel and launch, in few rows."""
     columns = columns_of("kernel | launch | kind | from_bytes=from | to_bytes=to | bytes:bytes=loaded | share:percent")
     rows: list[tuple[Cell, ...]] = []
     for t in traces:

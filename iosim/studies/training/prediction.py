@@ -12,7 +12,7 @@ from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.prediction.estimates import legend_of
+from iosim.prediction.result import legend_of
 from iosim.problem.asked import lengths
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series

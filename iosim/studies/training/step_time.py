@@ -13,8 +13,8 @@ from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.base.words import Method
 from iosim.hardware.profile import HardwareProfile
-from iosim.prediction.estimates import method_of
 from iosim.prediction.predictor import predict
+from iosim.prediction.result import method_of
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.training.graph import Graph, Node, Part
 from iosim.studies.training.model import Decoder, Setup

@@ -82,7 +82,7 @@ def _one_mask(p: AttentionProblem, seq_q: int, seq_k: int) -> npt.NDArray[np.boo
 
 
 def _kept_blocks(p: AttentionProblem, mask: BlockMask) -> npt.NDArray[np.bool_]:
-    """Boolean [block rows, block columns] by each pattern's definition (`iosim.problem.masks.patterns`)."""
+    """Boolean [block rows, block columns] by each pattern's definition (`iosim.problem.masks.words`)."""
     a, b = np.ogrid[: mask.shape[0], : mask.shape[1]]
     block = mask.block_q
     if p.mask == "butterfly":
@@ -92,10 +92,12 @@ def _kept_blocks(p: AttentionProblem, mask: BlockMask) -> npt.NDArray[np.bool_]:
     if p.mask == "strided":
         stride = p.mask_stride or int(np.ceil(np.sqrt(mask.shape[0])))
         return np.asarray((a >= b) & ((a - b < stride) | ((a - b) % stride == 0)), dtype=np.bool_)
-    if p.mask == "window+global":
+    if p.mask in ("window+global", "window+first"):
         nearest = np.maximum((np.abs(a - b) - 1) * block + 1, 0)
         near = (a == b) | (nearest <= (p.window or 0))
-        return np.asarray(near | (np.minimum(a, b) * block < (p.global_tokens or 0)), dtype=np.bool_)
+        causal = p.mask == "window+first"
+        first = (b if causal else np.minimum(a, b)) * block < (p.global_tokens or 0)
+        return np.asarray((near | first) & ((a >= b) | (not causal)), dtype=np.bool_)
     return dense_blocks(mask)
 
 

@@ -1,0 +1,120 @@
+"""What each kernel of the catalog was checked against: `python benchmarks/checked.py --write`.
+
+Makes iosim/kernel/libraries/checked.csv out of the recorded tables, those of experiments/measurements and of
+kernels/measurements: a row a kernel and kind of measurement, the strongest kind first, with the GPUs. A table's rows
+are of the kernel that its column `implementation` or `kernel` names; bytes are counted where it has them, times where
+it has those. What others recorded lies in tables called `published_...`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Iterator
+
+import linear_times
+from recorders import ROOT
+
+from iosim.base.errors import InputError
+from iosim.base.files import write_whole
+from iosim.evidence.times.tables import SERVING_GPUS
+from iosim.evidence.validate.match import CHAIN_NAMES, OWN
+from iosim.hardware.profile import load_profile
+from iosim.kernel.libraries.loader import CHECKED, entry, entry_name
+from iosim.kernel.serving import read_stack
+
+TABLES = sorted(path for room in ("experiments", "kernels") for path in (ROOT / room / "measurements").glob("*.csv"))
+PREDICTED = ("_blind", "_predicted")
+"""In the names of tables that hold predictions."""
+STEPS = "h200_torch_"
+"""Whole models' steps, in which a name is the backend's."""
+KINDS = ("bytes counted on", "published bytes on", "timed on", "published times on")
+BYTES = ("hbm_read", "l2_read", "dram_sectors")
+TIMES = ("seconds", "ms", "graph_ms", "tflops", "latency", "latency_ms")
+GPUS = {"gb300": "b300", "NVIDIA H200": "h200-sxm"}
+"""Profiles by a table's word, where it is not their name. A GB300 stands as a B300."""
+OTHER_KERNELS = ("attention_latency_a100_vidur.csv", "attention_latency_a30_flashinfer_vidur.csv")
+"""Files of published_attention_times.csv whose times are set beside a kernel of the catalog that is not theirs."""
+STAND_FOR = {"flash-cu": "flash", "eager": "naive", "minimal-cu": "minimal"}
+"""Kernels whose launches are another entry's, too: its tiles in CUDA, its launches and one for the scale, its source
+in this project's build."""
+SPARSE = "published_sparse_attention.csv"
+SPARSE_KERNEL = "dsa"
+
+
+def kernels_of(table: str, row: dict[str, str], gpu: str) -> str | None:
+    """The catalog's name of a row's kernel; None where it has none."""
+    if table == linear_times.TABLE:
+        return linear_times.KERNELS.get((row["framework"], row["kernel"]))
+    if table == SPARSE:
+        return SPARSE_KERNEL
+    if row.get("file") in OTHER_KERNELS:
+        return None
+    if "kernel_source" in row:
+        return read_stack(row["source"].split("/")[0]).kernel(load_profile(gpu))
+    name = row.get("implementation") or row.get("kernel", "")
+    try:
+        return entry_name((CHAIN_NAMES if "chain" in table else OWN).get(name, name))
+    except InputError:
+        return None
+
+
+def gpu_of(table: str, row: dict[str, str]) -> str | None:
+    """The profile of a row's GPU; None where there is none."""
+    word = row.get("gpu") or f"{table[:4]}-sxm"
+    name = GPUS.get(word, SERVING_GPUS.get(word, word.replace("_", "-")))
+    try:
+        return load_profile(name).name
+    except InputError:
+        return None
+
+
+def runs_on(kernel: str, gpu: str) -> bool:
+    requires, cc = entry(kernel)["requires"], load_profile(gpu).cc
+    return bool(requires.get("min_cc", 0) <= cc <= requires.get("max_cc", cc))
+
+
+def found() -> Iterator[tuple[str, str, str]]:
+    """(kernel, kind, GPU) of every row of a catalog's kernel."""
+    for path in TABLES:
+        if path.name.startswith(STEPS) or any(word in path.name for word in PREDICTED):
+            continue
+        published = path.name.startswith("published_")
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                gpu = gpu_of(path.name, row)
+                kernel = kernels_of(path.name, row, gpu) if gpu else None
+                if gpu is None or kernel is None or not runs_on(kernel, gpu):
+                    continue
+                for kind, columns in ((KINDS[published], BYTES), (KINDS[2 + published], TIMES)):
+                    if any(row.get(column) for column in columns):
+                        yield kernel, kind, gpu
+
+
+def text() -> str:
+    """The table, as checked.csv has it."""
+    gpus: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for kernel, kind, gpu in set(found()):
+        for name in {kernel, STAND_FOR.get(kernel, kernel)}:
+            gpus[name, kind].add(gpu)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("kernel", "kind", "gpus"))
+    for name, kind in sorted(gpus, key=lambda key: (key[0], KINDS.index(key[1]))):
+        writer.writerow((name, kind, " ".join(sorted(gpus[name, kind]))))
+    return out.getvalue()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help=f"write {CHECKED.relative_to(ROOT)}")
+    if parser.parse_args().write:
+        write_whole(CHECKED, text())
+    else:
+        print(text(), end="")
+
+
+if __name__ == "__main__":
+    main()
