@@ -1,5 +1,6 @@
 """Profiles FlexAttention over block masks: `python experiments/flex.py --out FILE.csv`, on a GPU with PyTorch and ncu.
 
+`--backward` profiles the one launch of dK, dV and dQ instead; `--predict h100` writes what iosim says of the same rows.
 A row is a launch, its L2 flushed before, in the columns of `h200_library_kernels.csv`; `note` names the mask in the
 words of `AttentionProblem`, from which `iosim.problem.masks` makes the blocks.
 """
@@ -27,7 +28,7 @@ CASES: tuple[tuple[int, int, int, int, str, dict[str, int]], ...] = (
     (8, 8, 65536, 128, "strided", {}), (8, 8, 65536, 128, "window+global", WINDOW_GLOBAL),
     (16, 4, 16384, 64, "butterfly", {}),
 )  # fmt: skip
-KERNEL = "regex:flex_attention"
+KERNELS = {False: "regex:flex_attention", True: "regex:flex_attention_backward"}
 NAMES = ("hbm_read", "hbm_write", "l2_read", "l2_write", "l2_slice_read", "l2_slice_write", "l2_slice_miss",
          "l2_fabric", "seconds")  # fmt: skip
 COLUMNS = ("call", "launch", "implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal",
@@ -64,7 +65,7 @@ def block_mask(tokens: int, mask: str, words: dict[str, int]) -> Any:
                                     on_gpu(indices, n, n), BLOCK_SIZE=(made.block_q, made.block_k))  # fmt: skip
 
 
-def launch_all() -> None:
+def launch_all(backward: bool) -> None:
     """One call a case: what the profiler watches. The log-sum-exp is asked for, as training does."""
     import torch
     from torch.nn.attention.flex_attention import flex_attention
@@ -72,23 +73,45 @@ def launch_all() -> None:
     torch.manual_seed(0)
     compiled = torch.compile(flex_attention, dynamic=False)
     for heads, kv_heads, tokens, head_dim, mask, words in CASES:
-        q = torch.randn(1, heads, tokens, head_dim, device="cuda", dtype=torch.bfloat16)
-        k, v = (torch.randn(1, kv_heads, tokens, head_dim, device="cuda", dtype=q.dtype) for _ in range(2))
+        like = {"device": "cuda", "dtype": torch.bfloat16, "requires_grad": backward}
+        q = torch.randn(1, heads, tokens, head_dim, **like)
+        k, v = (torch.randn(1, kv_heads, tokens, head_dim, **like) for _ in range(2))
         blocks = block_mask(tokens, mask, words)
-        compiled(q, k, v, block_mask=blocks, enable_gqa=heads != kv_heads, return_lse=True)
+        out, _ = compiled(q, k, v, block_mask=blocks, enable_gqa=heads != kv_heads, return_lse=True)
+        if backward:
+            out.backward(torch.randn_like(out))
         torch.cuda.synchronize()
         print(f"{mask}, {tokens} tokens, head_dim {head_dim}", flush=True)
 
 
-def profile() -> list[dict[str, object]]:
+def predictions(gpu: str, backward: bool) -> list[dict[str, object]]:
+    """What iosim says of the rows."""
+    from iosim import AttentionProblem, predict
+
+    rows: list[dict[str, object]] = []
+    for n, (heads, kv_heads, tokens, head_dim, mask, words) in enumerate(CASES, 1):
+        shape = {"heads": heads, "kv_heads": kv_heads, "seq_q": tokens, "head_dim": head_dim}
+        asked = AttentionProblem(**shape, dtype="bf16", mask=mask, passes="bwd" if backward else "fwd", **words)
+        made = predict(asked, kernel="flex", gpu=gpu, method="replay")
+        of = ("bwd.main", "bwd.dq") if backward else ("main",)
+        moved = {f"{level}_{way}": sum(made.traffic.total(level, way, launch=name) for name in of)
+                 for level in ("hbm", "l2") for way in ("read", "write")}  # fmt: skip
+        seconds = sum(t.total_s for t in made.time.launches if t.name in of)
+        rows.append({"call": n, "launch": 1, "implementation": "iosim", "batch": 1, **shape, "seq_k": tokens,
+                     "dtype": "bfloat16", "note": note(mask, words), **moved, "seconds": f"{seconds:.6g}"})  # fmt: skip
+    return rows
+
+
+def profile(backward: bool) -> list[dict[str, object]]:
     """The table's rows. One plain run compiles the kernels, in this process's children alone, before ncu watches."""
     compiles = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    subprocess.run([sys.executable, __file__, "--launch"], check=True, env=compiles)
+    launches_all = [sys.executable, __file__, "--launch", *["--backward"] * backward]
+    subprocess.run(launches_all, check=True, env=compiles)
     metrics = ",".join(metric for metric, _ in METRICS.values())
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "flex.ncu-rep"
-        command = [str(find_ncu()), "--cache-control", "all", "--clock-control", "none", "-k", KERNEL, "--metrics",
-                   metrics, "-o", str(report), sys.executable, __file__, "--launch"]  # fmt: skip
+        command = [str(find_ncu()), "--cache-control", "all", "--clock-control", "none", "-k", KERNELS[backward],
+                   "--metrics", metrics, "-o", str(report), *launches_all]  # fmt: skip
         subprocess.run(command, check=True, env=compiles)
         launches, notes = parse_raw(import_report(report))
     for text in notes:
@@ -112,11 +135,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="the table")
     parser.add_argument("--launch", action="store_true", help="only run the kernels")
+    parser.add_argument("--backward", action="store_true", help="of the backward")
+    parser.add_argument("--predict", metavar="GPU", help="write predictions, without a GPU")
     args = parser.parse_args()
     if args.launch:
-        launch_all()
+        launch_all(args.backward)
         return
-    rows = profile()
+    rows = predictions(args.predict, args.backward) if args.predict else profile(args.backward)
     with open(args.out, "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

@@ -365,6 +365,9 @@ class Launch:
     walks_again: bool = False
     """A work tile goes over its keys several times, as many as its accesses have `times`; only a replay knows the
     difference."""
+    joins: bool = False
+    """Its CTAs are of the grid of the launch before it, behind those of the same key/value head: the replay plays both
+    as one, whose bytes at HBM stand under that launch's name, and it takes no start of its own."""
     work: Work = field(default_factory=Work)
 
     @property

@@ -111,7 +111,7 @@ def every_warp(block_k: int, warps: int, columns: int, element_bytes: int) -> in
     return warps * block_k * columns * element_bytes
 
 
-def estimate(launch: Launch, unit: UnitModel, scores: float, warps: int, element_bytes: int) -> float:
+def estimate(launch: Launch, unit: UnitModel, scores: float, warps: int, element_bytes: float) -> float:
     """Shared-memory bytes of a forward's or backward's step, whatever the kernel, for its time: operands as the
     instructions fetch them.
 

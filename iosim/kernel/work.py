@@ -149,7 +149,7 @@ class Work:
     scores_per_pair: int = 1
     """Scores that a pair stands for: of as many heads as lie side by side in a row (an indexer's)."""
     dtype: str = ""
-    """Type of the products' operands, where it is not the problem's."""
+    """Type of the products' operands, where it is not the problem's; of two products, two types may be joined by +."""
     unit: str = ""
     """What computes the products (a `MatrixUnit`), where it is not the kernel's main launch's."""
     tensor_cores: bool = True

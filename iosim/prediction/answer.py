@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from iosim.base.units import bytes_text, some, times_of
+from iosim.base.units import bytes_text, seconds_text, some, times_of
 from iosim.base.words import listed, sentences
 from iosim.kernel.launch import SPILL, Per, Role
 from iosim.kernel.libraries.default import told
@@ -164,6 +164,15 @@ def _basis(p: Prediction) -> tuple[str, str]:
     return f"{how}, {checked if is_counted(p.kernel.name) else 'and nobody has counted them'}", l2.summary
 
 
+def _before_main(p: Prediction) -> str:
+    """A sentence on the time of what makes the main launch's operands; empty where nothing does."""
+    times = p.time.launches
+    main = next((n for n, t in enumerate(times) if t.name == "main"), 0)
+    ahead = sum(t.total_s for t in times[:main])
+    taken = f"{seconds_text(ahead)} of {seconds_text(p.time.total_s)}"
+    return f". The launches before the main one take {taken}" if main else ""
+
+
 def _excess_reason(p: Prediction) -> str:
     read = {name: int(moved) for (name, way), moved in p.traffic.tensors("hbm").items() if way == "read"}
     counted = {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)}
@@ -185,7 +194,7 @@ def _excess_reason(p: Prediction) -> str:
         outgrown = f" exceed{'s' * (not many)} the {bytes_text(last.bytes)} {last.name}"
         beside = outgrown if max(sizes) > last.bytes else ""
         lives = f"live{'s' * (not many)} between launches{' and' * bool(beside)}{beside}"
-        return f"{listed(names)}, {size}, {lives}: {bytes_text(together)} are read back"
+        return f"{listed(names)}, {size}, {lives}: {bytes_text(together)} are read back{_before_main(p)}"
     if kind == Role.OUTPUT:
         are = "are" if len(names) > 1 else "is"
         return f"{listed(names)} {are} added up in memory: {bytes_text(together)} are read back"

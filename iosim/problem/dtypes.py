@@ -14,7 +14,7 @@ class DType:
     bytes: int
 
 
-_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 _DTYPES = {name: DType(name, size) for name, size in _BYTES.items()}
 
 _ALIASES = {

@@ -27,7 +27,7 @@ from iosim.hardware import profile_file
 from iosim.kernel import resource_table
 from iosim.kernel.libraries import catalog_file, entry
 from iosim.kernel.libraries.builds import spills
-from iosim.kernel.libraries.loader import completed
+from iosim.kernel.libraries.loader import checked, completed
 from iosim.studies.distributed import links
 
 Check = Callable[[dict[str, Any]], list[Problem]]
@@ -273,6 +273,7 @@ def test_a_kernel_is_shown_to_people(name: str, capsys: pytest.CaptureFixture[st
     shown = json.loads(capsys.readouterr().out)["kernel"]
     assert len(shown.pop("spill", ())) == len(spills(data))
     assert len(shown.pop("backward_spill", ())) == len(spills(data, backward=True))
+    assert shown.pop("checked") == list(checked(name))
     assert shown == {key: value for key, value in data.items() if key not in ("spill", "backward_spill")}
 
 

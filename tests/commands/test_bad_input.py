@@ -265,7 +265,7 @@ API: tuple[tuple[str, Callable[[], Any], str], ...] = (
     ("dropout is a bool", lambda: AttentionProblem(dropout=True), "dropout True"),
     ("pass", lambda: AttentionProblem(passes="forward"), "accepted: fwd"),
     ("layout", lambda: AttentionProblem(layout="sbhd"), "accepted: bhsd"),
-    ("dtype", lambda: dtype("int8"), "dtype 'int8'"),
+    ("dtype", lambda: dtype("int4"), "dtype 'int4'"),
     ("unknown key", lambda: AttentionProblem.from_dict({"head": 1}), "unknown keys: head"),
     ("tile side", lambda: Tile(0, 64), "block_q 0"),
     ("tile side is a float", lambda: Tile(64.0, 64), "block_q 64.0"),  # type: ignore[arg-type]

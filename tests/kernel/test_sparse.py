@@ -166,6 +166,26 @@ def test_bytes_of_a_step() -> None:
     assert l2["page_table", "read"] == 2048 * 32
 
 
+@pytest.mark.parametrize(("name", "changes"), [("dsa", {}), ("flashmla", {"index_heads": None})])
+def test_the_sparse_kernels_of_hopper_and_of_blackwell(name: str, changes: dict[str, Any]) -> None:
+    """Of 128 heads. With a cache in fp8 Hopper's two CTAs share what they gather, and Blackwell's are of launches over
+    64 heads each; in 16 bits Hopper's go alone, and Blackwell's are a pair."""
+    rows = {None: 2048 * 576 * 2, "fp8": 2048 * 21 * 32}
+    for gpu, cache, ctas, tile, fetches in (
+        ("h200", "fp8", 2, "64x64", 1),
+        ("b200", "fp8", 1, "64x64", 2),
+        ("h200", None, 1, "64x64", 2),
+        ("b200", None, 2, "64x128", 1),
+    ):
+        problem = V32.with_(cache_dtype=cache, page_size=64, **changes)
+        made = resolve(name, problem, load_profile(gpu))
+        assert (made.schedule.cluster, str(made.tile)) == (ctas, tile)
+        assert count(plan(problem, made)).total("l2", "read", tensor="K") == fetches * rows[cache]
+    dense = V32.with_(top_k=None, index_heads=None, page_size=64)
+    with pytest.raises(InputError, match="dense decoding is built for cc"):
+        resolve("flashmla", dense, load_profile("b200"))
+
+
 def test_no_more_keys_than_picks_are_all_listed() -> None:
     short = V32.with_(seq_q=2000, seq_k=2000)
     h200 = load_profile("h200")

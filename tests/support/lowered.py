@@ -54,20 +54,21 @@ def wrong_bytes(chain: Chain, lowered: Lowered) -> list[str]:
     """Tensors of which a lowered launch moves other bytes than `count` says, or objects of another tensor."""
     found = []
     owner = lowered.owner.copy()
-    for launch, low in zip(chain.launches, lowered.launches, strict=True):
+    for number, (launch, low) in enumerate(zip(chain.launches, lowered.launches, strict=True)):
+        sums: dict[str, int] = {}
         for objects, number in low.owned:
             owner[objects.start : objects.stop] = number
-        sums: dict[str, int] = {}
         for template, objects in moved(low):
             if (owner[objects] != lowered.tensors.index(template.tensor)).any():
                 found.append(f"{launch.name} {template.tensor}: objects of another tensor")
             sums[template.tensor] = sums.get(template.tensor, 0) + int(lowered.size[objects].sum(dtype=np.int64))
-        for name in {a.tensor for a in launch.accesses}:
-            t, heads = chain.tensors[name], launch.domain.grid_heads
-            if not is_exact(chain, launch, name):
+        joined = tuple(one for one in chain.launches[number + 1 : number + 2] if one.joins)
+        of = () if launch.joins else (launch, *joined)  # work tiles of one that joins are the launch's before
+        for name in {a.tensor for one in of for a in one.accesses}:
+            if not all(is_exact(chain, one, name) for one in of):
                 continue
-            uses = [a for a in launch.accesses if a.tensor == name]
-            right = sum(access_bytes(launch.domain, t, a) for a in uses) * heads
-            if sums[name] != right:
-                found.append(f"{launch.name} {name}: {sums[name]} bytes, counted {right}")
+            uses = [(one.domain, a) for one in of for a in one.accesses if a.tensor == name]
+            right = sum(access_bytes(d, chain.tensors[name], a) * d.grid_heads for d, a in uses)
+            if sums.get(name, 0) != right:
+                found.append(f"{launch.name} {name}: {sums.get(name, 0)} bytes, counted {right}")
     return found

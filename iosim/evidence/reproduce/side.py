@@ -116,6 +116,10 @@ NUMBERS: Mapping[str, Callable[[Side], float]] = {
     "matmul_flops": lambda s: s.problem.matmul_flops(),
     "product_flops": lambda s: s.chain.product_flops,
     "speed": lambda s: s.problem.matmul_flops() / s.prediction.time.total_s,
+    # The main launch by itself.
+    "main_speed": lambda s: (
+        s.problem.matmul_flops() / next(t.total_s for t in s.prediction.time.launches if t.name == "main")
+    ),
     "workspace": lambda s: s.prediction.memory_bytes["workspace"],
     # With the tensors of the row's `also`, that an older call left.
     "peak": lambda s: memory(s.chain)["peak"] + s.tensor_sum(s.keys.get("also", ())),

@@ -96,10 +96,10 @@ def attention_domain(
     )
 
 
-def heads_in_turn(problem: AttentionProblem, tile: Tile) -> Domain:
+def heads_in_turn(problem: AttentionProblem, tile: Tile, mask_block: int | None = None) -> Domain:
     """Query blocks x key blocks of every key/value head, whose query heads are walked one after the other. Raises
     InputError: grouped heads whose last query block is ragged."""
-    domain = attention_domain(problem, tile, pack=problem.group)
+    domain = attention_domain(problem, tile, pack=problem.group, mask_block=mask_block)
     if problem.group == 1:
         return domain
     if problem.seq_q % tile.block_q:

@@ -79,44 +79,12 @@ def _stated(launch: Launch, fragments: Mapping[str, Fragments]) -> Launch:
 
 def _backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The passes and main launch of `flash`, whose warps own keys each; where it is deterministic, nothing is added to
-    dQ, and one more launch computes it."""
+    dQ, and one more launch, flash_bwd_query, computes it."""
+    options = options_of(kernel, CudaOptions)
+    if options.deterministic:
+        kernel = replace(kernel, options=replace(options, adds=flash.Adds.OWNERS))
     chain = flash.backward(problem, kernel)
-    chain = replace(chain, launches=tuple(replace(n, work=replace(n.work, loop=Loop())) for n in chain.launches))
-    if not options_of(kernel, CudaOptions).deterministic:
-        return chain
-    dot, main = (n for n in chain.launches if n.name in ("bwd.dot", "bwd.main"))
-    keys = replace(
-        main,
-        accesses=tuple(a for a in main.accesses if a.tensor != "dQ_acc"),
-        work=replace(
-            main.work,
-            flops_per_pair=4 * (problem.head_dim + problem.head_dim_v),
-            add_packets_per_row=0,
-            add_requests_per_row=0,
-        ),
-    )
-    left = {n: t for n, t in chain.tensors.items() if n != "dQ_acc"}
-    return replace(chain, tensors=left, launches=(dot, keys, _queries(problem, kernel, main)))
-
-
-def _queries(problem: AttentionProblem, kernel: Kernel, main: Launch) -> Launch:
-    """flash_bwd_query, deterministic: a CTA owns as many queries as flash_bwd owns keys, and walks blocks of keys as
-    long as flash_bwd's of queries. Scores and dP again, then dQ: three products."""
-    tile = kernel.tile_backward
-    turned = Tile(tile.block_k, tile.block_q, tile.warps, tile.stages)
-    return Launch(
-        "bwd.dq",
-        attention_domain(problem, turned),
-        Outer.QUERY,
-        (
-            *(load(name, Rows.QUERY, Per.QUERY) for name in ("Q", "dO", "LSE_copy", "D")),
-            load("K", Rows.KEY, Per.PAIR),
-            load("V", Rows.KEY, Per.PAIR),
-            store("dQ", Rows.QUERY, Per.QUERY),
-        ),
-        resources=main.resources,
-        work=Work(2 * (2 * problem.head_dim + problem.head_dim_v), exps_per_pair=1, stages=tile.stages),
-    )
+    return replace(chain, launches=tuple(replace(n, work=replace(n.work, loop=Loop())) for n in chain.launches))
 
 
 @algorithm("naive-cu", options=NaiveOptions, standard=True)

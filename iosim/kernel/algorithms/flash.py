@@ -61,8 +61,8 @@ from iosim.kernel.launch import (
     tensors,
 )
 from iosim.kernel.options import number
-from iosim.kernel.schedule import Scheduler
-from iosim.kernel.work import Fragments, Layout, MaskOperations, Work
+from iosim.kernel.schedule import Schedule, Scheduler
+from iosim.kernel.work import Fragments, Layout, Loop, MaskOperations, Work
 from iosim.problem.attention import AttentionProblem
 
 MAX_COMBINE_BLOCKS = 1 << 26
@@ -127,6 +127,10 @@ class Adds(StrEnum):
     """By a warp that computes nothing, so that no other waits."""
     PACKETS = "packets"
     """Four lanes of a warp add 32 bytes to a row, a packet."""
+    OWNERS = "owners"
+    """Not at all: a launch whose CTAs own queries computes dQ from scores of its own."""
+    SAME_GRID = "same-grid"
+    """So do CTAs of the main launch's own grid, behind those that own keys of the same key/value head."""
 
 
 @dataclass(frozen=True)
@@ -432,12 +436,15 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """
     options, tile = options_of(kernel, FlashOptions), kernel.tile_backward
     grouped = problem.group > 1 and not options.heads_in_turn
+    apart = options.adds in (Adds.OWNERS, Adds.SAME_GRID)
     passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
+    passes = _without_sums_of_dq(passes) if apart else passes
     sums = [n for n in KEY_SUMS if any(n in one.writes for one in passes)]
     copies = [name for one in passes for name in one.writes if name.endswith("_copy")]
-    own: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), dq_sums(problem, kernel))
+    sums_of_dq = dq_sums(problem, kernel)
+    own: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), *(() if apart else (sums_of_dq,)))
     if options.workspace is Workspace.BLOCKS:  # one piece of memory, which begins with the sums
-        own = (own[1], *matrices(problem, "LSE_copy D", Role.TEMP))
+        own = (sums_of_dq, *matrices(problem, "LSE_copy D", Role.TEMP))
     held = tensors((
         *matrices(problem, "Q K V O dO LSE", Role.INPUT),
         *own,
@@ -452,7 +459,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     whole = _workspace_edge(kernel)
     lse, d_o = (f"{n}_copy" if f"{n}_copy" in copies else n for n in ("LSE", "dO"))
     gradients = [f"{n}_heads" if grouped else n for n in ("dK", "dV")]
-    domain = heads_in_turn(problem, tile) if options.heads_in_turn else attention_domain(problem, tile)
+    walked = heads_in_turn if options.heads_in_turn else attention_domain
+    domain = walked(problem, tile, mask_block=options.mask_block)
     main = main_launch(
         problem,
         kernel,
@@ -463,7 +471,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             *(load(n, Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch) for n in ("Q", d_o)),
             load(lse, Rows.QUERY, Per.PAIR, edge=whole if lse in copies else Edge.EXACT),
             load("D", Rows.QUERY, Per.PAIR, edge=whole),
-            Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),
+            *(() if apart else (Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),)),
             *(Access(n, Mode.REDUCE, Rows.KEY, Per.KEY, visited_only=True, edge=whole) for n in sums),
             *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients if not sums),
         ),
@@ -472,11 +480,43 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         persistent_ctas=None if kernel.backward.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         work=replace(
             loop_work(problem, kernel),
-            add_requests_per_row=0 if options.adds is Adds.APART else -(-held["dQ_acc"].cols // SUMS_PER_LINE),
+            add_requests_per_row=0 if apart or options.adds is Adds.APART else -(-sums_of_dq.cols // SUMS_PER_LINE),
             add_packets_per_row=problem.head_dim * 4 // SECTOR_BYTES if options.adds is Adds.PACKETS else 0,
         ),
     )
-    return Chain(held, (*before, main, *after), kernel.notes)
+    return Chain(held, (*before, *(query_owners(problem, kernel, main) if apart else (main,)), *after), kernel.notes)
+
+
+def _without_sums_of_dq(passes: Sequence[RowPass]) -> list[RowPass]:
+    kept = (replace(one, writes=tuple(n for n in one.writes if n != "dQ_acc")) for one in passes)
+    return [one for one in kept if one.writes and "dQ_acc" not in one.reads]
+
+
+def query_owners(problem: AttentionProblem, kernel: Kernel, main: Launch) -> tuple[Launch, Launch]:
+    """The main launch, of four products where nothing is added to dQ, and the CTAs that own queries: as many as those
+    of the main launch own keys. They walk blocks of keys as long as its blocks of queries: scores and dP again, then
+    dQ."""
+    options, tile, d, d_v = options_of(kernel, FlashOptions), kernel.tile_backward, problem.head_dim, problem.head_dim_v
+    joins = options.adds is Adds.SAME_GRID
+    lse, d_o = (next(a.tensor for a in main.accesses if a.tensor.startswith(n)) for n in ("LSE", "dO"))
+    loop = Loop() if joins else main.work.loop
+    own = Launch(
+        "bwd.dq",
+        attention_domain(problem, Tile(tile.block_k, tile.block_q), mask_block=options.mask_block),
+        Outer.QUERY,
+        (
+            *(load(name, Rows.QUERY, Per.QUERY) for name in ("Q", d_o, lse, "D")),
+            load("K", Rows.KEY, Per.PAIR),
+            load("V", Rows.KEY, Per.PAIR),
+            store("dQ", Rows.QUERY, Per.QUERY),
+        ),
+        schedule=main.schedule if joins else Schedule(),
+        overheads=main.overheads if joins else (),
+        resources=main.resources,
+        work=Work(2 * (2 * d + d_v), exps_per_pair=1, stages=tile.stages),
+        joins=joins,
+    )
+    return replace(main, work=replace(main.work, flops_per_pair=4 * (d + d_v), loop=loop)), own
 
 
 def _workspace_edge(kernel: Kernel) -> Edge:

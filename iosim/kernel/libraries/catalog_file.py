@@ -22,7 +22,7 @@ from iosim.kernel.tile_rules import TRITON, WHOLE_ROWS
 from iosim.kernel.unit import FMA, SPECIALISED_UNITS, MatrixUnit, Specialisation, stated_unit
 from iosim.kernel.work import Layout
 from iosim.problem.dtypes import INPUT_DTYPES
-from iosim.problem.fields import TERMS
+from iosim.problem.fields import INTERVAL_MASKS, TERMS
 
 SCHEMA = 1
 VENDORS = ("nvidia", "amd")
@@ -72,6 +72,7 @@ REQUIRES: Mapping[str, Key] = {
     "latent_only": Key(Flag(), "whether K and V are one latent cache"),
     "page_multiple": Key(Whole(1), "pages of a cache are multiples of so many rows"),
     "page_sizes": Key(ListOf(Whole(1), ascending=True), "rows of a page"),
+    "masks": Key(ListOf(Text(INTERVAL_MASKS), unique=True), "masks it has; all without this"),
 }
 """What the kernel runs, and where."""
 KERNEL: Mapping[str, Key] = {
@@ -134,7 +135,7 @@ ROW: Mapping[str, Key] = {
     "dropout": Key(Flag(), "with dropout, or without"),
     "dtype": Key(_DTYPES, "of these types"),
     "paged": Key(Flag(), "with a paged cache, or without"),
-    "widened": Key(Flag(), "with a cache of fewer bits than the queries, or without"),
+    "widened": Key(Flag(), "with a cache in a type of its own (--cache-dtype), or without"),
     "max_rows": Key(Whole(1), "up to so many query rows of a group"),
     "max_keys": Key(Whole(1), "up to so many keys"),
     "min_shared_memory_per_block_bytes": Key(_SHARED, "where a CTA may have so much"),
@@ -155,6 +156,8 @@ ROW: Mapping[str, Key] = {
     "edge_k": Key(Text(tuple(Edge)), "rows moved of a ragged block of keys"),
     "fetch": Key(Text(tuple(Fetch)), "how rows are asked for"),
     "matrix_unit": Key(Text((FMA, *MatrixUnit)), "what computes its products, where not as in [kernel]"),
+    "score_operations": Key(Real(0, 100), "instructions a score beside those of every softmax"),
+    "options": Key(MapOf(OneOrMany(Text())), "of the algorithm, over those of [kernel]"),
     "key_warps": Key(Whole(1, 32), "warps that divide a tile's keys, where they do not divide its rows alone"),
     "write_per_tile": Key(_BYTES, "bytes of spilled registers a thread writes a work tile"),
     "write_per_pair": Key(_BYTES, "and a visited key block"),
@@ -212,12 +215,13 @@ def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence
 _SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads", "chiplets")
 _WHEN = tuple(ROW)[: tuple(ROW).index("split")]
 _TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "fetch", "matrix_unit", "key_warps", "threads", "registers",
-         "shared_memory_bytes", "warps_along", "v_in")  # fmt: skip
+         "shared_memory_bytes", "warps_along", "v_in", "score_operations", "options")  # fmt: skip
 _SPILL = ("split", "whole_tiles", "narrow", "block_q", "block_k", "registers", "write_per_tile", "write_per_pair",
           "read_per_tile", "read_per_pair", "accesses_per_pair", "accesses_per_tile", "frame", "source")  # fmt: skip
+_TILE_NEEDS = ("head_dim", "block_q", "block_k", "warps")
 _OVERHEAD = ("name", "mode", "per_cta", "per_tile", "per_pair", "per_tile_fetch")
 _ROWS = {
-    "tile": ListOf(_table(ROW, (*_WHEN, *_TILE), ("head_dim", "block_q", "block_k", "warps"))),
+    "tile": ListOf(_table(ROW, (*_WHEN, *_TILE), _TILE_NEEDS)),
     "spill": ListOf(_table(ROW, (*_WHEN, *_SPILL), ("head_dim", "source"))),
     "overhead": ListOf(_table(ROW, _OVERHEAD, ("name", "mode"))),
 }
@@ -308,6 +312,8 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
     if isinstance(name, str) and name in algorithms():
         options = Table.of(algorithm_of(name).options)
     kernel = Table({**_table(KERNEL).keys, "options": options}, required=("writes_lse", "edge_q", "edge_k"))
+    rows = _table(ROW, (*_WHEN, *_TILE)).keys
+    tiles = ListOf(Table({**rows, "options": options}, _TILE_NEEDS))
     needed = ("schema", "name", "title", "algorithm", "source", "requires", "kernel", "tile")
-    file = Table({**_table(FILE).keys, "kernel": kernel}, needed, (_contradictions,))
+    file = Table({**_table(FILE).keys, "kernel": kernel, "tile": tiles}, needed, (_contradictions,))
     return list(file.problems(dict(data)))

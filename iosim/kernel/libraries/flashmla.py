@@ -50,14 +50,19 @@ class FlashMlaRules(Rules):
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """Where keys are picked, the sparse kernels (@9241ae3e): of a cache in fp8 the decode kernel, whose CTAs of a
-        query form a cluster of up to 128 heads; of one in 16 bits the prefill kernel, whose CTAs go alone on cc 9.0
-        and in pairs later. Fewer heads than a tile has rows fill part of it."""
+        query form a cluster of up to 128 heads on cc 9.0 and go alone later (@4855c772, csrc/api/sparse_decode.h);
+        of one in 16 bits the prefill kernel, whose CTAs go alone on cc 9.0 and in pairs later. Fewer heads than a tile
+        has rows fill part of it. Raises InputError: dense decoding later than cc 9.0, which it is not built for."""
+        later, decodes = profile.cc >= PAIRS_CC, problem.cache_dtype is not None
         if problem.top_k is None:
+            if later:
+                raise InputError(f"`kernel` {kernel.name}: its dense decoding is built for cc 9.0 alone; accepted on "
+                                 f"{profile.name}: `top_k`")  # fmt: skip
             return kernel
-        together = 2 if profile.cc >= PAIRS_CC else min(2, -(-problem.group // 64)) if problem.cache_dtype else 1
+        together = 1 if later == decodes else 2 if later else min(2, -(-problem.group // 64))
         rows = min(kernel.tile.block_q, max(1, problem.group // together))
         tile = replace(kernel.tile, block_q=rows, warps=max(SPARSE_WARPS, kernel.tile.warps))
-        unit = MatrixUnit.TCGEN05 if profile.cc >= PAIRS_CC else MatrixUnit.SPECIALISED
+        unit = MatrixUnit.TCGEN05 if later else MatrixUnit.SPECIALISED
         loop = replace(kernel.loop, producer_warps=SPARSE_WARPS)
         options = replace(options_of(kernel, IndexerOptions), gather_cycles=GATHER_CYCLES)
         schedule = replace(kernel.schedule, cluster=together)
@@ -99,7 +104,7 @@ class DsaRules(FlashMlaRules):
 
 @rule_book("mla")
 class AnyTileMlaRules(FlashMlaRules):
-    """FlashMLA's rules for a tile that is halved until it fits."""
+    """FlashMLA's rules for a tile that is halved until it fits, on any GPU."""
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         kernel = TiledRules().finish(kernel, problem, profile)

@@ -7,7 +7,7 @@ from typing import Any
 
 from iosim.base.errors import InputError, refusing
 from iosim.base.records import replace
-from iosim.hardware.profile import HardwareProfile
+from iosim.hardware.profile import HardwareProfile, cc_text
 from iosim.kernel.algorithms import algorithm_of, algorithms, options_for
 from iosim.kernel.algorithms.registry import Packs
 from iosim.kernel.kernel import BACKWARD_PASSES, QUEUE, Kernel, PassSettings, RowPass, Spill, Tile
@@ -38,7 +38,7 @@ def _first(
     window = problem.mask == "window"
     facts |= {"causal": problem.mask != "none", "window": window, "dropout": problem.dropout > 0}
     facts["paged"] = problem.page_size is not None
-    facts["widened"] = problem.widens
+    facts["widened"] = problem.cache_dtype is not None
     query_rows = problem.longest_q * problem.group
     optin = profile.shared_memory_per_block_optin_bytes or 0
     for row in rows:
@@ -61,6 +61,10 @@ def tile_row(
 ) -> Mapping[str, Any]:
     """The first row of the entry's `table` whose conditions hold. Raises InputError: none does."""
     if not (row := _first(data.get(table, ()), problem, profile, width)):
+        known = {cc for one in data.get(table, ()) for cc in one.get("cc", (profile.cc,))}
+        if profile.cc not in known:
+            there = ", ".join(cc_text(cc) for cc in sorted(known))
+            raise InputError(f"`kernel` {data['name']}: it has no tile for {profile.name}; accepted: cc {there}")
         raise InputError(f"`head_dim` {width}: kernel {data['name']} has no {table.replace('_', ' ')} for it")
     return row
 
@@ -193,7 +197,7 @@ def _resolved(
         fragments=_fragments(settings, row),
         loop=_loop({**settings, **row}),
         **{name: settings[name] for name in AS_STATED if name in settings},
-        options=_options(data, rules, profile, split_table, overrides.append_kv),
+        options=_options(data, row, rules, profile, split_table, overrides.append_kv),
         notes=notes + _notes(data, problem, compiled),
     )
     kernel = rules.finish(kernel, problem, profile)
@@ -281,8 +285,10 @@ def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, asked: bool) -> bo
     return asked
 
 
-def _options(data: Entry, rules: Rules, profile: HardwareProfile, split: bool, append_kv: bool) -> AlgorithmOptions:
-    options = {**data["kernel"].get("options", {}), **rules.options(profile, split)}
+def _options(
+    data: Entry, row: Mapping[str, Any], rules: Rules, profile: HardwareProfile, split: bool, append_kv: bool
+) -> AlgorithmOptions:
+    options = {**data["kernel"].get("options", {}), **row.get("options", {}), **rules.options(profile, split)}
     if append_kv:
         if not algorithm_of(data["algorithm"]).appends:
             able = ", ".join(name for name in algorithms() if algorithm_of(name).appends)

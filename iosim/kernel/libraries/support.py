@@ -60,6 +60,8 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
                "(add the masks to the bias)")  # fmt: skip
     if problem.passes not in requires.get("passes", (problem.passes,)):
         yield f"`passes` {problem.passes}: kernel {name} has no model of it; accepted: {', '.join(requires['passes'])}"
+    if problem.mask not in requires.get("masks", (problem.mask,)):
+        yield f"`mask` {problem.mask}: kernel {name} has no such mask; accepted: {', '.join(requires['masks'])}"
     first_of_type = requires.get("dtype_min_cc", {}).get(problem.dtype, 0)
     if profile.cc < first_of_type:
         there = ", ".join(d for d in requires["dtypes"] if _runs(data, d, profile.cc))

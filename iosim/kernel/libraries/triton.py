@@ -19,6 +19,7 @@ from iosim.kernel.launch import Overhead
 from iosim.kernel.libraries.loader import entry
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rule_book
 from iosim.kernel.options import typed
+from iosim.kernel.tile_rules import backward_shared_bytes
 from iosim.kernel.unit import MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
@@ -58,6 +59,10 @@ class FlexRules(TritonRules):
         return {"statistics_per_row": 2, "combine_rows": 1, "combines_one": True} if split else {}
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        if problem.backward:
+            fits = min(backward_shared_bytes(problem, kernel.tile_backward),
+                       profile.need_int("shared_memory_per_block_optin_bytes"))  # fmt: skip
+            return replace(kernel, backward=replace(kernel.backward, shared_memory_bytes=fits))
         if not options_of(kernel, FlashOptions).combines_one:
             return kernel
         rows = problem.seq_q * (problem.group if kernel.packs_group else 1)

@@ -76,6 +76,8 @@ class LoweredLaunch:
     """Work tiles that one CTA takes together: all key blocks of a head where a CTA walks whole heads."""
     indices: Int32 | None = None
     """Where loop indices do not run on: step s of a work tile has index indices[first + s]."""
+    joined: bool = False
+    """Whether work tiles of two launches are there."""
 
     @property
     def tiles(self) -> int:
@@ -141,9 +143,16 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
             first += spill_slots
     tensors.append(SPILL)
 
-    def lower_one(n: int) -> LoweredLaunch:
+    def alone(n: int) -> LoweredLaunch:
         launch = chain.launches[n]
-        lowered = _lower_launch(chain, launch, grids, frame_first[launch.name], spill_slots)
+        return _lower_launch(chain, launch, grids, frame_first[launch.name], spill_slots)
+
+    def lower_one(n: int) -> LoweredLaunch:
+        lowered = alone(n)
+        if chain.launches[n].joins:
+            lowered = _none_of(lowered)
+        elif n + 1 < len(chain.launches) and chain.launches[n + 1].joins:
+            lowered = _one_grid(lowered, alone(n + 1), *(chain.launches[m].domain for m in (n, n + 1)))
         return replace(lowered, owned=blocks.owned(n, grids, tensors))
 
     launches = LoweredLaunches(lower_one, len(chain.launches))
@@ -251,6 +260,35 @@ def _lower_launch(
         launch.name, first, count, tuple(prologue), tuple(loop), tuple(epilogue), down,
         head, block, group=_rounds(launch) if launch.outer is Outer.HEAD else 1,
         indices=None if steps.indices is None else steps.indices.astype(np.int32),
+    )  # fmt: skip
+
+
+def _none_of(low: LoweredLaunch) -> LoweredLaunch:
+    """A launch whose work tiles another one has."""
+    none = np.zeros(0, dtype=np.int32)
+    return LoweredLaunch(low.name, none, none, (), (), (), none.astype(np.uint8), none, none)
+
+
+def _one_grid(a: LoweredLaunch, b: LoweredLaunch, of_a: Domain, of_b: Domain) -> LoweredLaunch:
+    """Two launches as one grid: of each key/value head the work tiles of `a`, and then those of `b`, whose heads are
+    query heads; sequences inside."""
+    group = of_b.heads // of_a.heads
+    sequence, head = np.divmod(np.concatenate([a.head * group, b.head]), of_b.heads)
+    order = np.argsort(head // group * of_a.batch + sequence, kind="stable")
+    missing = [np.full(low.tiles, NONE, dtype=np.int32) for low in (a, b)]
+
+    def both(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([getattr(a, name), getattr(b, name)])[order]
+
+    def placed(of: str) -> tuple[Template, ...]:
+        first = [replace(t, base=np.concatenate([t.base, missing[1]])[order]) for t in getattr(a, of)]
+        return (*first, *(replace(t, base=np.concatenate([missing[0], t.base])[order]) for t in getattr(b, of)))
+
+    listed = [np.arange((x.first + x.count).max(initial=0)) if x.indices is None else x.indices for x in (a, b)]
+    first = np.concatenate([a.first, b.first + listed[0].size])[order].astype(np.int32)
+    return LoweredLaunch(
+        a.name, first, both("count"), placed("prologue"), placed("loop"), placed("epilogue"), both("down"),
+        both("head"), both("block"), indices=np.concatenate(listed).astype(np.int32), joined=True,
     )  # fmt: skip
 
 

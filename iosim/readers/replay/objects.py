@@ -14,7 +14,7 @@ import numpy.typing as npt
 from iosim.base.errors import TooLargeError
 from iosim.base.records import dataclass
 from iosim.base.units import bytes_text
-from iosim.kernel.launch import Chain, Launch, Outer, Role, Rows, Tensor
+from iosim.kernel.launch import Chain, Launch, Outer, Per, Role, Rows, Tensor
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -70,7 +70,8 @@ class Grid:
 
 def streams(launch: Launch) -> bool:
     """Whether a launch goes through its tensors once, with no loop of its own: elementwise passes, the combine."""
-    return launch.outer is Outer.FLAT or (launch.outer is Outer.QUERY and launch.domain.splits > 1)
+    combines = launch.outer is Outer.QUERY and any(access.per is Per.SPLIT for access in launch.accesses)
+    return launch.outer is Outer.FLAT or combines
 
 
 def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:

@@ -267,7 +267,7 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
         end, windows = l2.replay(
             low, ctas, begin_ps=ready,
             trace=trace(launch, low, lowered, l2, begin) if trace and turn >= (calls - 1) * len(order) else None,
-            sampling=sampling_plan(low, ctas.slots) if part and grain is None else None, coarse=grain,
+            sampling=sampling_plan(low, ctas.slots) if part and not (grain or low.joined) else None, coarse=grain,
         )  # fmt: skip
         if dirty is not None:
             end = ready + round((end - ready) * stands_for)
@@ -275,7 +275,7 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
             for counts, then in zip((l2.state.filled, l2.state.drained), behind, strict=True):
                 for t, n in enumerate(then):
                     counts[t] = n + round((counts[t] - n) * stands_for)
-        rows += _rows(launch.name, lowered, before, l2.counts(), l2_of_gpu.launch_fetch_bytes)
+        rows += _rows(chain.launches[number:], lowered, before, l2.counts(), l2_of_gpu.launch_fetch_bytes)
         rows += _moved(launch.name, "side", lowered, behind, l2.behind())
         waited = int(l2.state.took_ps) / max(1, int(l2.state.alone_ps)) - 1.0 if grain else 0.0
         moved = accesses[number] if accesses else round(low.accesses * (share.factors[number] if share else 1.0))
@@ -365,8 +365,21 @@ def _stand_for(l2: L2, before: Counts, dirty: npt.NDArray[np.int64], share: floa
         counts[1][t] = before[1][t] + max(0, round((written + stays) * share) - stays)
 
 
-def _rows(launch: str, lowered: Lowered, before: Counts, after: Counts, code: int) -> list[TrafficRow]:
+def _joined(launches: Sequence[Launch]) -> bool:
+    """Whether the second of these launches joins the first one's grid."""
+    return len(launches) > 1 and launches[1].joins
+
+
+def _rows(launches: Sequence[Launch], lowered: Lowered, before: Counts, after: Counts, code: int) -> list[TrafficRow]:
+    """Bytes at HBM of the first of these launches; of tensors that only one which joins its grid moves, under that
+    name; none of one that joins another's."""
+    launch = launches[0].name
+    if launches[0].joins:
+        return []
     rows = _moved(launch, "hbm", lowered, before, after)
+    if _joined(launches):
+        own, other = ({a.tensor for a in one.accesses} for one in launches[:2])
+        rows = [replace(r, launch=launches[1].name) if r.tensor in other - own else r for r in rows]
     foreign = after[1][len(lowered.tensors)] - before[1][len(lowered.tensors)]
     if foreign:
         rows.append(TrafficRow(launch, "hbm", FOREIGN, "write", foreign))
@@ -401,8 +414,11 @@ def _possible(
     where nearly every access misses: a launch reads of a tensor what it loads or adds to at most, and no more is
     written by the end of a launch than was stored or lay dirty in the L2 by then."""
     possible, room = [], dirty_before
-    for launch, adds in zip(chain.launches, added, strict=True):
+    for n, (launch, adds) in enumerate(zip(chain.launches, added, strict=True)):
         asked = asked_of(launch, counted, adds)
+        if _joined(chain.launches[n:]):
+            for name, more in asked_of(chain.launches[n + 1], counted, {}).items():
+                asked[name] = asked.get(name, 0) + more
         mine = [r for r in rows if r.launch == launch.name and r.level == "hbm"]
         possible += [
             replace(r, bytes=min(int(r.bytes), asked.get(r.tensor, 0))) if r.direction == "read" else r

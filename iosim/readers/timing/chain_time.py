@@ -149,7 +149,7 @@ def _at_its_clock(running: Running) -> LaunchTime:
             time = replace(time, energy_j=energy_j(activity, profile, clock_hz, time.total_s))
             limit = profile.power_w if clocks == "sustained" else profile.peak_power_w
             return time, (time.power_w or 0.0) / (limit or math.inf)
-        return time, activity.product_flops / (rates.product_limit(problem.dtype) * time.total_s)
+        return time, activity.product_flops / (rates.product_limit(running.dtype) * time.total_s)
 
     highest = rates.highest_clock_hz(uses_tensor_cores(running.launch, problem))
     if not isinstance(clocks, str):

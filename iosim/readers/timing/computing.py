@@ -103,9 +103,12 @@ class Running:
         return self.launch.work.dtype or self.problem.dtype
 
     @property
-    def element_bytes(self) -> int:
-        """Of its products' operands."""
-        return dtype(self.launch.work.dtype).bytes if self.launch.work.dtype else self.problem.input_type.bytes
+    def element_bytes(self) -> float:
+        """Of its products' operands, the mean where they are of two types."""
+        if not self.launch.work.dtype:
+            return self.problem.input_type.bytes
+        each = [dtype(kind).bytes for kind in self.launch.work.dtype.split("+")]
+        return sum(each) / len(each)
 
     @cached_property
     def unit(self) -> UnitModel:

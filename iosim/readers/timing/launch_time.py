@@ -89,6 +89,8 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
         together = done.total_s if sm is None else _beside_hbm(running, done, streamed)
     waits = 0 if sm is None else waited_loads(launch, running.unit, rates.profile.cc)
+    if launch.joins:
+        start = 0.0
     longest = max(seconds.values(), default=0.0)
     total = start + max(together, longest)
     time = LaunchTime(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
@@ -16,6 +17,15 @@ takes 682, TLB misses included, and about 490 from the L2 (odd rows of h200_grap
 
 LOADS = {True: ("dram_latency_cycles", DRAM_LOAD_CYCLES), False: ("l2_latency_near_cycles", L2_LOAD_CYCLES)}
 """Whether from HBM -> the profile's latency, and what comes on top."""
+
+
+def of_types(dtype: str, rate: Callable[[str], float]) -> float:
+    """A rate of operations in `dtype`, or of as many in each of the types that it joins by +."""
+    kinds = dtype.split("+")
+    if len(kinds) == 1:
+        return rate(dtype)
+    seconds = sum(1 / rate(kind) for kind in kinds)
+    return len(kinds) / seconds if seconds else math.inf
 
 
 class Rates:
@@ -71,6 +81,9 @@ class Rates:
 
     def tensor(self, dtype: str, unit: UnitModel) -> float:
         """Operations per second of the GPU's matrix products in `dtype` by `unit`, at the present clock."""
+        return of_types(dtype, lambda kind: self._tensor(kind, unit))
+
+    def _tensor(self, dtype: str, unit: UnitModel) -> float:
         p = self.profile
         if unit is UNITS[MatrixUnit.FP32]:
             return p.fp32_flops_per_s or self._absent("fp32_flops_per_s")
@@ -109,6 +122,9 @@ class Rates:
         """Operations per second that power allows at the present clock, where energies are not known: what large
         products have reached, at the clock that they keep. Each costs energy that grows with the clock, so that fewer a
         second fit in beside a higher one. Infinite where nothing tells."""
+        return of_types(dtype, self._product_limit)
+
+    def _product_limit(self, dtype: str) -> float:
         p = self.profile
         if not self.measured or self.power_is_modelled or dtype not in p.tensor_flops_per_s:
             return math.inf

@@ -160,7 +160,7 @@ def row_padding(block_q: int, warps: int, unit: UnitModel, key_warps: int = 1) -
 
 
 def step_cost(
-    launch: Launch, unit: UnitModel, rates: SmRates, l2_bytes: float, element_bytes: int, cc: int,
+    launch: Launch, unit: UnitModel, rates: SmRates, l2_bytes: float, element_bytes: float, cc: int,
     shared_bytes: float | None = None,
 ) -> StepCost:  # fmt: skip
     """What a step of an attention loop costs.

@@ -145,6 +145,21 @@ class Backward(KeyGradients):
         self.add(more)
 
 
+@body("flash", "bwd.dq")
+class QueryGradient(Body):
+    """dQ of a query block: the sum over its keys of dS K."""
+
+    def begin(self, at: Place) -> None:
+        self.dq = np.zeros((at.q.size, at.problem.head_dim))
+
+    def pair(self, at: Place) -> None:
+        weights = exp_less(masked_scores(at), _read(at, "LSE"))
+        self.dq += weights * (_read(at, "dO") @ at["V"].T - at["D"]) @ at["K"] * at.scale
+
+    def end(self, at: Place) -> None:
+        at.put("dQ", self.dq)
+
+
 body("flash", "convert_mask")(make_mask_additive)
 body("flash", "bwd.fill_bias")(zero_bias_gradient)
 body("flash", "bwd.sum_bias")(add_bias_gradients)

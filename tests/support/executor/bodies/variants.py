@@ -12,23 +12,22 @@ from executor.bodies.terms import (
     head_gradient,
     masked_scores,
 )
-from executor.body import Array, Body, Place, body, share_bodies
+from executor.body import Array, Place, body, share_bodies
 from iosim.kernel.algorithms.efficient import workspace_tensors
 from iosim.kernel.launch import Mode
 
 share_bodies("flash_fp8", "flash")
 
 
-@body("flash_fp8", "quantise_Q", "quantise_K", "quantise_V")
-def quantise(at: Place) -> None:
-    name = at.launch.name[-1]
-    at.put("V_rows" if at.writes("V_rows") else f"{name}_fp8", at[name])
+@body("flash_fp8", "smooth_K", "quantise_Q", "quantise_K", "quantise_V", "cast_V", "transpose_V")
+def copied(at: Place) -> None:
+    """The operand's values: means are 0, scales 1, and that V lies transposed is not seen in rows and columns."""
+    at.put(_moved(at, Mode.STORE)[0], at[_moved(at, Mode.LOAD)[0]])
 
 
-@body("flash_fp8", "transpose_V")
-def transpose(at: Place) -> None:
-    """The values; that they lie transposed in memory is not seen in rows and columns."""
-    at.put("V_fp8", at["V_rows"])
+@body("flash_fp8", "mean_K")
+def mean(at: Place) -> None:
+    at["K"]
 
 
 @body("flash_fp8", "main", override=True)
@@ -36,8 +35,12 @@ class Fp8Forward(Forward):
     """`flash`'s forward on the copies."""
 
     def pair(self, at: Place) -> None:
-        scores = np.where(at.kept, at["Q_fp8"] @ at["K_fp8"].T * at.scale, -np.inf)
-        self.softmax.add(scores, at["V_fp8"], at.dropout_factor)
+        q, k, v = (next(name for name in _moved(at, Mode.LOAD) if name.startswith(n)) for n in "QKV")
+        self.softmax.add(np.where(at.kept, at[q] @ at[k].T * at.scale, -np.inf), at[v], at.dropout_factor)
+
+
+def _moved(at: Place, mode: Mode) -> list[str]:
+    return [access.tensor for access in at.launch.accesses if access.mode is mode]
 
 
 share_bodies("uniform", "flash")
@@ -47,21 +50,6 @@ share_bodies("uniform_naive", "naive")
 share_bodies("flash-cu", "flash")
 share_bodies("naive-cu", "naive")
 share_bodies("minimal-cu", "minimal")
-
-
-@body("flash-cu", "bwd.dq")
-class QueryGradient(Body):
-    """dQ of a query block: the sum over its keys of dS K."""
-
-    def begin(self, at: Place) -> None:
-        self.dq = np.zeros((at.q.size, at.problem.head_dim))
-
-    def pair(self, at: Place) -> None:
-        weights = exp_less(masked_scores(at), at["LSE_copy"])
-        self.dq += weights * (at["dO"] @ at["V"].T - at["D"]) @ at["K"] * at.scale
-
-    def end(self, at: Place) -> None:
-        at.put("dQ", self.dq)
 
 
 share_bodies("efficient", "flash")
