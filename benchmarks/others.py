@@ -255,9 +255,10 @@ def sparse_section() -> list[str]:
         "Each launch of GLM-5's by itself in a CUDA graph, warm, on 1 to 131,072 queries (`python "
         "benchmarks/sparse.py`; AIConfigurator's data,",
         "`experiments/measurements/published_sparse_attention.csv`). Four constants were fitted on the other half of "
-        "the drawn rows. Equal scores take",
-        "the top-k's longest way, which is not described: they take twice as long. Nobody has counted bytes of these "
-        "kernels.",
+        "the drawn rows, none on",
+        "DeepSeek-V4's (many queries, window and compressed keys). Equal scores take the top-k's longest way, which is "
+        "not described: they take twice as long.",
+        "A step as vLLM runs it holds more than the kernel. Nobody has counted bytes of these kernels.",
         "",
         *sparse.errors(sparse.held_out(), flat=False).markdown().splitlines(),
         "",

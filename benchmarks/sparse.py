@@ -8,7 +8,9 @@ The rows (experiments/measurements/published_sparse_attention.csv) are of GLM-5:
 2,048 picks; each is one launch replayed in a CUDA graph, from an L2 as the call before left it. All queries of a
 sequence pick its first keys. Of the top-k's two kinds of scores `top_last` rises at the end, `flat` are all equal and
 take the kernel's longest way. Paged logits are DeepSeek-V4's, one query over a quarter of its
-context's keys. HBM bytes are by the capacity rule.
+context's keys. The rows named c4 and c128 are DeepSeek-V4's too, nothing fitted on them: the logits of many queries,
+each a sequence of its own (SGLang's); and the attention over a window and a 128th of the keys, of a step of decoding
+(vLLM's) or of any number of queries (SGLang's). HBM bytes are by the capacity rule.
 """
 
 from __future__ import annotations
@@ -35,7 +37,12 @@ TITLES = {
     "paged logits": "paged indexer logits",
     "top_k": "top-k",
     "main": "gather and sparse MLA",
+    "c4 logits": "paged indexer logits of many queries",
+    "c128 step": "window and compressed keys, a step",
+    "c128 queries": "window and compressed keys",
 }
+LAUNCHES = {"paged logits": ("logits",), "c4 logits": ("logits",), "c128 step": (), "c128 queries": ()}
+"""Title -> what is timed, where it is not the launch of that name; none named: all."""
 COLUMNS = (
     Column("gpu", "GPU"),
     Column("launch"),
@@ -66,14 +73,28 @@ def predicted_ms(row: Mapping[str, str]) -> float:
         index_heads=64 if paged else 32,
         page_size=64 if paged else None,
     )
-    profile = load_profile(row["gpu"])
-    kernel = resolve("dsa", problem, profile)
-    chain = plan_mla(problem, kernel) if gathers else scored_chain(problem, kernel)
-    launches = tuple(one for one in chain.launches if one.name == launch.removeprefix("paged "))
+    profile, compressed = load_profile(row["gpu"]), launch.startswith("c")
+    if compressed:
+        problem = compressed_problem(row)
+    kernel = resolve("dsv4" if compressed else "dsa", problem, profile)
+    chain = scored_chain(problem, kernel) if "logits" in launch or launch == "top_k" else plan_mla(problem, kernel)
+    timed = LAUNCHES.get(launch, (launch,))
+    launches = tuple(one for one in chain.launches if not timed or one.name in timed)
     used = {access.tensor for launch in launches for access in launch.accesses}
     chain = chain.__class__({n: t for n, t in chain.tensors.items() if n in used}, launches)
     request = Request(problem, kernel, profile, chain=chain, l2_start="warm", method="capacity", launched="graph")
     return 1e3 * request.predict(Replays()).time.total_s
+
+
+def compressed_problem(row: Mapping[str, str]) -> AttentionProblem:
+    """A call of DeepSeek-V4-Flash's. SGLang's attention takes the keys of as many tokens as all sequences add."""
+    batch, queries, ratio = int(row["batch"]), int(row["seq_q"]), 4 if row["launch"] == "c4 logits" else 128
+    added = batch * queries if row["launch"] == "c128 queries" else queries
+    shape = {"heads": 64, "head_dim": 512, "dtype": "bf16", "latent_kv": True, "page_size": 64, "cache_dtype": "fp8",
+             "mask": "window", "window": 127, "compress_ratio": ratio}  # fmt: skip
+    if ratio == 4:
+        shape |= {"top_k": 512, "index_heads": 64}
+    return AttentionProblem(batch=batch, seq_q=queries, seq_k=added + int(row["cached"]), **shape)
 
 
 def held_out(fitted: bool = False) -> list[dict[str, str]]:

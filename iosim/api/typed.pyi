@@ -116,6 +116,11 @@ class ProblemKeywords(TypedDict, total=False):
     """Heads of the indexer that scores all keys and picks top_k of them (1 to 65536)."""
     index_dim: int | str
     """Columns of an indexer's head and key, in fp8 (1 to 65536); by default 128."""
+    compress_ratio: int | str | None
+    """Tokens that a compressed key stands for, of a latent cache whose queries see a window besides; 0: none.
+    DeepSeek-V4's attention: top_k of the compressed keys, or all. An eighth of the columns carries positions; in fp8
+    the others have a byte of scale for every 64 (584 bytes a key) (0 to 16777216).
+    """
     mask_blocks: BlockMask | None
     """The blocks of mask blocks: a BlockMask."""
     seq_lens: Sequence[int] | str | None
@@ -251,6 +256,11 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
     """Heads of the indexer that scores all keys and picks top_k of them (1 to 65536)."""
     index_dim: int | str
     """Columns of an indexer's head and key, in fp8 (1 to 65536); by default 128."""
+    compress_ratio: int | str | None
+    """Tokens that a compressed key stands for, of a latent cache whose queries see a window besides; 0: none.
+    DeepSeek-V4's attention: top_k of the compressed keys, or all. An eighth of the columns carries positions; in fp8
+    the others have a byte of scale for every 64 (584 bytes a key) (0 to 16777216).
+    """
     mask_blocks: BlockMask | None
     """The blocks of mask blocks: a BlockMask."""
     seq_lens: Sequence[int] | str | None

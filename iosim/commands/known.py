@@ -175,7 +175,8 @@ def _show_model(args: argparse.Namespace) -> int:
     m = load_model(args.name)
     kind = m.dtype or "bf16"
     token = m.token_bytes(kind)
-    keeps = f"keeps {bytes_text(token)} a token in its key/value cache in {kind}" if m.causal else "keeps no cache"
+    held = "fp8" if any(k.compress is not None for k in m.kinds) else kind
+    keeps = f"keeps {bytes_text(token)} a token in its key/value cache in {held}" if m.causal else "keeps no cache"
     kinds = ", ".join(f"{k.count} {k.name}" for k in m.all_kinds)
     answer = f"{m.title}: {some(m.layers, 'layer')} of attention ({kinds}), {keeps}."
     table = Table(KINDS, tuple(
@@ -183,7 +184,7 @@ def _show_model(args: argparse.Namespace) -> int:
         for k in m.all_kinds
     ))  # fmt: skip
     ranks = ""
-    for latent in [k.latent for k in m.kinds if k.latent is not None][:1]:
+    for latent in [k.latent for k in m.kinds if k.latent is not None and k.compress is None][:1]:
         queries = "queries projected at once" if latent.q_rank is None else f"queries through {latent.q_rank}"
         ranks = (
             f"latent: {some(latent.kv_rank, 'column')} for keys and values and {latent.rope} with positions, "

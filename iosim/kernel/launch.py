@@ -147,9 +147,9 @@ class Tensor:
     keys_per_row: int = 0
     """Of a block table, the keys that one row stands for: those of a page. Its entries are read as the rows of key
     blocks are, each sector once by every work tile. 0 for other tensors. Where its rows are queries it holds their
-    lists of picked keys, an entry a column."""
+    lists of what is picked, a column an entry, which is one key or a block of so many."""
     picked_by: str = ""
-    """The table that says which rows of it a query's entries stand for."""
+    """The table that says which rows of it a query's entries stand for, in launches that read the table."""
 
     @property
     def allocated_bytes(self) -> int:
@@ -195,6 +195,11 @@ class Tensor:
     @property
     def is_vector(self) -> bool:
         return self.cols == 1
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it holds lists of picked keys, each its query's own."""
+        return self.keys_per_row > 0 and self.along is Rows.QUERY
 
     def tile_bytes(self, rows: int, packet_rows: int = 0) -> int:
         """Bytes between SM and L2 for a tile of `rows` full rows.
@@ -277,6 +282,13 @@ class Domain:
     splits: int = 1
     in_turn: bool = False
     """The rows of the heads packed lie one head after the other, not token by token."""
+
+    def of(self, tensor: Tensor) -> Domain:
+        """The domain as query rows of a tensor see it: by token, where it has one row for all that are packed."""
+        packed = self.pack > 1 and tensor.heads == self.heads and tensor.rows * self.pack == self.rows
+        if not packed or self.block_q % self.pack:
+            return self
+        return replace(self, rows=tensor.rows, block_q=self.block_q // self.pack, pack=1)
 
     @property
     def query_axis(self) -> Axis:
@@ -369,6 +381,10 @@ class Launch:
     """Its CTAs are of the grid of the launch before it, behind those of the same key/value head: the replay plays both
     as one, whose bytes at HBM stand under that launch's name, and it takes no start of its own."""
     work: Work = field(default_factory=Work)
+
+    def gathers(self, tensor: Tensor) -> bool:
+        """Whether it goes over rows of a tensor that lists of picked keys name."""
+        return any(access.tensor == tensor.picked_by for access in self.accesses)
 
     @property
     def work_tiles(self) -> int:

@@ -34,8 +34,8 @@ def tile_accesses(chain: Chain) -> int:
     """Tile accesses of a chain's loops: what a replay would play, about; of picked rows each by itself."""
 
     def each(launch: Launch, access: Access) -> int:
-        picked = chain.tensors[access.tensor].picked_by
-        return launch.domain.block_k if picked else access.times if launch.walks_again else 1
+        picks = launch.gathers(chain.tensors[access.tensor])
+        return launch.domain.block_k if picks else access.times if launch.walks_again else 1
 
     return sum(
         visited_pairs(launch) * sum(each(launch, a) for a in launch.accesses if a.per is Per.PAIR)

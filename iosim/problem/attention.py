@@ -94,15 +94,22 @@ class AttentionProblem(ProblemFields):
             if value and self.passes != "fwd":
                 raise InputError(f"`{name}={value}` contradicts `passes` '{self.passes}': a cache serves inference; "
                                  "accepted with it: fwd")  # fmt: skip
-        wide = () if self.widens else (("cache_dtype", "top_k"),)
-        for name, needs in (("top_k", "latent_kv"), ("index_heads", "top_k"), *wide):
+        wide = () if self.widens or self.compress_ratio is not None else (("cache_dtype", "top_k"),)
+        needed = (("top_k", "latent_kv"), ("compress_ratio", "latent_kv"), ("index_heads", "top_k"), *wide)
+        for name, needs in needed:
             if getattr(self, name) is not None and not getattr(self, needs):
                 raise InputError(f"`{name}` {getattr(self, name)} needs `{needs}`; accepted with it alone")
-        if self.top_k is not None and (self.mask not in ("none", "causal") or self.seq_lens is not None):
+        by, masks = ("top_k", ("none", "causal")) if self.compress_ratio is None else ("compress_ratio", ("window",))
+        if self.gathers and (self.mask not in masks or self.window_right or self.seq_lens is not None):
+            what = f"`window_right` {self.window_right}" if self.window_right else f"`mask` {self.mask}"
             raise InputError(
-                f"`top_k` {self.top_k} contradicts "
-                f"{'`seq_lens`' if self.seq_lens is not None else f'`mask` {self.mask}'}; accepted with "
-                "it: mask none or causal, sequences of one length"
+                f"`{by}` {getattr(self, by)} contradicts {what if self.seq_lens is None else '`seq_lens`'}; accepted "
+                f"with it: mask {' or '.join(masks)}, sequences of one length"
+            )
+        if self.compress_ratio is not None and (self.offset is not None or self.seq_q > self.seq_k):
+            raise InputError(
+                f"`compress_ratio` {self.compress_ratio} needs queries that are the last tokens; accepted with it: "
+                f"`seq_q` up to {self.seq_k} (`seq_k`), no `offset`"
             )
 
     def _check_bias(self) -> None:
@@ -220,6 +227,7 @@ class AttentionProblem(ProblemFields):
             "sinks": ("sinks", self.sinks),
             "top_k": ("top_k", self.top_k is not None),
             "indexer": ("index_heads", self.index_heads is not None),
+            "compressed": ("compress_ratio", self.compress_ratio is not None),
             "cache_dtype": ("cache_dtype", self.cache_dtype is not None),
         }
         return {name: f"{of}={FIELDS[of].text(getattr(self, of))}" for name, (of, there) in asked.items() if there}
@@ -256,15 +264,48 @@ class AttentionProblem(ProblemFields):
 
     @property
     def attended_keys(self) -> int:
-        """Keys that a query attends to at most: all, or as many as it picks."""
-        return self.seq_k if self.top_k is None else min(self.seq_k, self.top_k)
+        """Keys that a query attends to at most: all, or as many as it picks, and those of a window beside compressed
+        ones."""
+        picked = self.scored_keys if self.top_k is None else min(self.scored_keys, self.top_k)
+        return picked if self.compress_ratio is None else picked + self.shown_tokens
+
+    @property
+    def gathers(self) -> bool:
+        """Whether queries find keys by lists."""
+        return self.top_k is not None or self.compress_ratio is not None
+
+    @property
+    def scored_keys(self) -> int:
+        """Keys of which queries may pick: all, or the compressed ones."""
+        if self.compress_ratio is None:
+            return self.seq_k
+        return self.seq_k // self.compress_ratio if self.compress_ratio else 0
+
+    @property
+    def shown_tokens(self) -> int:
+        """Tokens of a query's window beside compressed keys."""
+        return min(self.seq_k, (self.window or 0) + 1)
+
+    @property
+    def scored_mask(self) -> IntervalMask:
+        """Which keys an indexer scores."""
+        mask = self.interval_mask
+        if self.compress_ratio is None:
+            return mask
+        return IntervalMask(None, 0, mask.offset, max(1, self.compress_ratio))
 
     @property
     def latent_row_bytes(self) -> int:
         """Bytes of a token in a latent cache: its columns, or V's in fp8 with a scale for every 128 and the others in
-        16 bits (deepseek-ai/FlashMLA @9241ae3e, flash_mla/flash_mla_interface.py)."""
+        16 bits (deepseek-ai/FlashMLA @9241ae3e, flash_mla/flash_mla_interface.py); of a compressed one those without
+        positions in fp8, with a byte of scale for every 64 and one of padding (@4855c772, csrc/api/sparse_decode.h:
+        bytes_per_token)."""
         if self.cache_dtype is None:
             return self.head_dim * self.input_type.bytes
+        if self.compress_ratio is not None:
+            turned = self.head_dim // 8
+            plain = self.head_dim - turned
+            return plain + 2 * turned + -(-plain // 64) + 1
         return self.head_dim_v + 4 * -(-self.head_dim_v // 128) + 2 * (self.head_dim - self.head_dim_v)
 
     def matmul_flops(self) -> int:
@@ -277,8 +318,8 @@ class AttentionProblem(ProblemFields):
         pairs = self.batch * self.heads * self.pair_mask.kept_pairs(self.seq_q, self.attended_keys)
         d, dv = self.head_dim, self.head_dim_v
         index = 0
-        if self.index_heads and self.seq_k > self.attended_keys:
-            scored = self.batch * self.index_heads * self.pair_mask.kept_pairs(self.seq_q, self.seq_k)
+        if self.index_heads and self.top_k and self.scored_keys > self.top_k:
+            scored = self.batch * self.index_heads * self.scored_mask.kept_pairs(self.seq_q, self.scored_keys)
             index = 2 * scored * self.index_dim
         return index + pairs * 2 * ((d + dv) * self.forward + (3 * d + 2 * dv) * self.backward)
 

@@ -34,6 +34,7 @@ TERMS = (
     "bias_grad",
     "block_lists",
     "cache_dtype",
+    "compressed",
     "indexer",
     "key_padding",
     "latent_kv",
@@ -192,6 +193,16 @@ class ProblemFields:
         metavar="N",
     )
     index_dim: int = about(128, Kind.WHOLE, "columns of an indexer's head and key, in fp8", high=1 << 16, metavar="D")
+    compress_ratio: int | None = about(
+        None,
+        Kind.WHOLE,
+        "tokens that a compressed key stands for, of a latent cache whose queries see a window besides; 0: none",
+        low=0,
+        high=MAX_TOKENS,
+        metavar="N",
+        more="DeepSeek-V4's attention: top_k of the compressed keys, or all. An eighth of the columns carries "
+        "positions; in fp8 the others have a byte of scale for every 64 (584 bytes a key)",
+    )
     mask_block: int | tuple[int, int] | None = about(
         None, Kind.SIDES, "queries x keys of a mask's block", high=MAX_TOKENS, metavar="N[xM]", one_for_both=True,
         default_text="128",

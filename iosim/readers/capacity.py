@@ -62,11 +62,6 @@ def estimate(
     return Traffic(tuple(rows))
 
 
-def _is_list(tensor: Tensor) -> bool:
-    """Whether it holds lists of picked keys, each its query's own."""
-    return tensor.keys_per_row > 0 and tensor.along is Rows.QUERY
-
-
 class CapacityRule:
     """The rule over one chain.
 
@@ -110,16 +105,16 @@ class CapacityRule:
         """Distinct bytes of a tensor that an access touches, over the whole launch."""
         if access.rows is Rows.KEY and access.per is Per.PAIR:
             rows = self.value(tensor.rows)
-            if _is_list(tensor):
+            if tensor.is_list:
                 return self._bytes(tensor)
-            lists = self.value(launch.domain.rows) // self.value(launch.domain.pack) if tensor.picked_by else 1
+            lists = self.value(launch.domain.rows) // self.value(launch.domain.pack) if launch.gathers(tensor) else 1
             return self._bytes(tensor) // rows * np.minimum(self._reach(launch).key_rows * lists, rows)
         return self._bytes(tensor)
 
     def _reread_factor(self, launch: Launch, slots: Number) -> Number:
         """How many times the data shared along the loop is fetched from HBM: 1 where it fits."""
         looped = [a for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD and a.rows is not Rows.PAIR]
-        looped = [a for a in looped if not _is_list(self.chain.tensors[a.tensor])]
+        looped = [a for a in looped if not self.chain.tensors[a.tensor].is_list]
         if launch.outer not in (Outer.QUERY, Outer.KEY, Outer.SPLIT) or not looped:
             return 1.0
         heads = self.value(launch.domain.grid_heads)
@@ -208,7 +203,7 @@ class CapacityRule:
         times: Number = 1.0
         if access.rows is Rows.PAIR:
             times = self._shared_passes(launch, tensor, slots)
-        elif access.per is Per.PAIR and launch.outer is not Outer.FLAT and not _is_list(tensor):
+        elif access.per is Per.PAIR and launch.outer is not Outer.FLAT and not tensor.is_list:
             times = factor
         fetched = np.rint(unique * times).astype(np.int64)
         found = self._left(access.tensor, n) if between is None else between <= self.whole

@@ -71,7 +71,7 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
         per_tile = _query_rows(domain, access.edge) * _key_rows(domain, access.edge)
         total = int(per_tile.sum()) * tensor.element_bytes
     elif access.rows is Rows.QUERY:
-        tiles = _tiles(tensor, access, _query_rows(domain, access.edge))
+        tiles = _tiles(tensor, access, _query_rows(domain.of(tensor), access.edge))
         if access.per is Per.PAIR:
             tiles = tiles * np.maximum(v.count - access.skip, 0)
         elif access.per is Per.SPLIT:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from strategies import TOLERANCE, altered, on_arrays, table
 
 from iosim.base.errors import InputError
+from iosim.base.records import replace
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import options_for, plan
@@ -46,22 +47,32 @@ def arrays_of(problem: AttentionProblem, seed: int = 0) -> Arrays:
     def draw(kind: str, *shape: int) -> np.ndarray[Any, Any]:
         return round_to(rng.standard_normal(shape), kind)
 
+    rows = p.seq_k
+    if p.compress_ratio is not None:  # compressed keys, and the tokens of all windows
+        rows = p.scored_keys + min(p.seq_k, p.seq_q - 1 + min(p.seq_k, p.window + 1))
+        arrays["K"] = draw(p.dtype, p.batch, 1, rows, p.head_dim)
     arrays["K_plain"] = arrays["K"]
-    if p.cache_dtype is not None:
+    if p.cache_dtype is not None and p.compress_ratio is not None:
+        arrays["K_plain"] = round_to(arrays["K"], "fp8")
+        blank = np.zeros((p.batch, 1, rows, p.latent_row_bytes - p.head_dim))
+        arrays["K"] = np.concatenate((arrays["K_plain"], blank), axis=-1)
+    elif p.cache_dtype is not None:
         arrays["K_plain"] = round_to(arrays["K"], "fp8")
         v, rest = arrays["K_plain"][..., : p.head_dim_v], arrays["K_plain"][..., p.head_dim_v :]
         blank = np.zeros((*v.shape[:-1], p.latent_row_bytes - p.head_dim - rest.shape[-1]))
         arrays["K"] = np.concatenate((v, blank, rest, np.zeros_like(rest)), axis=-1)
     heads = p.index_heads or 1
     arrays["index_Q"] = draw("fp8", p.batch, 1, p.seq_q, heads * p.index_dim)
-    arrays["index_K"] = draw("fp8", p.batch, 1, p.seq_k, p.index_dim)
+    arrays["index_K"] = draw("fp8", p.batch, 1, p.scored_keys, p.index_dim)
     arrays["index_weights"] = draw("fp32", p.batch, 1, p.seq_q, heads)
-    arrays["index_scale"] = np.abs(draw("fp32", p.batch, 1, p.seq_k, 1)) + 0.1
+    arrays["index_scale"] = np.abs(draw("fp32", p.batch, 1, p.scored_keys, 1)) + 0.1
     return arrays
 
 
 def best_keys(p: AttentionProblem, arrays: Arrays) -> np.ndarray[Any, Any]:
-    """[batch, queries, top_k]: the keys of the largest scores that a query sees, -1 where there are fewer."""
+    """[batch, queries, entries]: the keys of the largest scores that a query sees, -1 where there are fewer."""
+    if p.compress_ratio is not None:
+        return compressed_lists(p, arrays)
     kept, lists = dense_mask(p), np.full((p.batch, p.seq_q, p.top_k or 0), -1)
     for b, i in np.ndindex(p.batch, p.seq_q):
         q = arrays["index_Q"][b, 0, i].reshape(p.index_heads or 1, -1)
@@ -70,6 +81,27 @@ def best_keys(p: AttentionProblem, arrays: Arrays) -> np.ndarray[Any, Any]:
         seen = np.flatnonzero(kept[i])
         best = seen[np.argsort(-scores[seen], kind="stable")[: p.top_k]]
         lists[b, i, : best.size] = np.sort(best)
+    return lists
+
+
+def compressed_lists(p: AttentionProblem, arrays: Arrays) -> np.ndarray[Any, Any]:
+    """The rows of each query's window, and of the compressed keys whose tokens have all been: the best, or all."""
+    ratio, offset = p.compress_ratio or 0, p.seq_k - p.seq_q
+    keys = p.seq_k // ratio if ratio else 0
+    window, picks = min(p.seq_k, p.window + 1), keys if p.top_k is None else min(keys, p.top_k)
+    first = max(0, offset - window + 1)
+    lists = np.full((p.batch, p.seq_q, window + picks), -1)
+    for b, i in np.ndindex(p.batch, p.seq_q):
+        tokens = np.arange(max(0, offset + i - window + 1), offset + i + 1)
+        lists[b, i, window - tokens.size : window] = keys + tokens - first
+        seen = [key for key in range(keys) if (key + 1) * ratio <= offset + i + 1]
+        best = seen
+        if p.index_heads is not None and len(seen) > picks:
+            q = arrays["index_Q"][b, 0, i].reshape(p.index_heads, -1)
+            scores = np.maximum(arrays["index_K"][b, 0] @ q.T, 0) @ arrays["index_weights"][b, 0, i]
+            scores = round_to(scores * arrays["index_scale"][b, 0, :, 0], "fp32")
+            best = sorted(sorted(seen, key=lambda key: -scores[key])[:picks])
+        lists[b, i, window : window + min(picks, len(best))] = best[:picks]
     return lists
 
 
@@ -127,6 +159,26 @@ def sparse_cases(draw: st.DrawFn, indexed: bool) -> tuple[AttentionProblem, Kern
     )  # fmt: skip
 
 
+@st.composite
+def compressed_cases(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
+    """DeepSeek-V4's: windows and ratios of all kinds, with an indexer over the compressed keys or all of them."""
+    problem, made = draw(sparse_cases(indexed=draw(st.booleans())))
+    head_dim, ratio = draw(st.sampled_from((8, 16, 24))), draw(st.sampled_from((0, 1, 2, 4, 7)))
+    problem = problem.with_(head_dim=head_dim, head_dim_v=head_dim, mask="window", window=draw(st.integers(0, 9)),
+                            compress_ratio=ratio)  # fmt: skip
+    if problem.index_heads is None:
+        problem = problem.with_(top_k=draw(st.sampled_from((None, problem.top_k))))
+    blocks = -(-problem.attended_keys // made.tile.block_k)
+    return problem, replace(made, splits=min(made.splits, blocks))
+
+
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=QUIET)
+@given(data=st.data())
+def test_readers_agree_and_compute_compressed_attention(data: st.DataObject) -> None:
+    problem, made = data.draw(compressed_cases())
+    assert disagreement(problem, made, seed=data.draw(st.integers(0, 3))) == []
+
+
 @pytest.mark.parametrize("indexed", [True, False])
 @settings(max_examples=examples(120), deadline=None, suppress_health_check=QUIET)
 @given(data=st.data())
@@ -164,6 +216,48 @@ def test_bytes_of_a_step() -> None:
     assert l2["K", "read"] == 2048 * 21 * 32
     assert l2["logits", "write"] == 131072 * 4
     assert l2["page_table", "read"] == 2048 * 32
+
+
+V4 = AttentionProblem(
+    heads=64, seq_q=1, seq_k=131072, head_dim=512, dtype="bf16", latent_kv=True, mask="window", window=127,
+    compress_ratio=4, top_k=512, index_heads=64, page_size=64, cache_dtype="fp8",
+)  # fmt: skip
+"""A step of DeepSeek-V4-Flash at 131,072 tokens of context, in a layer with an indexer."""
+
+
+def test_bytes_of_a_step_over_compressed_keys() -> None:
+    made = resolve("dsv4", V4, load_profile("h200"))
+    l2 = count(plan(V4, made)).tensors("l2")
+    assert l2["index_K", "read"] == 32768 * 128
+    assert l2["logits", "write"] == 32768 * 4
+    assert l2["K", "read"] == (128 + 512) * (576 + 32)  # a row's scales are a sector of their own
+    assert l2["indices", "write"] == (128 + 512) * 4
+    assert made.splits == 2
+    for ratio, keys in ((128, 1024), (0, 0)):
+        other = V4.with_(compress_ratio=ratio, top_k=None, index_heads=None)
+        chain = plan(other, resolve("dsv4", other, load_profile("h200")))
+        assert [launch.name for launch in chain.launches][:1] == ["main"]
+        assert count(chain).total("l2", "read", tensor="K") == (128 + keys) * 608
+    assert V4.matmul_flops() == 2 * 64 * (32768 * 128 + 640 * 1024)
+
+
+@pytest.mark.parametrize("method", ["replay", "capacity"])
+def test_neighbouring_windows_are_read_once(method: Any) -> None:
+    problem = V4.with_(seq_q=64, seq_k=65536, compress_ratio=128, top_k=None, index_heads=None)
+    made = predict(problem, "dsv4", "h200", method=method)
+    read = made.traffic.total("hbm", "read", tensor="K")
+    rows = 65536 // 128 + 64 + 127
+    assert rows * 584 <= read < 2.4 * rows * 608
+    assert made.hbm_bounds.compulsory_read <= made.traffic.total("hbm", "read") * 1.01
+
+
+def test_a_window_s_list_names_the_tokens_before_its_query() -> None:
+    """The cache holds 6 compressed keys, then tokens 16 to 26."""
+    mask = V4.with_(seq_q=8, seq_k=27, window=3, top_k=2).pair_mask
+    rows = mask.picks(np.arange(8)[:, None], np.arange(6)[None, :], 6)
+    assert rows[0].tolist()[:4] == [6, 7, 8, 9]
+    assert rows[7].tolist()[:4] == [13, 14, 15, 16]
+    assert all(0 <= a < b < (20 + t) // 4 for t, (a, b) in enumerate(rows[:, 4:].tolist()))
 
 
 @pytest.mark.parametrize(("name", "changes"), [("dsa", {}), ("flashmla", {"index_heads": None})])
@@ -266,6 +360,11 @@ def test_a_launch_without_one_of_its_loads_computes_nothing(launch: str, tensor:
         ({"mask": "window", "window": 64}, "contradicts mask window"),
         ({"cache_dtype": "fp4"}, "cache_dtype"),
         ({"passes": "bwd"}, "a cache serves inference"),
+        ({"compress_ratio": 4}, "contradicts mask causal"),
+        ({"compress_ratio": 4, "mask": "window", "window": 9, "window_right": 2}, "contradicts window_right 2"),
+        ({"compress_ratio": 4, "mask": "window", "window": 9, "seq_q": 9, "seq_k": 8}, "seq_q up to 8"),
+        ({"compress_ratio": 4, "mask": "window", "window": 9, "offset": 3}, "no offset"),
+        ({"top_k": None, "index_heads": None, "latent_kv": False, "compress_ratio": 4}, "needs latent_kv"),
     ],
 )
 def test_problems_that_make_no_sense_are_refused(changes: dict[str, Any], says: str) -> None:
@@ -279,10 +378,12 @@ def test_kernels_say_what_they_do_not_take() -> None:
     for problem, name, gpu, says in (
         (dense, "dsa", h200, "accepted with it: top_k"),
         (V32.with_(index_heads=None), "dsa", h200, "accepted with it: index_heads"),
-        (V32, "flashmla", h200, "accepted by: dsa, mla"),
+        (V32, "flashmla", h200, "accepted by: dsa, dsv4, mla"),
         (V32.with_(index_heads=None), "fa3", h200, "does not take it"),
         (V32, "dsa", load_profile("a100"), "needs cc 9.0"),
         (V32.with_(heads=96), "dsa", h200, "block_q that divides them"),
+        (V4, "dsa", h200, "compress_ratio=4: kernel dsa does not take it; accepted by: dsv4, mla"),
+        (V4.with_(compress_ratio=None, mask="causal", window=None), "dsv4", h200, "accepted with it: compress_ratio"),
     ):
         with pytest.raises(InputError, match=says):
             plan(problem, resolve(name, problem, gpu))

@@ -12,9 +12,10 @@ import pytest
 from scripts import ROOT
 
 import iosim
+from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.integrations.models import load_model, preset_names
-from iosim.integrations.models.kinds import class_defaults
+from iosim.integrations.models.kinds import class_defaults, model_of
 from iosim.integrations.models.load import all_names, preset
 from iosim.studies.models.asked import changed
 from iosim.studies.models.layers import Model
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.usefixtures("replays_once")
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "models.json").read_text(encoding="utf-8"))
 PRESETS: dict[str, Any] = GOLDEN["presets"]
 OTHERS: dict[str, Any] = GOLDEN["others"]
-REMOTE = ("kimi-linear-48b-a3b",)
-"""Whose classes are not in transformers, but beside the weights."""
+REMOTE = ("kimi-linear-48b-a3b", "deepseek-v4-flash")
+"""Whose classes are not in the version of transformers that the golden file is of."""
 GATED = ("qwen3-next-80b-a3b",)
 """Models with a gate on attention's output, as wide as Q: iosim counts no gates."""
 NAMES = {"sliding_attention": "sliding", "local": "sliding", "chunked_attention": "chunked", "global": "full",
@@ -121,7 +122,8 @@ def test_every_preset_is_in_the_golden_file_and_says_its_source() -> None:
 
 @pytest.mark.parametrize(("name", "bytes_a_token"), [
     ("llama-3-8b", 32 * 2 * 8 * 128 * 2), ("deepseek-v3", 61 * (512 + 64) * 2),
-    ("deepseek-v3.2", 61 * ((512 + 64) * 2 + 128 + 4)), ("falcon-7b", 32 * 2 * 64 * 2), ("bert-base", 0),
+    ("deepseek-v3.2", 61 * ((512 + 64) * 2 + 128 + 4)), ("deepseek-v4", 43 * 584),
+    ("falcon-7b", 32 * 2 * 64 * 2), ("bert-base", 0),
 ])  # fmt: skip
 def test_bytes_of_a_token_in_the_cache(name: str, bytes_a_token: int) -> None:
     assert load_model(name).cache_bytes(1, 1, "bf16") == bytes_a_token
@@ -214,6 +216,28 @@ def test_mla_is_expanded_for_prefill_and_absorbed_for_a_step() -> None:
     steps = [sparse.problem(1, n) for n in (1000, 100_000)]
     assert [(step.seq_k, step.attended_keys) for step in steps] == [(1000, 1000), (100_000, 2048)]
     assert (steps[1].index_heads, steps[1].index_dim, steps[1].page_size) == (64, 128, 64)
+
+
+def test_compressed_layers_keep_a_window_and_a_key_for_so_many_tokens() -> None:
+    """DeepSeek-V4: 584 bytes a key (448 in fp8, 64 in 16 bits, 8 of scales), 132 of the indexer's."""
+    model = load_model("deepseek-v4")
+    assert [(one.name, one.count, one.compress, one.top_k) for one in model.kinds] == [
+        ("sliding", 2, 0, None), ("compressed sparse", 21, 4, 512), ("compressed", 20, 128, None),
+    ]  # fmt: skip
+    kept = 43 * 128 * 584 + 21 * 32768 * (584 + 132) + 20 * 1024 * 584
+    assert model.cache_bytes(1, 131_072, "bf16") == kept
+    assert model.token_bytes("bf16") == 21 * (716 // 4) + 20 * (584 // 128)
+    step = kind("deepseek-v4", "compressed sparse").problem(1, 131_072)
+    assert (step.attended_keys, step.scored_keys, step.latent_row_bytes) == (128 + 512, 32768, 584)
+    (half,) = {one.heads for one in changed(model, {}, tensor_parallel=2).kinds}
+    assert half == 32
+    like = {"model_type": "deepseek_v4", "num_hidden_layers": 1, "num_attention_heads": 8, "head_dim": 512}
+    for keys, says in (
+        ({"compress_ratios": [3]}, "compress_ratios holds"),
+        ({"layer_types": ["full_attention"]}, "no full"),
+    ):
+        with pytest.raises(InputError, match=says):
+            model_of(like | keys | {"sliding_window": 128}, "x", "x", "x", nested=False)
 
 
 # --- options beside a model -------------------------------------------------------------------------------------------

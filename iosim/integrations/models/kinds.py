@@ -27,8 +27,11 @@ HEAD_DIM = ("head_dim", "kv_channels", "attention_head_dim")
 KINDS = {
     "full_attention": "full", "attention": "full", "global": "full", "sliding_attention": "sliding", "local": "sliding",
     "chunked_attention": "chunked", "indexed_attention": "full", "hybrid": "full",
+    "compressed_sparse_attention": "compressed sparse", "heavily_compressed_attention": "compressed",
 }  # fmt: skip
 """What `layer_types` calls a layer -> the kind."""
+RATIOS = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+"""Tokens that a compressed key stands for -> what `layer_types` calls such layers (DeepSeek-V4)."""
 GDN_KEYS = tuple((f"linear_{key}",) for key in ("num_value_heads", "num_key_heads", "key_head_dim", "value_head_dim"))
 MAMBA_HEADS, MAMBA_GROUPS = ("mamba_n_heads", "mamba_num_heads"), ("mamba_n_groups", "n_groups")
 MAMBA_COLUMNS, MAMBA_INNER = ("mamba_d_state", "ssm_state_size"), ("mamba_d_head", "mamba_head_dim")
@@ -139,8 +142,8 @@ def model_of(
     states = tuple(replace(kind, count=order.count(kind.name)) for kind in held.values())
     kinds = [replace(kind, count=order.count(kind.name)) for kind in dict.fromkeys(words.values())]
     said = (*notes, *_notes(read, order, [*kinds, *states]))
-    width = read.whole(WIDTH, 1 << 24)
-    weights = None if encoder or states or set(order) & {*OTHERS} else weights_of(read, width, layers)
+    width = None if base.compress is not None else read.whole(WIDTH, 1 << 24)
+    weights = None if width is None or encoder or states or set(order) & {*OTHERS} else weights_of(read, width, layers)
     precision = HALF.get(str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch."))
     return Model(name, title, source, tuple(kinds), tuple(order), precision,
                  width, notes=said, config=config, weights=weights, states=states)  # fmt: skip
@@ -161,6 +164,11 @@ def _base(read: Reading, heads: int, *, causal: bool) -> LayerKind:
         q_rank = read.whole(("q_lora_rank",), 1 << 20)
         return LayerKind("latent" if top is None else "sparse latent", 1, heads, heads, nope + rope, wide,
                          top_k=top, latent=Latent(rank, rope, nope, q_rank, *sizes))  # fmt: skip
+    if read.type == "deepseek_v4":
+        wide = read.needed(HEAD_DIM, "columns of a head", 1 << 16)
+        turned = read.whole(("qk_rope_head_dim",), wide - 1) or wide // 8
+        latent = Latent(wide - turned, turned, wide - turned, read.whole(("q_lora_rank",), 1 << 20))
+        return LayerKind("sliding", 1, heads, 1, wide, wide, compress=0, latent=latent)
     kv_heads = _kv_heads(read, heads)
     if heads % kv_heads:
         raise InputError(f"`model` '{name}' contradicts itself: {heads} heads are no multiple of its {kv_heads} "
@@ -223,6 +231,11 @@ def _by_family(read: Reading, layers: int) -> list[str]:
         return ["chunked_attention" if rope else "full_attention" for rope in read.config["no_rope_layers"]]
     if isinstance(interval, int) and interval > 0 and window:
         return ["sliding_attention" if (n + 1) % interval else "full_attention" for n in range(layers)]
+    ratios = read.get("compress_ratios")
+    if isinstance(ratios, list):
+        if any(isinstance(ratio, bool) or ratio not in RATIOS for ratio in ratios):
+            raise InputError(f"`model` '{read.name}': compress_ratios holds others; accepted: 0, 4, 128")
+        return [RATIOS[ratio] for ratio in ratios]
     kimi = read.config.get("linear_attn_config")
     if isinstance(kimi, dict) and isinstance(kimi.get("kda_layers"), list):
         return ["linear_attention" if n + 1 in kimi["kda_layers"] else "full_attention" for n in range(layers)]
@@ -245,6 +258,8 @@ def _by_family(read: Reading, layers: int) -> list[str]:
 
 def _kind(read: Reading, base: LayerKind, word: str) -> LayerKind:
     """One kind of layers, with its window or chunk where that ever bites."""
+    if base.compress is not None:
+        return _compressed(read, base, word)
     if base.latent is not None:
         return base
     if word == "full":
@@ -257,6 +272,24 @@ def _kind(read: Reading, base: LayerKind, word: str) -> LayerKind:
     if window is None or (isinstance(most, int) and window >= most):
         return base
     return replace(base, name="sliding", window=window)
+
+
+def _compressed(read: Reading, base: LayerKind, word: str) -> LayerKind:
+    """DeepSeek-V4's layers: a window, and beside it compressed keys, all or those that an indexer picks."""
+    base = replace(base, window=read.needed(("sliding_window",), "sliding_window", 1 << 24))
+    ratio = next((ratio for ratio, name in RATIOS.items() if KINDS[name] == word), None)
+    if ratio is None:
+        raise InputError(
+            f"`model` '{read.name}': a {read.type} has no {word} layers; accepted: {', '.join(RATIOS.values())}"
+        )
+    if word != "compressed sparse":
+        return replace(base, name=word, compress=ratio)
+    assert base.latent is not None
+    heads, dim = (read.needed((key,), key, 1 << 20) for key in ("index_n_heads", "index_head_dim"))
+    top = read.needed(("index_topk",), "index_topk", 1 << 24)
+    return replace(
+        base, name=word, compress=ratio, top_k=top, latent=replace(base.latent, index_heads=heads, index_dim=dim)
+    )
 
 
 def _state(read: Reading, word: str) -> LayerKind | None:
@@ -308,7 +341,9 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
     if any(kind.sinks for kind in kinds):
         notes.append("a learned sink a head joins each softmax: predict, decode and latency count it of kernels that "
                      "have a place for it")  # fmt: skip
-    if any(kind.top_k for kind in kinds):
+    if any(kind.compress is not None for kind in kinds):
+        notes.append("keys and values are held in fp8; what compresses them is not counted, and weights are not known")
+    elif any(kind.top_k for kind in kinds):
         notes.append(
             "prefill is predicted over all keys, as DeepSeek's own code computes it; a step of decoding scores all "
             "keys with the indexer, whose keys are part of the cache, and reads those it picks"

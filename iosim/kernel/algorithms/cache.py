@@ -79,12 +79,12 @@ def in_cache(problem: AttentionProblem, tensor: Tensor) -> Tensor:
     return replace(tensor, page_rows=page, strided=apart)
 
 
-def table_tensor(problem: AttentionProblem) -> tuple[Tensor, ...]:
-    """The block table [batch, 1, pages], where the cache has pages."""
+def table_tensor(problem: AttentionProblem, keys: int | None = None) -> tuple[Tensor, ...]:
+    """The block table [batch, 1, pages] of all keys or so many, where the cache has pages."""
     page = _counted_page(problem)
     if page is None:
         return ()
-    pages = -(-problem.seq_k // page)
+    pages = -(-(problem.seq_k if keys is None else keys) // page)
     return (Tensor(TABLE, problem.batch, 1, pages, 1, TABLE_BYTES, Role.INPUT, keys_per_row=page),)
 
 

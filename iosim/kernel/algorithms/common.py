@@ -81,7 +81,9 @@ def attention_domain(
     """
     mask = problem.pair_mask if mask_block is None else _blocked(problem, tile, mask_block)
     keys = problem.seq_k
-    if problem.top_k is not None:
+    if problem.compress_ratio is not None:
+        keys = problem.attended_keys
+    elif problem.top_k is not None:
         mask, keys = PickedMask.of(problem.interval_mask, problem.seq_k), problem.top_k
     return Domain(
         batch=problem.batch,

@@ -13,7 +13,11 @@
   is not counted.
 
 Where there are no more keys than are picked, nothing is scored: "lists" writes all keys (sglang, nsa_indexer.py,
-skip_logits_computation). NB: projections, the indexer's norms, rotations and quantisation, and what appends to its
+skip_logits_computation).
+
+DeepSeek-V4's scores keys that stand for four tokens each, every query as a sequence of its own (SGLang's and vLLM's
+calls, next_n 1), whatever their number. NB: its lists of the window, made once a step for all layers, are here written
+with the others. NB: projections, the indexer's norms, rotations and quantisation, and what appends to its
 cache are no part of it.
 """
 
@@ -93,14 +97,17 @@ class IndexerOptions(SplitOptions):
 
 
 def lists(problem: AttentionProblem, role: Role = Role.INPUT) -> Tensor:
-    """The keys that each query picks, [batch, 1, seq_q, top_k]; -1 where there are fewer."""
+    """The keys that each query picks, [batch, 1, seq_q, top_k]; -1 where there are fewer. Beside compressed keys the
+    tokens of its window before them."""
     entries = problem.top_k or 0
+    if problem.compress_ratio is not None:
+        entries = problem.attended_keys
     return Tensor(LISTS, problem.batch, 1, problem.seq_q, entries, LIST_BYTES, role, Rows.QUERY, keys_per_row=1)
 
 
 def index_chain(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The indexer's two launches, or the one that lists all keys."""
-    if problem.seq_k > problem.attended_keys:
+    if problem.scored_keys > (problem.top_k or 0):
         return scored_chain(problem, kernel)
     write = row_pass("lists", row_domain(problem, 1, heads=1), (), (LISTS,), resources=Resources(256))
     return Chain(tensors((lists(problem, Role.TEMP),)), (write,))
@@ -109,19 +116,21 @@ def index_chain(problem: AttentionProblem, kernel: Kernel) -> Chain:
 def scored_chain(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The logits and the top-k, however few keys there are."""
     p, heads = problem, problem.index_heads or 1
-    paged = p.page_size is not None and p.seq_q <= PAGED_QUERIES
+    compressed, there = p.compress_ratio is not None, p.scored_keys
+    paged = p.page_size is not None and (compressed or p.seq_q <= PAGED_QUERIES)
+    along = Rows.OWN if compressed else Rows.KEY
     keys = (
-        Tensor("index_K", p.batch, 1, p.seq_k, p.index_dim, 1, Role.INPUT, Rows.KEY, "fp8"),
-        Tensor("index_scale", p.batch, 1, p.seq_k, 1, 4, Role.INPUT, Rows.KEY),
+        Tensor("index_K", p.batch, 1, there, p.index_dim, 1, Role.INPUT, along, "fp8"),
+        Tensor("index_scale", p.batch, 1, there, 1, 4, Role.INPUT, along),
     )
     by_name = tensors(
         (
             Tensor("index_Q", p.batch, 1, p.seq_q, heads * p.index_dim, 1, Role.INPUT, Rows.QUERY, "fp8"),
             Tensor("index_weights", p.batch, 1, p.seq_q, heads, 4, Role.INPUT, Rows.QUERY),
             *(in_cache(p, tensor) if paged else tensor for tensor in keys),
-            Tensor("logits", p.batch, 1, p.seq_q, p.seq_k, 4, Role.TEMP, Rows.PAIR),
+            Tensor("logits", p.batch, 1, p.seq_q, there, 4, Role.TEMP, Rows.PAIR),
             lists(p, Role.TEMP),
-            *(table_tensor(p) if paged else ()),
+            *(table_tensor(p, there) if paged else ()),
         )
     )
     return Chain(by_name, (_logits(p, kernel, heads, paged), _select(p, kernel)), ())
@@ -130,16 +139,18 @@ def scored_chain(problem: AttentionProblem, kernel: Kernel) -> Chain:
 def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) -> Launch:
     """Every step writes a whole tile of logits, also past the last key that a query sees (sm90_fp8_mqa_logits.cuh)."""
     options = options_of(kernel, IndexerOptions)
-    rows = problem.seq_q if paged else max(1, options.index_rows // heads)
+    rows = max(1, options.index_rows // heads)
+    if paged:
+        rows = 1 if problem.compress_ratio is not None else problem.seq_q
     domain = Domain(
         problem.batch,
         1,
         problem.seq_q,
-        problem.seq_k,
+        problem.scored_keys,
         rows,
         INDEX_KEYS,
-        mask=problem.pair_mask,
-        splits=_even_splits(problem, options.index_ctas) if paged else 1,
+        mask=problem.scored_mask,
+        splits=_even_splits(problem, rows, options.index_ctas) if paged else 1,
     )
     per = Per.SPLIT if domain.splits > 1 else Per.QUERY
     in_step = options.index_unit != MatrixUnit.TCGEN05  # a warp of its own issues products into tensor memory there
@@ -169,11 +180,11 @@ def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) 
     )
 
 
-def _even_splits(problem: AttentionProblem, ctas: int | None) -> int:
+def _even_splits(problem: AttentionProblem, rows: int, ctas: int | None) -> int:
     """Parts of a sequence's keys where each SM takes as many steps of all sequences (sm90_fp8_paged_mqa_logits.cuh:
     schedule metadata). NB: with several sequences some are cut twice and others not at all; here all are cut alike."""
-    steps = -(-problem.seq_k // INDEX_KEYS)
-    each = max(1, -(-problem.batch * steps // (ctas or 1)))
+    steps = -(-problem.scored_keys // INDEX_KEYS)
+    each = max(1, -(-problem.batch * -(-problem.seq_q // rows) * steps // (ctas or 1)))
     return -(-steps // each)
 
 
@@ -182,7 +193,7 @@ def _select(problem: AttentionProblem, kernel: Kernel) -> Launch:
     places = Overhead("page_table", Mode.LOAD, per_tile=SECTOR_BYTES * picks, inferred_from=TABLE_SOURCE)
     return Launch(
         "top_k",
-        Domain(problem.batch, 1, problem.seq_q, problem.seq_k, 1, SELECT_KEYS, mask=problem.pair_mask),
+        Domain(problem.batch, 1, problem.seq_q, problem.scored_keys, 1, SELECT_KEYS, mask=problem.scored_mask),
         Outer.QUERY,
         (load("logits", Rows.PAIR, Per.PAIR, edge=Edge.NEEDED, times=WALKS), store(LISTS, Rows.QUERY, Per.QUERY)),
         resources=Resources(options.select_threads, 32, options.select_shared_bytes, "stated"),
@@ -194,9 +205,9 @@ def _select(problem: AttentionProblem, kernel: Kernel) -> Launch:
 
 def _mean_waits(problem: AttentionProblem, options: IndexerOptions) -> int:
     """Of a CTA of the top-k, in the mean over the queries."""
-    p, picks = problem, problem.top_k or 0
-    longer = min(p.seq_q, p.seq_k - picks) if p.mask == "causal" else p.seq_q
-    fewest = max(picks, p.seq_k - p.seq_q) + 1 if p.mask == "causal" else p.seq_k
-    walked = WALKS * (fewest + p.seq_k) // (2 * SELECT_KEYS)
+    p, picks, ratio = problem, problem.top_k or 0, problem.compress_ratio or 1
+    longer = p.seq_q if p.mask == "none" else min(p.seq_q, p.seq_k - picks * ratio)
+    fewest = p.seq_k if p.mask == "none" else max(picks, (p.seq_k - p.seq_q) // ratio) + 1
+    walked = WALKS * (fewest + p.scored_keys) // (2 * SELECT_KEYS)
     each = options.select_waits + walked // options.select_ahead
     return max(1, (longer * each + (p.seq_q - longer) * SHORT_WAITS) // p.seq_q)

@@ -31,7 +31,7 @@ from iosim.problem.attention import AttentionProblem
 
 @algorithm(
     "mla",
-    takes=("latent_kv", "page_size", "top_k", "indexer", "cache_dtype"),
+    takes=("latent_kv", "page_size", "top_k", "indexer", "cache_dtype", "compressed"),
     options=IndexerOptions,
     splits=True,
     appends=True,
@@ -47,7 +47,7 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
         )
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: algorithm mla serves inference; accepted: fwd")
-    picks = problem.top_k is not None
+    picks = problem.gathers
     together = kernel.schedule.cluster if picks else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
     if picks:
@@ -97,17 +97,22 @@ def _check_picks(problem: AttentionProblem, kernel: Kernel, rows: int) -> None:
         )
     if options_of(kernel, SplitOptions).append_kv:
         raise InputError(
-            f"`append_kv=True` contradicts `top_k` {problem.top_k}: what appends to the indexer's cache "
-            "is not described; accepted with it: no `top_k`"
+            "`append_kv=True` contradicts `top_k` and `compress_ratio`: what appends to a cache of which queries pick "
+            "keys is not described; accepted with it: neither"
         )
 
 
 def latent_rows(problem: AttentionProblem) -> Tensor:
-    """The latent cache of which queries pick rows, [batch, kv_heads, seq_k, columns]."""
-    plain = replace(matrix(problem, "K", Role.INPUT), picked_by=LISTS)
+    """The latent cache of which queries pick rows, [batch, kv_heads, seq_k, columns]; or the compressed keys and behind
+    them the tokens of all windows. Their scales lie apart, so that each row's take a sector."""
+    compressed, rows = problem.compress_ratio is not None, problem.scored_keys
+    if compressed:
+        rows += min(problem.seq_k, problem.shown_tokens + problem.seq_q - 1)
+    plain = replace(matrix(problem, "K", Role.INPUT), rows=rows, picked_by=LISTS)
     if problem.cache_dtype is None:
         return plain
-    return replace(plain, cols=problem.latent_row_bytes, element_bytes=1, format=problem.cache_dtype)
+    packed = replace(plain, cols=problem.latent_row_bytes, element_bytes=1, format=problem.cache_dtype)
+    return replace(packed, strided=True) if compressed else packed
 
 
 def _resources(problem: AttentionProblem, kernel: Kernel) -> Resources:

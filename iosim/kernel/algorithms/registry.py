@@ -68,6 +68,7 @@ _ALGORITHMS: Registry[str, Algorithm] = Registry(
         "iosim.kernel.algorithms.math_path": ("math",),
         "iosim.kernel.algorithms.mla": ("mla",),
         "iosim.kernel.algorithms.naive": ("naive",),
+        "iosim.kernel.algorithms.picked_blocks": ("nsa",),
         "iosim.kernel.algorithms.ssd": ("ssd",),
         "iosim.kernel.algorithms.uniform": ("uniform", "uniform_naive"),
     },

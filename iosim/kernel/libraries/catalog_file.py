@@ -22,7 +22,7 @@ from iosim.kernel.tile_rules import TRITON, WHOLE_ROWS
 from iosim.kernel.unit import FMA, SPECIALISED_UNITS, MatrixUnit, Specialisation, stated_unit
 from iosim.kernel.work import Layout
 from iosim.problem.dtypes import INPUT_DTYPES
-from iosim.problem.fields import INTERVAL_MASKS, TERMS
+from iosim.problem.fields import FIELDS, INTERVAL_MASKS, TERMS
 
 SCHEMA = 1
 VENDORS = ("nvidia", "amd")
@@ -257,6 +257,7 @@ FILE: Mapping[str, Key] = {
     "inferred": Key(_NAMES, "what nobody published: every prediction repeats it"),
     "assumed": Key(_NAMES, "what is taken without a source: every prediction repeats it"),
     "rules": Key(Text(rule_books), "what the library decides at launch: splits, packing, sections"),
+    "example": Key(MapOf(Whole(), tuple(FIELDS)), "sizes of a problem that it takes, where it takes no plain one"),
     "any_tile": Key(Flag(), "whether tiles by hand are its purpose"),
     "builds": Key(Text(build_names), "whose recorded builds it runs, for what they spill"),
     **TABLES,

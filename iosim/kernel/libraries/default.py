@@ -41,9 +41,11 @@ def is_suited(name: str, problem: AttentionProblem) -> bool:
 
 
 def order_of(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, ...]:
-    """The kernels that are tried in turn; where an indexer picks keys, the library that has one first."""
+    """The kernels that are tried in turn; where queries pick keys, the library that has an indexer first."""
     if profile.is_amd:
         return AMD_ORDER
+    if problem.compress_ratio is not None:
+        return ("dsv4", *ORDER)
     if problem.sinks:
         return SINKS_ORDER
     return ORDER if problem.index_heads is None else ("dsa", *ORDER)

@@ -1,5 +1,5 @@
-"""FlashMLA: packed rows and the splits of its scheduler; `mla`, the same with any tile; `dsa`, its sparse kernels
-behind an indexer.
+"""FlashMLA: packed rows and the splits of its scheduler; `mla`, the same with any tile; `dsa` and `dsv4`, its sparse
+kernels behind an indexer.
 
 Source: deepseek-ai/FlashMLA @69f31931, csrc/sm90/flash_api.cpp and kernels/get_mla_metadata.cu.
 """
@@ -31,6 +31,9 @@ TENSOR_MEMORY_OPERATIONS = 2.0
 """More of them where scores come out of tensor memory. Fitted (benchmarks/sparse.py)."""
 GATHER_CYCLES = 11.0
 """SM cycles of a row that the sparse kernels gather, beside all else. Fitted (benchmarks/sparse.py)."""
+WIDENING_CYCLES = 2 / 64 + 1 / 16 + 1 / 256
+"""SM cycles of a value of the cache from fp8 to bf16, for want of an instruction: 50 for 512 (FlashMLA @15f13e50, its
+page 20250929-hopper-fp8-sparse-deep-dive.md)."""
 MLA_FIXED_BLOCKS = 5
 """What FlashMLA's scheduler adds to every sequence's key blocks for prologue and epilogue."""
 
@@ -54,12 +57,12 @@ class FlashMlaRules(Rules):
         of one in 16 bits the prefill kernel, whose CTAs go alone on cc 9.0 and in pairs later. Fewer heads than a tile
         has rows fill part of it. Raises InputError: dense decoding later than cc 9.0, which it is not built for."""
         later, decodes = profile.cc >= PAIRS_CC, problem.cache_dtype is not None
-        if problem.top_k is None:
+        if not problem.gathers:
             if later:
                 raise InputError(f"`kernel` {kernel.name}: its dense decoding is built for cc 9.0 alone; accepted on "
                                  f"{profile.name}: `top_k`")  # fmt: skip
             return kernel
-        together = 1 if later == decodes else 2 if later else min(2, -(-problem.group // 64))
+        together = self.together(problem, later, decodes)
         rows = min(kernel.tile.block_q, max(1, problem.group // together))
         tile = replace(kernel.tile, block_q=rows, warps=max(SPARSE_WARPS, kernel.tile.warps))
         unit = MatrixUnit.TCGEN05 if later else MatrixUnit.SPECIALISED
@@ -78,19 +81,25 @@ class FlashMlaRules(Rules):
             options=options,
         )
 
+    def together(self, problem: AttentionProblem, later: bool, decodes: bool) -> int:
+        """CTAs of a cluster, which share a query's heads."""
+        return 1 if later == decodes else 2 if later else min(2, -(-problem.group // 64))
+
 
 @rule_book("dsa")
 class DsaRules(FlashMlaRules):
     """FlashMLA's rules, and what DeepGEMM's indexer takes of a GPU (csrc/jit_kernels/impls/smxx_fp8_mqa_logits.hpp): a
     CTA an SM, of 512 threads that compute on cc 9.0 and 256 on 10.0, and 128 that load."""
 
+    needs: tuple[str, ...] = ("top_k", "index_heads")
+    """Fields that it does not go without."""
+    such = "top_k=2048, index_heads=64"
+
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-        for name in ("top_k", "index_heads"):
+        for name in self.needs:
             if getattr(problem, name) is None:
-                raise InputError(
-                    f"`kernel` {kernel.name}: it picks keys by an indexer; accepted with it: `{name}`, as "
-                    "in top_k=2048, index_heads=64"
-                )
+                told = f"its queries find keys by lists; accepted with it: `{name}`, as in {self.such}"
+                raise InputError(f"`kernel` {kernel.name}: {told}")
         return super().finish(kernel, problem, profile)
 
     def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
@@ -102,13 +111,34 @@ class DsaRules(FlashMlaRules):
         }
 
 
+@rule_book("dsv4")
+class Dsv4Rules(DsaRules):
+    """The same over compressed keys: up to 128 heads on as many CTAs as they fill (@4855c772,
+    csrc/api/sparse_decode.h)."""
+
+    needs = ("compress_ratio",)
+    such = "window=127, compress_ratio=4, top_k=512, index_heads=64, or window=127, compress_ratio=128"
+
+    def together(self, problem: AttentionProblem, later: bool, decodes: bool) -> int:
+        return min(2, -(-problem.group // 64))
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        kernel = super().finish(kernel, problem, profile)
+        if problem.cache_dtype is None or profile.cc >= PAIRS_CC:
+            return kernel
+        own = problem.head_dim * 7 // 8 / kernel.schedule.cluster  # columns without positions, shared out
+        options = options_of(kernel, IndexerOptions)
+        cycles = options.gather_cycles + WIDENING_CYCLES * own
+        return replace(kernel, options=replace(options, gather_cycles=cycles))
+
+
 @rule_book("mla")
 class AnyTileMlaRules(FlashMlaRules):
     """FlashMLA's rules for a tile that is halved until it fits, on any GPU."""
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         kernel = TiledRules().finish(kernel, problem, profile)
-        if problem.top_k is None:
+        if not problem.gathers:
             return kernel
         rows = math.gcd(kernel.tile.block_q, problem.group)
         return replace(kernel, tile=replace(kernel.tile, block_q=rows))
@@ -122,11 +152,12 @@ def flashmla_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: 
     turn, a part as many as the mean and 5 more, and a sequence is split where a part ends.
     NB: in a batch some sequences are split and others are not; here all get the rounded mean.
     """
-    if problem.top_k is not None and problem.cache_dtype is None:
+    if problem.gathers and problem.cache_dtype is None:
         return 1  # the prefill kernel
     query_blocks = -(-problem.seq_q * problem.group // block_q)
     parts = max(1, sms // problem.kv_heads // query_blocks)
-    blocks = -(-(problem.top_k or problem.seq_k) // block_k)
+    entries = problem.attended_keys if problem.compress_ratio is not None else problem.top_k or problem.seq_k
+    blocks = -(-entries // block_k)
     share = -(-problem.batch * (blocks + MLA_FIXED_BLOCKS) // parts) + MLA_FIXED_BLOCKS
     payload = max(share, 2 * MLA_FIXED_BLOCKS)
     total = _flashmla_pieces(problem.batch, blocks, payload)

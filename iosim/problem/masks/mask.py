@@ -119,11 +119,14 @@ class Mask(Protocol):
 
 @dataclass(frozen=True)
 class IntervalMask(Mask):
-    """Keys kept around a shifted diagonal. `left` and `right` count keys beyond the diagonal, or None."""
+    """Keys kept around a shifted diagonal. `left` and `right` count keys beyond the diagonal, or None. Where a key
+    stands for `ratio` tokens, a query keeps those whose last token it may see; `left` is None then, and `right` counts
+    tokens."""
 
     left: int | None = None
     right: int | None = None
     offset: int = 0
+    ratio: int = 1
 
     @property
     def is_full(self) -> bool:
@@ -139,10 +142,10 @@ class IntervalMask(Mask):
         """One past the last key kept by each row."""
         if self.right is None:
             return np.full_like(row, seq_k)
-        return np.clip(row + (self.offset + self.right + 1), 0, seq_k)
+        return np.clip((row + (self.offset + self.right + 1)) // self.ratio, 0, seq_k)
 
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
-        distance = keys - (queries + self.offset)
+        distance = (keys + 1) * self.ratio - 1 - (queries + self.offset)
         kept = np.ones(distance.shape, dtype=np.bool_)
         if self.left is not None:
             kept &= distance >= -self.left
@@ -158,22 +161,22 @@ class IntervalMask(Mask):
         """Keys that some query keeps: a window that starts late needs no earlier keys."""
         if self.is_full:
             return seq_k
-        first_row, last_row = max(0, -(self.offset + (self.right or 0))), seq_q - 1
+        first_row, last_row = max(0, self.ratio - 1 - (self.offset + (self.right or 0))), seq_q - 1
         if first_row > last_row:
             return 0
         first = 0 if self.left is None else max(0, first_row + self.offset - self.left)
-        end = seq_k if self.right is None else min(seq_k, last_row + self.offset + self.right + 1)
+        end = seq_k if self.right is None else min(seq_k, (last_row + self.offset + self.right + 1) // self.ratio)
         return max(0, end - first)
 
     def kept_queries(self, seq_q: int, seq_k: int) -> int:
         """Queries that keep some key: not those that lie before the first key or too far past the last."""
-        first = 0 if self.right is None else max(0, -(self.offset + self.right))
+        first = 0 if self.right is None else max(0, self.ratio - 1 - (self.offset + self.right))
         end = seq_q if self.left is None else min(seq_q, seq_k + self.left - self.offset)
         return max(0, end - first)
 
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
         """Whether the first or the last query, and so any, keeps no key."""
-        before = self.right is not None and self.offset + self.right < 0
+        before = self.right is not None and self.offset + self.right + 1 < self.ratio
         beyond = self.left is not None and seq_q - 1 + self.offset - self.left >= seq_k
         return before or beyond
 

@@ -25,6 +25,7 @@ from iosim.problem.fields import (
 )
 from iosim.problem.masks.blocks import BlockMask, _refuse_too_many, ranges
 from iosim.problem.masks.mask import IntArray, IntervalMask, Mask
+from iosim.problem.masks.picked import WindowedMask
 
 DEFAULT_BLOCK = 128
 """FlexAttention's block size (torch.nn.attention.flex_attention, _DEFAULT_SPARSE_BLOCK_SIZE)."""
@@ -187,6 +188,8 @@ def _interval(p: ProblemFields, seq_q: int, seq_k: int) -> IntervalMask:
     if p.mask == "none":
         return IntervalMask()
     offset = seq_k - seq_q if p.offset is None else p.offset
+    if p.mask == "window" and p.compress_ratio is not None and p.window is not None:
+        return WindowedMask.of(p.window + 1, p.compress_ratio, seq_q, seq_k)
     if p.mask == "causal":
         return IntervalMask(None, 0, offset)
     return IntervalMask(p.window, None if p.window_right == NO_BOUND else p.window_right or 0, offset)
@@ -234,6 +237,8 @@ def mask_text(p: ProblemFields, mask: Mask) -> str:
         back = "all keys" if p.window is None else f"{p.window:,}"
         ahead = "all keys" if p.window_right == NO_BOUND else f"{p.window_right:,}"
         word = f"window ({back} back, {ahead} ahead)"
+    if p.compress_ratio:
+        word = f"window and a key for every {p.compress_ratio:,} tokens"
     if p.seq_lens is None or p.seq_lens_k is None:
         return word
     ends = [f"{min(x):,}" if min(x) == max(x) else f"{min(x):,} to {max(x):,}" for x in (p.seq_lens, p.seq_lens_k)]

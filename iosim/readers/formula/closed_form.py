@@ -44,13 +44,13 @@ def _times_moved(sums: BlockSums, access: Access) -> Sums:
 
 
 def _query_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
-    d, moved = sums.domain, _times_moved(sums, access)
+    d, moved = sums.domain.of(tensor), _times_moved(sums, access)
     tile = _tile_bytes(tensor, access, d.block_q)
     if access.edge is Edge.WHOLE:
         return tile * moved.total
     if moved.each is not None and not tensor.is_vector:
         return moved.each * d.rows * tensor.row_bytes
-    last = _tile_bytes(tensor, access, sums.last_rows)
+    last = _tile_bytes(tensor, access, d.rows - (sums.query_blocks - 1) * d.block_q)
     return tile * moved.full + last * moved.last
 
 

@@ -69,6 +69,8 @@ class BlockSums:
         self._per_split = key_blocks_per_split
         self.left, self.right = self._bounds(domain)
         """First and last key kept by query i are i + left and i + right (None: the first key, the last key)."""
+        self.ratio = getattr(domain.mask, "ratio", 1)
+        """Tokens that a key stands for: query i keeps the first (i + right + 1) // ratio keys."""
         self.query_blocks = ceil_div(domain.rows, domain.block_q)
         self.key_blocks = ceil_div(domain.seq_k, domain.block_k)
         self.full_blocks = self.query_blocks - 1
@@ -87,7 +89,8 @@ class BlockSums:
     def _reaches(self, key: int, limit: int) -> int:
         """The first full query block that keeps a key beyond or at `key`, cut to [0, limit]."""
         assert self.right is not None
-        return clip((key - self.right) * self.domain.pack // self.domain.block_q, 0, limit)
+        last = (key + 1) * self.ratio - 1
+        return clip((last - self.right) * self.domain.pack // self.domain.block_q, 0, limit)
 
     def _starts_at(self, key: int, limit: int) -> int:
         """The first query block whose first key is at or beyond `key`, cut to [0, limit]."""
@@ -107,7 +110,9 @@ class BlockSums:
     @cached_property
     def _last_end_key(self) -> int:
         d = self.domain
-        return d.seq_k if self.right is None else clip((d.rows - 1) // d.pack + self.right + 1, 0, d.seq_k)
+        if self.right is None:
+            return d.seq_k
+        return clip(((d.rows - 1) // d.pack + self.right + 1) // self.ratio, 0, d.seq_k)
 
     @cached_property
     def _last_visits(self) -> int:
@@ -117,11 +122,11 @@ class BlockSums:
         return clip(self._last_end_key - self._last_first_key, 0, 1)
 
     def _line_to_end(self, step: int, shift: int, most: int) -> int:
-        """Sum over used full blocks of floor((last row's query + 1 + right + shift) / step), cut to [0, most]."""
+        """Sum over used full blocks of floor((keys that the last row keeps + shift) / step), cut to [0, most]."""
         assert self.right is not None
         d = self.domain
-        at_zero = d.block_q - 1 + (self.right + 1 + shift) * d.pack
-        return clipped_floor_sum(self._used, step * d.pack, d.block_q, at_zero, most)
+        at_zero = d.block_q - 1 + (self.right + 1 + shift * self.ratio) * d.pack
+        return clipped_floor_sum(self._used, step * self.ratio * d.pack, d.block_q, at_zero, most)
 
     def _line_to_first(self, step: int) -> int:
         """Sum over used full blocks of floor(first key / step)."""
@@ -219,7 +224,7 @@ class BlockSums:
         if self.right is not None:
             stop = self.query_blocks if self.left is None else self._starts_at(d.seq_k, self.query_blocks)
             last_query = (minimum(stop * d.block_q, d.rows) - 1) // d.pack
-            end = ceil_div(clip(last_query + self.right + 1, 0, d.seq_k), d.block_k)
+            end = ceil_div(clip((last_query + self.right + 1) // self.ratio, 0, d.seq_k), d.block_k)
         return some * (end - first), some * (1 - minimum(1, self.key_blocks - end))
 
     # Of a table of pages.

@@ -19,7 +19,7 @@ from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Oute
 from iosim.kernel.remap import place
 from iosim.kernel.schedule import Direction, Order
 from iosim.problem.masks.mask import Steps
-from iosim.problem.masks.picked import PickedMask
+from iosim.problem.masks.picked import BlockPicks, PickedMask, WindowedMask
 from iosim.readers.replay.blocks import Blocks
 from iosim.readers.replay.objects import Grid, cut, gathers, refuse_too_large, streams
 
@@ -223,8 +223,9 @@ def _lower_launch(
         block = np.where(there, block, 0).astype(np.int32)
     tiles = _tiles(launch, head.astype(np.int64), block.astype(np.int64))
     if gathers(chain, launch):
-        tiles = _gathering(launch, tiles)
-        launch = replace(launch, domain=replace(d, block_k=1))
+        each = next(t.keys_per_row for a in launch.accesses if (t := chain.tensors[a.tensor]).is_list)
+        tiles = _gathering(launch, tiles, each)
+        launch = replace(launch, domain=replace(d, block_k=each))
     elif launch.walks_again:
         tiles = replace(tiles, steps=_again(tiles.steps, max(a.times for a in launch.accesses)))
     steps = tiles.steps
@@ -327,20 +328,21 @@ def _tiles(launch: Launch, head: npt.NDArray[np.int64], block: npt.NDArray[np.in
     return _Tiles(head, Steps(zero, zero + 1), block % d.query_blocks, block // d.query_blocks)
 
 
-def _gathering(launch: Launch, tiles: _Tiles) -> _Tiles:
-    """Work tiles that step over the entries of their queries' lists, those that have a key.
+def _gathering(launch: Launch, tiles: _Tiles, each: int) -> _Tiles:
+    """Work tiles that step over the entries of their queries' lists, those that have a key; an entry stands for `each`.
 
     NB: a CTA so waits for its rows one after the other, though a kernel asks for those of a block at once: the replay's
     own clock, which a trace shows, is late; the order of its accesses is not.
     """
     d, mask = launch.domain, launch.domain.mask
     assert tiles.i is not None
-    assert isinstance(mask, PickedMask)
+    assert isinstance(mask, PickedMask | WindowedMask | BlockPicks)
     split, block = np.divmod(tiles.i, d.query_blocks)
     token = block * d.block_q // d.pack
     per = d.key_blocks_per_split * d.block_k if launch.outer is Outer.SPLIT else d.seq_k
     first = split * per
     count = np.clip(np.minimum(mask.end_key(token, d.seq_k), first + per) - first, 0, None)
+    first, count = first // each, -(-count // each)
     start = np.cumsum(count) - count
     entries = np.arange(int(count.sum())) + np.repeat(first - start, count)
     picked = mask.picks(np.repeat(token, count), entries, d.seq_k)
@@ -403,10 +405,11 @@ def _template(
     d = launch.domain
     head, i, j = tiles.head, tiles.i, tiles.j
     own = access.rows is Rows.QUERY and tensor.heads >= d.heads
-    owner = (head * d.pack if d.in_turn else head) if own else owner_of(tensor, d, head)
+    apart = own and d.pack > 1 and not d.in_turn and grid.heads > d.grid_heads * tensor.copies
+    owner = (head * d.pack if d.in_turn or apart else head) if own else owner_of(tensor, d, head)
     start, step = grid.start_of(owner), grid.step
     looped = access.per is Per.PAIR
-    span_q = max(1, d.block_q // grid.chunk_rows)
+    span_q = max(1, (d.block_q // d.pack if apart else d.of(tensor).block_q) // grid.chunk_rows)
     span_k = max(1, d.block_k // (grid.chunk_cols if access.rows is Rows.PAIR else grid.chunk_rows))
     coef, span, rows, stride = 0, 1, 1, 0
     turn = turn_coef = 0
@@ -461,8 +464,10 @@ def _template(
     base32 = np.asarray(base, dtype=np.int64)
     if access.visited_only and not looped and not of_head:
         base32 = np.where(tiles.steps.count > 0, base32, NONE)
+    if apart:  # each of the heads packed
+        rows, stride = d.pack, grid.rows * grid.cols
     if step > 1:  # rows of a head lie apart
-        span, rows, stride = 1, span, step
+        span, rows, stride = rows if apart else 1, span, step
     places = base32.astype(np.int32), coef, span, rows, stride, turn, turn_coef
     inside = looped and launch.outer is not Outer.PAIR and not table
     return Template(access.tensor, MODES[access.mode], *places), _stands(access, launch, inside, of_block=j is not None)

@@ -84,8 +84,10 @@ def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
         for access in launch.accesses:
             is_table = chain.tensors[tensor].keys_per_row > 0 and access.rows is Rows.KEY
             if access.tensor == tensor and access.rows is not Rows.OWN and not is_table:
-                d = launch.domain
-                rows.add(1 if chain.tensors[tensor].picked_by else d.block_k if access.rows is Rows.KEY else d.block_q)
+                d, own = launch.domain.of(chain.tensors[tensor]), chain.tensors[tensor]
+                keys = chain.tensors[own.picked_by].keys_per_row if launch.gathers(own) else d.block_k
+                own_rows = d.block_q // d.pack if packed_apart(chain, own, launch) else d.block_q
+                rows.add(keys if access.rows is Rows.KEY else own_rows)
                 if access.rows is Rows.PAIR:
                     cols.add(d.block_k)
     return rows, cols
@@ -96,7 +98,7 @@ FLAT_CHUNK_BYTES = 32768
 
 def gathers(chain: Chain, launch: Launch) -> bool:
     """Whether a launch goes over rows that lists of picked keys name, so that each of them is a step of its replay."""
-    return any(chain.tensors[access.tensor].picked_by for access in launch.accesses)
+    return any(launch.gathers(chain.tensors[access.tensor]) for access in launch.accesses)
 
 
 def listed_entries(launch: Launch) -> int:
@@ -107,13 +109,25 @@ def listed_entries(launch: Launch) -> int:
 
 def _rows_per_head(chain: Chain, tensor: Tensor) -> tuple[int, int]:
     """(heads, rows) of a tensor as the launches that loop over it see them: rows packed token by token belong to
-    one grid head, as they do in all launches of a chain that packs so."""
-    heads, rows = tensor.batch * tensor.heads, tensor.rows
+    one grid head, unless some launch takes each head by itself."""
+    alone = tensor.batch * tensor.heads, tensor.rows
+    seen = alone
     for launch in chain.launches:
-        packs = not streams(launch) and launch.domain.pack > 1 and not launch.domain.in_turn
-        if packs and any(a.tensor == tensor.name and a.rows is Rows.QUERY for a in launch.accesses):
-            return launch.domain.grid_heads, launch.domain.rows
-    return heads, rows
+        d = launch.domain
+        if streams(launch) or not any(a.tensor == tensor.name and a.rows is Rows.QUERY for a in launch.accesses):
+            continue
+        if d.pack > 1 and not d.in_turn and d.of(tensor) is d:
+            seen = d.grid_heads, d.rows
+        elif d.pack == 1 and (d.grid_heads, d.rows) == alone:
+            return alone
+    return seen
+
+
+def packed_apart(chain: Chain, tensor: Tensor, launch: Launch) -> bool:
+    """Whether a launch packs heads of a tensor into its tiles whose rows lie in objects of their own."""
+    d = launch.domain
+    packs = d.pack > 1 and not d.in_turn and tensor.heads == d.heads * d.pack
+    return packs and _rows_per_head(chain, tensor) == (tensor.batch * tensor.heads, tensor.rows)
 
 
 def _lengths(chain: Chain, tensor: Tensor, rows: int) -> tuple[int, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
+from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, seconds_text
 from iosim.base.words import Level
 from iosim.prediction.face import LEVEL_NAMES
@@ -40,11 +42,13 @@ COLUMNS = columns_of(
 
 def answer(comparison: Comparison) -> str:
     """A sentence a GPU, and one on grouped heads where the problem has them."""
-    sentences = verdicts(comparison.points, comparison.baseline.kernel)
+    sentences = [*verdicts(comparison.points, comparison.baseline.kernel)]
     longest = max(p.seq_len for p in comparison.points)
     tiled = [p for p in comparison.points if p.seq_len == longest and p.kernel != comparison.baseline.kernel]
     shown = (tiled or [p for p in comparison.points if p.seq_len == longest])[0].prediction
-    return " ".join([*sentences, *([grouped(shown)] if shown.problem.group > 1 else [])])
+    with suppress(InputError):  # of a kernel that runs groups alone
+        sentences += [grouped(shown)] if shown.problem.group > 1 else []
+    return " ".join(sentences)
 
 
 def grouped(p: Prediction) -> str:

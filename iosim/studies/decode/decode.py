@@ -106,10 +106,8 @@ class KindShape(ModelShape):
 
     def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
         assert self.kind is not None
-        tokens = self.kind.cached_tokens(context)
-        page = self.page_size or 1
-        cache = -(-tokens // page) * page * self.kind.token_bytes(self.dtype, dict(self.fields).get("cache_dtype"))
-        return self.layers * batch * (cache + self.kind.state_bytes)
+        cache_dtype = dict(self.fields).get("cache_dtype")
+        return self.layers * batch * self.kind.sequence_bytes(context, self.dtype, cache_dtype, self.page_size or 1)
 
 
 @dataclass(frozen=True)
@@ -235,8 +233,8 @@ class DecodePoint:
         problem, tensors = self.prediction.problem, self.prediction.chain.tensors
         if STATE in tensors:
             return tensors[STATE].bytes * self.shape.layers
-        if problem.top_k is not None:
-            index = problem.seq_k * index_token_bytes(problem.index_dim) if problem.index_heads else 0
+        if problem.gathers:
+            index = problem.scored_keys * index_token_bytes(problem.index_dim) if problem.index_heads else 0
             picked = problem.attended_keys * problem.latent_row_bytes
             return problem.batch * (problem.kv_heads * picked + index) * self.shape.layers
         width = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)

@@ -86,4 +86,6 @@ def _request(problem: AttentionProblem, kernel: str, like: Prediction, **more: A
 def _dense(problem: AttentionProblem, like: Prediction, **more: Any) -> Request:
     """Attention over all keys, by the GPU's own kernel; by the same method where none is said."""
     plain = problem.with_(top_k=None, index_heads=None, cache_dtype=None)
+    if problem.compress_ratio is not None:
+        plain = plain.with_(compress_ratio=None, window=None, mask="causal")
     return _request(plain, DEFAULT, like, **({"method": like.method} | more))

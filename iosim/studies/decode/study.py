@@ -265,7 +265,7 @@ def _step(p: DecodePoint) -> Iterator[str]:
 def _picking(one: Picking) -> str:
     moved = "" if one.index_hbm_bytes is None else f" and {bytes_text(one.index_hbm_bytes)} of what is read"
     beside = (
-        f"Its indexer takes {seconds_text(one.index_s)} of it{moved}; dense attention over the same cache "
+        f"Its indexer takes {seconds_text(one.index_s)} of it{moved}; dense attention over all tokens "
         f"({one.dense_kernel}) would take {seconds_text(one.dense_s)}"
     )
     if one.pays_from is None:

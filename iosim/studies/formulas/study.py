@@ -14,7 +14,7 @@ from iosim.base.units import bytes_text, number_text, times_of
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import algorithm_of, algorithms
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import entry, entry_names, is_choice, resolve
+from iosim.kernel.libraries import entry, is_choice, resolve
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.predictor import predict
 from iosim.problem.asked import mask_of
@@ -45,8 +45,9 @@ PAPER_SYMBOLS = {
 
 
 def _problem(asked: Mapping[str, Any]) -> AttentionProblem:
+    needs, example = _needs(asked["name"])
+    asked = example | {name: value for name, value in asked.items() if value is not None}
     words = mask_of(asked)
-    needs = _needs(asked["name"])
     latent, dtypes = bool(needs.get("latent_only")), needs.get("dtypes") or [STAND_IN_DTYPE]
     stand_ins = {"kv_heads": None, "head_dim_v": None} | STAND_INS | (LATENT_STAND_INS if latent else {})
     chosen: dict[str, Any] = {n: asked.get(n) for n in (*SIZES, *CHOICES)}
@@ -54,18 +55,18 @@ def _problem(asked: Mapping[str, Any]) -> AttentionProblem:
     if asked.get("heads") is None and asked.get("kv_heads") is not None:
         chosen["heads"] = 4 * asked["kv_heads"]
     dtype = asked.get("dtype") or (STAND_IN_DTYPE if STAND_IN_DTYPE in dtypes else dtypes[0])
-    return AttentionProblem(**chosen | words, dtype=dtype, latent_kv=latent)
+    return AttentionProblem(**example | chosen | words, dtype=dtype, latent_kv=latent)
 
 
-def _needs(name: str) -> Mapping[str, Any]:
-    """What an algorithm or kernel requires of a problem, where its name is known; others are refused later."""
-    if name in algorithms():
-        known = {"dtypes": algorithm_of(name).dtypes}
-        return known | (entry(name)["requires"] if name in entry_names() else {}) | known
+def _needs(name: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """What an algorithm or kernel requires of a problem, and an example, where its name is known; others are refused
+    later."""
     try:
-        return {} if is_choice(name) else entry(name)["requires"]
+        one = {} if is_choice(name) else entry(name)
     except InputError:  # told where the kernel is looked up
-        return {}
+        one = {}
+    of_algorithm = {"dtypes": algorithm_of(name).dtypes} if name in algorithms() else {}
+    return {**one.get("requires", {}), **of_algorithm}, dict(one.get("example", {}))
 
 
 def _kernel(asked: Mapping[str, Any], problem: AttentionProblem) -> tuple[Kernel, bool]:

@@ -25,6 +25,9 @@ STATE_INPUTS = ("bf16", "fp16")
 INDEX_SCALE_BYTES = 4
 """Of every 128 columns of an index key, kept in fp8 with one fp32 scale (vLLM,
 vllm/model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache)."""
+COMPRESSED_CACHE = "fp8"
+"""Type of a cache of compressed keys where none is said: the only one that steps of decoding read (FlashMLA @4855c772,
+csrc/api/sparse_decode.h)."""
 INDEXED_PAGE = 64
 """Tokens of a page of the cache (deepseek-ai/DeepGEMM, csrc/apis/attention.hpp: block_kv of fp8_paged_mqa_logits)."""
 
@@ -74,6 +77,8 @@ class LayerKind:
         window: tokens that a query sees at most, itself included; on both sides together where not causal.
         chunk: a query sees the tokens of its own chunk of so many alone.
         top_k: keys that a query is given, of those it might see.
+        compress: tokens that a key beyond the window stands for (0: there are none), where all layers of the model hold
+            one vector a key (DeepSeek-V4).
         latent: where keys and values come from one latent vector a token.
         sinks: a learned number a head joins each softmax.
         alibi: slopes on the scores, one a head.
@@ -91,6 +96,7 @@ class LayerKind:
     window: int | None = None
     chunk: int | None = None
     top_k: int | None = None
+    compress: int | None = None
     sinks: bool = False
     alibi: bool = False
     latent: Latent | None = None
@@ -118,9 +124,11 @@ class LayerKind:
             fields = {name: value for name, value in fields.items() if name not in ("page_size", "cache_dtype")}
             fields["dtype"] = fields.get("dtype") if fields.get("dtype") in STATE_INPUTS else STATE_INPUTS[0]
             latent_kv = False
-        if self.latent is not None and (latent_kv or self.absorbed(queries, keys, fields.get("passes", "fwd"))):
-            shape = {"heads": self.heads, "kv_heads": 1, "head_dim": self.latent.width,
-                     "head_dim_v": self.latent.kv_rank, "latent_kv": True}  # fmt: skip
+        compressed = self.compress is not None
+        absorbed = latent_kv or compressed or self.absorbed(queries, keys, fields.get("passes", "fwd"))
+        if self.latent is not None and absorbed:
+            shape = {"heads": self.heads, "kv_heads": 1, "head_dim": self.latent.width, "latent_kv": True,
+                     "head_dim_v": self.latent.width if compressed else self.latent.kv_rank}  # fmt: skip
             if self.top_k is not None:
                 shape |= {"top_k": self.top_k}
                 if self.latent.index_heads:
@@ -129,6 +137,10 @@ class LayerKind:
                         "index_dim": self.latent.index_dim,
                         "page_size": fields.pop("page_size", None) or INDEXED_PAGE,
                     }
+        if compressed:
+            shape |= {"compress_ratio": self.compress, "window": (self.window or 1) - 1, "mask": "window"}
+            fields["cache_dtype"] = fields.get("cache_dtype") or COMPRESSED_CACHE
+            return AttentionProblem(seq_q=queries, seq_k=keys, **shape, **fields)
         if self.alibi:
             shape["bias"] = "alibi"
         if self.chunk is not None:
@@ -165,17 +177,28 @@ class LayerKind:
         return min([context, *(bound for bound in (self.window, self.chunk) if bound is not None)])
 
     def token_bytes(self, kind: str, cache_dtype: str | None = None) -> int:
-        """Bytes of a token in one layer's cache, on one GPU, in a type of its own where that is said."""
+        """Bytes of a token in one layer's cache, on one GPU, in a type of its own where that is said. Beyond a window
+        with compressed keys: what a token adds, rounded down."""
         if self.state_kernel is not None:
             return 0
         if self.latent is None:
             return self.kv_heads * (self.head_dim + self.head_dim_v) * dtype(cache_dtype or kind).bytes
         latent = self.problem(1, 2, dtype=kind, cache_dtype=cache_dtype).latent_row_bytes
-        return latent + (index_token_bytes(self.latent.index_dim) if self.latent.index_dim else 0)
+        key = latent + (index_token_bytes(self.latent.index_dim) if self.latent.index_dim else 0)
+        return key if self.compress is None else key // self.compress if self.compress else 0
+
+    def sequence_bytes(self, context: int, kind: str, cache_dtype: str | None = None, page: int = 1) -> int:
+        """Bytes of a sequence in one layer's cache, of whole pages, or of its state."""
+        tokens = self.cached_tokens(context)
+        if self.compress is None:
+            return -(-tokens // page) * page * self.token_bytes(kind, cache_dtype) + self.state_bytes
+        p = self.problem(1, context, dtype=kind, cache_dtype=cache_dtype)
+        each = p.latent_row_bytes + (index_token_bytes(p.index_dim) if p.index_heads else 0)
+        return tokens * p.latent_row_bytes + -(-p.scored_keys // page) * page * each
 
     def cache_bytes(self, batch: int, context: int, kind: str) -> int:
         """Bytes of all these layers' caches, on one GPU."""
-        return self.count * batch * (self.cached_tokens(context) * self.token_bytes(kind) + self.state_bytes)
+        return self.count * batch * self.sequence_bytes(context, kind)
 
     @property
     def state_bytes(self) -> int:
@@ -222,6 +245,11 @@ class LayerKind:
             return f"a state of {bytes_text(self.state_bytes)}"
         if self.chunk is not None:
             return f"its chunk of {self.chunk:,}"
+        if self.compress is not None:
+            which = "" if self.top_k is None else f", {self.top_k:,} of them picked"
+            return f"the last {self.window:,}" + f" and a key for every {self.compress:,} before{which}" * (
+                self.compress > 0
+            )
         if self.top_k is not None:
             return f"{self.top_k:,} picked of all before"
         if self.window is not None:

@@ -61,13 +61,13 @@ def _parted(array: Array, problem: AttentionProblem) -> Array:
 def gated(chain: Chain, seed: int) -> dict[str, Array]:
     """Random arrays of a chain with gates: V by its own heads, gates that forget a little, keys of about length 1, and
     a state. Empty for other chains."""
-    if not {"g", "dt"} & chain.tensors.keys():
+    if not {"g", "dt", "g_slc"} & chain.tensors.keys():
         return {}
     generator, made = np.random.default_rng(seed), {}
     for name, t in chain.tensors.items():
         if t.role is Role.INPUT:
             shape = (t.batch, t.heads, t.rows, t.cols)
-            is_number = name in ("g", "beta", "dt", "A")
+            is_number = name in ("beta", "dt", "A") or name.split("_")[0] == "g"
             values = generator.random(shape) if is_number else generator.standard_normal(shape)
             scale = {"g": -0.25, "A": -1.0, "K": t.cols**-0.5}.get(name, 1.0)
             made[name] = round_to(scale * values, "fp32" if is_number or t.element_bytes == 4 else t.format)
@@ -78,7 +78,7 @@ def shuffled_table(problem: AttentionProblem, seed: int) -> dict[str, Array]:
     """A block table [batch, pages] by name, every slot used once; empty where the cache has no pages."""
     if problem.page_size is None:
         return {}
-    pages = -(-problem.seq_k // problem.page_size)
+    pages = -(-problem.scored_keys // problem.page_size)
     slots = np.random.default_rng(seed).permutation(problem.batch * pages)
     return {TABLE: slots.reshape(problem.batch, pages).astype(np.float64)}
 

@@ -145,7 +145,8 @@ class Memory:
             raise ExecutionError(f"{tensor.name} is loaded before anything has written it")
         copy, batch, head, row, cols = self._index(access, domain, spot, q, k)
         if tensor.picked_by and entries is not None:
-            picks = entries.reshape(-1).astype(np.int64)
+            each = self.tensors[tensor.picked_by].keys_per_row
+            picks = (entries.reshape(-1, 1) * each + np.arange(each)).reshape(-1).astype(np.int64)
             tile = self.arrays[tensor.name][0, batch[0], head[0], np.maximum(picks, 0)[:, None], cols]
             return np.where(picks[:, None] >= 0, tile, 0.0)
         if entries is not None and not isinstance(row, int):
@@ -175,8 +176,9 @@ class Memory:
         if tensor.wraps:
             along, length = along % tensor.rows, tensor.rows
         if tensor.keys_per_row and access.rows is Rows.KEY and tensor.along is Rows.QUERY:  # a query's list
-            row = token(domain, q[:1])
-            return 0, np.array([[spot.batch]]), np.array([[0]]), row[:, None], k[None, :]
+            row, head = token(domain, q[:1]), spot.head // (domain.heads // tensor.heads)
+            cols = np.unique(k // tensor.keys_per_row)
+            return 0, np.array([[spot.batch]]), np.array([[head]]), row[:, None], cols[None, :]
         if tensor.keys_per_row and access.rows is Rows.KEY:
             along, length = np.unique(k // tensor.keys_per_row), -(-domain.seq_k // tensor.keys_per_row)
         cols = np.arange(tensor.cols)
@@ -214,6 +216,9 @@ def _locate(
     pack = domain.pack
     if packs and tensor.heads == domain.heads * pack and tensor.rows * pack == length:
         return in_batch, spot.head * pack + packed_head(domain, along), token(domain, along)
+    if packs and domain.of(tensor) is not domain:  # a row for all heads, or rows, that are packed
+        along = np.unique(token(domain, along))
+        return spot.batch * np.ones_like(along), spot.head * np.ones_like(along), along
     if tensor.rows != length:
         raise ExecutionError(f"{tensor.name} has {tensor.rows} rows, the launch {length} along {access.rows}")
     if domain.heads % tensor.heads == 0:

@@ -307,6 +307,8 @@ class Walk:
             return
         if access.rows is Rows.OWN:
             q = tensor.rows
+        if self.launch.domain.of(tensor) is not self.launch.domain:
+            q //= self.launch.domain.pack
         rows = k if access.rows is Rows.KEY else q
         cols = k if access.rows is Rows.PAIR else tensor.cols
         self.moved[access.tensor, _way(access.mode)] += moved_bytes(
@@ -318,7 +320,8 @@ class Walk:
         at, d = self.at, self.launch.domain
         tensor = self.memory.tensors[access.tensor]
         parts = []
-        entries = at[tensor.picked_by] if tensor.picked_by else at[TABLE] if tensor.page_rows else None
+        picks = self.launch.gathers(tensor)
+        entries = at[tensor.picked_by] if picks else at[TABLE] if tensor.page_rows else None
         for repetition in range(access.times):
             spot = Spot(at.spot.batch, at.spot.head, at.spot.split, repetition)
             parts.append(self.memory.read(access, d, spot, at.q, at.keys, entries))

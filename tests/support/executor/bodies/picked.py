@@ -6,8 +6,9 @@ import numpy as np
 
 from executor.bodies.flash import Combine, Forward, append
 from executor.bodies.terms import masked_scores
-from executor.body import Array, Body, Place, body
+from executor.body import Array, Body, Indices, Place, body
 from iosim.kernel.algorithms.indexer import LISTS
+from iosim.problem.attention import AttentionProblem
 
 
 @body("mla", "main")
@@ -16,11 +17,13 @@ class Latent(Forward):
 
     def pair(self, at: Place) -> None:
         p = at.problem
-        if p.top_k is None:
+        if not p.gathers:
             self.softmax.add(masked_scores(at), at["K"][:, : p.head_dim_v], at.dropout_factor)
             return
         rows = at["K"]
-        if p.cache_dtype is not None:  # scales are 1 in the executing reader
+        if p.compress_ratio is not None:  # in fp8 columns with positions lie as one byte each, scales behind them
+            rows = rows[:, : p.head_dim]
+        elif p.cache_dtype is not None:  # scales are 1 in the executing reader
             last = p.head_dim - p.head_dim_v
             rows = np.concatenate((rows[:, : p.head_dim_v], rows[:, rows.shape[1] - 2 * last :][:, :last]), axis=1)
         there = at[LISTS][0] >= 0
@@ -36,9 +39,20 @@ body("mla", "append")(append)
 def list_all(at: Place) -> None:
     """All keys that the queries see, in order."""
     p = at.problem
-    entries = np.arange(p.top_k or 0)[None, :]
-    sees = p.interval_mask.end_key(at.q[:, None], p.seq_k)
-    at.put(LISTS, np.where(entries < sees, entries, -1).astype(np.float64))
+    entries = np.arange(min(p.top_k or 0, p.scored_keys) if p.compress_ratio is not None else p.top_k or 0)[None, :]
+    sees = p.scored_mask.end_key(at.q[:, None], p.scored_keys)
+    at.put(LISTS, behind_window(p, at.q, np.where(entries < sees, entries, -1)))
+
+
+def behind_window(p: AttentionProblem, queries: Indices, picks: Array) -> Array:
+    """Lists of picked keys; beside compressed ones, behind the places of the tokens of each query's window."""
+    if p.compress_ratio is None:
+        return picks.astype(np.float64)
+    there, last = p.shown_tokens, queries[:, None] + p.seq_k - p.seq_q
+    tokens = last + 1 - there + np.arange(there)[None, :]
+    first = max(0, p.seq_k - p.seq_q + 1 - there)
+    window = np.where(tokens >= 0, p.scored_keys + tokens - first, -1)
+    return np.concatenate((window, picks), axis=1).astype(np.float64)
 
 
 @body("mla", "logits")
@@ -57,9 +71,10 @@ class Select(Body):
         self.seen: list[Array] = []
 
     def pair(self, at: Place) -> None:
-        self.seen.append(np.where(at.kept, at["logits"], -np.inf)[0])
+        kept = at.problem.scored_mask.keeps(at.q[:, None], at.keys[None, :])
+        self.seen.append(np.where(kept, at["logits"], -np.inf)[0])
 
     def end(self, at: Place) -> None:
         logits, picks = np.concatenate(self.seen or [np.zeros(0)]), at.problem.top_k or 0
         best = np.sort(np.argsort(-logits, kind="stable")[: min(picks, int(np.isfinite(logits).sum()))])
-        at.put(LISTS, np.concatenate((best, np.full(picks - best.size, -1)))[None, :].astype(np.float64))
+        at.put(LISTS, behind_window(at.problem, at.q, np.concatenate((best, np.full(picks - best.size, -1)))[None, :]))

@@ -1,0 +1,172 @@
+"""Attention over blocks of keys that each query picks: native sparse attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from effort import examples
+from executor import ExecutionError, execute, random_arrays, round_to
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import TOLERANCE, altered, table
+
+from iosim.base.errors import InputError
+from iosim.base.records import replace
+from iosim.commands.cli import main
+from iosim.hardware.profile import load_profile
+from iosim.kernel.algorithms import options_for, plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Mode, Role
+from iosim.kernel.libraries import resolve
+from iosim.prediction.predictor import predict
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.count import count
+from iosim.readers.formula.closed_form import closed_form
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def nsa(blocks: int = 2, window: int = 5, tile: tuple[int, int] = (3, 4)) -> Kernel:
+    return Kernel("sparse", "nsa", Tile(*tile), options=options_for("nsa", {"blocks": blocks, "window": window}))
+
+
+def arrays_of(p: AttentionProblem, seed: int = 0) -> Arrays:
+    rng, arrays = np.random.default_rng(seed + 100), random_arrays(p, seed)
+    gates = {f"g_{n}": round_to(rng.random((p.batch, p.heads, p.seq_q)), p.dtype) for n in ("slc", "cmp", "swa")}
+    return {name: np.asarray(array, dtype=np.float64) for name, array in (arrays | gates).items()}
+
+
+def softmax(scores: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """[rows, columns]: zeros where no key is seen."""
+    if scores.shape[1] == 0:
+        return np.zeros((scores.shape[0], values.shape[1]))
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return (weights / weights.sum(axis=1, keepdims=True)) @ values
+
+
+def attended(p: AttentionProblem, made: Kernel, a: Arrays, lists: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """O by dense softmax over what each query sees, with the picks that the launches made."""
+    block, window = made.tile.block_k, made.options.window  # type: ignore[union-attr]
+    out = np.zeros((p.batch, p.heads, p.seq_q, p.head_dim_v))
+    for b, h, t in np.ndindex(p.batch, p.kv_heads, p.seq_q):
+        rows = slice(h * p.group, (h + 1) * p.group)
+        q, k, v = a["Q"][b, rows, t] / p.head_dim**0.5, a["K"][b, h], a["V"][b, h]
+        means = [round_to(x.reshape(-1, block, x.shape[1]).mean(axis=1), p.dtype)[: (t + 1) // block] for x in (k, v)]
+        picks = lists[b, h, t][lists[b, h, t] >= 0].astype(int)
+        assert len(picks) == min(lists.shape[3], t // block + 1)
+        assert t // block in picks
+        keys = np.concatenate([np.arange(n * block, (n + 1) * block) for n in picks])
+        parts = {"slc": keys[keys <= t]} | ({"swa": np.arange(max(0, t + 1 - window), t + 1)} if window else {})
+        summed = a["g_cmp"][b, rows, t, None] * softmax(q @ means[0].T, means[1])
+        for name, seen in parts.items():
+            summed += a[f"g_{name}"][b, rows, t, None] * softmax(q @ k[seen].T, v[seen])
+        out[b, rows, t] = summed
+    return out
+
+
+def best(p: AttentionProblem, made: Kernel, a: Arrays, b: int, h: int, t: int) -> list[int]:
+    """The blocks with the largest shares of the softmax over means, summed over a group, and the query's own."""
+    block, own = made.tile.block_k, t // made.tile.block_k
+    means = round_to(a["K"][b, h].reshape(-1, block, p.head_dim).mean(axis=1), p.dtype)
+    scores = a["Q"][b, h * p.group : (h + 1) * p.group, t] @ means.T / p.head_dim**0.5
+    whole = scores[:, : (t + 1) // block]
+    lse = np.log(np.exp(whole).sum(axis=1, keepdims=True)) if whole.shape[1] else np.zeros((p.group, 1))
+    shares = np.exp(scores[:, :own] - lse).sum(axis=0)
+    rest = made.options.blocks - 1  # type: ignore[union-attr]
+    return sorted([*np.argsort(-shares, kind="stable")[:rest].tolist(), own])
+
+
+def disagreement(p: AttentionProblem, made: Kernel, seed: int = 0, chain: Any = None) -> list[str]:
+    chain = plan(p, made) if chain is None else chain
+    arrays = {n: a for n, a in arrays_of(p, seed).items() if n in chain.tensors}
+    told = replace(chain, tensors={**chain.tensors, "indices": replace(chain.tensors["indices"], role=Role.OUTPUT)})
+    done = execute(p, made, arrays, chain=told)
+    counted, closed, moved = table(count(chain)), table(closed_form(chain)), table(done.traffic)
+    found = [
+        f"{' '.join(key)}: counted {counted.get(key)}, by formula {closed.get(key)}, moved {moved.get(key)}"
+        for key in sorted(counted.keys() | closed.keys() | moved.keys())
+        if not counted.get(key) == closed.get(key) == moved.get(key)
+    ]
+    lists = done.outputs["indices"]
+    for b, h, t in np.ndindex(p.batch, p.kv_heads, p.seq_q):
+        if sorted(n for n in lists[b, h, t].tolist() if n >= 0) != best(p, made, arrays, b, h, t):
+            found.append(f"token {t} picks {lists[b, h, t]}")
+    worst = np.abs(done.outputs["O"] - attended(p, made, arrays, lists)).max()
+    return found if worst <= TOLERANCE[p.dtype] * 4 else [*found, f"O is off by {worst}"]
+
+
+SMALL = AttentionProblem(heads=16, kv_heads=1, seq_q=20, head_dim=8, head_dim_v=4, mask="causal", dtype="bf16")
+
+
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.integers(1, 2), st.integers(1, 2), st.integers(1, 7), st.sampled_from((2, 3, 4)), st.integers(1, 4),
+    st.sampled_from((0, 1, 5, 9)), st.integers(1, 5), st.sampled_from(("fp16", "bf16")), st.integers(0, 3),
+)  # fmt: skip
+def test_readers_agree_and_compute_native_sparse_attention(
+    batch: int, kv_heads: int, there: int, block: int, blocks: int, window: int, rows: int, dtype: str, seed: int
+) -> None:
+    problem = SMALL.with_(
+        batch=batch,
+        heads=16 * kv_heads,
+        kv_heads=kv_heads,
+        seq_q=there * block,
+        seq_k=there * block,
+        dtype=dtype,
+        output=dtype,
+    )
+    assert disagreement(problem, nsa(blocks, window, (rows, block)), seed) == []
+
+
+def test_a_launch_without_one_of_its_loads_computes_nothing() -> None:
+    chain = plan(SMALL, nsa())
+    for launch in chain.launches:
+        for access in launch.accesses:
+            if access.mode is Mode.LOAD:
+                fewer = tuple(a for a in launch.accesses if a is not access)
+                with pytest.raises(ExecutionError, match=f"{access.tensor}|StopIteration"):
+                    execute(SMALL, nsa(), arrays_of(SMALL), chain=altered(chain, launch.name, accesses=fewer))
+
+
+LONG = AttentionProblem(heads=64, kv_heads=4, seq_q=8192, head_dim=128, mask="causal", dtype="bf16")
+
+
+def test_bytes_of_native_sparse_attention() -> None:
+    chain = plan(LONG, resolve("nsa", LONG, load_profile("h200")))
+    names = "pool_k pool_v compress top_k selected window gate_slc gate_cmp gate_swa"
+    assert [launch.name for launch in chain.launches] == names.split()
+    traffic = count(chain)
+    row, heads = 128 * 2, 4
+    assert traffic.total("l2", "write", launch="pool_k") == heads * 8192 // 64 * row
+    assert traffic.total("l2", "write", launch="top_k") == heads * 8192 * 16 * 4
+    # token t has t // 64 + 1 blocks, up to 16, and reads each whole: once a key/value head
+    blocks = sum(min(t // 64 + 1, 16) for t in range(8192))
+    assert traffic.total("l2", "read", launch="selected", tensor="K") == heads * blocks * 64 * row
+
+
+@pytest.mark.parametrize("method", ["replay", "capacity"])
+def test_hbm_reads_lie_between_the_bounds(method: Any) -> None:
+    made = predict(LONG.with_(seq_q=1024, seq_k=1024), "nsa", "h200", method=method)
+    read, keys = made.traffic.total("hbm", "read"), 4 * 1024 * 128 * 2
+    assert made.hbm_bounds.compulsory_read <= read * 1.01
+    assert keys <= made.traffic.total("hbm", "read", tensor="K") <= 2 * keys
+
+
+def test_it_says_what_it_does_not_take() -> None:
+    h200 = load_profile("h200")
+    for changes, says in (
+        ({"passes": "bwd"}, "passes"), ({"mask": "none"}, "mask"), ({"seq_q": 8193, "seq_k": 8193}, "multiples of 64"),
+        ({"seq_q": 64}, "no cache"), ({"kv_heads": 8}, "accepted: 4"), ({"dropout": 0.1}, "dropout"),
+        ({"head_dim": 256}, "head_dim"), ({"page_size": 64}, "page_size"),
+    ):  # fmt: skip
+        problem = LONG.with_(**changes)
+        with pytest.raises(InputError, match=says):
+            plan(problem, resolve("nsa", problem, h200))
+
+
+def test_it_is_compared_beside_a_kernel_that_takes_any_heads(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = "compare --gpu h200 --kernel fa3,nsa --heads 32 --kv-heads 2 --seq-len 1k --head-dim 64 --causal"
+    assert main([*asked.split(), "--dtype", "bf16", "--method", "bounds"]) == 0
+    assert "nsa" in capsys.readouterr().out
