@@ -212,10 +212,6 @@ class Kernel:
     """What computes the products on cc 9.0 and later; None: mma.sync, as before."""
     sm_spread: float | None = None
     """Share by which SMs differ in speed, where it is known of the kernel; else the replay's own."""
-    sms_alike: int = 1
-    """SMs, one after the other in the order in which they get CTAs, that are slow or fast together."""
-    step_spread: float = 0.0
-    """Share by which the kernel's steps differ from their mean by chance, at most."""
     hbm_share: float = 1.0
     """Share of the rate of a stream at which HBM gives its loads of tiles, where many of them miss."""
     age_share: float | None = None

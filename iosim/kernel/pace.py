@@ -18,3 +18,5 @@ class Pace:
     """What a work tile takes beside its steps; its first loads are under way meanwhile."""
     step_s: tuple[float, ...] = ()
     """A step of each of n CTAs that share an SM, for n = 1, 2, ..., as many as the SM holds."""
+    waits: int = 0
+    """Loads of a step, one behind the other, that a CTA waits for; 0 where they are asked for a step ahead."""

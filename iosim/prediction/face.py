@@ -69,13 +69,14 @@ def foot_lines(p: Prediction) -> list[str]:
 
 
 def range_lines(p: Prediction) -> list[str]:
-    """How far off HBM bytes may be for constants of the L2 that are not the GPU's own, and the time for rates that were
-    not measured on it, where there are such."""
+    """How far off HBM bytes may be for constants of the L2 that are not the GPU's own and for CTAs that may part, and
+    the time for rates that were not measured on it, where there are such."""
     lines, span, times = [], p.hbm_range, p.time_range
     if span is not None:
         read, write = (f"{bytes_text(least)} to {bytes_text(most)}" for least, most in (span.read, span.write))
-        lines.append(f"  range: HBM read {read}, written {write}, for L2 constants that are not this GPU's own "
-                     f"({', '.join(span.constants)})")  # fmt: skip
+        why = [f"L2 constants that are not this GPU's own ({', '.join(span.constants)})"] if span.constants else []
+        why += ["how far CTAs drift apart"] if span.drifts else []
+        lines.append(f"  range: HBM read {read}, written {write}, for {' and '.join(why)}")
     if times is not None:
         least, most = map(seconds_text, times.seconds)
         lines.append(

@@ -1,9 +1,10 @@
-"""How far off a prediction may be: HBM bytes where the L2's constants are not the GPU's own, times where rates were not
-measured on it; and how exact SM<->L2 bytes are, which are counted.
+"""How far off a prediction may be: HBM bytes where the L2's constants are not the GPU's own or CTAs may drift apart,
+times where rates were not measured on it; and how exact SM<->L2 bytes are, which are counted.
 
 What is taken from another GPU, inferred or assumed is replaced by the least and by the most that is known of any GPU:
-two more replays of the L2 that holds least and of the one that holds most, and two more times. What is left unexplained
-where all is measured comes on top. Nothing of it is computed unless it is asked for.
+two more replays of the L2 that holds least and of the one that holds most, and two more times. In two more CTAs part
+least and most, where tiles are read again. What is left unexplained where all is measured comes on top. Nothing of it
+is computed unless it is asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from iosim.hardware.trust import L2_KNOWN, RATES_KNOWN, borrowed_l2, unmeasured_
 from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SPILL, Chain, Mode, Per
+from iosim.kernel.launch import SPILL, Chain, Mode, Per, is_attention_loop
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
 from iosim.prediction.replays import Replays, play_of
@@ -33,9 +34,13 @@ ROOMY = 8
 """Calls whose memory fits so many times in the L2 stay in it whatever its constants: copies in two partitions, half of
 the lines dirty at most, and pages that fill some sets twice."""
 REPLAYED = ("replay", "sampled")
+DRIFTS = ("least", "most")
+"""As `iosim.readers.replay.play.Play` has them."""
 UNEXPLAINED = {"read": (0.03, 200_000), "write": (0.05, 2_000_000), "time": (0.15, 2e-6)}
 """Share, and bytes or seconds, whichever is more, that replays are off where the L2's constants were measured, of 95 %
 of recorded rows on an H200 (docs/validation.md); and times where rates were, of nine tenths (docs/timing.md)."""
+READ_AGAIN, DRIFTING = 1.25, 0.15
+"""HBM reads over the compulsory ones from which on CTAs of a loop may part; and the share that comes on top then."""
 HBM_RATES = tuple(f"dram_{way}_bandwidth_bytes_per_s" for way in ("read", "write", "copy"))
 """Known or not known together."""
 CONFIRMED = "counted, within 0.1 % of an H200's counters where library kernels were recorded"
@@ -44,11 +49,12 @@ CONFIRMED = "counted, within 0.1 % of an H200's counters where library kernels w
 @dataclass(frozen=True)
 class HbmRange:
     """Least and most bytes read and written at HBM; `constants` of the L2 are borrowed, each with the least and the
-    most that is known of any GPU."""
+    most that is known of any GPU; `drifts`: CTAs may part, so that tiles are read again."""
 
     read: tuple[int, int]
     write: tuple[int, int]
     constants: Mapping[str, tuple[float, float]]
+    drifts: bool = False
 
     @property
     def total(self) -> tuple[int, int]:
@@ -56,7 +62,8 @@ class HbmRange:
 
     def to_dict(self) -> dict[str, Any]:
         constants = {name: list(values) for name, values in self.constants.items()}
-        return {"hbm": {"read": list(self.read), "write": list(self.write)}, "constants": constants}
+        hbm = {"read": list(self.read), "write": list(self.write)}
+        return {"hbm": hbm, "constants": constants, "drifts": self.drifts}
 
 
 @dataclass(frozen=True)
@@ -73,21 +80,23 @@ class TimeRange:
 
 def hbm_range(call: Call, method: Method, l2_start: str, found: tuple[int, int]) -> HbmRange | None:
     """The range of a call whose replay found so many bytes read and written; None where no L2 was played, or its
-    constants are the GPU's own."""
+    constants are the GPU's own and CTAs read no tile again."""
     constants = {name: L2_KNOWN[name] for name in borrowed_l2(call.profile)}
-    if method not in REPLAYED or not constants:
+    drifts = found[0] > READ_AGAIN * call.bounds.compulsory_read and any(map(is_attention_loop, call.chain.launches))
+    if method not in REPLAYED or not (constants or drifts):
         return None
     several = [found]
     if memory(call.chain)["peak"] * ROOMY > call.profile.levels[-1].bytes:
         play = play_of(call, method, l2_start)
         several += [_again(call, profile, play) for profile in extremes(call.profile, constants)]
+        several += [_again(call, call.profile, replace(play, drift=drift)) for drift in DRIFTS if drifts]
     read, write = (
-        tuple(map(int, _widened(one, direction)))
+        tuple(map(int, _widened(one, direction, DRIFTING * (drifts and direction == "read"))))
         for one, direction in zip(zip(*several, strict=True), WAYS, strict=True)
     )
     if l2_start == "cold":  # no L2 spares these
         read = max(read[0], min(call.bounds.compulsory_read, found[0])), read[1]
-    return HbmRange((read[0], read[1]), (write[0], write[1]), constants)
+    return HbmRange((read[0], read[1]), (write[0], write[1]), constants, drifts)
 
 
 def time_range(call: Call, traffic: Traffic, found_s: float, conditions: Conditions) -> TimeRange | None:
@@ -100,8 +109,9 @@ def time_range(call: Call, traffic: Traffic, found_s: float, conditions: Conditi
     return TimeRange(_widened((found_s, *others), "time"), rates)
 
 
-def _widened(several: tuple[float, ...], what: str) -> tuple[float, float]:
-    (share, least), low, high = UNEXPLAINED[what], min(several), max(several)
+def _widened(several: tuple[float, ...], what: str, share: float = 0.0) -> tuple[float, float]:
+    (usual, least), low, high = UNEXPLAINED[what], min(several), max(several)
+    share = max(share, usual)
     return max(0, low - max(share * low, least)), high + max(share * high, least)
 
 

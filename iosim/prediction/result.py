@@ -189,8 +189,8 @@ class Prediction(Shown):
 
     @cached_property
     def hbm_range(self) -> HbmRange | None:
-        """Least and most bytes at HBM, where constants of the L2 are another GPU's; None where they are its own, or no
-        L2 was played. Up to two more replays."""
+        """Least and most bytes at HBM, where constants of the L2 are another GPU's or CTAs may drift apart; None
+        elsewhere, or where no L2 was played. Up to four more replays."""
         from iosim.prediction.ranges import hbm_range
 
         if not self.hbm_known:
@@ -239,7 +239,7 @@ class Prediction(Shown):
         """One entry of `predictions` in the command line's JSON; bytes are integers.
 
         Args:
-            ranged: with `range`, for which up to two more replays are played; null without.
+            ranged: with `range`, for which up to four more replays are played; null without.
         """
         span = self.hbm_range if ranged else None
         return {

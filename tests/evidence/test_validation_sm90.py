@@ -114,7 +114,7 @@ def test_who_misses_waits_longer_than_a_stream_would(rows: list[Row]) -> None:
 
 @pytest.mark.slow
 def test_reads_of_every_launch(rows: list[Row]) -> None:
-    """What docs/validation.md says of them. The odd-numbered half fixed how far SMs differ."""
+    """What docs/validation.md says of them."""
     errors = read_errors([row for row in rows if row.call % 2 == 0])
     assert errors[len(errors) // 2] < 0.015
     assert sum(e < 0.1 for e in errors) > 0.86 * len(errors)

@@ -129,5 +129,5 @@ def test_a_slow_cache_behind_the_l2s_holds_the_computing_up() -> None:
     assert fast.side is not None
     rate = fast.side.total / fast.time.total_s
     slow = predict(asked, kernel, replace(gpu, memory_side_bandwidth_bytes_per_s=rate))
-    assert slow.time.launches[0].seconds["side"] > 0.9 * fast.time.total_s
+    assert slow.time.launches[0].seconds["side"] > 0.8 * fast.time.total_s  # CTAs that wait gather, and ask for less
     assert slow.time.total_s > 1.1 * max(slow.time.launches[0].seconds.values())

@@ -20,9 +20,10 @@ from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.hardware.trust import BORROWED, L2_KNOWN, borrowed_l2, by_group
 from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
-from iosim.prediction.predictor import predict
+from iosim.prediction.face import range_lines
+from iosim.prediction.predictor import Request, predict
 from iosim.prediction.ranges import HbmRange, hbm_range
-from iosim.prediction.replays import tile_accesses
+from iosim.prediction.replays import Replays, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.play import Play
 
@@ -124,6 +125,20 @@ def test_a_range_stands_where_constants_are_borrowed_and_there_alone() -> None:
     assert predict(PROBLEM, "flash", "h200").hbm_range is None
     assert predict(PROBLEM, "flash", "a100").hbm_range is None
     assert predict(PROBLEM, "flash", "t4", method="capacity").hbm_range is None
+
+
+def test_a_range_says_how_far_ctas_may_part() -> None:
+    """h100_drift.csv, call 11, whose keys outgrow the L2; on a T4 nobody has counted it."""
+    problem = AttentionProblem(heads=4, seq_q=65536, head_dim=128, dtype="fp16", mask="causal")
+    p = predict(problem, "cutlass", "h100")
+    span = p.hbm_range
+    assert span is not None
+    assert span.drifts
+    assert not span.constants
+    assert span.read[0] < 0.9 * p.hbm.read < 877_909_000 < span.read[1]
+    assert "for how far CTAs drift apart" in range_lines(p)[0]
+    least, most = (Request(problem, "cutlass", "t4", accesses=2_000_000).predict(Replays()).hbm_range or span).read
+    assert most > 3 * least
 
 
 def test_a_call_that_fits_many_times_needs_no_replay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,8 +120,6 @@ KERNEL: Mapping[str, Key] = {
     "shared_memory_bytes": Key(_SHARED, "bytes a CTA; from the tile without"),
     "stages": Key(Whole(1, 16), "key/value buffers", "1"),
     "sm_spread": Key(Real(0, 0.5), "share by which SMs differ in speed"),
-    "sms_alike": Key(Whole(1, 1 << 10), "SMs one after the other that are slow or fast together"),
-    "step_spread": Key(Real(0, 0.5), "share by which steps differ by chance, at most"),
     "hbm_share": Key(Real(0.01, 1), "share of a stream's rate at which HBM gives tiles, where many loads miss"),
     "cta_shares": Key(Text(), "name in the table of measured shares of CTAs on one SM"),
     "tile_rule": Key(Text((WHOLE_ROWS, TRITON)), "which tiles by hand are refused"),

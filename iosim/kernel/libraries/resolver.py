@@ -25,7 +25,7 @@ from iosim.kernel.unit import MatrixUnit, Specialisation, stated_unit
 from iosim.kernel.work import Fragments, Layout, Loop
 from iosim.problem.attention import AttentionProblem
 
-AS_STATED = ("rereads_q", "clears_queue", "sm_spread", "sms_alike", "step_spread", "hbm_share", "cta_shares")
+AS_STATED = ("rereads_q", "clears_queue", "sm_spread", "hbm_share", "cta_shares")
 """Fields of a kernel that are keys of [kernel], too."""
 MAX_BLOCKS = 1 << 22
 MAX_SPLIT_ROWS = 1 << 24

@@ -258,12 +258,12 @@ static APART int64_t fetch(L2State *s, const L2Config *c, Object *o, int64_t byt
     if (deep > 0) {
         int64_t from = s->dram_free > t ? s->dram_free : t;
         s->dram_free = from + moved * c->dram_ps_per_kib / 1024;
-        int64_t there = s->dram_free + c->dram_latency_ps * s->stands;
+        int64_t there = s->dram_free + c->dram_latency_ps * s->stands * s->latencies;
         if (there > at) at = there;
     }
     if (s->whole > 1 && bytes < o->size) { /* the small steps that hit wait for nothing */
-        int64_t wait = at - t - s->step_ps;
-        at = t + s->step_ps + (wait > 0 ? wait * bytes / o->size : 0);
+        int64_t wait = at - t - s->covered_ps;
+        at = t + s->covered_ps + (wait > 0 ? wait * bytes / o->size : 0);
     }
     if (at > o->ready) o->ready = at;
     return at;

@@ -23,12 +23,12 @@ static int64_t coarse_step(L2State *s, const L2Config *c, const LaunchPlan *l, c
         int small = a->step == 0 ? l->lead[tile] : a->step == l->count[tile] - 1 ? l->trail[tile] : l->coarse;
         s->stands = small;
         s->whole = l->coarse;
-        s->step_ps = this_step(l, sms, a) * small;
+        int64_t step = this_step(l, sms, a) * small;
+        s->covered_ps = l->waits ? (c->l2_latency_ps + c->far_latency_ps) * small : step;
         int64_t there = run_templates(s, c, l->loop, l->walks, tile, loop_index(l, tile, a->step), p, t, tr);
+        int64_t done = next_step_at(s, c, l, t, step, there);
         s->stands = s->whole = 1;
-        int64_t done = t + s->step_ps;
-        s->alone_ps += s->step_ps;
-        if (there > done) done = there;
+        s->alone_ps += step;
         s->took_ps += done - t;
         a->left = stays ? small : 1;
         a->each_ps = (done - t) / a->left;

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.records import dataclass, replace
-from iosim.kernel.launch import Chain, Launch, Mode, Outer
+from iosim.kernel.launch import SPILL, Chain, Launch, Outer
 from iosim.readers.replay.l2 import L2Model
-from iosim.readers.replay.lowering import MODES, Lowered, LoweredLaunch, Template, lower
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower
 
 Int32 = npt.NDArray[np.int32]
 
@@ -116,7 +116,8 @@ def _walks_on(launch: Launch, low: LoweredLaunch) -> bool:
     return (
         launch.outer in (Outer.QUERY, Outer.KEY)
         and d.splits == 1 and d.sequences == 1 and low.indices is None and low.group == 1
-        and any(t.coef for t in low.loop) and all(t.coef or t.mode == MODES[Mode.STORE] for t in low.loop)
+        and any(t.coef for t in low.loop)
+        and all(t.stays or t.tensor != SPILL for t in low.loop)
     )  # fmt: skip
 
 
@@ -169,7 +170,7 @@ def _sets(model: L2Model, lowered: Lowered, low: LoweredLaunch, step_bytes: int,
     way = model.sets * model.line_bytes
     small_steps = int(low.count.sum(dtype=np.int64)) * share
     affordable = FOLLOWED_TOUCHES * way / (small_steps * step_bytes)
-    stays = sum(int(lowered.size[t.base[:1]].sum()) for t in low.loop if not t.coef)
+    stays = sum(int(lowered.size[t.base[:1]].sum()) for t in low.loop if t.stays)
     if stays:
         affordable = min(affordable, FOLLOWED_STEPS * way / (small_steps * stays))
     one_each = way * sum(t.coef != 0 for t in low.loop) / (step_bytes * steps)

@@ -102,6 +102,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
         return NO_MEMORY;
     }
     if (to) start_windows(&windows);
+    s->latencies = l->waits ? l->waits : 1;
     int64_t end = start;
     uint32_t count = 0;
     while (play.live > 0) {
@@ -128,10 +129,11 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
         } else if (a->step < n && l->coarse) {
             again = coarse_step(s, c, l, &play.sms, a, p, ev.t, tr);
         } else if (a->step < n) {
-            again = ev.t + this_step(l, &play.sms, a);
+            int64_t step = this_step(l, &play.sms, a);
+            again = ev.t + step;
             if (a->step + 1 < n) {
                 int64_t x = run_templates(s, c, l->loop, l->n_loop, tile, loop_index(l, tile, a->step + 1), p, ev.t, tr);
-                if (x > again) again = x;
+                again = next_step_at(s, c, l, ev.t, step, x);
                 windows.phase_loads++;
             }
             if (to) note_pace(a, ev.t);

@@ -82,6 +82,7 @@ class Ctas:
         rates: of an SM's CTAs, the oldest first, in units of their mean.
         relaunched: a CTA ends with its work tile, or group of them, and the next is a new CTA, the SM's youngest.
         ahead: a CTA claims its next work tile from the queue as it begins one, not as it ends one.
+        waits: latencies of HBM that a CTA waits where a step's loads miss; 0: they are asked for a step ahead.
     """
 
     slots: int
@@ -97,6 +98,7 @@ class Ctas:
     rates: tuple[float, ...] = (1.0,)
     relaunched: bool = True
     ahead: bool = False
+    waits: int = 0
 
 
 class L2:
@@ -412,11 +414,11 @@ def launch_plan(
     stride = ctas.static_stride and (ctas.static_stride - 1) * launch.group + 1  # from a group's last tile
     loop = launch.loop
     if coarse is not None:  # what moves on with the loop, then what every small step stores to again
-        loop = tuple(sorted(loop, key=lambda t: t.coef == 0))
+        loop = tuple(sorted(loop, key=lambda t: t.stays))
     plan = _work_tiles(launch, loop)
     plan.slots, plan.sms, plan.static_stride, plan.group = ctas.slots, ctas.sms, stride, launch.group
     plan.ahead, plan.sms_alike, plan.step_spread_ppm = int(ctas.ahead), ctas.sms_alike, ctas.step_spread_ppm
-    plan.sm_spread_ppm = ctas.sm_spread_ppm
+    plan.sm_spread_ppm, plan.waits = ctas.sm_spread_ppm, ctas.waits
     plan.step_ps, plan.start_ps, plan.open_ps = (round(s * PS) for s in (ctas.step_s, ctas.start_s, ctas.open_s))
     slow = np.rint(np.array(ctas.slow) * 1e6).astype(np.int64)
     plan.crowds, plan.slow_ppm = slow.size, _pointer(slow)
@@ -426,7 +428,7 @@ def launch_plan(
     plan.queues = model.partitions if model.apart and ctas.relaunched else 1  # the hardware deals CTAs out
     plan.share_ppm, plan.side = _pointer(shares), _pointer(side)
     if coarse is not None:
-        plan.coarse, plan.walks = coarse.how.steps, sum(t.coef != 0 for t in loop)
+        plan.coarse, plan.walks = coarse.how.steps, sum(not t.stays for t in loop)
         plan.step_spread_ppm = round(ctas.step_spread_ppm / coarse.how.steps**0.5)  # of so many steps together
         plan.lead = _address("first coarse steps", coarse.lead, np.int32, launch.tiles)
         plan.trail = _address("last coarse steps", coarse.trail, np.int32, launch.tiles)

@@ -37,6 +37,15 @@ static inline int64_t this_step(const LaunchPlan *l, const Sms *sms, const Cta *
     return mean + spread((uint32_t)a->tile * 0x9e3779b1U + (uint32_t)a->step, mean, l->step_spread_ppm);
 }
 
+/* When a CTA comes to its next step, where the present one takes `step` and the loads for the next are there at `there`:
+ * they hold it up past the present one's end or, where nothing is asked for ahead, for as long as they take beyond hits. */
+static inline int64_t next_step_at(const L2State *s, const L2Config *c, const LaunchPlan *l, int64_t t, int64_t step, int64_t there) {
+    int64_t end = t + step;
+    if (!l->waits) return there > end ? there : end;
+    int64_t late = there - (s->l2_free > t ? s->l2_free : t) - c->l2_latency_ps * s->stands - c->far_latency_ps * s->stands;
+    return late > 0 ? end + late : end;
+}
+
 /* The rate of the CTA of age `r` among n, in millionths of the mean of known rates: on the line through them. */
 static int64_t rate_of(const LaunchPlan *l, int n, int r) {
     if (n < 2 || l->ranks < 2) return 1000000;

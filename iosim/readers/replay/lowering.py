@@ -50,6 +50,11 @@ class Template:
     skips: Int32 | None = None
     block: Int32 | None = None
 
+    @property
+    def stays(self) -> bool:
+        """Whether every step stores to the same place."""
+        return self.coef == 0 and self.mode != MODES[Mode.LOAD]
+
 
 @dataclass(frozen=True)
 class LoweredLaunch:

@@ -52,6 +52,9 @@ class Play:
     """Long launches in coarse steps, or windows of them alone; the replay says how far off that may be."""
     share: HeadShare | None = None
     """These heads of the chain alone; what they move stands for all."""
+    drift: str = "usual"
+    """How far CTAs part: usual; least, where SMs and steps take equally long; most, where each SM has a speed of its
+    own and a miss holds nobody up."""
     accesses: int | None = None
     """With `part`, how many object accesses of a long launch are played, about; None: a second's worth."""
 

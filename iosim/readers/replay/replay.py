@@ -37,6 +37,10 @@ CTA_START_S = 1.0e-6
 PASS_REGISTERS, LEAST_REGISTERS = 16, 32
 """Registers of a pass' thread beside the values it holds, and at least: those of PyTorch's softmax_warp_forward, which
 holds 16, 32 and 64 values in 32, 48 and 80 registers (experiments/measurements/h200_chain_launches.csv)."""
+STEP_SPREAD, SMS_ALIKE = 0.115, 16
+"""Share by which a step varies by chance, at most: a standard deviation of 6.6 %. SMs, one after the other in the order
+in which they get CTAs, that are slow or fast together: those of a cluster. Both were recorded of flash_fwd
+(h200_iosim_steps.npz, benchmarks/drift.py)."""
 WAITING = 0.01
 """Lengthening of steps by loads above which a launch that is not played whole is said to wait for memory."""
 PLACEMENT_TOLD = 0.015
@@ -161,7 +165,6 @@ class Inputs:
     """All that a replay depends on: two replays with equal inputs find the same.
 
     `counted` is what the chain moves between SMs and L2; `sm_spread` as in `L2Model`, or the kernel's own;
-    `step_spread` and `sms_alike` are the kernel's.
     `gpu` is the name that errors call it by.
     """
 
@@ -174,8 +177,6 @@ class Inputs:
     counted: Traffic
     play: Play
     gpu: str = field(compare=False)
-    step_spread: float = 0.0
-    sms_alike: int = 1
 
     @property
     def chain(self) -> Chain:
@@ -205,8 +206,7 @@ def replay_inputs(
     l2 = replace(l2, dram_bytes_per_s=l2.dram_bytes_per_s * kernel.hbm_share)
     spread = l2.sm_spread if kernel.sm_spread is None else kernel.sm_spread
     return Inputs(
-        chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, play,
-        profile.name, kernel.step_spread, kernel.sms_alike,
+        chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, play, profile.name
     )  # fmt: skip
 
 
@@ -309,7 +309,7 @@ def ctas_of(
 ) -> Ctas:  # fmt: skip
     """The CTAs of a launch, at the pace that the timing model gives them; streaming launches have no time of their own
     and go as fast as memory does."""
-    slots, pace = of_launch.slots, of_launch.pace
+    slots, pace, drift = of_launch.slots, of_launch.pace, inputs.play.drift
     sms = inputs.sms // launch.tile_ctas  # the SMs of a cluster go in step, as one
     if streams(launch):  # an object stands for the small CTAs that an SM holds together
         slots, pace = max(min(slots, sms), _streamed_at_once(inputs, played, launch, of_launch, low, size)), Pace()
@@ -327,12 +327,13 @@ def ctas_of(
         open_s=max(0.0, pace.tile_s / low.group - start),
         slow=tuple(seconds / pace.step_s[0] for seconds in pace.step_s) if alone else (),
         static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
-        sm_spread_ppm=round(1e6 * inputs.sm_spread),
-        step_spread_ppm=round(1e6 * inputs.step_spread),
+        sm_spread_ppm=round(1e6 * inputs.sm_spread * (drift != "least")),
+        step_spread_ppm=round(1e6 * STEP_SPREAD * (drift != "least")),
         rates=of_launch.rates,
-        sms_alike=max(1, inputs.sms_alike // launch.tile_ctas),
+        sms_alike=1 if drift == "most" else max(1, SMS_ALIKE // launch.tile_ctas),
         relaunched=launch.schedule.scheduler is Scheduler.STATIC,
         ahead=launch.schedule.claims_ahead,
+        waits=0 if drift == "most" else pace.waits,
     )
 
 

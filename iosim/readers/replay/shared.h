@@ -44,6 +44,7 @@ typedef struct {
     int32_t *tags;            /* partition x set x row_ways(ways), the latest used first */
     int64_t dram_free, l2_free, now;
     int32_t stands, whole;    /* small steps that an access stands for, of the `whole` that its object is of; 1 and 1 */
+    int32_t latencies, pad;   /* of HBM that a fetch takes in the present launch */
     /* results */
     int64_t *lost;             /* by set: followed lines that were read from HBM again */
     int64_t again;             /* bytes read from HBM again */
@@ -53,7 +54,7 @@ typedef struct {
     const int32_t *side_set;   /* its set of each sampled line */
     int64_t side_free;
     int64_t filled[MAX_TENSORS], drained[MAX_TENSORS]; /* where there is one: bytes that the L2s read of it and wrote to it */
-    int64_t step_ps;           /* coarse steps: the present one, had no load been waited for */
+    int64_t covered_ps;        /* coarse steps: how long the loads of the present one may take without being waited for */
     int64_t took_ps, alone_ps; /* coarse steps: what they took, and would have taken had no load been waited for */
 } L2State;
 
@@ -109,6 +110,7 @@ typedef struct {
     const int32_t *share_ppm;     /* of an SM that holds `ranks` CTAs, by age: rates, their mean a million */
     int32_t step_spread_ppm;      /* a step takes more or less than the mean by up to this */
     int32_t sms_alike;            /* neighbouring SMs that have one speed */
+    int32_t waits;                /* latencies of HBM that a CTA waits where a step's loads miss; 0: they are asked for a step ahead */
     int32_t ahead;                /* a queue: whether a CTA claims its next work tile as it begins one, else as it ends one */
     int32_t coarse;               /* small steps that a step stands for; 0: steps are played as they are */
     int32_t walks;                /* coarse: the loop's first templates, which move on; the others stay where they are */

@@ -10,6 +10,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import Computing, Running, executed_pairs, loop_computing, other_computing, worked
 from iosim.readers.timing.energy import Activity
 from iosim.readers.timing.overlap import beside, norm_of
+from iosim.readers.timing.step_time import waited_loads
 
 ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
@@ -91,6 +92,7 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
         together = done.total_s if sm is None else _beside_hbm(running, done, streamed)
+    waits = 0 if sm is None else waited_loads(launch, running.unit, rates.profile.cc)
     if launch.joins:
         start = 0.0
     longest = max(seconds.values(), default=0.0)
@@ -102,7 +104,7 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
         total_s=total,
         parts={"start": start, "work": min(longest, total - start), "waits": max(0.0, total - start - longest)},
         clock_hz=rates.clock_hz,
-        pace=Pace(start, done.tile_s, done.step_s),
+        pace=Pace(start, done.tile_s, done.step_s, waits),
     )
     return time, _activity(running, done, loops=sm is not None)
 

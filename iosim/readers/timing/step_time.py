@@ -230,6 +230,21 @@ def computing_groups(warps: int, unit: UnitModel, producers: int | None = None) 
     return max(1.0, groups - helpers) if helpers else groups
 
 
+def waited_loads(launch: Launch, unit: UnitModel, cc: int) -> int:
+    """Loads of a step of keys, one behind the other, that a CTA waits for; 0 where they run ahead."""
+    work = launch.work
+    if launch.rereads_q:  # the first tiles of each product's own pipeline
+        return EXPOSED_LOADS
+    if unit.loads_apart:
+        return 0
+    ahead = work.loop.loads_ahead
+    if ahead is False or (ahead is None and cc < ASYNC_COPY_CC):
+        return EXPOSED_LOADS
+    if ahead is None and unit.holds_buffers and work.stages <= EXPOSED_LOADS:
+        return EXPOSED_LOADS + 1 - work.stages
+    return 0
+
+
 def _exposed(launch: Launch, unit: UnitModel, rereads: bool, cc: int, waits: Waits) -> float:
     work = launch.work
     if work.pipelines:
@@ -240,11 +255,9 @@ def _exposed(launch: Launch, unit: UnitModel, rereads: bool, cc: int, waits: Wai
         return waits.product_step * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)
     if unit.loads_apart:
         return 0.0
-    ahead = work.loop.loads_ahead
-    if ahead is False or (ahead is None and cc < ASYNC_COPY_CC):
-        return waits.load * EXPOSED_LOADS
-    if ahead is None and unit.holds_buffers and work.stages <= EXPOSED_LOADS:
-        return waits.load * (EXPOSED_LOADS + 1 - work.stages)
+    waited = waited_loads(launch, unit, cc)
+    if waited:
+        return waits.load * waited
     return waits.sync + (waits.single_buffer if work.stages == 1 else 0.0)
 
 

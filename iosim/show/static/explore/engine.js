@@ -127,7 +127,7 @@ const iosimEngine = (() => {
     chain.launches.reduce((sum, low, n) => {
       const { plan, slow, asked, ready_ps } = launches[n], count = chain.arrays[low.count];
       const waits = config.l2_latency_ps + (config.far_latency_ps || 0) + config.dram_latency_ps;
-      const each = Math.max((1.2 * (plan.step_ps || 0) * (slow.at(-1) || 1e6)) / 1e6, waits);
+      const each = Math.max((1.2 * (plan.step_ps || 0) * (slow.at(-1) || 1e6)) / 1e6, waits) + (plan.waits || 0) * config.dram_latency_ps;
       const rest = (plan.start_ps || 0) + (plan.open_ps || 0) + 3 * waits, turns = count.length / plan.slots + low.group;
       const steps = count.reduce((a, b) => a + b, 0) / plan.slots + low.group * count.reduce((a, b) => Math.max(a, b), 0);
       const moved = (Object.values(asked).reduce((a, b) => a + b, 0) * config.dram_ps_per_kib) / 1024;
