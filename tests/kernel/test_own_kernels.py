@@ -78,7 +78,12 @@ def resolved(name: str, problem: AttentionProblem, gpu: str) -> Kernel | str:
         kernel = resolve(name, problem, load_profile(gpu))
     except InputError as error:
         return str(error).replace(f"my-{Path(name).stem}", Path(name).stem)
-    return replace(kernel, name="", notes=tuple(n.split(":", 1)[1] for n in kernel.notes))
+    return nameless(kernel)
+
+
+def nameless(kernel: Kernel) -> Kernel:
+    after = kernel.followed_by and nameless(kernel.followed_by)
+    return replace(kernel, name="", notes=tuple(n.split(":", 1)[1] for n in kernel.notes), followed_by=after)
 
 
 @given(st.sampled_from(entry_names()), st.sampled_from(problems()), st.sampled_from(("a100", "h100", "b200", "l4")))

@@ -12,7 +12,8 @@ from iosim.kernel.libraries.loader import OWN_NAMES, entry, entry_names
 
 LEFT_OUT = (*OWN_NAMES, "like")
 """What is another file's own, or has been taken over already."""
-FIRST = ("schema", "name", "title", "algorithm", "rules", "any_tile", "builds", "source", "inferred", "assumed")
+PROOF = ("source", "inferred", "assumed")
+FIRST = ("schema", "name", "title", "algorithm", "rules", "any_tile", "builds", "example", *PROOF)
 COMMENT_COLUMN, LINE = 34, 120
 
 

@@ -411,8 +411,7 @@ def _template(
     looped = access.per is Per.PAIR
     span_q = max(1, (d.block_q // d.pack if apart else d.of(tensor).block_q) // grid.chunk_rows)
     span_k = max(1, d.block_k // (grid.chunk_cols if access.rows is Rows.PAIR else grid.chunk_rows))
-    coef, span, rows, stride = 0, 1, 1, 0
-    turn = turn_coef = 0
+    coef, span, rows, stride, turn, turn_coef = 0, 1, 1, 0, 0, 0
     base, of_head = start, False
     table = tensor.keys_per_row > 0 and access.rows is Rows.KEY  # a sequence's entries as a whole, before the loop
     if table and tensor.along is Rows.QUERY:  # a list of picked keys, its query's own
