@@ -42,7 +42,8 @@ STAND_FOR = {"flash-cu": "flash", "eager": "naive", "minimal-cu": "minimal"}
 """Kernels whose launches are another entry's, too: its tiles in CUDA, its launches and one for the scale, its source
 in this project's build."""
 SPARSE = "published_sparse_attention.csv"
-SPARSE_KERNEL = "dsa"
+SPARSE_KERNELS = {True: "dsv4", False: "dsa"}
+"""Of its rows those named after a ratio of compression, and the others."""
 
 
 def kernels_of(table: str, row: dict[str, str], gpu: str) -> str | None:
@@ -52,7 +53,7 @@ def kernels_of(table: str, row: dict[str, str], gpu: str) -> str | None:
     if table == stack_times.TABLE:
         return stack_times.Row(row, held_out=False).kernel
     if table == SPARSE:
-        return SPARSE_KERNEL
+        return SPARSE_KERNELS[row["launch"].startswith("c")]
     if row.get("file") in OTHER_KERNELS:
         return None
     if "kernel_source" in row:

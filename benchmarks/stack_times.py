@@ -67,9 +67,7 @@ calls of FlashAttention-3 are SGLang's of its prefill, those of the other two th
 DRAWN = 60
 LONG_S = 3e-4
 """From which a call counts as long."""
-PLAIN_GAP_S = 1.0e-6
-"""From call to call of a library alone. Fitted on 180 open rows of FlashAttention-2 and FlashAttention-4."""
-GRACE_GAP_S = 2.3e-6
+GRACE_GAP_S = 1.8e-6
 """More from call to call in vLLM where the host is a Grace CPU. Fitted on 120 open rows of its Triton kernel on a GB200
 and a GB300; on a B200 and a B300 they need none."""
 GRACE = ("gb200", "gb300")
@@ -145,7 +143,7 @@ class Row:
         made = predicted(self.problem, self.kernel, GPUS[self["gpu"]], appends, Replays())
         stack = KERNELS[self["framework"], self["kernel"]][0]
         if stack is None:
-            return float(made.time_s) + PLAIN_GAP_S
+            return float(made.time_s)
         casts = self["attn_dtype"] != "fp8"  # else they were made before the call
         parts = latency_of(read_stack(stack), made, appends).parts
         seconds = sum(part.seconds for part in parts if casts or not part.name.startswith("cast"))

@@ -132,17 +132,22 @@ def spills_beside(p: Prediction) -> str:
 
 
 def trust(predictions: Iterable[Prediction]) -> str:
-    """Kernels that nobody asked for, how HBM bytes were found and what that rests on, GPUs of one kind together; and
-    kernels of which spills are left out. Sentences without the last full stop."""
+    """Kernels that nobody asked for, how HBM bytes were found and what that rests on, GPUs of one kind together, and
+    kernels where those of a GPU differ; and kernels of which spills are left out. Sentences without the last full
+    stop."""
     several = list(predictions)
-    gpus_of: dict[tuple[str, str], dict[str, None]] = {}
+    found: dict[tuple[str, str], list[Prediction]] = {}
     for p in several:
-        gpus_of.setdefault(_basis(p), {})[p.profile.name] = None
+        found.setdefault(_basis(p), []).append(p)
+    gpus = {basis: dict.fromkeys(p.profile.name for p in those) for basis, those in found.items()}
+    differ = sum(map(len, gpus.values())) > len({name for each in gpus.values() for name in each})
     bases = []
-    for (how, numbers), gpus in gpus_of.items():
-        where = f" on {listed(list(gpus))}" if len(gpus_of) > 1 else ""
-        bases.append(f"HBM bytes{where} {how}")
-        bases += [f"The L2 model's numbers{where}: {numbers}"] if numbers else []
+    for (how, numbers), those in found.items():
+        where = f" on {listed(list(gpus[how, numbers]))}" if len(found) > 1 else ""
+        kernels = listed(list(dict.fromkeys(p.kernel.name for p in those)))
+        bases.append(f"HBM bytes{f' of {kernels}' if differ else ''}{where} {how}")
+        rests_on = f"The L2 model's numbers{where}: {numbers}"
+        bases += [rests_on] if numbers and rests_on not in bases else []
     by_default = told((p.kernel, p.profile) for p in several)
     return ". ".join(part for part in (by_default, *bases, left_out_spills(several)) if part)
 

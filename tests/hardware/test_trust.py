@@ -113,7 +113,8 @@ SHAPES: tuple[dict[str, Any], ...] = (
     "name", quick_every(["h200-sxm", "l4", "rtx-5090", "t4", "a100-sxm-80gb", "h100-sxm", "b200"], 3)
 )
 def test_models_name_every_quantity_that_times_and_replays_read_and_no_other(name: str) -> None:
-    """Watched over every kernel of the catalog, launched in every way."""
+    """Watched over every kernel of the catalog, launched in every way; but for SageAttention's, whose int8 is no
+    problem's type."""
     profile = load_profile(name)
     watched = Watched(**{one.name: getattr(profile, one.name) for one in dataclasses.fields(profile)})
     seen: set[str] = set()
@@ -122,7 +123,7 @@ def test_models_name_every_quantity_that_times_and_replays_read_and_no_other(nam
     seen |= READ
     for shape in SHAPES:
         problem = AttentionProblem(**{"head_dim": 128, "dtype": "fp16", **shape})
-        for kernel in entry_names():
+        for kernel in (name for name in entry_names() if name != "sage"):
             try:
                 call = Call.of(problem, resolve(kernel, problem, profile), profile)
             except InputError:

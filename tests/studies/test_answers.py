@@ -217,6 +217,15 @@ def test_trust_follows_the_method_and_what_the_models_rest_on() -> None:
     assert "on l4 " in both
 
 
+def test_trust_names_kernels_of_which_a_gpu_counted_one_and_says_numbers_once() -> None:
+    counted, uncounted = (predict(problem(), name, "h100") for name in ("fa2", "fa3"))
+    said = trust([counted, uncounted])
+    assert "HBM bytes of fa2 on h100-sxm by replay, checked" in said
+    assert "HBM bytes of fa3 on h100-sxm by replay, and nobody has counted them" in said
+    assert said.count("The L2 model's numbers") == 1
+    assert "of fa2" not in trust([counted])
+
+
 def test_a_profile_that_nobody_checked_is_not_said_to_be() -> None:
     h200 = load_profile("h200")
     unchecked = predict(problem(), "fa2", replace(h200, validation={}))
