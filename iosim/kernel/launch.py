@@ -286,7 +286,7 @@ class Domain:
     def of(self, tensor: Tensor) -> Domain:
         """The domain as query rows of a tensor see it: by token, where it has one row for all that are packed."""
         packed = self.pack > 1 and tensor.heads == self.heads and tensor.rows * self.pack == self.rows
-        if not packed or self.block_q % self.pack:
+        if not packed or tensor.along is Rows.OWN or self.block_q % self.pack:
             return self
         return replace(self, rows=tensor.rows, block_q=self.block_q // self.pack, pack=1)
 

@@ -277,7 +277,7 @@ def test_spilling_kernels() -> None:
     assert len(rows) > 60
     assert statistic(rows, "median") <= 0.005
     assert statistic(rows, "p95") <= 0.1
-    assert statistic(rows, "max") <= 0.3  # one problem, which elsewhere in memory reads a fifth less: docs/replay.md
+    assert statistic(rows, "max") <= 0.32  # one problem, which elsewhere in memory reads a fifth less: docs/replay.md
 
 
 @pytest.mark.slow

@@ -227,8 +227,8 @@ MANY = settings(
     deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )  # fmt: skip
-ELSEWHERE = ("aiter", "aiter-triton", "ck", "hipkittens", "fa4-sm120")
-"""Kernels of GPUs that are not drawn here."""
+ELSEWHERE = ("aiter", "aiter-triton", "ck", "hipkittens", "fa4-sm120", "fa4-256")
+"""Kernels of GPUs or of widths that are not drawn here."""
 KERNELS = tuple(name for name in entry_names() if name not in ELSEWHERE)
 
 

@@ -35,7 +35,7 @@ class Fp8Forward(Forward):
     """`flash`'s forward on the copies."""
 
     def pair(self, at: Place) -> None:
-        q, k, v = (next(name for name in _moved(at, Mode.LOAD) if name.startswith(n)) for n in "QKV")
+        q, k, v = (next((name for name in _moved(at, Mode.LOAD) if name.startswith(n)), n) for n in "QKV")
         self.softmax.add(np.where(at.kept, at[q] @ at[k].T * at.scale, -np.inf), at[v], at.dropout_factor)
 
 
