@@ -15,7 +15,7 @@ DEFAULT_EXAMPLES = 100
 """Hypothesis' own number."""
 
 SHARE = int(os.environ.get("IOSIM_EXAMPLES_SHARE", "1"))
-"""One in so many of them in any other run: .ci/run asks for a twelfth."""
+"""One in so many of them in any other run: .ci/run asks for a sixteenth."""
 
 KEPT_REPLAYS = "IOSIM_TESTS_KEPT"
 """The environment variable of the directory that a run's tests may keep replays in, together."""
