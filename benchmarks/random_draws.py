@@ -12,7 +12,9 @@ The times of backward passes were looked at again in all of them; for what that 
 (`--seed 3003`) and h100_random_2.csv (`--seed 4004`) were counted afterwards. All of these were looked at for the
 times of narrow builds, of short calls under a mask and of locks; for what that changed, h100_random_3.csv
 (`--seed 64530`) and h200_random_3.csv (`--seed 69708`) were counted. All of these were looked at for cuDNN's decoding
-and the stores of narrow heads; then h100_random_4.csv (`--seed 90211`) and h200_random_4.csv (`--seed 31717`).
+and the stores of narrow heads; then h100_random_4.csv (`--seed 90211`) and h200_random_4.csv (`--seed 31717`). All of these were looked at for
+drift and for the times of backward passes and FlexAttention; then h100_random_5.csv (`--seed 92326`) and
+h200_random_5.csv (`--seed 71612`).
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "docs" / "generated" / "random-draws.md"
 MEASUREMENTS = ROOT / "kernels" / "measurements"
 SEEDS = {"h100": 1001, "h200": 2002}
-LATER = {"h100": {2: 4004, 3: 64530, 4: 90211}, "h200": {2: 3003, 3: 69708, 4: 31717}}
+LATER = {"h100": {2: 4004, 3: 64530, 4: 90211, 5: 92326}, "h200": {2: 3003, 3: 69708, 4: 31717, 5: 71612}}
 """GPU -> seeds of later draws, by their numbers."""
 OPEN_CALLS = 4
 """Of the H100's calls, those whose number this divides were open."""
@@ -250,7 +252,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"write {PLACE.name}")
     parser.add_argument("--found", choices=sorted(SEEDS), help="of a GPU, the calls that were open")
     parser.add_argument("--later", choices=sorted(LATER), help="of a GPU, a later draw")
-    parser.add_argument("--draw", type=int, choices=(2, 3, 4), default=4, help="which of the later draws")
+    parser.add_argument("--draw", type=int, choices=tuple(LATER["h100"]), default=4, help="which of the later draws")
     arguments = parser.parse_args()
     if arguments.later:
         sys.stdout.write(page([drawn(arguments.later, later=arguments.draw)], "Calls drawn later"))

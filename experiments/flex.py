@@ -28,7 +28,7 @@ CASES: tuple[tuple[int, int, int, int, str, dict[str, int]], ...] = (
     (8, 8, 65536, 128, "strided", {}), (8, 8, 65536, 128, "window+global", WINDOW_GLOBAL),
     (16, 4, 16384, 64, "butterfly", {}),
 )  # fmt: skip
-KERNELS = {False: "regex:flex_attention", True: "regex:flex_attention_backward"}
+KERNELS = {False: "regex:flex_attention", True: "regex:triton_tem.*flex_attention_backward"}
 NAMES = ("hbm_read", "hbm_write", "l2_read", "l2_write", "l2_slice_read", "l2_slice_write", "l2_slice_miss",
          "l2_fabric", "seconds")  # fmt: skip
 COLUMNS = ("call", "launch", "implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal",

@@ -36,8 +36,8 @@ HELD_STEPS = 24
 """Coarse steps of one CTA that the L2 has to hold: with fewer, CTAs that wait for memory may part too early."""
 LEAST_HELD = 1.0
 """And at least: where the L2 does not hold even one, a coarse step drives out what it reads itself."""
-ERROR = 0.07
-"""What HBM reads may be off by: all launches of benchmarks/sampled.py are closer, most of them within 0.01."""
+ERROR = 0.09
+"""What HBM reads may be off by: of the 25 launches of benchmarks/sampled.py 23 are this close, 19 within 0.027."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.base.progress import AFTER_S, counter, go_on, is_worker
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, replace
 from iosim.readers.replay.coarse import Coarse
 from iosim.readers.replay.l2 import LEAST_SETS, L2Model, Samples, sample_lines, sm_partitions
 from iosim.readers.replay.layout import LAYOUT
@@ -238,6 +238,8 @@ class L2:
             KeyboardInterrupt: or what else a signal's handler raised; the engine has been stopped, and the L2 is of no
                 further use.
         """
+        if sampling is not None:  # what chance adds in a window is no pace to go on at
+            ctas = replace(ctas, step_spread_ppm=0)
         plan, arrays = launch_plan(launch, ctas, self.model, coarse)
         part = None if sampling is None else _Part(sampling, self._looped(launch))
         lib, before, behind = library(), self.counts(), self.behind()

@@ -174,8 +174,8 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
-    beside = min(per_sm, -(-launch.tiles_with_rows // profile.sm_count))
-    tile_cycles += beside * launch.work.tile_shared_bytes / sm.shared_bytes
+    on_an_sm = min(per_sm, -(-launch.tiles_with_rows // profile.sm_count))
+    tile_cycles += on_an_sm * launch.work.tile_shared_bytes / sm.shared_bytes
     if launch.is_backward and not unit.loads_apart:
         tile_cycles += running.beside_steps_cycles()
     locked = lock_cycles(launch, sm, resident.slots) + launch.work.gather_cycles * rows_a_step(launch)
