@@ -12,9 +12,9 @@ The times of backward passes were looked at again in all of them; for what that 
 (`--seed 3003`) and h100_random_2.csv (`--seed 4004`) were counted afterwards. All of these were looked at for the
 times of narrow builds, of short calls under a mask and of locks; for what that changed, h100_random_3.csv
 (`--seed 64530`) and h200_random_3.csv (`--seed 69708`) were counted. All of these were looked at for cuDNN's decoding
-and the stores of narrow heads; then h100_random_4.csv (`--seed 90211`) and h200_random_4.csv (`--seed 31717`). All of these were looked at for
-drift and for the times of backward passes and FlexAttention; then h100_random_5.csv (`--seed 92326`) and
-h200_random_5.csv (`--seed 71612`).
+and the stores of narrow heads; then h100_random_4.csv (`--seed 90211`) and h200_random_4.csv (`--seed 31717`). All of
+these were looked at for drift and for the times of backward passes and FlexAttention; then h100_random_5.csv (`--seed
+92326`) and h200_random_5.csv (`--seed 71612`). All of these were looked at for spills and for short queries.
 """
 
 from __future__ import annotations

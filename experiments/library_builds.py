@@ -20,9 +20,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from flex import CASES
 
 from iosim.base.files import write_whole
 from iosim.kernel.launch import Domain
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks import BlockMask
 from iosim.problem.masks.mask import IntervalMask
 
 HERE = Path(__file__).resolve().parent
@@ -44,7 +47,9 @@ WORD = 4
 SHORTEST = 1000
 """Tokens of the calls that tell a step from a tile."""
 FLEX_BLOCK = 128
-"""Rows of a block of FlexAttention's lists, and threads of a CTA."""
+"""Rows of a block of FlexAttention's lists, and threads of a CTA of its forward at head_dim 64."""
+FLEX_STEP = 64
+"""Rows that its backward takes of a block in a step."""
 
 
 def flags(template: str) -> list[bool]:
@@ -218,6 +223,31 @@ def flex_rows() -> list[dict[str, str]]:
     return rows
 
 
+def flex_backward_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
+    """FlexAttention's backward, from what its one launch stored beside dQ, dK and dV. At head_dim 128 the six calls are
+    met to the byte by 52 bytes a thread for a tile of keys and one of queries, and 8 for a step of each; how they
+    divide is not told, as all have as many tiles and steps of either kind, and each is given half. The frame is not
+    known."""
+    found: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
+    used: dict[str, dict[str, str]] = {}
+    for call, (heads, kv_heads, tokens, head_dim, mask, words) in zip(calls, CASES, strict=True):
+        blocks = AttentionProblem(seq_q=tokens, mask=mask, **words).pair_mask
+        assert isinstance(blocks, BlockMask)
+        threads, kept = int(call["block"][1:].split(",")[0]), call["head_dim"]
+        beside = int(call["l2_write"]) - (heads + 2 * kv_heads) * tokens * head_dim * 2
+        works = (2 * tokens // FLEX_BLOCK, 2 * blocks.nnz * FLEX_BLOCK // FLEX_STEP)
+        found[kept].append((*works, beside / heads / threads))
+        used[kept] = call
+    rows = []
+    for head_dim, points in found.items():
+        per_tile, per_pair = solved(points)
+        accesses = (round(2 * each / WORD) for each in (per_tile, per_pair))
+        numbers = (used[head_dim]["registers"], 0, number(per_tile), number(per_pair), 0, *accesses)
+        rows.append(dict(zip(COLUMNS, ("flex", "bwd", head_dim, FLEX_STEP, FLEX_BLOCK, 8, "fp16 bf16", "", "", "",
+                                       *numbers, "counted"), strict=True)))  # fmt: skip
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write the table; else print it")
@@ -226,6 +256,7 @@ def main() -> None:
         r for r in recorded("h100_library_builds.csv") if int(r["seq_q"]) >= SHORTEST and "splitkv" not in r["kernel"]
     ]
     rows = flash_rows(calls) + efficient_rows(calls) + flex_rows()
+    rows += flex_backward_rows(recorded("h100_flex_backward.csv"))
     order = ("kernel", "pass", "head_dim", "block_q", "block_k", "dtype", "mask", "dropout", "edges")
     numbers = ("head_dim", "block_q", "block_k")
     rows.sort(key=lambda r: tuple(int(r[c]) if c in numbers else str(r[c]) for c in order))
