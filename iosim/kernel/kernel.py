@@ -121,6 +121,11 @@ class RowPass:
         return any(name.endswith("_heads") or name in KEY_SUMS for name in (*self.reads, *self.writes))
 
     @property
+    def reorders(self) -> bool:
+        """Whether it copies a tensor alone, to have its heads lie after its rows: one head, or one row, does."""
+        return self.writes == tuple(f"{name}_copy" for name in self.reads)
+
+    @property
     def follows(self) -> bool:
         """Whether it comes after the main launch, whose sums it reads."""
         return any(name.endswith(("_heads", "_acc")) for name in self.reads)
