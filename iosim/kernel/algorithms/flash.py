@@ -78,6 +78,9 @@ RAGGED_CODE = 1.5
 """Instructions of a masked step of FlashAttention-2, where lengths are no whole tiles over where they are. Fitted."""
 COMBINES = {Layout.CHUNKS: Fragments(Layout.SPLIT_WEIGHTS)}
 """How the combine stages what it reads, by how the forward does."""
+LISTS = "block_count", "block_list"
+STATISTICS_ROWS = 128
+"""Rows that a CTA takes of what splits leave beside their outputs, where a launch of its own reads it."""
 DEPTH = 32
 """Columns of Q and K that a product of CUTLASS takes at a time (ThreadK of gemm_kernel_utils.h)."""
 NARROW_STORES, NARROW_GRADIENTS = 0.7, 0.88
@@ -105,6 +108,11 @@ class SplitOptions(CacheOptions):
     """Of a value of a split's partial O: fp32, or 16 bits."""
     combines_one: bool = False
     """With one split, too, the partial result goes through memory."""
+    empty_splits: bool = False
+    """There may be more splits than key blocks: the others read their queries, too, and write zeros."""
+    combine_launches: int = number(1, 1, 3)
+    """Of splits that leave a max and a sum: one launch; or the statistics of rows before it; or the weights of splits,
+    their sum over each row, and then the output."""
 
 
 class Workspace(StrEnum):
@@ -156,6 +164,8 @@ class FlashOptions(SplitOptions, TermOptions):
     number, its sequence's place and lengths, and its pages."""
     merged_bytes: int = number(0, 0)
     """Bytes between shared memory and registers for which warps that divide a tile's keys merge their parts of it."""
+    fills_lists: bool = False
+    """A forward without a mask fills a list of one block of all keys first, and its length, a launch each."""
     heads_in_turn: bool = False
     """The backward's CTAs take the query heads that share their keys one after the other, so that nothing is summed
     after them."""
@@ -200,8 +210,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     domain, outer, per_q = split_domain(problem, kernel, tile, pack, options.mask_block)
     per_row = {"edge": kernel.edge_k, "fetch": kernel.fetch, "times": 1 if options.shares_fetches else together}
     reads = (
-        load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True,
-             fetch=kernel.fetch),
+        load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q,
+             visited_only=not options.empty_splits, fetch=kernel.fetch),
         *table_access(problem),
         load("K", Rows.KEY, Per.PAIR, **per_row),
         load("V", Rows.KEY, Per.PAIR, **per_row),
@@ -228,8 +238,11 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             tile_shared_bytes=options.merged_bytes,
         ),
     )
-    by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
-    return finish(problem, kernel, main, by_name)
+    lists = tuple(Tensor(n, 1, 1, 1, 1, 4, Role.TEMP) for n in LISTS if options.fills_lists and problem.mask == "none")
+    fills = tuple(row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists))
+    by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel), *lists))
+    chain = finish(problem, kernel, main, by_name)
+    return replace(chain, launches=(*fills, *chain.launches))
 
 
 def split_domain(
@@ -239,7 +252,7 @@ def split_domain(
     InputError: more splits than key blocks."""
     domain = attention_domain(problem, tile, pack=pack, splits=kernel.splits, mask_block=mask_block)
     most = domain.key_blocks_total
-    if kernel.splits > most:
+    if kernel.splits > most and not options_of(kernel, SplitOptions).empty_splits:
         raise InputError(f"`splits` {kernel.splits} is out of range; accepted: 1 to {most} (key blocks)")
     return (domain, Outer.SPLIT, Per.SPLIT) if kernel.splits > 1 else (domain, Outer.QUERY, Per.QUERY)
 
@@ -405,15 +418,20 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
         raise InputError(f"`splits` {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
                          f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)")  # fmt: skip
-    final = ("O", "LSE") if kernel.writes_lse else ("O",)
+    left = [v.name for v in vectors]
+    lse = ("LSE",) if kernel.writes_lse else ()
+    before, of_rows = _statistics(kernel, shape, splits) if options.combine_launches > 1 else ((), ())
+    of_splits = {1: left, 2: left[:1], 3: []}[options.combine_launches]
+    domain = Domain(1, 1, rows, splits, combine_rows, splits, splits=splits)
     combine = Launch(
         name="combine",
-        domain=Domain(1, 1, rows, splits, combine_rows, splits, splits=splits),
+        domain=domain,
         outer=Outer.QUERY,
         accesses=(
             load("O_partial", Rows.QUERY, Per.SPLIT),
-            *(load(v.name, Rows.QUERY, Per.SPLIT) for v in vectors),
-            *(store(name, Rows.QUERY, Per.QUERY) for name in final),
+            *(load(name, Rows.QUERY, Per.SPLIT) for name in of_splits),
+            *(load(t.name, Rows.QUERY, Per.QUERY) for t in of_rows),
+            *(store(name, Rows.QUERY, Per.QUERY) for name in ("O", *(() if before else lse))),
         ),
         resources=Resources(threads),
         work=Work(
@@ -421,10 +439,37 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
             fragments=kernel.fragments and COMBINES.get(kernel.fragments.layout),
         ),
     )
+    reductions = tuple(
+        replace(
+            combine,
+            name=name,
+            domain=replace(domain, block_q=STATISTICS_ROWS),
+            accesses=(
+                *(load(n, Rows.QUERY, Per.SPLIT) for n in reads if n in left),
+                *(load(n, Rows.QUERY, Per.QUERY) for n in reads if n not in left),
+                *(store(n, Rows.QUERY, Per.QUERY) for n in writes),
+            ),
+        )
+        for name, reads, writes in before
+    )
     if not kernel.writes_lse:
         by_name = {n: t for n, t in by_name.items() if n != "LSE"}
-    by_name = {**by_name, **tensors((partial, *vectors))}
-    return Chain(by_name, (replace(main, accesses=main.accesses + writes), combine), kernel.notes)
+    by_name = {**by_name, **tensors((partial, *vectors, *of_rows))}
+    return Chain(by_name, (replace(main, accesses=main.accesses + writes), *reductions, combine), kernel.notes)
+
+
+def _statistics(
+    kernel: Kernel, shape: tuple[int, int, int], splits: int
+) -> tuple[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...], tuple[Tensor, ...]]:
+    """(name, reads, writes) of the launches before the combine, and the tensors that they hand it."""
+    lse = ("LSE",) if kernel.writes_lse else ()
+    both = "max_partial", "sum_partial"
+    total = Tensor("row_sum", *shape, 1, 4, Role.TEMP)
+    if options_of(kernel, SplitOptions).combine_launches == 2:
+        return (("statistics", both, ("row_max", "row_sum", *lse)),), (replace(total, name="row_max"), total)
+    weights = Tensor("weights", *shape, splits, 4, Role.TEMP)
+    sums = ("sums", ("weights", *both[1 - len(lse) :]), ("row_sum", *lse))
+    return (("weights", both[:1], ("weights",)), sums), (weights, total)
 
 
 def _combine_rows(columns: int, threads: int) -> int:
