@@ -64,6 +64,7 @@ from iosim.kernel.options import number
 from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.kernel.work import Fragments, Layout, Loop, MaskOperations, Work
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.mask import IntArray
 
 MAX_COMBINE_BLOCKS = 1 << 26
 RUNNING = ("O_acc", "O")
@@ -227,7 +228,9 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         reads,
         (TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ())
         + _columns_outside(problem, kernel)
-        + _narrow_stores(problem, kernel, lambda: float(domain.query_rows.mean()), NARROW_STORES),
+        + _narrow_stores(
+            problem, kernel, lambda: domain.query_rows, NARROW_STORES, apart=domain.sequences > 1 < problem.heads
+        ),
         schedule=replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule,
         persistent_ctas=grid(kernel, together),
         tile_ctas=together,
@@ -284,15 +287,22 @@ def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, in
 
 
 def _narrow_stores(
-    problem: AttentionProblem, kernel: Kernel, rows: Callable[[], float], merged: float, *, apart: bool = False
+    problem: AttentionProblem,
+    kernel: Kernel,
+    rows_of: Callable[[], IntArray],
+    merged: float,
+    *,
+    apart: bool,
+    tensors: int = 1,
 ) -> tuple[Overhead, ...]:
-    """What FlashAttention-2's stores of `rows` rows a tile take beyond their bytes where every second row begins inside
-    a sector: a row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64
+    """What FlashAttention-2's stores of a tile's rows of `tensors` take beyond their bytes where every second row
+    begins inside a sector: a row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64
     (kBlockKGmem).
 
     Args:
+        rows_of: gives those of every tile; tiles without any, past the end of a packed sequence, store nothing.
         merged: the part of these packets that stays where neighbouring rows leave together; all of it where rows lie
-            `apart`, heads between them.
+            `apart`, with heads or, in packed sequences, other heads' rows between them.
     """
     row, width = problem.head_dim_v * problem.output_type.bytes, kernel.compiled_head_dim or 0
     if not _by_chunk(kernel) or kernel.fetch is not Fetch.LANES or row % SECTOR_BYTES != SECTOR_BYTES // 2 or not width:
@@ -303,7 +313,8 @@ def _narrow_stores(
     aligned = -(-row // SECTOR_BYTES)
     inside = row // piece * (piece // SECTOR_BYTES + 1) + -(-(row % piece + SECTOR_BYTES // 2) // SECTOR_BYTES)
     more = (aligned + inside) * SECTOR_BYTES / 2 - row
-    per_tile = round(more * rows() * (1.0 if apart else merged))
+    rows = rows_of()
+    per_tile = round(more * tensors * float(rows[rows > 0].mean()) * (1.0 if apart else merged))
     source = "experiments/measurements/h100_library_builds.csv"
     return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile, inferred_from=source),)
 
@@ -530,7 +541,9 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients if not sums),
         ),
         _columns_outside(problem, kernel, keys_outer=True)
-        + _narrow_stores(problem, kernel, lambda: 2 * float(domain.key_rows.mean()), NARROW_GRADIENTS, apart=grouped),
+        + _narrow_stores(
+            problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=grouped or domain.sequences > 1
+        ),
         persistent_ctas=None if kernel.backward.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         work=replace(
             loop_work(problem, kernel),
