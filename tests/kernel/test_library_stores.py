@@ -14,7 +14,6 @@ from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 
-
 HEADS = 300
 """So many that no keys are divided."""
 
