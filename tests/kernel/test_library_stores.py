@@ -1,4 +1,4 @@
-"""What PyTorch's FlashAttention-2 stores beside its tensors, against counted calls."""
+"""What FlashAttention-2 and cuDNN store beside their tensors, against counted calls."""
 
 from __future__ import annotations
 
@@ -48,6 +48,15 @@ def test_rows_of_packed_sequences_lie_apart() -> None:
     assert whole == pytest.approx(HEADS * sum(lengths) * 48 * 0.7, rel=1e-3)
     alone = stored("split_sectors", **packed | {"heads": 1})  # rows of one head follow one another
     assert alone == pytest.approx(whole / HEADS, rel=1e-3)
+
+
+def test_sectors_by_halves_are_of_rows_that_there_are() -> None:
+    """cuDNN's convert: 49 % of the sectors of dQ, of 11 rows in a block; none where rows begin inside a sector."""
+    for head_dim, share in ((64, 0.49), (88, 0.0)):
+        problem = AttentionProblem(heads=4, seq_q=11, head_dim=head_dim, dtype="bf16", passes="bwd")
+        chain = plan(problem, resolve("cudnn", problem, load_profile("h100")))
+        split = count(chain).total("l2", "write", tensor="split_sectors", launch="bwd.convert")
+        assert split == pytest.approx(4 * 11 * head_dim * 2 * share, abs=4)
 
 
 def test_stores_of_calls_that_nothing_was_taken_from() -> None:

@@ -621,14 +621,18 @@ def _row_launch(
         )
 
     reads = (f"{n}_copy" if f"{n}_copy" in copies and f"{n}_copy" not in one.writes else n for n in one.reads)
-    split = rows * held[one.writes[-1]].row_bytes * one.split_percent // 100
+    domain, overheads = row_domain(problem, rows), tuple[Overhead, ...]()
+    row_bytes = held[one.writes[-1]].row_bytes
+    if one.split_percent and row_bytes % SECTOR_BYTES == 0:
+        split = round(float(domain.query_rows.mean()) * row_bytes * one.split_percent / 100)
+        overheads = (Overhead("split_sectors", Mode.STORE, per_tile=split),)
     return row_pass(
         f"bwd.{one.name}",
-        row_domain(problem, rows),
+        domain,
         (access(Mode.LOAD, n) for n in reads),
         (access(Mode.STORE, n) for n in one.writes),
         resources=Resources(one.threads),
-        overheads=(Overhead("split_sectors", Mode.STORE, per_tile=split),) if one.split_percent else (),
+        overheads=overheads,
         values_per_thread=one.values,
         work=Work(operations_per_value=round(one.operations)),
     )
