@@ -501,8 +501,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     grouped = problem.group > 1 and not options.heads_in_turn
     apart = options.adds in (Adds.OWNERS, Adds.SAME_GRID)
     in_order = 1 in (problem.heads, problem.seq_q)
-    passes = [one for one in kernel.backward.passes
-              if (grouped or not one.sums_heads) and not (in_order and one.reorders)]  # fmt: skip
+    passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
+    passes = [one for one in passes if not (in_order and one.reorders)]
     passes = _without_sums_of_dq(passes) if apart else passes
     sums = [n for n in KEY_SUMS if any(n in one.writes for one in passes)]
     copies = [name for one in passes for name in one.writes if name.endswith("_copy")]
