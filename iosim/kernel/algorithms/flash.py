@@ -624,7 +624,7 @@ def _row_launch(
     domain, overheads = row_domain(problem, rows), tuple[Overhead, ...]()
     row_bytes = held[one.writes[-1]].row_bytes
     if one.split_percent and row_bytes % SECTOR_BYTES == 0:
-        split = round(float(domain.query_rows.mean()) * row_bytes * one.split_percent / 100)
+        split = int(float(domain.query_rows.mean()) * row_bytes * one.split_percent) // 100
         overheads = (Overhead("split_sectors", Mode.STORE, per_tile=split),)
     return row_pass(
         f"bwd.{one.name}",
