@@ -148,6 +148,8 @@ class Tensor:
     """Of a block table, the keys that one row stands for: those of a page. Its entries are read as the rows of key
     blocks are, each sector once by every work tile. 0 for other tensors. Where its rows are queries it holds their
     lists of what is picked, a column an entry, which is one key or a block of so many."""
+    view_of: str = ""
+    """The tensor whose memory it is, cut otherwise by other launches. NB: a replay fetches both."""
     picked_by: str = ""
     """The table that says which rows of it a query's entries stand for, in launches that read the table."""
 

@@ -59,6 +59,7 @@ class Algorithm:
 _ALGORITHMS: Registry[str, Algorithm] = Registry(
     "algorithm",
     {
+        "iosim.kernel.algorithms.cascade": ("cascade",),
         "iosim.kernel.algorithms.cuda_sources": ("flash-cu", "minimal", "minimal-cu", "naive-cu"),
         "iosim.kernel.algorithms.delta_rule": ("delta_rule",),
         "iosim.kernel.algorithms.efficient": ("efficient",),

@@ -55,6 +55,8 @@ def order_of(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, 
         return ("dsv4", *ORDER)
     if problem.sinks:
         return SINKS_ORDER
+    if problem.shared_prefix is not None:
+        return ("flashinfer-cascade", *ORDER)
     return ORDER if problem.index_heads is None else ("dsa", *ORDER)
 
 
