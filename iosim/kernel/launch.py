@@ -323,8 +323,11 @@ class Domain:
 
     @property
     def pairs(self) -> int:
-        """Pairs of a query row and a key row over all heads, kept or not."""
-        return self.rows * self.seq_k * self.grid_heads
+        """Pairs of a query row and a key row of one sequence over all heads, kept or not."""
+        queries, keys = self.query_axis.lengths, self.key_axis.lengths
+        if len(queries) != len(keys):
+            return self.rows * self.seq_k * self.grid_heads
+        return sum(q * k for q, k in zip(queries, keys, strict=True)) * self.grid_heads
 
     @cached_property
     def query_rows(self) -> IntArray:
@@ -471,7 +474,9 @@ class Chain:
         return tuple(t for t in self.tensors.values() if t.role is role)
 
     def users(self, tensor: str) -> tuple[int, ...]:
-        return tuple(n for n, launch in enumerate(self.launches) if any(a.tensor == tensor for a in launch.accesses))
+        """The launches that access it, or a view of it."""
+        names = {tensor, *(name for name, t in self.tensors.items() if t.view_of == tensor)}
+        return tuple(n for n, launch in enumerate(self.launches) if any(a.tensor in names for a in launch.accesses))
 
     def life(self, tensor: str) -> tuple[int, int] | None:
         """First and last launch between which a temporary holds memory; None where no launch touches it."""

@@ -78,7 +78,7 @@ def memory(chain: Chain) -> dict[str, int]:
     """`workspace`: bytes of the tensors made inside the chain that live at once, at most; `peak`: those and all inputs
     and outputs."""
     fixed = sum(t.allocated_bytes for t in chain.tensors.values() if t.role is not Role.TEMP and not t.view_of)
-    lifetimes = [(t, chain.life(t.name)) for t in chain.role(Role.TEMP)]
+    lifetimes = [(t, chain.life(t.name)) for t in chain.role(Role.TEMP) if not t.view_of]
     live = [
         sum(t.bytes for t, used in lifetimes if used and used[0] <= n <= used[-1]) for n in range(len(chain.launches))
     ]

@@ -11,6 +11,7 @@ from effort import examples
 from executor import ExecutionError, execute, round_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lowered import wrong_bytes
 from strategies import TOLERANCE, altered, table
 
 import iosim
@@ -26,6 +27,7 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 from iosim.readers.formula.closed_form import closed_form
+from iosim.readers.replay.lowering import lower
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 SMALL = AttentionProblem(batch=3, heads=4, kv_heads=2, seq_q=2, seq_k=11, head_dim=8, mask="causal", dtype="bf16",
@@ -73,7 +75,7 @@ def disagreement(p: AttentionProblem, made: Kernel, seed: int = 0) -> list[str]:
         f"{' '.join(key)}: counted {counted.get(key)}, by formula {closed.get(key)}, moved {moved.get(key)}"
         for key in sorted(counted.keys() | closed.keys() | moved.keys())
         if not counted.get(key) == closed.get(key) == moved.get(key)
-    ]
+    ] + wrong_bytes(chain, lower(chain, spill_slots=8))
     worst = np.abs(done.outputs["O"] - attended(p, arrays)).max()
     return found if worst <= TOLERANCE[p.dtype] * 4 else [*found, f"O is off by {worst}"]
 

@@ -50,6 +50,8 @@ class Algorithm:
     softmax: bool = True
     """It computes softmax attention, whose operations are the problem's; those of another are what its launches'
     products say."""
+    symbolic: bool = True
+    """Its launches can be planned with symbols for sizes."""
     dtypes: tuple[str, ...] = ()
     """The input types that it takes; none named: all."""
     example_tile: Tile = field(default_factory=lambda: Tile(128, 64))
@@ -68,6 +70,7 @@ _ALGORITHMS: Registry[str, Algorithm] = Registry(
         "iosim.kernel.algorithms.fp8": ("flash_fp8",),
         "iosim.kernel.algorithms.math_path": ("math",),
         "iosim.kernel.algorithms.mla": ("mla",),
+        "iosim.kernel.algorithms.mixture": ("moba",),
         "iosim.kernel.algorithms.naive": ("naive",),
         "iosim.kernel.algorithms.picked_blocks": ("nsa",),
         "iosim.kernel.algorithms.ssd": ("ssd",),

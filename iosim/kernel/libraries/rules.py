@@ -114,7 +114,7 @@ _BOOKS: Registry[str, Rules] = Registry(
         "iosim.kernel.libraries.amd": ("amd",),
         "iosim.kernel.libraries.cudnn": ("cudnn",),
         "iosim.kernel.libraries.cutlass": ("cutlass", "eager"),
-        "iosim.kernel.libraries.fa2": ("fa2",),
+        "iosim.kernel.libraries.fa2": ("fa2", "moba"),
         "iosim.kernel.libraries.fa3": ("fa3",),
         "iosim.kernel.libraries.fa4": (
             "fa4",
