@@ -6,7 +6,8 @@ finds `top_k` - 1 of them, passes gather queries and keys block by block, FlashA
 block ("main") and over the blocks that were picked ("picked"), and passes scale both by their log-sum-exps and add them
 up in fp32.
 
-Assumed: a query picks evenly among the blocks that it sees, by turns, so that each block gets as many as the next.
+Assumed: a query picks evenly among the blocks that it sees, by turns from the
+last one on, so that each block gets as many as the next.
 NB: passes over one number a token or block, and over one bool a token and block for all heads, are left out; what is
 gathered takes room for `top_k` - 1 blocks of every query.
 """
@@ -59,11 +60,7 @@ def levels(problem: AttentionProblem, options: MobaOptions) -> tuple[AttentionPr
     for n in range(1, before + 1):
         share, rest = divmod(lens[n] * min(picks, n), n)
         for m in range(n):
-            queries[m] += share + (m < rest)
-    if min(queries) == 0:
-        raise InputError(
-            f"`seq_k` {problem.seq_k}: some block of {block} tokens is picked by no query; accepted: fewer"
-        )
+            queries[m] += share + (m >= n - rest)
     return own, own.with_(
         mask="none", seq_q=sum(queries), seq_k=before * block, seq_lens=tuple(queries), seq_lens_k=(block,) * before
     )
@@ -94,12 +91,10 @@ def plan_moba(problem: AttentionProblem, kernel: Kernel) -> Chain:
 def _check(problem: AttentionProblem, kernel: Kernel) -> None:
     p = problem
     wanted = {"passes": "fwd", "dropout": 0.0, "mask": "causal", "batch": 1, "kv_heads": p.heads, "seq_q": p.seq_k}
-    for field, accepted in wanted.items():
+    for field, accepted in (wanted | ({"offset": 0} if p.offset else {})).items():
         if getattr(p, field) != accepted:
             told = f"is not possible with kernel '{kernel.name}'; accepted: {accepted}"
             raise InputError(f"`{field}` {getattr(p, field)} {told}")
-    if p.offset:
-        raise InputError(f"`offset` {p.offset} is not possible with kernel '{kernel.name}'; accepted: none")
 
 
 class _Passes:

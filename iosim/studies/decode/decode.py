@@ -21,7 +21,6 @@ from iosim.base.words import DEFAULT, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms.cascade import SHARED
 from iosim.kernel.algorithms.states import STATE
-from iosim.kernel.launch import Launch
 from iosim.kernel.libraries import Overrides, split_alike, with_sinks
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction, method_of
@@ -255,7 +254,7 @@ class DecodePoint:
         whole: dict[str, Any] = {
             "profile": p.profile.name, "kernel": self.kernel_name, "batch": self.batch, "context": self.context,
             "new_tokens": self.new_tokens, "layers": sum(part.shape.layers for part in self.parts),
-            "splits": p.kernel.splits, "packed": _attention(p).domain.pack,
+            "splits": p.kernel.splits, "packed": max(x.domain.pack for x in p.chain.launches),
             "cache_bytes": self.cache_bytes, "weight_bytes": self.weight_bytes, "fits": self.fits,
         } | {
             f"{level}_{direction}_bytes_per_token": self.per_token(level, direction)
@@ -376,12 +375,6 @@ def kind_shapes(model: Model, dtype: str | None, page_size: int | None, cache: M
     fields = {"dtype": dtype or model.dtype or "bf16"} | ({} if page_size is None else {"page_size": page_size})
     fields |= cache
     return [KindShape.of(kind, fields) for kind in model.all_kinds]
-
-
-def _attention(prediction: Prediction) -> Launch:
-    """The launch over each sequence's own keys, or the last but a combine."""
-    launches, last = prediction.chain.launches, -1 if prediction.kernel.splits == 1 else -2
-    return next((x for x in launches if x.name == "main"), launches[last])
 
 
 def work_of(prediction: Prediction) -> list[dict[str, int]]:
