@@ -562,13 +562,16 @@ def _row_launch(
 
     reads = (f"{n}_copy" if f"{n}_copy" in copies and f"{n}_copy" not in one.writes else n for n in one.reads)
     split = rows * held[one.writes[-1]].row_bytes * one.split_percent // 100
+    of_a_thread = rows * max(problem.head_dim, kernel.compiled_head_dim or 0) / one.threads
     return row_pass(
         f"bwd.{one.name}",
         row_domain(problem, rows),
         (access(Mode.LOAD, n) for n in reads),
         (access(Mode.STORE, n) for n in one.writes),
-        resources=Resources(one.threads),
+        resources=Resources(one.threads, one.registers),
         overheads=(Overhead("split_sectors", Mode.STORE, per_tile=split),) if one.split_percent else (),
         values_per_thread=one.values,
-        work=Work(operations_per_value=round(one.operations)),
+        work=Work(
+            operations_per_value=round(one.operations), thread_loads=one.waits + one.waits_per_value * of_a_thread
+        ),
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from iosim.base.records import dataclass, field
-from iosim.kernel.launch import Launch, Outer, is_attention_loop
+from iosim.kernel.launch import Launch, Mode, Outer, is_attention_loop
 from iosim.kernel.pace import Pace
 from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
@@ -90,8 +92,9 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     elif launch.work.dependent is not None:
         together = beside(done.total_s, streamed, norm=norm_of(reuses_keys(launch)))
     else:
-        start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
-        together = done.total_s if sm is None else _beside_hbm(running, done, streamed)
+        loads = FIRST_LOADS * any(a.mode is Mode.LOAD for a in launch.accesses)
+        start += loads * rates.load_latency_s(from_dram=not running.conditions.warm)
+        together = _threads_s(running, max(done.total_s, *seconds.values())) if sm is None else _beside_hbm(running, done, streamed)
     waits = 0 if sm is None else waited_loads(launch, running.unit, rates.profile.cc)
     if launch.joins:
         start = 0.0
@@ -107,6 +110,19 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
         pace=Pace(start, done.tile_s, done.step_s, waits),
     )
     return time, _activity(running, done, loops=sm is not None)
+
+
+def _threads_s(running: Running, busiest_s: float) -> float:
+    """Seconds of a launch without a loop, whose busiest unit needs `busiest_s`: of a pass, beside what each of its
+    threads waits for in every round of CTAs."""
+    launch, resident = running.launch, running.resident
+    waits = launch.work.thread_loads
+    if not waits:
+        return busiest_s
+    tensor = running.chain.tensors[next(a.tensor for a in launch.accesses if a.mode is Mode.LOAD)]
+    ctas = tensor.bytes / tensor.element_bytes / (launch.values_per_thread * launch.resources.threads)
+    rounds = math.ceil(max(launch.work_tiles, ctas) / resident.slots)
+    return beside(rounds * waits * running.rates.load_latency_s(not running.finds_in_l2), busiest_s)
 
 
 def _hbm_seconds(running: Running, is_pass: bool) -> float:
