@@ -50,6 +50,11 @@ flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm9
 to 5 microseconds a tile at head_dim 128, all of it and more; what is left is the hand-over."""
 
 
+WAITS_OF_QUERIES = 2
+"""Of the waits of a tile, those that it has not where queries come with each product: for Q on its way into shared
+memory, and for O on its way out, which leaves from registers (PyTorch, mem_eff_attention/kernel_forward.h)."""
+
+
 @dataclass(frozen=True)
 class Computing:
     """Seconds that each unit alone would need on the busiest SM, and `total_s` of all together: 0 where the longest
@@ -149,12 +154,15 @@ class Running:
     def l2_loads(self) -> float:
         """Bytes that are loaded from the L2, and those that could be loaded in the time of its stores. Of a loop those
         of its steps alone: what a work tile stores at its end, the next one's loads overlap."""
+        return self.moved("l2") + self.stored() * (1 / self.rates.profile.need("l2_write_fraction") - 1)
+
+    def stored(self) -> int:
+        """Bytes of the launch's stores, of a loop those of its steps alone."""
         accesses = self.launch.accesses
         names: set[str | None] = {SPILL, *(a.tensor for a in accesses if a.per is Per.PAIR and a.mode is not Mode.LOAD)}
         if not self.launch.work.exps_per_pair:
             names = {None}
-        stored = sum(self.moved("l2", "write", name) for name in names)
-        return self.moved("l2") + stored * (1 / self.rates.profile.need("l2_write_fraction") - 1)
+        return sum(self.moved("l2", "write", name) for name in names)
 
 
 def loop_computing(running: Running, sm: SmRates) -> Computing:
@@ -162,15 +170,14 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     launch, rates, unit, resident = running.launch, running.rates, running.unit, running.resident
     profile = rates.profile
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
-    l2_bytes = (
-        running.l2_loads() / max(1, steps) * _l2_share(launch.tiles_with_rows, resident.slots, profile.sm_count, sm)
-    )
+    l2_bytes = running.l2_loads() / max(1, steps) * _l2_share(running, sm)
     shared_bytes = running.shared_in_step() if launch.is_backward else None
     cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc, shared_bytes)
     per_sm = running.per_sm
     tile_cycles = profile.need(unit.tile_cycles)
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
         tile_cycles *= OVERLAPPED_TILE_SHARE
+    tile_cycles -= launch.streams_queries * WAITS_OF_QUERIES * sm.waits.load
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
@@ -212,13 +219,17 @@ def rows_a_step(launch: Launch) -> float:
     return float(visited.end_row.sum()) / max(1, int(visited.count.sum()))
 
 
-def _l2_share(tiles: int, slots: int, sms: int, sm: SmRates) -> float:
+def _l2_share(running: Running, sm: SmRates) -> float:
     """What the L2 takes for the bytes of a step over what it takes where all SMs draw on it, in the mean of the rounds:
-    in the last one fewer SMs share its rate, each up to what reaches one."""
-    rounds, rest = divmod(tiles, slots)
-    if not rest:
+    in the last one fewer SMs share its rate, each up to what reaches one, and as much as one stores."""
+    sms = running.rates.profile.sm_count
+    rounds, rest = divmod(running.launch.tiles_with_rows, running.resident.slots)
+    drawn = running.l2_loads()
+    if not rest or not drawn:
         return 1.0
-    least = min(1.0, sm.l2_bytes / L2_BYTES_PER_CYCLE)
+    stored = running.stored()
+    alone = (running.moved("l2") - stored) / L2_BYTES_PER_CYCLE + stored / L2_STORED_PER_CYCLE
+    least = min(1.0, alone * sm.l2_bytes / drawn)
     return (rounds + max(min(1.0, rest / sms), least)) / (rounds + 1)
 
 
