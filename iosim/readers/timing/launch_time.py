@@ -92,7 +92,7 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     elif launch.work.dependent is not None:
         together = beside(done.total_s, streamed, norm=norm_of(reuses_keys(launch)))
     else:
-        loads = FIRST_LOADS * any(a.mode is Mode.LOAD for a in launch.accesses) - launch.streams_queries
+        loads = FIRST_LOADS - launch.streams_queries
         start += loads * rates.load_latency_s(from_dram=not running.conditions.warm)
         together = _threads_s(running, max(done.total_s, *seconds.values())) if sm is None else _beside_hbm(running, done, streamed)
     waits = 0 if sm is None else waited_loads(launch, running.unit, rates.profile.cc)
