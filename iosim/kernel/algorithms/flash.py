@@ -417,7 +417,7 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
         ),
         resources=Resources(threads),
         work=Work(
-            serial_loads=options.combine_waits + -(-splits // options.combine_loads_at_once),
+            serial_loads=(options.combine_waits + -(-splits // options.combine_loads_at_once)) * (splits > 1),
             fragments=kernel.fragments and COMBINES.get(kernel.fragments.layout),
         ),
     )

@@ -50,11 +50,6 @@ flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm9
 to 5 microseconds a tile at head_dim 128, all of it and more; what is left is the hand-over."""
 
 
-WAITS_OF_QUERIES = 2
-"""Of the waits of a tile, those that it has not where queries come with each product: for Q on its way into shared
-memory, and for O on its way out, which leaves from registers (PyTorch, mem_eff_attention/kernel_forward.h)."""
-
-
 @dataclass(frozen=True)
 class Computing:
     """Seconds that each unit alone would need on the busiest SM, and `total_s` of all together: 0 where the longest
@@ -144,12 +139,19 @@ class Running:
         items = staged(self.launch, self.chain)
         return sum(one.bytes for one in items if one.step) if items is not None else None
 
-    def beside_steps_cycles(self) -> float:
-        """SM cycles in which a work tile's own operands come and its results leave, with nothing computed beside."""
+    def own_cycles(self, steps: int) -> float:
+        """SM cycles in which nothing is computed while a work tile's own operands come, and those of its first
+        product, which warps of their own fetch ahead for all tiles but a CTA's first. The stores of a forward wait only
+        where the next tile of its CTA needs their buffer."""
         names = {a.tensor for a in self.launch.accesses if a.per is not Per.PAIR and a.mode is not Mode.LOAD}
-        loads = sum(self.moved("l2", "read", name) for name in self.loaded(in_steps=False))
+        own = sum(self.moved("l2", "read", name) for name in self.loaded(in_steps=False))
+        streamed = self.moved("l2", "read", "Q" if self.launch.is_backward else "K")
         stores = sum(self.moved("l2", "write", name) for name in names)
-        return (loads / L2_BYTES_PER_CYCLE + stores / L2_STORED_PER_CYCLE) / self.launch.work_tiles
+        tiles = self.launch.work_tiles
+        ahead = self.unit.loads_apart * max(0.0, 1 - self.resident.slots / tiles)
+        held = 1.0 if self.launch.is_backward else ahead
+        loads = own / tiles + streamed / max(1, steps) * (1 - ahead)
+        return loads / L2_BYTES_PER_CYCLE + held * stores / tiles / L2_STORED_PER_CYCLE
 
     def l2_loads(self) -> float:
         """Bytes that are loaded from the L2, and those that could be loaded in the time of its stores. Of a loop those
@@ -175,16 +177,16 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc, shared_bytes)
     per_sm = running.per_sm
     tile_cycles = profile.need(unit.tile_cycles)
+    if unit.tile_cycles == "tile_cycles":
+        tile_cycles += running.own_cycles(steps)
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
         tile_cycles *= OVERLAPPED_TILE_SHARE
-    tile_cycles -= launch.streams_queries * WAITS_OF_QUERIES * sm.waits.load
+    tile_cycles -= launch.streams_queries * sm.waits.load  # for Q on its way into shared memory
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
     on_an_sm = min(per_sm, -(-launch.tiles_with_rows // profile.sm_count))
     tile_cycles += on_an_sm * launch.work.tile_shared_bytes / sm.shared_bytes
-    if launch.is_backward and not unit.loads_apart:
-        tile_cycles += running.beside_steps_cycles()
     locked = lock_cycles(launch, sm, resident.slots) + launch.work.gather_cycles * rows_a_step(launch)
     together = launch.tile_ctas
 

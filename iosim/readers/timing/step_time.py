@@ -248,10 +248,9 @@ def waited_loads(launch: Launch, unit: UnitModel, cc: int) -> int:
 def key_turns(launch: Launch) -> float:
     """k-steps that a product over the keys of a step takes, in the mean: as many as it has keys."""
     visited, block = launch.domain.visited, launch.domain.block_k
-    some = visited.count > 0
-    turns = visited.count[some] * (block // PRODUCT_DEPTH)
-    missing = (visited.end[some] * block - visited.end_row[some]) // PRODUCT_DEPTH
-    return float((turns - missing).sum()) / max(1, int(turns.size and visited.count.sum()))
+    missing = (visited.end * block - visited.end_row) // PRODUCT_DEPTH
+    turns = visited.count * (block // PRODUCT_DEPTH) - np.where(visited.count > 0, missing, 0)
+    return float(turns.sum()) / max(1, int(visited.count.sum()))
 
 
 def _exposed(launch: Launch, unit: UnitModel, rereads: bool, cc: int, waits: Waits) -> float:
