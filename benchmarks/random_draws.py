@@ -1,20 +1,13 @@
 """Predictions beside library calls that nobody chose: drawn at random by `iosim measure --plan random` on two GPUs.
 
-    python benchmarks/random_draws.py                    all tables
-    python benchmarks/random_draws.py --write            writes the page docs/generated/random-draws.md
-    python benchmarks/random_draws.py --found h100       the calls in which mechanisms were looked for, and no others
-    python benchmarks/random_draws.py --later h200       the last draw
-    python benchmarks/random_draws.py --later h200 --draw 2
+    python benchmarks/random_draws.py                  the tables of the last draw of both GPUs
+    python benchmarks/random_draws.py --write          writes the page docs/generated/random-draws.md
+    python benchmarks/random_draws.py --gpu h200 --draw 2
 
-The draws: kernels/measurements/h100_random.csv (`--seed 1001`) and h200_random.csv (`--seed 2002`). Every fourth call
-of the H100's was open while mechanisms were looked for; all others were compared once, when predictions were final.
-The times of backward passes were looked at again in all of them; for what that changed, h200_random_2.csv
-(`--seed 3003`) and h100_random_2.csv (`--seed 4004`) were counted afterwards. All of these were looked at for the
-times of narrow builds, of short calls under a mask and of locks; for what that changed, h100_random_3.csv
-(`--seed 64530`) and h200_random_3.csv (`--seed 69708`) were counted. All of these were looked at for cuDNN's decoding
-and the stores of narrow heads; then h100_random_4.csv (`--seed 90211`) and h200_random_4.csv (`--seed 31717`). All of these were looked at for
-drift and for the times of backward passes and FlexAttention; then h100_random_5.csv (`--seed 92326`) and
-h200_random_5.csv (`--seed 71612`).
+A draw is predicted before it is counted, compared once, and only then looked at for mechanisms. Of the H100's first,
+every fourth call was open while mechanisms were looked for. What was mended after a draw: 1, the times of backward
+passes; 2, the times of narrow builds, of short calls under a mask and of locks; 3, cuDNN's decoding and the stores of
+narrow heads; 4, drift, the times of backward passes and FlexAttention.
 """
 
 from __future__ import annotations
@@ -35,11 +28,9 @@ from iosim.hardware.profile import load_profile
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "docs" / "generated" / "random-draws.md"
 MEASUREMENTS = ROOT / "kernels" / "measurements"
-SEEDS = {"h100": 1001, "h200": 2002}
-LATER = {"h100": {2: 4004, 3: 64530, 4: 90211, 5: 92326}, "h200": {2: 3003, 3: 69708, 4: 31717, 5: 71612}}
-"""GPU -> seeds of later draws, by their numbers."""
-OPEN_CALLS = 4
-"""Of the H100's calls, those whose number this divides were open."""
+LATER = ROOT / "experiments" / "measurements"
+SEEDS = {"h100": (1001, 4004, 64530, 90211, 92326), "h200": (2002, 3003, 69708, 31717, 71612)}
+"""GPU -> the seeds of its draws, in their order."""
 QUANTITIES = {"l2_read": "SM<->L2 read", "l2_write": "SM<->L2 write", "hbm_read": "HBM read", "hbm_write": "HBM write"}
 MOST_MISSED = 12
 """Launches that the page names of those that are furthest off; without `--write` it is all."""
@@ -52,7 +43,7 @@ Group = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Drawn:
-    """The comparison of a GPU's calls, the blind ones or those that were open."""
+    """The comparison of a GPU's calls."""
 
     gpu: str
     seed: int
@@ -60,18 +51,11 @@ class Drawn:
     calls: int
 
 
-def drawn(gpu: str, found: bool = False, later: int = 0) -> Drawn:
-    """The recorded calls of a GPU beside their predictions: of its first draw, or of a `later` one."""
-    if later:
-        seed, rows = LATER[gpu][later], list(read(ROOT / "experiments" / "measurements" / f"{gpu}_random_{later}.csv"))
-    else:
-        seed = SEEDS[gpu]
-        rows = [r for r in read(MEASUREMENTS / f"{gpu}_random.csv") if _is_open(gpu, r.call) == found]
-    return Drawn(gpu, seed, compare(rows, load_profile(gpu)), len({row.call for row in rows}))
-
-
-def _is_open(gpu: str, call: int) -> bool:
-    return gpu == "h100" and call % OPEN_CALLS == 0
+def drawn(gpu: str, draw: int = 0) -> Drawn:
+    """The recorded calls of a GPU's draw, counted from 1, beside their predictions; 0: the last."""
+    n = draw or len(SEEDS[gpu])
+    rows = list(read(MEASUREMENTS / f"{gpu}_random.csv" if n == 1 else LATER / f"{gpu}_random_{n}.csv"))
+    return Drawn(gpu, SEEDS[gpu][n - 1], compare(rows, load_profile(gpu)), len({row.call for row in rows}))
 
 
 def group(residual: Residual, gpu: str) -> Group:
@@ -250,21 +234,15 @@ def page(all_drawn: Sequence[Drawn], title: str, brief: bool = False) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--write", action="store_true", help=f"write {PLACE.name}")
-    parser.add_argument("--found", choices=sorted(SEEDS), help="of a GPU, the calls that were open")
-    parser.add_argument("--later", choices=sorted(LATER), help="of a GPU, a later draw")
-    parser.add_argument("--draw", type=int, choices=tuple(LATER["h100"]), default=4, help="which of the later draws")
+    parser.add_argument("--gpu", choices=sorted(SEEDS), help="of one GPU")
+    parser.add_argument("--draw", type=int, choices=range(1, len(SEEDS["h100"]) + 1), default=0, help="an earlier draw")
     arguments = parser.parse_args()
-    if arguments.later:
-        sys.stdout.write(page([drawn(arguments.later, later=arguments.draw)], "Calls drawn later"))
-        return
-    if arguments.found:
-        sys.stdout.write(page([drawn(arguments.found, found=True)], "The calls in which mechanisms were looked for"))
-        return
-    all_drawn, title = [drawn(gpu) for gpu in SEEDS], "Calls drawn at random"
+    title = "Calls drawn at random"
     if arguments.write:
-        write_whole(PLACE, page(all_drawn, title, brief=True))
+        write_whole(PLACE, page([drawn(gpu) for gpu in SEEDS], title, brief=True))
     else:
-        sys.stdout.write(page(all_drawn, title))
+        chosen = [arguments.gpu] if arguments.gpu else list(SEEDS)
+        sys.stdout.write(page([drawn(gpu, arguments.draw) for gpu in chosen], title))
 
 
 if __name__ == "__main__":

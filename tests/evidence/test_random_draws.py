@@ -29,7 +29,7 @@ def test_readme_has_the_table_of_the_page() -> None:
 
 def test_seeds_stand_in_readme() -> None:
     text = README.read_text(encoding="utf-8")
-    assert all(re.search(rf"--seed {seed}\b", text) for seed in script().SEEDS.values())
+    assert all(re.search(rf"--seed {seed}\b", text) for seeds in script().SEEDS.values() for seed in seeds[-1:])
 
 
 @pytest.mark.slow
@@ -37,9 +37,3 @@ def test_the_page_is_what_the_script_writes() -> None:
     found = script()
     page = found.page([found.drawn(gpu) for gpu in found.SEEDS], "Calls drawn at random", brief=True)
     assert page == PAGE.read_text(encoding="utf-8")
-
-
-def test_open_calls_are_a_fourth_of_the_h100s() -> None:
-    is_open = script()._is_open
-    assert [call for call in range(1, 9) if is_open("h100", call)] == [4, 8]
-    assert not any(is_open("h200", call) for call in range(1, 9))
