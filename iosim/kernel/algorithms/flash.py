@@ -406,6 +406,7 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
         raise InputError(f"`splits` {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
                          f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)")  # fmt: skip
     final = ("O", "LSE") if kernel.writes_lse else ("O",)
+    waits = options.combine_waits + -(-splits // options.combine_loads_at_once) if splits > 1 else 0
     combine = Launch(
         name="combine",
         domain=Domain(1, 1, rows, splits, combine_rows, splits, splits=splits),
@@ -417,7 +418,7 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
         ),
         resources=Resources(threads),
         work=Work(
-            serial_loads=(options.combine_waits + -(-splits // options.combine_loads_at_once)) * (splits > 1),
+            serial_loads=waits,
             fragments=kernel.fragments and COMBINES.get(kernel.fragments.layout),
         ),
     )
@@ -562,7 +563,7 @@ def _row_launch(
 
     reads = (f"{n}_copy" if f"{n}_copy" in copies and f"{n}_copy" not in one.writes else n for n in one.reads)
     split = rows * held[one.writes[-1]].row_bytes * one.split_percent // 100
-    of_a_thread = rows * max(problem.head_dim, kernel.compiled_head_dim or 0) / one.threads
+    of_a_thread = rows * max(problem.head_dim, kernel.compiled_head_dim or 0) // one.threads
     return row_pass(
         f"bwd.{one.name}",
         row_domain(problem, rows),

@@ -149,7 +149,7 @@ class Running:
         stores = sum(self.moved("l2", "write", name) for name in names)
         tiles = self.launch.work_tiles
         ahead = self.unit.loads_apart * max(0.0, 1 - self.resident.slots / tiles)
-        held = 1.0 if self.launch.is_backward else ahead
+        held = max(self.launch.is_backward, ahead)
         loads = own / tiles + streamed / max(1, steps) * (1 - ahead)
         return loads / L2_BYTES_PER_CYCLE + held * stores / tiles / L2_STORED_PER_CYCLE
 

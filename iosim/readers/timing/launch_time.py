@@ -98,8 +98,7 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
         busiest = max(done.total_s, *seconds.values())
         together = _threads_s(running, busiest) if sm is None else _beside_hbm(running, done, streamed)
     waits = 0 if sm is None else waited_loads(launch, running.unit, rates.profile.cc)
-    if launch.joins:
-        start = 0.0
+    start *= not launch.joins
     longest = max(seconds.values(), default=0.0)
     total = start + max(together, longest)
     time = LaunchTime(
