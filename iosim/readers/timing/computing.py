@@ -177,8 +177,8 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc, shared_bytes)
     per_sm = running.per_sm
     tile_cycles = profile.need(unit.tile_cycles)
-    if unit.tile_cycles == "tile_cycles":
-        tile_cycles += running.own_cycles(steps)
+    own = running.own_cycles(steps) * (unit.tile_cycles == "tile_cycles")  # the replay plays these loads itself
+    tile_cycles += own
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
         tile_cycles *= OVERLAPPED_TILE_SHARE
     tile_cycles -= launch.streams_queries * sm.waits.load  # for Q on its way into shared memory
@@ -209,7 +209,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         waves=resident.waves,
         total_s=total,
         shared_bytes=steps * cost.smem * min(sm.shared_bytes, WAVEFRONT_BYTES),
-        tile_s=tile_cycles * lengthened,
+        tile_s=(tile_cycles - own) * lengthened,
         step_s=tuple(step(ctas) * lengthened for ctas in range(1, per_sm + 1)),
         busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count // together),
     )
