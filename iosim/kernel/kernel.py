@@ -115,10 +115,13 @@ class RowPass:
     threads: int = number(128, 32, 1024)
     values: int = number(8, 1, 1024)
     """What a thread loads before it stores."""
+    registers: int | None = number(None, 1, 255)
     operations: float = 0.0
     """Instructions a thread spends on each value, where they take longer than its bytes."""
-    operations_of_group: float = 0.0
-    """More of them, shared by the query heads of a group."""
+    waits: float = 0.0
+    """Loads that a thread waits for, one behind the other, beside its first."""
+    waits_per_value: float = 0.0
+    """More of them, for each value that a CTA's rows give each thread."""
     packet_rows: int = number(0, 0, MAX_BLOCK)
     """Rows of `packets_of` that move in one packet; 0: whole sectors."""
     packets_of: str = "D"

@@ -426,6 +426,11 @@ class Launch:
         return self.outer is Outer.KEY or self.work.pipelines is not None
 
     @property
+    def streams_queries(self) -> bool:
+        """Whether its products fetch their operands anew, queries as well, and no tile begins with them."""
+        return self.rereads_q or self.work.pipelines is not None
+
+    @property
     def rereads_q(self) -> bool:
         """Whether it is a forward that fetches Q again for every key block."""
         return not self.is_backward and any(

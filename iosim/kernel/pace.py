@@ -15,7 +15,7 @@ class Pace:
     launch_s: float = 0.0
     """From the end of the launch before to the launch's first CTA."""
     tile_s: float = 0.0
-    """What a work tile takes beside its steps; its first loads are under way meanwhile."""
+    """What a work tile takes beside its steps and the loads that nothing is computed beside, which a replay plays."""
     step_s: tuple[float, ...] = ()
     """A step of each of n CTAs that share an SM, for n = 1, 2, ..., as many as the SM holds."""
     waits: int = 0

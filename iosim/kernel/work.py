@@ -183,6 +183,8 @@ class Work:
     """Loads of a work tile that wait for one another (a combine that walks its splits; sums before a loop)."""
     dependent: Dependent | None = None
     """What a step does one after the other, of a launch without an attention loop; None where its units decide."""
+    thread_loads: float = 0.0
+    """Loads that a thread of a pass waits for, one behind the other, beside its first."""
     operations_per_value: int = 0
     """Instructions a thread spends on each value of a pass, where they take longer than its bytes (offsets of a
     strided copy)."""

@@ -419,7 +419,7 @@ def test_a_taken_value_may_be_in_proportion_to_a_quantity_of_both_gpus() -> None
     assert "205 here" in a100.source_of("tile_cycles")
     assert "tile_cycles" not in a100.taken
     data = a100.to_dict() | {"tile_cycles": {"from": "h200-sxm", "per": "dram_latency_cycles"}}
-    assert HardwareProfile.from_dict(data).tile_cycles == pytest.approx(4500 * 552 / 682, rel=1e-3)
+    assert HardwareProfile.from_dict(data).tile_cycles == pytest.approx(3500 * 552 / 682, rel=1e-3)
     for wrong, message in (
         ({"from": "h200-sxm", "per": "l2_latency"}, "per"),
         ({"value": 1, "source": "x", "per": "l2_ways"}, "per"),

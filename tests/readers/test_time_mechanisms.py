@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,16 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import Running, _l2_share, busiest_share
 from iosim.readers.timing.launch_time import PAGED_START_S, LaunchTime
 from iosim.readers.timing.rates import Rates
-from iosim.readers.timing.step_time import SmRates, StepCost, Waits, edge_share, fetched_cycles, lock_cycles, step_cost
+from iosim.readers.timing.step_time import (
+    SmRates,
+    StepCost,
+    Waits,
+    edge_share,
+    fetched_cycles,
+    key_turns,
+    lock_cycles,
+    step_cost,
+)
 
 
 def call(gpu: str, kernel: str = "fa2", **problem: object) -> Call:
@@ -152,6 +163,7 @@ class TestFirstLoads:
     def test_ctas_wait_for_their_queries_before_they_compute(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """cuDNN's loading warps run ahead."""
         waits = {}
+        monkeypatch.setattr(Running, "own_cycles", lambda self, steps: 0.0)  # of every tile, at the L2's rate
         for kernel in ("fa2", "cudnn"):
             made = call("h200", kernel, heads=1056, seq_q=128, seq_k=1024)
             as_it_is = main_launch(made).total_s
@@ -254,16 +266,68 @@ class TestBackwardTiles:
         assert main_launch(made).seconds["smem"] > 0
 
     def test_a_tile_waits_for_its_own_operands_and_results(self) -> None:
-        """K and V of 128 rows come at 44 bytes a cycle, dK and dV leave at 32."""
-        assert self.running(call("h100", passes="bwd")).beside_steps_cycles() == pytest.approx(65536 / 44 + 65536 / 32)
+        """K and V of 128 rows and Q of 64 come at 44 bytes a cycle, dK and dV leave at 32."""
+        own = own_cycles(self.running(call("h100", passes="bwd")))
+        assert own == pytest.approx((65536 + 16384) / 44 + 65536 / 32)
 
-    def running(self, made: Call) -> Running:
-        n, launch = next((n, one) for n, one in enumerate(made.chain.launches) if one.name == "bwd.main")
+    def test_a_forward_waits_for_queries_and_keys(self) -> None:
+        """128 rows of Q and 64 of K; V comes behind the product, and nobody waits for O to leave."""
+        assert own_cycles(self.running(call("h100"), "main")) == pytest.approx((32768 + 16384) / 44)
+
+    def test_warps_that_load_fetch_keys_ahead_and_need_the_buffer_of_o(self) -> None:
+        one = self.running(call("h100", "cudnn", heads=1, seq_q=128), "main")
+        many = self.running(call("h100", "cudnn", heads=1320, seq_q=128), "main")
+        assert own_cycles(one) == pytest.approx(2 * 32768 / 44)  # Q and the first keys
+        assert own_cycles(many) == pytest.approx((32768 + 0.1 * 32768) / 44 + 0.9 * 32768 / 32)
+
+    def running(self, made: Call, name: str = "bwd.main") -> Running:
+        n, launch = next((n, one) for n, one in enumerate(made.chain.launches) if one.name == name)
         rates = Rates(made.profile, measured=True, power_is_modelled=True)
         resident = made.residencies[n]
         return Running(
             made.problem, made.kernel, made.chain, launch, resident, made.counted, rates, Conditions(), first=False
         )
+
+
+def own_cycles(running: Running) -> float:
+    domain = running.launch.domain
+    return running.own_cycles(int(domain.visited.count.sum()) * domain.grid_heads)
+
+
+class TestStreamedQueries:
+    """PyTorch's memory-efficient kernel, whose products fetch Q with K."""
+
+    def test_a_last_block_takes_the_turns_that_its_keys_need(self) -> None:
+        (whole,), (ragged,) = (call("h100", "cutlass", seq_k=n).chain.launches for n in (128, 35))
+        assert whole.domain.block_k == ragged.domain.block_k == 128
+        assert (key_turns(whole), key_turns(ragged)) == (4, 2)  # of 32 keys
+
+    def test_nobody_waits_for_queries_first(self) -> None:
+        streams = main_launch(call("h200", "cutlass", heads=1, seq_q=64, seq_k=128))
+        fetches = main_launch(call("h200", heads=1, seq_q=64, seq_k=128))
+        cycles = (682 + 80) / 1.98e9  # a load from HBM
+        assert fetches.parts["start"] - streams.parts["start"] == pytest.approx(cycles)
+
+
+class TestPasses:
+    """What surrounds FlashAttention-2's backward: threads wait for loads, one behind the other, in every round."""
+
+    def seconds(self, name: str, **problem: object) -> float:
+        made = call("h200", passes="bwd", **problem)
+        times = made.time(made.counted + made.capacity()).launches
+        return next(time.total_s for time in times if time.name == name)
+
+    def test_a_short_one_takes_its_threads_chain(self) -> None:
+        start, load = 2.1e-6 + 2 * 762 / 1.98e9, 762 / 1.98e9
+        problem = {"heads": 1, "seq_q": 64, "seq_k": 64}
+        convert = self.seconds("bwd.convert", **problem)  # 32 values a thread, four at a time, found in the L2
+        assert start < convert < start + 8 * load
+        assert self.seconds("bwd.copy0", **problem) == pytest.approx(start + 4 * load, rel=0.02)
+
+    def test_each_round_waits_anew(self) -> None:
+        """512 sums a CTA and nine CTAs an SM: 1,188 are a round."""
+        one, two = (self.seconds("bwd.sum_dK", heads=4, kv_heads=2, seq_q=1, seq_k=n) for n in (1188 * 2, 1189 * 2))
+        assert two - one == pytest.approx(8 * 762 / 1.98e9, rel=0.5)  # less what the bytes of a round take meanwhile
 
 
 class TestLocks:
@@ -315,7 +379,18 @@ class TestSharesOfTheL2:
         ],
     )  # fmt: skip
     def test_fewer_sms_are_faster_each(self, tiles: int, share: float) -> None:
-        assert _l2_share(tiles, 132, 132, self.rates) == share
+        assert _l2_share(self.running(tiles), self.rates) == pytest.approx(share)
+
+    def test_what_an_sm_alone_stores(self) -> None:
+        """A store takes 2.38 times as long as a load where all store, 1.375 times where one does."""
+        assert _l2_share(self.running(1, stored=100), self.rates) == pytest.approx(100 / 32 * 22 / 238)
+
+    def running(self, tiles: int, stored: int = 0) -> Any:
+        profile, launch = SimpleNamespace(sm_count=132), SimpleNamespace(tiles_with_rows=tiles)
+        return SimpleNamespace(
+            rates=SimpleNamespace(profile=profile), launch=launch, resident=SimpleNamespace(slots=132),
+            moved=lambda level: 100, stored=lambda: stored, l2_loads=lambda: 100 + stored * 1.38,
+        )  # fmt: skip
 
 
 class TestAdds:

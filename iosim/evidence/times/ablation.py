@@ -72,6 +72,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("atomic adds that warps wait for", _values(add_packet_cycles=0.0)),
     Mechanism("even shares of HBM", constants=((computing, "busiest_share", lambda *of: 1.0),)),
     Mechanism("loads of a combine, one behind the other", work={"serial_loads": 0}),
+    Mechanism("loads of a pass, one behind the other", work={"thread_loads": 0.0}),
     Mechanism("instructions of a strided copy", work={"operations_per_value": 0}),
     Mechanism("clock of the tensor cores", _values(tensor_clock_fraction=1.0)),
     Mechanism("clock of light loads", lambda p: {"boost_clock_hz": min(

@@ -226,5 +226,7 @@ def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS, whole: Edge
             store(n, Rows.QUERY, Per.QUERY, times=one.store_packets, edge=whole if n in KEY_SUMS else Edge.EXACT)
             for n in one.writes
         ),
-        work=Work(operations_per_value=round(one.operations + one.operations_of_group / problem.group)),
+        values_per_thread=one.values * problem.group,
+        resources=Resources(one.threads, one.registers),
+        work=Work(thread_loads=one.waits),
     )

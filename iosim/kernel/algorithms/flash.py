@@ -434,6 +434,7 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     before, of_rows = _statistics(kernel, shape, splits) if options.combine_launches > 1 else ((), ())
     of_splits = {1: left, 2: left[:1], 3: []}[options.combine_launches]
     domain = Domain(1, 1, rows, splits, combine_rows, splits, splits=splits)
+    waits = options.combine_waits + -(-splits // options.combine_loads_at_once) if splits > 1 else 0
     combine = Launch(
         name="combine",
         domain=domain,
@@ -446,7 +447,7 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
         ),
         resources=Resources(threads),
         work=Work(
-            serial_loads=options.combine_waits + -(-splits // options.combine_loads_at_once),
+            serial_loads=waits,
             fragments=kernel.fragments and COMBINES.get(kernel.fragments.layout),
         ),
     )
@@ -626,13 +627,16 @@ def _row_launch(
     if one.split_percent and row_bytes % SECTOR_BYTES == 0:
         split = int(float(domain.query_rows.mean()) * row_bytes * one.split_percent) // 100
         overheads = (Overhead("split_sectors", Mode.STORE, per_tile=split),)
+    of_a_thread = rows * max(problem.head_dim, kernel.compiled_head_dim or 0) // one.threads
     return row_pass(
         f"bwd.{one.name}",
         domain,
         (access(Mode.LOAD, n) for n in reads),
         (access(Mode.STORE, n) for n in one.writes),
-        resources=Resources(one.threads),
+        resources=Resources(one.threads, one.registers),
         overheads=overheads,
         values_per_thread=one.values,
-        work=Work(operations_per_value=round(one.operations)),
+        work=Work(
+            operations_per_value=round(one.operations), thread_loads=one.waits + one.waits_per_value * of_a_thread
+        ),
     )

@@ -139,22 +139,32 @@ class Running:
         items = staged(self.launch, self.chain)
         return sum(one.bytes for one in items if one.step) if items is not None else None
 
-    def beside_steps_cycles(self) -> float:
-        """SM cycles in which a work tile's own operands come and its results leave, with nothing computed beside."""
+    def own_cycles(self, steps: int) -> float:
+        """SM cycles in which nothing is computed while a work tile's own operands come, and those of its first
+        product, which warps of their own fetch ahead for all tiles but a CTA's first. The stores of a forward wait only
+        where the next tile of its CTA needs their buffer."""
         names = {a.tensor for a in self.launch.accesses if a.per is not Per.PAIR and a.mode is not Mode.LOAD}
-        loads = sum(self.moved("l2", "read", name) for name in self.loaded(in_steps=False))
+        own = sum(self.moved("l2", "read", name) for name in self.loaded(in_steps=False))
+        streamed = self.moved("l2", "read", "Q" if self.launch.is_backward else "K")
         stores = sum(self.moved("l2", "write", name) for name in names)
-        return (loads / L2_BYTES_PER_CYCLE + stores / L2_STORED_PER_CYCLE) / self.launch.work_tiles
+        tiles = self.launch.work_tiles
+        ahead = self.unit.loads_apart * max(0.0, 1 - self.resident.slots / tiles)
+        held = max(self.launch.is_backward, ahead)
+        loads = own / tiles + streamed / max(1, steps) * (1 - ahead)
+        return loads / L2_BYTES_PER_CYCLE + held * stores / tiles / L2_STORED_PER_CYCLE
 
     def l2_loads(self) -> float:
         """Bytes that are loaded from the L2, and those that could be loaded in the time of its stores. Of a loop those
         of its steps alone: what a work tile stores at its end, the next one's loads overlap."""
+        return self.moved("l2") + self.stored() * (1 / self.rates.profile.need("l2_write_fraction") - 1)
+
+    def stored(self) -> int:
+        """Bytes of the launch's stores, of a loop those of its steps alone."""
         accesses = self.launch.accesses
         names: set[str | None] = {SPILL, *(a.tensor for a in accesses if a.per is Per.PAIR and a.mode is not Mode.LOAD)}
         if not self.launch.work.exps_per_pair:
             names = {None}
-        stored = sum(self.moved("l2", "write", name) for name in names)
-        return self.moved("l2") + stored * (1 / self.rates.profile.need("l2_write_fraction") - 1)
+        return sum(self.moved("l2", "write", name) for name in names)
 
 
 def loop_computing(running: Running, sm: SmRates) -> Computing:
@@ -162,22 +172,21 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     launch, rates, unit, resident = running.launch, running.rates, running.unit, running.resident
     profile = rates.profile
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
-    l2_bytes = (
-        running.l2_loads() / max(1, steps) * _l2_share(launch.tiles_with_rows, resident.slots, profile.sm_count, sm)
-    )
+    l2_bytes = running.l2_loads() / max(1, steps) * _l2_share(running, sm)
     shared_bytes = running.shared_in_step() if launch.is_backward else None
     cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc, shared_bytes)
     per_sm = running.per_sm
     tile_cycles = profile.need(unit.tile_cycles)
+    own = running.own_cycles(steps) * (unit.tile_cycles == "tile_cycles")  # the replay plays these loads itself
+    tile_cycles += own
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
         tile_cycles *= OVERLAPPED_TILE_SHARE
+    tile_cycles -= launch.streams_queries * sm.waits.load  # for Q on its way into shared memory
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
     on_an_sm = min(per_sm, -(-launch.tiles_with_rows // profile.sm_count))
     tile_cycles += on_an_sm * launch.work.tile_shared_bytes / sm.shared_bytes
-    if launch.is_backward and not unit.loads_apart:
-        tile_cycles += running.beside_steps_cycles()
     locked = lock_cycles(launch, sm, resident.slots) + launch.work.gather_cycles * rows_a_step(launch)
     together = launch.tile_ctas
 
@@ -200,7 +209,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         waves=resident.waves,
         total_s=total,
         shared_bytes=steps * cost.smem * min(sm.shared_bytes, WAVEFRONT_BYTES),
-        tile_s=tile_cycles * lengthened,
+        tile_s=(tile_cycles - own) * lengthened,
         step_s=tuple(step(ctas) * lengthened for ctas in range(1, per_sm + 1)),
         busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count // together),
     )
@@ -212,13 +221,17 @@ def rows_a_step(launch: Launch) -> float:
     return float(visited.end_row.sum()) / max(1, int(visited.count.sum()))
 
 
-def _l2_share(tiles: int, slots: int, sms: int, sm: SmRates) -> float:
+def _l2_share(running: Running, sm: SmRates) -> float:
     """What the L2 takes for the bytes of a step over what it takes where all SMs draw on it, in the mean of the rounds:
-    in the last one fewer SMs share its rate, each up to what reaches one."""
-    rounds, rest = divmod(tiles, slots)
-    if not rest:
+    in the last one fewer SMs share its rate, each up to what reaches one, and as much as one stores."""
+    sms = running.rates.profile.sm_count
+    rounds, rest = divmod(running.launch.tiles_with_rows, running.resident.slots)
+    drawn = running.l2_loads()
+    if not rest or not drawn:
         return 1.0
-    least = min(1.0, sm.l2_bytes / L2_BYTES_PER_CYCLE)
+    stored = running.stored()
+    alone = (running.moved("l2") - stored) / L2_BYTES_PER_CYCLE + stored / L2_STORED_PER_CYCLE
+    least = min(1.0, alone * sm.l2_bytes / drawn)
     return (rounds + max(min(1.0, rest / sms), least)) / (rounds + 1)
 
 

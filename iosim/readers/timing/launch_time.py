@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from iosim.base.records import dataclass, field
 from iosim.kernel.launch import Launch, Outer, is_attention_loop
 from iosim.kernel.pace import Pace
@@ -15,7 +17,8 @@ from iosim.readers.timing.step_time import waited_loads
 ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
 FIRST_LOADS = 2
-"""Loads before a launch's first step, one behind the other: Q or what says where it lies, and the first keys."""
+"""Loads before a launch's first step, one behind the other: Q or what says where it lies, and the first keys; both at
+once where queries come with each product."""
 PAGED_START_S = 5.0e-6
 """In which a launch that streams keys from HBM reads where their pages lie, and has these addresses translated, before
 HBM runs at its rate. Fitted on the odd rows of published_latency.csv while decoding, and the open ones of
@@ -90,11 +93,12 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     elif launch.work.dependent is not None:
         together = beside(done.total_s, streamed, norm=norm_of(reuses_keys(launch)))
     else:
-        start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
-        together = done.total_s if sm is None else _beside_hbm(running, done, streamed)
+        loads = FIRST_LOADS // (1 + launch.streams_queries)
+        start += loads * rates.load_latency_s(from_dram=not running.conditions.warm)
+        busiest = max(done.total_s, *seconds.values())
+        together = _threads_s(running, busiest) if sm is None else _beside_hbm(running, done, streamed)
     waits = 0 if sm is None else waited_loads(launch, running.unit, rates.profile.cc)
-    if launch.joins:
-        start = 0.0
+    start *= not launch.joins
     longest = max(seconds.values(), default=0.0)
     total = start + max(together, longest)
     time = LaunchTime(
@@ -107,6 +111,16 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
         pace=Pace(start, done.tile_s, done.step_s, waits),
     )
     return time, _activity(running, done, loops=sm is not None)
+
+
+def _threads_s(running: Running, busiest_s: float) -> float:
+    """Seconds of a launch without a loop, whose busiest unit needs `busiest_s`: of a pass, beside what each of its
+    threads waits for in every round of CTAs. A CTA has as many values as its threads take, and a work tile at most."""
+    launch = running.launch
+    values = sum(running.chain.tensors[a.tensor].elements for a in launch.accesses[:1])
+    ctas = max(launch.work_tiles, values / (launch.values_per_thread * launch.resources.threads))
+    waits = math.ceil(ctas / running.resident.slots) * launch.work.thread_loads
+    return beside(waits * running.rates.load_latency_s(not running.finds_in_l2), busiest_s)
 
 
 def _hbm_seconds(running: Running, is_pass: bool) -> float:

@@ -245,14 +245,22 @@ def waited_loads(launch: Launch, unit: UnitModel, cc: int) -> int:
     return 0
 
 
+def key_turns(launch: Launch) -> float:
+    """k-steps that a product over the keys of a step takes, in the mean: as many as it has keys."""
+    visited, block = launch.domain.visited, launch.domain.block_k
+    missing = (visited.end * block - visited.end_row) // PRODUCT_DEPTH
+    turns = visited.count * (block // PRODUCT_DEPTH) - np.where(visited.count > 0, missing, 0)
+    return float(turns.sum()) / max(1, int(visited.count.sum()))
+
+
 def _exposed(launch: Launch, unit: UnitModel, rereads: bool, cc: int, waits: Waits) -> float:
     work = launch.work
     if work.pipelines:
         steps = work.pipelines.products * STAGED_LOADS_PER_PRODUCT + work.pipelines.depth / PRODUCT_DEPTH
         return waits.product_step * steps + waits.load * work.pipelines.exposed_loads
     if rereads:
-        products = work.flops_per_pair // 4 + launch.domain.block_k
-        return waits.product_step * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)
+        turns = work.flops_per_pair // 4 / PRODUCT_DEPTH + key_turns(launch)
+        return waits.product_step * (2 * STAGED_LOADS_PER_PRODUCT + turns)
     if unit.loads_apart:
         return 0.0
     waited = waited_loads(launch, unit, cc)
