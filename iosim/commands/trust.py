@@ -31,7 +31,6 @@ FORMATS = ("table", "json", "csv", "md", "html")
 FORMATS_OF_TIMES = ("table", "json", "csv")
 NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spills", "html")
 """Options of byte tables, which --times refuses."""
-ONLY_WITH_TIMES = ("every", "ablation", "baselines")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +49,6 @@ class ValidateRequest:
         "GROUP[:STATISTIC]=LIMIT (mean, median, p90, max; all: every group)"
     )
     every: int | None = ask.count("with --times: every N-th row of each table", default_text="1")
-    ablation: bool = ask.flag("with --times: each mechanism switched off, too")
-    baselines: bool = ask.flag("with --times: rooflines and a regression on the same rows, too")
     split: bool = ask.flag("odd-numbered and even-numbered calls apart, too")
     report: str | None = ask.name(
         "write validation.html and validation.md there: errors by level and regime, and the reason of every miss",
@@ -81,7 +78,7 @@ def run_validate(args: argparse.Namespace) -> int:
 
 def _check_options(args: argparse.Namespace) -> None:
     """Refuses options of the other comparison. Raises InputError: one of them was given."""
-    for name in NOT_WITH_TIMES if args.times else ONLY_WITH_TIMES:
+    for name in NOT_WITH_TIMES if args.times else ("every",):
         if getattr(args, name):
             why = "contradicts --times; accepted: one of both" if args.times else "needs --times; accepted: both"
             raise InputError(f"--{name.replace('_', '-')} {why}")
@@ -192,16 +189,11 @@ def _run_times(args: argparse.Namespace) -> int:
     from iosim.evidence.times.report import TimeGate, times_report
 
     gates = [TimeGate.parse(text) for text in args.fail_above]
-    report = times_report(args.every or 1, with_worth=args.ablation, with_baselines=args.baselines,
-                          show=progress("reading tables"))  # fmt: skip
+    report = times_report(args.every or 1, show=progress("reading tables"))
 
     def text(_: bool) -> str:
-        parts = [report.table().text()]
-        if report.worth:
-            parts.append(f"Each mechanism switched off: mean of the groups' errors\n{report.worth_table().text()}")
-        if report.baselines:
-            parts.append(f"Simpler predictions, fitted on odd rows, on the even ones\n{report.baseline_table().text()}")
-        return "\n".join([*parts, *(f"{key} left out: {reason}\n" for key, reason in report.missing.items())])
+        left_out = (f"{key} left out: {reason}\n" for key, reason in report.missing.items())
+        return "\n".join([report.table().text(), *left_out])
 
     common.tell(args, report.answer, json=report.to_dict, rows=lambda: (row.record() for row in report.rows), text=text)
     return common.held([gate.exceeded(report) for gate in gates])
