@@ -50,8 +50,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Done:
-    """Rows `start` to `stop`: as columns, as CSV, or as where their CSV lies in a journal; how many of them were
-    refused, and predicted one by one for want of a closed form."""
+    """Rows `start` to `stop`, as columns or as CSV; how many were refused, and predicted alone for want of a form."""
 
     start: int
     stop: int
