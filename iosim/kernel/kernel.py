@@ -53,12 +53,10 @@ class Tile:
 @dataclass(frozen=True)
 class Spill:
     """Local-memory traffic of spilled registers: bytes a thread writes per work tile and per visited key block.
-
     `read_*` are the bytes that miss L1 on the way back, `frame` the bytes of a thread's stack frame, where it is known.
     `accesses_per_pair` are the loads and stores of spilled registers (LDL and STL) that a thread makes in a visited key
     block, `accesses_per_tile` those beside them, in steps that are masked and around the loop: they hit L1 and cost
-    time, not traffic.
-    """
+    time, not traffic."""
 
     write_per_tile: float = 0.0
     write_per_pair: float = 0.0
@@ -87,12 +85,9 @@ KEY_SUMS = ("dK_acc", "dV_acc")
 
 @dataclass(frozen=True)
 class RowPass:
-    """A launch of a backward beside its main one, in which a CTA moves a block of whole rows.
-
-    What it computes is told by what it writes: D = rowsum(dO o O), an X_acc of zeros, dQ out of dQ_acc, X_copy out of
-    X, dK and dV out of dK_heads and dV_heads, or out of dK_acc and dV_acc. Later launches read a copy in the place of
-    its source.
-    """
+    """A launch of a backward beside its main one, in which a CTA moves a block of whole rows. What it computes is told
+    by what it writes: D = rowsum(dO o O), an X_acc of zeros, dQ out of dQ_acc, X_copy out of X, dK and dV out of
+    dK_heads and dV_heads, or out of dK_acc and dV_acc. Later launches read a copy in the place of its source."""
 
     name: str
     reads: tuple[str, ...] = ()
@@ -139,11 +134,9 @@ QUEUE = "tile_counter"
 
 @dataclass(frozen=True)
 class PassSettings:
-    """How the main launch of one pass is tiled, scheduled and compiled.
-
-    `overheads` are what it moves beside its tensors. In a kernel's `backward`, a `tile` of None is the forward's,
-    `overheads` come on top of the forward's, and `passes` are the launches before and after.
-    """
+    """How the main launch of one pass is tiled, scheduled and compiled. `overheads` are what it moves beside its
+    tensors. In a kernel's `backward`, a `tile` of None is the forward's, `overheads` come on top of the forward's, and
+    `passes` are the launches before and after."""
 
     tile: Tile | None = None
     schedule: Schedule = field(default_factory=Schedule)
@@ -157,12 +150,9 @@ class PassSettings:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel to predict.
-
-    `splits` is the number of parts the keys of a head are divided into; 1 for none. `compiled_head_dim` is what the
-    kernel computes with where that is more than the problem's head_dim: it reads the true columns only.
-    `options` are those of its algorithm (`iosim.kernel.options`); None for its defaults.
-    """
+    """A kernel to predict. `splits` is the number of parts the keys of a head are divided into; 1 for none.
+    `compiled_head_dim` is what the kernel computes with where that is more than the problem's head_dim: it reads the
+    true columns only. `options` are those of its algorithm (`iosim.kernel.options`); None for its defaults."""
 
     name: str
     """Under which name results have it."""

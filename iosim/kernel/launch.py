@@ -202,11 +202,8 @@ class Tensor:
         return self.keys_per_row > 0 and self.along is Rows.QUERY
 
     def tile_bytes(self, rows: int, packet_rows: int = 0) -> int:
-        """Bytes between SM and L2 for a tile of `rows` full rows.
-
-        A row vector's tile (LSE) moves in whole sectors, `packet_rows` rows at a time where that is not 0; a matrix
-        tile moves row by row.
-        """
+        """Bytes between SM and L2 for a tile of `rows` full rows. A row vector's tile (LSE) moves in whole sectors,
+        `packet_rows` rows at a time where that is not 0; a matrix tile moves row by row."""
         if not self.is_vector:
             return rows * self.row_bytes
         if packet_rows:
@@ -246,12 +243,10 @@ class Access:
 
 @dataclass(frozen=True)
 class Overhead:
-    """Bytes that follow no tensor: spilled registers, tile counters, descriptors.
-
-    total = per_cta x CTAs + per_tile x work tiles that hold rows + per_pair x visited pairs. `per_tile_fetch` is per
-    work tile fetched from a queue, where every CTA also makes one last fetch that finds the queue empty. `frame` is how
-    many bytes of a CTA's memory they lie in, where that is known.
-    """
+    """Bytes that follow no tensor: spilled registers, tile counters, descriptors. total = per_cta x CTAs + per_tile x
+    work tiles that hold rows + per_pair x visited pairs. `per_tile_fetch` is per work tile fetched from a queue, where
+    every CTA also makes one last fetch that finds the queue empty. `frame` is how many bytes of a CTA's memory they lie
+    in, where that is known."""
 
     name: str
     mode: Mode
@@ -265,11 +260,8 @@ class Overhead:
 
 @dataclass(frozen=True)
 class Domain:
-    """The tile domain of a launch.
-
-    `heads` are grid heads: query heads, or key/value heads where the query heads of a group are packed into the rows
-    of one tile (`pack` rows a query token). `rows` = query tokens x pack.
-    """
+    """The tile domain of a launch. `heads` are grid heads: query heads, or key/value heads where the query heads of a
+    group are packed into the rows of one tile (`pack` rows a query token). `rows` = query tokens x pack."""
 
     batch: int
     heads: int
@@ -440,11 +432,8 @@ def is_attention_loop(launch: Launch) -> bool:
 
 @dataclass(frozen=True)
 class Chain:
-    """The launches of one call in order, and the tensors they move.
-
-    A temporary lives from the launch that first writes it to the launch that last reads it, or to the one
-    that it is kept to (`Chain.life`).
-    """
+    """The launches of one call in order, and the tensors they move. A temporary lives from the launch that first writes
+    it to the launch that last reads it, or to the one that it is kept to (`Chain.life`)."""
 
     tensors: Mapping[str, Tensor]
     launches: tuple[Launch, ...]

@@ -28,10 +28,8 @@ MOST_NAMED = 5
 
 
 def answer(predictions: Sequence[Prediction]) -> str:
-    """Sentences on predictions of one problem or of several lengths, of which they take the longest.
-
-    The prediction furthest above its compulsory bytes comes first, then the others by GPU; its reason; the caveats.
-    """
+    """Sentences on predictions of one problem or of several lengths, of which they take the longest. The prediction
+    furthest above its compulsory bytes comes first, then the others by GPU; its reason; the caveats."""
     longest = max(map(_lengths, predictions))
     taken = [p for p in predictions if _lengths(p) == longest]
     first = max(taken, key=excess)

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Call:
-    """A problem, a kernel and a GPU, with all that several readers need of them.
-
-    `counted` holds the bytes between SMs and L2; `residencies` has an entry for each launch of `chain`, in its order.
-    """
+    """A problem, a kernel and a GPU, with all that several readers need of them. `counted` holds the bytes between SMs
+    and L2; `residencies` has an entry for each launch of `chain`, in its order."""
 
     problem: AttentionProblem
     kernel: Kernel

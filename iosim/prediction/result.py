@@ -48,12 +48,10 @@ class Moved:
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Shown):
-    """Bytes by level, launch, tensor and direction; bounds; time; memory; and notes on how they were found.
-
-    `traffic` has rows at level "l2" (SM<->L2, counted), unless the method is "bounds" at "hbm", at "smem" (shared
-    memory, counted) of launches whose fragments are known, and at "side" (L2s<->memory-side cache) on GPUs that have
-    one, where it was played.
-    """
+    """Bytes by level, launch, tensor and direction; bounds; time; memory; and notes on how they were found. `traffic`
+    has rows at level "l2" (SM<->L2, counted), unless the method is "bounds" at "hbm", at "smem" (shared memory,
+    counted) of launches whose fragments are known, and at "side" (L2s<->memory-side cache) on GPUs that have one, where
+    it was played."""
 
     call: Call
     """The problem, the kernel and the GPU, with the launches and the bytes that were counted of them."""

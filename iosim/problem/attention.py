@@ -310,11 +310,8 @@ class AttentionProblem(ProblemFields):
 
     def matmul_flops(self) -> int:
         """Floating-point operations of the matrix products over kept pairs, of those picked where keys are, beside the
-        indexer's over all.
-
-        Forward: 2 pairs (d + d_v). Backward: S and dP again, dV, dQ, dK: 2 pairs (3 d + 2 d_v)
-        (arXiv 2307.08691, section 3.1: five products against two, hence the factor 2.5 for d = d_v).
-        """
+        indexer's over all. Forward: 2 pairs (d + d_v). Backward: S and dP again, dV, dQ, dK: 2 pairs (3 d + 2 d_v)
+        (arXiv 2307.08691, section 3.1: five products against two, hence the factor 2.5 for d = d_v)."""
         pairs = self.batch * self.heads * self.pair_mask.kept_pairs(self.seq_q, self.attended_keys)
         d, dv = self.head_dim, self.head_dim_v
         index = 0

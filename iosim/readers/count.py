@@ -206,10 +206,8 @@ def count_shared(launch: Launch, chain: Chain) -> Traffic | None:
 
 
 def count(chain: Chain) -> Traffic:
-    """SM<->L2 bytes of every launch of a chain.
-
-    NB: an atomic add (`Mode.REDUCE`) counts as a write, once, as the L2 sees it.
-    """
+    """SM<->L2 bytes of every launch of a chain. NB: an atomic add (`Mode.REDUCE`) counts as a write, once, as the L2
+    sees it."""
     out = Traffic()
     for launch in chain.launches:
         out += count_launch(launch, chain)

@@ -68,11 +68,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels that share a legend, and the table that holds every number in them.
-
-    In Markdown, the column `pivot` becomes the columns of the table, those in `by` its rows, and `shows` fills it;
-    where `short` is there, it stands instead.
-    """
+    """Panels that share a legend, and the table that holds every number in them. In Markdown, the column `pivot`
+    becomes the columns of the table, those in `by` its rows, and `shows` fills it; where `short` is there, it stands
+    instead."""
 
     id: str
     title: str

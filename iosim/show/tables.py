@@ -209,9 +209,7 @@ class Table:
 
     def pivoted(self, by: Sequence[str], pivot: str, shows: Sequence[str]) -> Table:
         """A row a combination of the columns `by`, a column a value of `pivot`, cells of the columns `shows` as text.
-
-        Of many numbers under `pivot`, a few stand for all: the first, the last, and some between.
-        """
+        Of many numbers under `pivot`, a few stand for all: the first, the last, and some between."""
         spread = self.index(pivot)
         fixed, shown = [self.index(key) for key in by], [self.index(key) for key in shows]
         names = list(dict.fromkeys(row[spread] for row in self.rows))

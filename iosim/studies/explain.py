@@ -39,11 +39,9 @@ SPILL_SHARE = 0.1
 @dataclass(frozen=True)
 class LaunchFacts:
     """What the regime of one launch follows from. Bytes; the shared tensors are those that its CTAs loop over.
-
     `one_head_bytes` and `all_bytes` are the shared tensors' of one head and of all; `peak_` and `median_in_use_bytes`
     the range between foremost and hindmost CTA of every head in progress, added up; `in_step_bytes` what HBM would be
-    read for if the CTAs of a wave walked in step and nothing outlived its wave.
-    """
+    read for if the CTAs of a wave walked in step and nothing outlived its wave."""
 
     name: str
     regime: str

@@ -123,10 +123,8 @@ class Buffer:
 
 
 def elapsed_s(work: Callable[[], None], before: Callable[[], None] | None = None) -> float:
-    """Device time from start to end of what `work` launches on the default stream.
-
-    `before` launches something long that is not timed, behind which short work can queue.
-    """
+    """Device time from start to end of what `work` launches on the default stream. `before` launches something long
+    that is not timed, behind which short work can queue."""
     start, end, ms = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float()
     for event in (start, end):
         call("cuEventCreate", ctypes.byref(event), 0)

@@ -155,11 +155,10 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
 
 
 def parse_range(text: str, wanted: tuple[str, ...]) -> dict[str, float]:
-    """The columns `wanted` of the one range in a raw page in CSV, in bytes and seconds.
-
-    A range is no kernel: its row has no grid, and its name is what the profiler calls it. So only the counters are
-    looked at; what else a row holds does not matter. Raises InputError where there is no table, not one range, or a
-    counter is not there or no number (the message quotes the report)."""
+    """The columns `wanted` of the one range in a raw page in CSV, in bytes and seconds. A range is no kernel: its row
+    has no grid, and its name is what the profiler calls it. So only the counters are looked at; what else a row holds
+    does not matter. Raises InputError where there is no table, not one range, or a counter is not there or no number
+    (the message quotes the report)."""
 
     def refused(what: str) -> InputError:
         shown = f"; it begins: {' '.join(text.split())[:SHOWN]}" if text else ""

@@ -56,11 +56,10 @@ def read_bundle(path: str | Path) -> dict[str, Any]:
 
 
 def add(path: str | Path, name: str | None = None, *, replace: bool = False) -> tuple[str, Path]:
-    """Take a bundle or a profile file among the user's own profiles, whole or not at all; gives its name and place.
-
-    A bundle's profile is made anew from its raw numbers, which are kept beside it. Raises InputError where the file
-    or the profile in it is not valid, predictions would miss a number, or the name is taken. `name`: in place of the
-    one in the file. `replace`: where there is one of that name, put this in its place."""
+    """Take a bundle or a profile file among the user's own profiles, whole or not at all; gives its name and place. A
+    bundle's profile is made anew from its raw numbers, which are kept beside it. Raises InputError where the file or
+    the profile in it is not valid, predictions would miss a number, or the name is taken. `name`: in place of the one
+    in the file. `replace`: where there is one of that name, put this in its place."""
     if str(path).lower().endswith(".toml"):
         text, raw = read_text(path, f"`file` '{path}'", ACCEPTED, MAX_BYTES), None
     else:

@@ -179,14 +179,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """A claim, the number it states, the number iosim computes, and the arithmetic between them.
-
-    `claimed` is None where the source states none for this row (a prediction printed beside a claim), `computed` is
-    None where no model of iosim gives the number; `note` then says why.
-
-    `mistake` says what is wrong with a claim that iosim computes as its source makes it: a ratio of 1 then says that
-    the mistake was understood, not that the claim is right.
-    """
+    """A claim, the number it states, the number iosim computes, and the arithmetic between them. `claimed` is None
+    where the source states none for this row (a prediction printed beside a claim), `computed` is None where no model
+    of iosim gives the number; `note` then says why. `mistake` says what is wrong with a claim that iosim computes as
+    its source makes it: a ratio of 1 then says that the mistake was understood, not that the claim is right."""
 
     section: str
     claim: str

@@ -86,12 +86,10 @@ class NoModel(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """What one call, or one chain, is predicted as.
-
-    `chains` holds one chain for each row: the row's launch by itself, since such rows were measured with the L2 flushed
-    before each launch; or all launches of a row that is a whole chain. A reason stands where a row has no launch.
-    `rows` are the measured ones, those of a pass that PyTorch launches in pieces as one.
-    """
+    """What one call, or one chain, is predicted as. `chains` holds one chain for each row: the row's launch by itself,
+    since such rows were measured with the L2 flushed before each launch; or all launches of a row that is a whole
+    chain. A reason stands where a row has no launch. `rows` are the measured ones, those of a pass that PyTorch
+    launches in pieces as one."""
 
     problem: AttentionProblem
     kernel: Kernel

@@ -153,12 +153,10 @@ def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
 
 
 def _regime(row: Row, call: Call, values: Mapping[str, int | float], spills: bool) -> str:
-    """What decides the HBM reads, from the prediction alone: one of REGIMES.
-
-    chain: several launches share the L2. spill: registers in memory. stream: no tile is read twice (elementwise passes,
-    combining splits). decode: keys are split among CTAs, or all queries fit one query block. compulsory: within 1 % of
-    reading every tensor once. Else wave-bound, or thrashing where more than 5 % of what the SMs read comes from HBM.
-    """
+    """What decides the HBM reads, from the prediction alone: one of REGIMES. chain: several launches share the L2.
+    spill: registers in memory. stream: no tile is read twice (elementwise passes, combining splits). decode: keys are
+    split among CTAs, or all queries fit one query block. compulsory: within 1 % of reading every tensor once. Else
+    wave-bound, or thrashing where more than 5 % of what the SMs read comes from HBM."""
     if row.chain:
         return "chain"
     if spills:

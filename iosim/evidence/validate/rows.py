@@ -55,10 +55,8 @@ USUAL = {"h200-sxm": 2, "h100-sxm": 1}
 
 @dataclass(frozen=True)
 class Row:
-    """One measured launch, or one measured chain (`chain`; then `call` numbers the rows and `launch` is 0).
-
-    `facts` may be used as inputs. `measured` may not: by quantity, in bytes and seconds; absent where not measured.
-    """
+    """One measured launch, or one measured chain (`chain`; then `call` numbers the rows and `launch` is 0). `facts` may
+    be used as inputs. `measured` may not: by quantity, in bytes and seconds; absent where not measured."""
 
     source: str
     call: int

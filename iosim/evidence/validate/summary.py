@@ -22,10 +22,8 @@ STATISTICS = ("max", "p95", "median")
 
 @dataclass(frozen=True)
 class Summary:
-    """Errors of `n` rows. `p95` is the smallest error that at least 95 % of them do not exceed.
-
-    `near` is the share of all rows, small ones included, that are predicted within 5 % or 2 MB; None for times.
-    """
+    """Errors of `n` rows. `p95` is the smallest error that at least 95 % of them do not exceed. `near` is the share of
+    all rows, small ones included, that are predicted within 5 % or 2 MB; None for times."""
 
     n: int
     median: float | None

@@ -352,12 +352,9 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
 
 
 def weights_of(read: Reading, width: int | None, layers: int) -> Weights | None:
-    """What a decoder's weights are beside those of its attention: embeddings, and the MLP or the experts of each
-    layer; None where the config does not say it.
-
-    Counted are matrices; biases, norms and learned positions, below 1 % of them, are not. Not for models some of whose
-    layers are no attention.
-    """
+    """What a decoder's weights are beside those of its attention: embeddings, and the MLP or the experts of each layer;
+    None where the config does not say it. Counted are matrices; biases, norms and learned positions, below 1 % of them,
+    are not. Not for models some of whose layers are no attention."""
     config, inner, rows = read.config, read.get(*INNER), read.get("vocab_size")
     gated = read.type not in PLAIN
     if inner is None and not gated and width is not None:

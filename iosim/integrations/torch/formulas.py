@@ -44,10 +44,8 @@ Place = Tensor | Part | Scratch
 
 @dataclass(frozen=True)
 class Pass:
-    """One kernel launch that reads each of `reads` and writes each of `writes` once.
-
-    `rows`: a CTA takes one of so many rows; it goes through those of `again` so often.
-    """
+    """One kernel launch that reads each of `reads` and writes each of `writes` once. `rows`: a CTA takes one of so many
+    rows; it goes through those of `again` so often."""
 
     reads: Sequence[Place]
     writes: Sequence[Place]

@@ -34,11 +34,9 @@ APPEND_THREADS = 512
 
 @dataclass(frozen=True)
 class CacheOptions(AlgorithmOptions):
-    """`append_kv`: a launch first writes the new tokens' K and V into the cache.
-
-    `append_waits`: its loads that wait for one another in the CTA of a token (vLLM's: the slot, K, V); 0 where a launch
-    has enough of them in flight for its bytes alone to decide.
-    """
+    """`append_kv`: a launch first writes the new tokens' K and V into the cache. `append_waits`: its loads that wait
+    for one another in the CTA of a token (vLLM's: the slot, K, V); 0 where a launch has enough of them in flight for
+    its bytes alone to decide."""
 
     append_kv: bool = False
     append_waits: int = number(3, 0, 100)
@@ -101,11 +99,9 @@ def table_access(problem: AttentionProblem) -> tuple[Access, ...]:
 
 
 def append_tensors(problem: AttentionProblem, kernel: Kernel) -> tuple[Tensor, ...]:
-    """New rows of K and V [batch, 1, seq_q, kv_heads x width] and where they go, where the kernel appends them.
-
-    NB: the rows written (`K_cache`, `V_cache`) are tensors beside the cache that the attention reads, so that a replay
-    fetches them from HBM once more: seq_q of seq_k rows.
-    """
+    """New rows of K and V [batch, 1, seq_q, kv_heads x width] and where they go, where the kernel appends them. NB: the
+    rows written (`K_cache`, `V_cache`) are tensors beside the cache that the attention reads, so that a replay fetches
+    them from HBM once more: seq_q of seq_k rows."""
     if not appends(kernel):
         return ()
     check_append(problem, kernel)

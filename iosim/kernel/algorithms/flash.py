@@ -88,13 +88,10 @@ and 0.71 to 0.98."""
 
 @dataclass(frozen=True)
 class SplitOptions(CacheOptions):
-    """How splits of the keys are combined.
-
-    `statistics_per_row`: fp32 values a row that a split leaves, 1 for a log-sum-exp, 2 for a max and a sum.
-    `combine_rows`: rows a CTA of the combine takes; None for FlashAttention's, which go by the width and its
-    `combine_threads`. Of the loads that wait for one another there, `combine_waits` are made beside those of the
-    splits, and `combine_loads_at_once` splits are loaded together.
-    """
+    """How splits of the keys are combined. `statistics_per_row`: fp32 values a row that a split leaves, 1 for a
+    log-sum-exp, 2 for a max and a sum. `combine_rows`: rows a CTA of the combine takes; None for FlashAttention's,
+    which go by the width and its `combine_threads`. Of the loads that wait for one another there, `combine_waits` are
+    made beside those of the splits, and `combine_loads_at_once` splits are loaded together."""
 
     statistics_per_row: int = number(1, 1, 2)
     combine_threads: int = number(128, 1, 1024)
@@ -384,10 +381,8 @@ def _output(problem: AttentionProblem, kernel: Kernel) -> tuple[tuple[Tensor, ..
 
 
 def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:
-    """Split-KV: partial O and statistics of every split go through memory, then one launch combines them.
-
-    The partial LSE is `SplitOptions.statistics_per_row` fp32 values a row.
-    """
+    """Split-KV: partial O and statistics of every split go through memory, then one launch combines them. The partial
+    LSE is `SplitOptions.statistics_per_row` fp32 values a row."""
     splits, d = main.domain.splits, main.domain
     rows = d.batch * d.heads * d.rows
     options = options_of(kernel, SplitOptions)
@@ -435,12 +430,9 @@ def _combine_rows(columns: int, threads: int) -> int:
 
 
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The kernel's passes over rows, and between them the main launch over key blocks.
-
-    With grouped heads that are not taken in turn, dK and dV are written per query head and summed by a pass,
-    or added to fp32 sums that passes convert, where the kernel has these. Raises InputError: heads in turn whose last
-    query block is ragged.
-    """
+    """The kernel's passes over rows, and between them the main launch over key blocks. With grouped heads that are not
+    taken in turn, dK and dV are written per query head and summed by a pass, or added to fp32 sums that passes convert,
+    where the kernel has these. Raises InputError: heads in turn whose last query block is ragged."""
     options, tile = options_of(kernel, FlashOptions), kernel.tile_backward
     grouped = problem.group > 1 and not options.heads_in_turn
     apart = options.adds in (Adds.OWNERS, Adds.SAME_GRID)

@@ -77,10 +77,8 @@ TABLE_SOURCE = "a sector of the table of places for each pick, topk.cu: topk_tra
 class IndexerOptions(SplitOptions):
     """`index_ctas`: the persistent grid of the indexer's kernel; `index_rows`: queries x heads that a CTA takes;
     `index_threads`, `index_registers` and `index_shared_bytes`: what it takes of an SM; `index_unit`: what computes its
-    products; `index_operations`: instructions on a score, ReLU, weight and sum. `select_*` are likewise of the
-    top-k.
-    `gather_cycles`: of an SM, for each row that the attention gathers.
-    """
+    products; `index_operations`: instructions on a score, ReLU, weight and sum. `select_*` are likewise of the top-k.
+    `gather_cycles`: of an SM, for each row that the attention gathers."""
 
     index_ctas: int | None = number(None, 1)
     index_rows: int = number(128, 1)

@@ -36,11 +36,9 @@ PAIR_OF = {"Q": Rows.QUERY, "O": Rows.QUERY, "LSE": Rows.QUERY, "K": Rows.KEY, "
 
 
 class LoopAlgorithm:
-    """Queries outside, keys inside, in one launch of a forward; `name` in the class statement registers it.
-
-    `loads` and `stores` say how often a tile is moved: once a query block (`Per.QUERY`), or at every visited pair of
-    blocks (`Per.PAIR`), K and V always the latter. A store of "LSE" is made where the kernel writes one.
-    """
+    """Queries outside, keys inside, in one launch of a forward; `name` in the class statement registers it. `loads` and
+    `stores` say how often a tile is moved: once a query block (`Per.QUERY`), or at every visited pair of blocks
+    (`Per.PAIR`), K and V always the latter. A store of "LSE" is made where the kernel writes one."""
 
     loads: ClassVar[Mapping[str, Per]] = {"Q": Per.QUERY, "K": Per.PAIR, "V": Per.PAIR}
     stores: ClassVar[Mapping[str, Per]] = {"O": Per.QUERY}

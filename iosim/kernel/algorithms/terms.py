@@ -24,11 +24,8 @@ from iosim.problem.attention import AttentionProblem
 
 @dataclass(frozen=True)
 class TermOptions(AlgorithmOptions):
-    """How a kernel takes masks that are stored.
-
-    `converts_mask`: a mask of bytes is made additive by a launch of its own first. `padding_is_added`: a key-padding
-    mask comes in the bias's type, not as bytes.
-    """
+    """How a kernel takes masks that are stored. `converts_mask`: a mask of bytes is made additive by a launch of its
+    own first. `padding_is_added`: a key-padding mask comes in the bias's type, not as bytes."""
 
     converts_mask: bool = False
     padding_is_added: bool = False

@@ -65,10 +65,8 @@ class PackedMask(Mask):
         return Axis(self.seq_k)
 
     def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> KeyBlocks:
-        """The key blocks of every sequence's query blocks, both numbered through as the grid's are.
-
-        A grid block past its sequence's end visits nothing.
-        """
+        """The key blocks of every sequence's query blocks, both numbered through as the grid's are. A grid block past
+        its sequence's end visits nothing."""
         each_q = self.query_axis(rows, pack).blocks_each(block_q)
         each_k = self.key_axis(seq_k).blocks_each(block_k)
         parts: dict[tuple[IntervalMask, int, int], tuple[IntArray, IntArray, IntArray]] = {}

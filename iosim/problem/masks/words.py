@@ -41,11 +41,9 @@ ONE_LENGTH_ONLY: dict[str, tuple[object, ...]] = {
 
 
 def check_window(p: ProblemFields) -> dict[str, Any]:
-    """The mask and its window as they are held.
-
-    A causal mask with a window is a window that ends at the diagonal, and a window without a left side that ends there
-    is causal. `window_right` is held where it is not 0. Raises InputError: a window that the mask has no use for or
-    lacks, or one that leaves no bound."""
+    """The mask and its window as they are held. A causal mask with a window is a window that ends at the diagonal, and
+    a window without a left side that ends there is causal. `window_right` is held where it is not 0. Raises InputError:
+    a window that the mask has no use for or lacks, or one that leaves no bound."""
     left, right = p.window, p.window_right
     if p.mask == "causal":  # as in FlashAttention, where causal puts the right side to 0
         return {"mask": "causal" if left is None else "window", "window_right": None}

@@ -174,10 +174,7 @@ def _launch_form(launch: Launch, chain: Chain) -> Traffic:
 
 def closed_form(chain: Chain) -> Traffic:
     """SM<->L2 bytes of every launch of a chain, a row per launch, tensor and direction; equal to
-    `iosim.readers.count.count`.
-
-    Rows hold ints, or duals where the chain was planned on duals.
-    """
+    `iosim.readers.count.count`. Rows hold ints, or duals where the chain was planned on duals."""
     out = Traffic()
     for launch in chain.launches:
         out += _launch_form(launch, chain)

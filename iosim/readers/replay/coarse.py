@@ -56,10 +56,8 @@ class CoarseSteps:
 
 @dataclass(frozen=True)
 class Coarse:
-    """How a launch is to be played, with its work tiles.
-
-    `lead` and `trail` are the small steps of each work tile's first and last coarse step.
-    """
+    """How a launch is to be played, with its work tiles. `lead` and `trail` are the small steps of each work tile's
+    first and last coarse step."""
 
     how: CoarseSteps
     lead: Int32

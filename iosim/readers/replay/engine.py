@@ -102,11 +102,9 @@ class Ctas:
 
 
 class L2:
-    """An L2 with its objects; keeps its contents from one launch to the next.
-
-    `samples_per_object` is how many lines of an object of middling size are followed; more where that would leave fewer
-    than `least_sets` of a partition's sets. `beside` are bytes of memory that a replay needs for other things.
-    """
+    """An L2 with its objects; keeps its contents from one launch to the next. `samples_per_object` is how many lines of
+    an object of middling size are followed; more where that would leave fewer than `least_sets` of a partition's sets.
+    `beside` are bytes of memory that a replay needs for other things."""
 
     def __init__(
         self, model: L2Model, size: np.ndarray[Any, Any], owner: np.ndarray[Any, Any], samples_per_object: float = 1.0,
@@ -210,10 +208,8 @@ class L2:
         return list(self.state.filled), list(self.state.drained)
 
     def placement_bytes(self) -> float:
-        """Standard deviation of the bytes read from HBM again over placements of the tensors in memory.
-
-        Sets of a placement are spread regularly over its pages, so that the mean over few of them stands for all.
-        """
+        """Standard deviation of the bytes read from HBM again over placements of the tensors in memory. Sets of a
+        placement are spread regularly over its pages, so that the mean over few of them stands for all."""
         lost = self._lost.reshape(self._samples.placements, -1).mean(axis=1)
         if lost.size < 2 or not lost.any():
             return 0.0

@@ -134,12 +134,9 @@ def _l2_bandwidth(profile: HardwareProfile) -> float:
 
 
 def sm_partitions(sms: int, partitions: int, ends: tuple[int, ...], apart: bool = False) -> npt.NDArray[np.uint8]:
-    """Partition of each SM, in the order in which CTAs are dealt out.
-
-    A GPU deals CTAs cluster of SMs by cluster, and a whole cluster lies on one side: SMs up to ends[0] lie on side 0,
-    those up to ends[1] on side 1, and so on in turn. `ends` is scaled to the number of SMs. To L2s `apart` CTAs go in
-    turn.
-    """
+    """Partition of each SM, in the order in which CTAs are dealt out. A GPU deals CTAs cluster of SMs by cluster, and a
+    whole cluster lies on one side: SMs up to ends[0] lie on side 0, those up to ends[1] on side 1, and so on in turn.
+    `ends` is scaled to the number of SMs. To L2s `apart` CTAs go in turn."""
     if partitions < 2 or apart:
         return (np.arange(sms) % partitions).astype(np.uint8)
     scaled = np.rint(np.asarray(ends) * (sms / ends[-1])).astype(np.int64)

@@ -32,11 +32,9 @@ TILES_AT_ONCE = 1 << 18
 
 @dataclass(frozen=True)
 class Template:
-    """Objects base[tile] + coef x index + row x row_stride + col, for row < rows and col < span.
-
-    Where heads come in turn, `turn` indices of each, a head begins `turn_coef` objects after the one before it.
-    Where `skips` is there, a work tile whose `block` is skips[index] makes no access at that index.
-    """
+    """Objects base[tile] + coef x index + row x row_stride + col, for row < rows and col < span. Where heads come in
+    turn, `turn` indices of each, a head begins `turn_coef` objects after the one before it. Where `skips` is there, a
+    work tile whose `block` is skips[index] makes no access at that index."""
 
     tensor: str
     mode: int
@@ -169,11 +167,9 @@ def _spills(launch: Launch, mode: Mode) -> Overhead | None:
 
 def frame_parts(launch: Launch) -> tuple[int, ...]:
     """Bytes of the local memory of a CTA's threads that a step of its loop stores into, and of the rest of their stack
-    frames, which a work tile stores into once; none where no register is spilled.
-
-    Local memory belongs to the threads that are resident: the next CTA in their place stores to the same addresses.
-    Where the frame is not known, each part is as large as what is stored there once.
-    """
+    frames, which a work tile stores into once; none where no register is spilled. Local memory belongs to the threads
+    that are resident: the next CTA in their place stores to the same addresses. Where the frame is not known, each part
+    is as large as what is stored there once."""
     stored = _spills(launch, Mode.STORE)
     if stored is None:
         return ()
@@ -182,12 +178,10 @@ def frame_parts(launch: Launch) -> tuple[int, ...]:
 
 
 def start_order(launch: Launch) -> tuple[Int32, Int32]:
-    """(grid head, block) of every work tile, in the order in which they start.
-
-    A block is a query block, a key block for `outer` "k", a (key block, query block) pair for "qk", a (query block,
-    split) for "q,split". Grid heads count batch x heads with heads inside. Where a head's key blocks are split
-    ("head"), those of a CTA follow one another, and CTAs with fewer than others end with blocks that do not exist.
-    """
+    """(grid head, block) of every work tile, in the order in which they start. A block is a query block, a key block
+    for `outer` "k", a (key block, query block) pair for "qk", a (query block, split) for "q,split". Grid heads count
+    batch x heads with heads inside. Where a head's key blocks are split ("head"), those of a CTA follow one another,
+    and CTAs with fewer than others end with blocks that do not exist."""
     d, s = launch.domain, launch.schedule
     blocks = launch.work_tiles // d.grid_heads
     if launch.outer is Outer.HEAD:
@@ -330,10 +324,8 @@ def _tiles(launch: Launch, head: npt.NDArray[np.int64], block: npt.NDArray[np.in
 
 def _gathering(launch: Launch, tiles: _Tiles, each: int) -> _Tiles:
     """Work tiles that step over the entries of their queries' lists, those that have a key; an entry stands for `each`.
-
     NB: a CTA so waits for its rows one after the other, though a kernel asks for those of a block at once: the replay's
-    own clock, which a trace shows, is late; the order of its accesses is not.
-    """
+    own clock, which a trace shows, is late; the order of its accesses is not."""
     d, mask = launch.domain, launch.domain.mask
     assert tiles.i is not None
     assert isinstance(mask, PickedMask | WindowedMask | BlockPicks)

@@ -69,12 +69,9 @@ class ReplayedLaunch:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay found.
-
-    `traffic` holds rows at level "hbm", and at "side" where there is a cache at the memory's side.
-    `foreign_write_bytes` are dirty lines of others that were driven out; `dirty_bytes` what the chain leaves dirty in
-    the L2; `fabric_bytes` what crossed between partitions.
-    """
+    """What a replay found. `traffic` holds rows at level "hbm", and at "side" where there is a cache at the memory's
+    side. `foreign_write_bytes` are dirty lines of others that were driven out; `dirty_bytes` what the chain leaves
+    dirty in the L2; `fabric_bytes` what crossed between partitions."""
 
     traffic: Traffic
     launches: tuple[ReplayedLaunch, ...]
@@ -162,11 +159,8 @@ class LaunchInputs:
 
 @dataclass(frozen=True)
 class Inputs:
-    """All that a replay depends on: two replays with equal inputs find the same.
-
-    `counted` is what the chain moves between SMs and L2; `sm_spread` as in `L2Model`, or the kernel's own;
-    `gpu` is the name that errors call it by.
-    """
+    """All that a replay depends on: two replays with equal inputs find the same. `counted` is what the chain moves
+    between SMs and L2; `sm_spread` as in `L2Model`, or the kernel's own; `gpu` is the name that errors call it by."""
 
     tensors: Mapping[str, Tensor]
     launches: tuple[Launch, ...]

@@ -26,12 +26,10 @@ Key = tuple[object, ...]
 
 
 def rates_of(kernel: Kernel, problem: AttentionProblem, ctas: int, *, compiled: bool = True) -> tuple[float, ...]:
-    """Rates of the CTAs of an SM that holds `ctas`, the oldest first, in units of their mean.
-
-    Those of the compiled kernel where they were measured; else with an even slope, whose height is the median of the
-    measured kernels with as many CTAs. The kernel's `age_share` states that height in their place. `compiled`:
-    whether the launch is the forward kernel that the table has.
-    """
+    """Rates of the CTAs of an SM that holds `ctas`, the oldest first, in units of their mean. Those of the compiled
+    kernel where they were measured; else with an even slope, whose height is the median of the measured kernels with as
+    many CTAs. The kernel's `age_share` states that height in their place. `compiled`: whether the launch is the forward
+    kernel that the table has."""
     if ctas < 2:
         return (1.0,)
     if kernel.age_share is not None:

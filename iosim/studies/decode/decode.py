@@ -133,12 +133,10 @@ class BatchShape(ModelShape):
 
 @dataclass(frozen=True)
 class DecodePoint:
-    """One context length on one GPU: `prediction` is of one layer's call; the rest is of all layers, per token.
-
-    Bytes and seconds "per token" are those of a step divided by the tokens that it generates, batch x new_tokens. Of a
-    model there is a point for each of its `kinds` of layers, and shape and prediction are those of the kind that takes
-    longest.
-    """
+    """One context length on one GPU: `prediction` is of one layer's call; the rest is of all layers, per token. Bytes
+    and seconds "per token" are those of a step divided by the tokens that it generates, batch x new_tokens. Of a model
+    there is a point for each of its `kinds` of layers, and shape and prediction are those of the kind that takes
+    longest."""
 
     shape: ModelShape
     batch: int
@@ -201,10 +199,8 @@ class DecodePoint:
         return None if memory is None else self.cache_bytes + (self.weight_bytes or 0) <= memory
 
     def per_token(self, level: Level, direction: Way | None = None) -> float | None:
-        """Bytes at `level` a generated token; None for HBM where only bounds are known.
-
-        Dirty lines of others that a call drives out of a flushed L2 are left out: there is no flush between layers.
-        """
+        """Bytes at `level` a generated token; None for HBM where only bounds are known. Dirty lines of others that a
+        call drives out of a flushed L2 are left out: there is no flush between layers."""
         if level == "hbm" and not all(p.hbm_known for p in self.predictions):
             return None
         return sum(
@@ -374,11 +370,8 @@ def kind_shapes(
 
 def work_of(prediction: Prediction) -> list[dict[str, int]]:
     """What a launch does for its sequences, over all heads: by context, in ascending order; nothing of kernels whose
-    scores pass through memory.
-
-    FlashAttention-2 gives every sequence as many splits; others' splits have one length, so that a longer sequence
-    has more of them.
-    """
+    scores pass through memory. FlashAttention-2 gives every sequence as many splits; others' splits have one length, so
+    that a longer sequence has more of them."""
     domain = next((launch.domain for launch in prediction.chain.launches if launch.name == "main"), None)
     if domain is None:
         return []

@@ -104,12 +104,10 @@ def idle(schedule: ChunkSchedule) -> Idle:
 
 
 def merges(schedule: ChunkSchedule, problem: AttentionProblem) -> list[list[tuple[int, int]]]:
-    """(bytes read, bytes written) in which each GPU adds up partial results, by step.
-
-    Forward, what a query chunk's first call leaves is kept in fp32, and every other call's output and row sums are
-    added to it; the last sum is written in the output's type. Backward, dQ likewise. Partial results that arrive are
-    added to what their target holds, in the type that they travel in.
-    """
+    """(bytes read, bytes written) in which each GPU adds up partial results, by step. Forward, what a query chunk's
+    first call leaves is kept in fp32, and every other call's output and row sums are added to it; the last sum is
+    written in the output's type. Backward, dQ likewise. Partial results that arrive are added to what their target
+    holds, in the type that they travel in."""
     widths = token_bytes(problem)
     part, stats = ("dQ", "") if schedule.backward else ("O_part", "stats")
     typed, row = widths[part], widths[stats] if stats else 0

@@ -117,10 +117,8 @@ def check_problem(problem: AttentionProblem) -> bool:
 
 
 def token_bytes(problem: AttentionProblem) -> dict[str, int]:
-    """Tensor -> bytes a token, over all heads and sequences.
-
-    Partial outputs and gradients travel in the output's type, row statistics in fp32, as DistFlashAttn's code does.
-    """
+    """Tensor -> bytes a token, over all heads and sequences. Partial outputs and gradients travel in the output's type,
+    row statistics in fp32, as DistFlashAttn's code does."""
     p = problem
     heads, kv_heads = p.batch * p.heads, p.batch * p.kv_heads
     e, out = p.input_type.bytes, p.output_type.bytes
@@ -290,12 +288,10 @@ def _fetch_keys(b: _Builder, t: int, gpu: int, keys: int, backward: bool) -> Non
 
 
 def _balanced(b: _Builder, backward: bool) -> None:
-    """GPUs whose own work has ended compute for those with more (DistFlashAttn, Algorithm 2).
-
-    At step t GPU p >= t attends to chunk p - t, and GPU p < t, a helper, computes the pair (p - t + P, p), which its
-    owner would reach at step P - t. NB: at t = P / 2 both are the same pair, and helpers idle; the printed algorithm's
-    exception for t = floor(P / 2) is right for even P alone.
-    """
+    """GPUs whose own work has ended compute for those with more (DistFlashAttn, Algorithm 2). At step t GPU p >= t
+    attends to chunk p - t, and GPU p < t, a helper, computes the pair (p - t + P, p), which its owner would reach at
+    step P - t. NB: at t = P / 2 both are the same pair, and helpers idle; the printed algorithm's exception for t =
+    floor(P / 2) is right for even P alone."""
     gpus = len(b.owned)
     for t in range(gpus // 2 + 1):
         for g in range(gpus):

@@ -113,11 +113,9 @@ class LayerKind:
 
     def problem(self, queries: int, keys: int, *, latent_kv: bool = False, **fields: Any) -> AttentionProblem:
         """One layer's call: `queries` of a sequence against `keys`, their own the last of them. Raises InputError:
-        values out of range, or that contradict each other.
-
-        Keys that no query sees, since a window or a chunk has left them behind, are not there: a cache need not hold
-        them. `latent_kv` asks for MLA's absorbed form; `fields` are the problem's others.
-        """
+        values out of range, or that contradict each other. Keys that no query sees, since a window or a chunk has left
+        them behind, are not there: a cache need not hold them. `latent_kv` asks for MLA's absorbed form; `fields` are
+        the problem's others."""
         shape: dict[str, Any] = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
                                  "head_dim_v": self.head_dim_v}  # fmt: skip
         if self.state_kernel is not None:  # 16-bit inputs and no pages, whatever the caches of the others are

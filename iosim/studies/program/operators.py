@@ -87,12 +87,9 @@ class Scratch:
 @dataclass(frozen=True)
 class Operator:
     """One operator as it runs: `chain` holds its launches, `views` says where tensors of the chain lie; the others are
-    made inside it.
-
-    `is_kernel`: its launches loop over tiles, so that what it reads again is found by a replay of its own. `known`:
-    there is a rule for it, rather than its inputs read and its outputs written once. `product_flops`: operations of a
-    matrix product, whose tiles may reach over its edges.
-    """
+    made inside it. `is_kernel`: its launches loop over tiles, so that what it reads again is found by a replay of its
+    own. `known`: there is a rule for it, rather than its inputs read and its outputs written once. `product_flops`:
+    operations of a matrix product, whose tiles may reach over its edges."""
 
     name: str
     module: tuple[str, ...]

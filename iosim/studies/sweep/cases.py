@@ -242,13 +242,10 @@ class Cases:
 
 def cases(grid: Mapping[str, Iterable[Any]], rows: Block | None = None) -> Cases:
     """The rows of a sweep: every combination of the values of `grid`, by column, among which None stands for the
-    default; each with every one of `rows`, columns of one length that go together row by row.
-
-    What neither gives is as `iosim predict` has it. A window implies the mask "window" where no mask is given; values
-    of `window` in a grid go with masks that take one alone.
-
-    Raises InputError: a column that there is not, a value out of range, or a column given twice.
-    """
+    default; each with every one of `rows`, columns of one length that go together row by row. What neither gives is as
+    `iosim predict` has it. A window implies the mask "window" where no mask is given; values of `window` in a grid go
+    with masks that take one alone. Raises InputError: a column that there is not, a value out of range, or a column
+    given twice."""
     listed = dict(rows or {})
     given = {name: list(values) for name, values in grid.items()}
     for name, values in given.items():

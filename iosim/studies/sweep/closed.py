@@ -74,10 +74,8 @@ def numbers(kernel: Kernel, l2: Traffic, hbm: Traffic | None, limits: HbmBounds,
 @dataclass
 class Found:
     """What is known of a part's rows: numbers by column, names of the kernels that run, and why rows are refused.
-
     `left` are the rows that are still to be predicted, `without_form` how many of them have no closed form: the others
-    have too few like them.
-    """
+    have too few like them."""
 
     columns: dict[str, Numbers]
     runs_as: list[str | None]

@@ -27,10 +27,8 @@ SHORT_OF = re.compile(r"needs (?:about )?([\d,]+) ([a-z ]+?)(?:, sm_\d+ allows|,
 @dataclass(frozen=True)
 class TileStudy:
     """A tile's sides with each number of warps and stages: those that fit with their ranks, the others with reasons.
-
     `nearest` is the tile of the ranking that is closest in its sides, the faster of two; None where this tile fits, or
-    nothing does.
-    """
+    nothing does."""
 
     profile: str
     block_q: int

@@ -66,10 +66,8 @@ SHOWN = columns_of(
 @dataclass(frozen=True)
 class TileCandidate:
     """A tile that fits, and what is predicted of it. Bytes and seconds are of the whole call, all its launches.
-
     `registers_source` is "compiled" or "estimated", or "stated" where a library's are known. `shared_memory_bytes` is
-    None where a library's is not.
-    """
+    None where a library's is not."""
 
     kernel: str
     tile: Tile

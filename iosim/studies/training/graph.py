@@ -105,11 +105,9 @@ class Node:
 @dataclass(frozen=True)
 class Graph:
     """A step: parameters, what the caller holds throughout (`inputs`), the nodes in order, and the first gradient.
-
     `storages` has every storage by name, `lies_in` the storage of every value. `segments` names the storages that a
     checkpointed segment is given and keeps. `seed` is the storage of the gradient that the backward starts from;
-    `seed_held` says that the caller keeps it.
-    """
+    `seed_held` says that the caller keeps it."""
 
     parameters: tuple[Parameter, ...]
     inputs: tuple[Storage, ...]
@@ -154,12 +152,10 @@ def by_kind(storages: tuple[Storage, ...]) -> dict[Kind, int]:
 
 class Builder:
     """Collects nodes and storages of one step, under one precision and backend. Values are named after their nodes.
-
     What each node saves follows PyTorch's derivatives.yaml (addmm and bmm their operands, softmax and relu their
     result, gelu and silu their input, layer norm its input and two statistics a row), what it copies the rules of
     `reshape` and `matmul`, and what autocast casts its lists of operations. tests/studies/test_training_torch.py
-    compares each with PyTorch.
-    """
+    compares each with PyTorch."""
 
     def __init__(self, model: Decoder, setup: Setup) -> None:
         self.model = model

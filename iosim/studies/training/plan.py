@@ -201,11 +201,9 @@ def _mlp(b: Builder, at: str, h: str) -> str:
 
 
 def _head(b: Builder, x: str) -> Graph:
-    """Norm, logits and cross entropy: log-softmax keeps its result, which the loss picks from.
-
-    Under autocast the loss is an fp32 operation: on CUDA it gets an fp32 copy of the half log-softmax, and both are
-    kept; on CPU the logits are copied first.
-    """
+    """Norm, logits and cross entropy: log-softmax keeps its result, which the loss picks from. Under autocast the loss
+    is an fp32 operation: on CUDA it gets an fp32 copy of the half log-softmax, and both are kept; on CPU the logits are
+    copied first."""
     m, n = b.model, b.number
     h = b.norm("norm", x)
     logits = b.linear("logits", h, m.vocabulary, Kind.LOGITS, weight="embedding" if m.tied else "head.weight",

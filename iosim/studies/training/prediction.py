@@ -87,10 +87,8 @@ class TrainingPrediction(Shown):
         self, axis: str = "width", values: str | Sequence[int] | None = None, seq_lens: str | Sequence[int] = SEQ_LENS
     ) -> Frontier:
         """The map of what fits, of this model and setup but for two axes: `axis` ("width", "batch" or "layers") and
-        tokens. Values are a list or a text such as "1k:4k:1k", the width's default.
-
-        Raises InputError: an unknown axis, values out of range, or more than 2,500 cells.
-        """
+        tokens. Values are a list or a text such as "1k:4k:1k", the width's default. Raises InputError: an unknown axis,
+        values out of range, or more than 2,500 cells."""
         if axis not in AXES:
             raise unknown_name("`axis`", axis, AXES)
         rows = lengths(AXES[axis] if values is None else values, axis)
@@ -228,9 +226,7 @@ def predict_training(
 ) -> TrainingPrediction:
     """Memory and time of one training step of `model` under `setup` on a GPU, with `reserve_bytes` that tensors cannot
     use. The time of `kernel`, of the catalog, stands for the attention; by default `eager`'s or PyTorch's choice.
-
-    Raises InputError: a profile that lacks a number, an attention that cannot run on it, or sizes out of range.
-    """
+    Raises InputError: a profile that lacks a number, an attention that cannot run on it, or sizes out of range."""
     gpu = load_profile(profile)
     graph = plan(model, setup)
     line = play(graph, setup.rule, setup.number.parameter_bytes, accumulate=setup.accumulate)

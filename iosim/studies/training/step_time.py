@@ -139,12 +139,10 @@ def _moved(graph: Graph, node: Node, setup: Setup, phase: str) -> int:
 
 
 def _beyond_prediction(graph: Graph, setup: Setup, rates: Rates, phase: str) -> dict[int, float]:
-    """Seconds of naive nodes that the attention's prediction does not know.
-
-    masked_fill copies its input and then fills the copy in place (aten/src/ATen/native/TensorAdvancedIndexing.cpp): one
-    more read and write. Autocast's softmax is in fp32: its result forward; result, incoming gradient and their product,
-    written and read, backward, each wider than the half one by the difference of the types.
-    """
+    """Seconds of naive nodes that the attention's prediction does not know. masked_fill copies its input and then fills
+    the copy in place (aten/src/ATen/native/TensorAdvancedIndexing.cpp): one more read and write. Autocast's softmax is
+    in fp32: its result forward; result, incoming gradient and their product, written and read, backward, each wider
+    than the half one by the difference of the types."""
     if setup.attention != "naive":
         return {}
     times = {"forward": 1, "backward": 4}[phase]
