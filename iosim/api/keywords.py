@@ -131,7 +131,6 @@ def _keyword(name: str, value: str | None) -> str:
 
 
 def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str], open: bool) -> dict[str, Any]:
-    """What a function was given, under the keywords' own names."""
     values: dict[str, Any] = {}
     for name, value in given.items():
         keyword = name if name in named else ALSO.get(name, name)
@@ -168,7 +167,6 @@ READ_LATER = ("problem", "kernel", "gpu")
 
 
 def _is(value: object, kind: str) -> bool:
-    """Whether a value has a type that an annotation names."""
     simple: dict[str, Callable[[], bool]] = {
         "None": lambda: value is None,
         "bool": lambda: isinstance(value, bool),
@@ -302,7 +300,6 @@ def call_of(
 
 
 def overrides_of(asked: Mapping[str, Any], kernel: object, overrides: Overrides | None = None) -> Overrides | None:
-    """The settings that keywords ask for; None where there are none."""
     given = {name: read(name, SETTINGS[name], v) for name, v in asked.items() if name in SETTINGS and v is not None}
     if not given:
         return overrides

@@ -122,7 +122,6 @@ def _fit_times(args: argparse.Namespace) -> int:
 
 
 def _measure(profiler: bool) -> dict[str, Any]:
-    """The microbenchmarks, and their counters where the profiler is at hand."""
     from iosim.evidence.cuda import microbench
     from iosim.evidence.measure import counters
     from iosim.evidence.measure.machine import require

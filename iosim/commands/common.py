@@ -201,7 +201,6 @@ def problems(args: argparse.Namespace) -> list[AttentionProblem]:
 
 
 def problem(args: argparse.Namespace) -> AttentionProblem:
-    """The one problem of a command that takes one. Raises InputError: several lengths, or as `problems`."""
     asked = problems(args)
     if len(asked) > 1:
         hint = f"'{args.command}' takes one, so accepted: one of them"
@@ -210,7 +209,6 @@ def problem(args: argparse.Namespace) -> AttentionProblem:
 
 
 def tell_problems(args: argparse.Namespace, what: str, problems: Sequence[object], hint: str) -> int:
-    """What is wrong with a file of the user's own, a line a problem."""
     lines = [str(problem) for problem in problems]
     tell(args, None, json=lambda: {"file": args.file, "problems": lines},
          table=lambda: "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n")  # fmt: skip
@@ -278,7 +276,6 @@ def show(args: argparse.Namespace, found: Any, whole: Mapping[str, Any] | None =
 
 
 def paged(page: Callable[[], Page]) -> dict[str, Any]:
-    """What writes a page's files, by format."""
 
     def html() -> str:
         from iosim.show.html import html

@@ -82,7 +82,6 @@ def _starting(current: str, names: Iterable[str]) -> list[str]:
 
 
 def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence[str]:
-    """What an option or a positional word may be; nothing for numbers and files."""
     if action.choices is not None:
         return [str(choice) for choice in action.choices]
     command = parser.prog.split()[1]

@@ -221,7 +221,6 @@ def _file() -> dict[str, Any]:
 
 
 def _whole(part: Any) -> Any:
-    """A part with what it names of the shared ones in its place."""
     if isinstance(part, list):
         return [_whole(one) for one in part]
     if not isinstance(part, dict):

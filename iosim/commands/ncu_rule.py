@@ -132,7 +132,6 @@ def add_calls(parser: CommandParser, title: str) -> None:
 
 
 def given(args: argparse.Namespace) -> Given:
-    """What the options of `add_calls` say."""
     from iosim.base.units import sizes
     from iosim.evidence.validate.recognise import Given
 
@@ -153,7 +152,6 @@ def given(args: argparse.Namespace) -> Given:
 
 
 def words(args: argparse.Namespace) -> list[str]:
-    """The options of `add_calls` that were given, as they can be typed again."""
     given = {name: getattr(args, name) for name in ("seq_q", *PROFILED, "causal", *KNOBS, "persistent")}
     return options.typed({name: value for name, value in given.items() if value is not None})
 

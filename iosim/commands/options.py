@@ -31,12 +31,10 @@ def with_options(error: InputError) -> str:
 
 
 def spelling(name: str) -> str:
-    """The option that sets a field, as it is written."""
     return _option(name, None)
 
 
 def typed(values: Mapping[str, Any]) -> list[str]:
-    """The words of a command line that give options these values."""
     words = []
     for name, value in values.items():
         if isinstance(value, bool):
@@ -106,8 +104,6 @@ class One(argparse.Action):
 
 
 class OneName(One):
-    """An option that takes one name of those that other commands take a list of."""
-
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
@@ -196,7 +192,6 @@ def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
 
 
 def _reader(field: About, several: bool) -> Callable[[str], Any]:
-    """argparse type for a field's value, or for a list of them."""
 
     def read(text: str) -> Any:
         try:
@@ -217,8 +212,6 @@ HELP_WIDTH = 100
 
 
 class UnknownWordError(InputError):
-    """A word that is no option of a command, and none of its positional words; `hints` says what was meant."""
-
     def __init__(self, parser: CommandParser, word: str) -> None:
         super().__init__(word)
         self.parser, self.word = parser, word
@@ -290,8 +283,6 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class Formatter(argparse.HelpFormatter):
-    """A column of options as wide as most of them need, and one metavar for an option with two spellings."""
-
     def __init__(self, prog: str) -> None:
         from iosim.show.terminal import columns
 

@@ -77,7 +77,6 @@ def run_validate(args: argparse.Namespace) -> int:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """Refuses options of the other comparison. Raises InputError: one of them was given."""
     for name in NOT_WITH_TIMES if args.times else ("every",):
         if getattr(args, name):
             why = "contradicts --times; accepted: one of both" if args.times else "needs --times; accepted: both"
@@ -125,7 +124,6 @@ def _check_measured_on(args: argparse.Namespace, profile: HardwareProfile) -> No
 
 
 def _nothing(comparison: Comparison) -> str:
-    """That no row was checked, and the reason of most of them."""
     reasons = Counter(skipped.reason for skipped in comparison.skipped).most_common(1)
     why = f"; {reasons[0][1]} of {len(comparison.skipped)} rows: {reasons[0][0]}" if reasons else "; there are no rows"
     return f"nothing was checked{why}"
@@ -211,7 +209,6 @@ COLUMNS = columns_of("claim | claimed:right | computed:right | unit | ratio:righ
 
 
 def number(value: float | None) -> str | None:
-    """Four significant digits, thousands apart."""
     if value is None:
         return None
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

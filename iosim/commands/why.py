@@ -63,7 +63,6 @@ def run_explain(args: argparse.Namespace) -> int:
 
 
 def _tell_time(args: argparse.Namespace, asked: ExplainRequest) -> int:
-    """Where the time goes: the predictions that `iosim predict` makes, and their launches' times by part."""
     from iosim.base.units import seconds_text
     from iosim.prediction.face import energy_line, line, time_table
     from iosim.prediction.many import predict_many

@@ -409,7 +409,6 @@ class Launch:
 
     @property
     def is_backward(self) -> bool:
-        """Whether it is the main launch of a backward."""
         return self.outer is Outer.KEY or self.work.pipelines is not None
 
     @property
@@ -469,7 +468,6 @@ class Chain:
         return used[0], max(used[-1], *to) if to else used[-1]
 
     def then(self, other: Chain) -> Chain:
-        """This chain followed by `other`; tensors of one name must be the same tensor but for their role."""
         merged = dict(self.tensors)
         for name, tensor in other.tensors.items():
             mine = merged.get(name)

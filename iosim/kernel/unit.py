@@ -77,8 +77,6 @@ class Operands(StrEnum):
 
 @dataclass(frozen=True)
 class UnitModel:
-    """How a unit computes, and what runs beside it."""
-
     rows: int
     """Query rows of an instruction; rows of a tile are rounded up to them."""
     owners: int

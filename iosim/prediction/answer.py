@@ -156,7 +156,6 @@ def left_out_spills(predictions: Iterable[Prediction]) -> str:
 
 
 def _basis(p: Prediction) -> tuple[str, str]:
-    """How HBM bytes were found, and the kinds of the L2 model's numbers."""
     if p.method == "bounds":
         return "bounded, not predicted", ""
     if p.method == "capacity":

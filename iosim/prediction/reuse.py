@@ -68,7 +68,6 @@ class Reuse:
 
 
 def reuse(p: Prediction, launch: Launch) -> Reuse:
-    """What a launch of a prediction reads again, and why."""
     number = p.chain.launches.index(launch)
     slots = p.call.residencies[number].slots
     names: tuple[str, ...] = ()

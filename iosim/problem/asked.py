@@ -20,15 +20,9 @@ OF_MASKS = ("mask", "window", "window_right", "mask_block", "mask_stride", "glob
 
 
 def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
-    """One problem for every number of query tokens asked for.
-
-    Args:
-        values: of fields of the problem, and of `BESIDES`; None, and what is left out, is the usual. `seq_q` may be a
-            number, a text such as "512,4k" or "1k:64k:x2", or a list of them.
-
-    Raises:
-        InputError: values that make no sense, or two that contradict each other.
-    """
+    """One problem for every number of query tokens asked for. `values`: of fields of the problem, and of `BESIDES`;
+    None, and what is left out, is the usual. `seq_q` may be a number, a text such as "512,4k" or "1k:64k:x2", or a list
+    of them. Raises InputError: values that make no sense, or two that contradict each other."""
     check_queries(values)
     given = {name: FIELDS[name].asked for name in FIELDS} | {n: v for n, v in values.items() if v is not None}
     prefix, fields = given.pop("prefix", None), {n: v for n, v in given.items() if n in FIELDS}

@@ -334,7 +334,6 @@ class AttentionProblem(ProblemFields):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> AttentionProblem:
-        """The inverse of `to_dict`. Unknown keys are refused."""
         names = {about.key: name for name, about in FIELDS.items()} | {name: name for name in FIELDS}
         unknown = sorted(str(key) for key in values if key not in names)
         if unknown:

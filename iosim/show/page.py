@@ -121,7 +121,6 @@ class Page:
 
     @property
     def lead(self) -> tuple[str, ...]:
-        """What stands above the first figure: the verdict, or the first sentence of the answer."""
         return self.verdict or tuple(re.split(r"(?<=\.) (?=[A-Z])", said)[0] for said in self.answer[:1])
 
     @property

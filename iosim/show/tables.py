@@ -117,8 +117,6 @@ def columns_of(specification: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns; every row has a cell a column."""
-
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
 

@@ -418,8 +418,6 @@ def _pinned(name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class OrdersRequest(OfModel):
-    """Orders of a kernel, ranked; one order for several problems."""
-
     problems: Sequence[AttentionProblem]
     kernel: str | Kernel
     gpu: str | HardwareProfile

@@ -51,7 +51,6 @@ class Reading:
     slips: tuple[str, ...] = ()
 
     def slipped(self, slip: str, factor: float = 1.0) -> Reading:
-        """The same with one more slip, which changes it by a factor."""
         return replace(self, value=self.value * factor, slips=(*self.slips, slip))
 
 
@@ -200,7 +199,6 @@ def _changes(p: AttentionProblem) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def factors(p: AttentionProblem, claim: Amount, layers: int | None) -> Iterator[tuple[str, float]]:
-    """The slip in words, and what it multiplies a number by."""
     if p.heads > 1:
         yield "of one head", 1 / p.heads
     if p.batch > 1:

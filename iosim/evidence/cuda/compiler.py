@@ -75,7 +75,6 @@ def architecture(cc: str) -> list[str]:
 
 
 def source_files(name: str) -> list[Path]:
-    """A source and the project headers that it includes, directly or not."""
     directory = data_dir("kernels")
     files: list[Path] = []
     pending = [name]
@@ -112,7 +111,6 @@ def cache_dir() -> Path:
 
 
 def cache_key(spec: Spec, cc: str, compiler: str) -> str:
-    """A digest of everything that decides the build: sources, macros, architecture, compiler and its options."""
     digest = hashlib.sha256()
     for path in source_files(spec.source):
         digest.update(path.name.encode() + path.read_bytes())

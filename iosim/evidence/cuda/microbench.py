@@ -123,7 +123,6 @@ def cliff_bytes(curve: list[tuple[int, float]], far_rate: float) -> int:
 
 
 def far_bytes(l2_bytes: int) -> int:
-    """A footprint beside which the L2 is small."""
     return max(16 * l2_bytes, 256 * MIB)
 
 

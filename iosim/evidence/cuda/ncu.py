@@ -244,7 +244,6 @@ def available_metrics() -> frozenset[str] | None:
 
 
 def parse_query(text: str) -> frozenset[str] | None:
-    """Names of counters in the answer to `ncu --query-metrics`, with those of a launch, which it does not list."""
     names = re.findall(r"^([a-z]\w*__\w+)\s", text, flags=re.MULTILINE)
     if "gpu__time_duration" not in names:
         return None

@@ -32,7 +32,6 @@ RESERVED = re.compile(r"con|prn|aux|nul|(com|lpt)\d", re.IGNORECASE)
 
 
 def bundle(raw: Mapping[str, Any], profile: str) -> dict[str, Any]:
-    """The structure of a bundle's JSON; `profile` is the text of the profile file."""
     return {
         "iosim_bundle": SCHEMA,
         "iosim": __version__,
@@ -44,7 +43,6 @@ def bundle(raw: Mapping[str, Any], profile: str) -> dict[str, Any]:
 
 
 def read_bundle(path: str | Path) -> dict[str, Any]:
-    """A bundle from its file, checked. Raises InputError where the file cannot be read, or is none."""
     where = f"`file` '{path}'"
     whole = read_object(path, where, ACCEPTED, MAX_BYTES)
     if whole.get("iosim_bundle") != SCHEMA:

@@ -27,8 +27,6 @@ KNOBS = ("order", "heavy_first", "section", "direction", "persistent", "window",
 
 @dataclass(frozen=True)
 class Case:
-    """One call: an instantiation on a problem. `note` goes into the table as it is."""
-
     spec: Spec
     shape: Shape
     order: Order = field(default_factory=Order)

@@ -166,7 +166,6 @@ def fitted(cases: Sequence[Case], cc: str) -> tuple[list[Case], list[str]]:
 
 
 def _shared_bytes(cc: str) -> int:
-    """Shared memory that a CTA may ask for; what every GPU has where a compute capability is not known."""
     return shared_bytes_per_cta(cc) or min(shared_bytes_per_cta(one) or 0 for one in BUILT)
 
 

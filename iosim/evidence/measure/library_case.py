@@ -100,13 +100,16 @@ class LibraryCase:
 
 
 def drawn(seed: int, calls: int) -> list[LibraryCase]:
-    """So many calls, each drawn by itself: the kind (KINDS), the backend (BACKENDS), then lengths  log-uniform from 1
-    to LONGEST, half of them odd, a quarter multiples of 128; K's drawn by itself in a third heads    key/value heads
-    log-uniform from 1 to 32, in groups of 1 (half), 2, 4 or 8 (flash and cuDNN alone) batch    log-uniform from 1 to
-    64; for decoding to 256, with 1 query (half) or up to 16 head_dim 64 or 128 (half), or any multiple of 8 up to
-    WIDEST dtype    bf16 (60 %), fp16; the memory-efficient kernel takes fp32 in a tenth mask     none, causal, each a
-    half; flex: none, causal or a window, each a third A call whose tensors or operations are too many is drawn again.
-    Raises InputError where it is none."""
+    """So many calls, each drawn by itself: the kind (KINDS), the backend (BACKENDS), then
+
+    lengths  log-uniform from 1 to LONGEST, half of them odd, a quarter multiples of 128; K's drawn by itself in a third
+    heads    key/value heads log-uniform from 1 to 32, in groups of 1 (half), 2, 4 or 8 (flash and cuDNN alone)
+    batch    log-uniform from 1 to 64; for decoding to 256, with 1 query (half) or up to 16
+    head_dim 64 or 128 (half), or any multiple of 8 up to WIDEST
+    dtype    bf16 (60 %), fp16; the memory-efficient kernel takes fp32 in a tenth
+    mask     none, causal, each a half; flex: none, causal or a window, each a third
+
+    A call whose tensors or operations are too many is drawn again. Raises InputError where it is none."""
     if calls < 1:
         raise InputError(f"`calls` {calls} is out of range; accepted: 1 or more")
     rng = random.Random(seed)

@@ -152,7 +152,6 @@ def profile_text(
 
 
 def remarks(raw: Mapping[str, Any]) -> list[str]:
-    """What was measured and has no key in a profile, of the sound numbers of a raw file."""
     base = base_profile(str(raw["gpu"]))
     lines = [f"Over the shipped profile {base.name}." if base else "No shipped profile describes this GPU."]
     for key, text in (

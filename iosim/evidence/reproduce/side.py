@@ -143,7 +143,6 @@ def _sum(least: HbmBounds) -> int:
 
 
 def standard_kernel(profile: HardwareProfile, problem: AttentionProblem, *passes: str) -> Kernel:
-    """Standard attention with the passes over N x N tensors that are named."""
     kernel = resolve("naive", problem, profile)
     return kernel.with_(options=options_for("naive", {"gemm_tile": (WHOLE_TENSOR, WHOLE_TENSOR), "passes": passes}))
 

@@ -302,7 +302,6 @@ def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
 
 
 def _as_described(rows: Sequence[Row], chain: Chain) -> Chain:
-    """The launches of flash_bwd_sm90 that rows describe, with the counters of sums that wait for their turn."""
     launches = chain.launches[: len(rows)]
     if rows[0].facts.get("sums") == "ordered":
         turns = Overhead("turns", Mode.STORE, per_pair=TURNS_BYTES, inferred_from="kernels/flash_bwd_sm90.cuh")
@@ -311,7 +310,6 @@ def _as_described(rows: Sequence[Row], chain: Chain) -> Chain:
 
 
 def _with_spills(row: Row, kernel: Kernel) -> Kernel:
-    """The kernel with what the compiler's report of a row says it spills, and a persistent row's grid."""
     spilled = _within("spill_store_bytes", row.number("spill_store_bytes") or 0, 0, MAX_SPILLED_BYTES)
     if kernel.schedule.scheduler is Scheduler.PERSISTENT and row.implementation == "flash_fwd":
         source = "the compiler's report, taken to lie before the list of tiles"

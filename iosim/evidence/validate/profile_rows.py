@@ -58,7 +58,6 @@ def read_profile(
 
 
 def metrics() -> str:
-    """The counters of QUANTITIES, as the profiler's option takes them."""
     return ",".join(METRICS[COLUMN[q]][0] for q in QUANTITIES)
 
 
@@ -154,7 +153,6 @@ def _measured(launch: Profiled) -> dict[str, int | float]:
 def row_of(
     launch: Profiled, recognised: Call, facts: dict[str, str], source: str, call: int = 1, number: int = 1
 ) -> Row:
-    """A recognised launch as a row of a table of measurements."""
     own = {
         "implementation": recognised.implementation, "kernel": launch.kernel, "grid": str(launch.grid),
         "block": str(launch.block), "call": str(call), "launch": str(number), "stage": recognised.part,

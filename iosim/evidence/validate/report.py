@@ -83,7 +83,6 @@ def worst(residuals: Iterable[Residual], quantity: str, n: int = WORST) -> list[
 
 
 def answer(comparison: Comparison) -> str:
-    """One sentence: errors of HBM reads without spills and with, SM<->L2 bytes, and what is left out."""
     every = comparison.residuals
     parts = []
     for kind, some in (("without spills", clean(every)), ("with spills", [r for r in every if r.spills])):
@@ -203,7 +202,6 @@ def legend(residuals: Sequence[Residual], bands: Sequence[float] = ()) -> tuple[
 
 
 def scatters(residuals: Sequence[Residual], name: str, what: str, bands: Sequence[float] = ()) -> list[Panel]:
-    """Predicted against measured, a panel a quantity that has points."""
     return [
         _scatter(residuals, quantity, f"{name}-{quantity}", f"{NAMES[quantity]}: {what}", bands)
         for quantity in QUANTITIES
@@ -244,7 +242,6 @@ def _scatter(residuals: Sequence[Residual], quantity: str, panel: str, title: st
 
 
 def _by_regime(residuals: Sequence[Residual]) -> Panel:
-    """Signed relative errors of HBM reads, a column a regime."""
     points = [r for r in residuals if r.quantity == "hbm_read" and r.error is not None]
     data = [
         axes.line(regime, [regime] * len(mine), [r.difference / r.measured for r in mine], [hover(r) for r in mine], n,
@@ -310,7 +307,6 @@ def _targets(kind: str, residuals: Sequence[Residual]) -> Section:
 
 
 def _levels(kind: str, residuals: Sequence[Residual]) -> Section:
-    """Errors by quantity and regime, spills among them as a regime of their own."""
     of_regime = {name: by_quantity(rows) for name, rows in grouped(residuals, lambda r: r.regime).items()}
     cells = ((q, regime, of_regime.get(regime, {}).get(q)) for q in QUANTITIES for regime in REGIMES)
     rows = ((NAMES[q], regime, *errors(s)) for q, regime, s in cells if s is not None and s.n)
@@ -319,7 +315,6 @@ def _levels(kind: str, residuals: Sequence[Residual]) -> Section:
 
 
 def _why(kind: str, missed: Sequence[Residual]) -> Section:
-    """Each group of misses with its reason, the largest groups first; rows of no group last."""
     among = {group.name: group for group in reasons()}
     of_group = grouped(missed, lambda r: getattr(reason_of(r, reasons()), "name", ""))
     known = sorted((name for name in among if name in of_group), key=lambda name: -len(of_group[name]))
@@ -337,7 +332,6 @@ def _group(group: Group, rows: Sequence[Residual]) -> str:
 
 
 def _found(rows: Sequence[Residual]) -> str:
-    """How many, of what, and the smallest to the largest signed error."""
     words, shares = ", ".join(dict.fromkeys(NAMES[r.quantity] for r in rows)), sorted(map(_signed, rows))
     return f"{len(rows)} rows, {words}, {100 * shares[0]:+.1f} to {100 * shares[-1]:+.1f} %"
 

@@ -84,7 +84,6 @@ class Comparison:
     skipped: tuple[Skipped, ...]
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The residuals as flat rows: the problem's fields beside the others."""
         for row in (r.to_dict() for r in self.residuals):
             yield {**{k: v for k, v in row.items() if k != "problem"}, **row["problem"]}
 
@@ -126,7 +125,6 @@ def _predict(call: Call) -> dict[str, int | float | None]:
 
 
 def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
-    """Bytes of the tensors that a single launch reads, each once."""
     total = 0
     for name in {a.tensor for n in chain.launches for a in n.accesses if a.mode is Mode.LOAD}:
         tensor = chain.tensors[name]

@@ -187,7 +187,6 @@ def _base(read: Reading, heads: int, *, causal: bool) -> LayerKind:
 
 
 def _kv_heads(read: Reading, heads: int) -> int:
-    """Key/value heads, with Falcon's and GPT-BigCode's words for them."""
     if read.type == "falcon":
         new = read.get("new_decoder_architecture")
         if not new:
@@ -257,7 +256,6 @@ def _by_family(read: Reading, layers: int) -> list[str]:
 
 
 def _kind(read: Reading, base: LayerKind, word: str) -> LayerKind:
-    """One kind of layers, with its window or chunk where that ever bites."""
     if base.compress is not None:
         return _compressed(read, base, word)
     if base.latent is not None:

@@ -30,7 +30,6 @@ PRESETS = Path(__file__).parent / "presets"
 
 @cache
 def preset(name: str) -> dict[str, Any]:
-    """A preset's file: `title`, `aliases`, `source` and `config`."""
     return tomllib.loads((PRESETS / f"{name}.toml").read_text(encoding="utf-8"))
 
 
@@ -41,7 +40,6 @@ def preset_names() -> tuple[str, ...]:
 
 @cache
 def all_names() -> dict[str, str]:
-    """Every name in lower case, other names included -> the preset's."""
     names = {name: name for name in preset_names()}
     return names | {alias.lower(): name for name in preset_names() for alias in preset(name).get("aliases", ())}
 
@@ -105,7 +103,6 @@ def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: 
 
 
 def refuse_others(config: Mapping[str, Any], name: str) -> None:
-    """Refuse files of other tools that look like a transformer's. Raises InputError: it is one."""
     accepted = "accepted: the config.json of a transformer"
     if "_class_name" in config or "_diffusers_version" in config:
         what = config.get("_class_name", "a pipeline")

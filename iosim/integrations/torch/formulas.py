@@ -309,7 +309,6 @@ def _softmax(x: Tensor, dim: int, out: Tensor, times: int, *more: Tensor) -> lis
 
 @register_traffic_formula(aten._softmax, aten._log_softmax)
 def softmax(x: Tensor, dim: int, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
-    """The largest value, the sum, the result."""
     return _softmax(x, dim, out, 3)
 
 

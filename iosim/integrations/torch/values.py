@@ -78,7 +78,6 @@ def is_known(recorder: Recorder, tensor: Tensor) -> bool:
 
 
 def learn(recorder: Recorder, tensor: Tensor, values: Any, assumed: frozenset[str] = frozenset()) -> None:
-    """Keep a tensor's values, a tensor or numbers, unless it has some of its own."""
     if is_real(tensor):
         return
     with _disable_current_modes(), suppress(RuntimeError):  # of sizes that are others, or elements in one place

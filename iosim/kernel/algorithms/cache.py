@@ -135,7 +135,6 @@ def append_launch(problem: AttentionProblem, kernel: Kernel) -> tuple[Launch, ..
 
 
 def page_notes(tensors: dict[str, Tensor]) -> tuple[str, ...]:
-    """How much of the last pages holds no token."""
     paged = [t for t in tensors.values() if t.page_rows]
     if not paged:
         return ()

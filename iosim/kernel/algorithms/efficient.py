@@ -169,7 +169,6 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 
 def _domain(problem: AttentionProblem, kernel: Kernel) -> Domain:
-    """The domain of the main launch; its splits are the CTAs of a head."""
     domain, splits = attention_domain(problem, kernel.tile_backward), options_of(kernel, EfficientOptions).key_splits
     blocks = domain.key_blocks_total
     return replace(domain, splits=blocks if splits is None or splits >= blocks else splits)

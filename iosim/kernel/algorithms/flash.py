@@ -271,13 +271,9 @@ def _narrow_stores(
     problem: AttentionProblem, kernel: Kernel, rows: Callable[[], float], merged: float, *, apart: bool = False
 ) -> tuple[Overhead, ...]:
     """What FlashAttention-2's stores of `rows` rows a tile take beyond their bytes where every second row begins inside
-    a sector: a row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64
-    (kBlockKGmem).
-
-    Args:
-        merged: the part of these packets that stays where neighbouring rows leave together; all of it where rows lie
-            `apart`, heads between them.
-    """
+    a sector: a row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64 (kBlockKGmem).
+    `merged`: the part of these packets that stays where neighbouring rows leave together; all of it where rows lie
+    `apart`, heads between them."""
     row, width = problem.head_dim_v * problem.output_type.bytes, kernel.compiled_head_dim or 0
     if not _by_chunk(kernel) or kernel.fetch is not Fetch.LANES or row % SECTOR_BYTES != SECTOR_BYTES // 2 or not width:
         return ()

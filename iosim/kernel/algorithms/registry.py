@@ -92,7 +92,6 @@ def algorithms() -> tuple[str, ...]:
 
 
 def algorithm_of(name: str) -> Algorithm:
-    """The algorithm registered under `name`. Raises InputError: there is none."""
     return _ALGORITHMS.named(name)
 
 
@@ -110,7 +109,6 @@ def options_for(algorithm: str, values: Mapping[str, Any]) -> AlgorithmOptions:
 
 
 def check_options(kernel: Kernel) -> None:
-    """Refuse options that are another algorithm's; the InputError names the type that it takes."""
     wanted = algorithm_of(kernel.algorithm).options
     if kernel.options is not None and not isinstance(kernel.options, wanted):
         raise InputError(f"kernel '{kernel.name}' has {type(kernel.options).__name__}; accepted by algorithm "

@@ -38,7 +38,6 @@ PASS_ROWS = 4
 
 
 def bias(problem: AttentionProblem, name: str = "bias", role: Role = Role.INPUT) -> Tensor:
-    """A bias in the shape that the problem gives it."""
     p = problem
     return Tensor(
         name, p.bias_batch, p.bias_heads, p.seq_q, p.seq_k, p.bias_type.bytes, role, Rows.PAIR, p.bias_type.name

@@ -13,14 +13,9 @@ from iosim.problem.masks.mask import Axis, BoolArray, IntArray, IntervalMask, Ke
 
 @dataclass(frozen=True)
 class PackedMask(Mask):
-    """A mask for each of several sequences, one after the other in one batch (FlashAttention's cu_seqlens).
-
-    Queries keep keys of their own sequence only.
-
-    Args:
-        seq_q, seq_k: tokens of each sequence.
-        masks: the mask of each, over its own tokens from 0.
-    """
+    """A mask for each of several sequences, one after the other in one batch (FlashAttention's cu_seqlens). Queries
+    keep keys of their own sequence only. `seq_q`, `seq_k`: tokens of each sequence. `masks`: the mask of each, over its
+    own tokens from 0."""
 
     seq_q: tuple[int, ...]
     seq_k: tuple[int, ...]

@@ -257,15 +257,10 @@ def _joined(seq: int, block: int, *parts: tuple[IntArray, IntArray]) -> BlockMas
 
 
 def butterfly(seq: int, block: int, largest: int | None = None) -> BlockMask:
-    """The fixed ("flat block") butterfly: block i keeps itself and the blocks i XOR 2^t.
-
-    The blocks of the butterfly factors of all strides up to `largest` together (Pixelated Butterfly, arXiv 2112.00029;
-    the pattern of block-sparse FlashAttention, arXiv 2205.14135, section 3.3): log2(n) + 1 blocks a row of n. Where n
-    is no power of two, the pattern of the next one, cut.
-
-    Args:
-        largest: the largest stride, in blocks; by default all.
-    """
+    """The fixed ("flat block") butterfly: block i keeps itself and the blocks i XOR 2^t. The blocks of the butterfly
+    factors of all strides up to `largest` together (Pixelated Butterfly, arXiv 2112.00029; the pattern of block-sparse
+    FlashAttention, arXiv 2205.14135, section 3.3): log2(n) + 1 blocks a row of n. Where n is no power of two, the
+    pattern of the next one, cut. `largest`: the largest stride, in blocks; by default all."""
     n = -(-seq // block)
     i = np.arange(n, dtype=np.int64)
     parts = [(i, i)]
@@ -279,11 +274,8 @@ def butterfly(seq: int, block: int, largest: int | None = None) -> BlockMask:
 
 def strided(seq: int, block: int, stride: int | None = None) -> BlockMask:
     """Sparse Transformer's strided attention (arXiv 1904.10509), its two heads merged into one: of the blocks up to its
-    own, a block keeps the last `stride` and every `stride`-th.
-
-    Args:
-        stride: in blocks; by default the square root of their number, rounded up.
-    """
+    own, a block keeps the last `stride` and every `stride`-th. `stride`: in blocks; by default the square root of their
+    number, rounded up."""
     n = -(-seq // block)
     step = math.isqrt(n - 1) + 1 if stride is None else stride
     i = np.arange(n, dtype=np.int64)

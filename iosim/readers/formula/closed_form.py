@@ -74,7 +74,6 @@ def _key_bytes_per_pair(sums: BlockSums, tensor: Tensor, access: Access) -> int:
 
 
 def _ragged_key_tile(sums: BlockSums, tensor: Tensor, access: Access) -> int:
-    """Bytes by which the last key block's tile differs from a full one."""
     d = sums.domain
     last = d.seq_k - (sums.key_blocks - 1) * d.block_k
     return _tile_bytes(tensor, access, last) - _tile_bytes(tensor, access, d.block_k)
@@ -127,7 +126,6 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
 
 
 def _sums(domain: Domain) -> list[tuple[int, BlockSums]]:
-    """(how often, sums) of the parts of a domain: one, or each pair of lengths of packed sequences."""
     mask = domain.mask
     if isinstance(mask, PickedMask):
         return [(1, PickedSums(domain))]

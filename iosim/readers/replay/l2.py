@@ -195,18 +195,11 @@ def sample_lines(
     least_sets: float = LEAST_SETS,
     beside: int = 0,
 ) -> Samples:
-    """Sampled lines of objects that lie one after the other, each from a line's start.
-
-    Each placement has its own share of the sampled sets. The stride is chosen so that an object of middling size holds
-    about `per_object` samples, and more where fewer than `least_sets` sets of a partition would be followed.
-
-    Args:
-        beside: bytes of memory that the replay needs beside the L2.
-
-    Raises:
-        TooLargeError: more memory than a replay may take.
-        InputError: lines that are no power of two; there is no engine to sample them.
-    """
+    """Sampled lines of objects that lie one after the other, each from a line's start. Each placement has its own share
+    of the sampled sets. The stride is chosen so that an object of middling size holds about `per_object` samples, and
+    more where fewer than `least_sets` sets of a partition would be followed. `beside`: bytes of memory that the replay
+    needs beside the L2. Raises TooLargeError: more memory than a replay may take. Raises InputError: lines that are no
+    power of two; there is no engine to sample them."""
     sets, stride, placements = followed_sets(model, size, per_object, least_sets, beside)
     asked = sampler(model, sets, stride, placements)
     pages = -(-int((-(-size // model.line_bytes)).sum(dtype=np.int64)) // asked.page)

@@ -90,8 +90,6 @@ class LoweredLaunch:
 
 
 class LoweredLaunches(Sequence[LoweredLaunch]):
-    """A chain's launches, each lowered anew whenever it is asked for: those of long chains together fill gigabytes."""
-
     def __init__(self, lower_one: Callable[[int], LoweredLaunch], number: int) -> None:
         self._lower_one, self._number = lower_one, number
 
@@ -259,7 +257,6 @@ def _lower_launch(
 
 
 def _none_of(low: LoweredLaunch) -> LoweredLaunch:
-    """A launch whose work tiles another one has."""
     none = np.zeros(0, dtype=np.int32)
     return LoweredLaunch(low.name, none, none, (), (), (), none.astype(np.uint8), none, none)
 
@@ -289,8 +286,6 @@ def _one_grid(a: LoweredLaunch, b: LoweredLaunch, of_a: Domain, of_b: Domain) ->
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Work tiles: the grid head of each, its loop, and its fixed query block or key block."""
-
     head: npt.NDArray[np.int64]
     steps: Steps
     i: npt.NDArray[np.int64] | None = None

@@ -205,7 +205,6 @@ def replay_inputs(
 
 
 def _streaming_threads(launch: Launch, profile: HardwareProfile) -> int:
-    """Threads of an SM that go through an elementwise pass at once; 0 where the launch is none."""
     if launch.outer is not Outer.FLAT:
         return 0
     registers = max(LEAST_REGISTERS, launch.values_per_thread + PASS_REGISTERS)
@@ -213,15 +212,9 @@ def _streaming_threads(launch: Launch, profile: HardwareProfile) -> int:
 
 
 def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
-    """Play the launches of a chain, one after the other, through one L2.
-
-    Args:
-        trace: called with (launch, lowered launch, lowered chain, L2, begin in picoseconds) before each launch; gives
-            the record for the engine to fill, or None.
-
-    Raises:
-        InputError: the trace does not fit in memory, the L2 does not hold one tile, or the engine is missing.
-    """
+    """Play the launches of a chain, one after the other, through one L2. `trace`: called with (launch, lowered launch,
+    lowered chain, L2, begin in picoseconds) before each launch; gives the record for the engine to fill, or None.
+    Raises InputError: the trace does not fit in memory, the L2 does not hold one tile, or the engine is missing."""
     l2_of_gpu, share, part, l2_start = inputs.l2, inputs.play.share, inputs.play.part, inputs.play.l2_start
     slots = max(of_launch.slots for of_launch in inputs.of_launch)
     chain = inputs.chain
@@ -347,10 +340,7 @@ def _streamed_at_once(
 
 def _stand_for(l2: L2, before: Counts, dirty: npt.NDArray[np.int64], share: float, tensors: int) -> None:
     """Let what was read and written of the first `tensors` tensors since `before` stand for `share` times as much.
-
-    Args:
-        dirty: bytes of each that were dirty then; those that are dirty now are not written.
-    """
+    `dirty`: bytes of each that were dirty then; those that are dirty now are not written."""
     counts, after, left = (l2.state.hbm_read, l2.state.hbm_write), l2.counts(), l2.dirty_by_tensor()
     for t in range(tensors):
         stays = int(left[t]) - int(dirty[t])

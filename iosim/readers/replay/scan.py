@@ -25,15 +25,9 @@ OBJECT_BYTES = {"shared_scan": 16384, "private_scan": 8192}
 def scan(
     gpu: HardwareProfile | L2Model, footprint_bytes: int, pattern: str, passes: int = 4, ctas: int = 132
 ) -> tuple[int, int]:
-    """(bytes read from HBM, bytes that crossed between partitions) of one scan from an empty L2.
-
-    Args:
-        gpu: a profile, or the L2 model to try.
-        ctas: one runs on each SM.
-
-    Raises:
-        InputError: a pattern that is not in PATTERNS, or a footprint that does not give every CTA a tile.
-    """
+    """(bytes read from HBM, bytes that crossed between partitions) of one scan from an empty L2. `gpu`: a profile, or
+    the L2 model to try. `ctas`: one runs on each SM. Raises InputError: a pattern that is not in PATTERNS, or a
+    footprint that does not give every CTA a tile."""
     if pattern not in PATTERNS:
         raise InputError(f"pattern '{pattern}' is not known; accepted: {', '.join(PATTERNS)}")
     each = OBJECT_BYTES[pattern]
@@ -70,7 +64,6 @@ def block_scan(l2_of_gpu: L2Model, footprint_bytes: int, block_bytes: int, sms: 
 
 
 def _reading(name: str, first: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> LoweredLaunch:
-    """Work tiles that load `count` objects of one tensor each, from `first` on."""
     zero = np.zeros(first.size, dtype=np.int32)
     return LoweredLaunch(
         name, first.astype(np.int32), count.astype(np.int32), (), (Template("data", 0, zero, coef=1),), (),

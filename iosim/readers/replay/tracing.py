@@ -159,7 +159,6 @@ class Span:
 
     @property
     def stretch(self) -> float:
-        """The launch's time over the time that the replay plays."""
         return self.seconds / self.played_s if self.played_s > 0 else 1.0
 
 

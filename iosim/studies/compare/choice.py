@@ -227,7 +227,6 @@ class Choice(Shown):
 
     @property
     def longest(self) -> tuple[int, int]:
-        """That with the most keys."""
         return max(self.lengths, key=lambda length: length[::-1])
 
     @property
@@ -341,7 +340,6 @@ def _options(
     missing: dict[tuple[str, Work, str], InputError],
     progress: Progress,
 ) -> list[tuple[Option, tuple[str, ...]]]:
-    """The candidates that run, with their kernels as asked for; the reasons of the others go to `missing`."""
     requests = [
         Request(
             with_sinks(problem, name) if problem.sinks and work.model is not None else problem,
@@ -368,7 +366,6 @@ def _options(
 def _best(
     found: Sequence[tuple[Option, tuple[str, ...]]], quantity: str, count: int
 ) -> list[tuple[Option, tuple[str, ...]]]:
-    """The first `count` of each GPU and work; where what is asked for is not known, by their time."""
     each = grouped(found, lambda one: (one[0].gpu.label, one[0].work))
     return [one for members in each.values() for one in sorted(members, key=lambda m: _rank(m[0], quantity))[:count]]
 

@@ -38,13 +38,8 @@ OF_SHAPE = ("heads", "kv_heads", "head_dim", "head_dim_v")
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The attention of a decoder.
-
-    Args:
-        heads, kv_heads, head_dim, head_dim_v, dtype, latent_kv, page_size: as in `AttentionProblem`.
-        layers: attention layers, all alike.
-        window: keys kept before a query; None for all.
-    """
+    """The attention of a decoder. `heads`, `kv_heads`, `head_dim`, `head_dim_v`, `dtype`, `latent_kv`, `page_size`: as
+    in `AttentionProblem`. `layers`: attention layers, all alike. `window`: keys kept before a query; None for all."""
 
     heads: int = 32
     kv_heads: int = 8
@@ -285,12 +280,8 @@ def decode_point(
     **step: Unpack[Step],
 ) -> DecodePoint:
     """Attention of one decoding step. Raises InputError: values that make no sense, or a kernel that cannot run the
-    shape on that GPU.
-
-    Args:
-        context: tokens in the cache at the end of the step, the new ones included.
-        gpu, kernel: names as in `predict`.
-    """
+    shape on that GPU. `context`: tokens in the cache at the end of the step, the new ones included. `gpu`, `kernel`:
+    names as in `predict`."""
     return next(sweep(shape, [context], gpu, kernel, **step))
 
 

@@ -180,12 +180,8 @@ def chosen_kernels(
     batch: bool = False,
 ) -> list[tuple[str, int | None]]:
     """The kernels to predict on a GPU, in the order asked for, each with the tokens of a page. Raises InputError:
-    kernels and rules, or a rule that is not known or has no kernel on the GPU.
-
-    Args:
-        batch: of sequences of different lengths, for which FlashAttention-3 has rules of their own, those that SGLang's
-            calls meet.
-    """
+    kernels and rules, or a rule that is not known or has no kernel on the GPU. `batch`: of sequences of different
+    lengths, for which FlashAttention-3 has rules of their own, those that SGLang's calls meet."""
     if not rules:
         return [(name, page_size) for name in kernels or (DEFAULT,)]
     if kernels:
@@ -335,7 +331,6 @@ def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Pag
 
 
 def _short(points: Sequence[DecodePoint]) -> Table:
-    """Of each GPU and kernel, a few contexts."""
     kept = set(spread_out(sorted({p.context for p in points}), MOST_SHORT))
     return table([p for p in points if p.context in kept]).without("cache_bytes", "l2_bytes_per_token", "splits")
 
@@ -368,7 +363,6 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
 
 
 def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
-    """A bar a GPU and kernel, where there is more than one."""
     if len(points) < 2:
         return ()
     names = [_name(p) for p in points]

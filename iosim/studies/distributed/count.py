@@ -159,7 +159,6 @@ def received_bytes(schedule: ChunkSchedule, step: Step, widths: dict[str, int], 
 
 
 def _made_for_others(schedule: ChunkSchedule, step: Step, widths: dict[str, int]) -> list[int]:
-    """Bytes of partial results of chunks that live elsewhere, made in a step."""
     results_of: list[set[tuple[str, int]]] = [set() for _ in range(schedule.gpus)]
     for c in step.computes:
         if c.queries not in schedule.owned[c.gpu]:

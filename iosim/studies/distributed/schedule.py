@@ -35,7 +35,6 @@ STATISTICS = 2
 
 
 def check_gpus(gpus: object) -> int:
-    """The number of GPUs as a whole number of at least 1."""
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= MAX_GPUS:
         raise InputError(f"`num_gpus` {gpus!r} is out of range; accepted: 1 to {MAX_GPUS}")
     return gpus
@@ -137,8 +136,6 @@ def sequence_width_bytes(problem: AttentionProblem) -> int:
 
 @dataclass(frozen=True)
 class Compute:
-    """GPU `gpu` computes attention of a query chunk to a key chunk; backward, their gradients."""
-
     gpu: int
     queries: int
     keys: int
@@ -332,7 +329,6 @@ def schedules(causal: bool) -> tuple[str, ...]:
 
 
 def build(name: str, problem: AttentionProblem, gpus: int, *, backward: bool = False) -> ChunkSchedule:
-    """The schedule called `name` for a problem over `gpus` GPUs."""
     if name not in SCHEDULES:
         raise unknown_name("`schedule`", name, SCHEDULES)
     kind, gpus, causal = SCHEDULES[name], check_gpus(gpus), check_problem(problem)

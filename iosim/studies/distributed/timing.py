@@ -34,8 +34,6 @@ BOOST = Conditions()
 
 @dataclass(frozen=True)
 class Event:
-    """Something that took time: "compute" on `gpu`, or "send" from `gpu` to `target`."""
-
     kind: str
     step: int
     gpu: int

@@ -70,7 +70,6 @@ def _needs(name: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
 
 
 def _kernel(asked: Mapping[str, Any], problem: AttentionProblem) -> tuple[Kernel, bool]:
-    """(the kernel, whether its tile is a choice rather than a symbol)."""
     name, splits = str(asked["name"]), asked.get("splits")
     tile = None if asked.get("tile") is None else Tile(*asked["tile"])
     if name in algorithms() and asked.get("gpu") is None:
@@ -174,7 +173,6 @@ class _Writer:
 
 
 def describe(asked: Mapping[str, Any]) -> FormulaStudy:
-    """The formula of an algorithm or kernel, and what is to be said of it."""
     import sympy as sp
 
     from iosim.readers.formula.symbolic import SYMBOLS, derive, symbol
@@ -274,7 +272,6 @@ def _title(description: Mapping[str, Any]) -> str:
 
 
 def _rows(description: Mapping[str, Any], all_launches: str) -> list[dict[str, Any]]:
-    """A row a launch, tensor and direction, and the totals."""
     totals = description["totals"].items()
     return [
         *description["traffic"],

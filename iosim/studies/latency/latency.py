@@ -102,8 +102,6 @@ class Latency:
 
 @dataclass(frozen=True)
 class AllLayers:
-    """The calls of all layers of a model for one step, in one stack on one GPU: a point for each kind of layer."""
-
     points: tuple[Latency, ...]
 
     @property

@@ -54,7 +54,6 @@ def combinations(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def one_of_each(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of which lists, but for those of lengths, hold one. Raises InputError: one that holds more."""
     for name, value in values.items():
         if isinstance(value, list) and name not in LENGTHS and len(value) > 1:
             several = ",".join(map(str, value))
@@ -89,14 +88,9 @@ def changed(
     model: Model, values: Mapping[str, Any], *, layers: int | None = None, tensor_parallel: int | None = None
 ) -> Model:
     """The model with the values that were asked for beside it, each said in its notes. Raises InputError: a value that
-    contradicts the model.
-
-    Args:
-        values: fields of a problem that were given; of `SHAPE`, they take the place of the model's own in every kind of
-            layer that has them. A window goes to the layers that have one, to all where none has.
-        layers: the first so many of its layers.
-        tensor_parallel: GPUs that share the heads of each layer.
-    """
+    contradicts the model. `values`: fields of a problem that were given; of `SHAPE`, they take the place of the model's
+    own in every kind of layer that has them. A window goes to the layers that have one, to all where none has.
+    `layers`: the first so many of its layers. `tensor_parallel`: GPUs that share the heads of each layer."""
     for name in FIXED:
         if values.get(name) is not None:
             raise InputError(f"`{name}` contradicts `model` '{model.name}', which says what its tokens see; accepted "
@@ -200,13 +194,9 @@ class LayerCall:
 
 def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -> list[tuple[LayerCall, ...]]:
     """The calls of all kinds of layers, with `states` of those that keep one, too, for every number of query tokens
-    asked for. Raises InputError: values that make
-    no sense, or lengths that a model's layers cannot have.
-
-    Args:
-        values: as `iosim.problem.asked.problems` takes them; what the model decides is taken from it (`changed` has put
-            in what was asked in its place), and so is the type of the inputs where none is given.
-    """
+    asked for. Raises InputError: values that make no sense, or lengths that a model's layers cannot have. `values`: as
+    `iosim.problem.asked.problems` takes them; what the model decides is taken from it (`changed` has put in what was
+    asked in its place), and so is the type of the inputs where none is given."""
     for name in ("seq_lens", "seq_lens_k"):
         if values.get(name) is not None:
             raise InputError(f"`{name}` goes with no `model`; accepted with one: `batch`, `seq_q` and `seq_k`")

@@ -223,7 +223,6 @@ class Writer:
         return problem.with_(passes="fwd", layout=layout)
 
     def _cached(self, problem: AttentionProblem, new: View) -> View:
-        """The cache, with new tokens written into it."""
         cache = self.tape.given(problem.batch * problem.seq_k, math.prod(new.sizes) // self.work.tokens)
         place = View(cache.storage, 0, (math.prod(new.sizes),), (1,), cache.element_bytes)
         self.tape.passes("index_copy_", [new], [place])

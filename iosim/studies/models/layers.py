@@ -186,7 +186,6 @@ class LayerKind:
         return key if self.compress is None else key // self.compress if self.compress else 0
 
     def sequence_bytes(self, context: int, kind: str, cache_dtype: str | None = None, page: int = 1) -> int:
-        """Bytes of a sequence in one layer's cache, of whole pages, or of its state."""
         tokens = self.cached_tokens(context)
         if self.compress is None:
             return -(-tokens // page) * page * self.token_bytes(kind, cache_dtype) + self.state_bytes

@@ -171,7 +171,6 @@ def check_constant(
     *,
     progress: Progress = silent,
 ) -> ConstantCheck:
-    """Compare a constant size of sections with every other; heads run fastest inside, heavy query blocks first."""
     if section_bytes < 1:
         raise InputError(f"`check_constant` section {section_bytes} is out of range; accepted: 1 byte or more")
     gpu = load_profile(profile)

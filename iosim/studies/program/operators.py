@@ -138,7 +138,6 @@ class Program:
 
     @classmethod
     def of_one(cls, operator: Operator) -> Program:
-        """An operator with nothing before it, its storages as large as what it touches of them."""
         ends: dict[int, int] = {}
         for view in operator.views.values():
             last = view.offset + sum((n - 1) * s for n, s in zip(view.sizes, view.strides, strict=True) if n)
@@ -151,12 +150,9 @@ def streaming(
     name: str, reads: Sequence[View | Scratch], writes: Sequence[View | Scratch], rows: int | None = None,
     again: Sequence[tuple[View, int]] = (),
 ) -> tuple[Chain, dict[str, View]]:  # fmt: skip
-    """A pass that reads and writes places in memory once each: (its launch, where its tensors lie).
-
-    Args:
-        rows: CTAs of `ROW_THREADS` threads take a row each, in place of a piece of all elements.
-        again: how often a CTA goes through its row of what it reads, where that is more than once.
-    """
+    """A pass that reads and writes places in memory once each: (its launch, where its tensors lie). `rows`: CTAs of
+    `ROW_THREADS` threads take a row each, in place of a piece of all elements. `again`: how often a CTA goes through
+    its row of what it reads, where that is more than once."""
     named: dict[View | Scratch, Tensor] = {}
     for place, role in (*((one, Role.INPUT) for one in reads), *((one, Role.OUTPUT) for one in writes)):
         if place.bytes and place not in named:
@@ -184,14 +180,9 @@ def product(
     name: str, sizes: tuple[int, int, int, int], element_bytes: int, sm_count: int, *,
     beside: tuple[Tensor, ...] = (), output_bytes: int | None = None,
 ) -> Chain:  # fmt: skip
-    """C [batch, rows, cols] = A [batch, rows, inner] B [batch, inner, cols], of sizes (batch, rows, cols, inner).
-
-    A CTA takes a tile of C and walks `inner`. Tiles side by side are the launch's heads, which share the other side's
-    operand.
-
-    Args:
-        beside: what the epilogue reads: a bias.
-    """
+    """C [batch, rows, cols] = A [batch, rows, inner] B [batch, inner, cols], of sizes (batch, rows, cols, inner). A CTA
+    takes a tile of C and walks `inner`. Tiles side by side are the launch's heads, which share the other side's
+    operand. `beside`: what the epilogue reads: a bias."""
     batch, rows, cols, inner = sizes
     size = output_bytes or element_bytes
     half = element_bytes <= 2
@@ -216,7 +207,6 @@ def product(
 
 
 def nothing_special(name: str) -> Kernel:
-    """The kernel of an operator that is no attention: its launches say all."""
     return Kernel(name, "naive", Tile(128, 128))
 
 

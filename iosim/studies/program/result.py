@@ -35,8 +35,6 @@ IN_TRACE = ("module", "kernel", "hbm_read", "hbm_write", "compulsory", "l2_read"
 
 @dataclass(frozen=True)
 class OperatorTraffic:
-    """One operator as it ran: `hbm_*` are what moves while it runs, dirty lines of others among the written ones."""
-
     module: tuple[str, ...]
     """Where it stands in the module tree, the root first."""
     operator: str

@@ -68,7 +68,6 @@ def overview(
 
 
 def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
-    """A row a line of the panels, a column a length: a few of them."""
     lengths = spread_out(list(request.lengths), MOST_PIVOTED)
     rows: list[tuple[Cell, ...]] = []
     for gpu, members in by_gpu(points).items():
@@ -116,7 +115,6 @@ def _lines(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Poi
 
 
 def _rows(kernels: Sequence[str], panel_id: str, gpu: str, points: Sequence[Point], values: Sequence[float]) -> Panel:
-    """A row a kernel; of one that cannot run, that it cannot."""
     low, high = axes.log_range(values)
     room = max(0.3, ROOM * (high - low))
     x = axes.log_axis([10 ** (low - room), 10 ** (high + room)], "", bytes_text)

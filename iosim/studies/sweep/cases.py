@@ -146,7 +146,6 @@ MAX_ROWS = 1 << 31
 
 
 def name_of(word: str) -> str:
-    """The column that a name stands for, by its name in Python or its option's."""
     name = SPELLINGS.get(word.strip().lstrip("-").replace("-", "_"), word.strip().replace("-", "_"))
     if name not in NAMES:
         raise unknown_name("column", word, NAMES)
@@ -296,7 +295,6 @@ def _mask(mask: str | None, window: int | None) -> str | None:
 
 
 def _with_mask(columns: Block) -> Block:
-    """The columns with the mask that a window implies."""
     if "window" not in columns:
         return columns
     windows = columns["window"].to_list()

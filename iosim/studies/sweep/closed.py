@@ -60,7 +60,6 @@ FOUND = (
 
 
 def numbers(kernel: Kernel, l2: Traffic, hbm: Traffic | None, limits: HbmBounds, *beside: Any) -> dict[str, Any]:
-    """What is found by column, for one row or for many; `beside` are operations, peak bytes and spilled registers."""
     tile = kernel.tile
     read, written = (None, None) if hbm is None else (hbm.total("hbm", "read"), hbm.total("hbm", "write"))
     values = (
@@ -130,7 +129,6 @@ def evaluate(part: Part, method: str, l2_start: str = "cold") -> Found:
 
 
 def _groups(part: Part) -> list[_Group]:
-    """The rows that share all but their sizes; those without a closed form are in none."""
     code = np.zeros(part.rows, dtype=np.int64)
     for name, column in part.columns.items():
         codes = column.codes
@@ -296,7 +294,6 @@ class _Call:
         return done
 
     def _resident(self) -> tuple[list[_Fit], list[Any]]:
-        """Of each launch: how its CTAs fit on an SM, and how many of them run at once."""
         fits = [_Fit.of(launch, self.group.profile, self.group.rows.size) for launch in self.chain.launches]
         slots = []
         for launch, fit in zip(self.chain.launches, fits, strict=True):

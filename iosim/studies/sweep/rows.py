@@ -121,7 +121,6 @@ def _numbers(p: Prediction) -> dict[str, int]:
 
 
 def _problem(part: Part, names: tuple[str, ...]) -> dict[str, Words | Numbers]:
-    """The problem's columns; sizes that were not given are those that they follow."""
     found: dict[str, Words | Numbers] = {}
     for name in _shown(names):
         key, column = KEYS.get(name, name), part.columns.get(name)

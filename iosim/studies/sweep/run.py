@@ -94,7 +94,6 @@ def _work(part: Part, names: tuple[str, ...], asked: Asked, as_csv: bool) -> Don
 
 
 def in_memory(cases: Cases, asked: Asked, where: Where) -> tuple[Cells, Summary]:
-    """All rows of a sweep. Raises InputError: every row is refused, or the cluster cannot be reached."""
     done = list(_all(cases, asked, where, [(0, len(cases))], as_csv=False))
     done.sort(key=lambda part: part.start)
     cells = joined([part.rows for part in done])
@@ -102,7 +101,6 @@ def in_memory(cases: Cases, asked: Asked, where: Where) -> tuple[Cells, Summary]
 
 
 def into_file(cases: Cases, asked: Asked, where: Where, target: str | Path, *, fresh: bool = False) -> Summary:
-    """All rows of a sweep into a CSV or Parquet file, which appears when the last row is done."""
     place = Path(target)
     kind = check_target(place)
     kinds = columns(cases.names, asked)
@@ -120,7 +118,6 @@ def into_file(cases: Cases, asked: Asked, where: Where, target: str | Path, *, f
 
 
 def _all(cases: Cases, asked: Asked, where: Where, gaps: Iterable[tuple[int, int]], *, as_csv: bool) -> Iterator[Done]:
-    """The parts of the rows in `gaps`, in the order in which they are done."""
     gaps = list(gaps)
     left = sum(stop - start for start, stop in gaps)
     processes = where.processes(left, asked)

@@ -149,7 +149,6 @@ def by_reason(rejected: Iterable[RejectedTile]) -> list[Rejections]:
 
 
 def _ranged(reasons: list[str]) -> str:
-    """Reasons that differ in their numbers alone, as one."""
     columns = zip(*(NUMBER.findall(reason) for reason in reasons), strict=True)
     ranges = iter([sorted(set(column), key=whole) for column in columns])
 

@@ -27,14 +27,12 @@ def answer(traces: Sequence[TraceResult]) -> str:
 
 
 def _met(t: TraceResult) -> tuple[int, int, float]:
-    """Bytes asked of the L2, those of them that it lacks, and the share that is there in percent."""
     rows = tensor_rows(t)
     asked, missed = (sum(int(r[key]) for r in rows) for key in ("asked_bytes", "missed_bytes"))
     return asked, missed, 100 * (1 - missed / asked) if asked else 0.0
 
 
 def _behind(t: TraceResult) -> str:
-    """What gives the L2 what it lacks."""
     levels = t.prediction.profile.levels
     return f"the {levels[1].name}" if len(levels) > 1 else "HBM"
 

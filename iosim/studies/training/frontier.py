@@ -100,8 +100,6 @@ def _seconds(model: Decoder, setup: Setup, profile: HardwareProfile) -> dict[str
 
 @dataclass(frozen=True, repr=False)
 class Frontier(Shown):
-    """What fits on a GPU: peak memory over values of one axis and sequence lengths."""
-
     axis: str
     """What the rows are of: width, batch or layers."""
     values: tuple[int, ...]
@@ -122,7 +120,6 @@ class Frontier(Shown):
     """The GPU."""
 
     def fits(self, row: int, column: int) -> bool:
-        """Whether a cell stays within the capacity."""
         return self.peak_bytes[row][column] <= self.capacity_bytes
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -138,7 +135,6 @@ class Frontier(Shown):
         }  # fmt: skip
 
     def setting(self) -> dict[str, Any]:
-        """What is trained, how, and on what."""
         return {"model": self.model.to_dict(), "setup": self.setup.to_dict(), "profile": self.profile.name}
 
     @property

@@ -143,7 +143,6 @@ def saved_storages(graph: Graph) -> tuple[Storage, ...]:
 
 
 def by_kind(storages: tuple[Storage, ...]) -> dict[Kind, int]:
-    """Bytes by what the storages hold, largest first."""
     total: Counter[Kind] = Counter()
     for s in storages:
         total[s.kind] += s.bytes
@@ -318,7 +317,6 @@ class Builder:
         return self.pointwise(name, [source], Kind.NORM, saved=[*saved, *extra], parameters=weights)
 
     def activation(self, name: str, source: str, kind: Kind) -> str:
-        """gelu or silu, which keep their input, or relu, which keeps its result."""
         return self.pointwise(name, [source], kind, saved=[name if self.model.activation == "relu" else source])
 
     def residual(self, name: str, stream: str, branch: str) -> str:

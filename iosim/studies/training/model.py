@@ -189,7 +189,6 @@ class Decoder:
 
     @property
     def qkv_width(self) -> int:
-        """Columns of the packed projection: query heads, then key and value heads."""
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def parameters(self, tokens: int) -> tuple[Parameter, ...]:
@@ -261,7 +260,6 @@ class Setup:
 
     @property
     def tokens(self) -> str:
-        """The sequences and their length in words."""
         return f"{self.batch:,} x {some(self.seq_len, 'token')}"
 
     @property

@@ -21,7 +21,6 @@ LSE_ROWS = 32
 
 
 def attention(b: Builder, at: str, qkv: str) -> str:
-    """Nodes from the packed projection [batch, seq, (heads + 2 kv_heads) head_dim] to the output [rows, width]."""
     if b.setup.recompute == "attention":
         b.begin_segment(f"{at}attention", qkv)
     parts = _split(b, at, qkv)
@@ -133,7 +132,6 @@ MAX_BYTES = 1 << 60
 
 @lru_cache(maxsize=64)
 def plan(model: Decoder, setup: Setup) -> Graph:
-    """The nodes of one step of `model` under `setup`."""
     setup.check(model)
     largest = setup.batch * setup.seq_len * max(setup.seq_len * model.heads, model.mlp_width, model.vocabulary)
     if largest * 8 > MAX_BYTES:

@@ -198,7 +198,6 @@ class TrainingPrediction(Shown):
         return f"{self.subject(grouped, f' ({self.setup.step})')}; {self.profile.name}"
 
     def subject(self, grouped: str = "", step: str = "") -> str:
-        """What is trained and how, with more said of its heads and of the optimizer's step."""
         m, s = self.model, self.setup
         return (f"{some(m.layers, 'layer')} of width {m.width}, {some(m.heads, 'head')}{grouped}, "
                 f"{self.graph.parameter_elements / 1e6:,.1f} M parameters; batch {s.tokens}, {s.attention} attention, "
@@ -236,13 +235,11 @@ def predict_training(
 
 
 def run(request: TrainRequest, axis: str | None = None) -> TrainingPrediction:
-    """The step of a request; of a map over `axis`, that of its first cell."""
     model, setup = asked_for(request, axis)
     return predict_training(model, setup, request.gpu, kernel=request.kernel, reserve_bytes=request.reserve)
 
 
 def map_of(request: TrainRequest, axis: str, progress: Progress = silent) -> Frontier:
-    """The map of what fits over `axis` and sequence lengths, whose values are lists in the request."""
     if axis not in AXES:
         raise unknown_name("`frontier`", axis, AXES)
     profile = load_profile(request.gpu)
@@ -285,7 +282,6 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
 
 
 def _several(request: TrainRequest, name: str, usual: Any) -> list[int]:
-    """The values of a size; none where neither the request nor `usual` has one."""
     asked = getattr(request, name)
     value = usual if asked is None else asked
     return [] if value is None else lengths(value, name)
