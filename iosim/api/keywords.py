@@ -257,8 +257,9 @@ def of_problem(
     several: object = [problem] if isinstance(problem, AttentionProblem) else problem
     if problem is not None:
         if model is not None:
-            raise InputError("`problem` contradicts `model`, which says the problem of every layer; accepted: one of "
-                             "them")  # fmt: skip
+            raise InputError(
+                "`problem` contradicts `model`, which says the problem of every layer; accepted: one of them"
+            )
         for name in (name for name in asked if name in OF_PROBLEMS):
             raise InputError(f"`{name}` {asked[name]!r} contradicts `problem`, which says it already; accepted: "
                              f"one of them, or problem.with_({OF_PROBLEMS[name].name}=...)")  # fmt: skip

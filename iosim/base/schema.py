@@ -217,8 +217,9 @@ class Table:
 
     def problems(self, value: Any, key: str = "") -> Iterator[Problem]:
         if not isinstance(value, dict):
-            yield Problem(key, f"write {self.form}, not {shown(value)}" if self.form else
-                          f"must be a table, not {shown(value)}")  # fmt: skip
+            yield Problem(
+                key, f"write {self.form}, not {shown(value)}" if self.form else f"must be a table, not {shown(value)}"
+            )
             return
         fine = True
         for name, one in value.items():

@@ -89,8 +89,9 @@ def run(args: argparse.Namespace) -> int:
     for line in left_out:
         announce(f"iosim: left out: {line}", in_pipes=True)
     if not raw.get("counters"):
-        print(f"iosim: no miss counters ({raw.get('no_counters')}); the L2's constants are not measured",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"iosim: no miss counters ({raw.get('no_counters')}); the L2's constants are not measured", file=sys.stderr
+        )
     return 0
 
 

@@ -183,8 +183,9 @@ def request(args: argparse.Namespace, asked: type[T], **more: Any) -> T:
     """What a command is asked for, of the options that the fields of `asked` became; `more` are its other fields."""
     names = [field.name for field in fields(asked) if field.name not in more]  # type: ignore[arg-type]
     read = {name: READ[name](args) for name in names if name in READ}
-    return asked(**read, **{name: getattr(args, name) for name in names if name not in READ and hasattr(args, name)},
-                 **more)  # fmt: skip
+    return asked(
+        **read, **{name: getattr(args, name) for name in names if name not in READ and hasattr(args, name)}, **more
+    )
 
 
 def layer_problems(args: argparse.Namespace) -> list[tuple[Layers | None, AttentionProblem]]:
@@ -338,8 +339,9 @@ def check_place(out: str | None, option: str = "--out") -> None:
     try:
         is_file, has_place = bool(out) and not Path(out).is_dir(), Path(out).absolute().parent.is_dir()
     except (OSError, ValueError) as error:
-        raise InputError(f"{option} {out!r} cannot be written: {getattr(error, 'strerror', None) or error}; a file "
-                         "name is needed") from None  # fmt: skip
+        raise InputError(
+            f"{option} {out!r} cannot be written: {getattr(error, 'strerror', None) or error}; a file name is needed"
+        ) from None
     if not is_file:
         raise InputError(f"{option} '{out}' is a directory or nothing; a file name is needed")
     if not has_place:

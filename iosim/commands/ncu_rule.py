@@ -39,8 +39,9 @@ def add_options(parser: CommandParser) -> None:
     )
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--install", metavar="DIR", help="write iosim_attention.section and iosim_attention.py there")
-    how.add_argument(OPTION, metavar="FILE", help="answer for one launch, as the rule describes it in JSON (-: "
-                     "standard input)")  # fmt: skip
+    how.add_argument(
+        OPTION, metavar="FILE", help="answer for one launch, as the rule describes it in JSON (-: standard input)"
+    )
     common.add_gpu(parser, None, "GPU or profile file (default: the one that the profiler names)")
     add_calls(parser, "the calls, as far as kernel names, grids and NVTX ranges leave them open")
     common.add_output_options(parser, ("table", "json"))

@@ -210,8 +210,9 @@ def run_sweep(args: argparse.Namespace) -> int:
         try:
             summary = into_file(made, asked, where, args.out, fresh=args.fresh)
         except KeyboardInterrupt:
-            announce(f"iosim: what is done stands in {args.out}.partial; the same command goes on from there",
-                     in_pipes=True)  # fmt: skip
+            announce(
+                f"iosim: what is done stands in {args.out}.partial; the same command goes on from there", in_pipes=True
+            )
             raise
         _tell(summary, args)
         common.emit(f"{_told(summary, kernels)}: {args.out}\n", None)

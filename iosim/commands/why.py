@@ -51,9 +51,10 @@ def run_explain(args: argparse.Namespace) -> int:
         accesses = check_traceable(planned(r.problem, r.kernel, r.profile, r.overrides))
         tried = accesses <= MAX_ACCESSES
         common.announce_replays(
-            f"{r.kernel} on {r.profile}", 2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0),
+            f"{r.kernel} on {r.profile}",
+            2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0),
             "" if tried else "; no change is tried",
-        )  # fmt: skip
+        )
     replayed = (replace(r, method="replay").predict(Replays()) for r in calls)
     explanations = [explain(prediction, progress=progress("trying changes")) for prediction in replayed]
     return common.tell(

@@ -244,8 +244,9 @@ def _total(widths: Sequence[int]) -> int:
 
 def _narrowest(cells: Sequence[str]) -> int:
     """The width of a column of text whose cells are wrapped: its longest word, and a line of some words."""
-    return max(max((len(word) for cell in cells for word in cell.split()), default=0),
-               min(max(map(len, cells)), READABLE))  # fmt: skip
+    return max(
+        max((len(word) for cell in cells for word in cell.split()), default=0), min(max(map(len, cells)), READABLE)
+    )
 
 
 def _shares(widths: Sequence[int], limit: int) -> list[list[int]]:

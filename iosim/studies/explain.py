@@ -260,8 +260,9 @@ def _headline(regime: str, v: dict[str, Any]) -> str:
 
 def _between(chain: Chain, traced: TraceResult, launch: Launch) -> list[str]:
     names = sorted({a.tensor for a in launch.accesses if chain.tensors[a.tensor].role is Role.TEMP})
-    large = [f"{n} ({bytes_text(chain.tensors[n].bytes)})" for n in names
-             if chain.tensors[n].bytes > traced.partition_bytes]  # fmt: skip
+    large = [
+        f"{n} ({bytes_text(chain.tensors[n].bytes)})" for n in names if chain.tensors[n].bytes > traced.partition_bytes
+    ]
     if not large:
         return []
     size = bytes_text(traced.partition_bytes)

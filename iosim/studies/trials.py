@@ -153,8 +153,9 @@ class _Trier:
             if signature in self._seen:
                 return
             if accesses > self.left:
-                self.skipped.append((words, f"{accesses:,} accesses to replay; of those allowed for all trials "
-                                            f"{self.left:,} are left"))  # fmt: skip
+                self.skipped.append(
+                    (words, f"{accesses:,} accesses to replay; of those allowed for all trials {self.left:,} are left")
+                )
                 return
             self._seen.add(signature)
             self.left -= accesses

@@ -171,8 +171,9 @@ def _base(read: Reading, heads: int, *, causal: bool) -> LayerKind:
         return LayerKind("sliding", 1, heads, 1, wide, wide, compress=0, latent=latent)
     kv_heads = _kv_heads(read, heads)
     if heads % kv_heads:
-        raise InputError(f"`model` '{name}' contradicts itself: {heads} heads are no multiple of its {kv_heads} "
-                         "key/value heads")  # fmt: skip
+        raise InputError(
+            f"`model` '{name}' contradicts itself: {heads} heads are no multiple of its {kv_heads} key/value heads"
+        )
     head_dim = read.whole(HEAD_DIM, 1 << 16)
     if head_dim is None:
         width = read.needed(WIDTH, "width", 1 << 24)

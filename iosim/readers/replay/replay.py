@@ -199,9 +199,7 @@ def replay_inputs(
     l2 = play.l2_model or model(profile)
     l2 = replace(l2, dram_bytes_per_s=l2.dram_bytes_per_s * kernel.hbm_share)
     spread = l2.sm_spread if kernel.sm_spread is None else kernel.sm_spread
-    return Inputs(
-        chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, play, profile.name
-    )  # fmt: skip
+    return Inputs(chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, play, profile.name)
 
 
 def _streaming_threads(launch: Launch, profile: HardwareProfile) -> int:

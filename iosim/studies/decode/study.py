@@ -370,17 +370,16 @@ def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
              for name, p in zip(names, points, strict=True)]  # fmt: skip
     part = Part("tokens a second", axes.colour(0), [p.tokens_per_s for p in points], hover)
     readings = "; ".join(f"{name} {count_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
-    return (bars("tokens-1", "", f"Tokens a second: {readings}.", names, [part], count_text,
-                 axis_title="tokens a second"),)  # fmt: skip
+    return (
+        bars("tokens-1", "", f"Tokens a second: {readings}.", names, [part], count_text, axis_title="tokens a second"),
+    )
 
 
 def _name(p: DecodePoint) -> str:
     return f"{p.prediction.profile.name}, {p.kernel_name}"
 
 
-def _panel(
-    name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str]
-) -> Panel:  # fmt: skip
+def _panel(name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str]) -> Panel:
     """A line a GPU and kernel; one for those that do not differ."""
     data: list[dict[str, Any]] = []
     ends: list[End] = []

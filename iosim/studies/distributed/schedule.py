@@ -223,8 +223,9 @@ class ChunkSchedule:
                 work = " ".join(f"q{c.queries}k{c.keys}" for c in step.computes if c.gpu == gpu) or "-"
                 sent = "; ".join(
                     f"{'+'.join(s.tensors)} of {','.join(map(str, s.chunks))} to GPU {s.target}"
-                    for s in step.sends if s.source == gpu
-                )  # fmt: skip
+                    for s in step.sends
+                    if s.source == gpu
+                )
                 lines.append(f"  GPU {gpu}: {work}" + (f" | sends {sent}" if sent else ""))
         return "\n".join(lines) + "\n"
 

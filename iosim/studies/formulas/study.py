@@ -194,8 +194,9 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
     occurring = set().union(*(r.bytes.free_symbols for r in formula.traffic)) | limit["leading"].free_symbols
     names += [
         {"symbol": SYMBOLS[n][0], "meaning": SYMBOLS[n][1], "value": put_in.get(n, formula.fixed.get(n))}
-        for n in SYMBOLS if n in formula.values and (symbol(n) in occurring or n in formula.fixed)
-    ]  # fmt: skip
+        for n in SYMBOLS
+        if n in formula.values and (symbol(n) in occurring or n in formula.fixed)
+    ]
     names += [{"symbol": s, "meaning": text, "value": None} for s, text in PAPER_SYMBOLS.items()
               if s in limit["term"].text or s in write.text(limit["leading"])]  # fmt: skip
     moved = [total["bytes"] for total in totals.values()]
@@ -388,8 +389,9 @@ class KernelBounds:
         bound = "the bound between L2 and HBM"
         hbm = "an amount not known" if l2.times_above is None else times_of(number_text(l2.times_above), bound)
         above = times_of(number_text(sm.times_above or 0), "the bound between SMs and L2")
-        return (f"{self.kernel} on {self.profile} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is "
-                "the L2.")  # fmt: skip
+        return (
+            f"{self.kernel} on {self.profile} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is the L2."
+        )
 
     def to_text(self) -> str:
         title = f"{self.kernel} on {self.profile}: {self.problem.line}; HBM by {self.method}"

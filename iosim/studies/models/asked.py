@@ -96,8 +96,9 @@ def changed(
             raise InputError(f"`{name}` contradicts `model` '{model.name}', which says what its tokens see; accepted "
                              f"with a model: {', '.join(f'`{one}`' for one in SHAPE)}")  # fmt: skip
     if values.get("causal") and not model.causal:
-        raise InputError(f"`causal=True` contradicts `model` '{model.name}', whose tokens see all others; accepted: "
-                         "without it")  # fmt: skip
+        raise InputError(
+            f"`causal=True` contradicts `model` '{model.name}', whose tokens see all others; accepted: without it"
+        )
     if layers is not None:
         model = _first(model, layers)
     for name in SHAPE:
@@ -159,16 +160,18 @@ def _kind_with(kind: LayerKind, name: str, value: int) -> LayerKind:
 
 def _first(model: Model, layers: int) -> Model:
     if isinstance(layers, bool) or not 1 <= layers <= len(model.order):
-        raise InputError(f"`layers` {layers} is out of range; accepted: 1 to {len(model.order)}, the layers of "
-                         f"'{model.name}'")  # fmt: skip
+        raise InputError(
+            f"`layers` {layers} is out of range; accepted: 1 to {len(model.order)}, the layers of '{model.name}'"
+        )
     order = model.order[:layers]
     kinds, states = (
         tuple(replace(kind, count=n) for kind in some_kinds if (n := order.count(kind.name)))
         for some_kinds in (model.kinds, model.states)
     )
     if not kinds:
-        raise InputError(f"`layers` {layers}: none of the first {layers} layers of '{model.name}' attends; accepted: "
-                         f"more")  # fmt: skip
+        raise InputError(
+            f"`layers` {layers}: none of the first {layers} layers of '{model.name}' attends; accepted: more"
+        )
     if layers == len(model.order):
         return model
     return _noted(

@@ -201,8 +201,9 @@ def pinned_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
     over = Overrides(**settings)
     fields: dict[str, Any] = {}
     if over.fold and over.heavy_first is not None:
-        raise InputError("`fold=True` contradicts `heavy_first`: both say which query blocks start first; "
-                         "accepted: one of them")  # fmt: skip
+        raise InputError(
+            "`fold=True` contradicts `heavy_first`: both say which query blocks start first; accepted: one of them"
+        )
     if over.fold:
         fields["start"] = Start.FOLD
     elif over.heavy_first is not None:

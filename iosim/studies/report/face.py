@@ -50,8 +50,9 @@ def in_short(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
         where = "between SMs and L2" if best.hbm is None else "at HBM"
         factor = "" if base is best else _factor(_moved(base), _moved(best)) or "as much"
         less = f", {factor} {'as' if factor == 'as much' else 'than'} {base.kernel}" if factor else ""
-        said.append(f"**{best.kernel}** on {gpu} moves {bytes_text(_moved(best))} {where} at "
-                    f"{some(longest, 'token')}{less}.")  # fmt: skip
+        said.append(
+            f"**{best.kernel}** on {gpu} moves {bytes_text(_moved(best))} {where} at {some(longest, 'token')}{less}."
+        )
     return tuple(said[:MOST_SAID])
 
 

@@ -62,8 +62,9 @@ def gpu_panels(
             if not shown:
                 continue
             hover = [f"{kernel}, N = {p.seq_len:,}<br>{text(v)} ({p.id})" for p, v in shown]
-            line = axes.line(kernel, [p.seq_len for p, _ in shown], [v for _, v in shown], hover,
-                             request.kernels.index(kernel))  # fmt: skip
+            line = axes.line(
+                kernel, [p.seq_len for p, _ in shown], [v for _, v in shown], hover, request.kernels.index(kernel)
+            )
             drawn_lines.append(hollow(line, [estimate(p) for p, _ in shown]))
             readings.append(f"{kernel} {text(shown[0][1])} at N = {shown[0][0].seq_len:,} to {text(shown[-1][1])} at "
                         f"N = {shown[-1][0].seq_len:,}")  # fmt: skip

@@ -144,8 +144,9 @@ def _rows(kernels: Sequence[str], panel_id: str, gpu: str, points: Sequence[Poin
             "line": {"color": axes.NEUTRAL, "width": 1.5, "dash": "dot"}, "layer": "below"}  # fmt: skip
     word = {"xref": "x", "x": math.log10(least), "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False,
             "text": f"compulsory {bytes_text(least)}", "font": {"size": 11}}  # fmt: skip
-    readings = [f"{p.kernel} {bytes_text(p.l2)} SM<->L2" + (f" and {bytes_text(p.hbm)} HBM" if p.hbm else "")
-                for p in points]  # fmt: skip
+    readings = [
+        f"{p.kernel} {bytes_text(p.l2)} SM<->L2" + (f" and {bytes_text(p.hbm)} HBM" if p.hbm else "") for p in points
+    ]
     alt = f"Bytes on {gpu}: {'; '.join(readings)}; compulsory {bytes_text(least)}."
     layout = axes.layout(x, y, shapes=[line], annotations=[word], margin={"l": 8, "r": 12, "t": 22, "b": 8})
     return Panel(panel_id, gpu, alt, tuple(data), layout, AXIS_REM + ROW_REM * len(kernels))

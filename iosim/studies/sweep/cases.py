@@ -125,9 +125,10 @@ SETTINGS: Mapping[str, About] = {
     name: field for name, field in (*FIELDS.items(), *OVERRIDES.items()) if field.option and name not in NOT_SWEPT
 }
 SPELLINGS = {"profile": "gpu", "pass": "passes", "output_dtype": "output", "smem": "shared_memory_bytes"} | {
-    spelling[2:].replace("-", "_"): name for name, field in SETTINGS.items() for spelling in
-    (str(field.option), *field.spellings)
-}  # fmt: skip
+    spelling[2:].replace("-", "_"): name
+    for name, field in SETTINGS.items()
+    for spelling in (str(field.option), *field.spellings)
+}
 NAMES = (*PLACES, *SETTINGS)
 LABELS = {"model": "text", "layer": "text", "count": "int"}
 """Columns that say what a row is of and change nothing, and their types."""
@@ -280,8 +281,9 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Block | None = None) -> Cases
 def _prefixed(given: dict[str, list[Any]], prefixes: Sequence[int], listed: Block) -> Block:
     """Query and key tokens where so many tokens are cached before the queries."""
     if "seq_k" in given or "seq_k" in listed or "seq_q" in listed:
-        raise InputError("`prefix` contradicts key tokens, and lengths that a file gives; accepted with it: `seq_q` of "
-                         "the grid")  # fmt: skip
+        raise InputError(
+            "`prefix` contradicts key tokens, and lengths that a file gives; accepted with it: `seq_q` of the grid"
+        )
     lengths = [checked("seq_q", value) for value in given.pop("seq_q")]
     pairs = [(queries, queries + prefix) for prefix in prefixes for queries in lengths]
     return _checked({"seq_q": Words.of(q for q, _ in pairs), "seq_k": Words.of(k for _, k in pairs)})

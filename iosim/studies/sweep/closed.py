@@ -310,8 +310,9 @@ class _Call:
         for launch, fit in zip(self.chain.launches, fits, strict=True):
             refused = fitting & (np.broadcast_to(fit.ctas_per_sm, rows.shape) == 0)
             fitting &= ~refused
-            block_q, block_k = (np.broadcast_to(lifted(side), rows.shape)
-                                for side in (launch.domain.block_q, launch.domain.block_k))  # fmt: skip
+            block_q, block_k = (
+                np.broadcast_to(lifted(side), rows.shape) for side in (launch.domain.block_q, launch.domain.block_k)
+            )
             for n in np.flatnonzero(refused & rows).tolist():
                 tile, shape = f"{block_q[n]}x{block_k[n]}", fit.distinct[int(fit.code[n])]
                 found.refused[self.group.rows[n]] = str(does_not_fit(tile, *shape, self.group.profile))

@@ -161,8 +161,9 @@ def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
-        raise InputError("`dask` needs the package distributed, which is not installed; accepted: "
-                         "pip install 'iosim[dask]'") from None  # fmt: skip
+        raise InputError(
+            "`dask` needs the package distributed, which is not installed; accepted: pip install 'iosim[dask]'"
+        ) from None
     try:
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:

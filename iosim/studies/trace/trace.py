@@ -65,8 +65,9 @@ def check_bins(bins: int) -> None:
 def check_traceable(call: Call, launch: str | None = None) -> int:
     """Accesses of a call's replay; refuses what `trace` would refuse before it is replayed, or lowered, at all."""
     chain = call.chain
-    _refuse_untraceable(call.problem, {one.name: tile_accesses(replace(chain, launches=(one,)))
-                                       for one in chain.launches}, launch)  # fmt: skip
+    _refuse_untraceable(
+        call.problem, {one.name: tile_accesses(replace(chain, launches=(one,))) for one in chain.launches}, launch
+    )
     lowered = lower(chain, 1)
     followed_sets(model(call.profile), lowered.size, beside=tile_bytes(chain))
     accesses = {one.name: one.accesses for one in lowered.launches}

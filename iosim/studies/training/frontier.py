@@ -210,8 +210,9 @@ class Frontier(Shown):
             "hoverinfo": "skip", "name": "does not fit",
             "marker": {"symbol": "x-thin", "size": 26, "line": {"color": "#5a2a2a", "width": 1}},
         }  # fmt: skip
-        layout = axes.layout(axes.axis("sequence length N (tokens)", type="category"),
-                             axes.axis(self.axis, type="category"))  # fmt: skip
+        layout = axes.layout(
+            axes.axis("sequence length N (tokens)", type="category"), axes.axis(self.axis, type="category")
+        )
         fitting = len(xs) * len(ys) - len(outside)
         alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(self.capacity_bytes)}."
         title = f"Peak memory in GB, {self.axis} against tokens" if in_words else f"{self.axis} against tokens"
@@ -229,8 +230,9 @@ def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decode
     if axis != "width":
         raise InputError(f"`axis` '{axis}' is not known; accepted: {', '.join(AXES)}")
     if value % model.head_dim:
-        raise InputError(f"`width` {value} is not a multiple of the head dimension {model.head_dim}; accepted: "
-                         "multiples of it")  # fmt: skip
+        raise InputError(
+            f"`width` {value} is not a multiple of the head dimension {model.head_dim}; accepted: multiples of it"
+        )
     heads = value // model.head_dim
     kv_heads = max(1, heads * model.kv_heads // model.heads)
     if heads % kv_heads:

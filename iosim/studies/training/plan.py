@@ -34,8 +34,9 @@ def _split(b: Builder, at: str, qkv: str) -> tuple[str, str, str]:
     """q, k and v as views; their gradients are put together in one tensor. Each is then a view by heads, of which the
     naive path's gradients lie the other way round and are copied."""
     m = b.model
-    sizes = {f"{at}{n}.columns": b.rows * h * m.head_dim for n, h in
-             (("q", m.heads), ("k", m.kv_heads), ("v", m.kv_heads))}  # fmt: skip
+    sizes = {
+        f"{at}{n}.columns": b.rows * h * m.head_dim for n, h in (("q", m.heads), ("k", m.kv_heads), ("v", m.kv_heads))
+    }
     b.view(f"{at}split", sizes, qkv, gradient=b.bytes_of(qkv))
     for n, heads in (("q", m.heads), ("k", m.kv_heads), ("v", m.kv_heads)):
         source = f"{at}{n}.columns"
@@ -159,8 +160,9 @@ def _embed(b: Builder) -> str:
         return x
     numbers = b.storage("position numbers", Kind.INPUT, s.seq_len * INDEX_BYTES)
     rows = s.seq_len * m.width
-    p = b.pointwise("positioned", [], Kind.RESIDUAL, (rows, size), saved=[numbers], gradients=(),
-                    parameters=("positions",))  # fmt: skip
+    p = b.pointwise(
+        "positioned", [], Kind.RESIDUAL, (rows, size), saved=[numbers], gradients=(), parameters=("positions",)
+    )
     to_both = [Gradient(x), Gradient(p, rows * size, fitted=True)]
     return b.pointwise("summed", [x, p], Kind.RESIDUAL, gradients=to_both)
 
@@ -204,8 +206,9 @@ def _head(b: Builder, x: str) -> Graph:
     copied first."""
     m, n = b.model, b.number
     h = b.norm("norm", x)
-    logits = b.linear("logits", h, m.vocabulary, Kind.LOGITS, weight="embedding" if m.tied else "head.weight",
-                      bias=False)  # fmt: skip
+    logits = b.linear(
+        "logits", h, m.vocabulary, Kind.LOGITS, weight="embedding" if m.tied else "head.weight", bias=False
+    )
     wide, cuda = n.parameter_bytes, b.setup.backend == "cuda"
     last = logits if cuda or not n.autocast else b.cast("logits.fp32", logits, wide, Kind.LOGITS)
     p = b.pointwise("log_softmax", [last], Kind.LOGITS, saved=["log_softmax"])

@@ -107,9 +107,10 @@ def _run_again(graph: Graph) -> list[int]:
     its own result that it saves."""
     last = {x.segment: n for n, x in enumerate(graph.nodes) if x.segment is not None and x.saved}
     return [
-        n for n, x in enumerate(graph.nodes)
+        n
+        for n, x in enumerate(graph.nodes)
         if x.segment is not None and (n < last[x.segment] or (n == last[x.segment] and x.saves_output))
-    ]  # fmt: skip
+    ]
 
 
 def _seconds(graph: Graph, node: Node, setup: Setup, rates: Rates, phase: str) -> float:
