@@ -261,8 +261,8 @@ def of_problem(
                 "`problem` contradicts `model`, which says the problem of every layer; accepted: one of them"
             )
         for name in (name for name in asked if name in OF_PROBLEMS):
-            raise InputError(f"`{name}` {asked[name]!r} contradicts `problem`, which says it already; accepted: "
-                             f"one of them, or problem.with_({OF_PROBLEMS[name].name}=...)")  # fmt: skip
+            hint = f"accepted: one of them, or problem.with_({OF_PROBLEMS[name].name}=...)"
+            raise InputError(f"`{name}` {asked[name]!r} contradicts `problem`, which says it already; {hint}")
         if not isinstance(several, Sequence) or not all(isinstance(one, AttentionProblem) for one in several):
             accepted = "one, or keywords such as heads=32"
             raise InputError(f"`problem` {problem!r} is no AttentionProblem; accepted: {accepted}")
@@ -276,8 +276,8 @@ def calls_of(of: OfProblem) -> list[tuple[Layers | None, AttentionProblem]]:
     found = asked_problems(of)
     kinds = list(dict.fromkeys(layers.name for layers, _ in found if layers is not None))
     if len(kinds) > 1 and of.model is not None:
-        raise InputError(f"`model` '{of.model.name}' has {' and '.join(kinds)} layers, which differ; accepted: a model "
-                         "whose layers are alike, or a `problem` of iosim.predict(model=...).predictions")  # fmt: skip
+        hint = "accepted: a model whose layers are alike, or a `problem` of iosim.predict(model=...).predictions"
+        raise InputError(f"`model` '{of.model.name}' has {' and '.join(kinds)} layers, which differ; {hint}")
     return found
 
 
@@ -308,8 +308,8 @@ def overrides_of(asked: Mapping[str, Any], kernel: object, overrides: Overrides 
     if overrides is not None:
         raise InputError(f"`{name}` contradicts `overrides`; accepted: one of them")
     if isinstance(kernel, Kernel):
-        raise InputError(f"`{name}` is a setting over a catalog kernel's choice, and `kernel` is one of your own; "
-                         "accepted with it: kernel.with_(...)")  # fmt: skip
+        more = "and `kernel` is one of your own; accepted with it: kernel.with_(...)"
+        raise InputError(f"`{name}` is a setting over a catalog kernel's choice, {more}")
     return Overrides(**{SETTINGS[name].name: value for name, value in given.items()})
 
 

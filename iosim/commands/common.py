@@ -361,5 +361,5 @@ def check_own(place: str | Path, args: argparse.Namespace, option: str = "--out"
     from iosim.base.files import is_made_by
 
     if not args.force and not is_made_by(place, f"iosim {args.command}"):
-        raise InputError(f"{option} '{place}' is there and was not written by 'iosim {args.command}'; accepted: "
-                         "another name, or --force to replace it")  # fmt: skip
+        hint = "accepted: another name, or --force to replace it"
+        raise InputError(f"{option} '{place}' is there and was not written by 'iosim {args.command}'; {hint}")

@@ -63,8 +63,8 @@ def check_queries(values: Mapping[str, Any]) -> None:
     if values.get("seq_k") is not None and all(values.get(name) is None for name in ("seq_q", "seq_lens", "prefix")):
         keys = values["seq_k"]
         shown = ",".join(map(str, keys)) if isinstance(keys, list | tuple) else keys
-        raise InputError(f"`seq_k` {shown} leaves open how many tokens are new; accepted with it: `seq_q` 1 (a step of "
-                         f"decoding) or another number; `seq_q` {shown} alone is a whole prompt")  # fmt: skip
+        why = f"`seq_q` 1 (a step of decoding) or another number; `seq_q` {shown} alone is a whole prompt"
+        raise InputError(f"`seq_k` {shown} leaves open how many tokens are new; accepted with it: {why}")
 
 
 def _check_packed(values: Mapping[str, Any]) -> None:

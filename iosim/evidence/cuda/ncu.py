@@ -200,8 +200,8 @@ def profiled_of(facts: Mapping[str, Any]) -> Profiled:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"a launch of the profiler lacks what is needed or has another form: {error!r}; accepted: "
-                         "kernel, grid, block, ranges and metrics with their units") from None  # fmt: skip
+        why = f"{error!r}; accepted: kernel, grid, block, ranges and metrics with their units"
+        raise InputError(f"a launch of the profiler lacks what is needed or has another form: {why}") from None
 
 
 def find_ncu() -> Path:

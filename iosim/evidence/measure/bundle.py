@@ -85,8 +85,8 @@ def checked_name(name: str) -> str:
     a file cannot have everywhere."""
     clean = re.sub(r"(\.(toml|json))+$", "", name, flags=re.IGNORECASE)
     if not NAME.fullmatch(clean) or clean.endswith(".") or RESERVED.fullmatch(clean.partition(".")[0]):
-        raise InputError(f"`name` '{one_line(name, 80)}' is no name of a profile; accepted: letters, digits, dots and "
-                         "dashes, such as my-gpu")  # fmt: skip
+        accepted = "letters, digits, dots and dashes, such as my-gpu"
+        raise InputError(f"`name` '{one_line(name, 80)}' is no name of a profile; accepted: {accepted}")
     return clean
 
 

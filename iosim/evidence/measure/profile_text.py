@@ -74,8 +74,8 @@ def combined(
     needed = {"compute_capability": kept["compute_capability"], "sms": "sm_count" in entries}
     missing = [key for key, there in needed.items() if not there]
     if base is None and missing:
-        raise InputError(f"no shipped profile describes '{kept['gpu']}', and its raw numbers lack "
-                         f"{' and '.join(missing)}; accepted: what iosim calibrate --raw writes")  # fmt: skip
+        more = f"and its raw numbers lack {' and '.join(missing)}; accepted: what iosim calibrate --raw writes"
+        raise InputError(f"no shipped profile describes '{kept['gpu']}', {more}")
     while True:
         values = _values(kept, base, entries, name)
         wrong = parse(values).problems

@@ -199,8 +199,8 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
         launches = [n for n in chain.launches if n.name == "bwd.main"]
     rows = _joined(rows, [n if isinstance(n, str) else n.name for n in launches])
     if len(launches) != len(rows):
-        raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), the call "
-                      f"has {len(rows)}")  # fmt: skip
+        more = f"the call has {len(rows)}"
+        raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), {more}")
     # rows that say what their kernel was built as have its resources
     described = own or bool(row.facts.get("block_q"))
     chains = tuple(

@@ -86,8 +86,8 @@ def _of_report(path: Path, where: str, opened: Opened) -> tuple[list[Profiled], 
     except InputError as error:
         why = refused if refused is not None and not _has_ncu() else error
         hint = f"or a CSV made elsewhere with ncu --import {path.name} --csv --page raw --print-units base"
-        raise InputError(f"{where}: {why}; accepted: a report that ncu here can read, or its Python module (pip "
-                         f"install ncu-report), {hint}") from None  # fmt: skip
+        accepted = f"a report that ncu here can read, or its Python module (pip install ncu-report), {hint}"
+        raise InputError(f"{where}: {why}; accepted: {accepted}") from None
 
 
 def _has_ncu() -> bool:

@@ -104,8 +104,8 @@ class Reading:
         value = self.whole(names, high)
         if value is None:
             kind = f" (model_type {one_line(self.type, 40)})" if self.type else ""
-            raise InputError(f"`model` '{self.name}'{kind} says no {what}: {' or '.join(names)} is missing; accepted: "
-                             "the config.json of a transformer")  # fmt: skip
+            hint = "accepted: the config.json of a transformer"
+            raise InputError(f"`model` '{self.name}'{kind} says no {what}: {' or '.join(names)} is missing; {hint}")
         return value
 
     def whole(self, names: Sequence[str], high: int) -> int | None:
@@ -178,8 +178,8 @@ def _base(read: Reading, heads: int, *, causal: bool) -> LayerKind:
     if head_dim is None:
         width = read.needed(WIDTH, "width", 1 << 24)
         if width % heads:
-            raise InputError(f"`model` '{name}' contradicts itself: {heads} heads do not divide its width of {width}, "
-                             "and it says no head_dim")  # fmt: skip
+            why = f"{heads} heads do not divide its width of {width}, and it says no head_dim"
+            raise InputError(f"`model` '{name}' contradicts itself: {why}")
         head_dim = width // heads
     head_dim_v = read.whole(("v_head_dim",), 1 << 16) or head_dim
     return LayerKind(
@@ -211,8 +211,8 @@ def _order(read: Reading, layers: int) -> list[str]:
     words = [str(word) for word in listed[:layers]]
     for word in dict.fromkeys(words):
         if word not in KINDS and word not in OTHERS:
-            raise InputError(f"`model` '{read.name}': layer type '{one_line(word, 40)}' is not known; accepted: "
-                             f"{', '.join((*KINDS, *OTHERS))}")  # fmt: skip
+            hint = f"accepted: {', '.join((*KINDS, *OTHERS))}"
+            raise InputError(f"`model` '{read.name}': layer type '{one_line(word, 40)}' is not known; {hint}")
     return [KINDS.get(word, word) for word in words]
 
 

@@ -52,8 +52,8 @@ def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Mod
         name = str(given.get("_name_or_path") or given.get("model_type") or "config")
         return _model(given, name, name, "as given", None)
     if not isinstance(given, str | os.PathLike):
-        raise InputError(f"`model` {one_line(repr(given), 60)} is no model; accepted: models' names, paths, or what a "
-                         "config.json holds")  # fmt: skip
+        accepted = "models' names, paths, or what a config.json holds"
+        raise InputError(f"`model` {one_line(repr(given), 60)} is no model; accepted: {accepted}")
     text, part = _with_part(os.fspath(given).strip())
     if not text.strip():
         raise InputError(
@@ -110,8 +110,8 @@ def refuse_others(config: Mapping[str, Any], name: str) -> None:
             f"`model` '{name}' is of diffusers ({one_line(what, 40)}), no transformer of Hugging Face's; {accepted}"
         )
     if "peft_type" in config:
-        raise InputError(f"`model` '{name}' is an adapter's ({one_line(config['peft_type'], 40)}); accepted: the "
-                         "config.json of the model it adapts")  # fmt: skip
+        hint = "accepted: the config.json of the model it adapts"
+        raise InputError(f"`model` '{name}' is an adapter's ({one_line(config['peft_type'], 40)}); {hint}")
     if config.get("is_encoder_decoder"):
         raise InputError(f"`model` '{name}' ({one_line(config.get('model_type', 'unknown'), 40)}) is an encoder and a "
                          "decoder with attention between them, which is not described; accepted: the config.json of a "
@@ -148,8 +148,8 @@ def decoder_of(model: Model) -> dict[str, Any]:
     elif model.width is None or first.head_dim * first.heads != model.width:
         why = f"its {first.heads} heads of {first.head_dim} columns are not as wide as its {model.width} columns"
     if why is not None or family is None:
-        raise InputError(f"`model` '{model.name}' cannot be trained here: {why}; accepted: models of "
-                         f"{', '.join(FAMILIES)} whose layers are alike and dense")  # fmt: skip
+        accepted = f"models of {', '.join(FAMILIES)} whose layers are alike and dense"
+        raise InputError(f"`model` '{model.name}' cannot be trained here: {why}; accepted: {accepted}")
     inside = next((config[key] for key in ("intermediate_size", "n_inner") if config.get(key)), 4 * (model.width or 0))
     act = str(config.get("hidden_act") or config.get("activation_function") or family.get("activation") or "gelu")
     tied = bool(config.get("tie_word_embeddings", family.get("tied", True)))

@@ -52,14 +52,14 @@ def check_append(problem: AttentionProblem, kernel: Kernel) -> None:
     if not appends(kernel):
         return
     if problem.backward:
-        raise InputError(f"`append_kv=True` contradicts `passes` {problem.passes}: a cache belongs to inference; "
-                         "accepted with it: fwd")  # fmt: skip
+        why = "a cache belongs to inference; accepted with it: fwd"
+        raise InputError(f"`append_kv=True` contradicts `passes` {problem.passes}: {why}")
     if problem.seq_lens is not None:
-        raise InputError("`append_kv=True` contradicts `seq_lens`: new tokens are the last keys of sequences of one "
-                         "length; accepted with it: `seq_q`")  # fmt: skip
+        why = "new tokens are the last keys of sequences of one length; accepted with it: `seq_q`"
+        raise InputError(f"`append_kv=True` contradicts `seq_lens`: {why}")
     if problem.seq_q > problem.seq_k:
-        raise InputError(f"`append_kv=True` with {problem.seq_q} new tokens and {problem.seq_k} keys: the new tokens "
-                         f"are keys too; accepted: `seq_q` up to {problem.seq_k}")  # fmt: skip
+        why = f"the new tokens are keys too; accepted: `seq_q` up to {problem.seq_k}"
+        raise InputError(f"`append_kv=True` with {problem.seq_q} new tokens and {problem.seq_k} keys: {why}")
 
 
 def _counted_page(problem: AttentionProblem) -> int | None:

@@ -60,8 +60,8 @@ def _blocked(problem: AttentionProblem, tile: Tile, mask_block: int) -> Mask:
             return mask
         mask = BlockMask.covering(mask, problem.seq_q, problem.seq_k, mask_block, mask_block)
     if isinstance(mask, BlockMask) and (mask.block_q % tile.block_q or mask.block_k % tile.block_k):
-        raise InputError(f"`tile` {tile} does not divide the mask's blocks of {mask.block_q}x{mask.block_k}; accepted: "
-                         "tiles that do, or `mask_block` a multiple of the tile")  # fmt: skip
+        hint = "accepted: tiles that do, or `mask_block` a multiple of the tile"
+        raise InputError(f"`tile` {tile} does not divide the mask's blocks of {mask.block_q}x{mask.block_k}; {hint}")
     return mask
 
 

@@ -394,8 +394,8 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     threads = options.combine_threads
     combine_rows = options.combine_rows or _combine_rows(_product_columns(problem, kernel)[1], threads)
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
-        raise InputError(f"`splits` {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
-                         f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)")  # fmt: skip
+        hint = f"accepted: up to {MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)"
+        raise InputError(f"`splits` {splits}: their combination takes {rows // combine_rows:,} CTAs; {hint}")
     final = ("O", "LSE") if kernel.writes_lse else ("O",)
     combine = Launch(
         name="combine",

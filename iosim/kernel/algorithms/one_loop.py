@@ -53,8 +53,8 @@ class LoopAlgorithm:
             return
         for tensor, per in (*cls.loads.items(), *cls.stores.items()):
             if tensor not in PAIR_OF or per not in ((Per.PAIR,) if tensor in "KV" else (Per.QUERY, Per.PAIR)):
-                raise ValueError(f"{cls.__name__}: {tensor} per {per} is not possible; accepted: Q, O and LSE per q or "
-                                 "qk, K and V per qk")  # fmt: skip
+                accepted = "Q, O and LSE per q or qk, K and V per qk"
+                raise ValueError(f"{cls.__name__}: {tensor} per {per} is not possible; accepted: {accepted}")
         algorithm(name, override=override, **more)(cls.plan)
 
     @classmethod

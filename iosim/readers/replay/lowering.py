@@ -362,8 +362,8 @@ def _skips(launch: Launch, access: Access, block: Int32, steps: Steps) -> tuple[
     Where a CTA walks the keys of a query block they are loop indices; with keys outside, key blocks for a query block's
     rows, and query blocks for a key block's. Raises ValueError: another launch, or more visits left out than one."""
     if access.skip != 1 or access.per is not Per.PAIR or launch.outer not in (Outer.HEAD, Outer.KEY, Outer.QUERY):
-        raise ValueError(f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; a replay skips "
-                         "one visit of a launch that walks keys outside, or the keys of a query block")  # fmt: skip
+        hint = "a replay skips one visit of a launch that walks keys outside, or the keys of a query block"
+        raise ValueError(f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; {hint}")
     first, d = access.mode is Mode.LOAD, launch.domain
     if launch.outer is Outer.QUERY or access.rows is Rows.KEY:
         if launch.outer is Outer.QUERY:

@@ -34,8 +34,8 @@ def scan(
     objects = footprint_bytes // each
     shared = pattern == "shared_scan"
     if min(passes, ctas) < 1 or objects < (1 if shared else ctas):
-        raise InputError(f"a scan of {footprint_bytes} bytes by {ctas} CTAs, {passes} times; accepted: at least one "
-                         f"CTA, one pass and {each} bytes a CTA")  # fmt: skip
+        accepted = f"at least one CTA, one pass and {each} bytes a CTA"
+        raise InputError(f"a scan of {footprint_bytes} bytes by {ctas} CTAs, {passes} times; accepted: {accepted}")
     l2_of_gpu = gpu if isinstance(gpu, L2Model) else model(gpu)
     begin = np.zeros(ctas + 1, dtype=np.int64) if shared else np.arange(ctas + 1, dtype=np.int64) * objects // ctas
     size = np.full(ctas, objects, dtype=np.int64) if shared else np.diff(begin)

@@ -351,8 +351,8 @@ def kind_shapes(
 ) -> list[KindShape]:
     """The shapes of a model's layers by kind. Raises InputError: a model that generates nothing."""
     if not model.causal:
-        raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: a decoder, "
-                         "and `iosim predict` for this one")  # fmt: skip
+        accepted = "a decoder, and `iosim predict` for this one"
+        raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: {accepted}")
     fields = {"dtype": dtype or model.dtype or "bf16"} | ({} if page_size is None else {"page_size": page_size})
     if cache_dtype is not None:
         fields["cache_dtype"] = cache_dtype

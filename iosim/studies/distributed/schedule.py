@@ -104,8 +104,8 @@ def check_problem(problem: AttentionProblem) -> bool:
     if problem.mask not in ("none", "causal"):
         raise InputError(f"`mask` '{problem.mask}' is not distributed over GPUs here; accepted: none, causal")
     if problem.seq_q != problem.seq_k:
-        raise InputError(f"`seq_k` {problem.seq_k} differs from `seq_q` {problem.seq_q}: one sequence is "
-                         "split over the GPUs; accepted: equal lengths")  # fmt: skip
+        why = "one sequence is split over the GPUs; accepted: equal lengths"
+        raise InputError(f"`seq_k` {problem.seq_k} differs from `seq_q` {problem.seq_q}: {why}")
     if problem.mask == "causal" and problem.interval_mask.offset != 0:
         raise InputError(f"`offset` {problem.interval_mask.offset} is not distributed over GPUs here; accepted: 0")
     for option in problem.terms.values():

@@ -93,8 +93,8 @@ def changed(
     `layers`: the first so many of its layers. `tensor_parallel`: GPUs that share the heads of each layer."""
     for name in FIXED:
         if values.get(name) is not None:
-            raise InputError(f"`{name}` contradicts `model` '{model.name}', which says what its tokens see; accepted "
-                             f"with a model: {', '.join(f'`{one}`' for one in SHAPE)}")  # fmt: skip
+            hint = f"accepted with a model: {', '.join(f'`{one}`' for one in SHAPE)}"
+            raise InputError(f"`{name}` contradicts `model` '{model.name}', which says what its tokens see; {hint}")
     if values.get("causal") and not model.causal:
         raise InputError(
             f"`causal=True` contradicts `model` '{model.name}', whose tokens see all others; accepted: without it"
@@ -134,8 +134,8 @@ def _with(model: Model, name: str, value: Any) -> Model:
             kinds.append(kind)
             continue
         if kind.latent is not None and name != "heads":
-            raise InputError(f"`{name}` {value} contradicts `model` '{model.name}', whose {kind.name} layers make "
-                             "keys and values of one latent vector; accepted: `heads`")  # fmt: skip
+            more = f"whose {kind.name} layers make keys and values of one latent vector; accepted: `heads`"
+            raise InputError(f"`{name}` {value} contradicts `model` '{model.name}', {more}")
         before[getattr(kind, name)] = None
         kinds.append(_kind_with(kind, name, value))
     if list(before) == [value]:
@@ -214,14 +214,14 @@ def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -
         )
     latent = bool(given.get("latent_kv"))
     if latent and any(kind.latent is None for kind in model.kinds):
-        raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', whose layers have no latent cache; "
-                         "accepted: without it")  # fmt: skip
+        more = "whose layers have no latent cache; accepted: without it"
+        raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', {more}")
     asked = []
     for queries in map(FIELDS["seq_q"].check, lengths(given.get("seq_q", FIELDS["seq_q"].asked), "seq_q")):
         total = FIELDS["seq_k"].check(keys if keys is not None else queries + (prefix or 0))
         if total < queries and model.causal:
-            raise InputError(f"`seq_k` {total} is out of range; accepted: {queries} or more, as the layers of `model` "
-                             f"'{model.name}' are causal")  # fmt: skip
+            accepted = f"{queries} or more, as the layers of `model` '{model.name}' are causal"
+            raise InputError(f"`seq_k` {total} is out of range; accepted: {accepted}")
         asked.append(tuple(
             LayerCall(kind, queries, total, kind.problem(queries, total, latent_kv=latent, **fields))
             for kind in (model.all_kinds if states else model.kinds)

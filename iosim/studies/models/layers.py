@@ -104,8 +104,8 @@ class LayerKind:
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
-            raise InputError(f"`heads` {self.heads} is not a multiple of `kv_heads` {self.kv_heads}; accepted: "
-                             f"multiples of {self.kv_heads}")  # fmt: skip
+            hint = f"accepted: multiples of {self.kv_heads}"
+            raise InputError(f"`heads` {self.heads} is not a multiple of `kv_heads` {self.kv_heads}; {hint}")
 
     def absorbed(self, queries: int, keys: int, passes: str = "fwd") -> bool:
         """Whether a call works on the latent cache itself."""

@@ -281,8 +281,8 @@ def _phases(request: WholeRequest) -> list[tuple[str, int]]:
     if request.training:
         for name in ("context", "fused"):
             if getattr(request, name):
-                raise InputError(f"`{name}` contradicts `training=True`, which runs eager operators over `seq_len`; "
-                                 "accepted: one of them")  # fmt: skip
+                more = "which runs eager operators over `seq_len`; accepted: one of them"
+                raise InputError(f"`{name}` contradicts `training=True`, {more}")
         return [(TRAINING, length) for length in prompts or (USUAL,)]
     if not any(contexts):
         prompts = prompts or [USUAL]

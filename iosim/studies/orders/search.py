@@ -79,8 +79,8 @@ def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
     pinned = pinned_fields({name: getattr(asked, name) for name in PINNED})
     kernels = resolve_all(asked.kernel, problems, gpu)
     if any(main_launch(k, p) is None for k, p in zip(kernels, problems, strict=True)):
-        raise InputError(f"`kernel` {kernels[0].name}: no launch loops over keys, so it has no order to choose; "
-                         "accepted: kernels such as fa2, fa3 or flash")  # fmt: skip
+        hint = "accepted: kernels such as fa2, fa3 or flash"
+        raise InputError(f"`kernel` {kernels[0].name}: no launch loops over keys, so it has no order to choose; {hint}")
     check_cluster(pinned.get("cluster", 1), gpu)
     search = _Search(problems, weights, kernels, gpu, asked.l2_start, progress)
     tiles = [Tile(*sides) for sides in asked.tile or ()]

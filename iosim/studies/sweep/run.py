@@ -190,8 +190,8 @@ def _result(future: Any, address: str) -> Done:
     try:
         done: Done = future.result()
     except (ImportError, AttributeError) as error:
-        raise InputError(f"a worker of `dask` '{address}' has no such iosim: {_line(error)}; accepted: workers with "
-                         f"iosim {__version__}") from None  # fmt: skip
+        hint = f"accepted: workers with iosim {__version__}"
+        raise InputError(f"a worker of `dask` '{address}' has no such iosim: {_line(error)}; {hint}") from None
     future.release()
     return done
 
@@ -258,8 +258,8 @@ def opened(target: Path, sweep: str, *, fresh: bool = False) -> Iterator[Journal
             accepted = "another file, or to wait for that one's end"
             raise InputError(f"`path` '{target}' is being written by another sweep; accepted: {accepted}") from None
         why = f"{path.name} beside it: {error}" if path.exists() else str(error)
-        raise InputError(f"`path` '{target}' cannot be written: {why}; a file in a directory that can be written is "
-                         "needed, with no other file of that name") from None  # fmt: skip
+        hint = "a file in a directory that can be written is needed, with no other file of that name"
+        raise InputError(f"`path` '{target}' cannot be written: {why}; {hint}") from None
     with suppress(PermissionError):  # Windows keeps a file that another process has opened
         path.unlink(missing_ok=True)
 

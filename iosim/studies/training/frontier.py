@@ -236,8 +236,8 @@ def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decode
     heads = value // model.head_dim
     kv_heads = max(1, heads * model.kv_heads // model.heads)
     if heads % kv_heads:
-        raise InputError(f"`width` {value} gives {heads} heads, which {kv_heads} key/value heads do not divide; "
-                         f"accepted: multiples of {model.width // model.kv_heads}")  # fmt: skip
+        hint = f"accepted: multiples of {model.width // model.kv_heads}"
+        raise InputError(f"`width` {value} gives {heads} heads, which {kv_heads} key/value heads do not divide; {hint}")
     wider = model.mlp_width * value // model.width
     return replace(model, width=value, heads=heads, kv_heads=kv_heads, mlp_width=wider), setup
 

@@ -136,8 +136,8 @@ def plan(model: Decoder, setup: Setup) -> Graph:
     setup.check(model)
     largest = setup.batch * setup.seq_len * max(setup.seq_len * model.heads, model.mlp_width, model.vocabulary)
     if largest * 8 > MAX_BYTES:
-        raise InputError(f"`batch` {setup.batch} with `seq_len` {setup.seq_len}: a tensor of {largest} elements is out "
-                         f"of range; accepted: up to {MAX_BYTES // 8}")  # fmt: skip
+        why = f"a tensor of {largest} elements is out of range; accepted: up to {MAX_BYTES // 8}"
+        raise InputError(f"`batch` {setup.batch} with `seq_len` {setup.seq_len}: {why}")
     b = Builder(model, setup)
     x = _embed(b) if model.vocabulary else b.given("hidden", Kind.INPUT, b.rows * model.width, b.number.parameter_bytes)
     if setup.attention == "naive" and setup.causal:
