@@ -80,9 +80,6 @@ KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.i
     "reserve_bytes": "reserve",
 }  # fmt: skip
 """Name of a field or of a parameter further down -> the keyword that gives it."""
-ALSO = KEYWORD_OF | {
-    option[2:].replace("-", "_"): name for name, about in PROBLEM.items() for option in about.spellings
-}
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
@@ -133,18 +130,18 @@ def _keyword(name: str, value: str | None) -> str:
 def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str], open: bool) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in given.items():
-        keyword = name if name in named else ALSO.get(name, name)
+        keyword = name if name in named else KEYWORD_OF.get(name, name)
         if keyword not in named and open:
             keyword = name
         elif keyword not in named:
-            known = {n: n for n in named} | {other: own for other, own in ALSO.items() if own in named}
+            known = {n: n for n in named} | {other: own for other, own in KEYWORD_OF.items() if own in named}
             near = ", ".join(dict.fromkeys(known[n] for n in alike(name, known)))
             others = ", ".join(f"iosim.{other}" for other, has in KEYWORDS.items() if keyword in has)
             hint = (f"accepted by: {others}" if others else out_of_scope("option", name)
                     or (f"did you mean {near}?" if near else f"accepted: {', '.join(named)}"))  # fmt: skip
             raise InputError(f"{function}() has no keyword '{name}'; {hint}")
         if keyword in values:
-            twice = " and ".join(n for n in given if keyword in (n, ALSO.get(n)))
+            twice = " and ".join(n for n in given if keyword in (n, KEYWORD_OF.get(n)))
             raise InputError(f"`{keyword}` is given twice, as {twice}; give one of them")
         values[keyword] = value
     return values

@@ -85,7 +85,7 @@ class About:
         default_of: the default, where it follows from the object's other fields.
         default_text: that default in words.
         option: of the command line; None for a field that has none.
-        spellings: other spellings of the option.
+        spellings: of the option in one letter.
         bare: the value of an option that is given without one.
         usual: the default on the command line, where that is another one than Python's.
         key: in JSON.

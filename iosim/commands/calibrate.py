@@ -58,7 +58,7 @@ def add_options(parser: CommandParser) -> None:
     )
     g = parser.group("options")
     options.add(g, CALIBRATE, (name for name in CALIBRATE if name != "profiler"))
-    common.add_gpu(parser, told="with --times: the GPU that it ran on", of_old=())
+    common.add_gpu(parser, told="with --times: the GPU that it ran on")
     options.add(g, CALIBRATE, ("profiler",))
 
 

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 USUAL_GPU = "a100"
-GPU_OF_OLD = ("--gpus", "--profile", "--profiles")
-KERNEL_OF_OLD = ("--kernels",)
-"""Spellings that are still understood; help does not show them."""
 MODEL = "how the L2 and HBM are modelled"
 FORMATS = ("table", "json", "csv")
 LENGTH_ALONE = ("seq_q",)
@@ -49,14 +46,11 @@ TOLD_S = 10
 """Replays of so many seconds are announced."""
 
 
-def add_gpu(
-    parser: CommandParser, usual: str | None = USUAL_GPU, told: str = "", of_old: Sequence[str] = GPU_OF_OLD,
-    several: bool = False,
-) -> None:  # fmt: skip
+def add_gpu(parser: CommandParser, usual: str | None = USUAL_GPU, told: str = "", several: bool = False) -> None:
     """--gpu: `args.gpu` is the name of a GPU or profile file, or with `several` a list of them."""
     told = told or ("GPUs or profile files, such as a100,h100" if several else "GPU or profile file")
     default = f" (default: {usual})" if usual else ""
-    options.add_names(parser.group(COMMON), "--gpu", of_old, usual=usual, several=several, help=told + default)
+    options.add_names(parser.group(COMMON), "--gpu", usual=usual, several=several, help=told + default)
 
 
 def add_kernel(
@@ -67,7 +61,7 @@ def add_kernel(
     if default:
         own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" * ("default" in default)
         told = f"{told} (default: {default}{own})"
-    options.add_names(parser.group(COMMON), "--kernel", KERNEL_OF_OLD, usual=usual, several=several, help=told)
+    options.add_names(parser.group(COMMON), "--kernel", usual=usual, several=several, help=told)
 
 
 def add_conditions(parser: CommandParser, *names: str, **told: str) -> None:

@@ -51,9 +51,7 @@ LISTED = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "hea
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureRequest:
-    kernel: Sequence[str] = ask.names(
-        "flash_fwd, flash_bwd, naive, minimal", ("flash_fwd",), default_text="flash_fwd", spellings=common.KERNEL_OF_OLD
-    )
+    kernel: Sequence[str] = ask.names("flash_fwd, flash_bwd, naive, minimal", ("flash_fwd",), default_text="flash_fwd")
     seq_q: Any = like(
         FIELDS["seq_q"],
         kind=Kind.SIZES,

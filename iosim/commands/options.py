@@ -8,7 +8,7 @@ refuses a second.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from iosim.base.errors import InputError, spelled, unknown_name
@@ -110,39 +110,13 @@ class OneName(One):
         super().__call__(parser, namespace, names(values), option)
 
 
-class Gone(argparse.Action):
-    """A spelling of old that means something else today: refused with what to say in its place."""
-
-    def __init__(self, instead: str, **settings: Any) -> None:
-        super().__init__(**settings, help=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs="?")
-        self.instead = instead
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        shown = option if values is None else f"{option} {values}"
-        parser.error(f"{shown} is spelt another way; accepted: {self.instead}")
-
-
-def add_names(
-    group: Any, spelling: str, of_old: Sequence[str] = (), *, usual: str | None, several: bool, metavar: str = "NAME",
-    help: str,
-) -> None:  # fmt: skip
+def add_names(group: Any, spelling: str, *, usual: str | None, several: bool, help: str, metavar: str = "NAME") -> None:
     """An option that takes a list of names, or one name of those that other commands take a list of; its value is None
     where there is no default."""
     settings: dict[str, Any] = {"action": OneName, "metavar": metavar, "help": help}
     if several:
         settings |= {"action": Several, "type": names, "metavar": f"{metavar},..."}
     group.add_argument(spelling, default=Usual(usual.split(",")) if several and usual else usual, **settings)
-    add_spellings(group, spelling, of_old, **settings)
-
-
-def add_spellings(group: Any, spelling: str, of_old: Sequence[str], **settings: Any) -> None:
-    """Spellings that are understood and not shown: they set what `spelling` sets."""
-    dest = settings.pop("dest", spelling.removeprefix("--").replace("-", "_"))
-    if of_old:
-        settings |= {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "dest": dest}
-        group.add_argument(*of_old, **settings)
 
 
 def add(
@@ -186,9 +160,7 @@ def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
             settings["choices"] = field.words
     if field.bare is not None:
         settings |= {"nargs": "?", "const": field.bare}
-    short = [spelling for spelling in field.spellings if not spelling.startswith("--")]
-    group.add_argument(field.option, *short, default=default, **settings)
-    add_spellings(group, str(field.option), [one for one in field.spellings if one not in short], **settings)
+    group.add_argument(field.option, *field.spellings, default=default, **settings)
 
 
 def _reader(field: About, several: bool) -> Callable[[str], Any]:
@@ -226,11 +198,6 @@ class CommandParser(argparse.ArgumentParser):
     def group(self, title: str) -> Any:
         return next((g for g in self._action_groups if g.title == title), None) or self.add_argument_group(title)
 
-    def get_default(self, dest: str) -> Any:
-        """The default of an option, which spellings of old have none of."""
-        defaults = (a.default for a in self._actions if a.dest == dest and a.default != argparse.SUPPRESS)
-        return next((default for default in defaults if default is not None), self._defaults.get(dest))
-
     def error(self, message: str) -> NoReturn:
         told = "accepted" in message or "did you mean" in message
         raise InputError(message if told else f"{message}; '{self.prog} --help' shows what is accepted")
@@ -255,11 +222,6 @@ class CommandParser(argparse.ArgumentParser):
         if values == [] and action.option_strings and action.nargs is None:  # Python 3.11 drops the -- of --gpu=--
             self.error(f"{action.option_strings[0]} '--' is no value")
         return values
-
-    def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """What a word may abbreviate: spellings of old only where no option of today fits."""
-        fitting = super()._get_option_tuples(option_string)
-        return [one for one in fitting if one[0].help != argparse.SUPPRESS] or fitting
 
     def format_usage(self) -> str:
         return f"usage: {self._usage()}\n"

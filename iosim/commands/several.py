@@ -47,7 +47,6 @@ def add_compare(parser: CommandParser) -> None:
     common.add_problem_options(parser, several=AXES)
     common.add_conditions(parser, "l2_start", "method")
     common.add_output_options(parser, page=True)
-    parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
     parser.add_argument("--csv", metavar="FILE", help="also write the rows there, as CSV")
 
 

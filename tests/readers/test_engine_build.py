@@ -81,7 +81,7 @@ def test_without_an_engine_a_prediction_is_the_capacity_rules(what: str, start: 
 
 
 def test_several_predictions_without_an_engine_say_so_once(tmp_path: Path) -> None:
-    found = iosim("compare", "--kernels", "naive,fa2", "--profiles", "a100,l4", "--seq", "256",
+    found = iosim("compare", "--kernel", "naive,fa2", "--gpu", "a100,l4", "--seq-len", "256",
                   engine=tmp_path / "none")  # fmt: skip
     assert found.returncode == 0
     assert found.stderr.count("\n") == 1

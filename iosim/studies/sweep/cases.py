@@ -125,9 +125,7 @@ SETTINGS: Mapping[str, About] = {
     name: field for name, field in (*FIELDS.items(), *OVERRIDES.items()) if field.option and name not in NOT_SWEPT
 }
 SPELLINGS = {"profile": "gpu", "pass": "passes", "output_dtype": "output", "smem": "shared_memory_bytes"} | {
-    spelling[2:].replace("-", "_"): name
-    for name, field in SETTINGS.items()
-    for spelling in (str(field.option), *field.spellings)
+    str(field.option)[2:].replace("-", "_"): name for name, field in SETTINGS.items()
 }
 NAMES = (*PLACES, *SETTINGS)
 LABELS = {"model": "text", "layer": "text", "count": "int"}
