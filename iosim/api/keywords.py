@@ -230,7 +230,6 @@ def request(of: type[T], asked: Mapping[str, Any], **more: Any) -> T:
 
 
 AXES = ("seq_q", "seq_k", "batch")
-"""Fields of which a function may take several values."""
 
 
 def values_of(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -293,7 +293,6 @@ def held(exceeded: Sequence[str | None]) -> int:
 
 
 PLACES = ("--out", "-o", "--html", "--csv")
-"""Options that say where files go."""
 FORCE = "--force"
 
 

@@ -108,7 +108,6 @@ def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence
 
 
 FIRST = ("gpu", "kernel", "model")
-"""Options whose names are looked up first."""
 MOST_NAMED = 6
 
 

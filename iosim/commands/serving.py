@@ -16,7 +16,6 @@ from iosim.studies.requests import DECODE, LATENCY, OF_MODEL, RING, TRAIN, WHOLE
 OF_STEP = ("batch", "context", "batch_contexts", "heads", "kv_heads", "head_dim", "dtype", "layers")
 OF_TRAINED = ("seq_len", "batch", "layers", "width", "heads", "kv_heads", "causal")
 OF_TRAINING = ("attention", "precision", "optimizer", "step", "recompute", "backend", "accumulate_gradients")
-"""Options of decode and train-memory that stand in a group of their own."""
 LISTED = "list"
 """In place of a stack's name: all of them are listed."""
 

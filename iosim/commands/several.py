@@ -66,7 +66,6 @@ def run_compare(args: argparse.Namespace) -> int:
 
 
 Found = tuple[str, list[dict[str, Any]], Any, "Callable[[str], Page]"]
-"""The answer, the rows of the CSV, the result, and its page for a command line."""
 
 
 def _chosen(args: argparse.Namespace) -> Found:

@@ -30,7 +30,6 @@ TABLE_WORST = 6
 FORMATS = ("table", "json", "csv", "md", "html")
 FORMATS_OF_TIMES = ("table", "json", "csv")
 NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spills", "html")
-"""Options of byte tables, which --times refuses."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,7 +110,6 @@ PROFILE = Table(
     rules=(_unused_sources,),
     see="docs/profiles.md",
 )
-"""A profile file."""
 HEADER_KEYS = tuple(name for name in PROFILE.keys if name not in QUANTITIES)
 
 CAPABILITY_TABLE = Table(
@@ -122,7 +121,6 @@ INHERITANCE = Table(
     others=(CAPABILITY, CAPABILITY_TABLE),
     rules=(_unused_sources,),
 )
-"""The file of what every GPU shares and what each compute capability fixes."""
 
 PREDICTIONS_NEED = (
     "boost_clock_hz", "l2_bytes", "dram_bandwidth_bytes_per_s", "max_warps_per_sm", "max_threads_per_sm",

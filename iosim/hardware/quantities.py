@@ -33,7 +33,6 @@ _FORMS = {
     "Mapping[str, float]": "rates",
     "tuple[tuple[int, float], ...] | None": "points",
 }
-"""Type of a field -> its form in a file."""
 
 
 def quantity(low: float, high: float, group: str = "", default: Any = None) -> Any:

@@ -66,13 +66,11 @@ COLUMNS: Mapping[str, Column] = {
     "compiler": str,
     "min_ctas": whole,
 }
-"""Columns of a resource table, and what makes values of their cells."""
 STAMP = Table(
     {"schema": Whole(1, 1), "sources": Text(pattern="[0-9a-f]{16}"), "of": Text(),
      "compiler": Text(pattern=r"\d+(\.\d+)*"), "command": Text()},
     required=("schema", "sources", "of", "compiler", "command"),
 )  # fmt: skip
-"""The file beside a resource table that says which sources it describes."""
 
 
 def read_table(path: Path) -> dict[Key, BuildReport]:

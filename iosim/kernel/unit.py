@@ -204,7 +204,6 @@ UNITS: dict[MatrixUnit, UnitModel] = {
 """What the kinds of units are like."""
 
 FMA = "fma"
-"""Another word for the fp32 units, which multiply and add."""
 SPECIALISED_UNITS = {
     (MatrixUnit.WGMMA, Specialisation.PRODUCER): MatrixUnit.SPECIALISED,
     (MatrixUnit.WGMMA, Specialisation.PINGPONG): MatrixUnit.PINGPONG,

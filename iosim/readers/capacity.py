@@ -30,7 +30,6 @@ from iosim.kernel.schedule import Order
 from iosim.kernel.traffic import Traffic, TrafficRow
 
 Number = Any
-"""A whole number, or an array of them."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 _WARNING = re.compile(r"^ptxas warning\s*: *(.+)$", re.M)
 
 OPTIONS = ("-std=c++17", "-O3", "-cubin", "-Xptxas", "-v,--warn-on-spills")
-"""nvcc's options of every build."""
 
 
 @dataclass(frozen=True)

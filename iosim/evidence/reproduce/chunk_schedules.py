@@ -27,7 +27,6 @@ from iosim.studies.distributed.timing import ChunkTimes, simulate
 
 K = 1024
 NODE = 8
-"""GPUs of a node."""
 KERNEL = "fa2"
 LAYERS, HIDDEN, FFN, VOCABULARY, HEAD_DIM = 32, 4096, 11008, 32000, 128
 HEADS = {"LLaMA-7B": (32, 32), "LLaMA-GQA": (32, 8), "LLaMA-33H": (33, 33)}

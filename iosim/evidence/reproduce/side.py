@@ -135,7 +135,6 @@ NUMBERS: Mapping[str, Callable[[Side], float]] = {
     "moved_with_copies": lambda s: s.moved + 2 * s.keys["copies"] * s.tensor_sum("Q"),
     "moved_with_all": lambda s: moved(s.chain),
 }
-"""What a row may ask for as its `quantity`: bytes, seconds, operations."""
 
 
 def _sum(least: HbmBounds) -> int:

@@ -26,7 +26,6 @@ from iosim.show.tables import RIGHT, Cell, Column, Table, grouped
 
 WORST = 12
 EXACT = 1e-3
-"""SM<->L2 bytes within this share of the measured ones count as such."""
 TITLE = "Predictions beside measurements"
 INTRODUCTION = (
     "Errors are |predicted - measured| / measured. Rows of less than 2 MB have no error; their differences in bytes "

@@ -79,7 +79,6 @@ RAGGED_CODE = 1.5
 COMBINES = {Layout.CHUNKS: Fragments(Layout.SPLIT_WEIGHTS)}
 """How the combine stages what it reads, by how the forward does."""
 DEPTH = 32
-"""Columns of Q and K that a product of CUTLASS takes at a time (ThreadK of gemm_kernel_utils.h)."""
 NARROW_STORES, NARROW_GRADIENTS = 0.7, 0.88
 """Of the packets more that rows of O, or of dK and dV, take which begin inside a sector, those that do not merge on
 their way: fitted on the builds of head_dim 88, 120, 184 and 248 in h100_library_builds.csv, where they are 0.36 to 0.95

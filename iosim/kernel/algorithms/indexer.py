@@ -54,11 +54,9 @@ from iosim.problem.attention import AttentionProblem
 LAUNCHES = ("logits", "top_k", "lists")
 LISTS = "indices"
 LIST_BYTES = 4
-"""An int32 a picked key."""
 INDEX_KEYS = 256
 """Keys of a step of the indexer's kernels."""
 LOADING_WARPS = 4
-"""Of the indexer's kernels."""
 PAGED_QUERIES = 2
 """Queries of a sequence up to which the paged kernel runs (DeepGEMM, csrc/apis/attention.hpp: next_n)."""
 SELECT_KEYS = 1024

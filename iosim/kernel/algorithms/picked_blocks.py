@@ -29,7 +29,6 @@ from iosim.problem.masks.mask import IntervalMask
 from iosim.problem.masks.picked import BlockPicks
 
 LEAST_GROUP = 16
-"""Query heads of a key/value head are multiples of so many: rows of a product."""
 GATED_ROWS = 8
 """Rows that a CTA of an elementwise launch takes."""
 

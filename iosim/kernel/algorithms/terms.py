@@ -34,7 +34,6 @@ class TermOptions(AlgorithmOptions):
 
 
 PASS_ROWS = 4
-"""Rows of an N x N tensor that a CTA of an elementwise pass takes."""
 
 
 def bias(problem: AttentionProblem, name: str = "bias", role: Role = Role.INPUT) -> Tensor:

@@ -26,7 +26,6 @@ from iosim.problem.attention import AttentionProblem
 
 FORWARD, BACKWARD = "arXiv 2402.07443", "arXiv 2410.09397v2"
 LEVELS: dict[Level, str] = {"l2": "SM <-> L2", "hbm": "L2 <-> HBM"}
-"""Level -> how tables call it."""
 FLASH_CONSTANT = 4
 """Q and O of B query rows fill M = 2 d B elements while K and V pass by: 2 N^2 d / B = 4 N^2 d^2 / M."""
 REGISTER_BYTES = 4

@@ -31,7 +31,6 @@ _L2Config, _L2State, _LaunchPlan, _Sampling = (
     LAYOUT.structures[name] for name in ("L2Config", "L2State", "LaunchPlan", "Sampling")
 )
 TraceRecord = LAYOUT.structures["Trace"]
-"""What the engine writes down of one launch."""
 OBJECT = np.dtype(LAYOUT.structures["Object"])
 PS = 10**12
 BAR_EVERY_S = 0.1

@@ -46,7 +46,6 @@ WAITING = 0.01
 PLACEMENT_TOLD = 0.015
 """A prediction says how far placement moves its reads where that is more than this share of them."""
 Counts = tuple[list[int], list[int]]
-"""Bytes read and written, by tensor number."""
 Trace = Callable[[Launch, LoweredLaunch, Lowered, L2, int], Any]
 
 

@@ -275,7 +275,6 @@ class Choice(Shown):
 
 
 Candidate = tuple[Gpu, Work, tuple[str, ...]]
-"""A GPU, what it is to do, and a kernel for each part of that."""
 
 
 def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:

@@ -31,7 +31,6 @@ INPUTS = ("Q", "K", "V", "dO", "O", "LSE")
 MAX_GPUS = 512
 FP32_BYTES = 4
 STATISTICS = 2
-"""Row maximum and row sum, sent with a partial output."""
 
 
 def check_gpus(gpus: object) -> int:

@@ -36,7 +36,6 @@ from iosim.studies.models.layers import Layers
 from iosim.studies.requests import LatencyRequest
 
 WRITE = "append"
-"""The launch that writes the new tokens' K and V."""
 ROWS_A_CTA = 128
 
 

@@ -28,7 +28,6 @@ from iosim.readers.bounds import needed_bytes
 
 CTA_THREADS = 256
 RASTER_TILES = 8
-"""Tiles of a product that are walked side by side."""
 INNER_ROWS = 128
 """Of the axis that a product sums over, what a CTA takes in a step."""
 ROW_THREADS = 1024

@@ -21,7 +21,6 @@ from iosim.studies.report.collect import Gpu, Point, ReportRequest, by_gpu, leas
 
 Value = Callable[[Point], float | None]
 Guide = tuple[str, str, str, list[int], list[float]]
-"""Name, hover text, dash, lengths and values of a grey line."""
 
 WHO = columns_of("gpu=GPU | kernel | seq_len:count=N")
 FROM = Column("commands", "command (listed at the end)", COMMANDS)

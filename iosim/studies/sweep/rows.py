@@ -29,7 +29,6 @@ from iosim.studies.sweep.cases import (
 )
 
 KEYS = {"passes": "pass"}
-"""Columns that a table calls otherwise than Python."""
 KINDS = {Kind.WHOLE: "int", Kind.PROBABILITY: "float", Kind.FLAG: "bool"}
 MOST = 1 << 63
 """Bytes from here on do not fit a file's whole numbers."""

@@ -30,9 +30,7 @@ from iosim.studies.training.timeline import Timeline, play
 
 FEW = 4
 AXES = {"width": "1k:4k:1k", "batch": "1:64:x2", "layers": "4:24:4"}
-"""Rows of the map, where no list is given."""
 SEQ_LENS = "2k:16k:2k"
-"""Its columns, likewise."""
 MAX_CELLS = 2500
 TOKEN_STEP = 64
 """Longest sequences are found to this many tokens."""

@@ -74,7 +74,6 @@ MIN_8BIT_ELEMENTS = 4096
 QUANTILES_BYTES = 2 * 256 * 4
 """Two tables of 256 fp32 values, signed and unsigned, shared by all parameters."""
 COUNTER_BYTES = 4
-"""A fused step's counter, fp32, one a parameter."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from iosim.studies.training.step_time import StepTime, step_time
 from iosim.studies.training.timeline import AllocatorPeaks, Timeline, peaks, play
 
 HEAD_DIM = 64
-"""Columns of a head, where the number of heads is not given."""
 MAX_POINTS = 1500
 LEAST_SHOWN = 0.01
 """Share of the peak below which a kind of tensors has no area of its own."""
