@@ -127,6 +127,7 @@ class Quantities:
     awake_power_w: float | None = quantity(1, 1e5, POWER)
     tensor_clock_fraction: float | None = quantity(0.5, 1.0, POWER)
     energy_clock_exponent: float | None = quantity(0.0, 5.0, POWER)
+    energy_factor: float | None = quantity(0.1, 10.0, POWER)
     hbm_read_pj_per_byte: float | None = quantity(*_ENERGY, POWER)
     hbm_write_pj_per_byte: float | None = quantity(*_ENERGY, POWER)
     l2_read_pj_per_byte: float | None = quantity(*_ENERGY, POWER)

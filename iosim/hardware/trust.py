@@ -195,6 +195,8 @@ def _is_read(profile: HardwareProfile, name: str) -> bool:
         return (profile.l2_partitions or 1) > 1 and not profile.l2_apart
     if name == "pingpong_tile_cycles":
         return profile.cc in PINGPONG_CC
+    if name == "energy_factor":
+        return False
     if name == "power_w":
         return bool(profile.tensor_pj_per_flop)
     if name == "energy_clock_exponent":

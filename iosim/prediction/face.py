@@ -91,7 +91,11 @@ def energy_line(p: Prediction) -> str:
         return "energy not known on this GPU"
     parts = ", ".join(f"{ENERGY_TITLES[name]} {joules_text(joules)}" for name, joules in energy.items() if joules)
     clock = min(t.clock_hz for t in p.time.launches if t.clock_hz is not None)
-    return f"energy {joules_text(sum(energy.values()))} ({parts}); {power:,.0f} W at {clock / 1e6:,.0f} MHz"
+    told = f"energy {joules_text(sum(energy.values()))} ({parts}); {power:,.0f} W at {clock / 1e6:,.0f} MHz"
+    if p.energy_range_j is None:
+        return told
+    least, most = map(joules_text, p.energy_range_j)
+    return f"{told}; {least} to {most}, for energies that were not measured on this GPU"
 
 
 def level_table(p: Prediction) -> Table:

@@ -134,6 +134,11 @@ class Prediction(Shown):
         return self.time.energy_j
 
     @property
+    def energy_range_j(self) -> tuple[float, float] | None:
+        """Least and most joules where energies were not measured on the GPU; None elsewhere."""
+        return self.time.energy_range_j
+
+    @property
     def bound_by(self) -> str:
         """What bounds the time: tensor, exp, smem, l2, hbm or latency."""
         return self.time.bound_by
@@ -251,6 +256,7 @@ class Prediction(Shown):
             "time_range": None if self.time_range is None else self.time_range.to_dict(),
             "bound_by": self.time.bound_by,
             "energy_j": self.energy_j,
+            "energy_range_j": None if self.energy_range_j is None else list(self.energy_range_j),
             "power_w": self.time.power_w,
             "time": [self.time.to_dict(), self.time_specification.to_dict()],
             "memory_bytes": dict(self.memory_bytes),

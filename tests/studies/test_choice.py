@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from refusals import refused
+from scripts import ROOT
 
 import iosim
 from iosim.base.units import bytes_text
@@ -21,6 +22,15 @@ from iosim.studies.compare.choice_face import answer, as_page, figure
 SIZES: Any = {"heads": 8, "head_dim": 64, "causal": True}
 PRICES = {"a100-sxm-80gb": 1.5, "h100-sxm": 2.5, "h200-sxm": 3.5}
 PRICE = "a100=1.5,h100=2.5,h200=3.5"
+
+
+@pytest.fixture
+def powerless(tmp_path: Path) -> str:
+    """The file of a GPU whose power nobody knows."""
+    shipped = (ROOT / "hardware_profiles" / "b200.toml").read_text(encoding="utf-8")
+    place = tmp_path / "powerless.toml"
+    place.write_text(re.sub(r"(?m)^power_w.*\n", "", shipped).replace('name = "b200"', 'name = "powerless"'))
+    return str(place)
 
 
 @pytest.fixture(scope="module")
@@ -58,16 +68,18 @@ def test_no_kernel_that_was_asked_for_is_faster(found: Choice) -> None:
             assert other.time_s >= o.time_s.value * 0.95  # the estimate may leave out a near one
 
 
-def test_the_order_is_by_what_is_asked(found: Choice) -> None:
+def test_the_order_is_by_what_is_asked(found: Choice, powerless: str) -> None:
     for per, quantity in (("token", "time_s"), ("joule", "energy_j"), ("dollar", "dollars")):
-        ranked = iosim.compare(gpu="a100,h100,h200", per=per, price=PRICE, batch=[1, 4], seq_len=512, **SIZES)
+        gpus = f"{powerless},h100,h200" if per == "joule" else "a100,h100,h200"
+        price = PRICE if per == "dollar" else None
+        ranked = iosim.compare(gpu=gpus, per=per, price=price, batch=[1, 4], seq_len=512, **SIZES)
         values = [one and one.value for o in ranked.options for one in [o.a_token(quantity)]]
         known = [v for v in values if v is not None]
         assert known == sorted(known)
         assert values[: len(known)] == known  # what is not known is last
         if per == "joule":
-            assert {o.gpu.label for o in ranked.options if o.energy_j is None} == {"a100-sxm-80gb"}
-            assert "energy is not known on a100-sxm-80gb" in str(ranked)
+            assert {o.gpu.label for o in ranked.options if o.energy_j is None} == {"powerless"}
+            assert "energy is not known on powerless" in str(ranked)
             assert "not known" in str(ranked)
     assert [o.work.queries for o in found.options] == [512] * 6 + [1024] * 6
 
@@ -83,6 +95,11 @@ def test_ranges_follow_the_time_where_rates_were_not_measured(found: Choice) -> 
     assert energy is not None
     awake = (h100.predictions[0].energy_j or {})["awake"]
     assert energy.ends[1] - energy.value == pytest.approx(awake * (high / h100.time_s.value - 1))
+    a100 = by_gpu["a100-sxm-80gb"]  # its energies were not measured: of what moves 25 % either way
+    assert a100.energy_j is not None
+    joules, (low, high) = a100.predictions[0].energy_j or {}, a100.time_s.ends
+    more = 0.25 * (sum(joules.values()) - joules["awake"]) + joules["awake"] * (high / a100.time_s.value - 1)
+    assert a100.energy_j.ends[1] - a100.energy_j.value == pytest.approx(more)
     assert total([Amount(1.0, (0.5, 2.0)), Amount(3.0)]) == Amount(4.0, (3.5, 5.0))
 
 
@@ -130,7 +147,7 @@ def test_what_does_not_fit_is_last_and_on_no_frontier() -> None:
     assert answer(found).startswith("h100-sxm serves the most")
 
 
-def test_no_gpu_is_named_best_that_lacks_the_memory_or_whose_energy_is_not_known() -> None:
+def test_no_gpu_is_named_best_that_lacks_the_memory_or_whose_energy_is_not_known(powerless: str) -> None:
     asked: Any = {"model": "llama-3-70b", "batch": 8, "seq_len": 1, "method": "capacity", "kernel": "default"}
     found = iosim.compare(gpu="t4,a100", per="token", seq_len_k="8k", **asked)
     cache = 80 * 2 * 8 * 128 * 2 * 8 * 8192  # layers, K and V, key/value heads, head_dim, bytes, sequences, tokens
@@ -139,7 +156,7 @@ def test_no_gpu_is_named_best_that_lacks_the_memory_or_whose_energy_is_not_known
         "No GPU has the memory for the attention of Llama 3 70B (batch 8, 1 x 8,192 tokens)"
     )
     assert answer(found).endswith(f": it takes {takes} with the model's weights, and a100-sxm-80gb has 80 GB.")
-    found = iosim.compare(gpu="h100,b200", per="joule", seq_len_k="8k", **asked)  # b200 has the memory alone
+    found = iosim.compare(gpu=f"h100,{powerless}", per="joule", seq_len_k="8k", **asked)  # that has the memory alone
     assert answer(found).startswith("No GPU whose energy is known has the memory for")
     assert "h100-sxm has 80 GB" in answer(found)
     assert repr(found).startswith("<Choice: 2 GPUs by joule; best: none")
@@ -190,7 +207,7 @@ def test_what_cannot_run_is_said() -> None:
     assert not iosim.compare(gpu="a100", per="token", seq_len=512).missing  # nobody asked for fa3 there
 
 
-def test_the_command_writes_all_its_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_all_its_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str], powerless: str) -> None:
     asked = "--gpu a100,h100 --per dollar --price a100=1,h100=3 --seq-len 512 --batch 1,2 --heads 4"
     line = ["compare", *asked.split()]
     page, rows = tmp_path / "page.html", tmp_path / "rows.csv"
@@ -200,13 +217,12 @@ def test_the_command_writes_all_its_forms(tmp_path: Path, capsys: pytest.Capture
     assert len(told["rows"]) == 4
     assert len(rows.read_text().splitlines()) == 1 + 4
     assert "cost-1" in page.read_text()
-    assert as_page(iosim.compare(gpu="a100", per="token", seq_len=512)).sections[0].id == "rows"  # nothing to draw
+    assert as_page(iosim.compare(gpu=powerless, per="token", seq_len=512)).sections[0].id == "rows"  # nothing to draw
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--gpu a100,t4 --per joule", "--per joule: energy is not known on a100-sxm-80gb, t4"),
         ("--gpu a100,t4 --per dollar", "--per dollar needs a price of a100-sxm-80gb, t4"),
         ("--gpu a100,t4 --per dollar --price a100=1", "--per dollar needs a price of t4"),
         ("--gpu a100 --per dollar --price a100=1,h100=2", "--price h100 is none of the GPUs compared"),
@@ -229,6 +245,11 @@ def test_the_command_writes_all_its_forms(tmp_path: Path, capsys: pytest.Capture
 )
 def test_bad_input_is_one_line(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert said in refused(capsys, ["compare", "--seq-len", "512", *line.split()])
+
+
+def test_energy_that_nobody_knows_ranks_nothing(powerless: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["compare", "--seq-len", "512", "--gpu", powerless, "--per", "joule"]
+    assert "--per joule: energy is not known on powerless" in refused(capsys, line)
 
 
 def test_python_refuses_the_same() -> None:
@@ -270,8 +291,8 @@ def test_reasons_do_not_contradict_the_verdict() -> None:
     assert "with fa3, as much as the" in answer(found)
 
 
-def test_a_figure_says_which_gpus_it_leaves_out() -> None:
-    of_energy = figure(iosim.compare(gpu="a100,h100", per="token", seq_len=512, **SIZES), "energy")
+def test_a_figure_says_which_gpus_it_leaves_out(powerless: str) -> None:
+    of_energy = figure(iosim.compare(gpu=f"{powerless},h100", per="token", seq_len=512, **SIZES), "energy")
     assert of_energy is not None
     assert [series.name for series in of_energy.legend] == ["h100-sxm"]
-    assert of_energy.left_out == ("a100-sxm-80gb: energy is not known, or memory too small",)
+    assert of_energy.left_out == ("powerless: energy is not known, or memory too small",)

@@ -22,7 +22,7 @@ from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import Running, executed_pairs
-from iosim.readers.timing.energy import energy_j, is_known
+from iosim.readers.timing.energy import Energies, energies, energy_j, is_known
 from iosim.readers.timing.launch_time import LaunchTime, launch_time, uses_tensor_cores
 from iosim.readers.timing.rates import Rates
 
@@ -46,6 +46,8 @@ class ChainTime:
     """Whose rates they are at: measured ones, or those of the specification."""
     missing: tuple[str, ...]
     """What the profile does not know and the time leaves out, a sentence each."""
+    energies: Energies | None = None
+    """The constants of its energy."""
 
     @property
     def total_s(self) -> float:
@@ -70,6 +72,12 @@ class ChainTime:
             for level, joules in t.energy_j.items():
                 total[level] = total.get(level, 0.0) + joules
         return total
+
+    @property
+    def energy_range_j(self) -> tuple[float, float] | None:
+        """Least and most joules where the GPU's constants were not measured; None elsewhere."""
+        energy = self.energy_j
+        return self.energies.between(energy, self.total_s) if energy and self.energies else None
 
     @property
     def power_w(self) -> float | None:
@@ -109,12 +117,13 @@ def chain_time(
         conditions: the clocks, how it is launched, and whether the first loads find their data in the L2.
     """
     rates = Rates(profile, measured, power_is_modelled=measured and is_known(profile))
+    of = energies(profile) if measured else None
     times = []
     for n, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
         times.append(
-            _at_its_clock(Running(problem, kernel, chain, launch, resident, traffic, rates, conditions, n == 0))
+            _at_its_clock(Running(problem, kernel, chain, launch, resident, traffic, rates, conditions, n == 0), of)
         )
-    return ChainTime(tuple(times), "measured" if measured else "specification", tuple(rates.missing))
+    return ChainTime(tuple(times), "measured" if measured else "specification", tuple(rates.missing), of)
 
 
 def ceiling_s(
@@ -136,7 +145,7 @@ def ceiling_s(
     return seconds
 
 
-def _at_its_clock(running: Running) -> LaunchTime:
+def _at_its_clock(running: Running, of: Energies | None) -> LaunchTime:
     """The launch at the highest clock that its power allows, with its energy."""
     rates, problem, clocks = running.rates, running.problem, running.conditions.clocks
     profile = rates.profile
@@ -145,8 +154,9 @@ def _at_its_clock(running: Running) -> LaunchTime:
         """The launch at a clock, and what it takes of the power over what there is."""
         rates.clock_hz = clock_hz
         time, activity = launch_time(running)
+        if of is not None and clock_hz is not None:
+            time = replace(time, energy_j=energy_j(activity, of, clock_hz, time.total_s))
         if rates.power_is_modelled and clock_hz is not None:
-            time = replace(time, energy_j=energy_j(activity, profile, clock_hz, time.total_s))
             limit = profile.power_w if clocks == "sustained" else profile.peak_power_w
             return time, (time.power_w or 0.0) / (limit or math.inf)
         return time, activity.product_flops / (rates.product_limit(running.dtype) * time.total_s)

@@ -191,12 +191,14 @@ class Option:
 
 
 def _energy(p: Prediction) -> Amount:
-    """Joules of a call. Its range is that of the time, for which the board is awake."""
+    """Joules of a call. Their range is that of energies that were not measured, and of the time, for which the board is
+    awake."""
     energy = p.energy_j or {}
     found, awake_w = sum(energy.values()), energy.get("awake", 0.0) / p.time_s
-    if p.time_range is None:
+    if p.time_range is None and p.energy_range_j is None:
         return Amount(found)
-    low, high = (found + awake_w * (end - p.time_s) for end in p.time_range.seconds)
+    joules, seconds = p.energy_range_j or (found, found), p.time_range.seconds if p.time_range else (p.time_s, p.time_s)
+    low, high = (of + awake_w * (end - p.time_s) for of, end in zip(joules, seconds, strict=True))
     return Amount(found, (low, high))
 
 
@@ -244,7 +246,7 @@ class Choice(Shown):
             )
         unknown = dict.fromkeys(o.gpu.label for o in self.options if o.energy_j is None)
         if unknown:
-            told.append(f"energy is not known on {', '.join(unknown)}: its constants were not measured there")
+            told.append(f"energy is not known on {', '.join(unknown)}: the board's power is not known")
         too_large = dict.fromkeys(o.gpu.label for o in self.options if not o.fits)
         if too_large:
             told.append(f"what does not fit in the memory of {', '.join(too_large)} comes last")
