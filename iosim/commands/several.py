@@ -243,8 +243,8 @@ def _told(summary: Summary, kernels: Collection[str]) -> str:
 
 def _tell(summary: Summary, args: argparse.Namespace) -> None:
     if summary.one_by_one:
-        announce(f"iosim: {summary.one_by_one:,} of {summary.rows:,} rows have no closed form of --method "
-                 f"{args.method}: each was predicted by itself", in_pipes=True)  # fmt: skip
+        whole = f"{summary.rows:,} rows have no closed form of --method {args.method}: each was predicted by itself"
+        announce(f"iosim: {summary.one_by_one:,} of {whole}", in_pipes=True)
 
 
 FOUND = ("runs_as", "l2_start", "method", "bound_by", "refused")

@@ -156,8 +156,8 @@ def add_formula(parser: CommandParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", help="algorithm (flash, flash1, naive, ...) or kernel (fa2, cudnn, ...)"
     )
-    common.add_gpu(parser, None, f"GPU for which a library kernel chooses, and whose fast memory M the limit is put "
-                   f"in numbers for (default: {common.USUAL_GPU}, with M a symbol)")  # fmt: skip
+    rest = f"and whose fast memory M the limit is put in numbers for (default: {common.USUAL_GPU}, with M a symbol)"
+    common.add_gpu(parser, None, f"GPU for which a library kernel chooses, {rest}")
     g = parser.group("sizes; those not given stay symbols")
     options.add(g, FORMULA, (*SIZES, "dtype", "splits", "tile"))
     options.add(parser.group("what is computed"), FORMULA, ("causal", "mask", *CHOICES))

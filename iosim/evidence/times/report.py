@@ -31,8 +31,8 @@ class TimesReport:
             return "no timed row was compared"
         aimed = {g.key: e.mean <= g.target for g in GROUPS if g.target is not None and (e := self.held_out.get(g.key))}
         missed = [key for key, met in aimed.items() if not met]
-        text = (f"of {all_in.n:,} held-out times half are within {all_in.median:.1%}; {len(aimed) - len(missed)} of "
-                f"{len(aimed)} groups meet their target")  # fmt: skip
+        more = f"{len(aimed) - len(missed)} of {len(aimed)} groups meet their target"
+        text = f"of {all_in.n:,} held-out times half are within {all_in.median:.1%}; {more}"
         return text + (f", not: {', '.join(missed)}" if missed else "")
 
     def table(self) -> Table:

@@ -174,8 +174,8 @@ def _predicted(p: Prediction, quantity: str) -> int | float | None:
 def _problem(p: Prediction) -> str:
     q = p.problem
     kv = "" if q.group == 1 else f" ({q.kv_heads} key/value)"
-    return (f"batch {q.batch}, {q.heads} heads{kv}, {q.seq_q} x {q.seq_k} tokens, head_dim {q.head_dim}, {q.dtype}, "
-            f"mask {q.mask_text}")  # fmt: skip
+    rest = f"head_dim {q.head_dim}, {q.dtype}, mask {q.mask_text}"
+    return f"batch {q.batch}, {q.heads} heads{kv}, {q.seq_q} x {q.seq_k} tokens, {rest}"
 
 
 def _text(quantity: str, value: float, signed: bool = False) -> str:
@@ -193,8 +193,8 @@ def _share(difference: float, counted: float) -> str:
 
 def _sentence(q: Mapping[str, Any]) -> str:
     name = q["quantity"]
-    return (f"{WORDS[name]}: {_text(name, q['predicted'])} predicted, {_text(name, q['counted'])} counted "
-            f"({_share(q['unpredicted'], q['counted'])})")  # fmt: skip
+    rest = f"{_text(name, q['counted'])} counted ({_share(q['unpredicted'], q['counted'])})"
+    return f"{WORDS[name]}: {_text(name, q['predicted'])} predicted, {rest}"
 
 
 def answer_launch(launch: Profiled, stated: Given, profile: HardwareProfile, told: Told) -> LaunchAnswer:

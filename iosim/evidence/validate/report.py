@@ -88,8 +88,8 @@ def answer(comparison: Comparison) -> str:
         s = by_quantity(some).get("hbm_read")
         if s is not None and s.n:
             largest = name_text(worst(some, "hbm_read", 1)[0])
-            parts.append(f"HBM reads of {s.n} rows {kind} are off by {percent(s.median)} at the median, "
-                         f"{percent(s.p95)} at p95 and {percent(s.max)} at most ({largest})")  # fmt: skip
+            rest = f"{percent(s.p95)} at p95 and {percent(s.max)} at most ({largest})"
+            parts.append(f"HBM reads of {s.n} rows {kind} are off by {percent(s.median)} at the median, {rest}")
     rows = [r for r in every if r.quantity in ("l2_read", "l2_write") and r.error is not None]
     beyond = [r for r in rows if (r.error or 0) > EXACT]
     if rows:
@@ -326,8 +326,8 @@ def _why(kind: str, missed: Sequence[Residual]) -> Section:
 
 def _group(group: Group, rows: Sequence[Residual]) -> str:
     state = "isolated by experiment" if group.found else "not isolated"
-    return (f"**{group.title}** ({group.name}: {_found(rows)}; {state}.)\n{group.reason}\n"
-            f"Experiment: {group.experiment} `{group.command}`")  # fmt: skip
+    what = f"{group.experiment} `{group.command}`"
+    return f"**{group.title}** ({group.name}: {_found(rows)}; {state}.)\n{group.reason}\nExperiment: {what}"
 
 
 def _found(rows: Sequence[Residual]) -> str:

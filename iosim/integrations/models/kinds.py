@@ -338,8 +338,8 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
         words = ", ".join(f"{key} {value}" for key, value in filled.items())
         notes.append(f"not in the file, so the defaults of transformers {version} for {read.type}: {words}")
     if any(kind.sinks for kind in kinds):
-        notes.append("a learned sink a head joins each softmax: predict, decode and latency count it of kernels that "
-                     "have a place for it")  # fmt: skip
+        what = "predict, decode and latency count it of kernels that have a place for it"
+        notes.append(f"a learned sink a head joins each softmax: {what}")
     if any(kind.compress is not None for kind in kinds):
         notes.append("keys and values are held in fp8; what compresses them is not counted, and weights are not known")
     elif any(kind.top_k for kind in kinds):

@@ -58,8 +58,8 @@ def grouped(p: Prediction) -> str:
     ratio = f"GQA {p.problem.group}:1" if p.problem.kv_heads > 1 else f"MQA {p.problem.group}:1"
     moved, alone = p.total("l2"), int(call.counted.total("l2"))
     if abs(alone - moved) <= SAME * moved:
-        l2 = (f"{ratio} does not change the SM<->L2 bytes of {p.kernel.name}: each query head reads K and V again "
-              f"({bytes_text(moved)} in all)")  # fmt: skip
+        what = f"each query head reads K and V again ({bytes_text(moved)} in all)"
+        l2 = f"{ratio} does not change the SM<->L2 bytes of {p.kernel.name}: {what}"
     elif moved < alone:
         l2 = (f"{ratio} lowers the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}: "
               "query heads of a group share what is read")  # fmt: skip

@@ -301,8 +301,8 @@ def subject(points: Sequence[DecodePoint]) -> str:
     width = f"{d}" if d_v == d else f"{d}/{d_v}"
     kind = "one latent K/V" if shape.latent_kv else some(shape.kv_heads, "key/value head")
     pages = f", pages of {some(shape.page_size, 'token')}" if shape.page_size else ""
-    return (f"{some(shape.layers, 'layer')}, {some(shape.heads, 'query head')}, {kind}, head_dim {width}, "
-            f"{problem.dtype}{pages}; batch {p.batch}, {tokens} a step")  # fmt: skip
+    rest = f"head_dim {width}, {problem.dtype}{pages}; batch {p.batch}, {tokens} a step"
+    return f"{some(shape.layers, 'layer')}, {some(shape.heads, 'query head')}, {kind}, {rest}"
 
 
 def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Page:

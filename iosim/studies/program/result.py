@@ -205,8 +205,8 @@ class ProgramTraffic(Shown):
         return f"{self.answer}\n\n{tables}" + "".join(f"note: {n}\n" for n in self._notes())
 
     def _line(self) -> str:
-        return (f"{len(self.rows):,} operators on {self.profile.name}: HBM read {bytes_text(self.hbm.read)}, written "
-                f"{bytes_text(self.hbm.write)}; {seconds_text(self.time_s)}")  # fmt: skip
+        rest = f"written {bytes_text(self.hbm.write)}; {seconds_text(self.time_s)}"
+        return f"{len(self.rows):,} operators on {self.profile.name}: HBM read {bytes_text(self.hbm.read)}, {rest}"
 
     def _notes(self) -> tuple[str, ...]:
         return (*self.notes, f"evidence: {self.evidence}")

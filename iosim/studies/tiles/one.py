@@ -189,5 +189,5 @@ def _sentence(r: TileRanking) -> str:
 
 def _cost(c: TileCandidate) -> str:
     l2, hbm = c.l2_read_bytes + c.l2_write_bytes, c.hbm_read_bytes + c.hbm_write_bytes
-    return (f"{seconds_text(c.time_s)}, bound by {c.bound_by}, {bytes_text(l2)} between SMs and L2 and "
-            f"{bytes_text(hbm)} at HBM")  # fmt: skip
+    rest = f"{bytes_text(l2)} between SMs and L2 and {bytes_text(hbm)} at HBM"
+    return f"{seconds_text(c.time_s)}, bound by {c.bound_by}, {rest}"

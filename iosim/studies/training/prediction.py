@@ -186,8 +186,8 @@ class TrainingPrediction(Shown):
     def _line(self) -> str:
         time = "" if self.time is None else f", a step {seconds_text(self.time.total_s)}"
         fits = "fits" if self.fits else "does not fit"
-        return (f"{some(self.model.layers, 'layer')} of width {self.model.width}, {self.setup.tokens} on "
-                f"{self.profile.name}: peak {bytes_text(self.peak_bytes)}, {fits}{time}")  # fmt: skip
+        rest = f"{self.setup.tokens} on {self.profile.name}: peak {bytes_text(self.peak_bytes)}, {fits}{time}"
+        return f"{some(self.model.layers, 'layer')} of width {self.model.width}, {rest}"
 
     def _parts(self) -> list[Part]:
         return [self.answer, self._head(), memory_table(self), tuple(self._below())]
