@@ -53,10 +53,12 @@ class Tile:
 @dataclass(frozen=True)
 class Spill:
     """Local-memory traffic of spilled registers: bytes a thread writes per work tile and per visited key block.
+
     `read_*` are the bytes that miss L1 on the way back, `frame` the bytes of a thread's stack frame, where it is known.
     `accesses_per_pair` are the loads and stores of spilled registers (LDL and STL) that a thread makes in a visited key
     block, `accesses_per_tile` those beside them, in steps that are masked and around the loop: they hit L1 and cost
-    time, not traffic."""
+    time, not traffic.
+    """
 
     write_per_tile: float = 0.0
     write_per_pair: float = 0.0

@@ -270,9 +270,13 @@ def _narrow_stores(
     problem: AttentionProblem, kernel: Kernel, rows: Callable[[], float], merged: float, *, apart: bool = False
 ) -> tuple[Overhead, ...]:
     """What FlashAttention-2's stores of `rows` rows a tile take beyond their bytes where every second row begins inside
-    a sector: a row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64 (kBlockKGmem).
-    `merged`: the part of these packets that stays where neighbouring rows leave together; all of it where rows lie
-    `apart`, heads between them."""
+    a sector: a row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64
+    (kBlockKGmem).
+
+    Args:
+        merged: the part of these packets that stays where neighbouring rows leave together; all of it where rows lie
+            `apart`, heads between them.
+    """
     row, width = problem.head_dim_v * problem.output_type.bytes, kernel.compiled_head_dim or 0
     if not _by_chunk(kernel) or kernel.fetch is not Fetch.LANES or row % SECTOR_BYTES != SECTOR_BYTES // 2 or not width:
         return ()
@@ -393,8 +397,8 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     threads = options.combine_threads
     combine_rows = options.combine_rows or _combine_rows(_product_columns(problem, kernel)[1], threads)
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
-        hint = f"accepted: up to {MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)"
-        raise InputError(f"`splits` {splits}: their combination takes {rows // combine_rows:,} CTAs; {hint}")
+        raise InputError(f"`splits` {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
+                         f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)")  # fmt: skip
     final = ("O", "LSE") if kernel.writes_lse else ("O",)
     combine = Launch(
         name="combine",

@@ -102,10 +102,13 @@ def lifted_problem(problem: AttentionProblem, companions: Mapping[str, Any], kin
 
 
 def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[str, Any], kind: Kind) -> Chain:
-    """The chain of `kernel` on `problem`, planned on duals. `companions` are those of the problem's sizes (batch,
-    heads, kv_heads, seq_q, seq_k, head_dim, head_dim_v, window, window_right, offset, element_bytes, output_bytes) and
-    the kernel's (block_q, block_k, backward_block_q, backward_block_k, splits); what is not among them stays an int.
-    The offset follows seq_k - seq_q where the problem sets none."""
+    """The chain of `kernel` on `problem`, planned on duals.
+
+    `companions` are those of the problem's sizes (batch, heads, kv_heads, seq_q, seq_k, head_dim, head_dim_v, window,
+    window_right, offset, element_bytes, output_bytes) and the kernel's (block_q, block_k, backward_block_q,
+    backward_block_k, splits); what is not among them stays an int. The offset follows seq_k - seq_q where the problem
+    sets none.
+    """
 
     def lift(name: str, value: int) -> int:
         return Dual(value, companions[name], kind) if name in companions else value

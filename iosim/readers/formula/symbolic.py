@@ -221,8 +221,11 @@ def _short(expression: Any) -> Any:
 
 
 def derive(problem: AttentionProblem, kernel: Kernel, *, tie: bool = True) -> Formula:
-    """The formula of `kernel`'s traffic, for problems like `problem`. `tie`: sizes that are equal in `problem` (seq_q
-    and seq_k, head_dim and head_dim_v, ...) share one symbol."""
+    """The formula of `kernel`'s traffic, for problems like `problem`.
+
+    Args:
+        tie: sizes that are equal in `problem` (seq_q and seq_k, head_dim and head_dim_v, ...) share one symbol.
+    """
     if problem.seq_lens is not None:
         raise InputError("`seq_lens`: a formula in symbols is of sequences of one length; accepted: seq_q and batch")
     kind = SymbolKind()
