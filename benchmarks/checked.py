@@ -24,7 +24,7 @@ from iosim.base.files import write_whole
 from iosim.evidence.times.tables import SERVING_GPUS
 from iosim.evidence.validate.match import CHAIN_NAMES, OWN
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries.loader import CHECKED, entry, entry_name
+from iosim.kernel.libraries.loader import BACKWARD, CHECKED, COUNTED, entry, entry_name
 from iosim.kernel.serving import read_stack
 
 TABLES = sorted(path for room in ("experiments", "kernels") for path in (ROOT / room / "measurements").glob("*.csv"))
@@ -32,7 +32,10 @@ PREDICTED = ("_blind", "_predicted")
 """In the names of tables that hold predictions."""
 STEPS = "h200_torch_"
 """Whole models' steps, in which a name is the backend's."""
-KINDS = ("bytes counted on", "published bytes on", "timed on", "published times on")
+KINDS = (COUNTED, BACKWARD, "published bytes on", "timed on", "published times on")
+_, _, PUBLISHED_BYTES, TIMED, PUBLISHED_TIMES = KINDS
+BACKWARD_NAMES = ("_backward", "flash_bwd", "flash_bwd_sm90", "_fwdbwd")
+"""How names of a backward's rows end."""
 BYTES = ("hbm_read", "l2_read", "dram_sectors")
 TIMES = ("seconds", "ms", "graph_ms", "tflops", "latency", "latency_ms")
 GPUS = {"gb300": "b300", "NVIDIA H200": "h200-sxm"}
@@ -99,7 +102,11 @@ def found() -> Iterator[tuple[str, str, str]]:
                 kernel = kernels_of(path.name, row, gpu) if gpu else None
                 if gpu is None or kernel is None or not runs_on(kernel, gpu):
                     continue
-                for kind, columns in ((KINDS[published], BYTES), (KINDS[2 + published], TIMES)):
+                kinds = [(PUBLISHED_BYTES, BYTES), (PUBLISHED_TIMES, TIMES)] if published else [
+                    (COUNTED, BYTES), (TIMED, TIMES)]  # fmt: skip
+                if not published and row.get("implementation", "").endswith(BACKWARD_NAMES):
+                    kinds.append((BACKWARD, BYTES))
+                for kind, columns in kinds:
                     if any(row.get(column) for column in columns):
                         yield kernel, kind, gpu
 

@@ -7,7 +7,8 @@
 A draw is predicted before it is counted, compared once, and only then looked at for mechanisms. Of the H100's first,
 every fourth call was open while mechanisms were looked for. What was mended after a draw: 1, the times of backward
 passes; 2, the times of narrow builds, of short calls under a mask and of locks; 3, cuDNN's decoding and the stores of
-narrow heads; 4, drift, the times of backward passes and FlexAttention.
+narrow heads; 4, drift, the times of backward passes and FlexAttention; 5, stores of short tiles and of packed
+sequences, FlexAttention's short queries.
 """
 
 from __future__ import annotations

@@ -122,9 +122,10 @@ def profile(backward: bool) -> list[dict[str, object]]:
     for n, (found, (heads, kv_heads, tokens, head_dim, mask, words)) in enumerate(zip(launches, CASES, strict=True), 1):
         columns = {name: found.column(name) for name in (*NAMES, "registers", "smem_bytes")}
         rows.append({
-            "call": n, "launch": 1, "implementation": "pytorch_flex", "batch": 1, "heads": heads, "kv_heads": kv_heads,
-            "seq_q": tokens, "seq_k": tokens, "head_dim": head_dim, "dtype": "bfloat16", "note": note(mask, words),
-            "kernel": found.kernel[:34], "grid": found.grid, "block": found.block,
+            "call": n, "launch": 1, "implementation": f"pytorch_flex{'_backward' * backward}", "batch": 1,
+            "heads": heads, "kv_heads": kv_heads, "seq_q": tokens, "seq_k": tokens, "head_dim": head_dim,
+            "dtype": "bfloat16", "note": note(mask, words), "kernel": found.kernel[:34], "grid": found.grid,
+            "block": found.block,
             **{name: v if name == "seconds" or v is None else round(v) for name, v in columns.items()},
         })  # fmt: skip
     return rows

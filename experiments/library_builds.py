@@ -20,16 +20,19 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from flex import CASES
 
 from iosim.base.files import write_whole
 from iosim.kernel.launch import Domain
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks import BlockMask
 from iosim.problem.masks.mask import IntervalMask
 
 HERE = Path(__file__).resolve().parent
 RECORDED = HERE / "measurements"
 TABLE = HERE.parent / "iosim" / "kernel" / "libraries" / "pytorch-builds.csv"
 COLUMNS = ("kernel", "pass", "head_dim", "block_q", "block_k", "warps", "dtype", "mask", "dropout", "edges",
-           "registers", "frame", "write_per_tile", "write_per_pair", "read_per_pair",
+           "registers", "frame", "write_per_tile", "write_per_pair", "write_of_one", "write_of_two", "read_per_pair",
            "accesses_per_tile", "accesses_per_pair", "known")  # fmt: skip
 FLASH = re.compile(r"flash_(fwd|bwd)_\w*kernel<Flash_\w+_traits<(\d+), (\d+), (\d+), (\d+)")
 EFFICIENT = re.compile(r"fmha_cutlass([FB])_(bf16|f16|f32)_aligned_(\d+)x(\d+)_")
@@ -41,10 +44,14 @@ TRAITS = re.compile(r"(Flash_\w+_traits<[^<>]*?(?:bfloat16_t|half_t)),")
 WITH_DROPOUT = {(64, 128, 64), (128, 128, 32), (192, 64, 64)}
 """Forward tiles that are launched on cc 9.0 with dropout alone (flash_fwd_launch_template.h)."""
 WORD = 4
+SHORT = 2
+"""Visited key blocks of a tile up to which its stores are told apart."""
 SHORTEST = 1000
 """Tokens of the calls that tell a step from a tile."""
 FLEX_BLOCK = 128
-"""Rows of a block of FlexAttention's lists, and threads of a CTA."""
+"""Rows of a block of FlexAttention's lists, and threads of a CTA of its forward at head_dim 64."""
+FLEX_STEP = 64
+"""Rows that its backward takes of a block in a step."""
 
 
 def flags(template: str) -> list[bool]:
@@ -63,10 +70,64 @@ def recorded(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def visited(seq: int, block_q: int, block_k: int, causal: bool) -> np.ndarray[Any, Any]:
+    """Visited key blocks of each query block of a head."""
+    mask = IntervalMask(None, 0, 0) if causal else IntervalMask()
+    return np.asarray(Domain(1, 1, seq, seq, block_q, block_k, mask).visited.count)
+
+
 def pairs(seq: int, block_q: int, block_k: int, causal: bool) -> int:
     """Visited pairs of blocks of a head."""
-    mask = IntervalMask(None, 0, 0) if causal else IntervalMask()
-    return int(Domain(1, 1, seq, seq, block_q, block_k, mask).visited.count.sum())
+    return int(visited(seq, block_q, block_k, causal).sum())
+
+
+def drawn(*numbers: int) -> list[dict[str, str]]:
+    """The calls drawn at random, of the first draws and of those with these numbers."""
+    names = [f"../../kernels/measurements/{gpu}_random.csv" for gpu in ("h100", "h200")]
+    names += [f"{gpu}_random_{n}.csv" for gpu in ("h100", "h200") for n in numbers]
+    return [row for name in names for row in recorded(name)]
+
+
+def build_name(call: dict[str, str]) -> str:
+    """Of a build of FlashAttention-2, whichever of the two types of 16 bits it is for."""
+    return plain(call["kernel"]).replace("half_t", "bfloat16_t")
+
+
+def short_tiles() -> dict[str, dict[int, float]]:
+    """Build of FlashAttention-2's forward -> visited key blocks -> what a thread stores in a tile with so many: the
+    median of drawn calls that have no others, where rows leave in whole packets. The first steps, which mask, are
+    compiled apart, and a tile that ends in them leaves before the loop's stores. A tile with two follows from a call
+    with tiles of one and of two."""
+    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for call in drawn(2, 3, 4):
+        match, width = FLASH.search(call["kernel"]), 2 * int(call["head_dim"] or 0)
+        if match is None or not call["kernel"].startswith("flash_fwd_kernel") or call["seq_q"] == "1":
+            continue
+        if width % 32 and width > (128 if int(match[2]) % 64 == 0 else 64):  # rows of several pieces
+            continue
+        if call["seq_lens"] or call["window"]:
+            continue
+        block_q, block_k, warps = map(int, match.groups()[2:])
+        seq_q, seq_k = int(call["seq_q"]), int(call["seq_k"])
+        if call["causal"] == "1" and not seq_q == seq_k <= block_q:
+            continue
+        heads, key_blocks = int(call["batch"]) * int(call["heads"]), -(-seq_k // block_k)
+        stored = int(call["l2_write"]) - heads * seq_q * (width + WORD)
+        found[build_name(call), key_blocks].append(stored / heads / -(-seq_q // block_q) / (32 * warps))
+    short: dict[str, dict[int, float]] = defaultdict(dict)
+    for (name, key_blocks), each in found.items():
+        if key_blocks <= SHORT:
+            short[name][key_blocks] = WORD * round(median(each) / WORD)
+    for call in recorded("h100_library_builds.csv"):
+        match, one = FLASH.search(call["kernel"]), short[build_name(call)].get(1)
+        if match is None or one is None or "splitkv" in call["kernel"] or int(call["seq_q"]) >= SHORTEST:
+            continue
+        block_q, block_k, warps = map(int, match.groups()[2:])
+        counts = visited(int(call["seq_q"]), block_q, block_k, call["causal"] == "1")
+        if set(counts) == {1, 2}:
+            stored = int(call["local_write"]) / int(call["heads"]) / (32 * warps) - one * int((counts == 1).sum())
+            short[build_name(call)][2] = stored / int((counts == 2).sum())
+    return short
 
 
 def solved(points: list[tuple[int, int, float]]) -> tuple[float, float]:
@@ -91,7 +152,7 @@ def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
     for call in calls:
         if call["implementation"].startswith("pytorch_flash") and call["dtype"] == "bfloat16":
             groups[plain(call["kernel"])].append(call)
-    rows = []
+    rows, short_of = [], short_tiles()
     for name, members in groups.items():
         (full,) = [other for other in used if other.startswith(name)]
         match = FLASH.search(members[0]["kernel"])
@@ -104,9 +165,15 @@ def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
             tiles = -(-seq // (block_q if passes == "fwd" else block_k))
             work = (tiles, pairs(seq, block_q, block_k, causal))
             stores, loads = (int(call[f"local_{way}"]) / heads / threads for way in ("write", "read"))
-            stored.append((*work, stores))
+            counts = visited(seq, block_q, block_k, causal) if passes == "fwd" else np.zeros(0)
+            short = {n: each for n, each in short_of[build_name(call)].items() if passes == "fwd"}
+            in_short = sum(int((counts == n).sum()) * each for n, each in short.items())
+            fewer = [int(np.isin(counts, [*short]).sum()), int(counts[np.isin(counts, [*short])].sum())]
+            stored.append((work[0] - fewer[0], work[1] - fewer[1], stores - in_short))
             moved.append((*work, (stores + loads) / WORD))
         per_tile, per_pair = solved(stored)
+        apart = [number(short[n]) if n in short and abs(short[n] - per_tile - n * per_pair) > 1 else ""
+                 for n in range(1, SHORT + 1)]  # fmt: skip
         accesses = tuple(round(max(0.0, each)) for each in solved(moved))
         if passes == "fwd" and loops[full]:
             loop = max(loops[full], key=lambda r: int(r["HMMA"]))
@@ -114,7 +181,7 @@ def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
         rows.append(dict(zip(COLUMNS, (
             "fa2", passes, width, block_q, block_k, warps, "fp16 bf16", "causal" if causal else "none", 0,
             edges_of(full, width), used[full]["registers"], used[full]["stack_bytes"], number(per_tile),
-            number(per_pair), 0, *accesses, "counted",
+            number(per_pair), *apart, 0, *accesses, "counted",
         ), strict=True)))  # fmt: skip
     run = {TRAITS.findall(name)[0] for name in groups}
     for full, looped in loops.items():
@@ -148,7 +215,7 @@ def inferred(full: str, used: dict[str, str], loops: list[dict[str, str]]) -> di
     mask = "window" if on[LOCAL] else "causal" if on[CAUSAL] else "none"
     return dict(zip(COLUMNS, (
         "fa2", passes, width, block_q, block_k, warps, "fp16 bf16", mask, int(on[DROPOUT]), edges_of(full, width),
-        used["registers"], frame, number(max(0, min(outside, frame - inside))), number(min(inside, frame)), 0,
+        used["registers"], frame, number(max(0, min(outside, frame - inside))), number(min(inside, frame)), "", "", 0,
         *accesses, "inferred",
     ), strict=True))  # fmt: skip
 
@@ -183,7 +250,8 @@ def efficient_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
         words = (int(wide[0]["local_read"]) + int(wide[0]["local_write"])) / int(wide[0]["heads"]) / threads / WORD
         rows.append(dict(zip(COLUMNS, (
             "cutlass", "fwd", width, block_q, block_k, threads // 32, dtype, "", "", "", used[kernel]["registers"],
-            used[kernel]["stack_bytes"], number(max(0.0, per_tile)), number(per_pair), number(max(0.0, reads[0])), 0,
+            used[kernel]["stack_bytes"], number(max(0.0, per_tile)), number(per_pair), "", "",
+            number(max(0.0, reads[0])), 0,
             round(words / points[0][1]), "counted",
         ), strict=True)))  # fmt: skip
     return rows
@@ -194,9 +262,7 @@ def flex_rows() -> list[dict[str, str]]:
     and its log-sum-exps, over 128 threads and their steps; the median call of those under a mask, as no two builds
     (a length, a mask, a type) keep the same registers. Of whole blocks next to nothing is spilled."""
     found: dict[str, list[float]] = defaultdict(list)
-    tables = [f"{gpu}_random_{n}.csv" for gpu in ("h100", "h200") for n in (2, 3, 4)]
-    for call in (row for name in (*(f"../../kernels/measurements/{g}_random.csv" for g in ("h100", "h200")), *tables)
-                 for row in recorded(name)):  # fmt: skip
+    for call in drawn(2, 3, 4):
         seq, heads = int(call["seq_q"]), int(call["batch"]) * int(call["heads"])
         main = call["implementation"] == "pytorch_flex" and call["kernel"].startswith("triton_tem")
         if not main or call["head_dim"] != "64" or seq < FLEX_BLOCK or seq % FLEX_BLOCK == 0:
@@ -212,9 +278,45 @@ def flex_rows() -> list[dict[str, str]]:
     rows = []
     for mask, each in sorted(found.items()):
         stored = median(each)
-        numbers = (255, WORD * round(stored / WORD), 0, number(stored), 0, 0, round(2 * stored / WORD), "counted")
+        numbers = (
+            255,
+            WORD * round(stored / WORD),
+            0,
+            number(stored),
+            "",
+            "",
+            0,
+            0,
+            round(2 * stored / WORD),
+            "counted",
+        )
         rows.append(dict(zip(COLUMNS, ("flex", "fwd", 64, 128, 128, 4, "fp16 bf16", mask, "", "ragged", *numbers),
                              strict=True)))  # fmt: skip
+    return rows
+
+
+def flex_backward_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
+    """FlexAttention's backward, from what its one launch stored beside dQ, dK and dV. At head_dim 128 the six calls are
+    met to the byte by 52 bytes a thread for a tile of keys and one of queries, and 8 for a step of each; how they
+    divide is not told, as all have as many tiles and steps of either kind, and each is given half. The frame is not
+    known."""
+    found: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
+    used: dict[str, dict[str, str]] = {}
+    for call, (heads, kv_heads, tokens, head_dim, mask, words) in zip(calls, CASES, strict=True):
+        blocks = AttentionProblem(seq_q=tokens, mask=mask, **words).pair_mask
+        assert isinstance(blocks, BlockMask)
+        threads, kept = int(call["block"][1:].split(",")[0]), call["head_dim"]
+        beside = int(call["l2_write"]) - (heads + 2 * kv_heads) * tokens * head_dim * 2
+        works = (2 * tokens // FLEX_BLOCK, 2 * blocks.nnz * FLEX_BLOCK // FLEX_STEP)
+        found[kept].append((*works, beside / heads / threads))
+        used[kept] = call
+    rows = []
+    for head_dim, points in found.items():
+        per_tile, per_pair = solved(points)
+        accesses = (round(2 * each / WORD) for each in (per_tile, per_pair))
+        numbers = (used[head_dim]["registers"], 0, number(per_tile), number(per_pair), "", "", 0, *accesses)
+        rows.append(dict(zip(COLUMNS, ("flex", "bwd", head_dim, FLEX_STEP, FLEX_BLOCK, 8, "fp16 bf16", "", "", "",
+                                       *numbers, "counted"), strict=True)))  # fmt: skip
     return rows
 
 
@@ -226,6 +328,7 @@ def main() -> None:
         r for r in recorded("h100_library_builds.csv") if int(r["seq_q"]) >= SHORTEST and "splitkv" not in r["kernel"]
     ]
     rows = flash_rows(calls) + efficient_rows(calls) + flex_rows()
+    rows += flex_backward_rows(recorded("h100_flex_backward.csv"))
     order = ("kernel", "pass", "head_dim", "block_q", "block_k", "dtype", "mask", "dropout", "edges")
     numbers = ("head_dim", "block_q", "block_k")
     rows.sort(key=lambda r: tuple(int(r[c]) if c in numbers else str(r[c]) for c in order))

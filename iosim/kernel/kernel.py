@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -14,6 +15,7 @@ from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.kernel.unit import MatrixUnit
 from iosim.kernel.work import Fragments, Loop
+from iosim.problem.masks.mask import IntArray
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Tile:
 class Spill:
     """Local-memory traffic of spilled registers: bytes a thread writes per work tile and per visited key block.
 
-    `read_*` are the bytes that miss L1 on the way back, `frame` the bytes of a thread's stack frame, where it is known.
+    `write_short` are the bytes of a work tile that visits one key block, and two, where that many do not follow from
+    these. `read_*` are the bytes that miss L1 on the way back, `frame` the bytes of a thread's stack frame, where it is
+    known.
     `accesses_per_pair` are the loads and stores of spilled registers (LDL and STL) that a thread makes in a visited key
     block, `accesses_per_tile` those beside them, in steps that are masked and around the loop: they hit L1 and cost
     time, not traffic.
@@ -68,10 +72,19 @@ class Spill:
     accesses_per_tile: float = 0.0
     source: str = ""
     frame: float = 0
+    write_short: tuple[float, ...] = ()
 
-    def overheads(self, threads: int) -> tuple[Overhead, ...]:
+    def overheads(self, threads: int, visits: Callable[[], IntArray]) -> tuple[Overhead, ...]:
+        """`visits` gives the key blocks that each block of queries visits: tiles stand for their mean."""
+        per_tile = self.write_per_tile
+        line = [per_tile + n * self.write_per_pair for n in range(1, len(self.write_short) + 1)]
+        if tuple(line) != self.write_short:
+            counts = visits()
+            more = (short - told for short, told in zip(self.write_short, line, strict=True))
+            beside = sum(each * int((counts == n).sum()) for n, each in enumerate(more, 1))
+            per_tile += beside / max(1, int((counts > 0).sum()))
         both = (
-            Overhead(SPILL, Mode.STORE, per_tile=round(self.write_per_tile * threads),
+            Overhead(SPILL, Mode.STORE, per_tile=round(per_tile * threads),
                      per_pair=round(self.write_per_pair * threads), inferred_from=self.source,
                      frame=round(self.frame * threads)),
             Overhead(SPILL, Mode.LOAD, per_tile=round(self.read_per_tile * threads),
@@ -116,6 +129,11 @@ class RowPass:
         """Whether it is for grouped heads alone, whose gradients are summed: from a tensor of each head, or in one to
         which all of them add."""
         return any(name.endswith("_heads") or name in KEY_SUMS for name in (*self.reads, *self.writes))
+
+    @property
+    def reorders(self) -> bool:
+        """Whether it copies a tensor alone, to have its heads lie after its rows: one head, or one row, does."""
+        return self.writes == tuple(f"{name}_copy" for name in self.reads)
 
     @property
     def follows(self) -> bool:

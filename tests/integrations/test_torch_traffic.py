@@ -284,7 +284,9 @@ class TestAttention:
             out = flex_attention(q, q, q, block_mask=mask)
         assert torch.allclose(out, functional.scaled_dot_product_attention(q, q, q, is_causal=True), atol=1e-5)
         assert fused(t.result) == [("attention", "flex")]
-        whole = one(lambda: flex_attention(q, q, q)).attention
+        every = one(lambda: flex_attention(q, q, q))
+        assert [r.launches for r in every.rows if r.is_attention] == [1]  # a list's fills are operators of their own
+        whole = every.attention
         assert t.result.l2.read < whole.l2.read  # ten of sixteen blocks
 
 

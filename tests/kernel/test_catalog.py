@@ -467,6 +467,9 @@ def test_passes_around_a_backward_are_rows_of_the_file() -> None:
     assert launched(kernel) == ["copy0", "copy1", "dot", "main", "convert", "sum_dK", "sum_dV"]
     assert launched(kernel.copying("dO")) == ["copy0", "dot", "main", "convert", "sum_dK", "sum_dV"]
     assert launched(Kernel("mine", "flash", Tile(64, 64))) == ["dot", "main", "convert", "sum_groups"]
+    for alike in ({"heads": 1, "kv_heads": 1, "seq_q": 256}, {"heads": 4, "seq_q": 1}):  # O and dO lie in order
+        problem = AttentionProblem(**alike, seq_k=256, head_dim=64, passes="bwd")
+        assert launched(kernel) == ["dot", "main", "convert"]
     no_queue = resolve("flash-sm90", problem, load_profile("h100"))
     assert not [o for launch in plan(problem, no_queue).launches for o in launch.overheads if o.name == "tile_counter"]
 
@@ -500,7 +503,8 @@ def test_counted_bytes_are_rows_of_that_kernel_and_rows_are_counted_bytes() -> N
     [
         ("vllm-triton", True, "bytes counted on h100-sxm"),
         ("gdn", True, "bytes counted on h100-sxm"),
-        ("fa2", True, "bytes counted on h100-sxm, h200-sxm"),
+        ("fa2", True, "bytes counted on h100-sxm, h200-sxm; backward's on h100-sxm, h200-sxm"),
+        ("flex", True, "bytes counted on h100-sxm, h200-sxm; backward's on h100-sxm"),
         ("fa3", False, "published times on h100-sxm, h20, h800-sxm"),
         ("trtllm-gdn", False, "published times on b200, b300, gb200, h100-sxm, h200-sxm, l40s"),
         ("fa4", False, "execution only"),

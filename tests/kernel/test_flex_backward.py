@@ -9,8 +9,10 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import measurements
 from strategies import disagreements
 
+from iosim.evidence.validate import compare, read
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.flash import Adds, FlashOptions
@@ -153,3 +155,27 @@ def test_a_causal_mask_is_blocks_of_128_which_smaller_tiles_walk_whole() -> None
     rows = 4 * (8 * 9 // 2) * 2 * 128  # of Q, for each block of 64 keys; of K, for each of 64 queries
     for launch, tensor in (("bwd.main", "Q"), ("bwd.dq", "K")):
         assert found.total("l2", "read", launch=launch, tensor=tensor) == rows * 128 * 2
+
+
+def test_counted_bytes_are_predicted() -> None:
+    """h100_flex_backward.csv, six lists at head_dim 128 and one at 64. What registers spill was taken from the writes
+    of these rows; HBM bytes are the replay's. One list of 65,536 tokens, a butterfly, reads less than the replay."""
+    found = compare(read(measurements("h100_flex_backward.csv")), load_profile("h100"))
+    assert not found.skipped
+    near = {"l2_write": 1e-6, "l2_read": 4e-3, "hbm_write": 0.08, "hbm_read": 0.09}
+    errors = {q: sorted(r.error or 0 for r in found.residuals if r.quantity == q) for q in near}
+    assert {len(each) for each in errors.values()} == {7}
+    for quantity, within in near.items():
+        assert errors[quantity][-2] < within, quantity
+    assert errors["hbm_read"][-1] < 0.12
+    assert errors["l2_write"][-1] < 1e-6
+    assert {r.regime for r in found.residuals if r.problem.head_dim == 128} == {"spill"}
+
+
+def test_spills_are_of_the_wide_build_alone() -> None:
+    for head_dim, blocks, spilled in ((128, 8, 26 + 16 * 4), (64, 8, 0)):
+        asked = problem(head_dim=head_dim)
+        found = count(plan(asked, resolve("flex", asked, load_profile("h100"))))
+        # a CTA's 256 threads store once a tile and at each of 16 steps, 8 tiles of keys and 8 of queries in 4 heads
+        for launch in ("bwd.main", "bwd.dq"):
+            assert found.total("l2", "write", launch=launch, tensor="spill") == 4 * blocks * 256 * spilled

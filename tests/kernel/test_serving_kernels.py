@@ -9,10 +9,11 @@ import pytest
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripts import ROOT
+from scripts import ROOT, measurements
 from strategies import disagreements
 
 from iosim.base.errors import InputError
+from iosim.evidence.validate import compare, read
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import options_of, plan
 from iosim.kernel.algorithms.flash import FlashOptions
@@ -151,8 +152,52 @@ def test_flex_decodes_short_queries(values: dict[str, Any], tile: str, splits: i
     made = kernel("flex", "h200", problem)
     assert (str(made.tile), made.splits, made.packs_group) == (tile, splits, packs)
     launches = plan(problem, made).launches
-    assert [launch.name for launch in launches] == ["main", "combine"][: 1 + packs]
-    assert {o.name for o in launches[0].overheads} == {"block_mask"}
+    after = ["combine"] if splits == 1 else ["statistics", "combine"]
+    assert [launch.name for launch in launches] == ["main", *(after if packs else ())]
+    assert {o.name for o in launches[0].overheads} <= {"block_mask", "spill"}
+
+
+@pytest.mark.parametrize(
+    ("batch", "splits", "after"),
+    [
+        (33, 1, ["combine"]),
+        (16, 2, ["combine"]),
+        (8, 4, ["weights", "sums", "combine"]),
+        (5, 6, ["statistics", "combine"]),
+    ],
+)
+def test_flex_reduces_splits_as_inductor_does(batch: int, splits: int, after: list[str]) -> None:
+    """The launches of calls drawn at random; splits beyond the one block of keys store zeros, too."""
+    asked_of = AttentionProblem(batch=batch, heads=8, seq_q=3, seq_k=50, head_dim=64, dtype="bf16")
+    made = kernel("flex", "h200", asked_of)
+    chain = plan(asked_of, made)
+    assert [launch.name for launch in chain.launches] == ["fill0", "fill1", "main", *after]
+    for writes_lse in (False, True):
+        assert disagreements(asked_of.with_(batch=1), made.with_(writes_lse=writes_lse)) == []
+    moved = count(chain)
+    rows = batch * 8 * 3
+    assert moved.total("l2", "write", tensor="O_partial") == splits * rows * 64 * 4
+    assert moved.total("l2", "read", tensor="O_partial") == splits * rows * 64 * 4
+    assert moved.total("l2", "read", tensor="Q", launch="main") == splits * rows * 64 * 2
+    assert moved.total("l2", "read", tensor="K") == batch * 8 * 50 * 64 * 2
+    assert moved.total("l2", "write", tensor="LSE") == 0  # which nobody asks for, and so Inductor leaves it out
+    masked = asked_of.with_(mask="causal")
+    assert plan(masked, kernel("flex", "h200", masked)).launches[0].name == "main"
+
+
+def test_flex_decodes_what_was_counted() -> None:
+    """Calls drawn at random with up to 127 queries, but for one whose reductions are six launches. Of 8 splits and more
+    Inductor's CTAs have parts of rows, and read statistics again."""
+    rows = [row for gpu in ("h100", "h200") for n in (2, 3, 4, 5) if (gpu, n) not in (("h100", 3), ("h100", 4))
+            for row in read(measurements(f"{gpu}_random_{n}.csv"))
+            if row.implementation == "pytorch_flex" and int(row.facts["seq_q"]) < 128]  # fmt: skip
+    found = [compare([r for r in rows if r.source.startswith(gpu)], load_profile(gpu)) for gpu in ("h100", "h200")]
+    assert not any(one.skipped for one in found)
+    residuals = [r for one in found for r in one.residuals]
+    far = {r.launch for r in residuals if r.quantity == "l2_read" and abs(r.difference) > max(2e6, 0.05 * r.measured)}
+    assert far <= {"combine"}
+    written = [r for r in residuals if r.quantity == "l2_write" and r.measured > 2e6]
+    assert max(r.error or 0 for r in written) < 0.06
 
 
 def test_flex_splits_long_queries_where_asked() -> None:

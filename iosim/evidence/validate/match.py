@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -49,17 +49,12 @@ MASK_WORDS = ("window", "global_tokens", "mask_block", "mask_stride")
 BLOCKS = re.compile(r"mask ([a-z+]{1,20})((?:, [a-z_]{1,20} \d{1,9})*)")
 """A note that names a flex row's mask in a problem's words: mask window+global, window 1024, global_tokens 256."""
 NOTES = re.compile(rf"(repeat( \d+)?|sweep|packed, \d+ query heads|{WINDOW.pattern}|{BLOCKS.pattern})?")
-MAIN_ALONE = re.compile(r"flash_bwd_dq_dk_dv|fmha_cutlassB_")
-"""Backward kernels that a profiler was told to keep, without the launches around them: a call of one row."""
+MAIN_ALONE = re.compile(r"flash_bwd_dq_dk_dv|fmha_cutlassB_|triton_tem_fused")
+"""Kernels that a profiler was told to keep, without the launches around them: a call of one row."""
 OWN_NOTES = {"naive": "bypass L1", "flash_bwd": "deterministic"}
 """Notes of the project's own kernels that say how they were built."""
 SAME_PASS = re.compile(r"(\d|_d[KV])$")
 """What tells launches of one kernel apart in the model's names: bwd.copy0, bwd.sum_dV."""
-FLEX, TEMPLATE = "flex", "triton_tem_fused"
-"""FlexAttention's name in the catalog, and how the compiler names kernels that it makes from its template."""
-FILLED = "a tensor that the compiled call fills before its attention is not modelled"
-FLEX_DECODES_BELOW = 128
-"""Queries below which FlexAttention takes another kernel (torch/_inductor/kernel/flex/flex_decoding.py)."""
 DRIVER_SHARED_BYTES = 1024
 """Shared memory that the driver keeps for every CTA; `smem_bytes` of a row counts it."""
 VARIANT = {
@@ -186,17 +181,12 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
         chain = _as_described(rows, chain)
     _check_size(chain)
     own = row.implementation in OWN
-    launches: list[Launch | str] = [n for n in chain.launches if not (own and n.name in HOST_FILLS)]
-    if kernel.name == FLEX and len(rows) > len(launches):
-        if problem.seq_q < FLEX_DECODES_BELOW:
-            raise NoModel(f"FlexAttention's kernel for fewer than {FLEX_DECODES_BELOW} queries is not modelled")
-        rest = iter(chain.launches)
-        launches = [next(rest, FILLED) if TEMPLATE in r.facts.get("kernel", TEMPLATE) else FILLED for r in rows]
+    launches: list[Launch | str] = [n for n in chain.launches if not n.joins and not (own and n.name in HOST_FILLS)]
     if row.facts.get("stage"):
         wanted = [r.facts["stage"] for r in rows]
         launches = [n for n in launches if isinstance(n, str) or n.name in wanted]
     if len(rows) == 1 < len(launches) and MAIN_ALONE.search(row.facts.get("kernel", "")):
-        launches = [n for n in chain.launches if n.name == "bwd.main"]
+        launches = [n for n in chain.launches if n.name in ("main", "bwd.main")]
     rows = _joined(rows, [n if isinstance(n, str) else n.name for n in launches])
     if len(launches) != len(rows):
         more = f"the call has {len(rows)}"
@@ -204,10 +194,17 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     # rows that say what their kernel was built as have its resources
     described = own or bool(row.facts.get("block_q"))
     chains = tuple(
-        n if isinstance(n, str) else replace(chain, launches=(_with_facts(n, r) if described else n,))
+        n
+        if isinstance(n, str)
+        else replace(chain, launches=(_with_facts(n, r) if described else n, *_joining(chain, n)))
         for n, r in zip(launches, rows, strict=True)
     )
     return Case(problem, kernel, chains, _variant(row), tuple(rows))
+
+
+def _joining(chain: Chain, launch: Launch) -> tuple[Launch, ...]:
+    """The launches whose CTAs are of a launch's grid, behind its own: one row has them all."""
+    return tuple(takewhile(lambda other: other.joins, chain.launches[chain.launches.index(launch) + 1 :]))
 
 
 def _joined(rows: Sequence[Row], launches: Sequence[str]) -> list[Row]:

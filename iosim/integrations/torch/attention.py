@@ -18,11 +18,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.integrations.torch.formulas import Pass
 from iosim.integrations.torch.recorder import Recorder, dtype_name, is_real
 from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.sdpa import BACKENDS, TITLES, choose, order
 from iosim.problem.attention import AttentionProblem
@@ -214,7 +215,10 @@ def _additive(recorder: Recorder, mask: Tensor, query: Tensor) -> Tensor:
 def planned(recorder: Recorder, chosen: Attended, passes: str, wants_lse: bool) -> tuple[AttentionProblem, Kernel, str]:
     """(problem, kernel, note) of one pass: the chosen kernel, or one that stands in for it."""
     problem = chosen.problem.with_(passes=passes)
-    return problem, *attending(problem, chosen.kernel, recorder.profile, wants_lse=wants_lse)
+    kernel, note = attending(problem, chosen.kernel, recorder.profile, wants_lse=wants_lse)
+    if isinstance(kernel.options, FlashOptions):  # what fills lists are operators of their own here
+        kernel = kernel.with_(options=replace(kernel.options, fills_lists=False))
+    return problem, kernel, note
 
 
 def forward(

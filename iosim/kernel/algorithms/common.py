@@ -191,7 +191,7 @@ def main_launch(
     fields = {
         "schedule": settings.schedule,
         "resources": taken,
-        "overheads": settings.overheads + spill.overheads(taken.threads) + beside,
+        "overheads": settings.overheads + spill.overheads(taken.threads, lambda: domain.visited.count) + beside,
         "work": loop_work(problem, kernel),
     }
     return Launch("bwd.main" if backward else "main", domain, outer, tuple(accesses), **{**fields, **more})

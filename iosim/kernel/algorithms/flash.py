@@ -64,6 +64,7 @@ from iosim.kernel.options import number
 from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.kernel.work import Fragments, Layout, Loop, MaskOperations, Work
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.mask import IntArray
 
 MAX_COMBINE_BLOCKS = 1 << 26
 RUNNING = ("O_acc", "O")
@@ -78,6 +79,9 @@ RAGGED_CODE = 1.5
 """Instructions of a masked step of FlashAttention-2, where lengths are no whole tiles over where they are. Fitted."""
 COMBINES = {Layout.CHUNKS: Fragments(Layout.SPLIT_WEIGHTS)}
 """How the combine stages what it reads, by how the forward does."""
+LISTS = "block_count", "block_list"
+STATISTICS_ROWS = 128
+"""Rows that a CTA takes of what splits leave beside their outputs, where a launch of its own reads it."""
 DEPTH = 32
 NARROW_STORES, NARROW_GRADIENTS = 0.7, 0.88
 """Of the packets more that rows of O, or of dK and dV, take which begin inside a sector, those that do not merge on
@@ -101,6 +105,11 @@ class SplitOptions(CacheOptions):
     """Of a value of a split's partial O: fp32, or 16 bits."""
     combines_one: bool = False
     """With one split, too, the partial result goes through memory."""
+    empty_splits: bool = False
+    """There may be more splits than key blocks: the others read their queries, too, and write zeros."""
+    combine_launches: int = number(1, 1, 3)
+    """Of splits that leave a max and a sum: one launch; or the statistics of rows before it; or the weights of splits,
+    their sum over each row, and then the output."""
 
 
 class Workspace(StrEnum):
@@ -152,6 +161,8 @@ class FlashOptions(SplitOptions, TermOptions):
     number, its sequence's place and lengths, and its pages."""
     merged_bytes: int = number(0, 0)
     """Bytes between shared memory and registers for which warps that divide a tile's keys merge their parts of it."""
+    fills_lists: bool = False
+    """A forward without a mask fills a list of one block of all keys first, and its length, a launch each."""
     heads_in_turn: bool = False
     """The backward's CTAs take the query heads that share their keys one after the other, so that nothing is summed
     after them."""
@@ -196,8 +207,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     domain, outer, per_q = split_domain(problem, kernel, tile, pack, options.mask_block)
     per_row = {"edge": kernel.edge_k, "fetch": kernel.fetch, "times": 1 if options.shares_fetches else together}
     reads = (
-        load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True,
-             fetch=kernel.fetch),
+        load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q,
+             visited_only=not options.empty_splits, fetch=kernel.fetch),
         *table_access(problem),
         load("K", Rows.KEY, Per.PAIR, **per_row),
         load("V", Rows.KEY, Per.PAIR, **per_row),
@@ -213,7 +224,9 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         reads,
         (TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ())
         + _columns_outside(problem, kernel)
-        + _narrow_stores(problem, kernel, lambda: float(domain.query_rows.mean()), NARROW_STORES),
+        + _narrow_stores(
+            problem, kernel, lambda: domain.query_rows, NARROW_STORES, apart=domain.sequences > 1 < problem.heads
+        ),
         schedule=replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule,
         persistent_ctas=grid(kernel, together),
         tile_ctas=together,
@@ -224,8 +237,11 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             tile_shared_bytes=options.merged_bytes,
         ),
     )
-    by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
-    return finish(problem, kernel, main, by_name)
+    lists = tuple(Tensor(n, 1, 1, 1, 1, 4, Role.TEMP) for n in LISTS if options.fills_lists and problem.mask == "none")
+    fills = tuple(row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists))
+    by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel), *lists))
+    chain = finish(problem, kernel, main, by_name)
+    return replace(chain, launches=(*fills, *chain.launches))
 
 
 def split_domain(
@@ -235,7 +251,7 @@ def split_domain(
     InputError: more splits than key blocks."""
     domain = attention_domain(problem, tile, pack=pack, splits=kernel.splits, mask_block=mask_block)
     most = domain.key_blocks_total
-    if kernel.splits > most:
+    if kernel.splits > most and not options_of(kernel, SplitOptions).empty_splits:
         raise InputError(f"`splits` {kernel.splits} is out of range; accepted: 1 to {most} (key blocks)")
     return (domain, Outer.SPLIT, Per.SPLIT) if kernel.splits > 1 else (domain, Outer.QUERY, Per.QUERY)
 
@@ -267,15 +283,22 @@ def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, in
 
 
 def _narrow_stores(
-    problem: AttentionProblem, kernel: Kernel, rows: Callable[[], float], merged: float, *, apart: bool = False
+    problem: AttentionProblem,
+    kernel: Kernel,
+    rows_of: Callable[[], IntArray],
+    merged: float,
+    *,
+    apart: bool,
+    tensors: int = 1,
 ) -> tuple[Overhead, ...]:
-    """What FlashAttention-2's stores of `rows` rows a tile take beyond their bytes where every second row begins inside
-    a sector: a row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64
+    """What FlashAttention-2's stores of a tile's rows of `tensors` take beyond their bytes where every second row
+    begins inside a sector: a row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64
     (kBlockKGmem).
 
     Args:
+        rows_of: gives those of every tile; tiles without any, past the end of a packed sequence, store nothing.
         merged: the part of these packets that stays where neighbouring rows leave together; all of it where rows lie
-            `apart`, heads between them.
+            `apart`, with heads or, in packed sequences, other heads' rows between them.
     """
     row, width = problem.head_dim_v * problem.output_type.bytes, kernel.compiled_head_dim or 0
     if not _by_chunk(kernel) or kernel.fetch is not Fetch.LANES or row % SECTOR_BYTES != SECTOR_BYTES // 2 or not width:
@@ -286,7 +309,8 @@ def _narrow_stores(
     aligned = -(-row // SECTOR_BYTES)
     inside = row // piece * (piece // SECTOR_BYTES + 1) + -(-(row % piece + SECTOR_BYTES // 2) // SECTOR_BYTES)
     more = (aligned + inside) * SECTOR_BYTES / 2 - row
-    per_tile = round(more * rows() * (1.0 if apart else merged))
+    rows = rows_of()
+    per_tile = round(more * tensors * float(rows[rows > 0].mean()) * (1.0 if apart else merged))
     source = "experiments/measurements/h100_library_builds.csv"
     return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile, inferred_from=source),)
 
@@ -399,15 +423,20 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
         raise InputError(f"`splits` {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
                          f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)")  # fmt: skip
-    final = ("O", "LSE") if kernel.writes_lse else ("O",)
+    left = [v.name for v in vectors]
+    lse = ("LSE",) if kernel.writes_lse else ()
+    before, of_rows = _statistics(kernel, shape, splits) if options.combine_launches > 1 else ((), ())
+    of_splits = {1: left, 2: left[:1], 3: []}[options.combine_launches]
+    domain = Domain(1, 1, rows, splits, combine_rows, splits, splits=splits)
     combine = Launch(
         name="combine",
-        domain=Domain(1, 1, rows, splits, combine_rows, splits, splits=splits),
+        domain=domain,
         outer=Outer.QUERY,
         accesses=(
             load("O_partial", Rows.QUERY, Per.SPLIT),
-            *(load(v.name, Rows.QUERY, Per.SPLIT) for v in vectors),
-            *(store(name, Rows.QUERY, Per.QUERY) for name in final),
+            *(load(name, Rows.QUERY, Per.SPLIT) for name in of_splits),
+            *(load(t.name, Rows.QUERY, Per.QUERY) for t in of_rows),
+            *(store(name, Rows.QUERY, Per.QUERY) for name in ("O", *(() if before else lse))),
         ),
         resources=Resources(threads),
         work=Work(
@@ -415,10 +444,37 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
             fragments=kernel.fragments and COMBINES.get(kernel.fragments.layout),
         ),
     )
+    reductions = tuple(
+        replace(
+            combine,
+            name=name,
+            domain=replace(domain, block_q=STATISTICS_ROWS),
+            accesses=(
+                *(load(n, Rows.QUERY, Per.SPLIT) for n in reads if n in left),
+                *(load(n, Rows.QUERY, Per.QUERY) for n in reads if n not in left),
+                *(store(n, Rows.QUERY, Per.QUERY) for n in writes),
+            ),
+        )
+        for name, reads, writes in before
+    )
     if not kernel.writes_lse:
         by_name = {n: t for n, t in by_name.items() if n != "LSE"}
-    by_name = {**by_name, **tensors((partial, *vectors))}
-    return Chain(by_name, (replace(main, accesses=main.accesses + writes), combine), kernel.notes)
+    by_name = {**by_name, **tensors((partial, *vectors, *of_rows))}
+    return Chain(by_name, (replace(main, accesses=main.accesses + writes), *reductions, combine), kernel.notes)
+
+
+def _statistics(
+    kernel: Kernel, shape: tuple[int, int, int], splits: int
+) -> tuple[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...], tuple[Tensor, ...]]:
+    """(name, reads, writes) of the launches before the combine, and the tensors that they hand it."""
+    lse = ("LSE",) if kernel.writes_lse else ()
+    both = "max_partial", "sum_partial"
+    total = Tensor("row_sum", *shape, 1, 4, Role.TEMP)
+    if options_of(kernel, SplitOptions).combine_launches == 2:
+        return (("statistics", both, ("row_max", "row_sum", *lse)),), (replace(total, name="row_max"), total)
+    weights = Tensor("weights", *shape, splits, 4, Role.TEMP)
+    sums = ("sums", ("weights", *both[1 - len(lse) :]), ("row_sum", *lse))
+    return (("weights", both[:1], ("weights",)), sums), (weights, total)
 
 
 def _combine_rows(columns: int, threads: int) -> int:
@@ -435,7 +491,9 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     options, tile = options_of(kernel, FlashOptions), kernel.tile_backward
     grouped = problem.group > 1 and not options.heads_in_turn
     apart = options.adds in (Adds.OWNERS, Adds.SAME_GRID)
+    in_order = 1 in (problem.heads, problem.seq_q)
     passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
+    passes = [one for one in passes if not (in_order and one.reorders)]
     passes = _without_sums_of_dq(passes) if apart else passes
     sums = [n for n in KEY_SUMS if any(n in one.writes for one in passes)]
     copies = [name for one in passes for name in one.writes if name.endswith("_copy")]
@@ -474,7 +532,9 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients if not sums),
         ),
         _columns_outside(problem, kernel, keys_outer=True)
-        + _narrow_stores(problem, kernel, lambda: 2 * float(domain.key_rows.mean()), NARROW_GRADIENTS, apart=grouped),
+        + _narrow_stores(
+            problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=grouped or domain.sequences > 1
+        ),
         persistent_ctas=None if kernel.backward.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         work=replace(
             loop_work(problem, kernel),
@@ -552,14 +612,18 @@ def _row_launch(
         )
 
     reads = (f"{n}_copy" if f"{n}_copy" in copies and f"{n}_copy" not in one.writes else n for n in one.reads)
-    split = rows * held[one.writes[-1]].row_bytes * one.split_percent // 100
+    domain, overheads = row_domain(problem, rows), tuple[Overhead, ...]()
+    row_bytes = held[one.writes[-1]].row_bytes
+    if one.split_percent and row_bytes % SECTOR_BYTES == 0:
+        split = int(float(domain.query_rows.mean()) * row_bytes * one.split_percent) // 100
+        overheads = (Overhead("split_sectors", Mode.STORE, per_tile=split),)
     return row_pass(
         f"bwd.{one.name}",
-        row_domain(problem, rows),
+        domain,
         (access(Mode.LOAD, n) for n in reads),
         (access(Mode.STORE, n) for n in one.writes),
         resources=Resources(one.threads),
-        overheads=(Overhead("split_sectors", Mode.STORE, per_tile=split),) if one.split_percent else (),
+        overheads=overheads,
         values_per_thread=one.values,
         work=Work(operations_per_value=round(one.operations)),
     )

@@ -23,6 +23,10 @@ def _build(row: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {name: int(row[name]) for name in ("head_dim", "block_q", "block_k", "registers", "frame")}
     rates = ("write_per_tile", "write_per_pair", "read_per_pair", "accesses_per_tile", "accesses_per_pair")
     found |= {name: float(row[name]) for name in rates}
+    short = [row["write_of_one"], row["write_of_two"]]
+    if any(short):
+        line = (found["write_per_tile"] + n * found["write_per_pair"] for n in (1, 2))
+        found["write_short"] = tuple(float(told) if told else each for told, each in zip(short, line, strict=True))
     found |= EDGES[row["edges"]]
     if found["head_dim"] > ONE_BUILD_WIDTH:
         found.pop("whole_tiles", None)

@@ -19,6 +19,8 @@ from iosim.problem.attention import AttentionProblem
 _HERE = Path(__file__).resolve().parent
 CHECKED = _HERE / "checked.csv"
 """What each kernel was checked against, made of the recorded tables (benchmarks/checked.py)."""
+COUNTED, BACKWARD = "bytes counted on", "backward's on"
+"""Kinds of a kernel's bytes that stand together."""
 
 Entry = Mapping[str, Any]
 
@@ -104,9 +106,12 @@ def _checked() -> Mapping[str, Mapping[str, str]]:
 
 
 def checked(name: str) -> tuple[str, ...]:
-    """What recorded tables hold of a kernel of the catalog, the strongest first: "bytes counted on h100-sxm". Of one of
-    which they hold nothing, that it was executed alone."""
-    return tuple(f"{kind} {gpus}" for kind, gpus in _checked().get(name, {}).items()) or ("execution only",)
+    """What recorded tables hold of a kernel of the catalog, the strongest first: "bytes counted on h100-sxm; backward's
+    on h100-sxm". Of one of which they hold nothing, that it was executed alone."""
+    said = {kind: f"{kind} {gpus}" for kind, gpus in _checked().get(name, {}).items()}
+    backward = said.pop(BACKWARD, None)
+    both = (f"{text}; {backward}" if backward and kind == COUNTED else text for kind, text in said.items())
+    return tuple(both) or ("execution only",)
 
 
 def is_counted(name: str) -> bool:

@@ -207,7 +207,7 @@ def _resolved(
     kernel = replace(kernel, matrix_unit=rules.matrix_unit(kernel, problem, profile))
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
         refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
-    if asked_splits is None and kernel.splits > 1:
+    if asked_splits is None and kernel.splits > 1 and not getattr(kernel.options, "empty_splits", False):
         kernel = replace(kernel, splits=min(kernel.splits, -(-problem.longest_k // kernel.tile.block_k)))
     return kernel
 

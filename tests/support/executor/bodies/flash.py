@@ -15,7 +15,7 @@ from executor.bodies.terms import (
     zero_bias_gradient,
 )
 from executor.body import Array, Body, ExecutionError, Place, body
-from iosim.kernel.algorithms.flash import RUNNING, SplitOptions, dq_sums
+from iosim.kernel.algorithms.flash import LISTS, RUNNING, SplitOptions, dq_sums
 from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.kernel import KEY_SUMS
 from iosim.kernel.launch import Mode, Per
@@ -38,6 +38,14 @@ def _statistics(at: Place) -> int:
 
 def _wants_lse(at: Place) -> bool:
     return at.kernel.writes_lse or at.problem.backward
+
+
+@body("flash", "fill")
+def fill_lists(at: Place) -> None:
+    """A list of one block, and its length."""
+    for name, value in zip(LISTS, (1.0, 0.0), strict=True):
+        if at.writes(name):
+            at.put(name, np.full((1, 1), value))
 
 
 @body("flash", "main")
@@ -75,9 +83,10 @@ class Forward(Body):
             at.put("sum_partial", result.total)
 
 
-@body("flash", "combine")
+@body("flash", "statistics", "weights", "sums", "combine")
 class Combine(Body):
-    """O = sum of exp(LSE_s - LSE) O_s; with a max and a sum a split, their rescaled sums."""
+    """O = sum of exp(LSE_s - LSE) O_s; with a max and a sum a split, their rescaled sums, or what is left of them to do
+    after other launches."""
 
     def begin(self, at: Place) -> None:
         self.outputs: list[Array] = []
@@ -85,21 +94,31 @@ class Combine(Body):
         self.totals: list[Array] = []
 
     def split(self, at: Place) -> None:
-        self.outputs.append(at["O_partial"])
+        loaded = {a.tensor for a in at.launch.accesses if a.mode is Mode.LOAD}
+        if "O_partial" in loaded:
+            self.outputs.append(at["O_partial"])
+        if "max_partial" in loaded:
+            self.maxima.append(at["max_partial"])
+        if "sum_partial" in loaded:
+            self.totals.append(at["sum_partial"])
         if _statistics(at) == 1:
             self.maxima.append(at["LSE_partial"])
             self.totals.append(np.where(np.isneginf(at["LSE_partial"]), 0.0, 1.0))
-        else:
-            self.maxima.append(at["max_partial"])
-            self.totals.append(at["sum_partial"])
 
     def end(self, at: Place) -> None:
-        maxima = np.stack(self.maxima)
-        top = maxima.max(axis=0)
-        weights = exp_less(maxima, top)
-        total = (weights * np.stack(self.totals)).sum(axis=0)
-        at.put("O", divided((weights * np.stack(self.outputs)).sum(axis=0), total))
-        if _wants_lse(at):
+        loaded = {a.tensor for a in at.launch.accesses if a.mode is Mode.LOAD}
+        top = at["row_max"] if "row_max" in loaded else np.max(self.maxima, axis=0) if self.maxima else None
+        weights = at["weights"].T[:, :, None] if "weights" in loaded else exp_less(np.stack(self.maxima), top)
+        if at.writes("weights"):
+            at.put("weights", weights[:, :, 0].T)
+            return
+        total = at["row_sum"] if "row_sum" in loaded else (weights * np.stack(self.totals)).sum(axis=0)
+        if self.outputs:
+            at.put("O", divided((weights * np.stack(self.outputs)).sum(axis=0), total))
+        for name, value in (("row_max", top), ("row_sum", total)):
+            if at.writes(name):
+                at.put(name, value)
+        if at.writes("LSE"):
             at.put("LSE", log_sum_exp(top, total))
 
 
