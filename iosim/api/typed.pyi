@@ -103,6 +103,10 @@ class ProblemKeywords(TypedDict, total=False):
     """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
     lie in one piece (1 to 16777216).
     """
+    shared_prefix: int | str | None
+    """First keys that all sequences have in common, in memory once. A prompt that sequences share; the keys of each are
+    these and its own (1 to 16777216); by default none.
+    """
     cache_dtype: str | None
     """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
     out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
@@ -242,6 +246,10 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
     page_size: int | str | None
     """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
     lie in one piece (1 to 16777216).
+    """
+    shared_prefix: int | str | None
+    """First keys that all sequences have in common, in memory once. A prompt that sequences share; the keys of each are
+    these and its own (1 to 16777216); by default none.
     """
     cache_dtype: str | None
     """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
@@ -413,6 +421,10 @@ class DecodeKeywords(TypedDict, total=False):
     """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
     out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
     others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
+    """
+    shared_prefix: int | str | None
+    """First keys that all sequences have in common, in memory once. A prompt that sequences share; the keys of each are
+    these and its own (1 to 16777216); by default none.
     """
     new_tokens: int | str
     """Query tokens of a sequence in a step; by default 1."""

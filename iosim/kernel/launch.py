@@ -148,6 +148,8 @@ class Tensor:
     """Of a block table, the keys that one row stands for: those of a page. Its entries are read as the rows of key
     blocks are, each sector once by every work tile. 0 for other tensors. Where its rows are queries it holds their
     lists of what is picked, a column an entry, which is one key or a block of so many."""
+    view_of: str = ""
+    """The tensor whose memory it is, cut otherwise by other launches. NB: a replay fetches both."""
     picked_by: str = ""
     """The table that says which rows of it a query's entries stand for, in launches that read the table."""
 
@@ -313,8 +315,11 @@ class Domain:
 
     @property
     def pairs(self) -> int:
-        """Pairs of a query row and a key row over all heads, kept or not."""
-        return self.rows * self.seq_k * self.grid_heads
+        """Pairs of a query row and a key row of one sequence over all heads, kept or not."""
+        queries, keys = self.query_axis.lengths, self.key_axis.lengths
+        if len(queries) != len(keys):
+            return self.rows * self.seq_k * self.grid_heads
+        return sum(q * k for q, k in zip(queries, keys, strict=True)) * self.grid_heads
 
     @cached_property
     def query_rows(self) -> IntArray:
@@ -457,7 +462,9 @@ class Chain:
         return tuple(t for t in self.tensors.values() if t.role is role)
 
     def users(self, tensor: str) -> tuple[int, ...]:
-        return tuple(n for n, launch in enumerate(self.launches) if any(a.tensor == tensor for a in launch.accesses))
+        """The launches that access it, or a view of it."""
+        names = {tensor, *(name for name, t in self.tensors.items() if t.view_of == tensor)}
+        return tuple(n for n, launch in enumerate(self.launches) if any(a.tensor in names for a in launch.accesses))
 
     def life(self, tensor: str) -> tuple[int, int] | None:
         """First and last launch between which a temporary holds memory; None where no launch touches it."""

@@ -89,7 +89,7 @@ class AttentionProblem(ProblemFields):
             raise InputError(
                 f"`cache_dtype` {self.cache_dtype} contradicts `dtype` '{self.dtype}'; accepted with it: fp16, bf16"
             )
-        for name in ("latent_kv", "page_size", "cache_dtype"):
+        for name in ("latent_kv", "page_size", "cache_dtype", "shared_prefix"):
             value = getattr(self, name)
             if value and self.passes != "fwd":
                 why = "a cache serves inference; accepted with it: fwd"
@@ -111,6 +111,17 @@ class AttentionProblem(ProblemFields):
                 f"`compress_ratio` {self.compress_ratio} needs queries that are the last tokens; accepted with it: "
                 f"`seq_q` up to {self.seq_k} (`seq_k`), no `offset`"
             )
+
+        if self.shared_prefix is not None:
+            own = min(k - (q if self.mask == "causal" else 1) for q, k in self.sequences)
+            if self.shared_prefix > own:
+                raise InputError(
+                    f"`shared_prefix` {self.shared_prefix} leaves a sequence no keys of its own for its queries; "
+                    f"accepted: up to {own}"
+                )
+            if self.mask not in ("none", "causal") or self.offset is not None:
+                told = f"`mask` {self.mask}" if self.offset is None else f"`offset` {self.offset}"
+                raise InputError(f"`shared_prefix` {self.shared_prefix} contradicts {told}; accepted: none, causal")
 
     def _check_bias(self) -> None:
         if self.bias_shared is not None:
@@ -179,6 +190,11 @@ class AttentionProblem(ProblemFields):
         return self.batch if self.seq_lens is None else len(self.seq_lens)
 
     @property
+    def keys_in_memory(self) -> int:
+        """Keys of all sequences, those that they share once."""
+        return sum(keys for _, keys in self.sequences) - (self.sequence_count - 1) * (self.shared_prefix or 0)
+
+    @property
     def group(self) -> int:
         """Query heads that share one key/value head."""
         return self.heads // self.kv_heads
@@ -221,6 +237,7 @@ class AttentionProblem(ProblemFields):
             "mask_tensor": ("mask_storage", self.mask_storage != "implicit"),
             "latent_kv": ("latent_kv", self.latent_kv),
             "page_size": ("page_size", self.page_size is not None),
+            "shared_prefix": ("shared_prefix", self.shared_prefix is not None),
             "block_lists": ("mask", self.mask in LIST_MASKS),
             "looks_ahead": ("window_right", self.mask == "window" and self.window_right is not None),
             "seq_lens": ("seq_lens", self.seq_lens is not None),

@@ -42,6 +42,7 @@ TERMS = (
     "mask_tensor",
     "page_size",
     "seq_lens",
+    "shared_prefix",
     "sinks",
     "top_k",
 )
@@ -161,6 +162,10 @@ class ProblemFields:
     page_size: int | None = about(
         None, Kind.WHOLE, "tokens of a page of the key/value cache", high=MAX_TOKENS, metavar="N",
         more="Pages are found through a block table; by default the keys of a sequence lie in one piece",
+    )  # fmt: skip
+    shared_prefix: int | None = about(
+        None, Kind.WHOLE, "first keys that all sequences have in common, in memory once", high=MAX_TOKENS, metavar="N",
+        default_text="none", more="A prompt that sequences share; the keys of each are these and its own",
     )  # fmt: skip
     cache_dtype: str | None = about(
         None,

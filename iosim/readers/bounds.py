@@ -62,7 +62,7 @@ def bounds(problem: AttentionProblem, chain: Chain, counted: Traffic, added_byte
     can be fewer than the compulsory ones. Written and dirty bytes together are not. `counted`: what the chain moves
     between SMs and L2. `added_bytes`: what it adds atomically; each add reads what it adds to."""
     return HbmBounds(
-        compulsory_read=sum(needed_bytes(problem, t) for t in chain.role(Role.INPUT)),
+        compulsory_read=sum(needed_bytes(problem, t) for t in chain.role(Role.INPUT) if not t.view_of),
         compulsory_write=sum(t.bytes for t in chain.role(Role.OUTPUT)),
         no_l2_read=counted.total("l2", "read") + added_bytes,
         no_l2_write=counted.total("l2", "write"),
@@ -72,8 +72,8 @@ def bounds(problem: AttentionProblem, chain: Chain, counted: Traffic, added_byte
 def memory(chain: Chain) -> dict[str, int]:
     """`workspace`: bytes of the tensors made inside the chain that live at once, at most; `peak`: those and all inputs
     and outputs."""
-    fixed = sum(t.allocated_bytes for t in chain.tensors.values() if t.role is not Role.TEMP)
-    lifetimes = [(t, chain.life(t.name)) for t in chain.role(Role.TEMP)]
+    fixed = sum(t.allocated_bytes for t in chain.tensors.values() if t.role is not Role.TEMP and not t.view_of)
+    lifetimes = [(t, chain.life(t.name)) for t in chain.role(Role.TEMP) if not t.view_of]
     live = [
         sum(t.bytes for t, used in lifetimes if used and used[0] <= n <= used[-1]) for n in range(len(chain.launches))
     ]

@@ -66,6 +66,7 @@ class DecodeRequest(OfModel):
     latent_kv: bool = like(FIELDS["latent_kv"], False)
     page_size: int | None = like(FIELDS["page_size"])
     cache_dtype: str | None = like(FIELDS["cache_dtype"])
+    shared_prefix: int | None = like(FIELDS["shared_prefix"])
     new_tokens: int = ask.count("query tokens of a sequence in a step", 1)
     append_kv: bool = like(OVERRIDES["append_kv"], False)
     splits: int | None = like(OVERRIDES["splits"])

@@ -27,9 +27,9 @@ def test_every_topic_is_a_heading_of_the_page() -> None:
 
 
 OUT = ("--gpu MI250", "--gpu gaudi3", "--gpu tpu-v5e", "--gpu m3-max", "--gpu p100", "--gpu gtx-1080",
-       "--kernel moba", "--kernel retnet", "--kernel sageattention3", "--kernel trtllm", "--kernel cascade",
+       "--kernel quest", "--kernel retnet", "--kernel sageattention3", "--kernel trtllm", "--kernel medusa",
        "--dtype int8", "--dtype nvfp4", "--sink-tokens 4", "--softcap 30", "--kv-cache-dtype fp8",
-       "--shared-prefix 512", "--rope", "--pipeline-parallel 2", "--offload")  # fmt: skip
+       "--tree-mask 512", "--rope", "--pipeline-parallel 2", "--offload")  # fmt: skip
 
 
 @pytest.mark.parametrize("line", OUT)
@@ -43,7 +43,7 @@ def test_what_is_out_of_scope_names_the_page_and_suggests_nothing(
 
 
 def test_python_names_it_too() -> None:
-    for given_value in ({"gpu": "mi250"}, {"kernel": "moba"}, {"sink_tokens": 4}, {"dtype": "int4"}):
+    for given_value in ({"gpu": "mi250"}, {"kernel": "quest"}, {"sink_tokens": 4}, {"dtype": "int4"}):
         with pytest.raises(iosim.InputError, match=PAGE):
             iosim.predict(**given_value)
 

@@ -36,7 +36,8 @@ def test_it_is_the_gpus_generation(gpu: str, kernel: str) -> None:
     ("a100", {"page_size": 16}, "flash"), ("a100", {"head_dim": 192, "head_dim_v": 128}, "cutlass"),
     ("h100", {"head_dim": 576, "head_dim_v": 512, "kv_heads": 1, "seq_q": 1, "latent_kv": True}, "flashmla"),
     ("a100", {"head_dim": 576, "head_dim_v": 512, "kv_heads": 1, "seq_q": 1, "latent_kv": True}, "mla"),
-    ("h100", {"mask": "butterfly"}, "flash"),
+    ("h100", {"mask": "butterfly"}, "flash"), ("b200", {"head_dim": 256}, "fa4-256"),
+    ("b200", {"head_dim": 256, "seq_q": 1}, "fa2"), ("b200", {"head_dim": 256, "passes": "fwd+bwd"}, "fa2"),
 ])  # fmt: skip
 def test_it_takes_the_problem(gpu: str, values: dict[str, Any], kernel: str) -> None:
     problem = AttentionProblem(**{"heads": 8, "seq_q": 4096, "seq_k": 4096, "head_dim": 128, "dtype": "bf16"} | values)

@@ -130,3 +130,24 @@ def test_comparisons_orders_and_sweeps_have_it() -> None:
 def test_a_kernel_of_ones_own_has_it() -> None:
     p = predict(PROBLEM, Kernel("mine", "flash", Tile(256, 128, 8)), "a100", method="bounds")
     assert any(SPILLS in note for note in p.notes)
+
+
+@pytest.mark.parametrize(("kernel", "gpu", "changes", "tile"), [
+    # hopper/tile_size.h, tile_size_fwd_sm8x: Q in registers, V in its place
+    ("fa3-sm80", "rtx-4090", {"head_dim": 256}, Tile(128, 64, 8)),
+    ("fa3-sm80", "rtx-4090", {"head_dim": 256, "mask": "window", "window": 99}, Tile(128, 48, 8)),
+    ("fa3-sm80", "a100", {"head_dim": 256}, Tile(128, 96, 8)),
+    ("fa3-sm80", "a100", {"head_dim": 256, "mask": "window", "window": 99}, Tile(128, 64, 8)),
+    ("fa3-sm80", "a100", {"head_dim": 192}, Tile(128, 96, 8, 2)),
+    ("fa3-sm80", "a100", {"head_dim": 192, "page_size": 16}, Tile(128, 64, 8)),
+    ("flex", "rtx-4090", {}, Tile(128, 64, 8, 1)),
+    ("flex", "a100", {}, Tile(128, 64, 8, 3)),
+    ("flex", "rtx-5090", {}, Tile(128, 64, 8, 2)),
+    ("flex", "rtx-5090", {"head_dim": 256}, Tile(32, 64, 4, 1)),
+    ("gdn", "rtx-4090", {"head_dim": 128, "mask": "causal"}, Tile(32, 64, 4, 2)),
+    ("gdn", "rtx-4090", {"head_dim": 256, "mask": "causal"}, Tile(32, 64, 4, 1)),
+    ("gdn", "a100", {"head_dim": 256, "mask": "causal"}, Tile(32, 64, 4, 2)),
+])  # fmt: skip
+def test_a_library_runs_where_it_launches(kernel: str, gpu: str, changes: dict[str, Any], tile: Tile) -> None:
+    p = predict(PROBLEM.with_(**changes | {"head_dim_v": changes.get("head_dim", 128)}), kernel, gpu, method="bounds")
+    assert p.kernel.tile == tile

@@ -186,7 +186,7 @@ LATENT = {"latent_kv": True, "kv_heads": 1, "head_dim": 576, "head_dim_v": 512}
 GROUP_ARGUMENTS = {"fa3-fp8": {"dtype": "fp8"}, "fa3-fp8-transposed": {"dtype": "fp8"}, "mla": LATENT,
                    "flashmla": {**LATENT, "page_size": 64}, "aiter": {"dtype": "bf16", "head_dim": 128},
                    "hipkittens": {"dtype": "bf16"}, "fa4-256": {"head_dim": 256}}  # fmt: skip
-UNGROUPED = ("dsa", "dsv4", "fa4-varlen", "kda", "minimal", "minimal-cu", "nsa", "uniform", "uniform-naive")
+UNGROUPED = ("dsa", "dsv4", "fa4-varlen", "kda", "minimal", "minimal-cu", "moba", "nsa", "uniform", "uniform-naive")
 
 
 @pytest.mark.parametrize("kernel", quick_every((name for name in entry_names() if name not in UNGROUPED), 8))

@@ -428,7 +428,9 @@ def test_bodies_are_registered_once(doubling: Doubling) -> None:
 
 def test_every_algorithm_can_be_executed() -> None:
     for name in algorithms():
-        only = {"dtype": "bf16", "mask": "causal"} if name in ("delta_rule", "nsa", "ssd") else {"dtype": "fp32"}
+        only = (
+            {"dtype": "bf16", "mask": "causal"} if name in ("delta_rule", "moba", "nsa", "ssd") else {"dtype": "fp32"}
+        )
         heads = {"heads": 16, "kv_heads": 1} if name == "nsa" else {}
         problem = AttentionProblem(seq_q=8, head_dim=4, latent_kv=name == "mla", **heads, **only)
         assert "O" in execute(problem, Kernel(name, name, Tile(4, 4))).outputs

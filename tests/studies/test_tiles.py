@@ -208,9 +208,9 @@ class TestRanking:
     @pytest.mark.slow
     def test_libraries_that_can_run_there(self) -> None:
         names = {gpu: {c.kernel for c in pick_tiles(problem(), gpu).library} for gpu in ("t4", "l4", "a100", "h100")}
-        assert names["t4"] == {"cutlass", "triton", "triton-streaming", "vllm-triton"}
-        assert names["l4"] == {"fa2", "fa3-sm80", "fa4-sm80", "cutlass", "triton", *PAGED}  # others need more
-        assert names["a100"] == {*names["l4"], "flex", "triton-streaming"}
+        assert names["t4"] == {"cutlass", "flex", "triton", "triton-streaming", "vllm-triton"}
+        assert names["l4"] == {"fa2", "fa3-sm80", "fa4-sm80", "cutlass", "flex", "triton", *PAGED}  # others need more
+        assert names["a100"] == {*names["l4"], "triton-streaming"}
         assert names["h100"] - names["a100"] >= {"fa3", "cudnn"}
 
     def test_library_tiles_are_the_librarys_own(self) -> None:
@@ -312,13 +312,21 @@ class TestCommand:
         assert [(t["profile"], t["seq_q"]) for t in d["tiles"]] == [("l4", 512)] * 2 + [("l4", 1024)] * 2
         assert {t["seq_k"] for t in d["rejected"]} == {512, 1024}
         assert all(t["reason"] for t in d["rejected"])
-        assert {t["kernel"] for t in d["library"]} == {"fa2", "fa3-sm80", "fa4-sm80", "cutlass", "triton", *PAGED}
+        assert {t["kernel"] for t in d["library"]} == {
+            "fa2",
+            "fa3-sm80",
+            "fa4-sm80",
+            "cutlass",
+            "flex",
+            "triton",
+            *PAGED,
+        }
         assert isinstance(d["tiles"][0]["l2_read_bytes"], int)
 
     def test_csv(self, capsys: pytest.CaptureFixture[str]) -> None:
         _, out, _ = self.run(capsys, "--gpu", "t4", "--format", "csv", "--top", "3")
         rows = list(csv.DictReader(io.StringIO(out)))
-        assert [r["kind"] for r in rows] == ["tile"] * 3 + ["library"] * 4
+        assert [r["kind"] for r in rows] == ["tile"] * 3 + ["library"] * 5
         _, out, _ = self.run(capsys, "--gpu", "t4", "--format", "csv", "--rejected")
         assert all(r["reason"] for r in csv.DictReader(io.StringIO(out)))
 

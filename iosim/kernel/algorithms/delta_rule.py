@@ -61,6 +61,8 @@ COLUMN_OPERATIONS = 8
 """Of the fp32 units, for a column of a key: its decay and both products, summed."""
 SIDE = 64
 """Columns of K, or of V, that a product takes at once: two halves of 128, one after the other."""
+OUTPUT_DEPTH = 128
+"""Columns of Q and K that a step of the output launch stages (SGLang's chunk_o.py, chunk_fwd_o: BK)."""
 
 
 @algorithm("delta_rule", options=DeltaOptions, softmax=False, dtypes=("fp16", "bf16"), example_tile=Tile(32, 64))
@@ -215,7 +217,7 @@ class DeltaChain(StateChain):
     def output(self) -> None:
         """O, from the state before a chunk and from the chunk itself."""
         d, dv, columns = self.problem.head_dim, self.problem.head_dim_v, self.options.output_columns
-        ctas = self.columns_shared(columns)
+        ctas, depth = self.columns_shared(columns), min(d, OUTPUT_DEPTH)
         shared = (self.q, "g_sum", *(("Aqk_near", "Aqk_far") if self.by_column else (self.k,)))
         within = dv if self.by_column else dv + ctas * d
         self.over_chunks(
@@ -223,7 +225,7 @@ class DeltaChain(StateChain):
             (*(self.read(n, ctas) for n in shared), self.read("v_new"), self.own("h"), self.write("O")),
             flops_per_pair=2 * d * dv + 2 * self.chunk * within,
             kept=self.chunk * (self.chunk + columns),
-            staged=2 * self.chunk * d + (self.chunk + d) * columns,
+            staged=2 * self.chunk * depth + (self.chunk + depth) * columns,
             product_ctas=ctas,
             dependent=Dependent(loads=3, products=3),
         )

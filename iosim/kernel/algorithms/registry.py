@@ -50,6 +50,8 @@ class Algorithm:
     softmax: bool = True
     """It computes softmax attention, whose operations are the problem's; those of another are what its launches'
     products say."""
+    symbolic: bool = True
+    """Its launches can be planned with symbols for sizes."""
     dtypes: tuple[str, ...] = ()
     """The input types that it takes; none named: all."""
     example_tile: Tile = field(default_factory=lambda: Tile(128, 64))
@@ -59,6 +61,7 @@ class Algorithm:
 _ALGORITHMS: Registry[str, Algorithm] = Registry(
     "algorithm",
     {
+        "iosim.kernel.algorithms.cascade": ("cascade",),
         "iosim.kernel.algorithms.cuda_sources": ("flash-cu", "minimal", "minimal-cu", "naive-cu"),
         "iosim.kernel.algorithms.delta_rule": ("delta_rule",),
         "iosim.kernel.algorithms.efficient": ("efficient",),
@@ -67,6 +70,7 @@ _ALGORITHMS: Registry[str, Algorithm] = Registry(
         "iosim.kernel.algorithms.fp8": ("flash_fp8",),
         "iosim.kernel.algorithms.math_path": ("math",),
         "iosim.kernel.algorithms.mla": ("mla",),
+        "iosim.kernel.algorithms.mixture": ("moba",),
         "iosim.kernel.algorithms.naive": ("naive",),
         "iosim.kernel.algorithms.picked_blocks": ("nsa",),
         "iosim.kernel.algorithms.ssd": ("ssd",),

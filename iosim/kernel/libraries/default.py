@@ -17,21 +17,28 @@ from iosim.kernel.libraries.loader import chooses, entry, is_choice
 from iosim.kernel.libraries.resolver import resolve
 from iosim.problem.attention import AttentionProblem
 
-ORDER = ("flashmla", "mla", "fa3", "fa4", "fa2", "cutlass", "flash")
+ORDER = ("flashmla", "mla", "fa3", "fa4", "fa4-256", "fa2", "cutlass", "flash")
 """The last is FlashAttention-2's algorithm with any tile, which takes nearly everything."""
 AMD_ORDER = ("aiter", "ck", "flash")
 SINKS_ORDER = ("vllm-fa3", "fa4", "vllm-triton", "flash")
 """With a learned sink a head: those of vLLM's kernels, as the libraries' own have no place for one before Blackwell."""
 FEW_QUERIES = 256
 """Query tokens below which keys in greater number are split: the rows of FlashAttention-4's tile."""
+
+
+def _fills_tiles(problem: AttentionProblem) -> bool:
+    """FlashAttention-4 splits no keys, as a step of decoding wants."""
+    return problem.longest_q >= min(FEW_QUERIES, problem.longest_k)
+
+
 SUITS: Mapping[str, Callable[[AttentionProblem], bool]] = {
     "fa3": lambda p: p.passes == "fwd" or p.head_dim == p.head_dim_v,
-    "fa4": lambda p: p.longest_q >= min(FEW_QUERIES, p.longest_k),  # it splits no keys, as a step of decoding wants
+    **dict.fromkeys(("fa4", "fa4-256"), _fills_tiles),
     "fa2": lambda p: p.head_dim == p.head_dim_v,
     "aiter": lambda p: "fwd" not in p.passes or p.head_dim == 128,  # narrower ones go to ck
 }
 """What a library does not run, or not well, though its kernel in the catalog takes it."""
-LIBRARIES = ("fa4", "fa3", "cudnn", "fa2", "cutlass", "flashinfer", "flashmla", "flex")
+LIBRARIES = ("fa4", "fa4-256", "fa3", "cudnn", "fa2", "cutlass", "flashinfer", "flashmla", "flex")
 """Kernels of libraries that a GPU may be asked for besides its own."""
 NOTE = "default kernel: "
 
@@ -48,6 +55,8 @@ def order_of(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, 
         return ("dsv4", *ORDER)
     if problem.sinks:
         return SINKS_ORDER
+    if problem.shared_prefix is not None:
+        return ("flashinfer-cascade", *ORDER)
     return ORDER if problem.index_heads is None else ("dsa", *ORDER)
 
 

@@ -6,6 +6,12 @@ Source: Dao-AILab/flash-attention @0251105a, csrc/flash_attn/flash_api.cpp.
 from __future__ import annotations
 
 from iosim.base.pointwise import pointwise
+from iosim.base.records import replace
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import options_of
+from iosim.kernel.algorithms.mixture import MobaOptions, levels
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries.resolver import resolve
 from iosim.kernel.libraries.rules import MAX_SPLITS, Rules, SplitGrid, fewest_efficient, rule_book
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import NO_BOUND
@@ -74,3 +80,13 @@ def _splits_of_few(tiles: int, key_blocks: int, machine_width: int) -> int:
 
     candidates = [s for s in range(1, most + 1) if eligible(s)]
     return fewest_efficient(candidates, tiles, machine_width)
+
+
+@rule_book("moba")
+class MobaRules(Rules):
+    """Both calls are FlashAttention-2's, of sequences of different lengths."""
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        own, *picked = (resolve("fa2", one, profile) for one in levels(problem, options_of(kernel, MobaOptions)) if one)
+        options = replace(options_of(kernel, MobaOptions), own_tile=(own.tile.block_q, own.tile.block_k))
+        return replace((*picked, own)[0], name=kernel.name, algorithm="moba", options=options, notes=kernel.notes)

@@ -13,8 +13,10 @@ from iosim.base.pointwise import pointwise
 from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import options_of
+from iosim.kernel.algorithms.cascade import CascadeOptions, levels
 from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries.resolver import resolve
 from iosim.kernel.libraries.rules import Rules, rule_book
 from iosim.problem.attention import AttentionProblem
 
@@ -80,6 +82,25 @@ def _fewest(each: list[tuple[int, int]], most: int, low: int) -> int:
 @pointwise
 def _pages_of_alike(sequences: int, tiles: int, pages: int, most: int, low: int) -> int:
     return _fewest([(sequences * tiles, pages)], most, low)
+
+
+@rule_book("flashinfer-cascade")
+class FlashInferCascadeRules(FlashInferRules):
+    """Both levels are calls of the same kernel, planned one by one (MultiLevelCascadeAttentionWrapper.plan)."""
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        if problem.shared_prefix is None:
+            return super().finish(kernel, problem, profile)
+        own, shared = (resolve("flashinfer", one, profile) for one in levels(problem, pages=True) if one)
+        plain, again = options_of(own, FlashOptions), options_of(shared, FlashOptions)
+        options = CascadeOptions(
+            **vars(plain),
+            shared_tile=(shared.tile.block_q, shared.tile.block_k),
+            shared_splits=shared.splits,
+            shared_merged_bytes=again.merged_bytes,
+            shared_key_warps=shared.loop.key_warps,
+        )
+        return replace(own, name=kernel.name, algorithm=kernel.algorithm, options=options, notes=kernel.notes)
 
 
 DECODE_THREADS = 128

@@ -114,7 +114,7 @@ _BOOKS: Registry[str, Rules] = Registry(
         "iosim.kernel.libraries.amd": ("amd",),
         "iosim.kernel.libraries.cudnn": ("cudnn",),
         "iosim.kernel.libraries.cutlass": ("cutlass", "eager"),
-        "iosim.kernel.libraries.fa2": ("fa2",),
+        "iosim.kernel.libraries.fa2": ("fa2", "moba"),
         "iosim.kernel.libraries.fa3": ("fa3",),
         "iosim.kernel.libraries.fa4": (
             "fa4",
@@ -126,7 +126,7 @@ _BOOKS: Registry[str, Rules] = Registry(
             "fa4-varlen",
         ),
         "iosim.kernel.libraries.flash_sm90": ("flash-sm90",),
-        "iosim.kernel.libraries.flashinfer": ("flashinfer", "flashinfer-decode", "xqa"),
+        "iosim.kernel.libraries.flashinfer": ("flashinfer", "flashinfer-cascade", "flashinfer-decode", "xqa"),
         "iosim.kernel.libraries.flashmla": ("dsa", "dsv4", "flashmla", "mla"),
         "iosim.kernel.libraries.tiled": ("flash1", "tiled", "uniform"),
         "iosim.kernel.libraries.triton": ("flex", "triton", "vllm-triton"),

@@ -13,6 +13,7 @@ from typing import Any
 from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import options_of
+from iosim.kernel.algorithms.common import resources
 from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Overhead
@@ -49,7 +50,9 @@ COMBINED = 512
 
 @rule_book("flex")
 class FlexRules(TritonRules):
-    """Short queries of groups of 2^n heads: all rows of a group in one tile, two CTAs an SM."""
+    """Short queries of groups of 2^n heads: all rows of a group in one tile, two CTAs an SM. A forward whose buffers do
+    not fit is compiled again with one stage (github.com/pytorch/pytorch/pull/184310: cc 8.9, head_dim 128;
+    github.com/pytorch/pytorch/issues/198224: cc 12.1, head_dim 160 to 256)."""
 
     def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
         rows = problem.seq_q * problem.group
@@ -74,6 +77,9 @@ class FlexRules(TritonRules):
             fits = min(backward_shared_bytes(problem, kernel.tile_backward),
                        profile.need_int("shared_memory_per_block_optin_bytes"))  # fmt: skip
             return replace(kernel, backward=replace(kernel.backward, shared_memory_bytes=fits))
+        most = profile.need_int("shared_memory_per_block_optin_bytes")
+        if (resources(problem, kernel).shared_memory_bytes or 0) > most:
+            kernel = replace(kernel, tile=replace(kernel.tile, stages=1))
         options = options_of(kernel, FlashOptions)
         if not options.combines_one:
             return kernel

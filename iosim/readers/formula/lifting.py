@@ -6,8 +6,9 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from iosim.base.errors import InputError
 from iosim.base.records import fields, replace
-from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms import algorithm_of, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Domain
 from iosim.problem.attention import AttentionProblem
@@ -107,8 +108,11 @@ def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[
     `companions` are those of the problem's sizes (batch, heads, kv_heads, seq_q, seq_k, head_dim, head_dim_v, window,
     window_right, offset, element_bytes, output_bytes) and the kernel's (block_q, block_k, backward_block_q,
     backward_block_k, splits); what is not among them stays an int. The offset follows seq_k - seq_q where the problem
-    sets none.
+    sets none. Raises InputError: an algorithm that has no formula in symbols.
     """
+
+    if not algorithm_of(kernel.algorithm).symbolic:
+        raise InputError(f"`kernel` {kernel.name}: its launches go by the number of blocks, which no formula has")
 
     def lift(name: str, value: int) -> int:
         return Dual(value, companions[name], kind) if name in companions else value

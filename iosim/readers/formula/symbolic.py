@@ -226,8 +226,9 @@ def derive(problem: AttentionProblem, kernel: Kernel, *, tie: bool = True) -> Fo
     Args:
         tie: sizes that are equal in `problem` (seq_q and seq_k, head_dim and head_dim_v, ...) share one symbol.
     """
-    if problem.seq_lens is not None:
-        raise InputError("`seq_lens`: a formula in symbols is of sequences of one length; accepted: seq_q and batch")
+    for name in ("seq_lens", "shared_prefix"):
+        if getattr(problem, name) is not None:
+            raise InputError(f"`{name}`: a formula in symbols is of sequences of one length; accepted: seq_q and batch")
     kind = SymbolKind()
     companions, values = _companions(problem, kernel, tie)
     lifted_traffic = closed_form(lifted_chain(problem, kernel, companions, kind))

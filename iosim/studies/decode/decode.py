@@ -19,6 +19,7 @@ from iosim.base.fields import MAX_SIZE
 from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.algorithms.cascade import SHARED
 from iosim.kernel.algorithms.states import STATE
 from iosim.kernel.libraries import Overrides, split_alike, with_sinks
 from iosim.prediction.many import Request, predict_many
@@ -80,7 +81,7 @@ class ModelShape:
     def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
         """Bytes of all layers' cache, of whole pages where there are pages, or of their states."""
         tensors = prediction.chain.tensors
-        kept = (STATE,) if STATE in tensors else ("K", "V")
+        kept = (STATE,) if STATE in tensors else ("K", "V", f"K_{SHARED}", f"V_{SHARED}")
         return sum(tensors[n].allocated_bytes for n in kept if n in tensors) * self.layers
 
 
@@ -90,7 +91,7 @@ class KindShape(ModelShape):
 
     @classmethod
     def of(cls, kind: LayerKind, fields: Mapping[str, Any]) -> KindShape:
-        step = kind.problem(1, 2, **fields)
+        step = kind.problem(1, 2, **{name: value for name, value in fields.items() if name != "shared_prefix"})
         sizes = {name: getattr(step, name) for name in OF_SHAPE}
         return cls(**sizes, layers=kind.count, dtype=step.dtype, latent_kv=step.latent_kv, page_size=step.page_size,
                    kind=kind, fields=tuple(fields.items()))  # fmt: skip
@@ -101,8 +102,12 @@ class KindShape(ModelShape):
 
     def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
         assert self.kind is not None
-        cache_dtype = dict(self.fields).get("cache_dtype")
-        return self.layers * batch * self.kind.sequence_bytes(context, self.dtype, cache_dtype, self.page_size or 1)
+        fields, page = dict(self.fields), self.page_size or 1
+        one, shared = (
+            self.kind.sequence_bytes(tokens, self.dtype, fields.get("cache_dtype"), page) if tokens else 0
+            for tokens in (context, fields.get("shared_prefix"))
+        )
+        return self.layers * (batch * one - (batch - 1) * shared)
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,8 @@ class BatchShape(ModelShape):
         one = super().call(1, context, 1)
         width = one.head_dim + (0 if one.latent_kv else one.head_dim_v)
         page = self.page_size or 1
-        rows = sum(-(-keys // page) * page for keys in self.contexts)
+        shared = (one.shared_prefix or 0) // page * page * (len(self.contexts) - 1)
+        rows = sum(-(-keys // page) * page for keys in self.contexts) - shared
         return rows * one.kv_heads * width * one.cache_type.bytes * self.layers
 
 
@@ -229,8 +235,9 @@ class DecodePoint:
             picked = problem.attended_keys * problem.latent_row_bytes
             return problem.batch * (problem.kv_heads * picked + index) * self.shape.layers
         width = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)
-        keys = problem.seq_k if problem.window is None else min(problem.seq_k, problem.window + self.new_tokens)
-        return problem.batch * problem.kv_heads * keys * width * problem.cache_type.bytes * self.shape.layers
+        windowed = None if problem.window is None else problem.window + self.new_tokens
+        keys = problem.keys_in_memory if windowed is None else problem.batch * min(problem.seq_k, windowed)
+        return problem.kv_heads * keys * width * problem.cache_type.bytes * self.shape.layers
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of `points` in the JSON of `iosim decode`; of a model with an entry of each kind of layer."""
@@ -238,7 +245,7 @@ class DecodePoint:
         whole: dict[str, Any] = {
             "profile": p.profile.name, "kernel": self.kernel_name, "batch": self.batch, "context": self.context,
             "new_tokens": self.new_tokens, "layers": sum(part.shape.layers for part in self.parts),
-            "splits": p.kernel.splits, "packed": p.chain.launches[-1 if p.kernel.splits == 1 else -2].domain.pack,
+            "splits": p.kernel.splits, "packed": max(x.domain.pack for x in p.chain.launches),
             "cache_bytes": self.cache_bytes, "weight_bytes": self.weight_bytes, "fits": self.fits,
         } | {
             f"{level}_{direction}_bytes_per_token": self.per_token(level, direction)
@@ -346,16 +353,14 @@ def in_one_launch(shape: ModelShape, contexts: Sequence[int], new_tokens: int, o
     return BatchShape(**vars(shape), contexts=tuple(contexts))
 
 
-def kind_shapes(
-    model: Model, dtype: str | None, page_size: int | None, cache_dtype: str | None = None
-) -> list[KindShape]:
-    """The shapes of a model's layers by kind. Raises InputError: a model that generates nothing."""
+def kind_shapes(model: Model, dtype: str | None, page_size: int | None, cache: Mapping[str, Any]) -> list[KindShape]:
+    """The shapes of a model's layers by kind, `cache` being other fields of the problem. Raises InputError: a model
+    that generates nothing."""
     if not model.causal:
         accepted = "a decoder, and `iosim predict` for this one"
         raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: {accepted}")
     fields = {"dtype": dtype or model.dtype or "bf16"} | ({} if page_size is None else {"page_size": page_size})
-    if cache_dtype is not None:
-        fields["cache_dtype"] = cache_dtype
+    fields |= cache
     return [KindShape.of(kind, fields) for kind in model.all_kinds]
 
 
@@ -366,7 +371,8 @@ def work_of(prediction: Prediction) -> list[dict[str, int]]:
     domain = next((launch.domain for launch in prediction.chain.launches if launch.name == "main"), None)
     if domain is None:
         return []
-    each = Counter(prediction.problem.sequences)
+    shared = prediction.problem.shared_prefix or 0
+    each = Counter((queries, keys - shared) for queries, keys in prediction.problem.sequences)
     most_blocks = max(-(-keys // domain.block_k) for _, keys in each)
     blocks_each = -(-most_blocks // domain.splits)
     found = []

@@ -152,10 +152,11 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
                     f"`{name}` {value} contradicts `batch_contexts`, which says the sequences; give one of them"
                 )
     contexts = lengths(r.context, "context") if batch is None else batch
+    cache = {n: getattr(r, n) for n in ("cache_dtype", "shared_prefix") if getattr(r, n) is not None}
     for gpu in r.gpu:
         for kernel, page in chosen_kernels(gpu, r.kernel, r.split_rule, r.page_size, batch is not None):
             if model is not None:
-                shapes = kind_shapes(model, r.dtype, page, r.cache_dtype)
+                shapes = kind_shapes(model, r.dtype, page, cache)
                 kinds = [list(sweep(one, contexts, gpu, kernel, **step)) for one in shapes]
                 indexed = next((points[0].prediction for points in kinds if picks(points[0].prediction)), None)
                 pays = None if indexed is None else pays_from(indexed)
@@ -164,8 +165,7 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
             given = {name: value for name, value in (sizes | {"layers": r.layers, "dtype": r.dtype}).items()
                      if value is not None}  # fmt: skip
             usual = {"kv_heads": 1 if r.latent_kv else min(8, r.heads or ModelShape.heads)}
-            of_cache = () if r.cache_dtype is None else (("cache_dtype", r.cache_dtype),)
-            shape = ModelShape(**usual | given, latent_kv=r.latent_kv, page_size=page, fields=of_cache)
+            shape = ModelShape(**usual | given, latent_kv=r.latent_kv, page_size=page, fields=tuple(cache.items()))
             if batch is not None:
                 shape, contexts = in_one_launch(shape, batch, r.new_tokens, overrides), [max(batch)]
                 step["batch"] = len(batch)

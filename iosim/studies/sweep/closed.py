@@ -143,7 +143,8 @@ def _groups(part: Part) -> list[_Group]:
     profiles: dict[str, HardwareProfile] = {}
     for rows in np.split(order, starts[1:]) if part.rows else []:
         case = part.case(int(rows[0]))
-        if case.get("mask") not in (None, *INTERVAL_MASKS) or case.get("seq_lens") is not None:
+        whole = case.get("seq_lens") is None and case.get("shared_prefix") is None
+        if case.get("mask") not in (None, *INTERVAL_MASKS) or not whole:
             continue
         try:
             profile = profiles.get(case["gpu"]) or load_profile(case["gpu"])
