@@ -13,6 +13,7 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 
 import linear_times
 import stack_times
@@ -62,15 +63,20 @@ def kernels_of(table: str, row: dict[str, str], gpu: str) -> str | None:
     if "kernel_source" in row:
         return read_stack(row["source"].split("/")[0]).kernel(load_profile(gpu))
     name = row.get("implementation") or row.get("kernel", "")
+    return entry_or_none((CHAIN_NAMES if "chain" in table else OWN).get(name, name))
+
+
+@cache
+def entry_or_none(name: str) -> str | None:
     try:
-        return entry_name((CHAIN_NAMES if "chain" in table else OWN).get(name, name))
+        return entry_name(name)
     except InputError:
         return None
 
 
-def gpu_of(table: str, row: dict[str, str]) -> str | None:
+@cache
+def gpu_of(word: str) -> str | None:
     """The profile of a row's GPU; None where there is none."""
-    word = row.get("gpu") or f"{table[:4]}-sxm"
     name = GPUS.get(word, SERVING_GPUS.get(word, word.replace("_", "-")))
     try:
         return load_profile(name).name
@@ -78,6 +84,7 @@ def gpu_of(table: str, row: dict[str, str]) -> str | None:
         return None
 
 
+@cache
 def runs_on(kernel: str, gpu: str) -> bool:
     requires, cc = entry(kernel)["requires"], load_profile(gpu).cc
     return bool(requires.get("min_cc", 0) <= cc <= requires.get("max_cc", cc))
@@ -91,7 +98,7 @@ def found() -> Iterator[tuple[str, str, str]]:
         published = path.name.startswith("published_")
         with path.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                gpu = gpu_of(path.name, row)
+                gpu = gpu_of(row.get("gpu") or f"{path.name[:4]}-sxm")
                 kernel = kernels_of(path.name, row, gpu) if gpu else None
                 if gpu is None or kernel is None or not runs_on(kernel, gpu):
                     continue

@@ -4,8 +4,8 @@
     python benchmarks/timing_error.py --write    writes the table of errors of docs/timing.md; four minutes
     python benchmarks/timing_error.py --fit      fits the step's constants again, on the odd-numbered calls alone
 
-Groups, targets, mechanisms and baselines are those of `iosim validate --times`. Rows whose kernel spills registers are
-never fitted on.
+Groups and targets are those of `iosim validate --times`; what each mechanism is worth (timing_ablation.py) and simpler
+predictions (timing_baselines.py) stand beside them. Rows whose kernel spills registers are never fitted on.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+from timing_ablation import Worth, ablation, worth_table
+from timing_baselines import Compared, baseline_table, compared
+
 from iosim.base.progress import progress
 from iosim.evidence.fitted import fitted
 from iosim.evidence.times.cases import Case
-from iosim.evidence.times.groups import Row
-from iosim.evidence.times.report import TimesReport, times_report
+from iosim.evidence.times.groups import Row, collect, rows_of
+from iosim.evidence.times.report import TimesReport
 from iosim.evidence.times.tables import library_cases, own_cases, triton_cases
 from iosim.hardware.profile import load_profile
 from iosim.prediction.call import Call
@@ -161,9 +164,9 @@ def spearman(a: list[float], b: list[float]) -> float:
     return statistics.correlation(ranks(a), ranks(b))
 
 
-def page(report: TimesReport) -> str:
+def page(report: TimesReport, worth: list[Worth], baselines: list[Compared]) -> str:
     """All tables."""
-    nearest = [b.group for b in report.baselines if b.best == "regression"]
+    nearest = [b.group for b in baselines if b.best == "regression"]
     tiles = [row.case for row in report.rows if row.group.key == "tiles"]
     return f"""# Errors of times
 
@@ -177,18 +180,17 @@ last column the even-numbered ones, of the others all. `iosim validate --times` 
 {report.table().markdown()}
 ## What each mechanism is worth
 
-The mean of the groups' mean errors with a mechanism and with it switched off, and the groups that it changes most
-(`iosim validate --times --ablation`).
+The mean of the groups' mean errors with a mechanism and with it switched off, and the groups that it changes most.
 
-{report.worth_table().markdown()}
+{worth_table(worth).markdown()}
 ## Beside simpler predictions
 
 On the even rows of each group: a roofline of specified rates and compulsory bytes; one whose two rates are fitted on
 the group's odd rows; and for each kernel a regression on its odd rows of four terms, a constant, FLOPs, bytes and work
-tiles, none negative, where every kernel has six odd rows or more (`iosim validate --times --baselines`). The regression
-is nearest in: {", ".join(nearest) or "none"}.
+tiles, none negative, where every kernel has six odd rows or more. The regression is nearest in:
+{", ".join(nearest) or "none"}.
 
-{report.baseline_table().markdown()}
+{baseline_table(baselines).markdown()}
 ## Fitted constants
 
 {len(constants_table().rows)} in all; every other number is published, measured by itself or counted.
@@ -217,9 +219,10 @@ def main() -> None:
     if args.fit:
         fit([*library_cases(), *own_cases(), *triton_cases()])
         return
-    report = times_report(with_worth=True, with_baselines=True, show=progress("reading tables"))
+    cases, missing = collect(show=progress("reading tables"))
+    report = TimesReport(tuple(rows_of(cases)), missing)
     if not args.write:
-        sys.stdout.write(page(report))
+        sys.stdout.write(page(report, ablation(cases), compared(report.rows)))
         return
     timing = DOCS / "timing.md"
     text = timing.read_text(encoding="utf-8")

@@ -32,6 +32,7 @@ TOGETHER = {
 FIRST = (
     "tests/house/test_mutants.py",
     "reproduce",
+    "tests/evidence/test_others.py",
     "tests/house/test_readme.py",
     "tests/house/test_docs.py",
     "tests/house/test_examples.py",

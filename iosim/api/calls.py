@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from iosim.studies.tiles.pick import TileRanking
 
 GPU = "a100"
-"""Where nothing else is said, here and on the command line."""
 
 
 @overload

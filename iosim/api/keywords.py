@@ -80,9 +80,6 @@ KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.i
     "reserve_bytes": "reserve",
 }  # fmt: skip
 """Name of a field or of a parameter further down -> the keyword that gives it."""
-ALSO = KEYWORD_OF | {
-    option[2:].replace("-", "_"): name for name, about in PROBLEM.items() for option in about.spellings
-}
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
@@ -131,21 +128,20 @@ def _keyword(name: str, value: str | None) -> str:
 
 
 def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str], open: bool) -> dict[str, Any]:
-    """What a function was given, under the keywords' own names."""
     values: dict[str, Any] = {}
     for name, value in given.items():
-        keyword = name if name in named else ALSO.get(name, name)
+        keyword = name if name in named else KEYWORD_OF.get(name, name)
         if keyword not in named and open:
             keyword = name
         elif keyword not in named:
-            known = {n: n for n in named} | {other: own for other, own in ALSO.items() if own in named}
+            known = {n: n for n in named} | {other: own for other, own in KEYWORD_OF.items() if own in named}
             near = ", ".join(dict.fromkeys(known[n] for n in alike(name, known)))
             others = ", ".join(f"iosim.{other}" for other, has in KEYWORDS.items() if keyword in has)
             hint = (f"accepted by: {others}" if others else out_of_scope("option", name)
                     or (f"did you mean {near}?" if near else f"accepted: {', '.join(named)}"))  # fmt: skip
             raise InputError(f"{function}() has no keyword '{name}'; {hint}")
         if keyword in values:
-            twice = " and ".join(n for n in given if keyword in (n, ALSO.get(n)))
+            twice = " and ".join(n for n in given if keyword in (n, KEYWORD_OF.get(n)))
             raise InputError(f"`{keyword}` is given twice, as {twice}; give one of them")
         values[keyword] = value
     return values
@@ -168,7 +164,6 @@ READ_LATER = ("problem", "kernel", "gpu")
 
 
 def _is(value: object, kind: str) -> bool:
-    """Whether a value has a type that an annotation names."""
     simple: dict[str, Callable[[], bool]] = {
         "None": lambda: value is None,
         "bool": lambda: isinstance(value, bool),
@@ -235,7 +230,6 @@ def request(of: type[T], asked: Mapping[str, Any], **more: Any) -> T:
 
 
 AXES = ("seq_q", "seq_k", "batch")
-"""Fields of which a function may take several values."""
 
 
 def values_of(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,11 +253,12 @@ def of_problem(
     several: object = [problem] if isinstance(problem, AttentionProblem) else problem
     if problem is not None:
         if model is not None:
-            raise InputError("`problem` contradicts `model`, which says the problem of every layer; accepted: one of "
-                             "them")  # fmt: skip
+            raise InputError(
+                "`problem` contradicts `model`, which says the problem of every layer; accepted: one of them"
+            )
         for name in (name for name in asked if name in OF_PROBLEMS):
-            raise InputError(f"`{name}` {asked[name]!r} contradicts `problem`, which says it already; accepted: "
-                             f"one of them, or problem.with_({OF_PROBLEMS[name].name}=...)")  # fmt: skip
+            hint = f"accepted: one of them, or problem.with_({OF_PROBLEMS[name].name}=...)"
+            raise InputError(f"`{name}` {asked[name]!r} contradicts `problem`, which says it already; {hint}")
         if not isinstance(several, Sequence) or not all(isinstance(one, AttentionProblem) for one in several):
             accepted = "one, or keywords such as heads=32"
             raise InputError(f"`problem` {problem!r} is no AttentionProblem; accepted: {accepted}")
@@ -277,8 +272,8 @@ def calls_of(of: OfProblem) -> list[tuple[Layers | None, AttentionProblem]]:
     found = asked_problems(of)
     kinds = list(dict.fromkeys(layers.name for layers, _ in found if layers is not None))
     if len(kinds) > 1 and of.model is not None:
-        raise InputError(f"`model` '{of.model.name}' has {' and '.join(kinds)} layers, which differ; accepted: a model "
-                         "whose layers are alike, or a `problem` of iosim.predict(model=...).predictions")  # fmt: skip
+        hint = "accepted: a model whose layers are alike, or a `problem` of iosim.predict(model=...).predictions"
+        raise InputError(f"`model` '{of.model.name}' has {' and '.join(kinds)} layers, which differ; {hint}")
     return found
 
 
@@ -302,7 +297,6 @@ def call_of(
 
 
 def overrides_of(asked: Mapping[str, Any], kernel: object, overrides: Overrides | None = None) -> Overrides | None:
-    """The settings that keywords ask for; None where there are none."""
     given = {name: read(name, SETTINGS[name], v) for name, v in asked.items() if name in SETTINGS and v is not None}
     if not given:
         return overrides
@@ -310,8 +304,8 @@ def overrides_of(asked: Mapping[str, Any], kernel: object, overrides: Overrides 
     if overrides is not None:
         raise InputError(f"`{name}` contradicts `overrides`; accepted: one of them")
     if isinstance(kernel, Kernel):
-        raise InputError(f"`{name}` is a setting over a catalog kernel's choice, and `kernel` is one of your own; "
-                         "accepted with it: kernel.with_(...)")  # fmt: skip
+        more = "and `kernel` is one of your own; accepted with it: kernel.with_(...)"
+        raise InputError(f"`{name}` is a setting over a catalog kernel's choice, {more}")
     return Overrides(**{SETTINGS[name].name: value for name, value in given.items()})
 
 

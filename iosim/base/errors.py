@@ -18,10 +18,8 @@ MARKED = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
 
 
 class InputError(ValueError):
-    """Bad input. The message is one line that names the field, the value and what would be accepted.
-
-    A marked name may have its value with it where an option may stand for both: "`latent_kv=True`" is --latent-kv.
-    """
+    """Bad input. The message is one line that names the field, the value and what would be accepted. A marked name may
+    have its value with it where an option may stand for both: "`latent_kv=True`" is --latent-kv."""
 
     def __init__(self, message: str) -> None:
         super().__init__(spelled(message, lambda name, value: name if value is None else f"{name}={value}"))

@@ -42,8 +42,6 @@ MAX_SIZE = 1 << 31
 
 
 class Kind(Enum):
-    """What values a field has, and how they are written on a command line."""
-
     WHOLE = auto()
     """A whole number; k and m for 1024 and 1024^2."""
     PROBABILITY = auto()
@@ -87,7 +85,7 @@ class About:
         default_of: the default, where it follows from the object's other fields.
         default_text: that default in words.
         option: of the command line; None for a field that has none.
-        spellings: other spellings of the option.
+        spellings: of the option in one letter.
         bare: the value of an option that is given without one.
         usual: the default on the command line, where that is another one than Python's.
         key: in JSON.
@@ -204,17 +202,14 @@ class About:
         return tuple(whole(self.name, length, self.low, self.high) for length in value)
 
     def resolve(self, owner: Any) -> Any:
-        """The value that an object has where it was given none."""
         return self.default if self.default_of is None else self.default_of(owner)
 
     def text(self, value: Any) -> str:
-        """A value as a command line writes it."""
         if self.kind is Kind.SIDES:
             return "x".join(map(str, value)) if isinstance(value, Sequence) else str(value)
         return ",".join(map(str, value)) if self.kind is Kind.LENGTHS else str(value)
 
     def argument(self, value: Any) -> list[str]:
-        """The words of a command line that give the field its value."""
         if self.option is None:
             raise InputError(f"`{self.name}` has no option; accepted on a command line: fields that have one")
         if self.kind is Kind.FLAG:
@@ -252,7 +247,6 @@ def put_checked(owner: Any) -> None:
 
 
 def fields_of(owner: type[Any]) -> Mapping[str, About]:
-    """What the fields of a dataclass say of themselves, by name, in their order."""
     table: dict[str, About] = {}
     for one in fields(owner):
         about_field: About | None = one.metadata.get("about")

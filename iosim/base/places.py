@@ -11,10 +11,8 @@ OFF = ("off", "0", "no", "false")
 
 
 def cache_dir() -> Path | None:
-    """The directory of iosim's cache, which need not exist; None where it is switched off or there is no home.
-
-    It is $IOSIM_CACHE, else $XDG_CACHE_HOME/iosim, else ~/.cache/iosim.
-    """
+    """The directory of iosim's cache, which need not exist; None where it is switched off or there is no home. It is
+    $IOSIM_CACHE, else $XDG_CACHE_HOME/iosim, else ~/.cache/iosim."""
     off = os.environ.get(CACHE, "").strip().lower() in OFF
     return None if off else _of_user(CACHE, "XDG_CACHE_HOME", ".cache", "iosim")
 
@@ -24,10 +22,8 @@ PROFILES = "IOSIM_PROFILES"
 
 
 def profiles_dir() -> Path | None:
-    """The directory of the user's own hardware profiles, which need not exist; None where there is no home.
-
-    It is $IOSIM_PROFILES, else $XDG_DATA_HOME/iosim/profiles, else ~/.local/share/iosim/profiles.
-    """
+    """The directory of the user's own hardware profiles, which need not exist; None where there is no home. It is
+    $IOSIM_PROFILES, else $XDG_DATA_HOME/iosim/profiles, else ~/.local/share/iosim/profiles."""
     return _of_user(PROFILES, "XDG_DATA_HOME", ".local/share", "iosim/profiles")
 
 

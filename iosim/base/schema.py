@@ -50,13 +50,8 @@ class Spec(Protocol):
 
 @dataclass(frozen=True)
 class Text:
-    """One line of text that is not blank, of `choices` where there are any.
-
-    Attributes:
-        lines: whether more than one line is allowed.
-        pattern: what the whole text must match.
-        such_as: an example for messages.
-    """
+    """One line of text that is not blank, of `choices` where there are any. `lines`: whether more than one line is
+    allowed. `pattern`: what the whole text must match. `such_as`: an example for messages."""
 
     choices: Sequence[str] | Callable[[], Sequence[str]] | None = None
     lines: bool = False
@@ -82,8 +77,6 @@ class Text:
 
 @dataclass(frozen=True)
 class Whole:
-    """A whole number from `low` to `high`."""
-
     low: float = 0
     high: float = UNBOUNDED
     hint: str = ""
@@ -97,8 +90,6 @@ class Whole:
 
 @dataclass(frozen=True)
 class Real:
-    """A finite number from `low` to `high`."""
-
     low: float
     high: float
     hint: str = ""
@@ -124,12 +115,8 @@ class Flag:
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list of `item`s.
-
-    Attributes:
-        least: entries at least; `exactly`: that many, neither more nor fewer.
-        ascending: whether each must be more than the one before.
-    """
+    """A list of `item`s. `least`: entries at least; `exactly`: that many, neither more nor fewer. `ascending`: whether
+    each must be more than the one before."""
 
     item: Spec
     least: int = 1
@@ -230,8 +217,9 @@ class Table:
 
     def problems(self, value: Any, key: str = "") -> Iterator[Problem]:
         if not isinstance(value, dict):
-            yield Problem(key, f"write {self.form}, not {shown(value)}" if self.form else
-                          f"must be a table, not {shown(value)}")  # fmt: skip
+            yield Problem(
+                key, f"write {self.form}, not {shown(value)}" if self.form else f"must be a table, not {shown(value)}"
+            )
             return
         fine = True
         for name, one in value.items():
@@ -267,7 +255,6 @@ class Table:
 
 
 def _bounded(spec: Spec, metadata: Mapping[str, Any]) -> Spec:
-    """The specification of a field whose metadata may hold the bounds "low" and "high"."""
     if not isinstance(spec, Whole) or metadata.get("low") is None:
         return spec
     high = metadata.get("high")
@@ -342,7 +329,6 @@ def read_toml(path: Path, what: str = "file", such_as: str = "") -> dict[str, An
 
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
-    """The tables of a TOML text; `name` names it in messages."""
     import tomllib  # costs milliseconds; whoever reads no file need not wait for it
 
     try:
@@ -427,7 +413,6 @@ def one_line(text: object, limit: int = 200) -> str:
 
 
 def shown(raw: object) -> str:
-    """A value of a data file, short enough for a message."""
     if isinstance(raw, dict | list):
         return "a table" if isinstance(raw, dict) else "a list"
     if isinstance(raw, int) and abs(raw) >= 10**21:

@@ -12,7 +12,6 @@ Way = Literal["read", "write"]
 """Read is towards the SMs."""
 WAYS: tuple[Way, ...] = get_args(Way)
 Method = Literal["bounds", "capacity", "sampled", "replay"]
-"""How HBM traffic is found."""
 METHODS: tuple[Method, ...] = get_args(Method)
 L2_STARTS = ("cold", "warm")
 """cold: a flushed L2; warm: as the same call just before left it, its dirty lines included."""

@@ -58,7 +58,7 @@ def add_options(parser: CommandParser) -> None:
     )
     g = parser.group("options")
     options.add(g, CALIBRATE, (name for name in CALIBRATE if name != "profiler"))
-    common.add_gpu(parser, told="with --times: the GPU that it ran on", of_old=())
+    common.add_gpu(parser, told="with --times: the GPU that it ran on")
     options.add(g, CALIBRATE, ("profiler",))
 
 
@@ -89,8 +89,9 @@ def run(args: argparse.Namespace) -> int:
     for line in left_out:
         announce(f"iosim: left out: {line}", in_pipes=True)
     if not raw.get("counters"):
-        print(f"iosim: no miss counters ({raw.get('no_counters')}); the L2's constants are not measured",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"iosim: no miss counters ({raw.get('no_counters')}); the L2's constants are not measured", file=sys.stderr
+        )
     return 0
 
 
@@ -122,7 +123,6 @@ def _fit_times(args: argparse.Namespace) -> int:
 
 
 def _measure(profiler: bool) -> dict[str, Any]:
-    """The microbenchmarks, and their counters where the profiler is at hand."""
     from iosim.evidence.cuda import microbench
     from iosim.evidence.measure import counters
     from iosim.evidence.measure.machine import require

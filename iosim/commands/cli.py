@@ -107,7 +107,6 @@ def _listing() -> str:
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a command line. Raises InputError: a command or an option that there is not, or a bad value."""
     if words[0] not in COMMANDS and not words[0].startswith("-"):
         raise unknown_name("COMMAND", words[0], COMMANDS)
     parser = build_parser(*[words[0]] * (words[0] in COMMANDS))
@@ -186,7 +185,6 @@ def _warn(
 
 
 def _complain(message: str) -> None:
-    """One line on standard error, whatever the message holds."""
     line = " ".join(message.split())
     if len(line) > MAX_MESSAGE:
         line = f"{line[: MAX_MESSAGE // 2]} ... {line[-MAX_MESSAGE // 2 :]}"

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 USUAL_GPU = "a100"
-GPU_OF_OLD = ("--gpus", "--profile", "--profiles")
-KERNEL_OF_OLD = ("--kernels",)
-"""Spellings that are still understood; help does not show them."""
 MODEL = "how the L2 and HBM are modelled"
 FORMATS = ("table", "json", "csv")
 LENGTH_ALONE = ("seq_q",)
@@ -49,14 +46,11 @@ TOLD_S = 10
 """Replays of so many seconds are announced."""
 
 
-def add_gpu(
-    parser: CommandParser, usual: str | None = USUAL_GPU, told: str = "", of_old: Sequence[str] = GPU_OF_OLD,
-    several: bool = False,
-) -> None:  # fmt: skip
+def add_gpu(parser: CommandParser, usual: str | None = USUAL_GPU, told: str = "", several: bool = False) -> None:
     """--gpu: `args.gpu` is the name of a GPU or profile file, or with `several` a list of them."""
     told = told or ("GPUs or profile files, such as a100,h100" if several else "GPU or profile file")
     default = f" (default: {usual})" if usual else ""
-    options.add_names(parser.group(COMMON), "--gpu", of_old, usual=usual, several=several, help=told + default)
+    options.add_names(parser.group(COMMON), "--gpu", usual=usual, several=several, help=told + default)
 
 
 def add_kernel(
@@ -67,7 +61,7 @@ def add_kernel(
     if default:
         own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" * ("default" in default)
         told = f"{told} (default: {default}{own})"
-    options.add_names(parser.group(COMMON), "--kernel", KERNEL_OF_OLD, usual=usual, several=several, help=told)
+    options.add_names(parser.group(COMMON), "--kernel", usual=usual, several=several, help=told)
 
 
 def add_conditions(parser: CommandParser, *names: str, **told: str) -> None:
@@ -183,8 +177,9 @@ def request(args: argparse.Namespace, asked: type[T], **more: Any) -> T:
     """What a command is asked for, of the options that the fields of `asked` became; `more` are its other fields."""
     names = [field.name for field in fields(asked) if field.name not in more]  # type: ignore[arg-type]
     read = {name: READ[name](args) for name in names if name in READ}
-    return asked(**read, **{name: getattr(args, name) for name in names if name not in READ and hasattr(args, name)},
-                 **more)  # fmt: skip
+    return asked(
+        **read, **{name: getattr(args, name) for name in names if name not in READ and hasattr(args, name)}, **more
+    )
 
 
 def layer_problems(args: argparse.Namespace) -> list[tuple[Layers | None, AttentionProblem]]:
@@ -201,7 +196,6 @@ def problems(args: argparse.Namespace) -> list[AttentionProblem]:
 
 
 def problem(args: argparse.Namespace) -> AttentionProblem:
-    """The one problem of a command that takes one. Raises InputError: several lengths, or as `problems`."""
     asked = problems(args)
     if len(asked) > 1:
         hint = f"'{args.command}' takes one, so accepted: one of them"
@@ -210,7 +204,6 @@ def problem(args: argparse.Namespace) -> AttentionProblem:
 
 
 def tell_problems(args: argparse.Namespace, what: str, problems: Sequence[object], hint: str) -> int:
-    """What is wrong with a file of the user's own, a line a problem."""
     lines = [str(problem) for problem in problems]
     tell(args, None, json=lambda: {"file": args.file, "problems": lines},
          table=lambda: "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n")  # fmt: skip
@@ -278,7 +271,6 @@ def show(args: argparse.Namespace, found: Any, whole: Mapping[str, Any] | None =
 
 
 def paged(page: Callable[[], Page]) -> dict[str, Any]:
-    """What writes a page's files, by format."""
 
     def html() -> str:
         from iosim.show.html import html
@@ -301,7 +293,6 @@ def held(exceeded: Sequence[str | None]) -> int:
 
 
 PLACES = ("--out", "-o", "--html", "--csv")
-"""Options that say where files go."""
 FORCE = "--force"
 
 
@@ -341,8 +332,9 @@ def check_place(out: str | None, option: str = "--out") -> None:
     try:
         is_file, has_place = bool(out) and not Path(out).is_dir(), Path(out).absolute().parent.is_dir()
     except (OSError, ValueError) as error:
-        raise InputError(f"{option} {out!r} cannot be written: {getattr(error, 'strerror', None) or error}; a file "
-                         "name is needed") from None  # fmt: skip
+        raise InputError(
+            f"{option} {out!r} cannot be written: {getattr(error, 'strerror', None) or error}; a file name is needed"
+        ) from None
     if not is_file:
         raise InputError(f"{option} '{out}' is a directory or nothing; a file name is needed")
     if not has_place:
@@ -362,5 +354,5 @@ def check_own(place: str | Path, args: argparse.Namespace, option: str = "--out"
     from iosim.base.files import is_made_by
 
     if not args.force and not is_made_by(place, f"iosim {args.command}"):
-        raise InputError(f"{option} '{place}' is there and was not written by 'iosim {args.command}'; accepted: "
-                         "another name, or --force to replace it")  # fmt: skip
+        hint = "accepted: another name, or --force to replace it"
+        raise InputError(f"{option} '{place}' is there and was not written by 'iosim {args.command}'; {hint}")

@@ -82,7 +82,6 @@ def _starting(current: str, names: Iterable[str]) -> list[str]:
 
 
 def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence[str]:
-    """What an option or a positional word may be; nothing for numbers and files."""
     if action.choices is not None:
         return [str(choice) for choice in action.choices]
     command = parser.prog.split()[1]
@@ -109,7 +108,6 @@ def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence
 
 
 FIRST = ("gpu", "kernel", "model")
-"""Options whose names are looked up first."""
 MOST_NAMED = 6
 
 

@@ -46,14 +46,12 @@ def everything(args: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def plays(gpu: str) -> bool:
-    """Whether a page can play a GPU's L2."""
     from iosim.hardware.profile import load_profile
 
     return len(load_profile(gpu).levels) == 1
 
 
 def check(asked: ExploreRequest) -> None:
-    """Refuses at once what no page could offer."""
     from iosim.kernel.libraries import entry, is_choice
 
     for gpu in asked.gpu:

@@ -164,8 +164,9 @@ def _list_models(args: argparse.Namespace) -> int:
         })  # fmt: skip
     table = Table(LISTED, tuple(tuple(row.values()) for row in rows)).without("aliases")
     also = "also: a Hugging Face config.json, or a directory that holds one\n"
-    return common.tell(args, None, json=lambda: {"models": rows}, rows=lambda: rows,
-                       table=lambda: f"{table.text()}\n{also}")  # fmt: skip
+    return common.tell(
+        args, None, json=lambda: {"models": rows}, rows=lambda: rows, table=lambda: f"{table.text()}\n{also}"
+    )
 
 
 def _show_model(args: argparse.Namespace) -> int:
@@ -221,7 +222,6 @@ def _file() -> dict[str, Any]:
 
 
 def _whole(part: Any) -> Any:
-    """A part with what it names of the shared ones in its place."""
     if isinstance(part, list):
         return [_whole(one) for one in part]
     if not isinstance(part, dict):

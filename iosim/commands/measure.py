@@ -51,9 +51,7 @@ LISTED = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "hea
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureRequest:
-    kernel: Sequence[str] = ask.names(
-        "flash_fwd, flash_bwd, naive, minimal", ("flash_fwd",), default_text="flash_fwd", spellings=common.KERNEL_OF_OLD
-    )
+    kernel: Sequence[str] = ask.names("flash_fwd, flash_bwd, naive, minimal", ("flash_fwd",), default_text="flash_fwd")
     seq_q: Any = like(
         FIELDS["seq_q"],
         kind=Kind.SIZES,
@@ -125,8 +123,6 @@ def add_options(parser: CommandParser) -> None:
 
 @dataclass(frozen=True)
 class Planned:
-    """What is to be measured: how much of what, as a table, and what measures it."""
-
     what: str
     listing: str
     measure: Callable[..., Any]
@@ -158,7 +154,6 @@ def _check_out(args: argparse.Namespace) -> None:
 
 
 def _set(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    """Those of some options that are not at their defaults."""
     return [name for name in names if getattr(args, name) != args.default_of(name)]
 
 
@@ -243,7 +238,6 @@ def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
 
 
 def _capability(args: argparse.Namespace) -> str:
-    """Of the GPU, after all that a measurement needs was found; or what a dry run is told."""
     from iosim.evidence.cuda import driver
     from iosim.evidence.measure.machine import require
 

@@ -39,8 +39,9 @@ def add_options(parser: CommandParser) -> None:
     )
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--install", metavar="DIR", help="write iosim_attention.section and iosim_attention.py there")
-    how.add_argument(OPTION, metavar="FILE", help="answer for one launch, as the rule describes it in JSON (-: "
-                     "standard input)")  # fmt: skip
+    how.add_argument(
+        OPTION, metavar="FILE", help="answer for one launch, as the rule describes it in JSON (-: standard input)"
+    )
     common.add_gpu(parser, None, "GPU or profile file (default: the one that the profiler names)")
     add_calls(parser, "the calls, as far as kernel names, grids and NVTX ranges leave them open")
     common.add_output_options(parser, ("table", "json"))
@@ -132,7 +133,6 @@ def add_calls(parser: CommandParser, title: str) -> None:
 
 
 def given(args: argparse.Namespace) -> Given:
-    """What the options of `add_calls` say."""
     from iosim.base.units import sizes
     from iosim.evidence.validate.recognise import Given
 
@@ -153,7 +153,6 @@ def given(args: argparse.Namespace) -> Given:
 
 
 def words(args: argparse.Namespace) -> list[str]:
-    """The options of `add_calls` that were given, as they can be typed again."""
     given = {name: getattr(args, name) for name in ("seq_q", *PROFILED, "causal", *KNOBS, "persistent")}
     return options.typed({name: value for name, value in given.items() if value is not None})
 

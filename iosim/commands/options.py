@@ -8,7 +8,7 @@ refuses a second.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from iosim.base.errors import InputError, spelled, unknown_name
@@ -31,12 +31,10 @@ def with_options(error: InputError) -> str:
 
 
 def spelling(name: str) -> str:
-    """The option that sets a field, as it is written."""
     return _option(name, None)
 
 
 def typed(values: Mapping[str, Any]) -> list[str]:
-    """The words of a command line that give options these values."""
     words = []
     for name, value in values.items():
         if isinstance(value, bool):
@@ -106,47 +104,19 @@ class One(argparse.Action):
 
 
 class OneName(One):
-    """An option that takes one name of those that other commands take a list of."""
-
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
         super().__call__(parser, namespace, names(values), option)
 
 
-class Gone(argparse.Action):
-    """A spelling of old that means something else today: refused with what to say in its place."""
-
-    def __init__(self, instead: str, **settings: Any) -> None:
-        super().__init__(**settings, help=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs="?")
-        self.instead = instead
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        shown = option if values is None else f"{option} {values}"
-        parser.error(f"{shown} is spelt another way; accepted: {self.instead}")
-
-
-def add_names(
-    group: Any, spelling: str, of_old: Sequence[str] = (), *, usual: str | None, several: bool, metavar: str = "NAME",
-    help: str,
-) -> None:  # fmt: skip
+def add_names(group: Any, spelling: str, *, usual: str | None, several: bool, help: str, metavar: str = "NAME") -> None:
     """An option that takes a list of names, or one name of those that other commands take a list of; its value is None
     where there is no default."""
     settings: dict[str, Any] = {"action": OneName, "metavar": metavar, "help": help}
     if several:
         settings |= {"action": Several, "type": names, "metavar": f"{metavar},..."}
     group.add_argument(spelling, default=Usual(usual.split(",")) if several and usual else usual, **settings)
-    add_spellings(group, spelling, of_old, **settings)
-
-
-def add_spellings(group: Any, spelling: str, of_old: Sequence[str], **settings: Any) -> None:
-    """Spellings that are understood and not shown: they set what `spelling` sets."""
-    dest = settings.pop("dest", spelling.removeprefix("--").replace("-", "_"))
-    if of_old:
-        settings |= {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "dest": dest}
-        group.add_argument(*of_old, **settings)
 
 
 def add(
@@ -190,13 +160,10 @@ def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
             settings["choices"] = field.words
     if field.bare is not None:
         settings |= {"nargs": "?", "const": field.bare}
-    short = [spelling for spelling in field.spellings if not spelling.startswith("--")]
-    group.add_argument(field.option, *short, default=default, **settings)
-    add_spellings(group, str(field.option), [one for one in field.spellings if one not in short], **settings)
+    group.add_argument(field.option, *field.spellings, default=default, **settings)
 
 
 def _reader(field: About, several: bool) -> Callable[[str], Any]:
-    """argparse type for a field's value, or for a list of them."""
 
     def read(text: str) -> Any:
         try:
@@ -217,8 +184,6 @@ HELP_WIDTH = 100
 
 
 class UnknownWordError(InputError):
-    """A word that is no option of a command, and none of its positional words; `hints` says what was meant."""
-
     def __init__(self, parser: CommandParser, word: str) -> None:
         super().__init__(word)
         self.parser, self.word = parser, word
@@ -232,11 +197,6 @@ class CommandParser(argparse.ArgumentParser):
 
     def group(self, title: str) -> Any:
         return next((g for g in self._action_groups if g.title == title), None) or self.add_argument_group(title)
-
-    def get_default(self, dest: str) -> Any:
-        """The default of an option, which spellings of old have none of."""
-        defaults = (a.default for a in self._actions if a.dest == dest and a.default != argparse.SUPPRESS)
-        return next((default for default in defaults if default is not None), self._defaults.get(dest))
 
     def error(self, message: str) -> NoReturn:
         told = "accepted" in message or "did you mean" in message
@@ -263,11 +223,6 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"{action.option_strings[0]} '--' is no value")
         return values
 
-    def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """What a word may abbreviate: spellings of old only where no option of today fits."""
-        fitting = super()._get_option_tuples(option_string)
-        return [one for one in fitting if one[0].help != argparse.SUPPRESS] or fitting
-
     def format_usage(self) -> str:
         return f"usage: {self._usage()}\n"
 
@@ -290,8 +245,6 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class Formatter(argparse.HelpFormatter):
-    """A column of options as wide as most of them need, and one metavar for an option with two spellings."""
-
     def __init__(self, prog: str) -> None:
         from iosim.show.terminal import columns
 

@@ -16,7 +16,6 @@ from iosim.studies.requests import DECODE, LATENCY, OF_MODEL, RING, TRAIN, WHOLE
 OF_STEP = ("batch", "context", "batch_contexts", "heads", "kv_heads", "head_dim", "dtype", "layers")
 OF_TRAINED = ("seq_len", "batch", "layers", "width", "heads", "kv_heads", "causal")
 OF_TRAINING = ("attention", "precision", "optimizer", "step", "recompute", "backend", "accumulate_gradients")
-"""Options of decode and train-memory that stand in a group of their own."""
 LISTED = "list"
 """In place of a stack's name: all of them are listed."""
 
@@ -25,10 +24,7 @@ def add_decode(parser: CommandParser) -> None:
     common.add_gpu(parser, several=True)
     common.add_kernel(parser, None, several=True, default="default")
     common.add_model(parser, layers=False)
-    g = parser.group(COMMON)
-    options.add(g, DECODE, OF_STEP)
-    instead = "--batch-contexts (one batch), or --context (each by itself)"
-    g.add_argument("--contexts", action=options.Gone, dest="gone", instead=instead)
+    options.add(parser.group(COMMON), DECODE, OF_STEP)
     s = parser.group("more of the model and the step (the defaults are those of Llama-3-8B)")
     options.add(s, DECODE, (name for name in DECODE if name not in (*OF_STEP, *OF_MODEL)))
     common.add_output_options(parser, ("table", "json", "csv", "md", "html"))
@@ -45,10 +41,7 @@ def add_latency(parser: CommandParser) -> None:
     common.add_gpu(parser, several=True)
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_model(parser)
-    s = parser.group("the call")
-    options.add(s, LATENCY, ("batch_contexts", "cache_write", "calibration"))
-    instead = "--batch-contexts (one batch), or --seq-len 1 --seq-len-k N,... (each by itself)"
-    s.add_argument("--contexts", action=options.Gone, dest="gone", instead=instead)
+    options.add(parser.group("the call"), LATENCY, ("batch_contexts", "cache_write", "calibration"))
     common.add_conditions(parser, "method")
     options.add(parser.group(common.MODEL), LATENCY, ("l2_start", "clocks", "launched"))
     common.add_output_options(parser)
@@ -68,10 +61,8 @@ def run_latency(args: argparse.Namespace) -> int:
 
 
 def add_ring(parser: CommandParser) -> None:
-    common.add_gpu(parser, of_old=("--profile", "--profiles"))
-    number = parser.group(COMMON)
-    options.add(number, RING, ("num_gpus",))
-    number.add_argument("--gpus", action=options.Gone, dest="gone", instead="--num-gpus N, and --gpu NAME")
+    common.add_gpu(parser)
+    options.add(parser.group(COMMON), RING, ("num_gpus",))
     common.add_kernel(parser, "default", "kernel of a pair of chunks")
     common.add_model(parser, layers=False)
     common.add_problem_options(parser, several=())
@@ -112,11 +103,8 @@ def run_model(args: argparse.Namespace) -> int:
 def add_train_memory(parser: CommandParser) -> None:
     common.add_gpu(parser)
     common.add_model(parser, layers=False, share=False)
-    c = parser.group(COMMON)
-    options.add(c, TRAIN, OF_TRAINED)
-    options.add_spellings(c, "--causal", ("--not-causal",), action="store_false")
+    options.add(parser.group(COMMON), TRAIN, OF_TRAINED)
     common.add_kernel(parser, None, "catalog kernel whose time stands for the attention (default: the attention's own)")
-    options.add_spellings(c, "--kernel", ("--attention-kernel",), action=options.OneName)
     more = parser.group("more of the model (the defaults are those of GPT-2 small)")
     options.add(more, TRAIN, (name for name in TRAIN if name not in (*OF_TRAINED, *OF_TRAINING, "reserve")))
     options.add(parser.group("training"), TRAIN, OF_TRAINING)
@@ -127,7 +115,6 @@ def add_train_memory(parser: CommandParser) -> None:
     g.add_argument("--frontier", nargs="?", const="width", metavar="AXIS", help=told)
     options.add(g, TRAIN, ("reserve",))
     common.add_output_options(parser, page=True)
-    parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
 
 
 def run_train_memory(args: argparse.Namespace) -> int:

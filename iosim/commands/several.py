@@ -47,7 +47,6 @@ def add_compare(parser: CommandParser) -> None:
     common.add_problem_options(parser, several=AXES)
     common.add_conditions(parser, "l2_start", "method")
     common.add_output_options(parser, page=True)
-    parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
     parser.add_argument("--csv", metavar="FILE", help="also write the rows there, as CSV")
 
 
@@ -67,7 +66,6 @@ def run_compare(args: argparse.Namespace) -> int:
 
 
 Found = tuple[str, list[dict[str, Any]], Any, "Callable[[str], Page]"]
-"""The answer, the rows of the CSV, the result, and its page for a command line."""
 
 
 def _chosen(args: argparse.Namespace) -> Found:
@@ -210,8 +208,9 @@ def run_sweep(args: argparse.Namespace) -> int:
         try:
             summary = into_file(made, asked, where, args.out, fresh=args.fresh)
         except KeyboardInterrupt:
-            announce(f"iosim: what is done stands in {args.out}.partial; the same command goes on from there",
-                     in_pipes=True)  # fmt: skip
+            announce(
+                f"iosim: what is done stands in {args.out}.partial; the same command goes on from there", in_pipes=True
+            )
             raise
         _tell(summary, args)
         common.emit(f"{_told(summary, kernels)}: {args.out}\n", None)
@@ -244,8 +243,8 @@ def _told(summary: Summary, kernels: Collection[str]) -> str:
 
 def _tell(summary: Summary, args: argparse.Namespace) -> None:
     if summary.one_by_one:
-        announce(f"iosim: {summary.one_by_one:,} of {summary.rows:,} rows have no closed form of --method "
-                 f"{args.method}: each was predicted by itself", in_pipes=True)  # fmt: skip
+        whole = f"{summary.rows:,} rows have no closed form of --method {args.method}: each was predicted by itself"
+        announce(f"iosim: {summary.one_by_one:,} of {whole}", in_pipes=True)
 
 
 FOUND = ("runs_as", "l2_start", "method", "bound_by", "refused")

@@ -100,7 +100,6 @@ def tell_tiles(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> int
 
 
 def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
-    """A row a choice of warps and stages; what is not known of a rejected one is empty."""
     ranked = [{"rank": rank} | c.to_dict() | {"limited_by": " ".join(c.limited_by)} for rank, c in study.ranked]
     known = ranked[0] if ranked else {} if study.nearest is None else study.nearest[1].to_dict()
     empty: dict[str, Any] = dict.fromkeys(["rank", *known])
@@ -145,7 +144,6 @@ def heading(ranking: TileRanking) -> str:
 
 
 def tell_triton(args: argparse.Namespace) -> int:
-    """The command's output with `--triton`. Raises InputError: options that do not go with it, or nothing fits."""
     from iosim.base.errors import InputError
     from iosim.integrations.triton import compiled, kernel
 
@@ -173,7 +171,6 @@ def _asked(ranking: TileRanking) -> dict[str, Any]:
 
 
 def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
-    """The command's JSON; every entry says which GPU and length it belongs to. Rejected tiles are always there."""
     from iosim.studies.tiles.one import by_reason
 
     def entries(kind: str, most: int | None = None) -> list[dict[str, Any]]:

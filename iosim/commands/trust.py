@@ -30,8 +30,6 @@ TABLE_WORST = 6
 FORMATS = ("table", "json", "csv", "md", "html")
 FORMATS_OF_TIMES = ("table", "json", "csv")
 NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spills", "html")
-"""Options of byte tables, which --times refuses."""
-ONLY_WITH_TIMES = ("every", "ablation", "baselines")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +48,6 @@ class ValidateRequest:
         "GROUP[:STATISTIC]=LIMIT (mean, median, p90, max; all: every group)"
     )
     every: int | None = ask.count("with --times: every N-th row of each table", default_text="1")
-    ablation: bool = ask.flag("with --times: each mechanism switched off, too")
-    baselines: bool = ask.flag("with --times: rooflines and a regression on the same rows, too")
     split: bool = ask.flag("odd-numbered and even-numbered calls apart, too")
     report: str | None = ask.name(
         "write validation.html and validation.md there: errors by level and regime, and the reason of every miss",
@@ -80,8 +76,7 @@ def run_validate(args: argparse.Namespace) -> int:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """Refuses options of the other comparison. Raises InputError: one of them was given."""
-    for name in NOT_WITH_TIMES if args.times else ONLY_WITH_TIMES:
+    for name in NOT_WITH_TIMES if args.times else ("every",):
         if getattr(args, name):
             why = "contradicts --times; accepted: one of both" if args.times else "needs --times; accepted: both"
             raise InputError(f"--{name.replace('_', '-')} {why}")
@@ -128,7 +123,6 @@ def _check_measured_on(args: argparse.Namespace, profile: HardwareProfile) -> No
 
 
 def _nothing(comparison: Comparison) -> str:
-    """That no row was checked, and the reason of most of them."""
     reasons = Counter(skipped.reason for skipped in comparison.skipped).most_common(1)
     why = f"; {reasons[0][1]} of {len(comparison.skipped)} rows: {reasons[0][0]}" if reasons else "; there are no rows"
     return f"nothing was checked{why}"
@@ -192,16 +186,11 @@ def _run_times(args: argparse.Namespace) -> int:
     from iosim.evidence.times.report import TimeGate, times_report
 
     gates = [TimeGate.parse(text) for text in args.fail_above]
-    report = times_report(args.every or 1, with_worth=args.ablation, with_baselines=args.baselines,
-                          show=progress("reading tables"))  # fmt: skip
+    report = times_report(args.every or 1, show=progress("reading tables"))
 
     def text(_: bool) -> str:
-        parts = [report.table().text()]
-        if report.worth:
-            parts.append(f"Each mechanism switched off: mean of the groups' errors\n{report.worth_table().text()}")
-        if report.baselines:
-            parts.append(f"Simpler predictions, fitted on odd rows, on the even ones\n{report.baseline_table().text()}")
-        return "\n".join([*parts, *(f"{key} left out: {reason}\n" for key, reason in report.missing.items())])
+        left_out = (f"{key} left out: {reason}\n" for key, reason in report.missing.items())
+        return "\n".join([report.table().text(), *left_out])
 
     common.tell(args, report.answer, json=report.to_dict, rows=lambda: (row.record() for row in report.rows), text=text)
     return common.held([gate.exceeded(report) for gate in gates])
@@ -219,7 +208,6 @@ COLUMNS = columns_of("claim | claimed:right | computed:right | unit | ratio:righ
 
 
 def number(value: float | None) -> str | None:
-    """Four significant digits, thousands apart."""
     if value is None:
         return None
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

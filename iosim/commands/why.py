@@ -51,9 +51,10 @@ def run_explain(args: argparse.Namespace) -> int:
         accesses = check_traceable(planned(r.problem, r.kernel, r.profile, r.overrides))
         tried = accesses <= MAX_ACCESSES
         common.announce_replays(
-            f"{r.kernel} on {r.profile}", 2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0),
+            f"{r.kernel} on {r.profile}",
+            2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0),
             "" if tried else "; no change is tried",
-        )  # fmt: skip
+        )
     replayed = (replace(r, method="replay").predict(Replays()) for r in calls)
     explanations = [explain(prediction, progress=progress("trying changes")) for prediction in replayed]
     return common.tell(
@@ -63,7 +64,6 @@ def run_explain(args: argparse.Namespace) -> int:
 
 
 def _tell_time(args: argparse.Namespace, asked: ExplainRequest) -> int:
-    """Where the time goes: the predictions that `iosim predict` makes, and their launches' times by part."""
     from iosim.base.units import seconds_text
     from iosim.prediction.face import energy_line, line, time_table
     from iosim.prediction.many import predict_many
@@ -156,8 +156,8 @@ def add_formula(parser: CommandParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", help="algorithm (flash, flash1, naive, ...) or kernel (fa2, cudnn, ...)"
     )
-    common.add_gpu(parser, None, f"GPU for which a library kernel chooses, and whose fast memory M the limit is put "
-                   f"in numbers for (default: {common.USUAL_GPU}, with M a symbol)")  # fmt: skip
+    rest = f"and whose fast memory M the limit is put in numbers for (default: {common.USUAL_GPU}, with M a symbol)"
+    common.add_gpu(parser, None, f"GPU for which a library kernel chooses, {rest}")
     g = parser.group("sizes; those not given stay symbols")
     options.add(g, FORMULA, (*SIZES, "dtype", "splits", "tile"))
     options.add(parser.group("what is computed"), FORMULA, ("causal", "mask", *CHOICES))

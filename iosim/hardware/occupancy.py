@@ -112,12 +112,9 @@ def occupancy(
 
 
 def _by_registers(profile: HardwareProfile, warps: int, registers_per_thread: int) -> tuple[int, int]:
-    """CTAs that the register file allows, and the registers set aside for one.
-
-    Registers are given to whole warps in units. Each of the SM's sub-partitions has its share of the file and holds
-    whole warps; a launch is also refused when a CTA, its warps rounded up to all sub-partitions, exceeds the limit of a
-    block.
-    """
+    """CTAs that the register file allows, and the registers set aside for one. Registers are given to whole warps in
+    units. Each of the SM's sub-partitions has its share of the file and holds whole warps; a launch is also refused
+    when a CTA, its warps rounded up to all sub-partitions, exceeds the limit of a block."""
     parts = profile.need_int("warp_allocation_granularity")
     per_warp = _round_up(registers_per_thread * profile.warp_size, profile.need_int("register_allocation_unit"))
     if registers_per_thread > profile.need_int("max_registers_per_thread"):

@@ -67,11 +67,9 @@ def cc_text(cc: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class HardwareProfile(Quantities):
-    """One GPU. Sizes are in bytes, rates in units per second, clocks in hertz; None is unknown.
-
-    Rates of tensor cores are dense, with fp32 accumulation where the GPU distinguishes it; a multiply-add is two
-    operations. Links count both directions together. Memory sizes are the vendor's, read with GB = 10**9 bytes.
-    """
+    """One GPU. Sizes are in bytes, rates in units per second, clocks in hertz; None is unknown. Rates of tensor cores
+    are dense, with fp32 accumulation where the GPU distinguishes it; a multiply-add is two operations. Links count both
+    directions together. Memory sizes are the vendor's, read with GB = 10**9 bytes."""
 
     name: str
     title: str
@@ -129,11 +127,10 @@ class HardwareProfile(Quantities):
         return value
 
     def tensor_flops(self, dtype: str, measured: bool = False) -> float:
-        """Operations per second of dense matrix products in `dtype` (fp16, bf16, tf32, fp8, int8, or fp32).
-
-        fp32 products run on the ordinary fp32 units, not on tensor cores: their specified rate is `fp32_flops_per_s`.
-        With `measured`, the rate that large products have reached. Raises InputError: the rate is not known: most
-        often, the GPU has no such units."""
+        """Operations per second of dense matrix products in `dtype` (fp16, bf16, tf32, fp8, int8, or fp32). fp32
+        products run on the ordinary fp32 units, not on tensor cores: their specified rate is `fp32_flops_per_s`. With
+        `measured`, the rate that large products have reached. Raises InputError: the rate is not known: most often, the
+        GPU has no such units."""
         word = _DTYPE_WORDS.get(dtype.lower(), dtype.lower())
         if word == "fp32" and not measured:
             return self.need("fp32_flops_per_s")
@@ -146,10 +143,8 @@ class HardwareProfile(Quantities):
 
     def hbm_seconds_per_byte(self, measured: bool = True) -> tuple[float, float, float] | None:
         """Seconds that HBM takes for a byte read and a byte written, and for a byte of both more, as it turns round.
-
         Measured: rates of reads alone, of writes alone and of a copy. Else one rate for all: a measured one, or the
-        share of the specified one that GPUs reach. None where there is none.
-        """
+        share of the specified one that GPUs reach. None where there is none."""
         read, write = self.dram_read_bandwidth_bytes_per_s, self.dram_write_bandwidth_bytes_per_s
         copy = self.dram_copy_bandwidth_bytes_per_s
         if measured and read and write and copy:
@@ -202,7 +197,6 @@ class HardwareProfile(Quantities):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], origin: str = "profile") -> HardwareProfile:
         """A profile from the structure of a profile file (see docs/profiles.md), as TOML or `to_dict` gives it.
-
         `origin` names the data in error messages. Limits that the compute capability fixes are added. Raises
         InputError: the data has a problem; the message tells the first and how many more there are."""
         parsed = _file.parse(data)
@@ -224,11 +218,10 @@ class HardwareProfile(Quantities):
 
 
 def load_profile(name_or_path: str | os.PathLike[str] | HardwareProfile) -> HardwareProfile:
-    """The profile of that name, or of that file; a profile is itself.
-
-    Names forgive case and punctuation and are matched with names, aliases and the driver's device name: `"A100"`,
-    `"rtx4090"`, `"NVIDIA H100 80GB HBM3"`. A path is what contains a separator, ends in `.toml`, or exists. Raises
-    InputError: no such profile (the nearest names are suggested), or the file is unreadable or has a problem."""
+    """The profile of that name, or of that file; a profile is itself. Names forgive case and punctuation and are
+    matched with names, aliases and the driver's device name: `"A100"`, `"rtx4090"`, `"NVIDIA H100 80GB HBM3"`. A path
+    is what contains a separator, ends in `.toml`, or exists. Raises InputError: no such profile (the nearest names are
+    suggested), or the file is unreadable or has a problem."""
     if isinstance(name_or_path, HardwareProfile):
         return name_or_path
     if not isinstance(name_or_path, str) or {"/", os.sep} & {*name_or_path} or name_or_path.lower().endswith(".toml"):

@@ -89,7 +89,6 @@ def source_heads(data: Mapping[str, Any]) -> set[str]:
 
 
 def _unused_sources(data: Mapping[str, Any]) -> Iterator[Problem]:
-    """Short names of sources that no entry uses are misspelt, here or there."""
     heads = source_heads(data)
     for name in data.get("sources", {}):
         if name not in heads:
@@ -111,7 +110,6 @@ PROFILE = Table(
     rules=(_unused_sources,),
     see="docs/profiles.md",
 )
-"""A profile file."""
 HEADER_KEYS = tuple(name for name in PROFILE.keys if name not in QUANTITIES)
 
 CAPABILITY_TABLE = Table(
@@ -123,7 +121,6 @@ INHERITANCE = Table(
     others=(CAPABILITY, CAPABILITY_TABLE),
     rules=(_unused_sources,),
 )
-"""The file of what every GPU shares and what each compute capability fixes."""
 
 PREDICTIONS_NEED = (
     "boost_clock_hz", "l2_bytes", "dram_bandwidth_bytes_per_s", "max_warps_per_sm", "max_threads_per_sm",
@@ -187,7 +184,6 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse(data: Mapping[str, Any]) -> Parsed:
-    """Takes a profile apart, with what its compute capability adds, and lists every problem that it has."""
     problems = list(PROFILE.problems(dict(data)))
     capability, short = data.get("compute_capability"), _texts(data.get("sources"))
     validation = {name: _expand(text, short) for name, text in _texts(data.get("validation")).items()}
@@ -268,7 +264,6 @@ def _mentions(problems: list[Problem], field: str) -> bool:
 
 
 def _contradictions(v: Mapping[str, Any]) -> Iterator[Problem]:
-    """What cannot hold at once. Quantities that are absent contradict nothing."""
 
     def exceeds(small: str, large: str, factor: float = 1.0) -> Iterator[Problem]:
         if small in v and large in v and v[small] > factor * v[large]:

@@ -33,16 +33,12 @@ _FORMS = {
     "Mapping[str, float]": "rates",
     "tuple[tuple[int, float], ...] | None": "points",
 }
-"""Type of a field -> its form in a file."""
 
 
 def quantity(low: float, high: float, group: str = "", default: Any = None) -> Any:
-    """A field of `Quantities`, with the range outside which it must be a slip of units (both ends allowed).
-
-    Args:
-        group: what the quantity tells of, where a model reads it.
-        default: None where it may be unknown, MISSING where every GPU has it, dict for a table.
-    """
+    """A field of `Quantities`, with the range outside which it must be a slip of units (both ends allowed). `group`:
+    what the quantity tells of, where a model reads it. `default`: None where it may be unknown, MISSING where every GPU
+    has it, dict for a table."""
     about = {"low": low, "high": high, "group": group}
     if default is dict:
         return field(default_factory=default, hash=False, metadata=about)

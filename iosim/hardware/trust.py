@@ -78,14 +78,10 @@ OWN = ("measured", "fitted", "specification")
 
 @dataclass(frozen=True)
 class Basis:
-    """What one model rests on.
-
-    Attributes:
-        rests_on: the quantities that it reads, by how they are known: "measured" on this GPU, "fitted" to measurements
-            of it, "published" for it, "inferred", "assumed", or "taken".
-        taken_from: of how many numbers which GPUs are the source, the one with most first.
-        validated_by: the measurements on this GPU that predictions were checked with; None where there are none.
-    """
+    """What one model rests on. `rests_on`: the quantities that it reads, by how they are known: "measured" on this GPU,
+    "fitted" to measurements of it, "published" for it, "inferred", "assumed", or "taken". `taken_from`: of how many
+    numbers which GPUs are the source, the one with most first. `validated_by`: the measurements on this GPU that
+    predictions were checked with; None where there are none."""
 
     model: str
     rests_on: Mapping[str, tuple[str, ...]]
@@ -209,7 +205,6 @@ def _is_read(profile: HardwareProfile, name: str) -> bool:
 
 
 def answer(profile: HardwareProfile) -> str:
-    """What a profile says of its GPU, in one sentence: SMs, what the L2 keeps, memory, and what all rests on."""
     parts = [f"{profile.name} has {profile.sm_count} SMs"]
     if profile.l2_bytes and profile.l2_apart:
         first, *behind = profile.levels

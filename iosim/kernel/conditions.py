@@ -72,11 +72,7 @@ CONDITIONS = fields_of(Conditions)
 
 
 def _clocks(value: Any) -> str | float:
-    """A word, or hertz; a text of a number is in MHz.
-
-    Raises:
-        InputError: another word, or a clock that no GPU has.
-    """
+    """A word, or hertz; a text of a number is in MHz. Raises InputError: another word, or a clock that no GPU has."""
     accepted = f"{', '.join(CLOCKS)}, or MHz such as 1500"
     if isinstance(value, Real) and not isinstance(value, bool):
         if not LEAST_HZ <= float(value) <= MOST_HZ:

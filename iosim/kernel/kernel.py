@@ -100,12 +100,9 @@ KEY_SUMS = ("dK_acc", "dV_acc")
 
 @dataclass(frozen=True)
 class RowPass:
-    """A launch of a backward beside its main one, in which a CTA moves a block of whole rows.
-
-    What it computes is told by what it writes: D = rowsum(dO o O), an X_acc of zeros, dQ out of dQ_acc, X_copy out of
-    X, dK and dV out of dK_heads and dV_heads, or out of dK_acc and dV_acc. Later launches read a copy in the place of
-    its source.
-    """
+    """A launch of a backward beside its main one, in which a CTA moves a block of whole rows. What it computes is told
+    by what it writes: D = rowsum(dO o O), an X_acc of zeros, dQ out of dQ_acc, X_copy out of X, dK and dV out of
+    dK_heads and dV_heads, or out of dK_acc and dV_acc. Later launches read a copy in the place of its source."""
 
     name: str
     reads: tuple[str, ...] = ()
@@ -160,11 +157,9 @@ QUEUE = "tile_counter"
 
 @dataclass(frozen=True)
 class PassSettings:
-    """How the main launch of one pass is tiled, scheduled and compiled.
-
-    `overheads` are what it moves beside its tensors. In a kernel's `backward`, a `tile` of None is the forward's,
-    `overheads` come on top of the forward's, and `passes` are the launches before and after.
-    """
+    """How the main launch of one pass is tiled, scheduled and compiled. `overheads` are what it moves beside its
+    tensors. In a kernel's `backward`, a `tile` of None is the forward's, `overheads` come on top of the forward's, and
+    `passes` are the launches before and after."""
 
     tile: Tile | None = None
     schedule: Schedule = field(default_factory=Schedule)
@@ -178,12 +173,9 @@ class PassSettings:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel to predict.
-
-    `splits` is the number of parts the keys of a head are divided into; 1 for none. `compiled_head_dim` is what the
-    kernel computes with where that is more than the problem's head_dim: it reads the true columns only.
-    `options` are those of its algorithm (`iosim.kernel.options`); None for its defaults.
-    """
+    """A kernel to predict. `splits` is the number of parts the keys of a head are divided into; 1 for none.
+    `compiled_head_dim` is what the kernel computes with where that is more than the problem's head_dim: it reads the
+    true columns only. `options` are those of its algorithm (`iosim.kernel.options`); None for its defaults."""
 
     name: str
     """Under which name results have it."""

@@ -204,11 +204,8 @@ class Tensor:
         return self.keys_per_row > 0 and self.along is Rows.QUERY
 
     def tile_bytes(self, rows: int, packet_rows: int = 0) -> int:
-        """Bytes between SM and L2 for a tile of `rows` full rows.
-
-        A row vector's tile (LSE) moves in whole sectors, `packet_rows` rows at a time where that is not 0; a matrix
-        tile moves row by row.
-        """
+        """Bytes between SM and L2 for a tile of `rows` full rows. A row vector's tile (LSE) moves in whole sectors,
+        `packet_rows` rows at a time where that is not 0; a matrix tile moves row by row."""
         if not self.is_vector:
             return rows * self.row_bytes
         if packet_rows:
@@ -248,12 +245,10 @@ class Access:
 
 @dataclass(frozen=True)
 class Overhead:
-    """Bytes that follow no tensor: spilled registers, tile counters, descriptors.
-
-    total = per_cta x CTAs + per_tile x work tiles that hold rows + per_pair x visited pairs. `per_tile_fetch` is per
-    work tile fetched from a queue, where every CTA also makes one last fetch that finds the queue empty. `frame` is how
-    many bytes of a CTA's memory they lie in, where that is known.
-    """
+    """Bytes that follow no tensor: spilled registers, tile counters, descriptors. total = per_cta x CTAs + per_tile x
+    work tiles that hold rows + per_pair x visited pairs. `per_tile_fetch` is per work tile fetched from a queue, where
+    every CTA also makes one last fetch that finds the queue empty. `frame` is how many bytes of a CTA's memory they lie
+    in, where that is known."""
 
     name: str
     mode: Mode
@@ -267,11 +262,8 @@ class Overhead:
 
 @dataclass(frozen=True)
 class Domain:
-    """The tile domain of a launch.
-
-    `heads` are grid heads: query heads, or key/value heads where the query heads of a group are packed into the rows
-    of one tile (`pack` rows a query token). `rows` = query tokens x pack.
-    """
+    """The tile domain of a launch. `heads` are grid heads: query heads, or key/value heads where the query heads of a
+    group are packed into the rows of one tile (`pack` rows a query token). `rows` = query tokens x pack."""
 
     batch: int
     heads: int
@@ -422,7 +414,6 @@ class Launch:
 
     @property
     def is_backward(self) -> bool:
-        """Whether it is the main launch of a backward."""
         return self.outer is Outer.KEY or self.work.pipelines is not None
 
     @property
@@ -450,11 +441,8 @@ def is_attention_loop(launch: Launch) -> bool:
 
 @dataclass(frozen=True)
 class Chain:
-    """The launches of one call in order, and the tensors they move.
-
-    A temporary lives from the launch that first writes it to the launch that last reads it, or to the one
-    that it is kept to (`Chain.life`).
-    """
+    """The launches of one call in order, and the tensors they move. A temporary lives from the launch that first writes
+    it to the launch that last reads it, or to the one that it is kept to (`Chain.life`)."""
 
     tensors: Mapping[str, Tensor]
     launches: tuple[Launch, ...]
@@ -492,7 +480,6 @@ class Chain:
         return used[0], max(used[-1], *to) if to else used[-1]
 
     def then(self, other: Chain) -> Chain:
-        """This chain followed by `other`; tensors of one name must be the same tensor but for their role."""
         merged = dict(self.tensors)
         for name, tensor in other.tensors.items():
             mine = merged.get(name)

@@ -23,11 +23,9 @@ def number(default: int | None, low: int = 0, high: int | None = None) -> Any:
 
 @dataclass(frozen=True)
 class AlgorithmOptions:
-    """Options of an algorithm that has none; those of every other derive from it.
-
-    Lists become tuples, and words become members of the field's enum, as the object is made. Raises InputError: a value
-    of another type than its field's, or out of its range.
-    """
+    """Options of an algorithm that has none; those of every other derive from it. Lists become tuples, and words become
+    members of the field's enum, as the object is made. Raises InputError: a value of another type than its field's, or
+    out of its range."""
 
     def __post_init__(self) -> None:
         options: Any = type(self)

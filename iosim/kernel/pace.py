@@ -7,10 +7,8 @@ from iosim.base.records import dataclass
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a launch's CTAs, loads that miss apart.
-
-    Launches that only stream their tensors have none: they go as fast as memory does.
-    """
+    """Seconds of a launch's CTAs, loads that miss apart. Launches that only stream their tensors have none: they go as
+    fast as memory does."""
 
     launch_s: float = 0.0
     """From the end of the launch before to the launch's first CTA."""

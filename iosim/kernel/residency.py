@@ -17,10 +17,8 @@ PLAIN_REGISTERS = 40
 @dataclass(frozen=True)
 class Residency:
     """`slots` CTAs run at once, or clusters where one shares a work tile; those of the launch need `waves` rounds.
-
     `spilled_registers` are those that a thread would like beyond what there are, by estimate; 0 where all fit, or a
-    source says what the kernel takes and spills.
-    """
+    source says what the kernel takes and spills."""
 
     ctas_per_sm: int
     slots: int
@@ -49,11 +47,9 @@ def loop_registers(accumulators: int, threads: int) -> int:
 
 
 def needed_registers(launch: Launch) -> int:
-    """Registers a thread that the launch would like to have, however many there are: an estimate.
-
-    fp32 accumulators of S (block_q x block_k) and of the output tile, one register an element, shared among the
-    threads, plus a fixed part. In the backward pass the output tile is dK with dV, and dS is held beside them.
-    """
+    """Registers a thread that the launch would like to have, however many there are: an estimate. fp32 accumulators of
+    S (block_q x block_k) and of the output tile, one register an element, shared among the threads, plus a fixed part.
+    In the backward pass the output tile is dK with dV, and dS is held beside them."""
     d = launch.domain
     if launch.outer is Outer.FLAT or not launch.work.flops_per_pair:
         return PLAIN_REGISTERS

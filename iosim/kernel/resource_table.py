@@ -66,13 +66,11 @@ COLUMNS: Mapping[str, Column] = {
     "compiler": str,
     "min_ctas": whole,
 }
-"""Columns of a resource table, and what makes values of their cells."""
 STAMP = Table(
     {"schema": Whole(1, 1), "sources": Text(pattern="[0-9a-f]{16}"), "of": Text(),
      "compiler": Text(pattern=r"\d+(\.\d+)*"), "command": Text()},
     required=("schema", "sources", "of", "compiler", "command"),
 )  # fmt: skip
-"""The file beside a resource table that says which sources it describes."""
 
 
 def read_table(path: Path) -> dict[Key, BuildReport]:
@@ -111,10 +109,8 @@ def _shipped() -> dict[Key, BuildReport]:
 def build_report(
     problem: AttentionProblem, tile: Tile, profile: HardwareProfile, kernel: str = "flash_fwd"
 ) -> BuildReport | None:
-    """The recorded build of a tile for the problem on a GPU; None where there is none.
-
-    Window masks, value widths that differ from the keys' and fp32 have no builds of their own.
-    """
+    """The recorded build of a tile for the problem on a GPU; None where there is none. Window masks, value widths that
+    differ from the keys' and fp32 have no builds of their own."""
     if problem.mask not in ("none", "causal") or problem.head_dim_v != problem.head_dim:
         return None
     for dtype in (problem.dtype, SAME_BUILD.get(problem.dtype)):
@@ -133,11 +129,9 @@ def _is_recorded(kernel: tuple[str, int], built: tuple[str, bool], *sizes: int) 
 
 def spill_of_frame(frame_bytes: float) -> Spill | None:
     """What a thread with such a stack frame spills at each step of its key loop: each word is stored and loaded once.
-
     Counted so for 28 tiles of iosim's own kernel on an H200 that spill 8 to 316 bytes (`local_read`, `local_write` in
     kernels/measurements/h200_iosim_kernels.csv): the median of loads is 0.98 of that and of stores 0.97, and every
-    stored byte reaches the L2. Nothing is fitted.
-    """
+    stored byte reaches the L2. Nothing is fitted."""
     if not frame_bytes:
         return None
     accesses = 2 * frame_bytes / WORD_BYTES

@@ -58,10 +58,8 @@ class Through(StrEnum):
 @dataclass(frozen=True)
 class Staged:
     """Bytes of a tensor that a launch moves: in each step of its loop (a visited pair of blocks), or once a work tile.
-
     `way` is read out of shared memory, write into it. Of a warp that leaves out steps whose pairs the mask takes whole,
-    `own_rows` is how many rows it has; `bytes` are then of all warps of the CTA still.
-    """
+    `own_rows` is how many rows it has; `bytes` are then of all warps of the CTA still."""
 
     tensor: str
     way: Way
@@ -249,12 +247,10 @@ def _wgmma(tile: CtaTile) -> Iterator[Staged]:
 
 @dataclass(frozen=True)
 class TwoWays:
-    """A forward of CUTLASS, whose warps divide a step's products 32 x 32 each; per CTA, in means over its steps.
-
-    Both products go `DEPTH` columns, or keys, at a time. Copies of what lies past the end of a tensor write zeros, and
-    the counter has these: lines of 128 bytes with a zero in them. Where all stages of a product fit its buffers, they
-    are asked for before it (`whole`); else the others follow in its loop, which also asks for those past the last.
-    """
+    """A forward of CUTLASS, whose warps divide a step's products 32 x 32 each; per CTA, in means over its steps. Both
+    products go `DEPTH` columns, or keys, at a time. Copies of what lies past the end of a tensor write zeros, and the
+    counter has these: lines of 128 bytes with a zero in them. Where all stages of a product fit its buffers, they are
+    asked for before it (`whole`); else the others follow in its loop, which also asks for those past the last."""
 
     tile: CtaTile
     keeps_output: bool

@@ -62,9 +62,7 @@ def triton_misfit(tile: Tile) -> str:
 
 def backward_shared_bytes(problem: AttentionProblem, tile: Tile) -> int:
     """Shared memory of a backward CTA: Q in `stages` buffers, dO, K, V, P and dS, in the inputs' type.
-
-    FlashAttention-2's layout; its 128x128 tile at head_dim 64 with two buffers takes 147,456 bytes, as recorded.
-    """
+    FlashAttention-2's layout; its 128x128 tile at head_dim 64 with two buffers takes 147,456 bytes, as recorded."""
     d, dv = problem.head_dim, problem.head_dim_v
     elements = tile.block_q * (tile.stages * d + dv) + tile.block_k * (d + dv) + 2 * tile.block_q * tile.block_k
     return elements * problem.input_type.bytes
@@ -82,12 +80,9 @@ def retiled(kernel: Kernel, problem: AttentionProblem, tile: Tile, backward: boo
 
 
 def refuse_tile(rule: str | None, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> None:
-    """Refuse a tile by hand that the kernel cannot run; `rule` is the catalog's `tile_rule`, None for a kernel of
-    which none is known.
-
-    Where the queries fill one fragment at most, as in decoding, warps may share its rows and divide the keys. Raises
-    InputError: says why.
-    """
+    """Refuse a tile by hand that the kernel cannot run; `rule` is the catalog's `tile_rule`, None for a kernel of which
+    none is known. Where the queries fill one fragment at most, as in decoding, warps may share its rows and divide the
+    keys. Raises InputError: says why."""
     if rule is None:
         return
     tile = kernel.tile

@@ -77,8 +77,6 @@ class Operands(StrEnum):
 
 @dataclass(frozen=True)
 class UnitModel:
-    """How a unit computes, and what runs beside it."""
-
     rows: int
     """Query rows of an instruction; rows of a tile are rounded up to them."""
     owners: int
@@ -206,7 +204,6 @@ UNITS: dict[MatrixUnit, UnitModel] = {
 """What the kinds of units are like."""
 
 FMA = "fma"
-"""Another word for the fp32 units, which multiply and add."""
 SPECIALISED_UNITS = {
     (MatrixUnit.WGMMA, Specialisation.PRODUCER): MatrixUnit.SPECIALISED,
     (MatrixUnit.WGMMA, Specialisation.PINGPONG): MatrixUnit.PINGPONG,

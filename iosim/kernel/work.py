@@ -12,10 +12,8 @@ from iosim.base.records import dataclass, field
 
 @dataclass(frozen=True)
 class Loop:
-    """The loop of a kernel's main launch; the defaults are what holds where a kernel says nothing of its forward.
-
-    Time and shared memory follow from it; bytes do not.
-    """
+    """The loop of a kernel's main launch; the defaults are what holds where a kernel says nothing of its forward. Time
+    and shared memory follow from it; bytes do not."""
 
     producer_warps: int | None = None
     """Warps that load and do not compute; None for a warpgroup where one loads."""

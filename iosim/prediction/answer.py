@@ -28,10 +28,8 @@ MOST_NAMED = 5
 
 
 def answer(predictions: Sequence[Prediction]) -> str:
-    """Sentences on predictions of one problem or of several lengths, of which they take the longest.
-
-    The prediction furthest above its compulsory bytes comes first, then the others by GPU; its reason; the caveats.
-    """
+    """Sentences on predictions of one problem or of several lengths, of which they take the longest. The prediction
+    furthest above its compulsory bytes comes first, then the others by GPU; its reason; the caveats."""
     longest = max(map(_lengths, predictions))
     taken = [p for p in predictions if _lengths(p) == longest]
     first = max(taken, key=excess)
@@ -158,7 +156,6 @@ def left_out_spills(predictions: Iterable[Prediction]) -> str:
 
 
 def _basis(p: Prediction) -> tuple[str, str]:
-    """How HBM bytes were found, and the kinds of the L2 model's numbers."""
     if p.method == "bounds":
         return "bounded, not predicted", ""
     if p.method == "capacity":

@@ -109,10 +109,8 @@ class ReplayCache:
             excess -= size
 
     def _try(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
-        """What `work` gives of the open file; None where there is no such file or it cannot be used.
-
-        A damaged file, or whatever else lies there, is dropped and begun anew, once.
-        """
+        """What `work` gives of the open file; None where there is no such file or it cannot be used. A damaged file, or
+        whatever else lies there, is dropped and begun anew, once."""
         for _ in range(2):
             try:
                 self.place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Call:
-    """A problem, a kernel and a GPU, with all that several readers need of them.
-
-    `counted` holds the bytes between SMs and L2; `residencies` has an entry for each launch of `chain`, in its order.
-    """
+    """A problem, a kernel and a GPU, with all that several readers need of them. `counted` holds the bytes between SMs
+    and L2; `residencies` has an entry for each launch of `chain`, in its order."""
 
     problem: AttentionProblem
     kernel: Kernel
@@ -46,14 +44,8 @@ class Call:
     def of(
         cls, problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, chain: Chain | None = None
     ) -> Call:
-        """Work a call out.
-
-        Args:
-            chain: in place of the one that the kernel's algorithm plans for the problem.
-
-        Raises:
-            InputError: the algorithm cannot do what the problem asks for, or the profile lacks a limit of occupancy.
-        """
+        """Work a call out. `chain`: in place of the one that the kernel's algorithm plans for the problem. Raises
+        InputError: the algorithm cannot do what the problem asks for, or the profile lacks a limit of occupancy."""
         launches = plan(problem, kernel) if chain is None else chain
         resident = tuple(residency(launch, profile) for launch in launches.launches)
         return cls(problem, kernel, profile, launches, count(launches), resident)

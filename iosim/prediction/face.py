@@ -142,7 +142,6 @@ def parts(p: Prediction) -> list[Part]:
 
 
 def panels(p: Prediction) -> tuple[Panel, ...]:
-    """Bytes read and written by tensor, a plot a level: the levels differ too much to share one."""
     there = {row.level for row in p.traffic}
     known = [level for level in LEVEL_NAMES if level == "l2" or level in there]
     return tuple(_panel(p, level) for level in reversed(known))

@@ -34,16 +34,10 @@ LITTLE_WORK = 1 << 31
 def predict_many(
     requests: Iterable[Request], jobs: int | None = None, progress: Progress = silent
 ) -> Iterator[Prediction]:
-    """The prediction of each request, in order, each as soon as it and those before it are there.
-
-    Args:
-        requests: taken as they are needed: an endless iterable works as well.
-        jobs: predictions at once; by default as many as there are cores.
-        progress: hands the predictions on one by one, and may show how far it is.
-
-    Raises:
-        InputError: as `predict` does, at the turn of the request that cannot be predicted; `jobs` below 1.
-    """
+    """The prediction of each request, in order, each as soon as it and those before it are there. `requests`: taken as
+    they are needed: an endless iterable works as well. `jobs`: predictions at once; by default as many as there are
+    cores. `progress`: hands the predictions on one by one, and may show how far it is. Raises InputError: as `predict`
+    does, at the turn of the request that cannot be predicted; `jobs` below 1."""
     for outcome in try_many(requests, jobs, progress):
         if isinstance(outcome, InputError):
             raise outcome

@@ -70,11 +70,9 @@ def predict(
 
 @dataclass(frozen=True)
 class Request(Conditions):
-    """What is predicted, and under which conditions.
-
-    `chain` stands in place of the one that the kernel's algorithm plans; `accesses` is how many tile accesses a sampled
-    replay plays of a long launch, about, a second's worth by default.
-    """
+    """What is predicted, and under which conditions. `chain` stands in place of the one that the kernel's algorithm
+    plans; `accesses` is how many tile accesses a sampled replay plays of a long launch, about, a second's worth by
+    default."""
 
     problem: AttentionProblem
     kernel: str | Kernel = DEFAULT

@@ -123,7 +123,6 @@ def extremes(profile: HardwareProfile, constants: Mapping[str, tuple[float, floa
 
 
 def _again(call: Call, profile: HardwareProfile, play: Play) -> tuple[int, int]:
-    """(bytes read, bytes written) of the same call on such a GPU."""
     traffic = Replays().of(Call.of(call.problem, call.kernel, profile, call.chain), play).traffic
     return int(traffic.total("hbm", "read")), int(traffic.total("hbm", "write"))
 
@@ -160,7 +159,6 @@ def _inferred_stores(chain: Chain) -> bool:
 
 
 def _fp32_products(chain: Chain) -> bool:
-    """Whether a launch multiplies operands of four bytes."""
     return any(
         launch.work.flops_per_pair and any(a.per is Per.PAIR and a.mode is Mode.LOAD
                                       and chain.tensors[a.tensor].element_bytes == 4 for a in launch.accesses)

@@ -91,11 +91,9 @@ class Shared:
 
 
 class Replays:
-    """Replays of several predictions, which may run in threads side by side.
-
-    `shares` keeps the latest results in memory, so that predictions that come to equal replays have them played once:
-    those that ask while one is being played wait for it. Those of `kept_accesses` and more are kept on disk.
-    """
+    """Replays of several predictions, which may run in threads side by side. `shares` keeps the latest results in
+    memory, so that predictions that come to equal replays have them played once: those that ask while one is being
+    played wait for it. Those of `kept_accesses` and more are kept on disk."""
 
     def __init__(self, *, shares: bool = False, kept_accesses: int | None = None) -> None:
         self._shares = shares

@@ -48,12 +48,10 @@ class Moved:
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Shown):
-    """Bytes by level, launch, tensor and direction; bounds; time; memory; and notes on how they were found.
-
-    `traffic` has rows at level "l2" (SM<->L2, counted), unless the method is "bounds" at "hbm", at "smem" (shared
-    memory, counted) of launches whose fragments are known, and at "side" (L2s<->memory-side cache) on GPUs that have
-    one, where it was played.
-    """
+    """Bytes by level, launch, tensor and direction; bounds; time; memory; and notes on how they were found. `traffic`
+    has rows at level "l2" (SM<->L2, counted), unless the method is "bounds" at "hbm", at "smem" (shared memory,
+    counted) of launches whose fragments are known, and at "side" (L2s<->memory-side cache) on GPUs that have one, where
+    it was played."""
 
     call: Call
     """The problem, the kernel and the GPU, with the launches and the bytes that were counted of them."""
@@ -80,11 +78,8 @@ class Prediction(Shown):
 
     @property
     def hbm(self) -> Moved:
-        """Bytes between L2 and device memory (HBM, or GDDR where the GPU has that).
-
-        Raises:
-            InputError: the method is "bounds", which gives `hbm_bounds` alone.
-        """
+        """Bytes between L2 and device memory (HBM, or GDDR where the GPU has that). Raises InputError: the method is
+        "bounds", which gives `hbm_bounds` alone."""
         return Moved(self.total("hbm", "read"), self.total("hbm", "write"))
 
     @property
@@ -169,12 +164,8 @@ class Prediction(Shown):
         return self.call.chain
 
     def total(self, level: Level, direction: Way | None = None) -> int:
-        """Bytes at "l2", "hbm", "smem" or "side", read, written or both.
-
-        Raises:
-            InputError: another level or direction, "hbm" of a prediction that knows its bounds alone, or "smem" where
-                a launch's fragments are not known.
-        """
+        """Bytes at "l2", "hbm", "smem" or "side", read, written or both. Raises InputError: another level or direction,
+        "hbm" of a prediction that knows its bounds alone, or "smem" where a launch's fragments are not known."""
         if level == "smem" and not self.smem_known():
             raise InputError(f"`level` 'smem' is not known of kernel {self.kernel.name}; accepted: l2, hbm")
         if level == "hbm" and not self.hbm_known:
@@ -241,11 +232,8 @@ class Prediction(Shown):
         return out
 
     def to_dict(self, *, ranged: bool = True) -> dict[str, Any]:
-        """One entry of `predictions` in the command line's JSON; bytes are integers.
-
-        Args:
-            ranged: with `range`, for which up to four more replays are played; null without.
-        """
+        """One entry of `predictions` in the command line's JSON; bytes are integers. `ranged`: with `range`, for which
+        up to four more replays are played; null without."""
         span = self.hbm_range if ranged else None
         return {
             "problem": self.problem.to_dict(),

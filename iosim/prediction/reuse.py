@@ -29,11 +29,9 @@ MISSING_SHARE = 0.5
 @dataclass(frozen=True)
 class Reuse:
     """What a launch reads of the tensors that its CTAs loop over, in bytes, and the regime that follows.
-
     `one_head_bytes` and `all_bytes` are the tensors' of one head and of all, `in_progress_bytes` those of the heads
     that CTAs in step work on at once; `in_step_bytes` what HBM would be read for if the CTAs of a wave walked in step
-    and nothing outlived its wave, None where that takes too much memory to find.
-    """
+    and nothing outlived its wave, None where that takes too much memory to find."""
 
     tensors: tuple[str, ...]
     slots: int
@@ -70,7 +68,6 @@ class Reuse:
 
 
 def reuse(p: Prediction, launch: Launch) -> Reuse:
-    """What a launch of a prediction reads again, and why."""
     number = p.chain.launches.index(launch)
     slots = p.call.residencies[number].slots
     names: tuple[str, ...] = ()

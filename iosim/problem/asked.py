@@ -20,15 +20,9 @@ OF_MASKS = ("mask", "window", "window_right", "mask_block", "mask_stride", "glob
 
 
 def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
-    """One problem for every number of query tokens asked for.
-
-    Args:
-        values: of fields of the problem, and of `BESIDES`; None, and what is left out, is the usual. `seq_q` may be a
-            number, a text such as "512,4k" or "1k:64k:x2", or a list of them.
-
-    Raises:
-        InputError: values that make no sense, or two that contradict each other.
-    """
+    """One problem for every number of query tokens asked for. `values`: of fields of the problem, and of `BESIDES`;
+    None, and what is left out, is the usual. `seq_q` may be a number, a text such as "512,4k" or "1k:64k:x2", or a list
+    of them. Raises InputError: values that make no sense, or two that contradict each other."""
     check_queries(values)
     given = {name: FIELDS[name].asked for name in FIELDS} | {n: v for n, v in values.items() if v is not None}
     prefix, fields = given.pop("prefix", None), {n: v for n, v in given.items() if n in FIELDS}
@@ -69,8 +63,8 @@ def check_queries(values: Mapping[str, Any]) -> None:
     if values.get("seq_k") is not None and all(values.get(name) is None for name in ("seq_q", "seq_lens", "prefix")):
         keys = values["seq_k"]
         shown = ",".join(map(str, keys)) if isinstance(keys, list | tuple) else keys
-        raise InputError(f"`seq_k` {shown} leaves open how many tokens are new; accepted with it: `seq_q` 1 (a step of "
-                         f"decoding) or another number; `seq_q` {shown} alone is a whole prompt")  # fmt: skip
+        why = f"`seq_q` 1 (a step of decoding) or another number; `seq_q` {shown} alone is a whole prompt"
+        raise InputError(f"`seq_k` {shown} leaves open how many tokens are new; accepted with it: {why}")
 
 
 def _check_packed(values: Mapping[str, Any]) -> None:

@@ -51,16 +51,16 @@ class AttentionProblem(ProblemFields):
             if about.default_of is not None and getattr(self, name) is None:
                 self._put(name, about.default_of(self))
         if self.heads % self.kv_heads:
-            raise InputError(f"`heads` {self.heads} is not a multiple of `kv_heads` {self.kv_heads}; accepted: "
-                             f"multiples of {self.kv_heads}")  # fmt: skip
+            hint = f"accepted: multiples of {self.kv_heads}"
+            raise InputError(f"`heads` {self.heads} is not a multiple of `kv_heads` {self.kv_heads}; {hint}")
         self._check_mask()
         self._check_cache()
         self._check_bias()
         columns = max(self.head_dim, self.head_dim_v)
         largest = self.batch * self.heads * max(self.seq_q * self.head_dim, self.seq_k * columns)
         if largest > MAX_TENSOR_ELEMENTS:
-            raise InputError(f"`batch` x `heads` x tokens x `head_dim` {largest} is out of range; accepted: up to "
-                             f"{MAX_TENSOR_ELEMENTS}")  # fmt: skip
+            accepted = f"up to {MAX_TENSOR_ELEMENTS}"
+            raise InputError(f"`batch` x `heads` x tokens x `head_dim` {largest} is out of range; accepted: {accepted}")
         pairs = self.seq_q * self.seq_k * columns
         if pairs > MAX_PAIR_ELEMENTS:
             raise InputError(
@@ -83,8 +83,8 @@ class AttentionProblem(ProblemFields):
 
     def _check_cache(self) -> None:
         if self.latent_kv and self.head_dim_v > self.head_dim:
-            raise InputError(f"`head_dim_v` {self.head_dim_v} contradicts `latent_kv`: V is part of K's columns; "
-                             f"accepted: 1 to {self.head_dim} (`head_dim`)")  # fmt: skip
+            why = f"V is part of K's columns; accepted: 1 to {self.head_dim} (`head_dim`)"
+            raise InputError(f"`head_dim_v` {self.head_dim_v} contradicts `latent_kv`: {why}")
         if self.cache_dtype is not None and self.input_type.bytes != BYTES_OF_16_BITS:
             raise InputError(
                 f"`cache_dtype` {self.cache_dtype} contradicts `dtype` '{self.dtype}'; accepted with it: fp16, bf16"
@@ -92,8 +92,8 @@ class AttentionProblem(ProblemFields):
         for name in ("latent_kv", "page_size", "cache_dtype", "shared_prefix"):
             value = getattr(self, name)
             if value and self.passes != "fwd":
-                raise InputError(f"`{name}={value}` contradicts `passes` '{self.passes}': a cache serves inference; "
-                                 "accepted with it: fwd")  # fmt: skip
+                why = "a cache serves inference; accepted with it: fwd"
+                raise InputError(f"`{name}={value}` contradicts `passes` '{self.passes}': {why}")
         wide = () if self.widens or self.compress_ratio is not None else (("cache_dtype", "top_k"),)
         needed = (("top_k", "latent_kv"), ("compress_ratio", "latent_kv"), ("index_heads", "top_k"), *wide)
         for name, needs in needed:
@@ -126,11 +126,11 @@ class AttentionProblem(ProblemFields):
     def _check_bias(self) -> None:
         if self.bias_shared is not None:
             if self.bias == "none":
-                raise InputError(f"`bias_shared` '{self.bias_shared}' contradicts `bias` 'none'; accepted with it: "
-                                 "bias full or alibi")  # fmt: skip
+                hint = "accepted with it: bias full or alibi"
+                raise InputError(f"`bias_shared` '{self.bias_shared}' contradicts `bias` 'none'; {hint}")
             if self.bias == "alibi" and self.bias_shared not in ("none", "batch"):
-                raise InputError(f"`bias_shared` '{self.bias_shared}' contradicts `bias` 'alibi', which has a slope a "
-                                 "head; accepted with it: none, batch")  # fmt: skip
+                more = "which has a slope a head; accepted with it: none, batch"
+                raise InputError(f"`bias_shared` '{self.bias_shared}' contradicts `bias` 'alibi', {more}")
         if self.bias_grad and self.bias != "full":
             raise InputError(f"`bias_grad=True` contradicts `bias` '{self.bias}'; accepted with it: bias full")
         if self.sinks and self.backward:
@@ -140,8 +140,8 @@ class AttentionProblem(ProblemFields):
         if self.mask_storage != "implicit" and self.mask == "none":
             raise InputError(f"`mask_storage` '{self.mask_storage}' contradicts `mask` 'none'; accepted: implicit")
         if self.bias_dtype is not None and self.bias != "full" and self.mask_storage != "additive":
-            raise InputError(f"`bias_dtype` '{self.bias_dtype}' has nothing to be the type of; accepted with it: "
-                             "`bias` full or `mask_storage` additive")  # fmt: skip
+            hint = "accepted with it: `bias` full or `mask_storage` additive"
+            raise InputError(f"`bias_dtype` '{self.bias_dtype}' has nothing to be the type of; {hint}")
 
     @property
     def interval_mask(self) -> IntervalMask:
@@ -327,11 +327,8 @@ class AttentionProblem(ProblemFields):
 
     def matmul_flops(self) -> int:
         """Floating-point operations of the matrix products over kept pairs, of those picked where keys are, beside the
-        indexer's over all.
-
-        Forward: 2 pairs (d + d_v). Backward: S and dP again, dV, dQ, dK: 2 pairs (3 d + 2 d_v)
-        (arXiv 2307.08691, section 3.1: five products against two, hence the factor 2.5 for d = d_v).
-        """
+        indexer's over all. Forward: 2 pairs (d + d_v). Backward: S and dP again, dV, dQ, dK: 2 pairs (3 d + 2 d_v)
+        (arXiv 2307.08691, section 3.1: five products against two, hence the factor 2.5 for d = d_v)."""
         pairs = self.batch * self.heads * self.pair_mask.kept_pairs(self.seq_q, self.attended_keys)
         d, dv = self.head_dim, self.head_dim_v
         index = 0
@@ -354,7 +351,6 @@ class AttentionProblem(ProblemFields):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> AttentionProblem:
-        """The inverse of `to_dict`. Unknown keys are refused."""
         names = {about.key: name for name, about in FIELDS.items()} | {name: name for name in FIELDS}
         unknown = sorted(str(key) for key in values if key not in names)
         if unknown:

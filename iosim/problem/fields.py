@@ -73,9 +73,8 @@ class ProblemFields:
         default_of=lambda p: 1 if p.latent_kv else p.heads, default_text="as many as query heads; 1 for a latent cache",
     )  # fmt: skip
     seq_q: int = about(
-        1, Kind.WHOLE, "query tokens", high=MAX_TOKENS, metavar="N", usual=4096, always=True,
-        option="--seq-len", spellings=("--seq-len-q", "--seq"),
-    )  # fmt: skip
+        1, Kind.WHOLE, "query tokens", high=MAX_TOKENS, metavar="N", usual=4096, always=True, option="--seq-len"
+    )
     seq_k: Resolved[int] = about(
         UNSET, Kind.WHOLE, "key tokens", high=MAX_TOKENS, metavar="N", always=True, option="--seq-len-k",
         default_of=lambda p: p.seq_q, default_text="as many as query tokens",

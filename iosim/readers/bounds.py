@@ -57,15 +57,10 @@ def needed_bytes(problem: AttentionProblem, tensor: Tensor) -> int:
 
 
 def bounds(problem: AttentionProblem, chain: Chain, counted: Traffic, added_bytes: int) -> HbmBounds:
-    """Bounds of a chain's HBM traffic, from a cold L2 and with every output written back in the end.
-
-    NB: counters stop with the kernel, and so does a replay: what is dirty in the L2 then is not among the bytes
-    written, so that these can be fewer than the compulsory ones. Written and dirty bytes together are not.
-
-    Args:
-        counted: what the chain moves between SMs and L2.
-        added_bytes: what it adds atomically; each add reads what it adds to.
-    """
+    """Bounds of a chain's HBM traffic, from a cold L2 and with every output written back in the end. NB: counters stop
+    with the kernel, and so does a replay: what is dirty in the L2 then is not among the bytes written, so that these
+    can be fewer than the compulsory ones. Written and dirty bytes together are not. `counted`: what the chain moves
+    between SMs and L2. `added_bytes`: what it adds atomically; each add reads what it adds to."""
     return HbmBounds(
         compulsory_read=sum(needed_bytes(problem, t) for t in chain.role(Role.INPUT) if not t.view_of),
         compulsory_write=sum(t.bytes for t in chain.role(Role.OUTPUT)),

@@ -30,7 +30,6 @@ from iosim.kernel.schedule import Order
 from iosim.kernel.traffic import Traffic, TrafficRow
 
 Number = Any
-"""A whole number, or an array of them."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,8 @@ def estimate(
     chain: Chain, profile: HardwareProfile, counted: Traffic, residencies: Sequence[Residency], warm: bool = False
 ) -> Traffic:
     """HBM rows by launch and tensor under the capacity rule, with all dirty lines written back that do not stay.
-
-    Args:
-        counted: what the chain moves between SMs and L2; no tensor moves more at HBM.
-        residencies: of each launch, in order.
-        warm: from an L2 as the same call just before left it; else from an empty one.
-    """
+    `counted`: what the chain moves between SMs and L2; no tensor moves more at HBM. `residencies`: of each launch, in
+    order. `warm`: from an L2 as the same call just before left it; else from an empty one."""
     rule = CapacityRule(chain, profile, counted, [resident.slots for resident in residencies], warm=warm)
     rows = (TrafficRow(row.launch, row.level, row.tensor, row.direction, int(row.bytes)) for row in rule.traffic())
     return Traffic(tuple(rows))
@@ -102,7 +97,6 @@ class CapacityRule:
         return self.value(tensor.bytes)
 
     def _unique(self, launch: Launch, tensor: Tensor, access: Access) -> Number:
-        """Distinct bytes of a tensor that an access touches, over the whole launch."""
         if access.rows is Rows.KEY and access.per is Per.PAIR:
             rows = self.value(tensor.rows)
             if tensor.is_list:
@@ -179,7 +173,6 @@ class CapacityRule:
         return self._bytes(self.chain.tensors[tensor]) * times
 
     def _left(self, tensor: str, launch: int) -> Any:
-        """Whether a tensor that `launch` is the first to touch lies in the L2 since the call before."""
         if not self.warm:
             return False
         last = self.chain.users(tensor)[-1]
@@ -188,7 +181,6 @@ class CapacityRule:
         return sum(self._taken(name) for name in sorted(touched)) <= self.held
 
     def _rewritten(self) -> Any:
-        """Whether all that a call writes stays dirty in the L2, where the same call before left it."""
         if not self.warm:
             return False
         accesses = [access for launch in self.chain.launches for access in launch.accesses]

@@ -87,7 +87,6 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
 
 
 def _table_bytes(domain: Domain, tensor: Tensor) -> int:
-    """Sectors of a block table that work tiles read, each once a tile: those of the rows of the key blocks visited."""
     v, bk, keys = domain.visited, domain.block_k, tensor.keys_per_sector
     lo, hi = v.first * bk, np.minimum(v.end * bk, domain.seq_k)
     per, sectors = domain.key_blocks_per_split * bk, 0
@@ -98,7 +97,6 @@ def _table_bytes(domain: Domain, tensor: Tensor) -> int:
 
 
 def _times_owned(domain: Domain, access: Access) -> int:
-    """How often a (batch, head) moves rows that no tile cuts."""
     blocks = int((domain.query_rows > 0).sum())
     return {
         Per.QUERY: blocks, Per.KEY: int((domain.key_rows > 0).sum()), Per.PAIR: int(domain.visited.count.sum()),
@@ -206,10 +204,8 @@ def count_shared(launch: Launch, chain: Chain) -> Traffic | None:
 
 
 def count(chain: Chain) -> Traffic:
-    """SM<->L2 bytes of every launch of a chain.
-
-    NB: an atomic add (`Mode.REDUCE`) counts as a write, once, as the L2 sees it.
-    """
+    """SM<->L2 bytes of every launch of a chain. NB: an atomic add (`Mode.REDUCE`) counts as a write, once, as the L2
+    sees it."""
     out = Traffic()
     for launch in chain.launches:
         out += count_launch(launch, chain)

@@ -146,8 +146,6 @@ SIZES = (11.0, 14.0, 17.0)
 
 @dataclass(frozen=True)
 class End:
-    """The name of a line, where it ends on the vertical axis, its colour and, as a character, its marker."""
-
     name: str
     y: float
     colour: str

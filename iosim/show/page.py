@@ -68,11 +68,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels that share a legend, and the table that holds every number in them.
-
-    In Markdown, the column `pivot` becomes the columns of the table, those in `by` its rows, and `shows` fills it;
-    where `short` is there, it stands instead.
-    """
+    """Panels that share a legend, and the table that holds every number in them. In Markdown, the column `pivot`
+    becomes the columns of the table, those in `by` its rows, and `shows` fills it; where `short` is there, it stands
+    instead."""
 
     id: str
     title: str
@@ -123,7 +121,6 @@ class Page:
 
     @property
     def lead(self) -> tuple[str, ...]:
-        """What stands above the first figure: the verdict, or the first sentence of the answer."""
         return self.verdict or tuple(re.split(r"(?<=\.) (?=[A-Z])", said)[0] for said in self.answer[:1])
 
     @property

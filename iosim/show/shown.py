@@ -89,14 +89,8 @@ class Shown:
         return tuple(panel.id for panel in self._panels())
 
     def figure(self, name: str | None = None) -> plotly.graph_objects.Figure:
-        """A figure of the result's page, as a plotly figure.
-
-        Args:
-            name: one of `figures`; by default the first.
-
-        Raises:
-            InputError: no figure of that name, or plotly is not installed.
-        """
+        """A figure of the result's page, as a plotly figure. `name`: one of `figures`; by default the first. Raises
+        InputError: no figure of that name, or plotly is not installed."""
         return drawn(self._panels(), name)
 
 

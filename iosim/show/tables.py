@@ -117,8 +117,6 @@ def columns_of(specification: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns; every row has a cell a column."""
-
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
@@ -209,9 +207,7 @@ class Table:
 
     def pivoted(self, by: Sequence[str], pivot: str, shows: Sequence[str]) -> Table:
         """A row a combination of the columns `by`, a column a value of `pivot`, cells of the columns `shows` as text.
-
-        Of many numbers under `pivot`, a few stand for all: the first, the last, and some between.
-        """
+        Of many numbers under `pivot`, a few stand for all: the first, the last, and some between."""
         spread = self.index(pivot)
         fixed, shown = [self.index(key) for key in by], [self.index(key) for key in shows]
         names = list(dict.fromkeys(row[spread] for row in self.rows))
@@ -248,8 +244,9 @@ def _total(widths: Sequence[int]) -> int:
 
 def _narrowest(cells: Sequence[str]) -> int:
     """The width of a column of text whose cells are wrapped: its longest word, and a line of some words."""
-    return max(max((len(word) for cell in cells for word in cell.split()), default=0),
-               min(max(map(len, cells)), READABLE))  # fmt: skip
+    return max(
+        max((len(word) for cell in cells for word in cell.split()), default=0), min(max(map(len, cells)), READABLE)
+    )
 
 
 def _shares(widths: Sequence[int], limit: int) -> list[list[int]]:

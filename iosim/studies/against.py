@@ -53,7 +53,6 @@ class _Anything:
 
 
 def _holding(**keys: Spec) -> Form:
-    """A table with these keys, and any others."""
     return Form(keys, tuple(keys), others=("(?s).*", _Anything()))
 
 
@@ -172,7 +171,6 @@ class Difference:
 
     @property
     def fields(self) -> dict[str, tuple[Any, Any]]:
-        """Field of the kernel that differs, its tile as one -> its value before and now."""
         before, now = (
             {"kernel": k["name"], "tile": f"{k['block_q']}x{k['block_k']}"} | {n: k[n] for n in k if n not in OF_OTHERS}
             for k in (self.earlier["kernel"], self.later["kernel"])
@@ -203,7 +201,6 @@ class Difference:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes of the prediction that the earlier one did not have, with other numbers or the same."""
         before, now = (
             [re.sub(r"[\d.,]+ [kMGT]?B", "", note) for note in one["notes"]] for one in (self.earlier, self.later)
         )
@@ -315,7 +312,6 @@ shows(
 
 
 def run(asked: AgainstRequest, progress: Progress = silent) -> Differences:
-    """The predictions of a request against the earlier ones that it names."""
     file, before = _read(asked.against)
     limits: dict[str, float] = {}
     for text in asked.fail_above or ():
@@ -338,7 +334,6 @@ def run(asked: AgainstRequest, progress: Progress = silent) -> Differences:
 
 
 def _entry(prediction: Prediction | LayerPrediction) -> Entry:
-    """As it is written and read again."""
     return dict(json.loads(json.dumps(prediction.to_dict(ranged=False))))
 
 
@@ -360,7 +355,6 @@ def _call(entry: Entry) -> dict[str, Any]:
 
 
 def _earlier_of(entry: Entry, before: Sequence[Entry], today: Sequence[Entry], file: str) -> Entry:
-    """The earlier prediction of a call: of the same kernel, or the only one whose kernel is not asked for today."""
     call, name = _call(entry), entry["kernel"]["name"]
     same = {one["kernel"]["name"]: one for one in before if _call(one) == call}
     if not same:

@@ -39,11 +39,9 @@ SPILL_SHARE = 0.1
 @dataclass(frozen=True)
 class LaunchFacts:
     """What the regime of one launch follows from. Bytes; the shared tensors are those that its CTAs loop over.
-
     `one_head_bytes` and `all_bytes` are the shared tensors' of one head and of all; `peak_` and `median_in_use_bytes`
     the range between foremost and hindmost CTA of every head in progress, added up; `in_step_bytes` what HBM would be
-    read for if the CTAs of a wave walked in step and nothing outlived its wave.
-    """
+    read for if the CTAs of a wave walked in step and nothing outlived its wave."""
 
     name: str
     regime: str
@@ -249,8 +247,8 @@ def _headline(regime: str, v: dict[str, Any]) -> str:
         return f"{start}{in_use}: it fits, and little is read from HBM twice ({head})"
     if regime == "wave-bound":
         past = head if v["one_head_bytes"] > v["capacity_bytes"] else f"{head}, those in progress together go"
-        return (f"{start}{past}, past the {t['capacity_bytes']} of one partition, so each of the {v['waves']:.3g} "
-                f"waves reads its range again: {t['in_step_bytes']} in step")  # fmt: skip
+        rest = f"so each of the {v['waves']:.3g} waves reads its range again: {t['in_step_bytes']} in step"
+        return f"{start}{past}, past the {t['capacity_bytes']} of one partition, {rest}"
     above = f"past it for {100 * v['share_above_capacity']:.0f} % of the time"
     if regime == "thrashing":
         return f"{start}most loads miss: {in_use}, {above} ({head})"
@@ -261,10 +259,10 @@ def _headline(regime: str, v: dict[str, Any]) -> str:
 
 
 def _between(chain: Chain, traced: TraceResult, launch: Launch) -> list[str]:
-    """Tensors that one launch leaves to the next, where the L2 is too small for them."""
     names = sorted({a.tensor for a in launch.accesses if chain.tensors[a.tensor].role is Role.TEMP})
-    large = [f"{n} ({bytes_text(chain.tensors[n].bytes)})" for n in names
-             if chain.tensors[n].bytes > traced.partition_bytes]  # fmt: skip
+    large = [
+        f"{n} ({bytes_text(chain.tensors[n].bytes)})" for n in names if chain.tensors[n].bytes > traced.partition_bytes
+    ]
     if not large:
         return []
     size = bytes_text(traced.partition_bytes)
@@ -340,8 +338,8 @@ def _advice(p: Prediction, tried: Tried) -> str:
             advice += (f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes "
                      f"{100 * (least.time_s / time_now - 1):.0f} % longer")  # fmt: skip
         if quick.time_s < (1 - HELPS) * time_now:
-            advice += (f"; '{quick.words}' is {100 * (1 - quick.time_s / time_now):.0f} % faster with "
-                     f"{bytes_text(quick.hbm_bytes)} of HBM traffic")  # fmt: skip
+            beside = f"{bytes_text(quick.hbm_bytes)} of HBM traffic"
+            advice += f"; '{quick.words}' is {100 * (1 - quick.time_s / time_now):.0f} % faster with {beside}"
         return advice
     compulsory = p.hbm_bounds.compulsory_read + p.hbm_bounds.compulsory_write
     advice = (f"'{best.words}' helps most: HBM {bytes_text(now)} -> {bytes_text(best.hbm_bytes)} "

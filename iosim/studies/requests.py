@@ -209,14 +209,14 @@ class TrainRequest:
     untied: bool = ask.flag("the head has a matrix of its own")
     norm: str | None = ask.text("layer, rms or none", default_text="layer")
     positions: str | None = ask.text("learned or none", default_text="learned")
-    linear_bias: bool = ask.flag("a bias in linear layers", True, option="--no-linear-bias", spellings=("--no-bias",))
+    linear_bias: bool = ask.flag("a bias in linear layers", True, option="--no-linear-bias")
     attention: str = ask.text("naive (eager) or flash", "flash")
     precision: str = ask.text("fp32, fp16, bf16, amp-fp16 or amp-bf16", "amp-bf16")
     optimizer: str = ask.text("none, sgd, momentum, adam, adamw or adam8bit", "adamw")
     step: str = ask.text("how the optimizer runs: foreach, loop or fused", "foreach")
     recompute: str = ask.text("none, full (each layer) or attention", "none")
     backend: str = ask.text("whose kernels' saved tensors: cuda or cpu (no times)", "cuda")
-    accumulate_gradients: bool = ask.flag("gradients of an earlier backward are there", spellings=("--accumulate",))
+    accumulate_gradients: bool = ask.flag("gradients of an earlier backward are there")
     reserve: int = ask.count(
         "bytes of memory that tensors cannot use, such as 512m", 0, low=0, high=1 << 50, metavar="BYTES"
     )
@@ -419,8 +419,6 @@ def _pinned(name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class OrdersRequest(OfModel):
-    """Orders of a kernel, ranked; one order for several problems."""
-
     problems: Sequence[AttentionProblem]
     kernel: str | Kernel
     gpu: str | HardwareProfile

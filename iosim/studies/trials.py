@@ -36,8 +36,6 @@ SAME_TIME = 1.02
 
 @dataclass(frozen=True)
 class Change:
-    """One setting: its option, the words for it, and what it does to a kernel."""
-
     option: str
     words: str
     apply: Callable[[Kernel], Kernel]
@@ -126,8 +124,6 @@ def _refused(chain: Chain, now: Prediction) -> str | None:
 
 
 class _Trier:
-    """Predicts changed kernels until the accesses allowed are used up; kernels that run alike are predicted once."""
-
     def __init__(self, now: Prediction, budget: int) -> None:
         self.now, self.left = now, budget
         self.trials: list[Trial] = []
@@ -135,7 +131,6 @@ class _Trier:
         self._seen = {self._signature(now.kernel, now.chain)[0]}
 
     def _signature(self, kernel: Kernel, chain: Chain) -> tuple[Any, int]:
-        """(what makes a launch order its own, accesses of its replay)."""
         key = tuple(
             (n.name, n.tiles, n.accesses, hash((n.head.tobytes(), n.block.tobytes(), n.first.tobytes(),
                                                 n.count.tobytes(), n.down.tobytes())))
@@ -158,8 +153,9 @@ class _Trier:
             if signature in self._seen:
                 return
             if accesses > self.left:
-                self.skipped.append((words, f"{accesses:,} accesses to replay; of those allowed for all trials "
-                                            f"{self.left:,} are left"))  # fmt: skip
+                self.skipped.append(
+                    (words, f"{accesses:,} accesses to replay; of those allowed for all trials {self.left:,} are left")
+                )
                 return
             self._seen.add(signature)
             self.left -= accesses

@@ -163,7 +163,6 @@ def test_defaults_and_every_option_of_a_problem(capsys: pytest.CaptureFixture[st
         (("--gpu", "A100_SXM 80GB"), ("--gpu", "a100")),
         (("--gpu", "NVIDIA H100 80GB HBM3"), ("--gpu", "h100")),
         (("--seq-len", "4k"), ("--seq-len", "4096")),
-        (("--seq-len-q", "512"), ("--seq-len", "512")),
         (("--tile", "128X64"), ("--tile", "128x64")),
     ],
 )

@@ -99,15 +99,6 @@ def test_a_comma_means_what_repetition_means(capsys: pytest.CaptureFixture[str])
                      for kernel in ("fa2", "flash")]  # fmt: skip
 
 
-def test_spellings_of_old_are_understood_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    rest = ("predict", "--format", "json", "--method", "capacity")
-    new = out(capsys, *rest, "--gpu", "l4", "--kernel", "fa2", "--seq-len", "512")
-    assert new == out(capsys, *rest, "--gpus", "l4", "--kernels", "fa2", "--seq", "512")
-    assert new == out(capsys, *rest, "--profiles", "l4", "--ker", "fa2", "--seq-len-q", "512")
-    for parser in PARSERS.values():
-        assert not {"--gpus", "--profiles", "--kernels", "--seq", "--json"} & set(shown(parser))
-
-
 @pytest.mark.parametrize(
     "command", [c for c in PARSERS if "--heads" in shown(PARSERS[c]) or "--gpu" in shown(PARSERS[c])]
 )
@@ -129,7 +120,6 @@ def test_help_has_about_ten_common_options_first(command: str, capsys: pytest.Ca
         ("predcit", ("COMMAND", "'predcit'", "predict")),
         ("predict --sqe-len 4k", ("--sqe-len", "'iosim predict'", "--seq-len")),
         ("predict --kernal fa2", ("--kernal", "--kernel")),
-        ("ring --gpus 8", ("--gpus 8", "--num-gpus")),
         ("ring --gpu a100 --gpu h100", ("--gpu a100,h100", "one")),
         ("ring --heads 8 --heads 16", ("--heads 8,16", "one")),
         ("trace --seq-len 1k --seq-len 2k", ("--seq-len 1k,2k", "one")),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from effort import some
 from nvcc import assembler_report, nvcc_or_skip
 from scripts import ROOT, load_script
 from sm90 import (
@@ -70,8 +71,9 @@ def test_every_value_of_every_knob_compiles(tmp_path: Path) -> None:
     assert len(few) <= 20
     nvcc_or_skip()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        reports = pool.map(lambda spec: assembler_report(spec, tmp_path), few)
-        assert [spec for spec, report in zip(few, reports, strict=True) if "serialized" in report] == []
+        tried = some(few)
+        reports = pool.map(lambda spec: assembler_report(spec, tmp_path), tried)
+        assert [spec for spec, report in zip(tried, reports, strict=True) if "serialized" in report] == []
 
 
 @pytest.mark.parametrize(("name", "values"), [x for x in ACCEPTED.items() if x[0] not in ("head_dim", "mask", "dtype")])

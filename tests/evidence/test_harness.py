@@ -63,7 +63,7 @@ def test_one_call_from_end_to_end(tmp_path: Path) -> None:
     except InputError as reason:
         pytest.skip(str(reason))
     out = tmp_path / "rows.csv"
-    argv = ["measure", "--seq", "512", "--heads", "8", "--head-dim", "64", "-o", str(out)]
+    argv = ["measure", "--seq-len", "512", "--heads", "8", "--head-dim", "64", "-o", str(out)]
     assert main(argv) == 0
     assert main(argv) == 0
     (row,) = read_table(out, COLUMNS)

@@ -334,7 +334,7 @@ def complains(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def test_dry_run_lists_the_calls(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["--kernel", "flash_fwd", "--seq", "4096", "--heads", "8", "--tile", "128x64", "--order", "head"]
+    argv = ["--kernel", "flash_fwd", "--seq-len", "4096", "--heads", "8", "--tile", "128x64", "--order", "head"]
     assert main(["measure", *argv, "--cc", "9.0", "--dry-run"]) == 0
     out = capsys.readouterr().out
     row = "flash_fwd 1 8 8 4096 4096 128 0 float16 128 64 4 2 head 0 0 ascending 0 1"
@@ -353,12 +353,12 @@ def test_dry_run_lists_the_calls(capsys: pytest.CaptureFixture[str]) -> None:
         (["--tile", "256x256"], "shared memory"),
         (["--order", "batch"], "order batch"),
         (["--direction", "up"], "direction up"),
-        (["--kernel", "minimal", "--seq", "100"], "multiple of 32"),
+        (["--kernel", "minimal", "--seq-len", "100"], "multiple of 32"),
         (["--kernel", "minimal", "--causal"], "without a mask"),
         (["--kernel", "naive", "--window", "8"], "--window 8"),
         (["--causal", "--window", "8"], "--causal contradicts"),
         (["--kv-heads", "3"], "kv_heads 3"),
-        (["--seq", "x"], "--seq"),
+        (["--seq-len", "x"], "--seq-len"),
         (["--dtype", "fp8"], "dtype fp8"),
         (["--cc", "six"], "compute capability 'six'"),
         (["--splits", "0"], "splits 0"),
@@ -371,7 +371,7 @@ def test_bad_options(argv: list[str], said: str, capsys: pytest.CaptureFixture[s
 def test_what_is_missing_on_the_machine_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    argv = ["--seq", "512", "-o", str(tmp_path / "rows.csv")]
+    argv = ["--seq-len", "512", "-o", str(tmp_path / "rows.csv")]
 
     def absent(message: str) -> Any:
         def call(*args: object) -> Any:

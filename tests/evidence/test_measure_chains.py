@@ -288,7 +288,7 @@ def complains(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def test_dry_run_lists_chains(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["measure", "--chain", "math", "--chain", OWN, "--seq", "1k", "--heads", "8", "--dry-run"]) == 0
+    assert main(["measure", "--chain", "math", "--chain", OWN, "--seq-len", "1k", "--heads", "8", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["math", "1", "8", "1024", "128", "float16"]
     assert lines[-1] == "2 chains, a row each"
@@ -307,7 +307,7 @@ def test_dry_run_lists_chains(capsys: pytest.CaptureFixture[str]) -> None:
         (["--chain", "flash", "--dtype", "fp32"], "--dtype fp32 is not built for flash"),
         (["--chain", "naive", "--head-dim", "80"], "--head-dim '80'"),
         (["--plan", "chains", "--plan", "quick"], "--plan chains is a table of its own"),
-        (["--plan", "chains", "--seq", "512"], "--seq-len is not for --plan chains"),
+        (["--plan", "chains", "--seq-len", "512"], "--seq-len is not for --plan chains"),
         (["--launches", "x.csv"], "--launches is for whole chains"),
         (["--pass", "fwd+bwd"], "--pass is for whole chains"),
         (["--bypass-l1"], "--bypass-l1 is not built for flash_fwd"),

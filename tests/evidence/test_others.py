@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from effort import SHARE
 from scripts import ROOT, load_script
 
 PAGE = (ROOT / "docs" / "validation-others.md").read_text(encoding="utf-8")
@@ -31,7 +32,14 @@ def test_the_counters_on_the_page_are_what_the_script_finds(others: ModuleType) 
 
 @pytest.mark.slow
 def test_the_page_is_what_the_script_writes(others: ModuleType) -> None:
-    assert others.text() == PAGE
+    """All of it; in a run that asks for a share the times on GPUs of one L2 alone."""
+    if SHARE == 1:
+        assert others.text() == PAGE
+        return
+    rows = [row for row in others.table("published_attention_times.csv") if row["gpu"] != "mi355x"]
+    lines = [*others.hits_section(), *others.times_section(others.timed(rows)[0])]
+    assert len(lines) > 40
+    assert set(lines) <= set(PAGE.splitlines())
 
 
 def test_no_time_reaches_its_prediction(others: ModuleType) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from scripts import ROOT, load_script
+from scripts import load_script
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +67,3 @@ def test_some_of_the_rows_that_nothing_was_fitted_on(times: ModuleType) -> None:
     sizes = sorted(abs(error) for error in errors if not isinstance(error, str))
     assert len(sizes) > 60
     assert sizes[len(sizes) // 2] < 0.12
-
-
-@pytest.mark.slow
-def test_the_section_is_what_the_page_says(times: ModuleType) -> None:
-    page = (ROOT / "docs" / "validation-others.md").read_text(encoding="utf-8")
-    assert "\n".join(times.section()) in page

@@ -1,4 +1,4 @@
-"""`iosim validate --times`: times by group against their targets, gates, ablation and baselines."""
+"""`iosim validate --times`: times by group against their targets; gates; what mechanisms are worth; baselines."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from scripts import load_script
 
 from iosim.commands.cli import main
 from iosim.evidence.times import cases, groups
-from iosim.evidence.times.ablation import MECHANISMS, ablation
-from iosim.evidence.times.baselines import compared
 from iosim.evidence.times.groups import GROUPS, KEYS, Errors, Group, Row, by_group, collect, rows_of
 from iosim.evidence.times.report import TimeGate, TimesReport, times_report
 from iosim.readers.timing import overlap
@@ -22,6 +21,7 @@ LIMITS = {
     "a30-warm": 0.08, "varlen-h100": 0.10, "varlen-a6000": 0.12,
 }  # fmt: skip
 """Mean errors on held-out rows that no change may exceed; serving stacks have a gate of their own (test_serving.py)."""
+ABLATION, BASELINES = (load_script(f"benchmarks/timing_{name}.py") for name in ("ablation", "baselines"))
 SAMPLE = ("calls", "clocks", "nvidia-blackwell", "graph", "h100-graph")
 
 
@@ -57,17 +57,17 @@ def test_no_measured_time_reaches_its_prediction(sample: list[tuple[Group, cases
 @pytest.mark.slow
 def test_each_mechanism_is_put_back_and_changes_what_it_should(sample: list[tuple[Group, cases.Case]]) -> None:
     norm = overlap.OVERLAP_NORM
-    worth = {w.mechanism: w for w in ablation(sample)}
+    worth = {w.mechanism: w for w in ABLATION.ablation(sample)}
     assert norm < 50
     assert overlap.beside(1.0, 1.0) == 2 ** (1 / norm)
-    assert set(worth) == {m.name for m in MECHANISMS}
+    assert set(worth) == {m.name for m in ABLATION.MECHANISMS}
     assert worth["exponentials"].without > worth["exponentials"].whole
     assert worth["waits of a step"].without > worth["waits of a step"].whole
     assert worth["instructions of a strided copy"].groups == ()  # none of these calls has such a pass
 
 
 def test_baselines_stand_beside_on_the_same_rows() -> None:
-    found = {b.group: b for b in compared(rows_of(collect(1, ["nvidia-blackwell"])[0]))}
+    found = {b.group: b for b in BASELINES.compared(rows_of(collect(1, ["nvidia-blackwell"])[0]))}
     one = found["nvidia-blackwell"]
     assert one.n == sum(row.case.number % 2 == 0 for row in rows_of(collect(1, ["nvidia-blackwell"])[0]))
     assert one.calibrated is not None

@@ -138,7 +138,7 @@ LINES: dict[str, tuple[str, ...]] = {
         "--layers 2 --backend cpu --attention naive",
         "--gpu t4 --layers 48 --width 4096 --precision fp32",
     ),
-    "validate": ("--measurements ROWS --fail-above hbm_read=500%", NCU, "--times --every 230 --ablation --baselines"),
+    "validate": ("--measurements ROWS --fail-above hbm_read=500%", NCU, "--times --every 230"),
     "reproduce": ("--section A,G",),
     "check-claim": (
         "--hbm 276.8MB --l2 1GB --heads 32 --seq-len 1k",

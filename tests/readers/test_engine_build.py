@@ -81,7 +81,7 @@ def test_without_an_engine_a_prediction_is_the_capacity_rules(what: str, start: 
 
 
 def test_several_predictions_without_an_engine_say_so_once(tmp_path: Path) -> None:
-    found = iosim("compare", "--kernels", "naive,fa2", "--profiles", "a100,l4", "--seq", "256",
+    found = iosim("compare", "--kernel", "naive,fa2", "--gpu", "a100,l4", "--seq-len", "256",
                   engine=tmp_path / "none")  # fmt: skip
     assert found.returncode == 0
     assert found.stderr.count("\n") == 1
@@ -117,7 +117,7 @@ def test_an_engine_of_other_sources_is_not_taken_for_one(sources: Path, tmp_path
     assert swapped != text
     header.write_text(swapped)
     engine = tmp_path / "engine.so"
-    build.compile_engine(engine, sources)
+    build.compile_engine(engine, sources, ("-O0",))
     assert build.is_current(engine, sources)
     assert not build.is_current(engine)
     found = iosim(*PREDICT, "--method", "replay", engine=engine)
@@ -128,12 +128,12 @@ def test_an_engine_of_other_sources_is_not_taken_for_one(sources: Path, tmp_path
 @needs_compiler
 def test_a_changed_source_makes_an_engine_old(sources: Path, tmp_path: Path) -> None:
     engine = tmp_path / "engine.so"
-    build.compile_engine(engine, sources)
+    build.compile_engine(engine, sources, ("-O0",))
     assert build.is_current(engine, sources)
     for name in ("cache.h", "engine.c"):
         (sources / name).write_text((sources / name).read_text() + "\n")
         assert not build.is_current(engine, sources)
-        build.compile_engine(engine, sources)
+        build.compile_engine(engine, sources, ("-O0",))
         assert build.is_current(engine, sources)
 
 

@@ -286,11 +286,11 @@ def test_every_command_line_gives_its_row(found: Comparison, capsys: pytest.Capt
 
 # --- the command ------------------------------------------------------------------------------------------------------
 
-SMALL = ["compare", "--kernels", "naive,fa2,fa3", "--profiles", "a100,h100", "--seq", "512,1024", "--heads", "4"]
+SMALL = ["compare", "--kernel", "naive,fa2,fa3", "--gpu", "a100,h100", "--seq-len", "512,1024", "--heads", "4"]
 
 
 def test_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main([*SMALL, "--json"]) == 0
+    assert main([*SMALL, "--format", "json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["schema"] == 1
     assert len(made["rows"]) == 12
@@ -313,22 +313,22 @@ def test_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 def test_options_repeat_and_take_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--kernel", "naive", "--kernel", "fa2,flash", "--gpu", "a100", "--seq-len", "512",
-                 "--baseline", "flash", "--json"]) == 0  # fmt: skip
+                 "--baseline", "flash", "--format", "json"]) == 0  # fmt: skip
     made = json.loads(capsys.readouterr().out)
     assert [r["kernel"] for r in made["rows"]] == ["naive", "fa2", "flash"]
     assert made["rows"][2]["time_ratio"] == 1
 
 
 @pytest.mark.parametrize(("words", "told"), [
-    (["--kernels", "naive,fa9"], "--kernel 'fa9' is not known"),
+    (["--kernel", "naive,fa9"], "--kernel 'fa9' is not known"),
     (["--gpu", "a1000"], "'a1000' is not known"),
     (["--baseline", "fa9"], "--kernel 'fa9' is not known"),
     (["--baseline", "naive@b200"], "--baseline @b200 is none of the GPUs compared; accepted: a100-sxm-80gb"),
     (["--method", "guess"], "--method 'guess' is not known; accepted: bounds, capacity, sampled, replay"),
     (["--l2", "hot"], "--l2 'hot' is not known"),
-    (["--kernels", "fa3", "--gpu", "a100"], "FlashAttention-3 needs cc 9.0"),
-    (["--seq", "0"], "--seq-len 0 is out of range"),
-    (["--html", "/nowhere/at/all.html", "--seq", "128"], "cannot be written"),
+    (["--kernel", "fa3", "--gpu", "a100"], "FlashAttention-3 needs cc 9.0"),
+    (["--seq-len", "0"], "--seq-len 0 is out of range"),
+    (["--html", "/nowhere/at/all.html", "--seq-len", "128"], "cannot be written"),
 ])  # fmt: skip
 def test_bad_input(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     refused(capsys, ["compare", *words], told)

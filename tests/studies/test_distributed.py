@@ -497,7 +497,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_json_holds_results_links_and_schedules(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(
-        run(capsys, "--gpu", "h100", "--num-gpus", "4", "--seq", "4k", "--causal", "--format", "json", "--steps")
+        run(capsys, "--gpu", "h100", "--num-gpus", "4", "--seq-len", "4k", "--causal", "--format", "json", "--steps")
     )
     assert data["link"]["bandwidth_bytes_per_s"] == 450e9
     by_name = {r["name"]: r for r in data["results"]}
@@ -545,7 +545,7 @@ def test_the_page_is_written_whole(capsys: pytest.CaptureFixture[str], tmp_path:
     ("arguments", "named"),
     [
         (("--num-gpus", "0"), "--num-gpus 0"), (("--num-gpus", "5000"), "--num-gpus 5000"),
-        (("--gpus", "8"), "--num-gpus"), (("--gpu", "a100,h100"), "--gpu a100,h100"),
+        (("--gpu", "a100,h100"), "--gpu a100,h100"),
         (("--link", "string"), "--link 'string'"),
         (("--link", "-3"), "--link"), (("--link", "0"), "--link '0'"), (("--gpu", "t4"), "--link nvlink"),
         (("--schedule", "zigzag"), "--schedule zigzag"), (("--schedule", "circle"), "--schedule 'circle'"),

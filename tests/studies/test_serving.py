@@ -195,8 +195,6 @@ NEW = "--seq-len-k {} leaves open how many tokens are new; accepted with it: --s
     ("latency --gpu t4", "--stack vllm: no kernel of it is known on t4, cc 7.5; accepted: GPUs of cc 8.0"),
     ("latency --batch-contexts 1k --batch 3", "--batch 3 contradicts --batch-contexts"),
     ("latency --batch-contexts 1k,0", "--batch-contexts 0 is out of range"),
-    ("latency --contexts 1k", "--contexts 1k is spelt another way; accepted: --batch-contexts"),
-    ("decode --contexts 1k,2k", "--contexts 1k,2k is spelt another way; accepted: --batch-contexts"),
     ("latency --seq-len-k 8k", NEW.format("8192")),
     ("predict --seq-len-k 8k", NEW.format("8192")),
     ("predict --seq-len-k 8k --model llama-3-8b", NEW.format("8192")),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import fcntl
-import os
 import random
 import signal
 import subprocess
@@ -13,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -231,6 +228,11 @@ def test_a_dask_cluster_gives_the_same_file(tmp_path: Path) -> None:
 REPLAYS = ["--gpu", "h100", "--kernel", "fa2,naive", "--seq-len", "256:2k:64", "--heads", "4", "--jobs", "1"]
 
 
+def log_of(target: Path) -> Path:
+    """What SQLite has written last of a journal."""
+    return target.with_name(f"{journal_of(target).name}-wal")
+
+
 @contextlib.contextmanager
 def running(target: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A sweep of some seconds into `target`, once some of its rows are done."""
@@ -238,7 +240,7 @@ def running(target: Path) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, preexec_fn=hears_ctrl_c)
     try:
         begin = time.monotonic()
-        while not journal_of(target).exists() or journal_of(target).stat().st_size < 2000:
+        while not log_of(target).exists() or log_of(target).stat().st_size < 50_000:
             assert process.poll() is None, process.stderr.read() if process.stderr else ""
             assert time.monotonic() - begin < 60
             time.sleep(0.01)
@@ -255,15 +257,12 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, capsys: pytest.Capt
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert not target.exists()
-    done = journal_of(target).read_bytes()
-    rows_done = sum(line.startswith(b"h100,") for line in done.splitlines())
-    assert rows_done > 2
-    with journal_of(target).open("ab") as file:
-        file.write(b'{"start": 40, "stop": 41, "bytes": 100, "crc32": 1')  # as a kill in the middle of a write
+    with log_of(target).open("ab") as file:
+        file.write(b"as a kill in the middle of a write")
     assert main(["sweep", *REPLAYS, "--out", str(target)]) == 0
     told = capsys.readouterr().out
     resumed = int(told.split("(")[1].split()[0].replace(",", ""))
-    assert resumed >= rows_done - 1
+    assert 2 < resumed < 64
     assert main(["sweep", *REPLAYS, "--out", str(whole), "--jobs", "2"][:-2]) == 0
     assert target.read_bytes() == whole.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["killed.csv", "whole.csv"]
@@ -275,7 +274,7 @@ def test_two_sweeps_do_not_write_one_file(tmp_path: Path, capsys: pytest.Capture
         assert main(["sweep", *REPLAYS, "--out", str(target)]) == 2
         assert f"--out '{target}' is being written by another sweep" in capsys.readouterr().err
         assert main(["sweep", *REPLAYS, "--out", str(target), "--fresh"]) == 2
-    assert journal_of(target).stat().st_size >= 2000
+    assert journal_of(target).exists()
 
 
 def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
@@ -288,67 +287,42 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     assert journal_of(target).exists()
 
 
+def leave(target: Path, sweep: str, *parts: Done) -> None:
+    """A journal of these parts, as an interrupt leaves it."""
+    with contextlib.suppress(KeyboardInterrupt), opened(target, sweep) as journal:
+        for part in parts:
+            journal.append(part)
+        raise KeyboardInterrupt
+
+
 def test_rows_of_another_sweep_are_not_mixed_in(tmp_path: Path) -> None:
     target = tmp_path / "out.csv"
-    with opened(target, "another", 3) as journal:
-        journal.append(Done(0, 1, "a,b\n", 0, 0))
+    leave(target, "another", Done(0, 1, "a,b\n", 0, 0))
     with pytest.raises(InputError, match="holds rows of another sweep"):
         sweep(**GRID, method="bounds", out=target)
     assert len(sweep(**GRID, method="bounds", out=target, fresh=True)) == 36
     assert not journal_of(target).exists()
 
 
-def test_a_journal_keeps_whole_records_alone(tmp_path: Path) -> None:
+def test_a_journal_keeps_parts_and_their_order(tmp_path: Path) -> None:
     target = tmp_path / "out.csv"
-    with opened(target, "one", 10) as journal:
-        journal.append(Done(4, 6, "four\nfive\n", 1, 0))
-        journal.append(Done(0, 2, "zero\none\n", 0, 2))
+    leave(target, "one", Done(4, 6, "four\nfive\n", 1, 0), Done(0, 2, "zero\none\n", 0, 2))
+    with opened(target, "one") as journal:
         assert journal.gaps(10) == [(2, 4), (6, 10)]
-    data = journal_of(target).read_bytes()
-    for damaged, left in ((data[:-1], 2), (data.replace(b"one\n", b"two\n"), 2), (data + b"{}\n", 4)):
-        journal_of(target).write_bytes(damaged)
-        with opened(target, "one", 10) as journal:
-            assert journal.rows == left
-            assert b"".join(journal.csv()).endswith(b"four\nfive\n")
-    with opened(target, "one", 10) as journal:
+        assert journal.parts == [Done(0, 2, None, 0, 2), Done(4, 6, None, 1, 0)]
+        assert b"".join(journal.csv()) == b"zero\none\nfour\nfive\n"
         journal.append(Done(6, 10, "rest\n", 0, 0))
-    with opened(target, "one", 10) as journal:
         assert journal.gaps(10) == [(2, 4)]
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_lock_of_a_dead_process_holds_nobody_up(tmp_path: Path) -> None:
-    target = tmp_path / "out.csv"
-    child = os.fork()
-    if not child:
-        file = journal_of(target).open("a+b")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        os._exit(0)
-    os.waitpid(child, 0)
-    with opened(target, "one", 1) as journal:
-        assert journal.rows == 0
-
-
-def test_windows_locks_a_byte_and_keeps_an_open_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    locked: list[tuple[int, int]] = []
-    windows = SimpleNamespace(LK_NBLCK=2, locking=lambda file, _, size: locked.append((os.lseek(file, 0, 1), size)))
-
-    def refused(*_: object, **__: object) -> None:
-        raise PermissionError
-
-    target = tmp_path / "out.csv"
-    with monkeypatch.context() as changed:
-        changed.setitem(sys.modules, "fcntl", None)
-        changed.setitem(sys.modules, "msvcrt", windows)
-        changed.setattr(sys, "platform", "win32")
-        for rows in ("head\n1\n", "head\n2\n"):
-            with opened(target, rows, 1) as journal:
-                assert not journal.records
-                journal.append(Done(0, 1, rows, 0, 0))
-                assert b"".join(journal.csv()).decode() == rows
-                changed.setattr(Path, "unlink", refused)
-                journal.remove()
-    assert locked == [(1 << 30, 1)] * 2
-    assert journal_of(target).stat().st_size == 0
+def test_what_lies_in_a_journals_place_is_left_alone(tmp_path: Path) -> None:
+    journal_of(tmp_path / "out.csv").write_text(
+        "a user's own, and longer than the head of a file of SQLite would be" * 9
+    )
+    with pytest.raises(InputError, match=r"out.csv.partial beside it: file is not a database"):
+        sweep(**GRID, method="bounds", out=tmp_path / "out.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.csv.partial"]
 
 
 @pytest.mark.slow

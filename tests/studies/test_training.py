@@ -256,7 +256,7 @@ def test_table_json_and_page(capsys: pytest.CaptureFixture[str], tmp_path) -> No
     text = page.read_text()
     assert "Memory over one step" in text
     assert 'http-equiv="Content-Security-Policy"' in text
-    assert main(["train-memory", "--layers", "2", "--seq-len", "512", "--json"]) == 0
+    assert main(["train-memory", "--layers", "2", "--seq-len", "512", "--format", "json"]) == 0
     made = json.loads(capsys.readouterr().out)["training"][0]
     assert made["memory_bytes"]["peak"] == max(e["peak"] for e in made["timeline"])
     assert sum(made["memory_bytes"]["peak_by_kind"].values()) == made["memory_bytes"]["peak"]

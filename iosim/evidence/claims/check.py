@@ -44,8 +44,6 @@ class Match:
 
 @dataclass(frozen=True, repr=False)
 class Check(Shown):
-    """A claim and what it agrees with."""
-
     claim: Amount
     """The number as it was published, and of which quantity."""
     prediction: Prediction

@@ -51,7 +51,6 @@ class Reading:
     slips: tuple[str, ...] = ()
 
     def slipped(self, slip: str, factor: float = 1.0) -> Reading:
-        """The same with one more slip, which changes it by a factor."""
         return replace(self, value=self.value * factor, slips=(*self.slips, slip))
 
 
@@ -200,7 +199,6 @@ def _changes(p: AttentionProblem) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def factors(p: AttentionProblem, claim: Amount, layers: int | None) -> Iterator[tuple[str, float]]:
-    """The slip in words, and what it multiplies a number by."""
     if p.heads > 1:
         yield "of one head", 1 / p.heads
     if p.batch > 1:
@@ -226,7 +224,6 @@ BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 FLOPS = {"FLOP": 1, "kFLOP": 10**3, "MFLOP": 10**6, "GFLOP": 10**9, "TFLOP": 10**12, "PFLOP": 10**15}
 UNITS: dict[str, Mapping[str, float]] = {"hbm": BYTES, "l2": BYTES, "time": SECONDS, "flops": FLOPS}
-"""Units of each quantity that can be claimed."""
 OTHER_UNIT = {"kB": "KiB", "MB": "MiB", "GB": "GiB", "TB": "TiB", "KiB": "kB", "MiB": "MB", "GiB": "GB", "TiB": "TB"}
 """Decimal for binary, and the other way round."""
 EXAMPLES = {"hbm": "4.3GB or 33.6MiB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP"}

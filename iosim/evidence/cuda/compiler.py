@@ -25,7 +25,6 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 _WARNING = re.compile(r"^ptxas warning\s*: *(.+)$", re.M)
 
 OPTIONS = ("-std=c++17", "-O3", "-cubin", "-Xptxas", "-v,--warn-on-spills")
-"""nvcc's options of every build."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,6 @@ def architecture(cc: str) -> list[str]:
 
 
 def source_files(name: str) -> list[Path]:
-    """A source and the project headers that it includes, directly or not."""
     directory = data_dir("kernels")
     files: list[Path] = []
     pending = [name]
@@ -112,7 +110,6 @@ def cache_dir() -> Path:
 
 
 def cache_key(spec: Spec, cc: str, compiler: str) -> str:
-    """A digest of everything that decides the build: sources, macros, architecture, compiler and its options."""
     digest = hashlib.sha256()
     for path in source_files(spec.source):
         digest.update(path.name.encode() + path.read_bytes())

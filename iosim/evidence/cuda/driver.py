@@ -31,7 +31,6 @@ def _library() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: object) -> None:
-    """A function of the driver. Raises RuntimeError where it fails."""
     code = getattr(_library(), name)(*arguments)
     if code != 0:
         text = ctypes.c_char_p()
@@ -94,7 +93,6 @@ def properties() -> dict[str, Any]:
 
 
 def start_profiler() -> None:
-    """Where one waits for it: it counts from here on."""
     call("cuProfilerStart")
 
 
@@ -112,7 +110,6 @@ class Buffer:
         return self._handle.value
 
     def read(self, size_bytes: int) -> bytes:
-        """The first bytes, once all launches on the default stream have ended."""
         host = ctypes.create_string_buffer(size_bytes)
         call("cuMemcpyDtoH_v2", host, self._handle, ctypes.c_size_t(size_bytes))
         return host.raw
@@ -123,10 +120,8 @@ class Buffer:
 
 
 def elapsed_s(work: Callable[[], None], before: Callable[[], None] | None = None) -> float:
-    """Device time from start to end of what `work` launches on the default stream.
-
-    `before` launches something long that is not timed, behind which short work can queue.
-    """
+    """Device time from start to end of what `work` launches on the default stream. `before` launches something long
+    that is not timed, behind which short work can queue."""
     start, end, ms = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float()
     for event in (start, end):
         call("cuEventCreate", ctypes.byref(event), 0)

@@ -81,7 +81,6 @@ class Order(Sections):
 
 
 def laid_out(**names: str) -> list[tuple[str, type]]:
-    """Fields of a structure: of each type of ctypes, in order, the names."""
     return [(name, getattr(ctypes, kind)) for kind, words in names.items() for name in words.split()]
 
 
@@ -112,8 +111,6 @@ class MinimalParams(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch, ready to run as often as wanted while its tensors live."""
-
     function: Function
     grid: tuple[int, int, int]
     threads: int
@@ -128,8 +125,6 @@ S = TypeVar("S", bound=Spec)
 
 
 class Loaded(Generic[S]):
-    """The compiled and loaded kernels of an instantiation; built here unless given."""
-
     cc: str | None = None
     """The compute capability that it is built for; None: the GPU's."""
 
@@ -159,7 +154,6 @@ class Loaded(Generic[S]):
 
 
 def sizes(shape: Shape) -> dict[str, int]:
-    """The fields of a kernel's parameters that the shape fills."""
     return {"heads": shape.heads, "group": shape.heads // shape.kv_heads, "seq_q": shape.seq_q, "seq_k": shape.seq_k}
 
 

@@ -63,10 +63,8 @@ class Bench:
         return min(driver.elapsed_s(work, before) for _ in range(3))
 
     def scan_rate(self, size: int, shared: bool) -> float:
-        """Bytes a second that all SMs together read from a footprint, the first passes over it not counted.
-
-        The better of one and two CTAs an SM: some GPUs need more loads under way than one CTA makes.
-        """
+        """Bytes a second that all SMs together read from a footprint, the first passes over it not counted. The better
+        of one and two CTAs an SM: some GPUs need more loads under way than one CTA makes."""
         return max(self._scan_rate(size, shared, ctas * self.sms) for ctas in (1, 2))
 
     def _scan_rate(self, size: int, shared: bool, ctas: int) -> float:
@@ -81,10 +79,8 @@ class Bench:
         return reads * (many - few) / (seconds(many) - seconds(few))
 
     def latency(self, size: int, evict_bytes: int = 0) -> tuple[float, float]:
-        """(seconds a dependent load over `size` bytes, a power of two; SM clock meanwhile).
-
-        The chain is the same at each run: to miss the L2, `evict_bytes` are read before each.
-        """
+        """(seconds a dependent load over `size` bytes, a power of two; SM clock meanwhile). The chain is the same at
+        each run: to miss the L2, `evict_bytes` are read before each."""
         few, many = 2_000, 10_000
         self.launch("micro_link", self.sms, SCAN_THREADS, size)
 
@@ -127,7 +123,6 @@ def cliff_bytes(curve: list[tuple[int, float]], far_rate: float) -> int:
 
 
 def far_bytes(l2_bytes: int) -> int:
-    """A footprint beside which the L2 is small."""
     return max(16 * l2_bytes, 256 * MIB)
 
 

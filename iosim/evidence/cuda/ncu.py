@@ -155,11 +155,10 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
 
 
 def parse_range(text: str, wanted: tuple[str, ...]) -> dict[str, float]:
-    """The columns `wanted` of the one range in a raw page in CSV, in bytes and seconds.
-
-    A range is no kernel: its row has no grid, and its name is what the profiler calls it. So only the counters are
-    looked at; what else a row holds does not matter. Raises InputError where there is no table, not one range, or a
-    counter is not there or no number (the message quotes the report)."""
+    """The columns `wanted` of the one range in a raw page in CSV, in bytes and seconds. A range is no kernel: its row
+    has no grid, and its name is what the profiler calls it. So only the counters are looked at; what else a row holds
+    does not matter. Raises InputError where there is no table, not one range, or a counter is not there or no number
+    (the message quotes the report)."""
 
     def refused(what: str) -> InputError:
         shown = f"; it begins: {' '.join(text.split())[:SHOWN]}" if text else ""
@@ -201,8 +200,8 @@ def profiled_of(facts: Mapping[str, Any]) -> Profiled:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"a launch of the profiler lacks what is needed or has another form: {error!r}; accepted: "
-                         "kernel, grid, block, ranges and metrics with their units") from None  # fmt: skip
+        why = f"{error!r}; accepted: kernel, grid, block, ranges and metrics with their units"
+        raise InputError(f"a launch of the profiler lacks what is needed or has another form: {why}") from None
 
 
 def find_ncu() -> Path:
@@ -245,7 +244,6 @@ def available_metrics() -> frozenset[str] | None:
 
 
 def parse_query(text: str) -> frozenset[str] | None:
-    """Names of counters in the answer to `ncu --query-metrics`, with those of a launch, which it does not list."""
     names = re.findall(r"^([a-z]\w*__\w+)\s", text, flags=re.MULTILINE)
     if "gpu__time_duration" not in names:
         return None

@@ -51,7 +51,6 @@ class Spec:
         return 0
 
     def defines(self) -> dict[str, int]:
-        """The macros that choose the instantiation: its fields."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
         return {
             self.dtype_macro if name == "dtype" else name.upper(): int(self.codes.get(name, {}).get(value, value))
@@ -59,7 +58,6 @@ class Spec:
         }
 
     def check(self, cc: str) -> None:
-        """Raises `InputError` where the instantiation cannot exist on compute capability `cc`."""
         major, _, minor = cc.partition(".")
         if not (major.isdigit() and minor.rstrip("a").isdigit()) or float(f"{major}.{minor.rstrip('a')}") < 7.5:
             raise InputError(f"compute capability '{cc}' is not supported; accepted: 7.5 and later, such as 8.0 or 9.0")
@@ -70,14 +68,12 @@ class Spec:
             one_of(name, getattr(self, name), values)
 
     def check_shared(self, name: str, cc: str, margin: int = 0) -> None:
-        """Raises `InputError` where a CTA has too little shared memory."""
         need, have = self.dynamic_shared_bytes + margin, shared_bytes_per_cta(cc)
         if have is not None and need > have:
             raise InputError(f"{name} needs {need} bytes of shared memory; a CTA of compute capability {cc} has {have}")
 
 
 def one_of(option: str, value: Any, accepted: Sequence[object]) -> None:
-    """Raises `InputError` where a value is none of those accepted."""
     if value not in accepted:
         raise InputError(f"{option} {value} is not built; accepted: {', '.join(map(str, accepted))}")
 
@@ -180,8 +176,6 @@ class NaiveSpec(Spec):
 
 @dataclass(frozen=True)
 class MicroSpec(Spec):
-    """The microbenchmarks; one build holds all of them."""
-
     source = "microbench.cu"
     functions = ("micro_scan", "micro_fill", "micro_link", "micro_chase", "micro_exp", "micro_tensor", "micro_empty")
 

@@ -84,7 +84,6 @@ def compiled_tiles(
 
 
 def check(problem: AttentionProblem) -> None:
-    """Raises `InputError` where iosim's forward is not built for the problem."""
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: tiles are compiled for the forward; accepted: fwd")
     if problem.mask not in ("none", "causal"):
@@ -134,7 +133,6 @@ def live_registers(spec: FwdSpec) -> int:
 
 
 def most_ctas(spec: FwdSpec, cc: str) -> int:
-    """CTAs an SM that shared memory, warps and a guess at the registers allow."""
     shared = spec.dynamic_shared_bytes + STATIC_BYTES_MARGIN + (0 if cc == "7.5" else DRIVER_SHARED_BYTES)
     by_registers = REGISTERS_PER_SM // (spec.threads * (live_registers(spec) + LIVE_MARGIN))
     by_shared = (capability_fact(cc, "shared_memory_per_sm_bytes") or 0) // shared

@@ -32,7 +32,6 @@ RESERVED = re.compile(r"con|prn|aux|nul|(com|lpt)\d", re.IGNORECASE)
 
 
 def bundle(raw: Mapping[str, Any], profile: str) -> dict[str, Any]:
-    """The structure of a bundle's JSON; `profile` is the text of the profile file."""
     return {
         "iosim_bundle": SCHEMA,
         "iosim": __version__,
@@ -44,7 +43,6 @@ def bundle(raw: Mapping[str, Any], profile: str) -> dict[str, Any]:
 
 
 def read_bundle(path: str | Path) -> dict[str, Any]:
-    """A bundle from its file, checked. Raises InputError where the file cannot be read, or is none."""
     where = f"`file` '{path}'"
     whole = read_object(path, where, ACCEPTED, MAX_BYTES)
     if whole.get("iosim_bundle") != SCHEMA:
@@ -56,11 +54,10 @@ def read_bundle(path: str | Path) -> dict[str, Any]:
 
 
 def add(path: str | Path, name: str | None = None, *, replace: bool = False) -> tuple[str, Path]:
-    """Take a bundle or a profile file among the user's own profiles, whole or not at all; gives its name and place.
-
-    A bundle's profile is made anew from its raw numbers, which are kept beside it. Raises InputError where the file
-    or the profile in it is not valid, predictions would miss a number, or the name is taken. `name`: in place of the
-    one in the file. `replace`: where there is one of that name, put this in its place."""
+    """Take a bundle or a profile file among the user's own profiles, whole or not at all; gives its name and place. A
+    bundle's profile is made anew from its raw numbers, which are kept beside it. Raises InputError where the file or
+    the profile in it is not valid, predictions would miss a number, or the name is taken. `name`: in place of the one
+    in the file. `replace`: where there is one of that name, put this in its place."""
     if str(path).lower().endswith(".toml"):
         text, raw = read_text(path, f"`file` '{path}'", ACCEPTED, MAX_BYTES), None
     else:
@@ -88,8 +85,8 @@ def checked_name(name: str) -> str:
     a file cannot have everywhere."""
     clean = re.sub(r"(\.(toml|json))+$", "", name, flags=re.IGNORECASE)
     if not NAME.fullmatch(clean) or clean.endswith(".") or RESERVED.fullmatch(clean.partition(".")[0]):
-        raise InputError(f"`name` '{one_line(name, 80)}' is no name of a profile; accepted: letters, digits, dots and "
-                         "dashes, such as my-gpu")  # fmt: skip
+        accepted = "letters, digits, dots and dashes, such as my-gpu"
+        raise InputError(f"`name` '{one_line(name, 80)}' is no name of a profile; accepted: {accepted}")
     return clean
 
 

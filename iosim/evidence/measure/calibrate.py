@@ -48,7 +48,6 @@ class Entry:
 
 
 def check_schema(raw: Mapping[str, Any], origin: str) -> None:
-    """Refuses what is no raw file of this version. Raises InputError where it has another schema."""
     if raw.get("schema") != SCHEMA:
         raise InputError(
             f"{origin} has schema {shown(raw.get('schema'))}; accepted: {SCHEMA}, as iosim calibrate --raw writes"
@@ -193,7 +192,6 @@ def figures(raw: Mapping[str, Any]) -> dict[str, Entry]:
 
 
 def tensor(raw: Mapping[str, Any]) -> dict[str, Entry]:
-    """The rate that products reach, where mma.sync is what reaches it."""
     if not 0 < _capability(raw) < WGMMA_CC or not raw.get("tensor_fp16_mma_flop_per_s"):
         return {}
     rate, source = digits(raw["tensor_fp16_mma_flop_per_s"]), _said(raw, "mma.sync m16n8k16 on all SMs, fp32 sums")

@@ -16,7 +16,6 @@ TOLERANCE = {"fp16": 2e-3, "bf16": 1e-2, "fp32": 1e-5}
 LSE_TOLERANCE = 2e-3
 """Largest absolute error of the log-sum-exp."""
 KINDS: Mapping[str, type] = {"flash_fwd": FwdSpec, "flash_bwd": BwdSpec, "naive": NaiveSpec, "minimal": MinimalSpec}
-"""Implementation, as tables name it, and the class of its instantiations."""
 
 BUILDS = {"deterministic": "deterministic", "bypass_l1": "bypass L1"}
 """Parameters of a spec that a row's note names."""
@@ -27,8 +26,6 @@ KNOBS = ("order", "heavy_first", "section", "direction", "persistent", "window",
 
 @dataclass(frozen=True)
 class Case:
-    """One call: an instantiation on a problem. `note` goes into the table as it is."""
-
     spec: Spec
     shape: Shape
     order: Order = field(default_factory=Order)

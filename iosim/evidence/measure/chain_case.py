@@ -30,8 +30,6 @@ HEAD_DIMS = (64, 96, 128, 256)
 
 @dataclass(frozen=True)
 class ChainCase:
-    """One call of a chain: self-attention without a mask."""
-
     chain: str
     batch: int
     heads: int
@@ -41,7 +39,6 @@ class ChainCase:
     passes: str = "fwd"
 
     def check(self) -> None:
-        """Raises InputError where there is no such chain."""
         for option, value, accepted in (
             ("`chain`", self.chain, tuple(CHAINS)), ("`passes`", self.passes, tuple(PASSES)),
             ("`dtype`", self.dtype, tuple(DTYPE_NAMES)), ("`head_dim`", self.head_dim, HEAD_DIMS),
@@ -56,7 +53,6 @@ class ChainCase:
 
     @property
     def problem(self) -> Case:
-        """The same problem as a call of kernels/naive.cu: what inputs and the float64 reference are made of."""
         shape = Shape(self.batch, self.heads, self.heads, self.seq, self.seq, self.head_dim)
         return Case(NaiveSpec(self.head_dim, self.dtype), shape)
 
@@ -69,7 +65,6 @@ class ChainCase:
 
 
 def describe_launches(case: ChainCase) -> dict[str, str]:
-    """The columns of a launch's row that the call decides, with names that a table of launches knows."""
     row = case.columns()
     seq = row.pop("seq")
     name = CHAINS[case.chain] + PASSES[case.passes]
@@ -78,7 +73,6 @@ def describe_launches(case: ChainCase) -> dict[str, str]:
 
 def cases_of(chains: Sequence[str], seqs: Sequence[int], heads: Sequence[int], head_dims: Sequence[int],
              batch: int, dtype: str, passes: str) -> list[ChainCase]:  # fmt: skip
-    """Every chain at every size. Raises InputError where one is not measured here."""
     cases = [
         ChainCase(chain, batch, h, seq, d, dtype, passes)
         for d, seq, h, chain in product(head_dims, seqs, heads, chains)
@@ -89,7 +83,6 @@ def cases_of(chains: Sequence[str], seqs: Sequence[int], heads: Sequence[int], h
 
 
 def planned() -> Iterator[ChainCase]:
-    """The plan `chains`: where a chain leaves the L2, wide heads, and both passes."""
     for seq, chain in product((512, 1024, 2048, 4096), ("naive", "math", "flash", OWN)):
         yield ChainCase(chain, 1, 8, seq, 64)
     for chain in ("naive", "math", OWN, "cudnn"):
@@ -99,7 +92,6 @@ def planned() -> Iterator[ChainCase]:
 
 
 def unlisted(cases: Iterable[ChainCase], rows: Iterable[Mapping[str, str]]) -> list[ChainCase]:
-    """The chains whose launches a table of launches lacks."""
     held = list(rows)
     return [
         case for case in dict.fromkeys(cases) if not any(describe_launches(case).items() <= row.items() for row in held)

@@ -32,11 +32,9 @@ LEAST_BLOCK_K = 32
 
 @dataclass(frozen=True)
 class Choice:
-    """What the options ask for; every list is combined with every other.
-
-    `tiles` None is each head_dim's default. `warps`, `stages` None is the default tile's, or what a tile of one's own
-    needs. `heavy_first` None is the default: on where causal.
-    """
+    """What the options ask for; every list is combined with every other. `tiles` None is each head_dim's default.
+    `warps`, `stages` None is the default tile's, or what a tile of one's own needs. `heavy_first` None is the default:
+    on where causal."""
 
     kernels: Sequence[str] = ("flash_fwd",)
     seqs: Sequence[int] = (4096,)
@@ -144,11 +142,9 @@ def _orders(choice: Choice) -> list[Order]:
 
 
 def fitted(cases: Sequence[Case], cc: str) -> tuple[list[Case], list[str]]:
-    """The calls of a plan as compute capability `cc` can run them, and a line for each that it cannot.
-
-    Tiles that do not fit its shared memory shrink, but for those of a sweep. On 7.5, which has neither bf16 products
-    nor asynchronous copies, forward kernels become fp16 with one stage.
-    """
+    """The calls of a plan as compute capability `cc` can run them, and a line for each that it cannot. Tiles that do
+    not fit its shared memory shrink, but for those of a sweep. On 7.5, which has neither bf16 products nor asynchronous
+    copies, forward kernels become fp16 with one stage."""
     kept: list[Case] = []
     left: list[str] = []
     for case in cases:
@@ -170,7 +166,6 @@ def fitted(cases: Sequence[Case], cc: str) -> tuple[list[Case], list[str]]:
 
 
 def _shared_bytes(cc: str) -> int:
-    """Shared memory that a CTA may ask for; what every GPU has where a compute capability is not known."""
     return shared_bytes_per_cta(cc) or min(shared_bytes_per_cta(one) or 0 for one in BUILT)
 
 

@@ -151,7 +151,6 @@ def run_group(command: Sequence[str], session: bool = True) -> str:
 
 
 def profiler_options(warm: bool, columns: Iterable[str] = tuple(METRICS)) -> list[str]:
-    """The profiler's options; of the columns' metrics those that this GPU has."""
     have = available_metrics()
     metrics = [METRICS[name][0] for name in columns if have is None or METRICS[name][0].split(".")[0] in have]
     flush = "none" if warm else "all"
@@ -172,7 +171,6 @@ def counted_text(name: str, value: float | None) -> str:
 
 
 def launch_rows(common: Row, launches: Iterable[Profiled], length: int = NAME_LENGTH) -> list[Row]:
-    """A call's launches as rows: its own columns, and kernel, grid, block and all that was counted of each."""
     return [
         common
         | {name: counted_text(name, one.column(name)) for name in METRICS}

@@ -37,10 +37,8 @@ FOOT = 0.25
 
 @dataclass(frozen=True)
 class Point:
-    """A counted scan. `misses` is the share of re-reads that HBM served: (reads / footprint - 1) / (passes - 1).
-
-    Of a `block_scan`, `ctas` run at once on `sms` SMs, and each takes the next `block_bytes`.
-    """
+    """A counted scan. `misses` is the share of re-reads that HBM served: (reads / footprint - 1) / (passes - 1). Of a
+    `block_scan`, `ctas` run at once on `sms` SMs, and each takes the next `block_bytes`."""
 
     pattern: str
     footprint_bytes: int
@@ -76,11 +74,10 @@ def points_of(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
 
 def misses_by_time(raw: Mapping[str, Any]) -> list[tuple[int, float]]:
     """(footprint in bytes, share of re-reads that miss) of private scans, from their times alone. `raw`: the sound
-    numbers of a raw file.
-
-    A scan's time is that of the L2, the best of the curve, where it hits, and that of memory where it misses. NB: on an
-    H200 half of the re-reads miss at 0.97 of the L2 by time and at 0.77 by counters (test_bundle.py): misses hide
-    behind hits as long as memory keeps up. So no constant of the L2's model is taken from times."""
+    numbers of a raw file. A scan's time is that of the L2, the best of the curve, where it hits, and that of memory
+    where it misses. NB: on an H200 half of the re-reads miss at 0.97 of the L2 by time and at 0.77 by counters
+    (test_bundle.py): misses hide behind hits as long as memory keeps up. So no constant of the L2's model is taken from
+    times."""
     curve = raw["private"]
     if not curve or not raw.get("hbm_read_bandwidth_bytes_per_s"):
         return []

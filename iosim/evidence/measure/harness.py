@@ -118,7 +118,6 @@ def reference(
 def _heads(
     case: Case, t: dict[str, torch.Tensor], rows: torch.Tensor, scale: float | None = None
 ) -> Iterator[tuple[Any, ...]]:
-    """Of each head: sequence, head, key/value head, Q's rows, K and V in float64, and the masked scores."""
     s = case.shape
     mask, scale = kept(case, rows), 1 / math.sqrt(s.head_dim) if scale is None else scale
     for b, h in product(range(s.batch), range(s.heads)):
@@ -187,7 +186,6 @@ def trusted(case: Case, seed: int, **extremes: float) -> tuple[bool, dict[str, f
 
 
 def refuse_wrong(case: Case) -> None:
-    """Raises InputError where a call's outputs are not attention's, on fresh inputs."""
     good, errors = trusted(case, fresh_seed())
     if not good:
         raise InputError(f"wrong against float64: {errors}")

@@ -22,7 +22,6 @@ from iosim.problem.attention import AttentionProblem
 IMPLEMENTATIONS = {
     "flash": "pytorch_flash", "efficient": "pytorch_mem_efficient", "cudnn": "cudnn", "flex": "pytorch_flex",
 }  # fmt: skip
-"""PyTorch's backends, and their names in tables."""
 BACKWARD = "_backward"
 PROBLEM = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype", "window",
            "seq_lens")  # fmt: skip

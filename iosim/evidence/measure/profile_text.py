@@ -74,8 +74,8 @@ def combined(
     needed = {"compute_capability": kept["compute_capability"], "sms": "sm_count" in entries}
     missing = [key for key, there in needed.items() if not there]
     if base is None and missing:
-        raise InputError(f"no shipped profile describes '{kept['gpu']}', and its raw numbers lack "
-                         f"{' and '.join(missing)}; accepted: what iosim calibrate --raw writes")  # fmt: skip
+        more = f"and its raw numbers lack {' and '.join(missing)}; accepted: what iosim calibrate --raw writes"
+        raise InputError(f"no shipped profile describes '{kept['gpu']}', {more}")
     while True:
         values = _values(kept, base, entries, name)
         wrong = parse(values).problems
@@ -152,7 +152,6 @@ def profile_text(
 
 
 def remarks(raw: Mapping[str, Any]) -> list[str]:
-    """What was measured and has no key in a profile, of the sound numbers of a raw file."""
     base = base_profile(str(raw["gpu"]))
     lines = [f"Over the shipped profile {base.name}." if base else "No shipped profile describes this GPU."]
     for key, text in (

@@ -96,7 +96,6 @@ def write_table(path: Path, rows: Iterable[Mapping[str, str]], columns: Sequence
 
 
 def missing(cases: Sequence[C], rows: Iterable[Mapping[str, str]], l2_start: str = "") -> list[C]:
-    """The calls that a table lacks; one that a plan holds twice must be there twice."""
     names = list(cases[0].columns()) if cases else []
     calls = {row.get("call", n): (*map(row.get, names), row.get("l2_start", "")) for n, row in enumerate(rows)}
     left, wanted = Counter(calls.values()), []

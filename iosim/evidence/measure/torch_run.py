@@ -92,7 +92,6 @@ def _own(planned: Call, call: int, *, warm: bool) -> Answer:
 
 
 def prepared_chain(case: ChainCase, seed: int) -> tuple[Tensors, Callable[[], Tensors]]:
-    """Inputs of a call, and the call: each run makes all launches of the chain and gives O (and dq, dk, dv)."""
     t = inputs(case.problem, seed)
     if case.chain == OWN:
         return t, _own_chain(case, t)
@@ -133,7 +132,6 @@ def _own_chain(case: ChainCase, t: Tensors) -> Callable[[], Tensors]:
 
 
 def errors(case: ChainCase, seed: int) -> dict[str, float]:
-    """Relative errors of a call's outputs against float64, on inputs of this seed."""
     t, run = prepared_chain(case, seed)
     got = run()
     t = {name: x.detach() for name, x in t.items()}
@@ -190,7 +188,6 @@ def _library(planned: Call, call: int, *, profile: bool) -> Answer:
 
 
 def prepared(case: LibraryCase, seed: int) -> Callable[[], Any]:
-    """The call over random normal inputs, of one seed; of a backward, the gradient alone."""
     torch.manual_seed(seed)
     backward = case.passes == "bwd"
     shapes = [(case.heads, case.seq_q), (case.kv_heads, case.seq_k), (case.kv_heads, case.seq_k)]

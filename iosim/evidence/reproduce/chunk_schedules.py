@@ -27,7 +27,6 @@ from iosim.studies.distributed.timing import ChunkTimes, simulate
 
 K = 1024
 NODE = 8
-"""GPUs of a node."""
 KERNEL = "fa2"
 LAYERS, HIDDEN, FFN, VOCABULARY, HEAD_DIM = 32, 4096, 11008, 32000, 128
 HEADS = {"LLaMA-7B": (32, 32), "LLaMA-GQA": (32, 8), "LLaMA-33H": (33, 33)}
@@ -136,12 +135,10 @@ def iterated(
     scheme: str, model: str, gpus: int, tokens: int, gpu: str, shared: bool | None, recompute: bool = False,
     overlap: bool = True,
 ) -> Iteration:  # fmt: skip
-    """Four forwards' worth of products with weights: forward, again for the activations, and backward.
-
-    Megatron-LM and ring self-attention have checkpoints at layers: two forwards of everything and a backward.
-    DistFlashAttn's lie at attention's output, so that its forward runs once, unless `recompute`. Megatron-LM pads heads
-    to a multiple of the GPUs. `shared` None: communication takes no time.
-    """
+    """Four forwards' worth of products with weights: forward, again for the activations, and backward. Megatron-LM and
+    ring self-attention have checkpoints at layers: two forwards of everything and a backward. DistFlashAttn's lie at
+    attention's output, so that its forward runs once, unless `recompute`. Megatron-LM pads heads to a multiple of the
+    GPUs. `shared` None: communication takes no time."""
     profile, (heads, kv_heads), problem = load_profile(gpu), HEADS[model], attention(model, tokens)
     free = Cluster(Link("no communication", math.inf, 0.0, ""))
     nodes = free if shared is None else _nodes(gpus, profile, shared=shared)

@@ -55,7 +55,6 @@ def arithmetic(function: Callable[..., Keys]) -> Callable[..., Keys]:
 
 
 def each_of(function: Callable[[], Iterable[Keys]]) -> Callable[[], Iterable[Keys]]:
-    """Register an axis that code gives: the keys of each point."""
     _EACH[function.__name__] = function
     return function
 
@@ -119,13 +118,11 @@ def _parameters(keys: Keys) -> set[str]:
 
 
 def _read(keys: Keys) -> set[str]:
-    """The keys that something reads of a row with these."""
     texts = (name for text in TEXTS for _, name, _, _ in Formatter().parse(keys.get(text, "")) if name)
     return {*SIDE, *ROW, *(name.split(".")[0] for name in texts), *_parameters(keys), str(keys.get("claimed"))}
 
 
 def _refuse_unread(stated: Iterable[str], read: set[str]) -> None:
-    """Raises InputError for a key that nothing reads: one that is misspelt."""
     for key in stated:
         if key not in read:
             raise unknown_name("key", key, sorted(read))
@@ -144,7 +141,6 @@ def _row(keys: Keys, letter: str, sides: dict[str, Side]) -> Row:
 
 
 def _valued(keys: Keys, sides: dict[str, Side]) -> dict[str, Any]:
-    """The keys with both sides and what is computed."""
     values: dict[str, Any] = {**keys, "of": _side(keys, sides)}
     if "over" in keys:
         values["over"] = _side({**keys, **keys["over"]}, sides)
@@ -179,14 +175,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """A claim, the number it states, the number iosim computes, and the arithmetic between them.
-
-    `claimed` is None where the source states none for this row (a prediction printed beside a claim), `computed` is
-    None where no model of iosim gives the number; `note` then says why.
-
-    `mistake` says what is wrong with a claim that iosim computes as its source makes it: a ratio of 1 then says that
-    the mistake was understood, not that the claim is right.
-    """
+    """A claim, the number it states, the number iosim computes, and the arithmetic between them. `claimed` is None
+    where the source states none for this row (a prediction printed beside a claim), `computed` is None where no model
+    of iosim gives the number; `note` then says why. `mistake` says what is wrong with a claim that iosim computes as
+    its source makes it: a ratio of 1 then says that the mistake was understood, not that the claim is right."""
 
     section: str
     claim: str

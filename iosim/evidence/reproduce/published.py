@@ -60,12 +60,10 @@ class Point:
 
     @property
     def fitted(self) -> bool:
-        """Whether constants of the timing model were fitted on this point."""
         return self.kernel == "fa3" and self.dtype == "fp16" and self.passes == "fwd" and self.seq in FIT_LENGTHS
 
     @property
     def series(self) -> str:
-        """What a line of a figure shows: kernel, GPU, type, head dimension, mask and pass."""
         mask = "causal" if self.mask == "causal" else "not causal"
         return f"{self.kernel} on {self.gpu}, {self.dtype}, d {self.head_dim}, {mask}, {self.passes}"
 

@@ -135,7 +135,6 @@ NUMBERS: Mapping[str, Callable[[Side], float]] = {
     "moved_with_copies": lambda s: s.moved + 2 * s.keys["copies"] * s.tensor_sum("Q"),
     "moved_with_all": lambda s: moved(s.chain),
 }
-"""What a row may ask for as its `quantity`: bytes, seconds, operations."""
 
 
 def _sum(least: HbmBounds) -> int:
@@ -143,7 +142,6 @@ def _sum(least: HbmBounds) -> int:
 
 
 def standard_kernel(profile: HardwareProfile, problem: AttentionProblem, *passes: str) -> Kernel:
-    """Standard attention with the passes over N x N tensors that are named."""
     kernel = resolve("naive", problem, profile)
     return kernel.with_(options=options_for("naive", {"gemm_tile": (WHOLE_TENSOR, WHOLE_TENSOR), "passes": passes}))
 

@@ -48,7 +48,6 @@ class Group:
 
 @cache
 def _reader(table: tuple[tuple[str, str], ...]) -> Reads:
-    """The function of a table, every n-th row of it: one object for groups that share it, which is read once."""
     (_, name), *settings = table
     return partial(getattr(tables, name), **dict(settings))
 
@@ -120,7 +119,6 @@ def collect(
 
 
 def rows_of(cases: Iterable[tuple[Group, Case]], changed: Mapping[int, Any] | None = None) -> list[Row]:
-    """The timed launches of the groups; `changed` holds a call in place of a case's own, by its place in memory."""
     found, times = [], dict[int, list[Timed]]()
     for group, case in cases:
         if id(case) not in times:

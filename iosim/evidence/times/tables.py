@@ -52,7 +52,6 @@ def asked(r: Mapping[str, str], **more: Any) -> AttentionProblem:
 
 
 def built(r: dict[str, str], **more: Any) -> Overrides:
-    """What a row of the profiler's states of a kernel's build over the catalog's own choice."""
     return Overrides(
         tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"]), stages=int(r["stages"]),
         registers=int(r["registers"]), shared_memory_bytes=int(r["smem_bytes"]) - 1024, **more,

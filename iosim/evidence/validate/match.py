@@ -81,12 +81,10 @@ class NoModel(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """What one call, or one chain, is predicted as.
-
-    `chains` holds one chain for each row: the row's launch by itself, since such rows were measured with the L2 flushed
-    before each launch; or all launches of a row that is a whole chain. A reason stands where a row has no launch.
-    `rows` are the measured ones, those of a pass that PyTorch launches in pieces as one.
-    """
+    """What one call, or one chain, is predicted as. `chains` holds one chain for each row: the row's launch by itself,
+    since such rows were measured with the L2 flushed before each launch; or all launches of a row that is a whole
+    chain. A reason stands where a row has no launch. `rows` are the measured ones, those of a pass that PyTorch
+    launches in pieces as one."""
 
     problem: AttentionProblem
     kernel: Kernel
@@ -191,8 +189,8 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
         launches = [n for n in chain.launches if n.name in ("main", "bwd.main")]
     rows = _joined(rows, [n if isinstance(n, str) else n.name for n in launches])
     if len(launches) != len(rows):
-        raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), the call "
-                      f"has {len(rows)}")  # fmt: skip
+        more = f"the call has {len(rows)}"
+        raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), {more}")
     # rows that say what their kernel was built as have its resources
     described = own or bool(row.facts.get("block_q"))
     chains = tuple(
@@ -301,7 +299,6 @@ def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
 
 
 def _as_described(rows: Sequence[Row], chain: Chain) -> Chain:
-    """The launches of flash_bwd_sm90 that rows describe, with the counters of sums that wait for their turn."""
     launches = chain.launches[: len(rows)]
     if rows[0].facts.get("sums") == "ordered":
         turns = Overhead("turns", Mode.STORE, per_pair=TURNS_BYTES, inferred_from="kernels/flash_bwd_sm90.cuh")
@@ -310,7 +307,6 @@ def _as_described(rows: Sequence[Row], chain: Chain) -> Chain:
 
 
 def _with_spills(row: Row, kernel: Kernel) -> Kernel:
-    """The kernel with what the compiler's report of a row says it spills, and a persistent row's grid."""
     spilled = _within("spill_store_bytes", row.number("spill_store_bytes") or 0, 0, MAX_SPILLED_BYTES)
     if kernel.schedule.scheduler is Scheduler.PERSISTENT and row.implementation == "flash_fwd":
         source = "the compiler's report, taken to lie before the list of tiles"

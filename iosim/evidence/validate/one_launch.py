@@ -70,7 +70,6 @@ class LaunchAnswer:
         return "differs" if any(q["differs"] for q in self.quantities()) else "as_predicted"
 
     def quantities(self) -> list[dict[str, Any]]:
-        """Predicted and counted, a row a counter that the profile has."""
         if self.prediction is None or self.row is None:
             return []
         p, found = self.prediction, []
@@ -175,8 +174,8 @@ def _predicted(p: Prediction, quantity: str) -> int | float | None:
 def _problem(p: Prediction) -> str:
     q = p.problem
     kv = "" if q.group == 1 else f" ({q.kv_heads} key/value)"
-    return (f"batch {q.batch}, {q.heads} heads{kv}, {q.seq_q} x {q.seq_k} tokens, head_dim {q.head_dim}, {q.dtype}, "
-            f"mask {q.mask_text}")  # fmt: skip
+    rest = f"head_dim {q.head_dim}, {q.dtype}, mask {q.mask_text}"
+    return f"batch {q.batch}, {q.heads} heads{kv}, {q.seq_q} x {q.seq_k} tokens, {rest}"
 
 
 def _text(quantity: str, value: float, signed: bool = False) -> str:
@@ -194,12 +193,11 @@ def _share(difference: float, counted: float) -> str:
 
 def _sentence(q: Mapping[str, Any]) -> str:
     name = q["quantity"]
-    return (f"{WORDS[name]}: {_text(name, q['predicted'])} predicted, {_text(name, q['counted'])} counted "
-            f"({_share(q['unpredicted'], q['counted'])})")  # fmt: skip
+    rest = f"{_text(name, q['counted'])} counted ({_share(q['unpredicted'], q['counted'])})"
+    return f"{WORDS[name]}: {_text(name, q['predicted'])} predicted, {rest}"
 
 
 def answer_launch(launch: Profiled, stated: Given, profile: HardwareProfile, told: Told) -> LaunchAnswer:
-    """A launch beside its prediction; where it is not known, or there is no model of it, the reason."""
     try:
         said = said_of(launch, stated, told)
         found = whole_call(recognise(launch.kernel, launch.grid, said), said)
@@ -219,7 +217,6 @@ def answer_launch(launch: Profiled, stated: Given, profile: HardwareProfile, tol
 
 
 def _explained(case: Case, chain: Chain, prediction: Prediction) -> tuple[Explanation | None, str]:
-    """Why the bytes are what they are, and what would help; of the whole call where it has more launches."""
     if not is_attention_loop(chain.launches[0]):
         return None, ""
     whole = plan(case.problem, case.kernel)
@@ -231,7 +228,6 @@ def _explained(case: Case, chain: Chain, prediction: Prediction) -> tuple[Explan
 
 
 def _parts(p: Prediction, row: Row) -> tuple[Part, ...]:
-    """HBM bytes by tensor, most first, with the differences laid where there is room."""
     found: list[Part] = []
     for direction in ("read", "write"):
         mine = [s for s in sources(p) if s.direction == direction]
@@ -254,7 +250,6 @@ def _parts(p: Prediction, row: Row) -> tuple[Part, ...]:
 
 
 def _laid(off: int, rooms: Sequence[int]) -> list[int]:
-    """A difference in proportion to the room there is, and no more than that."""
     room = sum(rooms)
     share = min(1.0, abs(off) / room) if room else 0.0
     return [(1 if off > 0 else -1) * round(share * one) for one in rooms]

@@ -58,7 +58,6 @@ def read_profile(
 
 
 def metrics() -> str:
-    """The counters of QUANTITIES, as the profiler's option takes them."""
     return ",".join(METRICS[COLUMN[q]][0] for q in QUANTITIES)
 
 
@@ -87,8 +86,8 @@ def _of_report(path: Path, where: str, opened: Opened) -> tuple[list[Profiled], 
     except InputError as error:
         why = refused if refused is not None and not _has_ncu() else error
         hint = f"or a CSV made elsewhere with ncu --import {path.name} --csv --page raw --print-units base"
-        raise InputError(f"{where}: {why}; accepted: a report that ncu here can read, or its Python module (pip "
-                         f"install ncu-report), {hint}") from None  # fmt: skip
+        accepted = f"a report that ncu here can read, or its Python module (pip install ncu-report), {hint}"
+        raise InputError(f"{where}: {why}; accepted: {accepted}") from None
 
 
 def _has_ncu() -> bool:
@@ -154,7 +153,6 @@ def _measured(launch: Profiled) -> dict[str, int | float]:
 def row_of(
     launch: Profiled, recognised: Call, facts: dict[str, str], source: str, call: int = 1, number: int = 1
 ) -> Row:
-    """A recognised launch as a row of a table of measurements."""
     own = {
         "implementation": recognised.implementation, "kernel": launch.kernel, "grid": str(launch.grid),
         "block": str(launch.block), "call": str(call), "launch": str(number), "stage": recognised.part,

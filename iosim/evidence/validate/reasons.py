@@ -33,7 +33,6 @@ GROUP = Table(
     required=("name", "quantities", "when", "found", *TEXTS),
 )  # fmt: skip
 REASONS = Table({"schema": Whole(SCHEMA, SCHEMA), "group": ListOf(GROUP)}, required=("schema", "group"))
-"""The file of groups."""
 
 
 @dataclass(frozen=True)

@@ -62,14 +62,12 @@ class Call:
 
 
 def needs(stated: Given, *names: str) -> None:
-    """Raises Unknown with all that is missing at once."""
     missing = [option for name, option in OPTIONS.items() if name in names and getattr(stated, name) in (None, ())]
     if missing:
         raise Unknown(f"needs {', '.join(missing)}")
 
 
 def only(values: Sequence[int], fits: Callable[[int], bool], option: str, why: str) -> int:
-    """The one of the values that fits."""
     if not values:
         raise Unknown(f"needs {option}")
     good = [value for value in values if fits(value)]
@@ -91,14 +89,12 @@ def width_of(stated: Given, low: int, high: int) -> int:
 
 
 def same(name: str, stated: int | None, grid: int) -> int:
-    """What the grid has, where what is given does not differ."""
     if stated is not None and stated != grid:
         raise Unknown(f"--{name} {stated} is not the {grid} of its grid")
     return grid
 
 
 def facts_of(stated: Given) -> Facts:
-    """The columns of a row that say the problem, all of which are known by now; Unknown where one is not."""
     needs(stated, *OPTIONS)
     if len(stated.seqs) != 1:
         raise Unknown("its grid does not tell which of several lengths it has; give one --seq-len")

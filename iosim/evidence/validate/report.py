@@ -26,7 +26,6 @@ from iosim.show.tables import RIGHT, Cell, Column, Table, grouped
 
 WORST = 12
 EXACT = 1e-3
-"""SM<->L2 bytes within this share of the measured ones count as such."""
 TITLE = "Predictions beside measurements"
 INTRODUCTION = (
     "Errors are |predicted - measured| / measured. Rows of less than 2 MB have no error; their differences in bytes "
@@ -83,15 +82,14 @@ def worst(residuals: Iterable[Residual], quantity: str, n: int = WORST) -> list[
 
 
 def answer(comparison: Comparison) -> str:
-    """One sentence: errors of HBM reads without spills and with, SM<->L2 bytes, and what is left out."""
     every = comparison.residuals
     parts = []
     for kind, some in (("without spills", clean(every)), ("with spills", [r for r in every if r.spills])):
         s = by_quantity(some).get("hbm_read")
         if s is not None and s.n:
             largest = name_text(worst(some, "hbm_read", 1)[0])
-            parts.append(f"HBM reads of {s.n} rows {kind} are off by {percent(s.median)} at the median, "
-                         f"{percent(s.p95)} at p95 and {percent(s.max)} at most ({largest})")  # fmt: skip
+            rest = f"{percent(s.p95)} at p95 and {percent(s.max)} at most ({largest})"
+            parts.append(f"HBM reads of {s.n} rows {kind} are off by {percent(s.median)} at the median, {rest}")
     rows = [r for r in every if r.quantity in ("l2_read", "l2_write") and r.error is not None]
     beyond = [r for r in rows if (r.error or 0) > EXACT]
     if rows:
@@ -203,7 +201,6 @@ def legend(residuals: Sequence[Residual], bands: Sequence[float] = ()) -> tuple[
 
 
 def scatters(residuals: Sequence[Residual], name: str, what: str, bands: Sequence[float] = ()) -> list[Panel]:
-    """Predicted against measured, a panel a quantity that has points."""
     return [
         _scatter(residuals, quantity, f"{name}-{quantity}", f"{NAMES[quantity]}: {what}", bands)
         for quantity in QUANTITIES
@@ -244,7 +241,6 @@ def _scatter(residuals: Sequence[Residual], quantity: str, panel: str, title: st
 
 
 def _by_regime(residuals: Sequence[Residual]) -> Panel:
-    """Signed relative errors of HBM reads, a column a regime."""
     points = [r for r in residuals if r.quantity == "hbm_read" and r.error is not None]
     data = [
         axes.line(regime, [regime] * len(mine), [r.difference / r.measured for r in mine], [hover(r) for r in mine], n,
@@ -310,7 +306,6 @@ def _targets(kind: str, residuals: Sequence[Residual]) -> Section:
 
 
 def _levels(kind: str, residuals: Sequence[Residual]) -> Section:
-    """Errors by quantity and regime, spills among them as a regime of their own."""
     of_regime = {name: by_quantity(rows) for name, rows in grouped(residuals, lambda r: r.regime).items()}
     cells = ((q, regime, of_regime.get(regime, {}).get(q)) for q in QUANTITIES for regime in REGIMES)
     rows = ((NAMES[q], regime, *errors(s)) for q, regime, s in cells if s is not None and s.n)
@@ -319,7 +314,6 @@ def _levels(kind: str, residuals: Sequence[Residual]) -> Section:
 
 
 def _why(kind: str, missed: Sequence[Residual]) -> Section:
-    """Each group of misses with its reason, the largest groups first; rows of no group last."""
     among = {group.name: group for group in reasons()}
     of_group = grouped(missed, lambda r: getattr(reason_of(r, reasons()), "name", ""))
     known = sorted((name for name in among if name in of_group), key=lambda name: -len(of_group[name]))
@@ -332,12 +326,11 @@ def _why(kind: str, missed: Sequence[Residual]) -> Section:
 
 def _group(group: Group, rows: Sequence[Residual]) -> str:
     state = "isolated by experiment" if group.found else "not isolated"
-    return (f"**{group.title}** ({group.name}: {_found(rows)}; {state}.)\n{group.reason}\n"
-            f"Experiment: {group.experiment} `{group.command}`")  # fmt: skip
+    what = f"{group.experiment} `{group.command}`"
+    return f"**{group.title}** ({group.name}: {_found(rows)}; {state}.)\n{group.reason}\nExperiment: {what}"
 
 
 def _found(rows: Sequence[Residual]) -> str:
-    """How many, of what, and the smallest to the largest signed error."""
     words, shares = ", ".join(dict.fromkeys(NAMES[r.quantity] for r in rows)), sorted(map(_signed, rows))
     return f"{len(rows)} rows, {words}, {100 * shares[0]:+.1f} to {100 * shares[-1]:+.1f} %"
 

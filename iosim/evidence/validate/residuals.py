@@ -84,7 +84,6 @@ class Comparison:
     skipped: tuple[Skipped, ...]
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The residuals as flat rows: the problem's fields beside the others."""
         for row in (r.to_dict() for r in self.residuals):
             yield {**{k: v for k, v in row.items() if k != "problem"}, **row["problem"]}
 
@@ -126,7 +125,6 @@ def _predict(call: Call) -> dict[str, int | float | None]:
 
 
 def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
-    """Bytes of the tensors that a single launch reads, each once."""
     total = 0
     for name in {a.tensor for n in chain.launches for a in n.accesses if a.mode is Mode.LOAD}:
         tensor = chain.tensors[name]
@@ -153,12 +151,10 @@ def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
 
 
 def _regime(row: Row, call: Call, values: Mapping[str, int | float], spills: bool) -> str:
-    """What decides the HBM reads, from the prediction alone: one of REGIMES.
-
-    chain: several launches share the L2. spill: registers in memory. stream: no tile is read twice (elementwise passes,
-    combining splits). decode: keys are split among CTAs, or all queries fit one query block. compulsory: within 1 % of
-    reading every tensor once. Else wave-bound, or thrashing where more than 5 % of what the SMs read comes from HBM.
-    """
+    """What decides the HBM reads, from the prediction alone: one of REGIMES. chain: several launches share the L2.
+    spill: registers in memory. stream: no tile is read twice (elementwise passes, combining splits). decode: keys are
+    split among CTAs, or all queries fit one query block. compulsory: within 1 % of reading every tensor once. Else
+    wave-bound, or thrashing where more than 5 % of what the SMs read comes from HBM."""
     if row.chain:
         return "chain"
     if spills:

@@ -55,10 +55,8 @@ USUAL = {"h200-sxm": 2, "h100-sxm": 1}
 
 @dataclass(frozen=True)
 class Row:
-    """One measured launch, or one measured chain (`chain`; then `call` numbers the rows and `launch` is 0).
-
-    `facts` may be used as inputs. `measured` may not: by quantity, in bytes and seconds; absent where not measured.
-    """
+    """One measured launch, or one measured chain (`chain`; then `call` numbers the rows and `launch` is 0). `facts` may
+    be used as inputs. `measured` may not: by quantity, in bytes and seconds; absent where not measured."""
 
     source: str
     call: int
@@ -191,8 +189,8 @@ def _measured(text: str, quantity: str, where: str) -> int | float | None:
         raise InputError(f"{where}: seconds '{_short(text)}' is no time; accepted: seconds such as 1.5e-3")
     if re.fullmatch(DIGITS, text):
         return int(text) * UNIT.get(quantity, 1)
-    raise InputError(f"{where}: {quantity} '{_short(text)}' is not a number of bytes; accepted: whole numbers of up to "
-                     f"{MAX_DIGITS} digits")  # fmt: skip
+    accepted = f"whole numbers of up to {MAX_DIGITS} digits"
+    raise InputError(f"{where}: {quantity} '{_short(text)}' is not a number of bytes; accepted: {accepted}")
 
 
 def _short(text: str) -> str:

@@ -22,10 +22,8 @@ STATISTICS = ("max", "p95", "median")
 
 @dataclass(frozen=True)
 class Summary:
-    """Errors of `n` rows. `p95` is the smallest error that at least 95 % of them do not exceed.
-
-    `near` is the share of all rows, small ones included, that are predicted within 5 % or 2 MB; None for times.
-    """
+    """Errors of `n` rows. `p95` is the smallest error that at least 95 % of them do not exceed. `near` is the share of
+    all rows, small ones included, that are predicted within 5 % or 2 MB; None for times."""
 
     n: int
     median: float | None
@@ -61,7 +59,6 @@ def by_quantity(residuals: Iterable[Residual]) -> dict[str, Summary]:
 
 
 def small(residuals: Iterable[Residual]) -> dict[str, dict[str, Any]]:
-    """Rows too small for a relative error: how many, and the largest and the median difference."""
     return {
         q: {"n": s.n, "median_difference": s.median, "max_difference": s.max}
         for q, rows in _of_quantities(r for r in residuals if r.error is None)
@@ -123,18 +120,15 @@ class Gate:
         return cls(*parse_limit(text, "quantity", QUANTITIES, STATISTICS, "max", examples), spills)
 
     def error(self, residuals: Iterable[Residual]) -> tuple[float | None, int]:
-        """The statistic, None where no row is there, and over how many rows it is."""
         counted = residuals if self.spills else clean(residuals)
         summary = by_quantity(counted).get(self.quantity, Summary.of(()))
         error: float | None = getattr(summary, self.statistic)
         return error, summary.n
 
     def left_out(self, residuals: Iterable[Residual]) -> list[Residual]:
-        """Rows of the quantity that the gate does not look at: those of kernels with spills."""
         return [r for r in residuals if r.spills and r.quantity == self.quantity and not self.spills]
 
     def said(self, residuals: Sequence[Residual]) -> str:
-        """Over how many rows it was held, with which result, and which rows it leaves out."""
         error, rows = self.error(residuals)
         result = "no row to hold against" if error is None else f"{100 * error:.3g}%, over {rows} rows,"
         text = f"{self.quantity}:{self.statistic} {result} against {100 * self.limit:g}%"
@@ -210,6 +204,5 @@ TARGETS = {
 
 
 def misses(residuals: Sequence[Residual]) -> list[Residual]:
-    """Rows of kernels without spills that miss their target, the quantities in order, the largest errors first."""
     missing_rows = [r for r in clean(residuals) if not TARGETS[r.quantity].row(r)]
     return sorted(missing_rows, key=lambda r: (QUANTITIES.index(r.quantity), -abs(r.difference) / max(1, r.measured)))

@@ -104,8 +104,8 @@ class Reading:
         value = self.whole(names, high)
         if value is None:
             kind = f" (model_type {one_line(self.type, 40)})" if self.type else ""
-            raise InputError(f"`model` '{self.name}'{kind} says no {what}: {' or '.join(names)} is missing; accepted: "
-                             "the config.json of a transformer")  # fmt: skip
+            hint = "accepted: the config.json of a transformer"
+            raise InputError(f"`model` '{self.name}'{kind} says no {what}: {' or '.join(names)} is missing; {hint}")
         return value
 
     def whole(self, names: Sequence[str], high: int) -> int | None:
@@ -171,14 +171,15 @@ def _base(read: Reading, heads: int, *, causal: bool) -> LayerKind:
         return LayerKind("sliding", 1, heads, 1, wide, wide, compress=0, latent=latent)
     kv_heads = _kv_heads(read, heads)
     if heads % kv_heads:
-        raise InputError(f"`model` '{name}' contradicts itself: {heads} heads are no multiple of its {kv_heads} "
-                         "key/value heads")  # fmt: skip
+        raise InputError(
+            f"`model` '{name}' contradicts itself: {heads} heads are no multiple of its {kv_heads} key/value heads"
+        )
     head_dim = read.whole(HEAD_DIM, 1 << 16)
     if head_dim is None:
         width = read.needed(WIDTH, "width", 1 << 24)
         if width % heads:
-            raise InputError(f"`model` '{name}' contradicts itself: {heads} heads do not divide its width of {width}, "
-                             "and it says no head_dim")  # fmt: skip
+            why = f"{heads} heads do not divide its width of {width}, and it says no head_dim"
+            raise InputError(f"`model` '{name}' contradicts itself: {why}")
         head_dim = width // heads
     head_dim_v = read.whole(("v_head_dim",), 1 << 16) or head_dim
     return LayerKind(
@@ -187,7 +188,6 @@ def _base(read: Reading, heads: int, *, causal: bool) -> LayerKind:
 
 
 def _kv_heads(read: Reading, heads: int) -> int:
-    """Key/value heads, with Falcon's and GPT-BigCode's words for them."""
     if read.type == "falcon":
         new = read.get("new_decoder_architecture")
         if not new:
@@ -211,8 +211,8 @@ def _order(read: Reading, layers: int) -> list[str]:
     words = [str(word) for word in listed[:layers]]
     for word in dict.fromkeys(words):
         if word not in KINDS and word not in OTHERS:
-            raise InputError(f"`model` '{read.name}': layer type '{one_line(word, 40)}' is not known; accepted: "
-                             f"{', '.join((*KINDS, *OTHERS))}")  # fmt: skip
+            hint = f"accepted: {', '.join((*KINDS, *OTHERS))}"
+            raise InputError(f"`model` '{read.name}': layer type '{one_line(word, 40)}' is not known; {hint}")
     return [KINDS.get(word, word) for word in words]
 
 
@@ -257,7 +257,6 @@ def _by_family(read: Reading, layers: int) -> list[str]:
 
 
 def _kind(read: Reading, base: LayerKind, word: str) -> LayerKind:
-    """One kind of layers, with its window or chunk where that ever bites."""
     if base.compress is not None:
         return _compressed(read, base, word)
     if base.latent is not None:
@@ -339,8 +338,8 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
         words = ", ".join(f"{key} {value}" for key, value in filled.items())
         notes.append(f"not in the file, so the defaults of transformers {version} for {read.type}: {words}")
     if any(kind.sinks for kind in kinds):
-        notes.append("a learned sink a head joins each softmax: predict, decode and latency count it of kernels that "
-                     "have a place for it")  # fmt: skip
+        what = "predict, decode and latency count it of kernels that have a place for it"
+        notes.append(f"a learned sink a head joins each softmax: {what}")
     if any(kind.compress is not None for kind in kinds):
         notes.append("keys and values are held in fp8; what compresses them is not counted, and weights are not known")
     elif any(kind.top_k for kind in kinds):
@@ -352,12 +351,9 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
 
 
 def weights_of(read: Reading, width: int | None, layers: int) -> Weights | None:
-    """What a decoder's weights are beside those of its attention: embeddings, and the MLP or the experts of each
-    layer; None where the config does not say it.
-
-    Counted are matrices; biases, norms and learned positions, below 1 % of them, are not. Not for models some of whose
-    layers are no attention.
-    """
+    """What a decoder's weights are beside those of its attention: embeddings, and the MLP or the experts of each layer;
+    None where the config does not say it. Counted are matrices; biases, norms and learned positions, below 1 % of them,
+    are not. Not for models some of whose layers are no attention."""
     config, inner, rows = read.config, read.get(*INNER), read.get("vocab_size")
     gated = read.type not in PLAIN
     if inner is None and not gated and width is not None:

@@ -30,7 +30,6 @@ PRESETS = Path(__file__).parent / "presets"
 
 @cache
 def preset(name: str) -> dict[str, Any]:
-    """A preset's file: `title`, `aliases`, `source` and `config`."""
     return tomllib.loads((PRESETS / f"{name}.toml").read_text(encoding="utf-8"))
 
 
@@ -41,7 +40,6 @@ def preset_names() -> tuple[str, ...]:
 
 @cache
 def all_names() -> dict[str, str]:
-    """Every name in lower case, other names included -> the preset's."""
     names = {name: name for name in preset_names()}
     return names | {alias.lower(): name for name in preset_names() for alias in preset(name).get("aliases", ())}
 
@@ -54,8 +52,8 @@ def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Mod
         name = str(given.get("_name_or_path") or given.get("model_type") or "config")
         return _model(given, name, name, "as given", None)
     if not isinstance(given, str | os.PathLike):
-        raise InputError(f"`model` {one_line(repr(given), 60)} is no model; accepted: models' names, paths, or what a "
-                         "config.json holds")  # fmt: skip
+        accepted = "models' names, paths, or what a config.json holds"
+        raise InputError(f"`model` {one_line(repr(given), 60)} is no model; accepted: {accepted}")
     text, part = _with_part(os.fspath(given).strip())
     if not text.strip():
         raise InputError(
@@ -105,7 +103,6 @@ def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: 
 
 
 def refuse_others(config: Mapping[str, Any], name: str) -> None:
-    """Refuse files of other tools that look like a transformer's. Raises InputError: it is one."""
     accepted = "accepted: the config.json of a transformer"
     if "_class_name" in config or "_diffusers_version" in config:
         what = config.get("_class_name", "a pipeline")
@@ -113,8 +110,8 @@ def refuse_others(config: Mapping[str, Any], name: str) -> None:
             f"`model` '{name}' is of diffusers ({one_line(what, 40)}), no transformer of Hugging Face's; {accepted}"
         )
     if "peft_type" in config:
-        raise InputError(f"`model` '{name}' is an adapter's ({one_line(config['peft_type'], 40)}); accepted: the "
-                         "config.json of the model it adapts")  # fmt: skip
+        hint = "accepted: the config.json of the model it adapts"
+        raise InputError(f"`model` '{name}' is an adapter's ({one_line(config['peft_type'], 40)}); {hint}")
     if config.get("is_encoder_decoder"):
         raise InputError(f"`model` '{name}' ({one_line(config.get('model_type', 'unknown'), 40)}) is an encoder and a "
                          "decoder with attention between them, which is not described; accepted: the config.json of a "
@@ -151,8 +148,8 @@ def decoder_of(model: Model) -> dict[str, Any]:
     elif model.width is None or first.head_dim * first.heads != model.width:
         why = f"its {first.heads} heads of {first.head_dim} columns are not as wide as its {model.width} columns"
     if why is not None or family is None:
-        raise InputError(f"`model` '{model.name}' cannot be trained here: {why}; accepted: models of "
-                         f"{', '.join(FAMILIES)} whose layers are alike and dense")  # fmt: skip
+        accepted = f"models of {', '.join(FAMILIES)} whose layers are alike and dense"
+        raise InputError(f"`model` '{model.name}' cannot be trained here: {why}; accepted: {accepted}")
     inside = next((config[key] for key in ("intermediate_size", "n_inner") if config.get(key)), 4 * (model.width or 0))
     act = str(config.get("hidden_act") or config.get("activation_function") or family.get("activation") or "gelu")
     tied = bool(config.get("tie_word_embeddings", family.get("tied", True)))

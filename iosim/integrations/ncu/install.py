@@ -13,7 +13,6 @@ from iosim.base.files import write_together
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parents[1]
 FILES = {"rule.py": "iosim_attention.py", "attention.section": "iosim_attention.section"}
-"""File here -> its name there."""
 FILLED = "INSTALLED: Any = {}\n"
 IMPORTED = "NvRules: Any = None\n"
 """Lines of the rule that are filled in: who answers, and the profiler's own module, which only it has."""

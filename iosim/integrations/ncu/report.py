@@ -40,10 +40,9 @@ def module() -> Any:
 
 
 def launches(path: Path) -> list[dict[str, Any]] | None:
-    """The launches of a report, as the rule hands one on; None where there is no module.
-
-    The module runs in a process of its own: what it cannot read may end it. Raises InputError where the module
-    cannot read the report: it is none, or of a later version."""
+    """The launches of a report, as the rule hands one on; None where there is no module. The module runs in a process
+    of its own: what it cannot read may end it. Raises InputError where the module cannot read the report: it is none,
+    or of a later version."""
     if importlib.util.find_spec(MODULE) is None and not any(BESIDE.glob(PLACES)):
         return None
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

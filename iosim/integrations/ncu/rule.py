@@ -72,7 +72,6 @@ def _text(action: Any, name: str) -> str:
 
 
 def _ranges(action: Any) -> Any:
-    """Texts of the NVTX ranges around a launch, the innermost last."""
     state = action.nvtx_state()
     texts = []
     for number in state.domains() if state is not None else ():
@@ -149,7 +148,6 @@ def apply(handle: Any) -> None:
 
 
 def show(frontend: Any, kinds: Any, answer: Any) -> None:
-    """The answer as messages, tables, the metric in question, and an estimated speedup."""
     kind = {
         "as_predicted": kinds.MsgType_MSG_OK, "differs": kinds.MsgType_MSG_WARNING, "unknown": kinds.MsgType_MSG_NONE,
     }  # fmt: skip

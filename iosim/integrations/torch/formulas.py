@@ -44,10 +44,8 @@ Place = Tensor | Part | Scratch
 
 @dataclass(frozen=True)
 class Pass:
-    """One kernel launch that reads each of `reads` and writes each of `writes` once.
-
-    `rows`: a CTA takes one of so many rows; it goes through those of `again` so often.
-    """
+    """One kernel launch that reads each of `reads` and writes each of `writes` once. `rows`: a CTA takes one of so many
+    rows; it goes through those of `again` so often."""
 
     reads: Sequence[Place]
     writes: Sequence[Place]
@@ -311,7 +309,6 @@ def _softmax(x: Tensor, dim: int, out: Tensor, times: int, *more: Tensor) -> lis
 
 @register_traffic_formula(aten._softmax, aten._log_softmax)
 def softmax(x: Tensor, dim: int, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
-    """The largest value, the sum, the result."""
     return _softmax(x, dim, out, 3)
 
 

@@ -145,8 +145,6 @@ def _version(text: str) -> int | None:
 
 
 class _Functions(TorchFunctionMode):
-    """Catches functions whose operators on a GPU are others than here."""
-
     def __init__(self, recorder: Recorder, cudnn: int | None) -> None:
         super().__init__()
         self.recorder, self.cudnn = recorder, cudnn

@@ -114,14 +114,12 @@ class Recorder:
     # ---- storages ----
 
     def view(self, tensor: torch.Tensor) -> View:
-        """A tensor's place; what was not seen before was there before the program."""
         return View(
             self.storage(tensor, made=None), int(tensor.storage_offset()), tuple(map(int, tensor.shape)),
             tuple(map(int, tensor.stride())), tensor.element_size(),
         )  # fmt: skip
 
     def storage(self, tensor: torch.Tensor, made: int | None) -> int:
-        """Number of a tensor's storage; `made` is the operator that makes it."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._alive:
@@ -225,7 +223,6 @@ def dtype_of(places: Iterable[Any]) -> str:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """iosim's name of a tensor's type. Raises InputError: there is none."""
     if tensor.dtype not in DTYPES:
         accepted = ", ".join(str(t).removeprefix("torch.") for t in DTYPES)
         raise InputError(f"attention of dtype {str(tensor.dtype).removeprefix('torch.')}; accepted: {accepted}")

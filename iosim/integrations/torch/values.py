@@ -60,8 +60,8 @@ def answer(recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mappi
             nothing = torch.full(args[0].shape, math.nan, dtype=args[0].dtype, device=CPU)
             copies, assumed = ((nothing, *args[1:]), kwargs), frozenset((READ,))
         if copies is None:
-            raise InputError(f"operator '{function}' hangs on values, which fake and meta tensors do not have; "
-                             "accepted: what follows from constants made inside the mode, or CPU tensors")  # fmt: skip
+            hint = "accepted: what follows from constants made inside the mode, or CPU tensors"
+            raise InputError(f"operator '{function}' hangs on values, which fake and meta tensors do not have; {hint}")
         recorder.notes |= dict.fromkeys(sorted(assumed))
         result = function(*copies[0], **copies[1])
     if "device" in kwargs:
@@ -78,7 +78,6 @@ def is_known(recorder: Recorder, tensor: Tensor) -> bool:
 
 
 def learn(recorder: Recorder, tensor: Tensor, values: Any, assumed: frozenset[str] = frozenset()) -> None:
-    """Keep a tensor's values, a tensor or numbers, unless it has some of its own."""
     if is_real(tensor):
         return
     with _disable_current_modes(), suppress(RuntimeError):  # of sizes that are others, or elements in one place

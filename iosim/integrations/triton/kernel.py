@@ -127,7 +127,6 @@ def try_config(
     config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL,
     report: BuildReport | None = None,
 ) -> TimedConfig | str:  # fmt: skip
-    """The prediction for a configuration, or why it is left out."""
     placed = _placed(config, problem, profile, name, report)
     if isinstance(placed, str):
         return placed
@@ -190,8 +189,6 @@ CHOICES = ("all", "tutorial")
 
 @dataclass(frozen=True)
 class TritonList:
-    """The best configurations for one problem on one GPU, fastest first."""
-
     profile: str
     problem: AttentionProblem
     configs: tuple[TimedConfig, ...]
@@ -256,7 +253,6 @@ def _likely(problem: AttentionProblem, gpu: HardwareProfile, configs: Sequence[C
 
 
 def source(lists: Sequence[TritonList]) -> str:
-    """Python that defines `configs`; with several lists `configs_1`, `configs_2` and so on."""
     parts = ["import triton\n"]
     for number, one_list in enumerate(lists, 1):
         name = "configs" if len(lists) == 1 else f"configs_{number}"

@@ -39,8 +39,8 @@ def remap(order: OrderRanking | OrderEntry | Schedule | Kernel | str, **settings
         return triton(replace(Schedule(), **pinned_fields({"order": order, **settings})))
     named = [name for name, value in settings.items() if value is not None]
     if named:
-        raise InputError(f"`{named[0]}` contradicts `order`, which says it already; accepted: one of them, or `order` "
-                         f"as a word: {', '.join(Order)}")  # fmt: skip
+        accepted = f"one of them, or `order` as a word: {', '.join(Order)}"
+        raise InputError(f"`{named[0]}` contradicts `order`, which says it already; accepted: {accepted}")
     if isinstance(order, OrderRanking):
         order = order.best
     if isinstance(order, OrderEntry):

@@ -34,11 +34,9 @@ APPEND_THREADS = 512
 
 @dataclass(frozen=True)
 class CacheOptions(AlgorithmOptions):
-    """`append_kv`: a launch first writes the new tokens' K and V into the cache.
-
-    `append_waits`: its loads that wait for one another in the CTA of a token (vLLM's: the slot, K, V); 0 where a launch
-    has enough of them in flight for its bytes alone to decide.
-    """
+    """`append_kv`: a launch first writes the new tokens' K and V into the cache. `append_waits`: its loads that wait
+    for one another in the CTA of a token (vLLM's: the slot, K, V); 0 where a launch has enough of them in flight for
+    its bytes alone to decide."""
 
     append_kv: bool = False
     append_waits: int = number(3, 0, 100)
@@ -54,14 +52,14 @@ def check_append(problem: AttentionProblem, kernel: Kernel) -> None:
     if not appends(kernel):
         return
     if problem.backward:
-        raise InputError(f"`append_kv=True` contradicts `passes` {problem.passes}: a cache belongs to inference; "
-                         "accepted with it: fwd")  # fmt: skip
+        why = "a cache belongs to inference; accepted with it: fwd"
+        raise InputError(f"`append_kv=True` contradicts `passes` {problem.passes}: {why}")
     if problem.seq_lens is not None:
-        raise InputError("`append_kv=True` contradicts `seq_lens`: new tokens are the last keys of sequences of one "
-                         "length; accepted with it: `seq_q`")  # fmt: skip
+        why = "new tokens are the last keys of sequences of one length; accepted with it: `seq_q`"
+        raise InputError(f"`append_kv=True` contradicts `seq_lens`: {why}")
     if problem.seq_q > problem.seq_k:
-        raise InputError(f"`append_kv=True` with {problem.seq_q} new tokens and {problem.seq_k} keys: the new tokens "
-                         f"are keys too; accepted: `seq_q` up to {problem.seq_k}")  # fmt: skip
+        why = f"the new tokens are keys too; accepted: `seq_q` up to {problem.seq_k}"
+        raise InputError(f"`append_kv=True` with {problem.seq_q} new tokens and {problem.seq_k} keys: {why}")
 
 
 def _counted_page(problem: AttentionProblem) -> int | None:
@@ -101,11 +99,9 @@ def table_access(problem: AttentionProblem) -> tuple[Access, ...]:
 
 
 def append_tensors(problem: AttentionProblem, kernel: Kernel) -> tuple[Tensor, ...]:
-    """New rows of K and V [batch, 1, seq_q, kv_heads x width] and where they go, where the kernel appends them.
-
-    NB: the rows written (`K_cache`, `V_cache`) are tensors beside the cache that the attention reads, so that a replay
-    fetches them from HBM once more: seq_q of seq_k rows.
-    """
+    """New rows of K and V [batch, 1, seq_q, kv_heads x width] and where they go, where the kernel appends them. NB: the
+    rows written (`K_cache`, `V_cache`) are tensors beside the cache that the attention reads, so that a replay fetches
+    them from HBM once more: seq_q of seq_k rows."""
     if not appends(kernel):
         return ()
     check_append(problem, kernel)
@@ -139,7 +135,6 @@ def append_launch(problem: AttentionProblem, kernel: Kernel) -> tuple[Launch, ..
 
 
 def page_notes(tensors: dict[str, Tensor]) -> tuple[str, ...]:
-    """How much of the last pages holds no token."""
     paged = [t for t in tensors.values() if t.page_rows]
     if not paged:
         return ()

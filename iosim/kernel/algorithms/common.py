@@ -48,7 +48,6 @@ def row_vector(problem: AttentionProblem, name: str, role: Role) -> Tensor:
 
 
 def score_matrix(problem: AttentionProblem, name: str, role: Role, element_bytes: int | None = None) -> Tensor:
-    """An N x N tensor of all query heads."""
     size = problem.input_type.bytes if element_bytes is None else element_bytes
     return Tensor(name, problem.batch, problem.heads, problem.seq_q, problem.seq_k, size, role)
 
@@ -61,8 +60,8 @@ def _blocked(problem: AttentionProblem, tile: Tile, mask_block: int) -> Mask:
             return mask
         mask = BlockMask.covering(mask, problem.seq_q, problem.seq_k, mask_block, mask_block)
     if isinstance(mask, BlockMask) and (mask.block_q % tile.block_q or mask.block_k % tile.block_k):
-        raise InputError(f"`tile` {tile} does not divide the mask's blocks of {mask.block_q}x{mask.block_k}; accepted: "
-                         "tiles that do, or `mask_block` a multiple of the tile")  # fmt: skip
+        hint = "accepted: tiles that do, or `mask_block` a multiple of the tile"
+        raise InputError(f"`tile` {tile} does not divide the mask's blocks of {mask.block_q}x{mask.block_k}; {hint}")
     return mask
 
 
@@ -70,11 +69,8 @@ def attention_domain(
     problem: AttentionProblem, tile: Tile, *, pack: int = 1, splits: int = 1, mask_block: int | None = None
 ) -> Domain:
     """Query blocks x key blocks of every head under the problem's mask; where queries pick keys, x blocks of their
-    lists.
-
-    Args:
-        mask_block: rows of the blocks in which the kernel knows a mask (FlexAttention); None where it goes by indices.
-    """
+    lists. `mask_block`: rows of the blocks in which the kernel knows a mask (FlexAttention); None where it goes by
+    indices."""
     mask = problem.pair_mask if mask_block is None else _blocked(problem, tile, mask_block)
     keys = problem.seq_k
     if problem.compress_ratio is not None:

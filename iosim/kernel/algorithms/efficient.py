@@ -96,11 +96,9 @@ def plan_efficient(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """In fp32 the launches for D; the fill of the workspace, where CTAs share its tiles; the main launch.
-
-    With grouped heads dK and dV are written per query head and summed over the group by one more launch. Raises
-    InputError: packed sequences.
-    """
+    """In fp32 the launches for D; the fill of the workspace, where CTAs share its tiles; the main launch. With grouped
+    heads dK and dV are written per query head and summed over the group by one more launch. Raises InputError: packed
+    sequences."""
     if problem.seq_lens is not None:
         raise InputError(
             f"`seq_lens` with `passes` {problem.passes}: the backward of kernel {kernel.name} is described for "
@@ -171,7 +169,6 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 
 def _domain(problem: AttentionProblem, kernel: Kernel) -> Domain:
-    """The domain of the main launch; its splits are the CTAs of a head."""
     domain, splits = attention_domain(problem, kernel.tile_backward), options_of(kernel, EfficientOptions).key_splits
     blocks = domain.key_blocks_total
     return replace(domain, splits=blocks if splits is None or splits >= blocks else splits)

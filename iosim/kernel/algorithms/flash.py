@@ -83,7 +83,6 @@ LISTS = "block_count", "block_list"
 STATISTICS_ROWS = 128
 """Rows that a CTA takes of what splits leave beside their outputs, where a launch of its own reads it."""
 DEPTH = 32
-"""Columns of Q and K that a product of CUTLASS takes at a time (ThreadK of gemm_kernel_utils.h)."""
 NARROW_STORES, NARROW_GRADIENTS = 0.7, 0.88
 """Of the packets more that rows of O, or of dK and dV, take which begin inside a sector, those that do not merge on
 their way: fitted on the builds of head_dim 88, 120, 184 and 248 in h100_library_builds.csv, where they are 0.36 to 0.95
@@ -92,13 +91,10 @@ and 0.71 to 0.98."""
 
 @dataclass(frozen=True)
 class SplitOptions(CacheOptions):
-    """How splits of the keys are combined.
-
-    `statistics_per_row`: fp32 values a row that a split leaves, 1 for a log-sum-exp, 2 for a max and a sum.
-    `combine_rows`: rows a CTA of the combine takes; None for FlashAttention's, which go by the width and its
-    `combine_threads`. Of the loads that wait for one another there, `combine_waits` are made beside those of the
-    splits, and `combine_loads_at_once` splits are loaded together.
-    """
+    """How splits of the keys are combined. `statistics_per_row`: fp32 values a row that a split leaves, 1 for a
+    log-sum-exp, 2 for a max and a sum. `combine_rows`: rows a CTA of the combine takes; None for FlashAttention's,
+    which go by the width and its `combine_threads`. Of the loads that wait for one another there, `combine_waits` are
+    made beside those of the splits, and `combine_loads_at_once` splits are loaded together."""
 
     statistics_per_row: int = number(1, 1, 2)
     combine_threads: int = number(128, 1, 1024)
@@ -408,10 +404,8 @@ def _output(problem: AttentionProblem, kernel: Kernel) -> tuple[tuple[Tensor, ..
 
 
 def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:
-    """Split-KV: partial O and statistics of every split go through memory, then one launch combines them.
-
-    The partial LSE is `SplitOptions.statistics_per_row` fp32 values a row.
-    """
+    """Split-KV: partial O and statistics of every split go through memory, then one launch combines them. The partial
+    LSE is `SplitOptions.statistics_per_row` fp32 values a row."""
     splits, d = main.domain.splits, main.domain
     rows = d.batch * d.heads * d.rows
     options = options_of(kernel, SplitOptions)
@@ -492,12 +486,9 @@ def _combine_rows(columns: int, threads: int) -> int:
 
 
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The kernel's passes over rows, and between them the main launch over key blocks.
-
-    With grouped heads that are not taken in turn, dK and dV are written per query head and summed by a pass,
-    or added to fp32 sums that passes convert, where the kernel has these. Raises InputError: heads in turn whose last
-    query block is ragged.
-    """
+    """The kernel's passes over rows, and between them the main launch over key blocks. With grouped heads that are not
+    taken in turn, dK and dV are written per query head and summed by a pass, or added to fp32 sums that passes convert,
+    where the kernel has these. Raises InputError: heads in turn whose last query block is ragged."""
     options, tile = options_of(kernel, FlashOptions), kernel.tile_backward
     grouped = problem.group > 1 and not options.heads_in_turn
     apart = options.adds in (Adds.OWNERS, Adds.SAME_GRID)

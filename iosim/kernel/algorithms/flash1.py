@@ -51,11 +51,8 @@ class Flash1Options(AlgorithmOptions):
 @algorithm("flash1", takes=("block_lists", "looks_ahead"), options=Flash1Options, keys_outside=True)
 def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The forward, lines 1 to 16 of Algorithm 1: l and m are fp32, O between key blocks in the output's type (to the
-    letter) or fp32 (the real kernel). The backward, Algorithm 4, likewise with dQ.
-
-    With grouped heads, which the listing does not have, dK and dV are written per query head and summed over the group
-    by one more launch.
-    """
+    letter) or fp32 (the real kernel). The backward, Algorithm 4, likewise with dQ. With grouped heads, which the
+    listing does not have, dK and dV are written per query head and summed over the group by one more launch."""
     options, backward = options_of(kernel, Flash1Options), problem.backward
     letter = options.to_the_letter
     size = options.intermediate_bytes or (problem.output_type.bytes if letter else 4)

@@ -30,8 +30,6 @@ from iosim.problem.dtypes import DType, dtype
 
 
 class Transpose(StrEnum):
-    """Where V gets its rows contiguous."""
-
     IN_KERNEL = "in-kernel"
     """In the main launch's shared memory, which costs no traffic."""
     SEPARATE = "separate"
@@ -42,8 +40,6 @@ class Transpose(StrEnum):
 
 
 class Smooth(StrEnum):
-    """How the mean over K's rows is subtracted."""
-
     NONE = "none"
     APART = "apart"
     """By a launch that writes the difference in 16 bits."""
@@ -53,8 +49,6 @@ class Smooth(StrEnum):
 
 @dataclass(frozen=True)
 class Fp8Options(flash.FlashOptions):
-    """Options of `flash`, and what is made of the operands before."""
-
     transpose_v: Transpose = Transpose.IN_KERNEL
     narrow: tuple[str, ...] = ()
     """Types of what the main launch reads in the place of Q, K and V; none: the problem's."""
@@ -126,8 +120,6 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 
 class _Copies:
-    """The launches ahead of the main one, and what each operand is called by `now`."""
-
     def __init__(self, problem: AttentionProblem, chain: Chain) -> None:
         self.problem, self._like = problem, chain.tensors
         self.now = {name: name for name in "QKV"}

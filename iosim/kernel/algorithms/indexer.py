@@ -54,11 +54,9 @@ from iosim.problem.attention import AttentionProblem
 LAUNCHES = ("logits", "top_k", "lists")
 LISTS = "indices"
 LIST_BYTES = 4
-"""An int32 a picked key."""
 INDEX_KEYS = 256
 """Keys of a step of the indexer's kernels."""
 LOADING_WARPS = 4
-"""Of the indexer's kernels."""
 PAGED_QUERIES = 2
 """Queries of a sequence up to which the paged kernel runs (DeepGEMM, csrc/apis/attention.hpp: next_n)."""
 SELECT_KEYS = 1024
@@ -77,10 +75,8 @@ TABLE_SOURCE = "a sector of the table of places for each pick, topk.cu: topk_tra
 class IndexerOptions(SplitOptions):
     """`index_ctas`: the persistent grid of the indexer's kernel; `index_rows`: queries x heads that a CTA takes;
     `index_threads`, `index_registers` and `index_shared_bytes`: what it takes of an SM; `index_unit`: what computes its
-    products; `index_operations`: instructions on a score, ReLU, weight and sum. `select_*` are likewise of the
-    top-k.
-    `gather_cycles`: of an SM, for each row that the attention gathers.
-    """
+    products; `index_operations`: instructions on a score, ReLU, weight and sum. `select_*` are likewise of the top-k.
+    `gather_cycles`: of an SM, for each row that the attention gathers."""
 
     index_ctas: int | None = number(None, 1)
     index_rows: int = number(128, 1)

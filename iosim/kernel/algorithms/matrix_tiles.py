@@ -25,11 +25,8 @@ from typing import NamedTuple
 
 
 class ProductTile(NamedTuple):
-    """`rows` x `cols` of a product's result.
-
-    `cluster` CTAs along the rows start together: those past the last row fetch their tiles like the others, and so
-    do the rows past the end.
-    """
+    """`rows` x `cols` of a product's result. `cluster` CTAs along the rows start together: those past the last row
+    fetch their tiles like the others, and so do the rows past the end."""
 
     rows: int
     cols: int

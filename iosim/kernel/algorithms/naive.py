@@ -47,8 +47,6 @@ from iosim.problem.attention import AttentionProblem
 
 
 class Pass(StrEnum):
-    """A further pass over an N x N tensor, or over Q."""
-
     SCALE_Q = "scale_q"
     SCALE = "scale"
     MASK = "mask"

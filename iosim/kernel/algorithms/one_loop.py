@@ -36,11 +36,9 @@ PAIR_OF = {"Q": Rows.QUERY, "O": Rows.QUERY, "LSE": Rows.QUERY, "K": Rows.KEY, "
 
 
 class LoopAlgorithm:
-    """Queries outside, keys inside, in one launch of a forward; `name` in the class statement registers it.
-
-    `loads` and `stores` say how often a tile is moved: once a query block (`Per.QUERY`), or at every visited pair of
-    blocks (`Per.PAIR`), K and V always the latter. A store of "LSE" is made where the kernel writes one.
-    """
+    """Queries outside, keys inside, in one launch of a forward; `name` in the class statement registers it. `loads` and
+    `stores` say how often a tile is moved: once a query block (`Per.QUERY`), or at every visited pair of blocks
+    (`Per.PAIR`), K and V always the latter. A store of "LSE" is made where the kernel writes one."""
 
     loads: ClassVar[Mapping[str, Per]] = {"Q": Per.QUERY, "K": Per.PAIR, "V": Per.PAIR}
     stores: ClassVar[Mapping[str, Per]] = {"O": Per.QUERY}
@@ -55,8 +53,8 @@ class LoopAlgorithm:
             return
         for tensor, per in (*cls.loads.items(), *cls.stores.items()):
             if tensor not in PAIR_OF or per not in ((Per.PAIR,) if tensor in "KV" else (Per.QUERY, Per.PAIR)):
-                raise ValueError(f"{cls.__name__}: {tensor} per {per} is not possible; accepted: Q, O and LSE per q or "
-                                 "qk, K and V per qk")  # fmt: skip
+                accepted = "Q, O and LSE per q or qk, K and V per qk"
+                raise ValueError(f"{cls.__name__}: {tensor} per {per} is not possible; accepted: {accepted}")
         algorithm(name, override=override, **more)(cls.plan)
 
     @classmethod

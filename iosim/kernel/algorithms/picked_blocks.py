@@ -29,7 +29,6 @@ from iosim.problem.masks.mask import IntervalMask
 from iosim.problem.masks.picked import BlockPicks
 
 LEAST_GROUP = 16
-"""Query heads of a key/value head are multiples of so many: rows of a product."""
 GATED_ROWS = 8
 """Rows that a CTA of an elementwise launch takes."""
 
@@ -59,10 +58,11 @@ def plan_nsa(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *(replace(matrix(p, "O", Role.TEMP), name=name) for name in outputs),
         *(replace(row_vector(p, f"g_{n}", Role.INPUT), element_bytes=p.input_type.bytes) for n in terms),
         *(row_vector(p, f"LSE_{n}", Role.TEMP) for n in terms),
-        Tensor(LISTS, p.batch, p.kv_heads, p.seq_q, options.blocks, LIST_BYTES, Role.TEMP, Rows.QUERY,
-               keys_per_row=block),
+        Tensor(
+            LISTS, p.batch, p.kv_heads, p.seq_q, options.blocks, LIST_BYTES, Role.TEMP, Rows.QUERY, keys_per_row=block
+        ),
         *matrices(p, "O", Role.OUTPUT),
-    )  # fmt: skip
+    )
 
     def over(keys: int, mask: IntervalMask) -> Domain:
         """A tile of a token's heads over blocks of keys, means or picked ones."""

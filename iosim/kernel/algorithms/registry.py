@@ -96,7 +96,6 @@ def algorithms() -> tuple[str, ...]:
 
 
 def algorithm_of(name: str) -> Algorithm:
-    """The algorithm registered under `name`. Raises InputError: there is none."""
     return _ALGORITHMS.named(name)
 
 
@@ -114,11 +113,10 @@ def options_for(algorithm: str, values: Mapping[str, Any]) -> AlgorithmOptions:
 
 
 def check_options(kernel: Kernel) -> None:
-    """Refuse options that are another algorithm's; the InputError names the type that it takes."""
     wanted = algorithm_of(kernel.algorithm).options
     if kernel.options is not None and not isinstance(kernel.options, wanted):
-        raise InputError(f"kernel '{kernel.name}' has {type(kernel.options).__name__}; accepted by algorithm "
-                         f"{kernel.algorithm}: {wanted.__name__}")  # fmt: skip
+        hint = f"accepted by algorithm {kernel.algorithm}: {wanted.__name__}"
+        raise InputError(f"kernel '{kernel.name}' has {type(kernel.options).__name__}; {hint}")
 
 
 def options_of(kernel: Kernel, kind: type[Kind]) -> Kind:
@@ -158,5 +156,5 @@ def refuse_terms(problem: AttentionProblem, algorithm: str, kernel: str) -> None
     for term, asked in problem.terms.items():
         if term not in algorithm_of(algorithm).takes:
             others = ", ".join(name for name in algorithms() if term in algorithm_of(name).takes)
-            raise InputError(f"`{asked}`: kernel '{kernel}' (algorithm {algorithm}) has no place for it; accepted by "
-                             f"algorithms: {others}")  # fmt: skip
+            hint = f"accepted by algorithms: {others}"
+            raise InputError(f"`{asked}`: kernel '{kernel}' (algorithm {algorithm}) has no place for it; {hint}")

@@ -59,7 +59,6 @@ def plan_ssd(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 
 def _states(b: StateChain, options: SsdOptions) -> None:
-    """The state before each chunk."""
     n, columns = b.problem.head_dim, b.problem.head_dim_v
     b.rows("dt_chunk", 1, size=GATE_BYTES, apart=False)
     b.rows("sums", 1, size=GATE_BYTES, apart=False)
@@ -81,7 +80,6 @@ def _states(b: StateChain, options: SsdOptions) -> None:
 
 
 def _outputs(b: StateChain, options: SsdOptions) -> None:
-    """C B^T, and O from it and from the state."""
     n, columns, blocks = b.problem.head_dim, b.problem.head_dim_v, -(-b.chunk // options.scan_rows)
     b.rows("CB", b.chunk, size=GATE_BYTES, keys=True)
     b.over_chunks(

@@ -53,7 +53,6 @@ class StateOptions(AlgorithmOptions):
 
 
 def check(problem: AttentionProblem, kernel: Kernel) -> None:
-    """Refuse what a state cannot do. Raises InputError: a backward, dropout, or a mask that is not causal."""
     if problem.backward:
         raise InputError(f"`passes` {problem.passes}: kernel '{kernel.name}' has no backward here; accepted: fwd")
     if problem.dropout:
@@ -125,7 +124,6 @@ class StateChain:
         return int(self.held[name].is_vector and self.held[name].strided)
 
     def own(self, name: str, times: int = 1, per: Per = Per.QUERY) -> Access:
-        """A load of a state."""
         return load(name, Rows.OWN, per, times=times)
 
     def columns_shared(self, columns: int) -> int:

@@ -24,11 +24,8 @@ from iosim.problem.attention import AttentionProblem
 
 @dataclass(frozen=True)
 class TermOptions(AlgorithmOptions):
-    """How a kernel takes masks that are stored.
-
-    `converts_mask`: a mask of bytes is made additive by a launch of its own first. `padding_is_added`: a key-padding
-    mask comes in the bias's type, not as bytes.
-    """
+    """How a kernel takes masks that are stored. `converts_mask`: a mask of bytes is made additive by a launch of its
+    own first. `padding_is_added`: a key-padding mask comes in the bias's type, not as bytes."""
 
     converts_mask: bool = False
     padding_is_added: bool = False
@@ -37,11 +34,9 @@ class TermOptions(AlgorithmOptions):
 
 
 PASS_ROWS = 4
-"""Rows of an N x N tensor that a CTA of an elementwise pass takes."""
 
 
 def bias(problem: AttentionProblem, name: str = "bias", role: Role = Role.INPUT) -> Tensor:
-    """A bias in the shape that the problem gives it."""
     p = problem
     return Tensor(
         name, p.bias_batch, p.bias_heads, p.seq_q, p.seq_k, p.bias_type.bytes, role, Rows.PAIR, p.bias_type.name

@@ -60,8 +60,8 @@ def one_head(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
     Raises InputError: a number of value heads a tile that does not divide the heads."""
     per_tile = _stated_heads(kernel) or problem.heads
     if problem.heads % per_tile:
-        raise InputError(f"value_heads_per_tile {per_tile} is not possible with {problem.heads} heads; accepted: "
-                         f"divisors of {problem.heads}")  # fmt: skip
+        hint = f"accepted: divisors of {problem.heads}"
+        raise InputError(f"value_heads_per_tile {per_tile} is not possible with {problem.heads} heads; {hint}")
     reduced = copy.copy(problem)
     groups = problem.heads // per_tile
     for name, value in (("heads", groups), ("kv_heads", groups), ("head_dim_v", per_tile * problem.head_dim_v)):

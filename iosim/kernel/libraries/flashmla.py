@@ -59,8 +59,8 @@ class FlashMlaRules(Rules):
         later, decodes = profile.cc >= PAIRS_CC, problem.cache_dtype is not None
         if not problem.gathers:
             if later:
-                raise InputError(f"`kernel` {kernel.name}: its dense decoding is built for cc 9.0 alone; accepted on "
-                                 f"{profile.name}: `top_k`")  # fmt: skip
+                hint = f"accepted on {profile.name}: `top_k`"
+                raise InputError(f"`kernel` {kernel.name}: its dense decoding is built for cc 9.0 alone; {hint}")
             return kernel
         together = self.together(problem, later, decodes)
         rows = min(kernel.tile.block_q, max(1, problem.group // together))

@@ -264,8 +264,8 @@ def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
         )
     rows = problem.batch * problem.heads * problem.seq_q
     if rows > MAX_SPLIT_ROWS:
-        raise InputError(f"`splits` {asked} with {rows} query rows is out of range; accepted: up to {MAX_SPLIT_ROWS} "
-                         "rows (batch x heads x tokens)")  # fmt: skip
+        accepted = f"up to {MAX_SPLIT_ROWS} rows (batch x heads x tokens)"
+        raise InputError(f"`splits` {asked} with {rows} query rows is out of range; accepted: {accepted}")
 
 
 def _packs_group(data: Entry, rules: Rules, problem: AttentionProblem, splits: int, block_q: int, block_k: int) -> bool:
@@ -278,8 +278,8 @@ def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, asked: bool) -> bo
     packs = algorithm_of(kernel.algorithm).packs
     if asked and (packs is not Packs.WHERE_ASKED or problem.passes != "fwd"):
         able = ", ".join(name for name in algorithms() if algorithm_of(name).packs is Packs.WHERE_ASKED)
-        raise InputError(f"`pack_group=True`: kernel {kernel.name}, pass {problem.passes}, has no rows to pack; "
-                         f"accepted: kernels of algorithm {able}, pass fwd")  # fmt: skip
+        hint = f"accepted: kernels of algorithm {able}, pass fwd"
+        raise InputError(f"`pack_group=True`: kernel {kernel.name}, pass {problem.passes}, has no rows to pack; {hint}")
     if not asked and packs is Packs.ALWAYS:
         raise InputError(f"`pack_group=False`: kernel {kernel.name} always packs")
     return asked
@@ -338,8 +338,8 @@ def _backward(data: Entry, problem: AttentionProblem, profile: HardwareProfile, 
 def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:
     if fold:
         if heavy_first is not None:
-            raise InputError(f"`fold=True` contradicts `heavy_first={heavy_first}`: both say which query blocks start "
-                             "first; accepted: one of them")  # fmt: skip
+            why = "both say which query blocks start first; accepted: one of them"
+            raise InputError(f"`fold=True` contradicts `heavy_first={heavy_first}`: {why}")
         return Start.FOLD
     if heavy_first is None:
         return Start.LIGHT_FIRST if fold is False and chosen is Start.FOLD else chosen

@@ -80,8 +80,8 @@ class Stack:
             if profile.cc in ccs:
                 return name
         known = sorted({cc for _, ccs in self.kernels for cc in ccs})
-        raise InputError(f"`stack` {self.name}: no kernel of it is known on {profile.name}, cc {cc_text(profile.cc)}; "
-                         f"accepted: GPUs of cc {', '.join(f'{cc / 10:.1f}' for cc in known)}")  # fmt: skip
+        more = f"cc {cc_text(profile.cc)}; accepted: GPUs of cc {', '.join(f'{cc / 10:.1f}' for cc in known)}"
+        raise InputError(f"`stack` {self.name}: no kernel of it is known on {profile.name}, {more}")
 
 
 _EXTRA: Mapping[str, Spec] = {"name": Text(), "when": Text(WHEN), "moves": Text(MOVES), "source": Text(),

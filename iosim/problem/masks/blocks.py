@@ -95,10 +95,8 @@ class BlockMask(Mask):
 
     @classmethod
     def covering(cls, mask: IntervalMask, seq_q: int, seq_k: int, block_q: int, block_k: int) -> BlockMask:
-        """The blocks of which an interval mask keeps a pair; those of which it keeps every pair are full.
-
-        NB: a ragged last block counts as full where all its true pairs are kept.
-        """
+        """The blocks of which an interval mask keeps a pair; those of which it keeps every pair are full. NB: a ragged
+        last block counts as full where all its true pairs are kept."""
         v = mask.key_blocks(seq_q, seq_k, block_q, block_k, 1)
         _refuse_too_many(int(v.count.sum()), "kept blocks")
         cols, rows = ranges(v.first, v.count)

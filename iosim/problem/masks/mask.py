@@ -21,11 +21,9 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Axis:
-    """Rows along one axis of a domain, as the lengths of the sequences that lie there one after the other.
-
-    Tiles restart at each sequence. The grid has as many blocks for each as the longest needs; those past a sequence's
-    end hold no rows.
-    """
+    """Rows along one axis of a domain, as the lengths of the sequences that lie there one after the other. Tiles
+    restart at each sequence. The grid has as many blocks for each as the longest needs; those past a sequence's end
+    hold no rows."""
 
     lengths: tuple[int, ...]
 
@@ -59,11 +57,9 @@ class Steps:
 
 
 class Visited(Protocol):
-    """The key blocks that each query block visits.
-
-    The arrays have one entry a query block: how many, the first, one past the last, and one past the last key row that
-    its mask keeps, in rows counted block_k a key block. An empty query block has count 0 and first == end.
-    """
+    """The key blocks that each query block visits. The arrays have one entry a query block: how many, the first, one
+    past the last, and one past the last key row that its mask keeps, in rows counted block_k a key block. An empty
+    query block has count 0 and first == end."""
 
     @property
     def count(self) -> IntArray: ...
@@ -195,11 +191,8 @@ class IntervalMask(Mask):
 
 @dataclass(frozen=True)
 class KeyBlocks:
-    """`Visited` where each query block visits an interval of key blocks, [first, end).
-
-    Neither end falls from one query block to the next. `base` is the first key block of the query block's sequence,
-    where there are several.
-    """
+    """`Visited` where each query block visits an interval of key blocks, [first, end). Neither end falls from one query
+    block to the next. `base` is the first key block of the query block's sequence, where there are several."""
 
     first: IntArray
     end: IntArray

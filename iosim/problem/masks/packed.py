@@ -13,14 +13,9 @@ from iosim.problem.masks.mask import Axis, BoolArray, IntArray, IntervalMask, Ke
 
 @dataclass(frozen=True)
 class PackedMask(Mask):
-    """A mask for each of several sequences, one after the other in one batch (FlashAttention's cu_seqlens).
-
-    Queries keep keys of their own sequence only.
-
-    Args:
-        seq_q, seq_k: tokens of each sequence.
-        masks: the mask of each, over its own tokens from 0.
-    """
+    """A mask for each of several sequences, one after the other in one batch (FlashAttention's cu_seqlens). Queries
+    keep keys of their own sequence only. `seq_q`, `seq_k`: tokens of each sequence. `masks`: the mask of each, over its
+    own tokens from 0."""
 
     seq_q: tuple[int, ...]
     seq_k: tuple[int, ...]
@@ -65,10 +60,8 @@ class PackedMask(Mask):
         return Axis(self.seq_k)
 
     def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> KeyBlocks:
-        """The key blocks of every sequence's query blocks, both numbered through as the grid's are.
-
-        A grid block past its sequence's end visits nothing.
-        """
+        """The key blocks of every sequence's query blocks, both numbered through as the grid's are. A grid block past
+        its sequence's end visits nothing."""
         each_q = self.query_axis(rows, pack).blocks_each(block_q)
         each_k = self.key_axis(seq_k).blocks_each(block_k)
         parts: dict[tuple[IntervalMask, int, int], tuple[IntArray, IntArray, IntArray]] = {}

@@ -51,9 +51,7 @@ class PickedMask(IntervalMask):
 @dataclass(frozen=True)
 class WindowedMask(IntervalMask):
     """Lists of `window` tokens up to the query's own and of the compressed keys before it, of which there are `keys`.
-
-    NB: the lists of the first queries, which see fewer tokens, have as many entries as the others'.
-    """
+    NB: the lists of the first queries, which see fewer tokens, have as many entries as the others'."""
 
     window: int = 0
     keys: int = 0

@@ -41,18 +41,16 @@ ONE_LENGTH_ONLY: dict[str, tuple[object, ...]] = {
 
 
 def check_window(p: ProblemFields) -> dict[str, Any]:
-    """The mask and its window as they are held.
-
-    A causal mask with a window is a window that ends at the diagonal, and a window without a left side that ends there
-    is causal. `window_right` is held where it is not 0. Raises InputError: a window that the mask has no use for or
-    lacks, or one that leaves no bound."""
+    """The mask and its window as they are held. A causal mask with a window is a window that ends at the diagonal, and
+    a window without a left side that ends there is causal. `window_right` is held where it is not 0. Raises InputError:
+    a window that the mask has no use for or lacks, or one that leaves no bound."""
     left, right = p.window, p.window_right
     if p.mask == "causal":  # as in FlashAttention, where causal puts the right side to 0
         return {"mask": "causal" if left is None else "window", "window_right": None}
     if p.mask == "window":
         if left is None and right is None:
-            raise InputError(f"`window` is missing; `mask` window needs one, or `window_right`; accepted: "
-                             f"{FIELDS['window'].accepted}")  # fmt: skip
+            accepted = f"{FIELDS['window'].accepted}"
+            raise InputError(f"`window` is missing; `mask` window needs one, or `window_right`; accepted: {accepted}")
         if left is None and right == NO_BOUND:
             raise InputError(
                 f"`window_right` {NO_BOUND} bounds nothing without `window`; accepted: 0 or more, or with it `window`"
@@ -65,8 +63,8 @@ def check_window(p: ProblemFields) -> dict[str, Any]:
     if p.mask in FIRST_TOKENS_MASKS and left is None:
         raise InputError(f"`window` is missing; `mask` {p.mask} needs one; accepted: {FIELDS['window'].accepted}")
     if p.mask not in FIRST_TOKENS_MASKS and left is not None:
-        raise InputError(f"`window` {left} contradicts `mask` '{p.mask}'; a window goes with mask 'window', 'causal', "
-                         "'window+global' or 'window+first'")  # fmt: skip
+        hint = "a window goes with mask 'window', 'causal', 'window+global' or 'window+first'"
+        raise InputError(f"`window` {left} contradicts `mask` '{p.mask}'; {hint}")
     return {}
 
 
@@ -75,8 +73,8 @@ def check_words(p: ProblemFields) -> dict[str, Any]:
     for name, masks in TAKES.items():
         value = getattr(p, name)
         if value is not None and p.mask not in masks:
-            raise InputError(f"`{name}` {_short(FIELDS[name].text(value))} contradicts `mask` '{p.mask}'; it goes with "
-                             f"mask {' or '.join(repr(m) for m in masks)}")  # fmt: skip
+            hint = f"it goes with mask {' or '.join(repr(m) for m in masks)}"
+            raise InputError(f"`{name}` {_short(FIELDS[name].text(value))} contradicts `mask` '{p.mask}'; {hint}")
     if p.mask not in LIST_MASKS:
         return {}
     if p.mask == "blocks":
@@ -113,8 +111,8 @@ def _check_blocks(p: ProblemFields) -> dict[str, Any]:
     if not isinstance(blocks, BlockMask):
         raise InputError(f"`mask_blocks` of type {type(blocks).__name__}; accepted: a BlockMask")
     if (blocks.seq_q, blocks.seq_k) != (p.seq_q, p.seq_k):
-        raise InputError(f"`mask_blocks` is for {blocks.seq_q} queries and {blocks.seq_k} keys; accepted: for "
-                         f"{p.seq_q} and {p.seq_k}")  # fmt: skip
+        accepted = f"for {p.seq_q} and {p.seq_k}"
+        raise InputError(f"`mask_blocks` is for {blocks.seq_q} queries and {blocks.seq_k} keys; accepted: {accepted}")
     sides = blocks.block_q, blocks.block_k
     if _sides(p) not in (None, sides):
         asked = FIELDS["mask_block"].text(p.mask_block)
@@ -259,15 +257,10 @@ def _joined(seq: int, block: int, *parts: tuple[IntArray, IntArray]) -> BlockMas
 
 
 def butterfly(seq: int, block: int, largest: int | None = None) -> BlockMask:
-    """The fixed ("flat block") butterfly: block i keeps itself and the blocks i XOR 2^t.
-
-    The blocks of the butterfly factors of all strides up to `largest` together (Pixelated Butterfly, arXiv 2112.00029;
-    the pattern of block-sparse FlashAttention, arXiv 2205.14135, section 3.3): log2(n) + 1 blocks a row of n. Where n
-    is no power of two, the pattern of the next one, cut.
-
-    Args:
-        largest: the largest stride, in blocks; by default all.
-    """
+    """The fixed ("flat block") butterfly: block i keeps itself and the blocks i XOR 2^t. The blocks of the butterfly
+    factors of all strides up to `largest` together (Pixelated Butterfly, arXiv 2112.00029; the pattern of block-sparse
+    FlashAttention, arXiv 2205.14135, section 3.3): log2(n) + 1 blocks a row of n. Where n is no power of two, the
+    pattern of the next one, cut. `largest`: the largest stride, in blocks; by default all."""
     n = -(-seq // block)
     i = np.arange(n, dtype=np.int64)
     parts = [(i, i)]
@@ -281,11 +274,8 @@ def butterfly(seq: int, block: int, largest: int | None = None) -> BlockMask:
 
 def strided(seq: int, block: int, stride: int | None = None) -> BlockMask:
     """Sparse Transformer's strided attention (arXiv 1904.10509), its two heads merged into one: of the blocks up to its
-    own, a block keeps the last `stride` and every `stride`-th.
-
-    Args:
-        stride: in blocks; by default the square root of their number, rounded up.
-    """
+    own, a block keeps the last `stride` and every `stride`-th. `stride`: in blocks; by default the square root of their
+    number, rounded up."""
     n = -(-seq // block)
     step = math.isqrt(n - 1) + 1 if stride is None else stride
     i = np.arange(n, dtype=np.int64)
@@ -324,5 +314,5 @@ def window_first(seq: int, block: int, window: int, first_tokens: int) -> BlockM
 def refuse_rectangle(word: str, seq_q: int, seq_k: int) -> None:
     """A pattern is made for as many queries as keys. Raises InputError: there are not."""
     if seq_q != seq_k:
-        raise InputError(f"`mask` '{word}' with `seq_q` {seq_q} and `seq_k` {seq_k}: the pattern is square; accepted: "
-                         "as many queries as keys, or mask 'blocks' from a file")  # fmt: skip
+        hint = "accepted: as many queries as keys, or mask 'blocks' from a file"
+        raise InputError(f"`mask` '{word}' with `seq_q` {seq_q} and `seq_k` {seq_k}: the pattern is square; {hint}")

@@ -74,7 +74,6 @@ def _key_bytes_per_pair(sums: BlockSums, tensor: Tensor, access: Access) -> int:
 
 
 def _ragged_key_tile(sums: BlockSums, tensor: Tensor, access: Access) -> int:
-    """Bytes by which the last key block's tile differs from a full one."""
     d = sums.domain
     last = d.seq_k - (sums.key_blocks - 1) * d.block_k
     return _tile_bytes(tensor, access, last) - _tile_bytes(tensor, access, d.block_k)
@@ -127,7 +126,6 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
 
 
 def _sums(domain: Domain) -> list[tuple[int, BlockSums]]:
-    """(how often, sums) of the parts of a domain: one, or each pair of lengths of packed sequences."""
     mask = domain.mask
     if isinstance(mask, PickedMask):
         return [(1, PickedSums(domain))]
@@ -174,10 +172,7 @@ def _launch_form(launch: Launch, chain: Chain) -> Traffic:
 
 def closed_form(chain: Chain) -> Traffic:
     """SM<->L2 bytes of every launch of a chain, a row per launch, tensor and direction; equal to
-    `iosim.readers.count.count`.
-
-    Rows hold ints, or duals where the chain was planned on duals.
-    """
+    `iosim.readers.count.count`. Rows hold ints, or duals where the chain was planned on duals."""
     out = Traffic()
     for launch in chain.launches:
         out += _launch_form(launch, chain)

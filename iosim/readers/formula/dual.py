@@ -232,12 +232,10 @@ def minimum(a: int, b: int) -> int:
 
 
 def maximum(a: int, b: int) -> int:
-    """The larger, on ints and duals; unlike `max`, no branch."""
     return _of_numbers("maximum", max, a, b)
 
 
 def clip(x: int, low: int, high: int) -> int:
-    """x cut to [low, high], where low <= high."""
     return minimum(maximum(x, low), high)
 
 

@@ -26,7 +26,6 @@ from iosim.problem.attention import AttentionProblem
 
 FORWARD, BACKWARD = "arXiv 2402.07443", "arXiv 2410.09397v2"
 LEVELS: dict[Level, str] = {"l2": "SM <-> L2", "hbm": "L2 <-> HBM"}
-"""Level -> how tables call it."""
 FLASH_CONSTANT = 4
 """Q and O of B query rows fill M = 2 d B elements while K and V pass by: 2 N^2 d / B = 4 N^2 d^2 / M."""
 REGISTER_BYTES = 4
@@ -112,18 +111,11 @@ def backward_elements(pairs: int, rows: int, head_dim: int, fast_elements: int) 
 def level_bounds(
     problem: AttentionProblem, profile: HardwareProfile, compulsory_bytes: int, moved: Mapping[str, int | None]
 ) -> tuple[LevelBound, ...]:
-    """The bounds of both levels.
-
-    Where Q and V differ in width, d is the smaller one, so that the bound holds. Grouped heads change the compulsory
-    bytes alone: the products of every query head are counted.
-
-    Args:
-        compulsory_bytes: inputs read once and outputs written once, of all passes.
-        moved: bytes by level, read and written; None where they are not known.
-
-    Raises:
-        InputError: the profile does not know an SM's memories or the L2, or head_dim is more than they hold.
-    """
+    """The bounds of both levels. Where Q and V differ in width, d is the smaller one, so that the bound holds. Grouped
+    heads change the compulsory bytes alone: the products of every query head are counted. `compulsory_bytes`: inputs
+    read once and outputs written once, of all passes. `moved`: bytes by level, read and written; None where they are
+    not known. Raises InputError: the profile does not know an SM's memories or the L2, or head_dim is more than they
+    hold."""
     d = min(problem.head_dim, problem.head_dim_v)
     heads, element = problem.batch * problem.heads, problem.input_type.bytes
     pairs = problem.pair_mask.kept_pairs(problem.seq_q, problem.seq_k)

@@ -20,8 +20,6 @@ from iosim.readers.formula.sums import BlockSums
 
 
 class _LiftedProblem(AttentionProblem):
-    """A problem whose sizes are duals; its checks were made on the representative."""
-
     element_bytes: int
     output_bytes: int
 

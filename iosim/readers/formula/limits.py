@@ -91,14 +91,11 @@ class _Smoother:
 
 
 def leading(expression: Any, values: Mapping[str, int] | None = None) -> Any:
-    """The terms of the highest power of the sequence length, windows and offsets growing along with it, without
-    floors, rounding or sums: x for floor(x) and ceiling(x), integrals for sums of floors.
-
-    Where a minimum or maximum depends on the sizes, long sequences decide it. What that leaves open (whether there are
-    more keys than queries) `values` decide (sizes by their names in `iosim.readers.formula.symbolic.SYMBOLS`): the
-    result then holds for sizes in the same order. Without them a window is taken shorter than the sequence, the rest
-    stays open.
-    """
+    """The terms of the highest power of the sequence length, windows and offsets growing along with it, without floors,
+    rounding or sums: x for floor(x) and ceiling(x), integrals for sums of floors. Where a minimum or maximum depends on
+    the sizes, long sequences decide it. What that leaves open (whether there are more keys than queries) `values`
+    decide (sizes by their names in `iosim.readers.formula.symbolic.SYMBOLS`): the result then holds for sizes in the
+    same order. Without them a window is taken shorter than the sequence, the rest stays open."""
     long = {symbol(name): symbol(name) * _T for name in LONG}
     powers = _powers(_Smoother(values or {})(sp.sympify(expression).subs(long, simultaneous=True)))
     return sp.factor_terms(sp.expand(powers[max(powers)])) if powers else sp.Integer(0)

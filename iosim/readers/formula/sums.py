@@ -35,10 +35,8 @@ from iosim.readers.formula.dual import ceil_div, clip, clipped_floor_sum, maximu
 
 @dataclass(frozen=True)
 class Sums:
-    """A quantity of query blocks: summed over all but the last block, and the last block's own.
-
-    `each` is the value of every one of the `blocks` where all, the last included, have the same.
-    """
+    """A quantity of query blocks: summed over all but the last block, and the last block's own. `each` is the value of
+    every one of the `blocks` where all, the last included, have the same."""
 
     full: int
     last: int
@@ -59,10 +57,8 @@ class Sums:
 
 
 class BlockSums:
-    """What the readers need of a domain's query blocks and the key blocks they visit, each in closed form.
-
-    NB: `left` + `right` of the mask is at least 0: a query row keeps a key, unless the sequence's ends cut it off.
-    """
+    """What the readers need of a domain's query blocks and the key blocks they visit, each in closed form. NB: `left` +
+    `right` of the mask is at least 0: a query row keeps a key, unless the sequence's ends cut it off."""
 
     def __init__(self, domain: Domain, key_blocks_per_split: int | None = None) -> None:
         self.domain = domain
@@ -209,10 +205,8 @@ class BlockSums:
         return Sums(to_end - self._line_to_first(step) + self.visiting.full, self._last_visits * (end - first + 1))
 
     def key_range(self) -> tuple[int, int]:
-        """(key blocks that any query block visits: one contiguous range; 1 where it ends with the last key block).
-
-        Both are 0 where nothing is visited.
-        """
+        """(key blocks that any query block visits: one contiguous range; 1 where it ends with the last key block). Both
+        are 0 where nothing is visited."""
         d = self.domain
         if self.left is None and self.right is None:
             return self.key_blocks, 1
@@ -231,9 +225,8 @@ class BlockSums:
 
     def sectors(self, keys: int) -> int:
         """Sectors of a block table, each of the entries of `keys` keys, that all work tiles of one (batch, head) touch.
-
-        NB: `block_k`, and with splits their length, enter by their values: a formula in symbols holds for these alone.
-        """
+        NB: `block_k`, and with splits their length, enter by their values: a formula in symbols holds for these
+        alone."""
         touched = self._ends(keys) - self._starts(keys)
         d = self.domain
         if d.splits == 1:

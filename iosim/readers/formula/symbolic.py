@@ -178,11 +178,9 @@ def _companions(problem: AttentionProblem, kernel: Kernel, tie: bool) -> tuple[d
 
 @dataclass(frozen=True)
 class Formula:
-    """A kernel's SM<->L2 bytes in symbols.
-
-    `traffic` holds one SymPy expression per launch, tensor and direction; it holds for every problem for which
-    `conditions` (SymPy relations) are true, and for `values`, the numbers it was derived from, in any case.
-    """
+    """A kernel's SM<->L2 bytes in symbols. `traffic` holds one SymPy expression per launch, tensor and direction; it
+    holds for every problem for which `conditions` (SymPy relations) are true, and for `values`, the numbers it was
+    derived from, in any case."""
 
     traffic: Traffic
     values: Mapping[str, int]

@@ -65,7 +65,6 @@ class Bound:
         return moved_bytes / (element_bytes * heads * self.elements(seq, head_dim, fast_elements, kept))
 
     def expression(self) -> Any:
-        """A SymPy expression in N, d (those of `iosim.readers.formula.symbolic`), M and s. Imports SymPy."""
         import sympy as sp
 
         n, d = (sp.Symbol(name, integer=True, positive=True) for name in ("N", "d"))

@@ -46,10 +46,8 @@ class _Placed:
 
 class Blocks:
     """Which objects a temporary tensor takes over: those of a dead one that begins at the same address. They must be
-    cut alike; a tensor that launches only stream through is cut as what lies there.
-
-    NB: a block that begins inside a dead tensor is taken for memory of its own.
-    """
+    cut alike; a tensor that launches only stream through is cut as what lies there. NB: a block that begins inside a
+    dead tensor is taken for memory of its own."""
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain

@@ -35,7 +35,6 @@ class BuildError(RuntimeError):
 
 
 def mark(folder: Path = FOLDER) -> bytes:
-    """What an engine of the sources in `folder` carries; see `iosim_sources` in engine.c."""
     digest = hashlib.sha256(" ".join(FLAGS).encode())
     for source in sorted((*folder.glob("*.c"), *folder.glob("*.h"))):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")

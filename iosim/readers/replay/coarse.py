@@ -56,10 +56,8 @@ class CoarseSteps:
 
 @dataclass(frozen=True)
 class Coarse:
-    """How a launch is to be played, with its work tiles.
-
-    `lead` and `trail` are the small steps of each work tile's first and last coarse step.
-    """
+    """How a launch is to be played, with its work tiles. `lead` and `trail` are the small steps of each work tile's
+    first and last coarse step."""
 
     how: CoarseSteps
     lead: Int32
@@ -76,13 +74,8 @@ def coarse_plan(
     chain: Chain, lowered: Lowered, model: L2Model, budget: int = PLAYED_ACCESSES, spill_slots: int = 1
 ) -> Coarse | None:
     """How a chain with one long launch is played in coarse steps, or None where it cannot be or need not be: also where
-    the steps that the budget allows are longer than what the L2 holds.
-
-    Args:
-        lowered: the chain in small steps.
-        budget: object accesses to play, about.
-        spill_slots: as for `lower`.
-    """
+    the steps that the budget allows are longer than what the L2 holds. `lowered`: the chain in small steps. `budget`:
+    object accesses to play, about. `spill_slots`: as for `lower`."""
     long = [n for n, low in enumerate(lowered.launches) if low.accesses > budget]
     if len(long) != 1:
         return None

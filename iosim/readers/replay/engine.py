@@ -31,7 +31,6 @@ _L2Config, _L2State, _LaunchPlan, _Sampling = (
     LAYOUT.structures[name] for name in ("L2Config", "L2State", "LaunchPlan", "Sampling")
 )
 TraceRecord = LAYOUT.structures["Trace"]
-"""What the engine writes down of one launch."""
 OBJECT = np.dtype(LAYOUT.structures["Object"])
 PS = 10**12
 BAR_EVERY_S = 0.1
@@ -102,11 +101,9 @@ class Ctas:
 
 
 class L2:
-    """An L2 with its objects; keeps its contents from one launch to the next.
-
-    `samples_per_object` is how many lines of an object of middling size are followed; more where that would leave fewer
-    than `least_sets` of a partition's sets. `beside` are bytes of memory that a replay needs for other things.
-    """
+    """An L2 with its objects; keeps its contents from one launch to the next. `samples_per_object` is how many lines of
+    an object of middling size are followed; more where that would leave fewer than `least_sets` of a partition's sets.
+    `beside` are bytes of memory that a replay needs for other things."""
 
     def __init__(
         self, model: L2Model, size: np.ndarray[Any, Any], owner: np.ndarray[Any, Any], samples_per_object: float = 1.0,
@@ -160,16 +157,9 @@ class L2:
             raise InputError(f"objects {objects}; accepted: a range within 0 to {self._objects.size}")
 
     def access(self, mode: np.ndarray[Any, Any], number: np.ndarray[Any, Any], side: np.ndarray[Any, Any]) -> None:
-        """Accesses one after the other, without times of their own: contents and bytes alone.
-
-        Args:
-            mode: [n]: 0 a load, 1 a store, 2 an atomic add.
-            number: [n]: of the object.
-            side: [n]: the partition of the SM.
-
-        Raises:
-            InputError: arrays of different lengths, or a mode, an object or a partition that there is not.
-        """
+        """Accesses one after the other, without times of their own: contents and bytes alone. `mode`: [n]: 0 a load, 1
+        a store, 2 an atomic add. `number`: [n]: of the object. `side`: [n]: the partition of the SM. Raises InputError:
+        arrays of different lengths, or a mode, an object or a partition that there is not."""
         if not mode.shape == number.shape == side.shape == (mode.size,):
             raise InputError(f"accesses of {mode.size} modes, {number.size} objects and {side.size} sides")
         known = (3, self._objects.size, self.model.partitions)
@@ -183,7 +173,6 @@ class L2:
         _accept(result, "accesses")
 
     def begin_anew(self) -> None:
-        """Start the clock again, and what is read again; the contents stay, and bytes go on being counted."""
         self.state.dram_free = self.state.l2_free = self.state.side_free = self.state.now = self.state.again = 0
         self._objects["ready"] = 0
         self._lost[:] = 0
@@ -210,10 +199,8 @@ class L2:
         return list(self.state.filled), list(self.state.drained)
 
     def placement_bytes(self) -> float:
-        """Standard deviation of the bytes read from HBM again over placements of the tensors in memory.
-
-        Sets of a placement are spread regularly over its pages, so that the mean over few of them stands for all.
-        """
+        """Standard deviation of the bytes read from HBM again over placements of the tensors in memory. Sets of a
+        placement are spread regularly over its pages, so that the mean over few of them stands for all."""
         lost = self._lost.reshape(self._samples.placements, -1).mean(axis=1)
         if lost.size < 2 or not lost.any():
             return 0.0
@@ -227,17 +214,10 @@ class L2:
         sampling: SamplingPlan | None = None, coarse: Coarse | None = None,
     ) -> tuple[int, Windows | None]:  # fmt: skip
         """Play one launch; returns its end in picoseconds, and the windows where it was played in part. Ctrl-C ends it;
-        a long one shows a bar on a terminal.
-
-        Args:
-            sampling: play windows alone; None for all steps.
-            coarse: the launch's steps are coarse ones.
-
-        Raises:
-            InputError: a launch that does not fit the L2's objects, or no CTAs to play it.
-            KeyboardInterrupt: or what else a signal's handler raised; the engine has been stopped, and the L2 is of no
-                further use.
-        """
+        a long one shows a bar on a terminal. `sampling`: play windows alone; None for all steps. `coarse`: the launch's
+        steps are coarse ones. Raises InputError: a launch that does not fit the L2's objects, or no CTAs to play it.
+        Raises KeyboardInterrupt: or what else a signal's handler raised; the engine has been stopped, and the L2 is of
+        no further use."""
         if sampling is not None:  # what chance adds in a window is no pace to go on at
             ctas = replace(ctas, step_spread_ppm=0)
         plan, arrays = launch_plan(launch, ctas, self.model, coarse)
@@ -279,16 +259,9 @@ class L2:
         self, launch: LoweredLaunch, at_ps: np.ndarray[Any, Any], end_ps: np.ndarray[Any, Any], every: int,
         side: np.ndarray[Any, Any],
     ) -> None:  # fmt: skip
-        """Play one launch at the times that were recorded of its CTAs, one a work tile.
-
-        Args:
-            at_ps: [work tiles, marks]: when each CTA began its steps 0, every, 2 every, ...
-            end_ps: [work tiles]: when it ended.
-            side: [work tiles]: the partition of its SM.
-
-        Raises:
-            InputError: arrays that are not of the launch's work tiles.
-        """
+        """Play one launch at the times that were recorded of its CTAs, one a work tile. `at_ps`: [work tiles, marks]:
+        when each CTA began its steps 0, every, 2 every, ... `end_ps`: [work tiles]: when it ended. `side`: [work
+        tiles]: the partition of its SM. Raises InputError: arrays that are not of the launch's work tiles."""
         if at_ps.ndim != 2 or at_ps.shape[0] != launch.tiles:
             raise InputError(f"recorded times of {at_ps.shape[0]} CTAs; the launch has {launch.tiles} work tiles")
         plan = _work_tiles(launch, launch.loop)
@@ -311,8 +284,6 @@ class L2:
 
 
 class _Part:
-    """Room for the windows of a launch that is played in part."""
-
     def __init__(self, plan: SamplingPlan, looped: np.ndarray[Any, Any]) -> None:
         room = 2 * plan.windows + 64
         self.looped = looped
@@ -333,13 +304,9 @@ class _Part:
 
 def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: LoweredLaunch) -> int:
     """Runs `play` beside the main thread, which so hears signals and can show how many work tiles have started.
-
     Whatever is raised here meanwhile stops the engine before it goes on: by Ctrl-C, by another signal's handler, or
-    because this thread works for another that wants no more of it.
-
-    Args:
-        play: called with (work tiles that have started, whether to stop), both shared with the engine.
-    """
+    because this thread works for another that wants no more of it. `play`: called with (work tiles that have started,
+    whether to stop), both shared with the engine."""
     done, stop = ct.c_int32(0), ct.c_int32(0)
     ends: list[int] = []
     failures: list[BaseException] = []

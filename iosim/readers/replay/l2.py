@@ -134,12 +134,9 @@ def _l2_bandwidth(profile: HardwareProfile) -> float:
 
 
 def sm_partitions(sms: int, partitions: int, ends: tuple[int, ...], apart: bool = False) -> npt.NDArray[np.uint8]:
-    """Partition of each SM, in the order in which CTAs are dealt out.
-
-    A GPU deals CTAs cluster of SMs by cluster, and a whole cluster lies on one side: SMs up to ends[0] lie on side 0,
-    those up to ends[1] on side 1, and so on in turn. `ends` is scaled to the number of SMs. To L2s `apart` CTAs go in
-    turn.
-    """
+    """Partition of each SM, in the order in which CTAs are dealt out. A GPU deals CTAs cluster of SMs by cluster, and a
+    whole cluster lies on one side: SMs up to ends[0] lie on side 0, those up to ends[1] on side 1, and so on in turn.
+    `ends` is scaled to the number of SMs. To L2s `apart` CTAs go in turn."""
     if partitions < 2 or apart:
         return (np.arange(sms) % partitions).astype(np.uint8)
     scaled = np.rint(np.asarray(ends) * (sms / ends[-1])).astype(np.int64)
@@ -198,18 +195,11 @@ def sample_lines(
     least_sets: float = LEAST_SETS,
     beside: int = 0,
 ) -> Samples:
-    """Sampled lines of objects that lie one after the other, each from a line's start.
-
-    Each placement has its own share of the sampled sets. The stride is chosen so that an object of middling size holds
-    about `per_object` samples, and more where fewer than `least_sets` sets of a partition would be followed.
-
-    Args:
-        beside: bytes of memory that the replay needs beside the L2.
-
-    Raises:
-        TooLargeError: more memory than a replay may take.
-        InputError: lines that are no power of two; there is no engine to sample them.
-    """
+    """Sampled lines of objects that lie one after the other, each from a line's start. Each placement has its own share
+    of the sampled sets. The stride is chosen so that an object of middling size holds about `per_object` samples, and
+    more where fewer than `least_sets` sets of a partition would be followed. `beside`: bytes of memory that the replay
+    needs beside the L2. Raises TooLargeError: more memory than a replay may take. Raises InputError: lines that are no
+    power of two; there is no engine to sample them."""
     sets, stride, placements = followed_sets(model, size, per_object, least_sets, beside)
     asked = sampler(model, sets, stride, placements)
     pages = -(-int((-(-size // model.line_bytes)).sum(dtype=np.int64)) // asked.page)

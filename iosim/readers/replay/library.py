@@ -32,7 +32,6 @@ def why_missing() -> str | None:
 
 @cache
 def _open() -> ct.CDLL | str:
-    """The engine, or why there is none. IOSIM_ENGINE names another than the installed one."""
     named = os.environ.get("IOSIM_ENGINE")
     path = Path(named) if named else build.ENGINE
     if not build.is_current(path):
@@ -55,7 +54,6 @@ def _open() -> ct.CDLL | str:
 
 
 def _declare(opened: ct.CDLL) -> None:
-    """Argument types; an AttributeError where a function is not there."""
     pointer = ct.c_void_p
     opened.iosim_replay.restype = ct.c_int64
     opened.iosim_replay.argtypes = [pointer, pointer, pointer, ct.c_int64, *[pointer] * 4]

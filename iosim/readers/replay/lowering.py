@@ -32,11 +32,9 @@ TILES_AT_ONCE = 1 << 18
 
 @dataclass(frozen=True)
 class Template:
-    """Objects base[tile] + coef x index + row x row_stride + col, for row < rows and col < span.
-
-    Where heads come in turn, `turn` indices of each, a head begins `turn_coef` objects after the one before it.
-    Where `skips` is there, a work tile whose `block` is skips[index] makes no access at that index.
-    """
+    """Objects base[tile] + coef x index + row x row_stride + col, for row < rows and col < span. Where heads come in
+    turn, `turn` indices of each, a head begins `turn_coef` objects after the one before it. Where `skips` is there, a
+    work tile whose `block` is skips[index] makes no access at that index."""
 
     tensor: str
     mode: int
@@ -92,8 +90,6 @@ class LoweredLaunch:
 
 
 class LoweredLaunches(Sequence[LoweredLaunch]):
-    """A chain's launches, each lowered anew whenever it is asked for: those of long chains together fill gigabytes."""
-
     def __init__(self, lower_one: Callable[[int], LoweredLaunch], number: int) -> None:
         self._lower_one, self._number = lower_one, number
 
@@ -169,11 +165,9 @@ def _spills(launch: Launch, mode: Mode) -> Overhead | None:
 
 def frame_parts(launch: Launch) -> tuple[int, ...]:
     """Bytes of the local memory of a CTA's threads that a step of its loop stores into, and of the rest of their stack
-    frames, which a work tile stores into once; none where no register is spilled.
-
-    Local memory belongs to the threads that are resident: the next CTA in their place stores to the same addresses.
-    Where the frame is not known, each part is as large as what is stored there once.
-    """
+    frames, which a work tile stores into once; none where no register is spilled. Local memory belongs to the threads
+    that are resident: the next CTA in their place stores to the same addresses. Where the frame is not known, each part
+    is as large as what is stored there once."""
     stored = _spills(launch, Mode.STORE)
     if stored is None:
         return ()
@@ -182,12 +176,10 @@ def frame_parts(launch: Launch) -> tuple[int, ...]:
 
 
 def start_order(launch: Launch) -> tuple[Int32, Int32]:
-    """(grid head, block) of every work tile, in the order in which they start.
-
-    A block is a query block, a key block for `outer` "k", a (key block, query block) pair for "qk", a (query block,
-    split) for "q,split". Grid heads count batch x heads with heads inside. Where a head's key blocks are split
-    ("head"), those of a CTA follow one another, and CTAs with fewer than others end with blocks that do not exist.
-    """
+    """(grid head, block) of every work tile, in the order in which they start. A block is a query block, a key block
+    for `outer` "k", a (key block, query block) pair for "qk", a (query block, split) for "q,split". Grid heads count
+    batch x heads with heads inside. Where a head's key blocks are split ("head"), those of a CTA follow one another,
+    and CTAs with fewer than others end with blocks that do not exist."""
     d, s = launch.domain, launch.schedule
     blocks = launch.work_tiles // d.grid_heads
     if launch.outer is Outer.HEAD:
@@ -265,7 +257,6 @@ def _lower_launch(
 
 
 def _none_of(low: LoweredLaunch) -> LoweredLaunch:
-    """A launch whose work tiles another one has."""
     none = np.zeros(0, dtype=np.int32)
     return LoweredLaunch(low.name, none, none, (), (), (), none.astype(np.uint8), none, none)
 
@@ -295,8 +286,6 @@ def _one_grid(a: LoweredLaunch, b: LoweredLaunch, of_a: Domain, of_b: Domain) ->
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Work tiles: the grid head of each, its loop, and its fixed query block or key block."""
-
     head: npt.NDArray[np.int64]
     steps: Steps
     i: npt.NDArray[np.int64] | None = None
@@ -330,10 +319,8 @@ def _tiles(launch: Launch, head: npt.NDArray[np.int64], block: npt.NDArray[np.in
 
 def _gathering(launch: Launch, tiles: _Tiles, each: int) -> _Tiles:
     """Work tiles that step over the entries of their queries' lists, those that have a key; an entry stands for `each`.
-
     NB: a CTA so waits for its rows one after the other, though a kernel asks for those of a block at once: the replay's
-    own clock, which a trace shows, is late; the order of its accesses is not.
-    """
+    own clock, which a trace shows, is late; the order of its accesses is not."""
     d, mask = launch.domain, launch.domain.mask
     assert tiles.i is not None
     assert isinstance(mask, PickedMask | WindowedMask | BlockPicks)
@@ -375,8 +362,8 @@ def _skips(launch: Launch, access: Access, block: Int32, steps: Steps) -> tuple[
     Where a CTA walks the keys of a query block they are loop indices; with keys outside, key blocks for a query block's
     rows, and query blocks for a key block's. Raises ValueError: another launch, or more visits left out than one."""
     if access.skip != 1 or access.per is not Per.PAIR or launch.outer not in (Outer.HEAD, Outer.KEY, Outer.QUERY):
-        raise ValueError(f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; a replay skips "
-                         "one visit of a launch that walks keys outside, or the keys of a query block")  # fmt: skip
+        hint = "a replay skips one visit of a launch that walks keys outside, or the keys of a query block"
+        raise ValueError(f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; {hint}")
     first, d = access.mode is Mode.LOAD, launch.domain
     if launch.outer is Outer.QUERY or access.rows is Rows.KEY:
         if launch.outer is Outer.QUERY:

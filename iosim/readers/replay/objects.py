@@ -69,7 +69,6 @@ class Grid:
 
 
 def streams(launch: Launch) -> bool:
-    """Whether a launch goes through its tensors once, with no loop of its own: elementwise passes, the combine."""
     combines = launch.outer is Outer.QUERY and any(access.per is Per.SPLIT for access in launch.accesses)
     return launch.outer is Outer.FLAT or combines
 

@@ -84,10 +84,7 @@ def _template(t: Template, arrays: Arrays) -> dict[str, Any]:
 
 def packed_gpu(inputs: Inputs, lowered: Lowered) -> dict[str, Any]:
     """What a GPU makes of a chain's launches, from a cold L2: whole numbers, by the names of the engine's structures.
-
-    Raises:
-        InputError: the L2 does not hold one tile; there are several L2s, which the page's engine does not play.
-    """
+    Raises InputError: the L2 does not hold one tile; there are several L2s, which the page's engine does not play."""
     l2 = inputs.l2
     if l2.apart or l2.side:
         raise InputError(f"{inputs.gpu} has L2s of their own, and a page plays but one; accepted: iosim predict")
@@ -121,7 +118,6 @@ def packed_gpu(inputs: Inputs, lowered: Lowered) -> dict[str, Any]:
 
 
 def _numbers(structure: Any) -> dict[str, int]:
-    """The whole numbers of a structure that are not 0."""
     values = {name: getattr(structure, name) for name, *_ in structure._fields_}
     return {name: int(value) for name, value in values.items() if isinstance(value, int) and value}
 

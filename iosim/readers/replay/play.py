@@ -60,12 +60,8 @@ class Play:
 
 
 def head_share(chain: Chain, accesses: int, l2_bytes: int) -> HeadShare | None:
-    """The heads that stand for all of a chain; None where they cannot.
-
-    Args:
-        accesses: tile accesses of the whole chain.
-        l2_bytes: what the L2 holds.
-    """
+    """The heads that stand for all of a chain; None where they cannot. `accesses`: tile accesses of the whole chain.
+    `l2_bytes`: what the L2 holds."""
     batch = max(launch.domain.batch for launch in chain.launches)
     heads = max(launch.domain.heads for launch in chain.launches)
     group = max(1, heads // min((t.heads for t in chain.tensors.values() if t.heads > 1), default=1))

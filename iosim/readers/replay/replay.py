@@ -46,7 +46,6 @@ WAITING = 0.01
 PLACEMENT_TOLD = 0.015
 """A prediction says how far placement moves its reads where that is more than this share of them."""
 Counts = tuple[list[int], list[int]]
-"""Bytes read and written, by tensor number."""
 Trace = Callable[[Launch, LoweredLaunch, Lowered, L2, int], Any]
 
 
@@ -69,12 +68,9 @@ class ReplayedLaunch:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay found.
-
-    `traffic` holds rows at level "hbm", and at "side" where there is a cache at the memory's side.
-    `foreign_write_bytes` are dirty lines of others that were driven out; `dirty_bytes` what the chain leaves dirty in
-    the L2; `fabric_bytes` what crossed between partitions.
-    """
+    """What a replay found. `traffic` holds rows at level "hbm", and at "side" where there is a cache at the memory's
+    side. `foreign_write_bytes` are dirty lines of others that were driven out; `dirty_bytes` what the chain leaves
+    dirty in the L2; `fabric_bytes` what crossed between partitions."""
 
     traffic: Traffic
     launches: tuple[ReplayedLaunch, ...]
@@ -162,11 +158,8 @@ class LaunchInputs:
 
 @dataclass(frozen=True)
 class Inputs:
-    """All that a replay depends on: two replays with equal inputs find the same.
-
-    `counted` is what the chain moves between SMs and L2; `sm_spread` as in `L2Model`, or the kernel's own;
-    `gpu` is the name that errors call it by.
-    """
+    """All that a replay depends on: two replays with equal inputs find the same. `counted` is what the chain moves
+    between SMs and L2; `sm_spread` as in `L2Model`, or the kernel's own; `gpu` is the name that errors call it by."""
 
     tensors: Mapping[str, Tensor]
     launches: tuple[Launch, ...]
@@ -205,13 +198,10 @@ def replay_inputs(
     l2 = play.l2_model or model(profile)
     l2 = replace(l2, dram_bytes_per_s=l2.dram_bytes_per_s * kernel.hbm_share)
     spread = l2.sm_spread if kernel.sm_spread is None else kernel.sm_spread
-    return Inputs(
-        chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, play, profile.name
-    )  # fmt: skip
+    return Inputs(chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, play, profile.name)
 
 
 def _streaming_threads(launch: Launch, profile: HardwareProfile) -> int:
-    """Threads of an SM that go through an elementwise pass at once; 0 where the launch is none."""
     if launch.outer is not Outer.FLAT:
         return 0
     registers = max(LEAST_REGISTERS, launch.values_per_thread + PASS_REGISTERS)
@@ -219,15 +209,9 @@ def _streaming_threads(launch: Launch, profile: HardwareProfile) -> int:
 
 
 def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
-    """Play the launches of a chain, one after the other, through one L2.
-
-    Args:
-        trace: called with (launch, lowered launch, lowered chain, L2, begin in picoseconds) before each launch; gives
-            the record for the engine to fill, or None.
-
-    Raises:
-        InputError: the trace does not fit in memory, the L2 does not hold one tile, or the engine is missing.
-    """
+    """Play the launches of a chain, one after the other, through one L2. `trace`: called with (launch, lowered launch,
+    lowered chain, L2, begin in picoseconds) before each launch; gives the record for the engine to fill, or None.
+    Raises InputError: the trace does not fit in memory, the L2 does not hold one tile, or the engine is missing."""
     l2_of_gpu, share, part, l2_start = inputs.l2, inputs.play.share, inputs.play.part, inputs.play.l2_start
     slots = max(of_launch.slots for of_launch in inputs.of_launch)
     chain = inputs.chain
@@ -353,10 +337,7 @@ def _streamed_at_once(
 
 def _stand_for(l2: L2, before: Counts, dirty: npt.NDArray[np.int64], share: float, tensors: int) -> None:
     """Let what was read and written of the first `tensors` tensors since `before` stand for `share` times as much.
-
-    Args:
-        dirty: bytes of each that were dirty then; those that are dirty now are not written.
-    """
+    `dirty`: bytes of each that were dirty then; those that are dirty now are not written."""
     counts, after, left = (l2.state.hbm_read, l2.state.hbm_write), l2.counts(), l2.dirty_by_tensor()
     for t in range(tensors):
         stays = int(left[t]) - int(dirty[t])

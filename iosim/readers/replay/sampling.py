@@ -39,11 +39,8 @@ def sampling_plan(
     launch: LoweredLaunch, slots: int, budget: int = PLAYED_ACCESSES, settle: int = SETTLE_STEPS,
     window: int = WINDOW_STEPS,
 ) -> SamplingPlan | None:  # fmt: skip
-    """How a launch of `slots` CTAs at once is played in part, or None where all of it is to be played.
-
-    Args:
-        budget: object accesses to play in all.
-    """
+    """How a launch of `slots` CTAs at once is played in part, or None where all of it is to be played. `budget`: object
+    accesses to play in all."""
     running = min(slots, launch.tiles)
     steps = int(launch.count.sum(dtype=np.int64)) // max(1, running)
     if launch.group != 1 or not launch.loop:

@@ -25,23 +25,17 @@ OBJECT_BYTES = {"shared_scan": 16384, "private_scan": 8192}
 def scan(
     gpu: HardwareProfile | L2Model, footprint_bytes: int, pattern: str, passes: int = 4, ctas: int = 132
 ) -> tuple[int, int]:
-    """(bytes read from HBM, bytes that crossed between partitions) of one scan from an empty L2.
-
-    Args:
-        gpu: a profile, or the L2 model to try.
-        ctas: one runs on each SM.
-
-    Raises:
-        InputError: a pattern that is not in PATTERNS, or a footprint that does not give every CTA a tile.
-    """
+    """(bytes read from HBM, bytes that crossed between partitions) of one scan from an empty L2. `gpu`: a profile, or
+    the L2 model to try. `ctas`: one runs on each SM. Raises InputError: a pattern that is not in PATTERNS, or a
+    footprint that does not give every CTA a tile."""
     if pattern not in PATTERNS:
         raise InputError(f"pattern '{pattern}' is not known; accepted: {', '.join(PATTERNS)}")
     each = OBJECT_BYTES[pattern]
     objects = footprint_bytes // each
     shared = pattern == "shared_scan"
     if min(passes, ctas) < 1 or objects < (1 if shared else ctas):
-        raise InputError(f"a scan of {footprint_bytes} bytes by {ctas} CTAs, {passes} times; accepted: at least one "
-                         f"CTA, one pass and {each} bytes a CTA")  # fmt: skip
+        accepted = f"at least one CTA, one pass and {each} bytes a CTA"
+        raise InputError(f"a scan of {footprint_bytes} bytes by {ctas} CTAs, {passes} times; accepted: {accepted}")
     l2_of_gpu = gpu if isinstance(gpu, L2Model) else model(gpu)
     begin = np.zeros(ctas + 1, dtype=np.int64) if shared else np.arange(ctas + 1, dtype=np.int64) * objects // ctas
     size = np.full(ctas, objects, dtype=np.int64) if shared else np.diff(begin)
@@ -70,7 +64,6 @@ def block_scan(l2_of_gpu: L2Model, footprint_bytes: int, block_bytes: int, sms: 
 
 
 def _reading(name: str, first: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> LoweredLaunch:
-    """Work tiles that load `count` objects of one tensor each, from `first` on."""
     zero = np.zeros(first.size, dtype=np.int32)
     return LoweredLaunch(
         name, first.astype(np.int32), count.astype(np.int32), (), (Template("data", 0, zero, coef=1),), (),

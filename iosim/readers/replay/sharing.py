@@ -26,12 +26,10 @@ Key = tuple[object, ...]
 
 
 def rates_of(kernel: Kernel, problem: AttentionProblem, ctas: int, *, compiled: bool = True) -> tuple[float, ...]:
-    """Rates of the CTAs of an SM that holds `ctas`, the oldest first, in units of their mean.
-
-    Those of the compiled kernel where they were measured; else with an even slope, whose height is the median of the
-    measured kernels with as many CTAs. The kernel's `age_share` states that height in their place. `compiled`:
-    whether the launch is the forward kernel that the table has.
-    """
+    """Rates of the CTAs of an SM that holds `ctas`, the oldest first, in units of their mean. Those of the compiled
+    kernel where they were measured; else with an even slope, whose height is the median of the measured kernels with as
+    many CTAs. The kernel's `age_share` states that height in their place. `compiled`: whether the launch is the forward
+    kernel that the table has."""
     if ctas < 2:
         return (1.0,)
     if kernel.age_share is not None:
@@ -104,15 +102,10 @@ def _key(row: dict[str, str]) -> Key:
 
 
 def rates_from_ends(ends: Sequence[float], work: Sequence[float]) -> tuple[float, ...]:
-    """Rates by age, in units of their mean, from when CTAs that began together end, the oldest first.
-
-    When the oldest ends, all others move up by one, so CTA i does r[i] in the time to the first end, then r[i-1] to the
-    second, and so on: sum over k <= i of r[i-k] (t[k] - t[k-1]) = work[i], t[-1] = 0; solved from the oldest on.
-
-    Args:
-        ends: of one CTA each, seconds or any other unit.
-        work: what each has to do; the rates' unit follows and drops out.
-    """
+    """Rates by age, in units of their mean, from when CTAs that began together end, the oldest first. When the oldest
+    ends, all others move up by one, so CTA i does r[i] in the time to the first end, then r[i-1] to the second, and so
+    on: sum over k <= i of r[i-k] (t[k] - t[k-1]) = work[i], t[-1] = 0; solved from the oldest on. `ends`: of one CTA
+    each, seconds or any other unit. `work`: what each has to do; the rates' unit follows and drops out."""
     rates: list[float] = []
     for i in range(len(ends)):
         before = sum(rates[i - k] * (ends[k] - ends[k - 1]) for k in range(1, i + 1))

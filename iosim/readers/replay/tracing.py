@@ -60,10 +60,8 @@ class CtaTable:
 @dataclass(frozen=True)
 class ReuseHistogram:
     """Bytes loaded by SMs, by the distinct bytes that their partition had loaded since it last loaded the same line.
-
     `loads[i]` are those at a distance of [i, i + 1) x `width_bytes`; `deeper` those beyond the last; `first` the first
-    loads of a line in a partition. All are sums over sampled lines.
-    """
+    loads of a line in a partition. All are sums over sampled lines."""
 
     width_bytes: int
     loads: Int64
@@ -161,7 +159,6 @@ class Span:
 
     @property
     def stretch(self) -> float:
-        """The launch's time over the time that the replay plays."""
         return self.seconds / self.played_s if self.played_s > 0 else 1.0
 
 

@@ -229,7 +229,6 @@ class Choice(Shown):
 
     @property
     def longest(self) -> tuple[int, int]:
-        """That with the most keys."""
         return max(self.lengths, key=lambda length: length[::-1])
 
     @property
@@ -278,7 +277,6 @@ class Choice(Shown):
 
 
 Candidate = tuple[Gpu, Work, tuple[str, ...]]
-"""A GPU, what it is to do, and a kernel for each part of that."""
 
 
 def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
@@ -343,7 +341,6 @@ def _options(
     missing: dict[tuple[str, Work, str], InputError],
     progress: Progress,
 ) -> list[tuple[Option, tuple[str, ...]]]:
-    """The candidates that run, with their kernels as asked for; the reasons of the others go to `missing`."""
     requests = [
         Request(
             with_sinks(problem, name) if problem.sinks and work.model is not None else problem,
@@ -370,7 +367,6 @@ def _options(
 def _best(
     found: Sequence[tuple[Option, tuple[str, ...]]], quantity: str, count: int
 ) -> list[tuple[Option, tuple[str, ...]]]:
-    """The first `count` of each GPU and work; where what is asked for is not known, by their time."""
     each = grouped(found, lambda one: (one[0].gpu.label, one[0].work))
     return [one for members in each.values() for one in sorted(members, key=lambda m: _rank(m[0], quantity))[:count]]
 

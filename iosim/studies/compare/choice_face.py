@@ -70,7 +70,6 @@ def amount(choice: Choice, option: Option, quantity: str) -> Amount | None:
 
 
 def ranked(choice: Choice, option: Option) -> str:
-    """What an option is ranked by, with its range."""
     if choice.per == "token":
         return ranged(option.tokens_per_s, per_second_text)
     return ranged(amount(choice, option, choice.quantity), TEXT[choice.quantity])
@@ -136,7 +135,6 @@ def _lead(choice: Choice, best: Option, second: Option) -> str:
 
 
 def _why(choice: Choice, best: Option, second: Option) -> str:
-    """What decides between two options."""
     if choice.per == "dollar":
         takes, other_takes = (
             f"{seconds_text(o.time_s.value)} at {dollars_text((o.price or 0.0) * o.gpus)} an hour"

@@ -58,8 +58,8 @@ def grouped(p: Prediction) -> str:
     ratio = f"GQA {p.problem.group}:1" if p.problem.kv_heads > 1 else f"MQA {p.problem.group}:1"
     moved, alone = p.total("l2"), int(call.counted.total("l2"))
     if abs(alone - moved) <= SAME * moved:
-        l2 = (f"{ratio} does not change the SM<->L2 bytes of {p.kernel.name}: each query head reads K and V again "
-              f"({bytes_text(moved)} in all)")  # fmt: skip
+        what = f"each query head reads K and V again ({bytes_text(moved)} in all)"
+        l2 = f"{ratio} does not change the SM<->L2 bytes of {p.kernel.name}: {what}"
     elif moved < alone:
         l2 = (f"{ratio} lowers the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}: "
               "query heads of a group share what is read")  # fmt: skip
@@ -124,7 +124,6 @@ def as_text(comparison: Comparison) -> str:
 
 
 def _tables(comparison: Comparison, length: int) -> list[tuple[str, Table]]:
-    """What is found at one length, and bytes by tensor where they are known, each under a heading."""
     entries = [e for e in comparison.entries if e.seq_len == length]
     by_tensor = ((f"{name} bytes by tensor", tensors(entries, level)) for level, name in LEVEL_NAMES.items())
     first = (f"N = {length:,}", summary(entries).without("seq_len", "reason"))
@@ -238,7 +237,6 @@ def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Fi
 
 
 def _panels(bars_there: Sequence[tuple[str, str, T]]) -> list[tuple[str, list[tuple[str, T]]]]:
-    """Bars as (GPU, kernel, bar), by panel with their names: a panel a GPU, or one for all where each has one bar."""
     by_gpu: dict[str, list[tuple[str, T]]] = {}
     for gpu, kernel, bar in bars_there:
         by_gpu.setdefault(gpu, []).append((kernel, bar))
@@ -248,7 +246,6 @@ def _panels(bars_there: Sequence[tuple[str, str, T]]) -> list[tuple[str, list[tu
 
 
 def stacked(comparison: Comparison, level: Level, word: str) -> Figure:
-    """Bytes at one level by group of tensors at the longest sequence, a panel a GPU and a bar a kernel."""
     points = [p for p in comparison.points if p.seq_len == comparison.request.lengths[-1]]
     parts = {p.id: by_group(p.prediction, level) for p in points}
     used = [g for g in GROUPS if any(g in part for part in parts.values())]

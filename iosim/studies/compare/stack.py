@@ -105,7 +105,6 @@ class ModelComparison:
 
 
 def _row(length: int, members: Sequence[tuple[LayerGroup, Entry]]) -> dict[str, Any]:
-    """All layers at one length, by one kernel on one GPU."""
     counts, entries = [group.kind.count for group, _ in members], [entry for _, entry in members]
 
     def summed(values: Iterable[float | None]) -> float | None:

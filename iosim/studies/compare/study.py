@@ -186,11 +186,9 @@ def compare(
 
 
 def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
-    """Every kernel on every GPU for every problem; the problems may differ in their sequence length alone.
-
-    The baseline, a kernel or `kernel@gpu`, joins the kernels where it is not among them; by default it is the first
-    kernel that makes passes over N x N tensors, else the first, of those that run.
-    """
+    """Every kernel on every GPU for every problem; the problems may differ in their sequence length alone. The
+    baseline, a kernel or `kernel@gpu`, joins the kernels where it is not among them; by default it is the first kernel
+    that makes passes over N x N tensors, else the first, of those that run."""
     method, l2_start, baseline = asked.method, asked.l2_start, asked.baseline
     Conditions(method=method, l2_start=l2_start)
     names = tuple(dict.fromkeys(k.strip().lower() for k in (USUAL_KERNELS if asked.kernel is None else asked.kernel)))

@@ -39,13 +39,8 @@ OF_SHAPE = ("heads", "kv_heads", "head_dim", "head_dim_v")
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The attention of a decoder.
-
-    Args:
-        heads, kv_heads, head_dim, head_dim_v, dtype, latent_kv, page_size: as in `AttentionProblem`.
-        layers: attention layers, all alike.
-        window: keys kept before a query; None for all.
-    """
+    """The attention of a decoder. `heads`, `kv_heads`, `head_dim`, `head_dim_v`, `dtype`, `latent_kv`, `page_size`: as
+    in `AttentionProblem`. `layers`: attention layers, all alike. `window`: keys kept before a query; None for all."""
 
     heads: int = 32
     kv_heads: int = 8
@@ -139,12 +134,10 @@ class BatchShape(ModelShape):
 
 @dataclass(frozen=True)
 class DecodePoint:
-    """One context length on one GPU: `prediction` is of one layer's call; the rest is of all layers, per token.
-
-    Bytes and seconds "per token" are those of a step divided by the tokens that it generates, batch x new_tokens. Of a
-    model there is a point for each of its `kinds` of layers, and shape and prediction are those of the kind that takes
-    longest.
-    """
+    """One context length on one GPU: `prediction` is of one layer's call; the rest is of all layers, per token. Bytes
+    and seconds "per token" are those of a step divided by the tokens that it generates, batch x new_tokens. Of a model
+    there is a point for each of its `kinds` of layers, and shape and prediction are those of the kind that takes
+    longest."""
 
     shape: ModelShape
     batch: int
@@ -207,10 +200,8 @@ class DecodePoint:
         return None if memory is None else self.cache_bytes + (self.weight_bytes or 0) <= memory
 
     def per_token(self, level: Level, direction: Way | None = None) -> float | None:
-        """Bytes at `level` a generated token; None for HBM where only bounds are known.
-
-        Dirty lines of others that a call drives out of a flushed L2 are left out: there is no flush between layers.
-        """
+        """Bytes at `level` a generated token; None for HBM where only bounds are known. Dirty lines of others that a
+        call drives out of a flushed L2 are left out: there is no flush between layers."""
         if level == "hbm" and not all(p.hbm_known for p in self.predictions):
             return None
         return sum(
@@ -296,12 +287,8 @@ def decode_point(
     **step: Unpack[Step],
 ) -> DecodePoint:
     """Attention of one decoding step. Raises InputError: values that make no sense, or a kernel that cannot run the
-    shape on that GPU.
-
-    Args:
-        context: tokens in the cache at the end of the step, the new ones included.
-        gpu, kernel: names as in `predict`.
-    """
+    shape on that GPU. `context`: tokens in the cache at the end of the step, the new ones included. `gpu`, `kernel`:
+    names as in `predict`."""
     return next(sweep(shape, [context], gpu, kernel, **step))
 
 
@@ -370,8 +357,8 @@ def kind_shapes(model: Model, dtype: str | None, page_size: int | None, cache: M
     """The shapes of a model's layers by kind, `cache` being other fields of the problem. Raises InputError: a model
     that generates nothing."""
     if not model.causal:
-        raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: a decoder, "
-                         "and `iosim predict` for this one")  # fmt: skip
+        accepted = "a decoder, and `iosim predict` for this one"
+        raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: {accepted}")
     fields = {"dtype": dtype or model.dtype or "bf16"} | ({} if page_size is None else {"page_size": page_size})
     fields |= cache
     return [KindShape.of(kind, fields) for kind in model.all_kinds]
@@ -379,11 +366,8 @@ def kind_shapes(model: Model, dtype: str | None, page_size: int | None, cache: M
 
 def work_of(prediction: Prediction) -> list[dict[str, int]]:
     """What a launch does for its sequences, over all heads: by context, in ascending order; nothing of kernels whose
-    scores pass through memory.
-
-    FlashAttention-2 gives every sequence as many splits; others' splits have one length, so that a longer sequence
-    has more of them.
-    """
+    scores pass through memory. FlashAttention-2 gives every sequence as many splits; others' splits have one length, so
+    that a longer sequence has more of them."""
     domain = next((launch.domain for launch in prediction.chain.launches if launch.name == "main"), None)
     if domain is None:
         return []

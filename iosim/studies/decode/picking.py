@@ -69,7 +69,6 @@ def pays_from(like: Prediction) -> int | None:
 
 
 def _crossing(contexts: Sequence[int], ratios: Sequence[float]) -> int | None:
-    """The context after which all ratios are below 0, on a logarithmic axis; None where the last is not."""
     if ratios[-1] >= 0:
         return None
     last = max((n for n, ratio in enumerate(ratios) if ratio >= 0), default=-1)

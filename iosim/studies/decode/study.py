@@ -180,12 +180,8 @@ def chosen_kernels(
     batch: bool = False,
 ) -> list[tuple[str, int | None]]:
     """The kernels to predict on a GPU, in the order asked for, each with the tokens of a page. Raises InputError:
-    kernels and rules, or a rule that is not known or has no kernel on the GPU.
-
-    Args:
-        batch: of sequences of different lengths, for which FlashAttention-3 has rules of their own, those that SGLang's
-            calls meet.
-    """
+    kernels and rules, or a rule that is not known or has no kernel on the GPU. `batch`: of sequences of different
+    lengths, for which FlashAttention-3 has rules of their own, those that SGLang's calls meet."""
     if not rules:
         return [(name, page_size) for name in kernels or (DEFAULT,)]
     if kernels:
@@ -305,8 +301,8 @@ def subject(points: Sequence[DecodePoint]) -> str:
     width = f"{d}" if d_v == d else f"{d}/{d_v}"
     kind = "one latent K/V" if shape.latent_kv else some(shape.kv_heads, "key/value head")
     pages = f", pages of {some(shape.page_size, 'token')}" if shape.page_size else ""
-    return (f"{some(shape.layers, 'layer')}, {some(shape.heads, 'query head')}, {kind}, head_dim {width}, "
-            f"{problem.dtype}{pages}; batch {p.batch}, {tokens} a step")  # fmt: skip
+    rest = f"head_dim {width}, {problem.dtype}{pages}; batch {p.batch}, {tokens} a step"
+    return f"{some(shape.layers, 'layer')}, {some(shape.heads, 'query head')}, {kind}, {rest}"
 
 
 def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Page:
@@ -335,7 +331,6 @@ def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Pag
 
 
 def _short(points: Sequence[DecodePoint]) -> Table:
-    """Of each GPU and kernel, a few contexts."""
     kept = set(spread_out(sorted({p.context for p in points}), MOST_SHORT))
     return table([p for p in points if p.context in kept]).without("cache_bytes", "l2_bytes_per_token", "splits")
 
@@ -368,7 +363,6 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
 
 
 def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
-    """A bar a GPU and kernel, where there is more than one."""
     if len(points) < 2:
         return ()
     names = [_name(p) for p in points]
@@ -376,17 +370,16 @@ def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
              for name, p in zip(names, points, strict=True)]  # fmt: skip
     part = Part("tokens a second", axes.colour(0), [p.tokens_per_s for p in points], hover)
     readings = "; ".join(f"{name} {count_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
-    return (bars("tokens-1", "", f"Tokens a second: {readings}.", names, [part], count_text,
-                 axis_title="tokens a second"),)  # fmt: skip
+    return (
+        bars("tokens-1", "", f"Tokens a second: {readings}.", names, [part], count_text, axis_title="tokens a second"),
+    )
 
 
 def _name(p: DecodePoint) -> str:
     return f"{p.prediction.profile.name}, {p.kernel_name}"
 
 
-def _panel(
-    name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str]
-) -> Panel:  # fmt: skip
+def _panel(name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str]) -> Panel:
     """A line a GPU and kernel; one for those that do not differ."""
     data: list[dict[str, Any]] = []
     ends: list[End] = []

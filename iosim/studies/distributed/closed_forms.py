@@ -48,11 +48,9 @@ def link_bytes(name: str, problem: AttentionProblem, gpus: int, *, backward: boo
 
 def idle_fraction(name: str, gpus: int, causal: bool = True) -> Fraction:
     """Idle (GPU, step) slots over all slots: (P^2 - P) / 2 P^2 unbalanced; balanced 0 for odd P, 1 / (P + 2) for even.
-
     P / 2 helpers idle in the last of P / 2 + 1 steps. arXiv 2310.03294, equation 2, states 1 / 2P for even P: the same
     P / 2 slots over the P^2 slots of the unbalanced schedule (`idle_of_unbalanced`); the speed-up of 7.2 that its
-    section 4.5 expects of 8 GPUs is 8 (1 - 1 / (P + 2)).
-    """
+    section 4.5 expects of 8 GPUs is 8 (1 - 1 / (P + 2))."""
     if name in ("ring", "vanilla") and causal:
         return Fraction(gpus * gpus - gpus, 2 * gpus * gpus)
     if name == "balanced" and gpus % 2 == 0:
@@ -68,8 +66,6 @@ def idle_of_unbalanced(name: str, gpus: int, causal: bool = True) -> Fraction:
 
 
 def minimal_chunk_tokens(flops_per_s: float, link_bytes_per_s: float) -> float:
-    """Tokens a GPU needs for computation to hide the ring's K and V: F / B (arXiv 2310.01889, section 3, Table 2).
-
-    4 d c^2 operations against 4 c d bytes in a type of two bytes, without a mask.
-    """
+    """Tokens a GPU needs for computation to hide the ring's K and V: F / B (arXiv 2310.01889, section 3, Table 2). 4 d
+    c^2 operations against 4 c d bytes in a type of two bytes, without a mask."""
     return flops_per_s / link_bytes_per_s

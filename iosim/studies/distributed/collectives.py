@@ -43,7 +43,6 @@ TITLES = {
     "rsa": "ring self-attention",
 }
 SWAPPED = {"fwd": ("Q", "K", "V", "O"), "bwd": ("dO", "dQ", "dK", "dV")}
-"""Tensors that Ulysses takes from tokens to heads, or back."""
 MEGATRON_COLLECTIVES = {"fwd": 4, "bwd": 6, "recompute": 4}
 """All-gathers and reduce-scatters of a layer: two and two forward, four and two backward."""
 RSA_ROTATIONS = {"fwd": 2, "bwd": 4}

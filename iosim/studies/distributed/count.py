@@ -104,12 +104,10 @@ def idle(schedule: ChunkSchedule) -> Idle:
 
 
 def merges(schedule: ChunkSchedule, problem: AttentionProblem) -> list[list[tuple[int, int]]]:
-    """(bytes read, bytes written) in which each GPU adds up partial results, by step.
-
-    Forward, what a query chunk's first call leaves is kept in fp32, and every other call's output and row sums are
-    added to it; the last sum is written in the output's type. Backward, dQ likewise. Partial results that arrive are
-    added to what their target holds, in the type that they travel in.
-    """
+    """(bytes read, bytes written) in which each GPU adds up partial results, by step. Forward, what a query chunk's
+    first call leaves is kept in fp32, and every other call's output and row sums are added to it; the last sum is
+    written in the output's type. Backward, dQ likewise. Partial results that arrive are added to what their target
+    holds, in the type that they travel in."""
     widths = token_bytes(problem)
     part, stats = ("dQ", "") if schedule.backward else ("O_part", "stats")
     typed, row = widths[part], widths[stats] if stats else 0
@@ -161,7 +159,6 @@ def received_bytes(schedule: ChunkSchedule, step: Step, widths: dict[str, int], 
 
 
 def _made_for_others(schedule: ChunkSchedule, step: Step, widths: dict[str, int]) -> list[int]:
-    """Bytes of partial results of chunks that live elsewhere, made in a step."""
     results_of: list[set[tuple[str, int]]] = [set() for _ in range(schedule.gpus)]
     for c in step.computes:
         if c.queries not in schedule.owned[c.gpu]:

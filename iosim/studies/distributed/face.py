@@ -48,8 +48,7 @@ _TIME_LEGEND = tuple(Series(name, colour, "■") for name, colour in _PARTS)
 
 
 def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
-    """The methods of a study over `gpus`, such as "8 x h100-sxm"; `by_default` says which kernel nobody
-    asked for."""
+    """The methods of a study over `gpus`, such as "8 x h100-sxm"; `by_default` says which kernel nobody asked for."""
     best = min(results, key=lambda r: r.seconds)
     first = f"{best.name} is the fastest of {len(results)} methods on" if len(results) > 1 else f"{best.name} runs on"
     parts = [

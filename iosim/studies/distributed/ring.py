@@ -167,7 +167,6 @@ class RingStack:
 
 
 def run(request: RingRequest, *, steps: bool = False, progress: Progress = silent) -> Ring:
-    """The methods on the one problem of a request; with `steps` the result shows the chunk schedules."""
     chosen(None, {}, tensor_parallel=request.tensor_parallel)
     problems = request.problems or [problem for _, problem in layer_problems(None, request.values)]
     if len(problems) > 1:

@@ -31,11 +31,9 @@ INPUTS = ("Q", "K", "V", "dO", "O", "LSE")
 MAX_GPUS = 512
 FP32_BYTES = 4
 STATISTICS = 2
-"""Row maximum and row sum, sent with a partial output."""
 
 
 def check_gpus(gpus: object) -> int:
-    """The number of GPUs as a whole number of at least 1."""
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= MAX_GPUS:
         raise InputError(f"`num_gpus` {gpus!r} is out of range; accepted: 1 to {MAX_GPUS}")
     return gpus
@@ -105,8 +103,8 @@ def check_problem(problem: AttentionProblem) -> bool:
     if problem.mask not in ("none", "causal"):
         raise InputError(f"`mask` '{problem.mask}' is not distributed over GPUs here; accepted: none, causal")
     if problem.seq_q != problem.seq_k:
-        raise InputError(f"`seq_k` {problem.seq_k} differs from `seq_q` {problem.seq_q}: one sequence is "
-                         "split over the GPUs; accepted: equal lengths")  # fmt: skip
+        why = "one sequence is split over the GPUs; accepted: equal lengths"
+        raise InputError(f"`seq_k` {problem.seq_k} differs from `seq_q` {problem.seq_q}: {why}")
     if problem.mask == "causal" and problem.interval_mask.offset != 0:
         raise InputError(f"`offset` {problem.interval_mask.offset} is not distributed over GPUs here; accepted: 0")
     for option in problem.terms.values():
@@ -117,10 +115,8 @@ def check_problem(problem: AttentionProblem) -> bool:
 
 
 def token_bytes(problem: AttentionProblem) -> dict[str, int]:
-    """Tensor -> bytes a token, over all heads and sequences.
-
-    Partial outputs and gradients travel in the output's type, row statistics in fp32, as DistFlashAttn's code does.
-    """
+    """Tensor -> bytes a token, over all heads and sequences. Partial outputs and gradients travel in the output's type,
+    row statistics in fp32, as DistFlashAttn's code does."""
     p = problem
     heads, kv_heads = p.batch * p.heads, p.batch * p.kv_heads
     e, out = p.input_type.bytes, p.output_type.bytes
@@ -139,8 +135,6 @@ def sequence_width_bytes(problem: AttentionProblem) -> int:
 
 @dataclass(frozen=True)
 class Compute:
-    """GPU `gpu` computes attention of a query chunk to a key chunk; backward, their gradients."""
-
     gpu: int
     queries: int
     keys: int
@@ -228,8 +222,9 @@ class ChunkSchedule:
                 work = " ".join(f"q{c.queries}k{c.keys}" for c in step.computes if c.gpu == gpu) or "-"
                 sent = "; ".join(
                     f"{'+'.join(s.tensors)} of {','.join(map(str, s.chunks))} to GPU {s.target}"
-                    for s in step.sends if s.source == gpu
-                )  # fmt: skip
+                    for s in step.sends
+                    if s.source == gpu
+                )
                 lines.append(f"  GPU {gpu}: {work}" + (f" | sends {sent}" if sent else ""))
         return "\n".join(lines) + "\n"
 
@@ -290,12 +285,10 @@ def _fetch_keys(b: _Builder, t: int, gpu: int, keys: int, backward: bool) -> Non
 
 
 def _balanced(b: _Builder, backward: bool) -> None:
-    """GPUs whose own work has ended compute for those with more (DistFlashAttn, Algorithm 2).
-
-    At step t GPU p >= t attends to chunk p - t, and GPU p < t, a helper, computes the pair (p - t + P, p), which its
-    owner would reach at step P - t. NB: at t = P / 2 both are the same pair, and helpers idle; the printed algorithm's
-    exception for t = floor(P / 2) is right for even P alone.
-    """
+    """GPUs whose own work has ended compute for those with more (DistFlashAttn, Algorithm 2). At step t GPU p >= t
+    attends to chunk p - t, and GPU p < t, a helper, computes the pair (p - t + P, p), which its owner would reach at
+    step P - t. NB: at t = P / 2 both are the same pair, and helpers idle; the printed algorithm's exception for t =
+    floor(P / 2) is right for even P alone."""
     gpus = len(b.owned)
     for t in range(gpus // 2 + 1):
         for g in range(gpus):
@@ -336,7 +329,6 @@ def schedules(causal: bool) -> tuple[str, ...]:
 
 
 def build(name: str, problem: AttentionProblem, gpus: int, *, backward: bool = False) -> ChunkSchedule:
-    """The schedule called `name` for a problem over `gpus` GPUs."""
     if name not in SCHEDULES:
         raise unknown_name("`schedule`", name, SCHEDULES)
     kind, gpus, causal = SCHEDULES[name], check_gpus(gpus), check_problem(problem)

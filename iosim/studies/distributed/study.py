@@ -138,8 +138,8 @@ class _Study:
         problem, kernel, profile = times.problem, times.kernel, times.profile
         chosen = resolve(kernel, problem, profile) if isinstance(kernel, str) else kernel
         if reading(problem, chosen) is not problem:
-            raise InputError(f"`kernel` {chosen.name} shares one Q and K among its heads, which is not distributed "
-                             "over GPUs here; accepted: kernels of multi-head attention")  # fmt: skip
+            more = "which is not distributed over GPUs here; accepted: kernels of multi-head attention"
+            raise InputError(f"`kernel` {chosen.name} shares one Q and K among its heads, {more}")
         self.problem, self.gpus, self.profile, self.cluster = problem, gpus, profile, cluster
         self.kernel, self.overlap, self.layers = kernel, overlap, layers
         self.passes = [b for b, asked in ((False, problem.forward), (True, problem.backward)) if asked]

@@ -34,8 +34,6 @@ BOOST = Conditions()
 
 @dataclass(frozen=True)
 class Event:
-    """Something that took time: "compute" on `gpu`, or "send" from `gpu` to `target`."""
-
     kind: str
     step: int
     gpu: int
@@ -91,8 +89,9 @@ class ChunkTimes:
 
     def predictions(self, problems: Iterable[AttentionProblem], kernel: str | None = None) -> list[Prediction]:
         c = self.conditions
-        asked = [Request(p, kernel or self.kernel, self.profile, clocks=c.clocks, launched=c.launched)
-                 for p in problems]  # fmt: skip
+        asked = [
+            Request(p, kernel or self.kernel, self.profile, clocks=c.clocks, launched=c.launched) for p in problems
+        ]
         return list(predict_many(asked))
 
     def methods(self, schedule: ChunkSchedule) -> set[Method]:

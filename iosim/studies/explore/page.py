@@ -40,7 +40,6 @@ def engine() -> bytes:
 
 
 def page(asked: ExploreRequest, progress: Progress | None = silent) -> str:
-    """The whole file; with `progress` None that of the server, which carries no grid."""
     grid, data = (None, b"") if progress is None else packed_grid(asked, progress)
     setup: dict[str, Any] = {
         "served": progress is None,
@@ -79,7 +78,6 @@ def place_of(asked: ExploreRequest) -> Path:
 
 
 def write(asked: ExploreRequest, progress: Progress = silent) -> Path:
-    """Writes the page with its grid; returns its place."""
     place = place_of(asked)
     text = page(asked, progress)
     try:

@@ -80,10 +80,8 @@ def _loop(launch: Launch) -> list[Any]:
 
 def _times(p: Prediction) -> list[dict[str, Any]]:
     """What the page makes the time of each launch of: its start, then its computing beside its HBM bytes, as
-    `iosim.readers.timing.launch_time` has it; none where HBM's rate is not known.
-
-    `computing` are the seconds beside HBM's by the bytes read: with more of them, power may lower the clock.
-    """
+    `iosim.readers.timing.launch_time` has it; none where HBM's rate is not known. `computing` are the seconds beside
+    HBM's by the bytes read: with more of them, power may lower the clock."""
     each = p.profile.hbm_seconds_per_byte()
     if each is None:
         return []

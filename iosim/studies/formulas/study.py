@@ -70,7 +70,6 @@ def _needs(name: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
 
 
 def _kernel(asked: Mapping[str, Any], problem: AttentionProblem) -> tuple[Kernel, bool]:
-    """(the kernel, whether its tile is a choice rather than a symbol)."""
     name, splits = str(asked["name"]), asked.get("splits")
     tile = None if asked.get("tile") is None else Tile(*asked["tile"])
     if name in algorithms() and asked.get("gpu") is None:
@@ -174,7 +173,6 @@ class _Writer:
 
 
 def describe(asked: Mapping[str, Any]) -> FormulaStudy:
-    """The formula of an algorithm or kernel, and what is to be said of it."""
     import sympy as sp
 
     from iosim.readers.formula.symbolic import SYMBOLS, derive, symbol
@@ -196,8 +194,9 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
     occurring = set().union(*(r.bytes.free_symbols for r in formula.traffic)) | limit["leading"].free_symbols
     names += [
         {"symbol": SYMBOLS[n][0], "meaning": SYMBOLS[n][1], "value": put_in.get(n, formula.fixed.get(n))}
-        for n in SYMBOLS if n in formula.values and (symbol(n) in occurring or n in formula.fixed)
-    ]  # fmt: skip
+        for n in SYMBOLS
+        if n in formula.values and (symbol(n) in occurring or n in formula.fixed)
+    ]
     names += [{"symbol": s, "meaning": text, "value": None} for s, text in PAPER_SYMBOLS.items()
               if s in limit["term"].text or s in write.text(limit["leading"])]  # fmt: skip
     moved = [total["bytes"] for total in totals.values()]
@@ -274,7 +273,6 @@ def _title(description: Mapping[str, Any]) -> str:
 
 
 def _rows(description: Mapping[str, Any], all_launches: str) -> list[dict[str, Any]]:
-    """A row a launch, tensor and direction, and the totals."""
     totals = description["totals"].items()
     return [
         *description["traffic"],
@@ -391,8 +389,9 @@ class KernelBounds:
         bound = "the bound between L2 and HBM"
         hbm = "an amount not known" if l2.times_above is None else times_of(number_text(l2.times_above), bound)
         above = times_of(number_text(sm.times_above or 0), "the bound between SMs and L2")
-        return (f"{self.kernel} on {self.profile} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is "
-                "the L2.")  # fmt: skip
+        return (
+            f"{self.kernel} on {self.profile} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is the L2."
+        )
 
     def to_text(self) -> str:
         title = f"{self.kernel} on {self.profile}: {self.problem.line}; HBM by {self.method}"

@@ -47,8 +47,6 @@ NAMES = tuple(BOUNDS)
 
 @dataclass(frozen=True)
 class Timed:
-    """A predicted call beside its measured seconds: seconds of its parts, each without any constant."""
-
     measured_s: float
     decodes: bool
     attention_s: float
@@ -81,7 +79,6 @@ class Timed:
 
 
 def fit(rows: Sequence[Timed], prior: Calibration) -> Calibration:
-    """The constants that fit the rows, within their bounds."""
     start = np.array([getattr(prior, name) for name in NAMES])
     spread = np.array([SPREADS[name] for name in NAMES])
     low, high = (np.array([BOUNDS[name][side] for name in NAMES]) for side in (0, 1))

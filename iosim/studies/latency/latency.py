@@ -36,7 +36,6 @@ from iosim.studies.models.layers import Layers
 from iosim.studies.requests import LatencyRequest
 
 WRITE = "append"
-"""The launch that writes the new tokens' K and V."""
 ROWS_A_CTA = 128
 
 
@@ -102,8 +101,6 @@ class Latency:
 
 @dataclass(frozen=True)
 class AllLayers:
-    """The calls of all layers of a model for one step, in one stack on one GPU: a point for each kind of layer."""
-
     points: tuple[Latency, ...]
 
     @property

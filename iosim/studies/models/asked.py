@@ -54,7 +54,6 @@ def combinations(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def one_of_each(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of which lists, but for those of lengths, hold one. Raises InputError: one that holds more."""
     for name, value in values.items():
         if isinstance(value, list) and name not in LENGTHS and len(value) > 1:
             several = ",".join(map(str, value))
@@ -89,21 +88,17 @@ def changed(
     model: Model, values: Mapping[str, Any], *, layers: int | None = None, tensor_parallel: int | None = None
 ) -> Model:
     """The model with the values that were asked for beside it, each said in its notes. Raises InputError: a value that
-    contradicts the model.
-
-    Args:
-        values: fields of a problem that were given; of `SHAPE`, they take the place of the model's own in every kind of
-            layer that has them. A window goes to the layers that have one, to all where none has.
-        layers: the first so many of its layers.
-        tensor_parallel: GPUs that share the heads of each layer.
-    """
+    contradicts the model. `values`: fields of a problem that were given; of `SHAPE`, they take the place of the model's
+    own in every kind of layer that has them. A window goes to the layers that have one, to all where none has.
+    `layers`: the first so many of its layers. `tensor_parallel`: GPUs that share the heads of each layer."""
     for name in FIXED:
         if values.get(name) is not None:
-            raise InputError(f"`{name}` contradicts `model` '{model.name}', which says what its tokens see; accepted "
-                             f"with a model: {', '.join(f'`{one}`' for one in SHAPE)}")  # fmt: skip
+            hint = f"accepted with a model: {', '.join(f'`{one}`' for one in SHAPE)}"
+            raise InputError(f"`{name}` contradicts `model` '{model.name}', which says what its tokens see; {hint}")
     if values.get("causal") and not model.causal:
-        raise InputError(f"`causal=True` contradicts `model` '{model.name}', whose tokens see all others; accepted: "
-                         "without it")  # fmt: skip
+        raise InputError(
+            f"`causal=True` contradicts `model` '{model.name}', whose tokens see all others; accepted: without it"
+        )
     if layers is not None:
         model = _first(model, layers)
     for name in SHAPE:
@@ -139,8 +134,8 @@ def _with(model: Model, name: str, value: Any) -> Model:
             kinds.append(kind)
             continue
         if kind.latent is not None and name != "heads":
-            raise InputError(f"`{name}` {value} contradicts `model` '{model.name}', whose {kind.name} layers make "
-                             "keys and values of one latent vector; accepted: `heads`")  # fmt: skip
+            more = f"whose {kind.name} layers make keys and values of one latent vector; accepted: `heads`"
+            raise InputError(f"`{name}` {value} contradicts `model` '{model.name}', {more}")
         before[getattr(kind, name)] = None
         kinds.append(_kind_with(kind, name, value))
     if list(before) == [value]:
@@ -165,16 +160,18 @@ def _kind_with(kind: LayerKind, name: str, value: int) -> LayerKind:
 
 def _first(model: Model, layers: int) -> Model:
     if isinstance(layers, bool) or not 1 <= layers <= len(model.order):
-        raise InputError(f"`layers` {layers} is out of range; accepted: 1 to {len(model.order)}, the layers of "
-                         f"'{model.name}'")  # fmt: skip
+        raise InputError(
+            f"`layers` {layers} is out of range; accepted: 1 to {len(model.order)}, the layers of '{model.name}'"
+        )
     order = model.order[:layers]
     kinds, states = (
         tuple(replace(kind, count=n) for kind in some_kinds if (n := order.count(kind.name)))
         for some_kinds in (model.kinds, model.states)
     )
     if not kinds:
-        raise InputError(f"`layers` {layers}: none of the first {layers} layers of '{model.name}' attends; accepted: "
-                         f"more")  # fmt: skip
+        raise InputError(
+            f"`layers` {layers}: none of the first {layers} layers of '{model.name}' attends; accepted: more"
+        )
     if layers == len(model.order):
         return model
     return _noted(
@@ -200,13 +197,9 @@ class LayerCall:
 
 def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -> list[tuple[LayerCall, ...]]:
     """The calls of all kinds of layers, with `states` of those that keep one, too, for every number of query tokens
-    asked for. Raises InputError: values that make
-    no sense, or lengths that a model's layers cannot have.
-
-    Args:
-        values: as `iosim.problem.asked.problems` takes them; what the model decides is taken from it (`changed` has put
-            in what was asked in its place), and so is the type of the inputs where none is given.
-    """
+    asked for. Raises InputError: values that make no sense, or lengths that a model's layers cannot have. `values`: as
+    `iosim.problem.asked.problems` takes them; what the model decides is taken from it (`changed` has put in what was
+    asked in its place), and so is the type of the inputs where none is given."""
     for name in ("seq_lens", "seq_lens_k"):
         if values.get(name) is not None:
             raise InputError(f"`{name}` goes with no `model`; accepted with one: `batch`, `seq_q` and `seq_k`")
@@ -221,14 +214,14 @@ def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -
         )
     latent = bool(given.get("latent_kv"))
     if latent and any(kind.latent is None for kind in model.kinds):
-        raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', whose layers have no latent cache; "
-                         "accepted: without it")  # fmt: skip
+        more = "whose layers have no latent cache; accepted: without it"
+        raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', {more}")
     asked = []
     for queries in map(FIELDS["seq_q"].check, lengths(given.get("seq_q", FIELDS["seq_q"].asked), "seq_q")):
         total = FIELDS["seq_k"].check(keys if keys is not None else queries + (prefix or 0))
         if total < queries and model.causal:
-            raise InputError(f"`seq_k` {total} is out of range; accepted: {queries} or more, as the layers of `model` "
-                             f"'{model.name}' are causal")  # fmt: skip
+            accepted = f"{queries} or more, as the layers of `model` '{model.name}' are causal"
+            raise InputError(f"`seq_k` {total} is out of range; accepted: {accepted}")
         asked.append(tuple(
             LayerCall(kind, queries, total, kind.problem(queries, total, latent_kv=latent, **fields))
             for kind in (model.all_kinds if states else model.kinds)

@@ -78,8 +78,8 @@ def weights_of(model: Model, kind: str | None) -> Weights:
                          "accepted: decoders all of whose layers attend, their weights in 16 or 32 bits, fp8 or "
                          "MXFP4")  # fmt: skip
     if any(mlp.experts and mlp.active is None for mlp in weights.mlps):
-        raise InputError(f"`model` '{model.name}': its config does not say how many experts a token passes; accepted: "
-                         "one with num_experts_per_tok")  # fmt: skip
+        hint = "accepted: one with num_experts_per_tok"
+        raise InputError(f"`model` '{model.name}': its config does not say how many experts a token passes; {hint}")
     return weights if kind is None else weights.in_one(kind)
 
 
@@ -223,7 +223,6 @@ class Writer:
         return problem.with_(passes="fwd", layout=layout)
 
     def _cached(self, problem: AttentionProblem, new: View) -> View:
-        """The cache, with new tokens written into it."""
         cache = self.tape.given(problem.batch * problem.seq_k, math.prod(new.sizes) // self.work.tokens)
         place = View(cache.storage, 0, (math.prod(new.sizes),), (1,), cache.element_bytes)
         self.tape.passes("index_copy_", [new], [place])

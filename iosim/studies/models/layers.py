@@ -104,8 +104,8 @@ class LayerKind:
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
-            raise InputError(f"`heads` {self.heads} is not a multiple of `kv_heads` {self.kv_heads}; accepted: "
-                             f"multiples of {self.kv_heads}")  # fmt: skip
+            hint = f"accepted: multiples of {self.kv_heads}"
+            raise InputError(f"`heads` {self.heads} is not a multiple of `kv_heads` {self.kv_heads}; {hint}")
 
     def absorbed(self, queries: int, keys: int, passes: str = "fwd") -> bool:
         """Whether a call works on the latent cache itself."""
@@ -113,11 +113,9 @@ class LayerKind:
 
     def problem(self, queries: int, keys: int, *, latent_kv: bool = False, **fields: Any) -> AttentionProblem:
         """One layer's call: `queries` of a sequence against `keys`, their own the last of them. Raises InputError:
-        values out of range, or that contradict each other.
-
-        Keys that no query sees, since a window or a chunk has left them behind, are not there: a cache need not hold
-        them. `latent_kv` asks for MLA's absorbed form; `fields` are the problem's others.
-        """
+        values out of range, or that contradict each other. Keys that no query sees, since a window or a chunk has left
+        them behind, are not there: a cache need not hold them. `latent_kv` asks for MLA's absorbed form; `fields` are
+        the problem's others."""
         shape: dict[str, Any] = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
                                  "head_dim_v": self.head_dim_v}  # fmt: skip
         if self.state_kernel is not None:  # 16-bit inputs and no pages, whatever the caches of the others are
@@ -188,7 +186,6 @@ class LayerKind:
         return key if self.compress is None else key // self.compress if self.compress else 0
 
     def sequence_bytes(self, context: int, kind: str, cache_dtype: str | None = None, page: int = 1) -> int:
-        """Bytes of a sequence in one layer's cache, of whole pages, or of its state."""
         tokens = self.cached_tokens(context)
         if self.compress is None:
             return -(-tokens // page) * page * self.token_bytes(kind, cache_dtype) + self.state_bytes

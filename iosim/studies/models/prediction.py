@@ -42,7 +42,6 @@ class LayerPrediction:
 
     @property
     def kind(self) -> LayerKind:
-        """The layers."""
         return self.call.kind
 
     @property
@@ -133,7 +132,6 @@ class ModelPrediction(Shown):
 
     @property
     def time_s(self) -> float:
-        """Seconds of all layers' attention."""
         return sum(one.count * one.prediction.time_s for one in self.layers)
 
     @property

@@ -250,8 +250,9 @@ def table(runs: Sequence[WholeRun]) -> Table:
     shown = COLUMNS if len(runs) == 1 else BESIDE
     columns = [
         replace(column, title=f"{run.model.name}: {column.title}") if len(runs) > 1 and n == 0 else column
-        for run in runs for n, column in enumerate(shown)
-    ]  # fmt: skip
+        for run in runs
+        for n, column in enumerate(shown)
+    ]
     parts = (part for part in (WHOLE, *PARTS) if any(part in run.sums for run in runs))
     rows = ((part, *(run.cell(part, column.key) for run in runs for column in shown)) for part in parts)
     return Table((Column("part"), *columns), tuple(rows))
@@ -262,8 +263,9 @@ def run(request: WholeRequest, progress: Progress = silent) -> WholeModels:
     if request.dtype not in (None, *TYPES):
         raise InputError(f"`dtype` {request.dtype}: activations have 16 or 32 bits; accepted: {', '.join(TYPES)}")
     jobs = [(gpu, phase, length) for gpu in request.gpu for phase, length in _phases(request)]
-    models = [changed(one, {}, layers=request.layers, tensor_parallel=request.tensor_parallel)
-              for one in request.models]  # fmt: skip
+    models = [
+        changed(one, {}, layers=request.layers, tensor_parallel=request.tensor_parallel) for one in request.models
+    ]
     todo = ((model, *job) for job in jobs for model in models)
     return WholeModels(tuple(_run(request, *one) for one in progress(list(todo))))
 
@@ -279,8 +281,8 @@ def _phases(request: WholeRequest) -> list[tuple[str, int]]:
     if request.training:
         for name in ("context", "fused"):
             if getattr(request, name):
-                raise InputError(f"`{name}` contradicts `training=True`, which runs eager operators over `seq_len`; "
-                                 "accepted: one of them")  # fmt: skip
+                more = "which runs eager operators over `seq_len`; accepted: one of them"
+                raise InputError(f"`{name}` contradicts `training=True`, {more}")
         return [(TRAINING, length) for length in prompts or (USUAL,)]
     if not any(contexts):
         prompts = prompts or [USUAL]

@@ -96,7 +96,6 @@ def sizes(schedule: Schedule) -> tuple[str, ...]:
 
 
 def grid(schedule: Schedule) -> str:
-    """How many tiles there are, in words of the formula."""
     if schedule.cluster == 1:
         return "blocks * heads"
     return f"(blocks + {schedule.cluster - 1}) // {schedule.cluster} * {schedule.cluster} * heads"

@@ -133,8 +133,8 @@ class ConstantCheck:
         if slowest.more_time > SAME_WORD:
             parts.append(f"They cost most time, {100 * slowest.more_time:.1f} %, at {slowest.words}")
         if heaviest.times_bytes > 1 + SAME_BYTES:
-            parts.append(f"They move most, {times_text(heaviest.times_bytes)} times the bytes of the best section, at "
-                         f"{heaviest.words}")  # fmt: skip
+            rest = f"{times_text(heaviest.times_bytes)} times the bytes of the best section, at {heaviest.words}"
+            parts.append(f"They move most, {rest}")
         if size != self.section_bytes and right > self.right:
             parts.append(f"{capacity_text(size)} are right for {right}")
         parts += [self.by_default] if self.by_default else []
@@ -171,7 +171,6 @@ def check_constant(
     *,
     progress: Progress = silent,
 ) -> ConstantCheck:
-    """Compare a constant size of sections with every other; heads run fastest inside, heavy query blocks first."""
     if section_bytes < 1:
         raise InputError(f"`check_constant` section {section_bytes} is out of range; accepted: 1 byte or more")
     gpu = load_profile(profile)

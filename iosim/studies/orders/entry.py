@@ -200,7 +200,6 @@ class OrderRanking(Shown):
         }  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:
-        """A row an order, the best first."""
         return [entry.to_dict() for entry in self.orders]
 
     def to_text(self) -> str:
@@ -269,7 +268,6 @@ def _front(entries: Sequence[OrderEntry]) -> list[OrderEntry]:
 
 
 def check_weights(weights: Sequence[float] | None, problems: Sequence[AttentionProblem]) -> tuple[float, ...]:
-    """A weight a problem, all 1 by default."""
     if weights is None:
         return (1.0,) * len(problems)
     if len(weights) != len(problems):

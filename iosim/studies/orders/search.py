@@ -53,8 +53,6 @@ CLUSTER = 2
 
 @dataclass(frozen=True)
 class _Candidate:
-    """An order worked out for every problem: no bytes yet. `least_s` is its time at the compulsory bytes."""
-
     choice: OrderChoice
     requests: tuple[Request, ...]
     least_s: float
@@ -81,8 +79,8 @@ def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
     pinned = pinned_fields({name: getattr(asked, name) for name in PINNED})
     kernels = resolve_all(asked.kernel, problems, gpu)
     if any(main_launch(k, p) is None for k, p in zip(kernels, problems, strict=True)):
-        raise InputError(f"`kernel` {kernels[0].name}: no launch loops over keys, so it has no order to choose; "
-                         "accepted: kernels such as fa2, fa3 or flash")  # fmt: skip
+        hint = "accepted: kernels such as fa2, fa3 or flash"
+        raise InputError(f"`kernel` {kernels[0].name}: no launch loops over keys, so it has no order to choose; {hint}")
     check_cluster(pinned.get("cluster", 1), gpu)
     search = _Search(problems, weights, kernels, gpu, asked.l2_start, progress)
     tiles = [Tile(*sides) for sides in asked.tile or ()]
@@ -105,7 +103,6 @@ class _Search:
         self.spilling: dict[str, None] = {}
 
     def candidate(self, choice: OrderChoice) -> _Candidate | None:
-        """An order worked out, but for its bytes; None, and a reason among those left out, where it cannot run."""
         requests, least, size, accesses = [], 0.0, 0.0, 0
         try:
             for problem, kernel, weight in zip(self.problems, self.kernels, self.weights, strict=True):
@@ -161,14 +158,12 @@ class _Search:
             )
 
     def _own(self) -> OrderEntry:
-        """The kernel as it runs each problem by itself."""
         each = zip(self.problems, self.kernels, strict=True)
         requests = [Request(p, k, self.profile, l2_start=self.l2_start) for p, k in each]
         parts = [OrderPart.of(prediction) for prediction in predict_many(requests)]
         return replace(OrderEntry.of(self.own, parts, self.weights), is_own=True)
 
     def _play_some(self, candidates: list[_Candidate]) -> None:
-        """The likeliest orders whole; of the others those that may be better in coarse steps, and the first whole."""
         waiting = sorted(candidates, key=lambda one: (one.least_s, one.about_bytes))
         likely = sorted(waiting[: 2 * FIRST], key=lambda one: one.about_bytes)[:FIRST]
         likely += [one for one in waiting if one.choice == self.own and one not in likely]

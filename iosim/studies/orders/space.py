@@ -53,7 +53,6 @@ class OrderChoice:
 
     @classmethod
     def of(cls, kernel: Kernel, problem: AttentionProblem) -> OrderChoice:
-        """The order in which a kernel runs a problem."""
         s = kernel.of_pass(problem.passes == "bwd").schedule
         order = Order.HEAD if s.section_heads > 1 else Order.QUERY if s.section_heads == 1 else s.order
         if order is Order.BATCH and problem.batch == 1:
@@ -189,7 +188,6 @@ def _pinned_sections(by_section: list[dict[str, Any]], pinned: Mapping[str, Any]
 
 
 def _different(listed: Iterable[OrderChoice], problems: Sequence[AttentionProblem]) -> Iterator[OrderChoice]:
-    """Those that come to another schedule or tile than all before."""
     seen = set()
     for choice in listed:
         key = (*(choice.schedule(p) for p in problems), choice.tile)
@@ -203,8 +201,9 @@ def pinned_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
     over = Overrides(**settings)
     fields: dict[str, Any] = {}
     if over.fold and over.heavy_first is not None:
-        raise InputError("`fold=True` contradicts `heavy_first`: both say which query blocks start first; "
-                         "accepted: one of them")  # fmt: skip
+        raise InputError(
+            "`fold=True` contradicts `heavy_first`: both say which query blocks start first; accepted: one of them"
+        )
     if over.fold:
         fields["start"] = Start.FOLD
     elif over.heavy_first is not None:

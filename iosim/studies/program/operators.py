@@ -28,7 +28,6 @@ from iosim.readers.bounds import needed_bytes
 
 CTA_THREADS = 256
 RASTER_TILES = 8
-"""Tiles of a product that are walked side by side."""
 INNER_ROWS = 128
 """Of the axis that a product sums over, what a CTA takes in a step."""
 ROW_THREADS = 1024
@@ -87,12 +86,9 @@ class Scratch:
 @dataclass(frozen=True)
 class Operator:
     """One operator as it runs: `chain` holds its launches, `views` says where tensors of the chain lie; the others are
-    made inside it.
-
-    `is_kernel`: its launches loop over tiles, so that what it reads again is found by a replay of its own. `known`:
-    there is a rule for it, rather than its inputs read and its outputs written once. `product_flops`: operations of a
-    matrix product, whose tiles may reach over its edges.
-    """
+    made inside it. `is_kernel`: its launches loop over tiles, so that what it reads again is found by a replay of its
+    own. `known`: there is a rule for it, rather than its inputs read and its outputs written once. `product_flops`:
+    operations of a matrix product, whose tiles may reach over its edges."""
 
     name: str
     module: tuple[str, ...]
@@ -141,7 +137,6 @@ class Program:
 
     @classmethod
     def of_one(cls, operator: Operator) -> Program:
-        """An operator with nothing before it, its storages as large as what it touches of them."""
         ends: dict[int, int] = {}
         for view in operator.views.values():
             last = view.offset + sum((n - 1) * s for n, s in zip(view.sizes, view.strides, strict=True) if n)
@@ -154,12 +149,9 @@ def streaming(
     name: str, reads: Sequence[View | Scratch], writes: Sequence[View | Scratch], rows: int | None = None,
     again: Sequence[tuple[View, int]] = (),
 ) -> tuple[Chain, dict[str, View]]:  # fmt: skip
-    """A pass that reads and writes places in memory once each: (its launch, where its tensors lie).
-
-    Args:
-        rows: CTAs of `ROW_THREADS` threads take a row each, in place of a piece of all elements.
-        again: how often a CTA goes through its row of what it reads, where that is more than once.
-    """
+    """A pass that reads and writes places in memory once each: (its launch, where its tensors lie). `rows`: CTAs of
+    `ROW_THREADS` threads take a row each, in place of a piece of all elements. `again`: how often a CTA goes through
+    its row of what it reads, where that is more than once."""
     named: dict[View | Scratch, Tensor] = {}
     for place, role in (*((one, Role.INPUT) for one in reads), *((one, Role.OUTPUT) for one in writes)):
         if place.bytes and place not in named:
@@ -187,14 +179,9 @@ def product(
     name: str, sizes: tuple[int, int, int, int], element_bytes: int, sm_count: int, *,
     beside: tuple[Tensor, ...] = (), output_bytes: int | None = None,
 ) -> Chain:  # fmt: skip
-    """C [batch, rows, cols] = A [batch, rows, inner] B [batch, inner, cols], of sizes (batch, rows, cols, inner).
-
-    A CTA takes a tile of C and walks `inner`. Tiles side by side are the launch's heads, which share the other side's
-    operand.
-
-    Args:
-        beside: what the epilogue reads: a bias.
-    """
+    """C [batch, rows, cols] = A [batch, rows, inner] B [batch, inner, cols], of sizes (batch, rows, cols, inner). A CTA
+    takes a tile of C and walks `inner`. Tiles side by side are the launch's heads, which share the other side's
+    operand. `beside`: what the epilogue reads: a bias."""
     batch, rows, cols, inner = sizes
     size = output_bytes or element_bytes
     half = element_bytes <= 2
@@ -219,7 +206,6 @@ def product(
 
 
 def nothing_special(name: str) -> Kernel:
-    """The kernel of an operator that is no attention: its launches say all."""
     return Kernel(name, "naive", Tile(128, 128))
 
 

@@ -35,8 +35,6 @@ IN_TRACE = ("module", "kernel", "hbm_read", "hbm_write", "compulsory", "l2_read"
 
 @dataclass(frozen=True)
 class OperatorTraffic:
-    """One operator as it ran: `hbm_*` are what moves while it runs, dirty lines of others among the written ones."""
-
     module: tuple[str, ...]
     """Where it stands in the module tree, the root first."""
     operator: str
@@ -207,8 +205,8 @@ class ProgramTraffic(Shown):
         return f"{self.answer}\n\n{tables}" + "".join(f"note: {n}\n" for n in self._notes())
 
     def _line(self) -> str:
-        return (f"{len(self.rows):,} operators on {self.profile.name}: HBM read {bytes_text(self.hbm.read)}, written "
-                f"{bytes_text(self.hbm.write)}; {seconds_text(self.time_s)}")  # fmt: skip
+        rest = f"written {bytes_text(self.hbm.write)}; {seconds_text(self.time_s)}"
+        return f"{len(self.rows):,} operators on {self.profile.name}: HBM read {bytes_text(self.hbm.read)}, {rest}"
 
     def _notes(self) -> tuple[str, ...]:
         return (*self.notes, f"evidence: {self.evidence}")

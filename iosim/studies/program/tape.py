@@ -80,7 +80,6 @@ class Tape:
 
     @property
     def given_bytes(self) -> int:
-        """Of all that was there before the program: parameters, caches."""
         return sum(storage.bytes for storage in self._storages if storage.made is None)
 
     def learn(self) -> None:

@@ -42,7 +42,6 @@ class Point:
 
     @property
     def smem(self) -> int | None:
-        """Bytes at shared memory; None where they are not known."""
         return self.prediction.smem.total if self.prediction.smem else None
 
     @property
@@ -121,12 +120,10 @@ def collect(
 
 
 def by_gpu(points: Iterable[Point]) -> dict[str, list[Point]]:
-    """Points by their GPU's label, in the order of the request."""
     return grouped(points, lambda point: point.gpu.label)
 
 
 def series(points: Iterable[Point]) -> dict[str, list[Point]]:
-    """Points of one GPU by kernel, in the order of the request."""
     return grouped(points, lambda point: point.kernel)
 
 
@@ -165,7 +162,6 @@ class Report:
         return legend(p.prediction for p in self.points)
 
     def figure(self, figure_id: str) -> Figure:
-        """The figure called `figure_id`; a KeyError where there is none."""
         return {figure.id: figure for figure in self.figures}[figure_id]
 
 
@@ -176,7 +172,6 @@ def fits(p: Point) -> str | None:
 
 
 def notes(points: Sequence[Point]) -> tuple[str, ...]:
-    """What the predictions say of themselves, each once, with the kernels that say it."""
     kernels_of: dict[str, dict[str, None]] = {}
     for p in points:
         for note in (*p.prediction.notes, *p.prediction.time.missing):
@@ -277,7 +272,6 @@ class ReportRequest:
 
 
 def name_on(gpu: Gpu, kernel: str, problem: AttentionProblem) -> str:
-    """A kernel's name, the GPU's own by the name that it has there."""
     return default_kernel(problem, gpu.profile) if kernel == DEFAULT else kernel
 
 
@@ -287,7 +281,6 @@ def differ_in(problems: Sequence[AttentionProblem], *but: str) -> bool:
 
 
 def gpus_of(names: tuple[str, ...]) -> tuple[Gpu, ...]:
-    """The GPUs of these names, each once. Raises InputError: one that is not known."""
     gpus: dict[str, Gpu] = {}
     shipped = list_profiles()
     for name in names:

@@ -50,24 +50,22 @@ def in_short(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
         where = "between SMs and L2" if best.hbm is None else "at HBM"
         factor = "" if base is best else _factor(_moved(base), _moved(best)) or "as much"
         less = f", {factor} {'as' if factor == 'as much' else 'than'} {base.kernel}" if factor else ""
-        said.append(f"**{best.kernel}** on {gpu} moves {bytes_text(_moved(best))} {where} at "
-                    f"{some(longest, 'token')}{less}.")  # fmt: skip
+        said.append(
+            f"**{best.kernel}** on {gpu} moves {bytes_text(_moved(best))} {where} at {some(longest, 'token')}{less}."
+        )
     return tuple(said[:MOST_SAID])
 
 
 def _best(points: Sequence[Point]) -> Point:
-    """Of those that move hardly more through HBM than the least, the one that moves least between SMs and L2."""
     least = min(map(_moved, points))
     return min((p for p in points if _moved(p) <= NEAR * least), key=lambda p: p.l2)
 
 
 def _moved(p: Point) -> int:
-    """HBM bytes; where only bounds are known, those between SMs and L2."""
     return p.l2 if p.hbm is None else p.hbm
 
 
 def _amounts(p: Point) -> str:
-    """Its bytes at both levels, those of HBM against the compulsory ones."""
     if p.hbm is None:
         return f"{bytes_text(p.l2)} between SMs and L2"
     times = left_in_l2(p.hbm, p.compulsory, p.prediction.l2_start) or against(p.hbm, p.compulsory, "compulsory")
@@ -76,7 +74,6 @@ def _amounts(p: Point) -> str:
 
 
 def _ratios(best: Point, against: Point) -> str:
-    """What it moves at each level against another kernel, with that one's name."""
     hbm = None if not best.hbm or against.hbm is None else _factor(against.hbm, best.hbm)
     by_level = [(hbm, "at HBM"), (_factor(against.l2, best.l2), "between SMs and L2")]
     same = " and ".join(where for factor, where in by_level if factor == "")
@@ -123,7 +120,6 @@ def question(request: ReportRequest, base: str | None) -> str:
 
 
 def subject(request: ReportRequest) -> str:
-    """What a request computes, in one sentence."""
     p = request.problems[0]
     kv = "" if p.group == 1 else f" ({some(p.kv_heads, 'key/value head')})"
     width = str(p.head_dim) if p.head_dim == p.head_dim_v else f"{p.head_dim}/{p.head_dim_v}"

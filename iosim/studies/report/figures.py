@@ -21,7 +21,6 @@ from iosim.studies.report.collect import Gpu, Point, ReportRequest, by_gpu, leas
 
 Value = Callable[[Point], float | None]
 Guide = tuple[str, str, str, list[int], list[float]]
-"""Name, hover text, dash, lengths and values of a grey line."""
 
 WHO = columns_of("gpu=GPU | kernel | seq_len:count=N")
 FROM = Column("commands", "command (listed at the end)", COMMANDS)
@@ -62,11 +61,12 @@ def gpu_panels(
             if not shown:
                 continue
             hover = [f"{kernel}, N = {p.seq_len:,}<br>{text(v)} ({p.id})" for p, v in shown]
-            line = axes.line(kernel, [p.seq_len for p, _ in shown], [v for _, v in shown], hover,
-                             request.kernels.index(kernel))  # fmt: skip
+            line = axes.line(
+                kernel, [p.seq_len for p, _ in shown], [v for _, v in shown], hover, request.kernels.index(kernel)
+            )
             drawn_lines.append(hollow(line, [estimate(p) for p, _ in shown]))
-            readings.append(f"{kernel} {text(shown[0][1])} at N = {shown[0][0].seq_len:,} to {text(shown[-1][1])} at "
-                        f"N = {shown[-1][0].seq_len:,}")  # fmt: skip
+            place = f"N = {shown[0][0].seq_len:,} to {text(shown[-1][1])} at N = {shown[-1][0].seq_len:,}"
+            readings.append(f"{kernel} {text(shown[0][1])} at {place}")
         panels.append(Panel(f"{figure_id}-{n}", label, f"{title}, {label}: {'; '.join(readings)}.",
                             (*grey, *layered(drawn_lines)), axes.layout(x, y)))  # fmt: skip
     return tuple(panels)
@@ -122,8 +122,8 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
     how = "of which only the bounds are asked for: compulsory (dotted) and with no L2 (dashed)."
     if known:
         by = "replay" if request.method is None else f"the method '{request.method}'"
-        how = (f"by {by}, L2 {request.l2_start} at the start. The truth lies between the compulsory bytes (inputs "
-               f"once, outputs once; dotted) and those with no L2.")  # fmt: skip
+        more = "The truth lies between the compulsory bytes (inputs once, outputs once; dotted) and those with no L2."
+        how = f"by {by}, L2 {request.l2_start} at the start. {more}"
     return Figure(
         "traffic-hbm", "Traffic between L2 and HBM",
         f"Bytes that cross between L2 and device memory, read and written together, {how}"

@@ -68,7 +68,6 @@ def overview(
 
 
 def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
-    """A row a line of the panels, a column a length: a few of them."""
     lengths = spread_out(list(request.lengths), MOST_PIVOTED)
     rows: list[tuple[Cell, ...]] = []
     for gpu, members in by_gpu(points).items():
@@ -116,7 +115,6 @@ def _lines(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Poi
 
 
 def _rows(kernels: Sequence[str], panel_id: str, gpu: str, points: Sequence[Point], values: Sequence[float]) -> Panel:
-    """A row a kernel; of one that cannot run, that it cannot."""
     low, high = axes.log_range(values)
     room = max(0.3, ROOM * (high - low))
     x = axes.log_axis([10 ** (low - room), 10 ** (high + room)], "", bytes_text)
@@ -146,8 +144,9 @@ def _rows(kernels: Sequence[str], panel_id: str, gpu: str, points: Sequence[Poin
             "line": {"color": axes.NEUTRAL, "width": 1.5, "dash": "dot"}, "layer": "below"}  # fmt: skip
     word = {"xref": "x", "x": math.log10(least), "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False,
             "text": f"compulsory {bytes_text(least)}", "font": {"size": 11}}  # fmt: skip
-    readings = [f"{p.kernel} {bytes_text(p.l2)} SM<->L2" + (f" and {bytes_text(p.hbm)} HBM" if p.hbm else "")
-                for p in points]  # fmt: skip
+    readings = [
+        f"{p.kernel} {bytes_text(p.l2)} SM<->L2" + (f" and {bytes_text(p.hbm)} HBM" if p.hbm else "") for p in points
+    ]
     alt = f"Bytes on {gpu}: {'; '.join(readings)}; compulsory {bytes_text(least)}."
     layout = axes.layout(x, y, shapes=[line], annotations=[word], margin={"l": 8, "r": 12, "t": 22, "b": 8})
     return Panel(panel_id, gpu, alt, tuple(data), layout, AXIS_REM + ROW_REM * len(kernels))

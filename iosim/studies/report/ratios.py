@@ -158,8 +158,9 @@ def _panels(request: ReportRequest, with_dense: list[tuple[Point, Point]]) -> tu
             for kernel, row in series(members).items():
                 at = sorted((kept(p), shares[p.id], p) for p in row if p.id in shares)
                 hover = [f"{kernel}, N = {p.seq_len:,}<br>{_percent(y)} of dense ({p.id})" for _, y, p in at]
-                data.append(axes.line(kernel, [s for s, *_ in at], [y for _, y, _ in at], hover,
-                                      request.kernels.index(kernel)))  # fmt: skip
+                data.append(
+                    axes.line(kernel, [s for s, *_ in at], [y for _, y, _ in at], hover, request.kernels.index(kernel))
+                )
                 readings.append(f"{kernel} {_percent(at[0][1])} of dense with {_percent(at[0][0])} of the blocks")
             y = axes.log_axis([*shares.values(), *ends], f"{name}, share of dense", _percent)
             panels.append(Panel(f"density-{key}-{len(panels) + 1}", f"{gpu}, {name}", f"{name} on {gpu}: "

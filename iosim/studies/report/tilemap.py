@@ -132,7 +132,6 @@ def _blocks(title: str) -> dict[str, Any]:
 
 
 def _marks(series: Series, tiles: Sequence[TileCandidate], symbol: str, size: int) -> dict[str, Any]:
-    """Rings around cells, so that their numbers stay readable."""
     return {
         "type": "scatter", "mode": "markers", "name": series.name, "x": [str(c.tile.block_k) for c in tiles],
         "y": [str(c.tile.block_q) for c in tiles], "text": [_hover(c) for c in tiles],

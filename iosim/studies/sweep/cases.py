@@ -125,9 +125,8 @@ SETTINGS: Mapping[str, About] = {
     name: field for name, field in (*FIELDS.items(), *OVERRIDES.items()) if field.option and name not in NOT_SWEPT
 }
 SPELLINGS = {"profile": "gpu", "pass": "passes", "output_dtype": "output", "smem": "shared_memory_bytes"} | {
-    spelling[2:].replace("-", "_"): name for name, field in SETTINGS.items() for spelling in
-    (str(field.option), *field.spellings)
-}  # fmt: skip
+    str(field.option)[2:].replace("-", "_"): name for name, field in SETTINGS.items()
+}
 NAMES = (*PLACES, *SETTINGS)
 LABELS = {"model": "text", "layer": "text", "count": "int"}
 """Columns that say what a row is of and change nothing, and their types."""
@@ -146,7 +145,6 @@ MAX_ROWS = 1 << 31
 
 
 def name_of(word: str) -> str:
-    """The column that a name stands for, by its name in Python or its option's."""
     name = SPELLINGS.get(word.strip().lstrip("-").replace("-", "_"), word.strip().replace("-", "_"))
     if name not in NAMES:
         raise unknown_name("column", word, NAMES)
@@ -242,13 +240,10 @@ class Cases:
 
 def cases(grid: Mapping[str, Iterable[Any]], rows: Block | None = None) -> Cases:
     """The rows of a sweep: every combination of the values of `grid`, by column, among which None stands for the
-    default; each with every one of `rows`, columns of one length that go together row by row.
-
-    What neither gives is as `iosim predict` has it. A window implies the mask "window" where no mask is given; values
-    of `window` in a grid go with masks that take one alone.
-
-    Raises InputError: a column that there is not, a value out of range, or a column given twice.
-    """
+    default; each with every one of `rows`, columns of one length that go together row by row. What neither gives is as
+    `iosim predict` has it. A window implies the mask "window" where no mask is given; values of `window` in a grid go
+    with masks that take one alone. Raises InputError: a column that there is not, a value out of range, or a column
+    given twice."""
     listed = dict(rows or {})
     given = {name: list(values) for name, values in grid.items()}
     for name, values in given.items():
@@ -284,8 +279,9 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Block | None = None) -> Cases
 def _prefixed(given: dict[str, list[Any]], prefixes: Sequence[int], listed: Block) -> Block:
     """Query and key tokens where so many tokens are cached before the queries."""
     if "seq_k" in given or "seq_k" in listed or "seq_q" in listed:
-        raise InputError("`prefix` contradicts key tokens, and lengths that a file gives; accepted with it: `seq_q` of "
-                         "the grid")  # fmt: skip
+        raise InputError(
+            "`prefix` contradicts key tokens, and lengths that a file gives; accepted with it: `seq_q` of the grid"
+        )
     lengths = [checked("seq_q", value) for value in given.pop("seq_q")]
     pairs = [(queries, queries + prefix) for prefix in prefixes for queries in lengths]
     return _checked({"seq_q": Words.of(q for q, _ in pairs), "seq_k": Words.of(k for _, k in pairs)})
@@ -299,7 +295,6 @@ def _mask(mask: str | None, window: int | None) -> str | None:
 
 
 def _with_mask(columns: Block) -> Block:
-    """The columns with the mask that a window implies."""
     if "window" not in columns:
         return columns
     windows = columns["window"].to_list()

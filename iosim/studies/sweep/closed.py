@@ -60,7 +60,6 @@ FOUND = (
 
 
 def numbers(kernel: Kernel, l2: Traffic, hbm: Traffic | None, limits: HbmBounds, *beside: Any) -> dict[str, Any]:
-    """What is found by column, for one row or for many; `beside` are operations, peak bytes and spilled registers."""
     tile = kernel.tile
     read, written = (None, None) if hbm is None else (hbm.total("hbm", "read"), hbm.total("hbm", "write"))
     values = (
@@ -74,10 +73,8 @@ def numbers(kernel: Kernel, l2: Traffic, hbm: Traffic | None, limits: HbmBounds,
 @dataclass
 class Found:
     """What is known of a part's rows: numbers by column, names of the kernels that run, and why rows are refused.
-
     `left` are the rows that are still to be predicted, `without_form` how many of them have no closed form: the others
-    have too few like them.
-    """
+    have too few like them."""
 
     columns: dict[str, Numbers]
     runs_as: list[str | None]
@@ -132,7 +129,6 @@ def evaluate(part: Part, method: str, l2_start: str = "cold") -> Found:
 
 
 def _groups(part: Part) -> list[_Group]:
-    """The rows that share all but their sizes; those without a closed form are in none."""
     code = np.zeros(part.rows, dtype=np.int64)
     for name, column in part.columns.items():
         codes = column.codes
@@ -299,7 +295,6 @@ class _Call:
         return done
 
     def _resident(self) -> tuple[list[_Fit], list[Any]]:
-        """Of each launch: how its CTAs fit on an SM, and how many of them run at once."""
         fits = [_Fit.of(launch, self.group.profile, self.group.rows.size) for launch in self.chain.launches]
         slots = []
         for launch, fit in zip(self.chain.launches, fits, strict=True):
@@ -316,8 +311,9 @@ class _Call:
         for launch, fit in zip(self.chain.launches, fits, strict=True):
             refused = fitting & (np.broadcast_to(fit.ctas_per_sm, rows.shape) == 0)
             fitting &= ~refused
-            block_q, block_k = (np.broadcast_to(lifted(side), rows.shape)
-                                for side in (launch.domain.block_q, launch.domain.block_k))  # fmt: skip
+            block_q, block_k = (
+                np.broadcast_to(lifted(side), rows.shape) for side in (launch.domain.block_q, launch.domain.block_k)
+            )
             for n in np.flatnonzero(refused & rows).tolist():
                 tile, shape = f"{block_q[n]}x{block_k[n]}", fit.distinct[int(fit.code[n])]
                 found.refused[self.group.rows[n]] = str(does_not_fit(tile, *shape, self.group.profile))

@@ -39,8 +39,8 @@ def _parquet() -> Any:
         import pyarrow.csv
         import pyarrow.parquet
     except ImportError:
-        raise InputError("Parquet files need the package pyarrow, which is not installed; accepted: "
-                         "pip install 'iosim[parquet]', or a file that ends in .csv") from None  # fmt: skip
+        hint = "accepted: pip install 'iosim[parquet]', or a file that ends in .csv"
+        raise InputError(f"Parquet files need the package pyarrow, which is not installed; {hint}") from None
     return pyarrow
 
 

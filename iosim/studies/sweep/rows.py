@@ -29,7 +29,6 @@ from iosim.studies.sweep.cases import (
 )
 
 KEYS = {"passes": "pass"}
-"""Columns that a table calls otherwise than Python."""
 KINDS = {Kind.WHOLE: "int", Kind.PROBABILITY: "float", Kind.FLAG: "bool"}
 MOST = 1 << 63
 """Bytes from here on do not fit a file's whole numbers."""
@@ -50,8 +49,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Done:
-    """Rows `start` to `stop`: as columns, as CSV, or as where their CSV lies in a journal; how many of them were
-    refused, and predicted one by one for want of a closed form."""
+    """Rows `start` to `stop`, as columns or as CSV; how many were refused, and predicted alone for want of a form."""
 
     start: int
     stop: int
@@ -122,7 +120,6 @@ def _numbers(p: Prediction) -> dict[str, int]:
 
 
 def _problem(part: Part, names: tuple[str, ...]) -> dict[str, Words | Numbers]:
-    """The problem's columns; sizes that were not given are those that they follow."""
     found: dict[str, Words | Numbers] = {}
     for name in _shown(names):
         key, column = KEYS.get(name, name), part.columns.get(name)

@@ -6,16 +6,12 @@ from __future__ import annotations
 import csv
 import importlib
 import io
-import json
-import os
-import sys
-import time
-import zlib
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from itertools import islice, product
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import islice, pairwise, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
@@ -46,9 +42,6 @@ CLOSED_ROWS, LEAST_CLOSED_ROWS = 1 << 17, 1 << 13
 MOST_ROWS_ONE_BY_ONE = 16
 PARTS_AHEAD = 3
 """Parts a process that are begun before their turn."""
-SCHEMA = 1
-SYNC_S = 2.0
-"""At least so often what was written is on the disk, whatever happens to the machine."""
 MANY_WORKERS = 16
 """Workers that a cluster is taken to have, where parts are cut for it."""
 CONNECT_S = 10
@@ -101,7 +94,6 @@ def _work(part: Part, names: tuple[str, ...], asked: Asked, as_csv: bool) -> Don
 
 
 def in_memory(cases: Cases, asked: Asked, where: Where) -> tuple[Cells, Summary]:
-    """All rows of a sweep. Raises InputError: every row is refused, or the cluster cannot be reached."""
     done = list(_all(cases, asked, where, [(0, len(cases))], as_csv=False))
     done.sort(key=lambda part: part.start)
     cells = joined([part.rows for part in done])
@@ -109,26 +101,23 @@ def in_memory(cases: Cases, asked: Asked, where: Where) -> tuple[Cells, Summary]
 
 
 def into_file(cases: Cases, asked: Asked, where: Where, target: str | Path, *, fresh: bool = False) -> Summary:
-    """All rows of a sweep into a CSV or Parquet file, which appears when the last row is done."""
     place = Path(target)
     kind = check_target(place)
     kinds = columns(cases.names, asked)
     sweep = f"{__version__} {asked.method} {asked.l2_start} {cases.fingerprint()}"
-    with opened(place, sweep, len(cases), fresh=fresh) as journal:
-        resumed = journal.rows
+    with opened(place, sweep, fresh=fresh) as journal:
+        resumed = sum(part.stop - part.start for part in journal.parts)
         for part in _all(cases, asked, where, journal.gaps(len(cases)), as_csv=True):
             journal.append(part)
         if gaps := journal.gaps(len(cases)):
             raise RuntimeError(f"rows {gaps} of the sweep were given to no worker")
         first = (row for data in journal.csv() for row in csv.reader(io.StringIO(data.decode())))
-        summary = Summary.of(journal.records, resumed, lambda: dict(zip(kinds, next(first), strict=True))["refused"])
+        summary = Summary.of(journal.parts, resumed, lambda: dict(zip(kinds, next(first), strict=True))["refused"])
         finish(journal.csv(), place, kind, kinds)
-        journal.remove()
     return summary
 
 
 def _all(cases: Cases, asked: Asked, where: Where, gaps: Iterable[tuple[int, int]], *, as_csv: bool) -> Iterator[Done]:
-    """The parts of the rows in `gaps`, in the order in which they are done."""
     gaps = list(gaps)
     left = sum(stop - start for start, stop in gaps)
     processes = where.processes(left, asked)
@@ -172,8 +161,9 @@ def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
-        raise InputError("`dask` needs the package distributed, which is not installed; accepted: "
-                         "pip install 'iosim[dask]'") from None  # fmt: skip
+        raise InputError(
+            "`dask` needs the package distributed, which is not installed; accepted: pip install 'iosim[dask]'"
+        ) from None
     try:
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
@@ -200,8 +190,8 @@ def _result(future: Any, address: str) -> Done:
     try:
         done: Done = future.result()
     except (ImportError, AttributeError) as error:
-        raise InputError(f"a worker of `dask` '{address}' has no such iosim: {_line(error)}; accepted: workers with "
-                         f"iosim {__version__}") from None  # fmt: skip
+        hint = f"accepted: workers with iosim {__version__}"
+        raise InputError(f"a worker of `dask` '{address}' has no such iosim: {_line(error)}; {hint}") from None
     future.release()
     return done
 
@@ -210,60 +200,35 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+TABLES = """CREATE TABLE IF NOT EXISTS sweep (name TEXT);
+CREATE TABLE IF NOT EXISTS parts (start INTEGER PRIMARY KEY, stop INTEGER, refused INTEGER, one_by_one INTEGER, csv)"""
+ALONE = "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL"
+
+
+@dataclass(frozen=True)
 class Journal:
-    """The rows of a sweep that are done already, beside the file that they will be: what an interrupt leaves behind.
+    """The rows of a sweep that are done already, by parts: what an interrupt leaves behind. That of `out.csv` is the
+    SQLite file `out.csv.partial`."""
 
-    The journal of `out.csv` is `out.csv.partial`. It opens with a line that says which sweep it belongs to; then come
-    records, each a line of JSON (which rows, how many bytes, their checksum) and those rows as CSV. Records are
-    appended whole, in whatever order parts are done. A record that was cut short by a kill is dropped when the sweep
-    goes on. The process that writes holds a lock on it, which ends with the process.
-    """
-
-    def __init__(self, path: Path, file: BinaryIO, records: list[Done]) -> None:
-        self.path, self.records = path, records
-        self._file = file
-        self._synced = time.monotonic()
+    file: sqlite3.Connection
 
     @property
-    def rows(self) -> int:
-        return sum(record.stop - record.start for record in self.records)
+    def parts(self) -> list[Done]:
+        rows = self.file.execute("SELECT start, stop, refused, one_by_one FROM parts ORDER BY start")
+        return [Done(start, stop, None, refused, alone) for start, stop, refused, alone in rows]
 
     def gaps(self, rows: int) -> list[tuple[int, int]]:
         """The runs of rows that are not done, of a sweep of `rows`."""
-        left, at = [], 0
-        for record in sorted(self.records, key=lambda record: record.start):
-            if record.start > at:
-                left.append((at, record.start))
-            at = max(at, record.stop)
-        return left + ([(at, rows)] if at < rows else [])
+        ends = [(0, 0), *((part.start, part.stop) for part in self.parts), (rows, rows)]
+        return [(before, after) for (_, before), (after, _) in pairwise(ends) if before < after]
 
     def append(self, done: Done) -> None:
-        data = done.rows.encode()
-        head = {"start": done.start, "stop": done.stop, "bytes": len(data), "crc32": zlib.crc32(data)}
-        head |= {"refused": done.refused, "one_by_one": done.one_by_one}
-        line = json.dumps(head).encode() + b"\n"
-        try:
-            begin = self._file.seek(0, os.SEEK_END)
-            self._file.write(line + data)
-            self._file.flush()
-            if time.monotonic() - self._synced > SYNC_S:
-                os.fsync(self._file.fileno())
-                self._synced = time.monotonic()
-        except OSError as error:
-            raise InputError(f"`path` '{self.path}' cannot be written: {error.strerror}") from None
-        self.records.append(replace(done, rows=(begin + len(line), len(data))))
+        values = done.start, done.stop, done.refused, done.one_by_one, done.rows
+        self.file.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", values)
 
     def csv(self) -> Iterator[bytes]:
-        for record in sorted(self.records, key=lambda record: record.start):
-            offset, size = record.rows
-            self._file.seek(offset)
-            yield self._file.read(size)
-
-    def remove(self) -> None:
-        try:
-            self.path.unlink(missing_ok=True)
-        except PermissionError:  # Windows keeps an open file: an empty journal is as good as none
-            self._file.truncate(0)
+        for (text,) in self.file.execute("SELECT csv FROM parts ORDER BY start"):
+            yield text.encode()
 
 
 def journal_of(target: Path) -> Path:
@@ -271,78 +236,32 @@ def journal_of(target: Path) -> Path:
 
 
 @contextmanager
-def opened(target: Path, sweep: str, rows: int, *, fresh: bool = False) -> Iterator[Journal]:
-    """The journal of `target`, with the rows of an earlier run of the same sweep; locked."""
+def opened(target: Path, sweep: str, *, fresh: bool = False) -> Iterator[Journal]:
+    """The journal of `target`, with the parts of an earlier run of the same sweep. No other process has it meanwhile.
+    It is gone at the end, unless an error ends it."""
     path = journal_of(target)
-    with _locked(path, target) as file:
-        head = json.dumps({"iosim_sweep": SCHEMA, "sweep": sweep, "rows": rows}).encode() + b"\n"
-        there = b"" if fresh else file.readline()
-        if there and there != head and there.endswith(b"\n"):
-            raise InputError(f"`path` '{target}': '{path.name}' beside it holds rows of another sweep, or of another "
-                             "version of iosim; accepted: another file, or `fresh=True` to drop them")  # fmt: skip
-        records, end = _records(file, rows) if there == head else ([], 0)
-        file.truncate(end)
-        if not end:
-            file.seek(0)
-            file.write(head)
-            file.flush()
-        yield Journal(path, file, records)
-
-
-def _lock(file: BinaryIO) -> None:
-    """Takes a file for this process, until it is closed. Raises OSError: another process has it."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        file.seek(1 << 30)  # one byte is locked, of all processes the same
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-@contextmanager
-def _locked(path: Path, target: Path) -> Iterator[BinaryIO]:
-    while True:
-        try:
-            file = open(path, "a+b")  # noqa: SIM115  (closed below)
-        except OSError as error:
-            hint = "a file in a directory that exists and can be written is needed"
-            raise InputError(f"`path` '{target}' cannot be written: {error.strerror}; {hint}") from None
-        try:
-            _lock(file)
-        except OSError:
-            file.close()
+    try:
+        with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as file:
+            file.executescript(f"{ALONE}; {TABLES}")
+            there = file.execute("SELECT name FROM sweep").fetchone()
+            if there not in (None, (sweep,)) and not fresh:
+                raise InputError(
+                    f"`path` '{target}': '{path.name}' beside it holds rows of another sweep, or of another version of "
+                    "iosim; accepted: another file, or `fresh=True` to drop them"
+                )
+            if there != (sweep,) or fresh:
+                file.executescript("DELETE FROM parts; DELETE FROM sweep")
+                file.execute("INSERT INTO sweep VALUES (?)", (sweep,))
+            yield Journal(file)
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode & 255 in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             accepted = "another file, or to wait for that one's end"
             raise InputError(f"`path` '{target}' is being written by another sweep; accepted: {accepted}") from None
-        if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            break
-        file.close()  # its sweep ended, and took the journal away, as it was opened
-    with file:
-        file.seek(0)
-        yield file
-
-
-def _records(file: BinaryIO, rows: int) -> tuple[list[Done], int]:
-    """The whole records from here on, and where the last of them ends."""
-    records: list[Done] = []
-    end = file.tell()
-    done: set[int] = set()
-    while line := file.readline():
-        try:
-            head = json.loads(line)
-            start, stop, size = head["start"], head["stop"], head["bytes"]
-            data = file.read(size)
-            whole = len(data) == size and zlib.crc32(data) == head["crc32"] and 0 <= start < stop <= rows
-        except (ValueError, KeyError, TypeError):
-            break
-        if not whole or start in done:
-            break
-        done.add(start)
-        records.append(Done(start, stop, (end + len(line), size), head["refused"], head["one_by_one"]))
-        end = file.tell()
-    return records, end
+        why = f"{path.name} beside it: {error}" if path.exists() else str(error)
+        hint = "a file in a directory that can be written is needed, with no other file of that name"
+        raise InputError(f"`path` '{target}' cannot be written: {why}; {hint}") from None
+    with suppress(PermissionError):  # Windows keeps a file that another process has opened
+        path.unlink(missing_ok=True)
 
 
 def run(asked: SweepRequest) -> pandas.DataFrame:

@@ -27,10 +27,8 @@ SHORT_OF = re.compile(r"needs (?:about )?([\d,]+) ([a-z ]+?)(?:, sm_\d+ allows|,
 @dataclass(frozen=True)
 class TileStudy:
     """A tile's sides with each number of warps and stages: those that fit with their ranks, the others with reasons.
-
     `nearest` is the tile of the ranking that is closest in its sides, the faster of two; None where this tile fits, or
-    nothing does.
-    """
+    nothing does."""
 
     profile: str
     block_q: int
@@ -151,7 +149,6 @@ def by_reason(rejected: Iterable[RejectedTile]) -> list[Rejections]:
 
 
 def _ranged(reasons: list[str]) -> str:
-    """Reasons that differ in their numbers alone, as one."""
     columns = zip(*(NUMBER.findall(reason) for reason in reasons), strict=True)
     ranges = iter([sorted(set(column), key=whole) for column in columns])
 
@@ -192,5 +189,5 @@ def _sentence(r: TileRanking) -> str:
 
 def _cost(c: TileCandidate) -> str:
     l2, hbm = c.l2_read_bytes + c.l2_write_bytes, c.hbm_read_bytes + c.hbm_write_bytes
-    return (f"{seconds_text(c.time_s)}, bound by {c.bound_by}, {bytes_text(l2)} between SMs and L2 and "
-            f"{bytes_text(hbm)} at HBM")  # fmt: skip
+    rest = f"{bytes_text(l2)} between SMs and L2 and {bytes_text(hbm)} at HBM"
+    return f"{seconds_text(c.time_s)}, bound by {c.bound_by}, {rest}"

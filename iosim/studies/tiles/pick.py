@@ -66,10 +66,8 @@ SHOWN = columns_of(
 @dataclass(frozen=True)
 class TileCandidate:
     """A tile that fits, and what is predicted of it. Bytes and seconds are of the whole call, all its launches.
-
     `registers_source` is "compiled" or "estimated", or "stated" where a library's are known. `shared_memory_bytes` is
-    None where a library's is not.
-    """
+    None where a library's is not."""
 
     kernel: str
     tile: Tile
@@ -167,8 +165,8 @@ def run(
     least = TENSOR_DTYPE_CC.get(problem.dtype, 0)
     if gpu.cc < least:
         there = ", ".join(d for d in INPUT_DTYPES if gpu.cc >= TENSOR_DTYPE_CC.get(d, 0))
-        raise InputError(f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {gpu.name} has cc "
-                         f"{cc_text(gpu.cc)}; accepted there: {there}")  # fmt: skip
+        hint = f"{gpu.name} has cc {cc_text(gpu.cc)}; accepted there: {there}"
+        raise InputError(f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {hint}")
     unit = unit_of(problem, matrix_unit)
     candidates: list[PlannedTile] = []
     rejected = []

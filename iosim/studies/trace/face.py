@@ -27,14 +27,12 @@ def answer(traces: Sequence[TraceResult]) -> str:
 
 
 def _met(t: TraceResult) -> tuple[int, int, float]:
-    """Bytes asked of the L2, those of them that it lacks, and the share that is there in percent."""
     rows = tensor_rows(t)
     asked, missed = (sum(int(r[key]) for r in rows) for key in ("asked_bytes", "missed_bytes"))
     return asked, missed, 100 * (1 - missed / asked) if asked else 0.0
 
 
 def _behind(t: TraceResult) -> str:
-    """What gives the L2 what it lacks."""
     levels = t.prediction.profile.levels
     return f"the {levels[1].name}" if len(levels) > 1 else "HBM"
 
@@ -51,8 +49,8 @@ def _verdict(traces: Sequence[TraceResult]) -> str:
 
 def _asked(t: TraceResult) -> str:
     asked, missed, share = _met(t)
-    parts = [f"{who(t.prediction)} asks {bytes_text(asked)} of the L2: {share:.1f} % are there, {bytes_text(missed)} "
-             f"come from {_behind(t)}"]  # fmt: skip
+    what = f"{share:.1f} % are there, {bytes_text(missed)} come from {_behind(t)}"
+    parts = [f"{who(t.prediction)} asks {bytes_text(asked)} of the L2: {what}"]
     drifting = [one for one in t.launches if one.peak_in_use_bytes is not None]
     if drifting:
         widest = max(drifting, key=lambda one: one.peak_in_use_bytes or 0)
@@ -60,8 +58,8 @@ def _asked(t: TraceResult) -> str:
         names = " and ".join(widest.shared_tensors)
         above = f"for {100 * widest.share_above(kept):.0f} % of the time more than"
         fits = "never more than" if peak <= kept else above
-        parts.append(f"Up to {bytes_text(peak)} of {names} are in use at once, {fits} the {bytes_text(kept)} that one "
-                     "partition keeps")  # fmt: skip
+        rest = f"{fits} the {bytes_text(kept)} that one partition keeps"
+        parts.append(f"Up to {bytes_text(peak)} of {names} are in use at once, {rest}")
     return ". ".join(parts)
 
 
@@ -250,8 +248,8 @@ def _in_use(t: TraceResult, panel: str) -> list[Panel]:
             axes.guide("one partition", [0, _ms(t)[-1]], [size] * 2, f"one partition: {size:.4g} MB", "dash"),
         )
         title = f"{t.prediction.kernel.name}, {one.name}"
-        alt = (f"{title}: {bytes_text(one.median_in_use_bytes or 0)} at the median, "
-               f"{bytes_text(one.peak_in_use_bytes or 0)} at the peak.")  # fmt: skip
+        rest = f"{bytes_text(one.peak_in_use_bytes or 0)} at the peak."
+        alt = f"{title}: {bytes_text(one.median_in_use_bytes or 0)} at the median, {rest}"
         y = _from_zero("MB in use", max([size, *(v for v in ys if v is not None)]))
         layout = axes.layout(axes.axis(TIME), y, annotations=[_above(f"one partition, {size:.4g} MB", size)])
         panels.append(Panel(f"{panel}-{n}", title, alt, data, layout))
@@ -280,8 +278,8 @@ def _walk(t: TraceResult, panel: str) -> list[Panel]:
         line = axes.line("CTA", xs, ys, hover, 0, mode="lines") | {"line": {"color": axes.colour(0), "width": 0.7}}
         what = "key" if one.shared_axis is Rows.KEY else "query"
         since, till = c.start_ps[mine].min() / 1e9, c.end_ps[mine].max() / 1e9
-        said = (f"{some(mine.size, 'CTA')} of one head, {what} blocks {c.first[mine].min()} to {end.max()}, from "
-                f"{since:.4g} to {till:.4g} ms.")  # fmt: skip
+        rest = f"{what} blocks {c.first[mine].min()} to {end.max()}, from {since:.4g} to {till:.4g} ms."
+        said = f"{some(mine.size, 'CTA')} of one head, {rest}"
         layout = axes.layout(axes.axis(TIME), axes.axis(f"{what} block"))
         panels.append(Panel(f"{panel}-{k}", title, f"{title}: {said}", (line,), layout))
     return panels

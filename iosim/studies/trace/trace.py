@@ -50,7 +50,6 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
 
 
 def _spans(p: Prediction, played: Replay) -> dict[str, Span]:
-    """When each launch begins and ends by the prediction's time, and how long the replay plays it."""
     spans, begin = {}, 0.0
     for launch, timed in zip(played.launches, p.time.launches, strict=True):
         spans[launch.name] = Span(begin, timed.total_s, launch.end_s - launch.begin_s)
@@ -66,8 +65,9 @@ def check_bins(bins: int) -> None:
 def check_traceable(call: Call, launch: str | None = None) -> int:
     """Accesses of a call's replay; refuses what `trace` would refuse before it is replayed, or lowered, at all."""
     chain = call.chain
-    _refuse_untraceable(call.problem, {one.name: tile_accesses(replace(chain, launches=(one,)))
-                                       for one in chain.launches}, launch)  # fmt: skip
+    _refuse_untraceable(
+        call.problem, {one.name: tile_accesses(replace(chain, launches=(one,))) for one in chain.launches}, launch
+    )
     lowered = lower(chain, 1)
     followed_sets(model(call.profile), lowered.size, beside=tile_bytes(chain))
     accesses = {one.name: one.accesses for one in lowered.launches}
@@ -133,7 +133,6 @@ def _numbers(values: Sequence[float] | np.ndarray[Any, Any]) -> list[float | Non
 
 
 def as_dict(t: TraceResult) -> dict[str, Any]:
-    """Everything but the drawing: one entry of `traces` in the command's JSON. Lists by time bin; null where idle."""
     p = t.prediction
     rate = t.hit_rate()
     asked = [n for n, name in enumerate(t.tensors) if t.loaded()[name]]

@@ -30,9 +30,7 @@ from iosim.studies.training.timeline import Timeline, play
 
 FEW = 4
 AXES = {"width": "1k:4k:1k", "batch": "1:64:x2", "layers": "4:24:4"}
-"""Rows of the map, where no list is given."""
 SEQ_LENS = "2k:16k:2k"
-"""Its columns, likewise."""
 MAX_CELLS = 2500
 TOKEN_STEP = 64
 """Longest sequences are found to this many tokens."""
@@ -100,8 +98,6 @@ def _seconds(model: Decoder, setup: Setup, profile: HardwareProfile) -> dict[str
 
 @dataclass(frozen=True, repr=False)
 class Frontier(Shown):
-    """What fits on a GPU: peak memory over values of one axis and sequence lengths."""
-
     axis: str
     """What the rows are of: width, batch or layers."""
     values: tuple[int, ...]
@@ -122,7 +118,6 @@ class Frontier(Shown):
     """The GPU."""
 
     def fits(self, row: int, column: int) -> bool:
-        """Whether a cell stays within the capacity."""
         return self.peak_bytes[row][column] <= self.capacity_bytes
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -138,7 +133,6 @@ class Frontier(Shown):
         }  # fmt: skip
 
     def setting(self) -> dict[str, Any]:
-        """What is trained, how, and on what."""
         return {"model": self.model.to_dict(), "setup": self.setup.to_dict(), "profile": self.profile.name}
 
     @property
@@ -214,8 +208,9 @@ class Frontier(Shown):
             "hoverinfo": "skip", "name": "does not fit",
             "marker": {"symbol": "x-thin", "size": 26, "line": {"color": "#5a2a2a", "width": 1}},
         }  # fmt: skip
-        layout = axes.layout(axes.axis("sequence length N (tokens)", type="category"),
-                             axes.axis(self.axis, type="category"))  # fmt: skip
+        layout = axes.layout(
+            axes.axis("sequence length N (tokens)", type="category"), axes.axis(self.axis, type="category")
+        )
         fitting = len(xs) * len(ys) - len(outside)
         alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(self.capacity_bytes)}."
         title = f"Peak memory in GB, {self.axis} against tokens" if in_words else f"{self.axis} against tokens"
@@ -233,13 +228,14 @@ def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decode
     if axis != "width":
         raise InputError(f"`axis` '{axis}' is not known; accepted: {', '.join(AXES)}")
     if value % model.head_dim:
-        raise InputError(f"`width` {value} is not a multiple of the head dimension {model.head_dim}; accepted: "
-                         "multiples of it")  # fmt: skip
+        raise InputError(
+            f"`width` {value} is not a multiple of the head dimension {model.head_dim}; accepted: multiples of it"
+        )
     heads = value // model.head_dim
     kv_heads = max(1, heads * model.kv_heads // model.heads)
     if heads % kv_heads:
-        raise InputError(f"`width` {value} gives {heads} heads, which {kv_heads} key/value heads do not divide; "
-                         f"accepted: multiples of {model.width // model.kv_heads}")  # fmt: skip
+        hint = f"accepted: multiples of {model.width // model.kv_heads}"
+        raise InputError(f"`width` {value} gives {heads} heads, which {kv_heads} key/value heads do not divide; {hint}")
     wider = model.mlp_width * value // model.width
     return replace(model, width=value, heads=heads, kv_heads=kv_heads, mlp_width=wider), setup
 

@@ -105,11 +105,9 @@ class Node:
 @dataclass(frozen=True)
 class Graph:
     """A step: parameters, what the caller holds throughout (`inputs`), the nodes in order, and the first gradient.
-
     `storages` has every storage by name, `lies_in` the storage of every value. `segments` names the storages that a
     checkpointed segment is given and keeps. `seed` is the storage of the gradient that the backward starts from;
-    `seed_held` says that the caller keeps it.
-    """
+    `seed_held` says that the caller keeps it."""
 
     parameters: tuple[Parameter, ...]
     inputs: tuple[Storage, ...]
@@ -145,7 +143,6 @@ def saved_storages(graph: Graph) -> tuple[Storage, ...]:
 
 
 def by_kind(storages: tuple[Storage, ...]) -> dict[Kind, int]:
-    """Bytes by what the storages hold, largest first."""
     total: Counter[Kind] = Counter()
     for s in storages:
         total[s.kind] += s.bytes
@@ -154,12 +151,10 @@ def by_kind(storages: tuple[Storage, ...]) -> dict[Kind, int]:
 
 class Builder:
     """Collects nodes and storages of one step, under one precision and backend. Values are named after their nodes.
-
     What each node saves follows PyTorch's derivatives.yaml (addmm and bmm their operands, softmax and relu their
     result, gelu and silu their input, layer norm its input and two statistics a row), what it copies the rules of
     `reshape` and `matmul`, and what autocast casts its lists of operations. tests/studies/test_training_torch.py
-    compares each with PyTorch.
-    """
+    compares each with PyTorch."""
 
     def __init__(self, model: Decoder, setup: Setup) -> None:
         self.model = model
@@ -322,7 +317,6 @@ class Builder:
         return self.pointwise(name, [source], Kind.NORM, saved=[*saved, *extra], parameters=weights)
 
     def activation(self, name: str, source: str, kind: Kind) -> str:
-        """gelu or silu, which keep their input, or relu, which keeps its result."""
         return self.pointwise(name, [source], kind, saved=[name if self.model.activation == "relu" else source])
 
     def residual(self, name: str, stream: str, branch: str) -> str:

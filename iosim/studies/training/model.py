@@ -74,7 +74,6 @@ MIN_8BIT_ELEMENTS = 4096
 QUANTILES_BYTES = 2 * 256 * 4
 """Two tables of 256 fp32 values, signed and unsigned, shared by all parameters."""
 COUNTER_BYTES = 4
-"""A fused step's counter, fp32, one a parameter."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,6 @@ class Decoder:
 
     @property
     def qkv_width(self) -> int:
-        """Columns of the packed projection: query heads, then key and value heads."""
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def parameters(self, tokens: int) -> tuple[Parameter, ...]:
@@ -261,7 +259,6 @@ class Setup:
 
     @property
     def tokens(self) -> str:
-        """The sequences and their length in words."""
         return f"{self.batch:,} x {some(self.seq_len, 'token')}"
 
     @property

@@ -21,7 +21,6 @@ LSE_ROWS = 32
 
 
 def attention(b: Builder, at: str, qkv: str) -> str:
-    """Nodes from the packed projection [batch, seq, (heads + 2 kv_heads) head_dim] to the output [rows, width]."""
     if b.setup.recompute == "attention":
         b.begin_segment(f"{at}attention", qkv)
     parts = _split(b, at, qkv)
@@ -35,8 +34,9 @@ def _split(b: Builder, at: str, qkv: str) -> tuple[str, str, str]:
     """q, k and v as views; their gradients are put together in one tensor. Each is then a view by heads, of which the
     naive path's gradients lie the other way round and are copied."""
     m = b.model
-    sizes = {f"{at}{n}.columns": b.rows * h * m.head_dim for n, h in
-             (("q", m.heads), ("k", m.kv_heads), ("v", m.kv_heads))}  # fmt: skip
+    sizes = {
+        f"{at}{n}.columns": b.rows * h * m.head_dim for n, h in (("q", m.heads), ("k", m.kv_heads), ("v", m.kv_heads))
+    }
     b.view(f"{at}split", sizes, qkv, gradient=b.bytes_of(qkv))
     for n, heads in (("q", m.heads), ("k", m.kv_heads), ("v", m.kv_heads)):
         source = f"{at}{n}.columns"
@@ -133,12 +133,11 @@ MAX_BYTES = 1 << 60
 
 @lru_cache(maxsize=64)
 def plan(model: Decoder, setup: Setup) -> Graph:
-    """The nodes of one step of `model` under `setup`."""
     setup.check(model)
     largest = setup.batch * setup.seq_len * max(setup.seq_len * model.heads, model.mlp_width, model.vocabulary)
     if largest * 8 > MAX_BYTES:
-        raise InputError(f"`batch` {setup.batch} with `seq_len` {setup.seq_len}: a tensor of {largest} elements is out "
-                         f"of range; accepted: up to {MAX_BYTES // 8}")  # fmt: skip
+        why = f"a tensor of {largest} elements is out of range; accepted: up to {MAX_BYTES // 8}"
+        raise InputError(f"`batch` {setup.batch} with `seq_len` {setup.seq_len}: {why}")
     b = Builder(model, setup)
     x = _embed(b) if model.vocabulary else b.given("hidden", Kind.INPUT, b.rows * model.width, b.number.parameter_bytes)
     if setup.attention == "naive" and setup.causal:
@@ -161,8 +160,9 @@ def _embed(b: Builder) -> str:
         return x
     numbers = b.storage("position numbers", Kind.INPUT, s.seq_len * INDEX_BYTES)
     rows = s.seq_len * m.width
-    p = b.pointwise("positioned", [], Kind.RESIDUAL, (rows, size), saved=[numbers], gradients=(),
-                    parameters=("positions",))  # fmt: skip
+    p = b.pointwise(
+        "positioned", [], Kind.RESIDUAL, (rows, size), saved=[numbers], gradients=(), parameters=("positions",)
+    )
     to_both = [Gradient(x), Gradient(p, rows * size, fitted=True)]
     return b.pointwise("summed", [x, p], Kind.RESIDUAL, gradients=to_both)
 
@@ -201,15 +201,14 @@ def _mlp(b: Builder, at: str, h: str) -> str:
 
 
 def _head(b: Builder, x: str) -> Graph:
-    """Norm, logits and cross entropy: log-softmax keeps its result, which the loss picks from.
-
-    Under autocast the loss is an fp32 operation: on CUDA it gets an fp32 copy of the half log-softmax, and both are
-    kept; on CPU the logits are copied first.
-    """
+    """Norm, logits and cross entropy: log-softmax keeps its result, which the loss picks from. Under autocast the loss
+    is an fp32 operation: on CUDA it gets an fp32 copy of the half log-softmax, and both are kept; on CPU the logits are
+    copied first."""
     m, n = b.model, b.number
     h = b.norm("norm", x)
-    logits = b.linear("logits", h, m.vocabulary, Kind.LOGITS, weight="embedding" if m.tied else "head.weight",
-                      bias=False)  # fmt: skip
+    logits = b.linear(
+        "logits", h, m.vocabulary, Kind.LOGITS, weight="embedding" if m.tied else "head.weight", bias=False
+    )
     wide, cuda = n.parameter_bytes, b.setup.backend == "cuda"
     last = logits if cuda or not n.autocast else b.cast("logits.fp32", logits, wide, Kind.LOGITS)
     p = b.pointwise("log_softmax", [last], Kind.LOGITS, saved=["log_softmax"])

@@ -27,7 +27,6 @@ from iosim.studies.training.step_time import StepTime, step_time
 from iosim.studies.training.timeline import AllocatorPeaks, Timeline, peaks, play
 
 HEAD_DIM = 64
-"""Columns of a head, where the number of heads is not given."""
 MAX_POINTS = 1500
 LEAST_SHOWN = 0.01
 """Share of the peak below which a kind of tensors has no area of its own."""
@@ -87,10 +86,8 @@ class TrainingPrediction(Shown):
         self, axis: str = "width", values: str | Sequence[int] | None = None, seq_lens: str | Sequence[int] = SEQ_LENS
     ) -> Frontier:
         """The map of what fits, of this model and setup but for two axes: `axis` ("width", "batch" or "layers") and
-        tokens. Values are a list or a text such as "1k:4k:1k", the width's default.
-
-        Raises InputError: an unknown axis, values out of range, or more than 2,500 cells.
-        """
+        tokens. Values are a list or a text such as "1k:4k:1k", the width's default. Raises InputError: an unknown axis,
+        values out of range, or more than 2,500 cells."""
         if axis not in AXES:
             raise unknown_name("`axis`", axis, AXES)
         rows = lengths(AXES[axis] if values is None else values, axis)
@@ -189,8 +186,8 @@ class TrainingPrediction(Shown):
     def _line(self) -> str:
         time = "" if self.time is None else f", a step {seconds_text(self.time.total_s)}"
         fits = "fits" if self.fits else "does not fit"
-        return (f"{some(self.model.layers, 'layer')} of width {self.model.width}, {self.setup.tokens} on "
-                f"{self.profile.name}: peak {bytes_text(self.peak_bytes)}, {fits}{time}")  # fmt: skip
+        rest = f"{self.setup.tokens} on {self.profile.name}: peak {bytes_text(self.peak_bytes)}, {fits}{time}"
+        return f"{some(self.model.layers, 'layer')} of width {self.model.width}, {rest}"
 
     def _parts(self) -> list[Part]:
         return [self.answer, self._head(), memory_table(self), tuple(self._below())]
@@ -200,7 +197,6 @@ class TrainingPrediction(Shown):
         return f"{self.subject(grouped, f' ({self.setup.step})')}; {self.profile.name}"
 
     def subject(self, grouped: str = "", step: str = "") -> str:
-        """What is trained and how, with more said of its heads and of the optimizer's step."""
         m, s = self.model, self.setup
         return (f"{some(m.layers, 'layer')} of width {m.width}, {some(m.heads, 'head')}{grouped}, "
                 f"{self.graph.parameter_elements / 1e6:,.1f} M parameters; batch {s.tokens}, {s.attention} attention, "
@@ -228,9 +224,7 @@ def predict_training(
 ) -> TrainingPrediction:
     """Memory and time of one training step of `model` under `setup` on a GPU, with `reserve_bytes` that tensors cannot
     use. The time of `kernel`, of the catalog, stands for the attention; by default `eager`'s or PyTorch's choice.
-
-    Raises InputError: a profile that lacks a number, an attention that cannot run on it, or sizes out of range.
-    """
+    Raises InputError: a profile that lacks a number, an attention that cannot run on it, or sizes out of range."""
     gpu = load_profile(profile)
     graph = plan(model, setup)
     line = play(graph, setup.rule, setup.number.parameter_bytes, accumulate=setup.accumulate)
@@ -240,13 +234,11 @@ def predict_training(
 
 
 def run(request: TrainRequest, axis: str | None = None) -> TrainingPrediction:
-    """The step of a request; of a map over `axis`, that of its first cell."""
     model, setup = asked_for(request, axis)
     return predict_training(model, setup, request.gpu, kernel=request.kernel, reserve_bytes=request.reserve)
 
 
 def map_of(request: TrainRequest, axis: str, progress: Progress = silent) -> Frontier:
-    """The map of what fits over `axis` and sequence lengths, whose values are lists in the request."""
     if axis not in AXES:
         raise unknown_name("`frontier`", axis, AXES)
     profile = load_profile(request.gpu)
@@ -289,7 +281,6 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
 
 
 def _several(request: TrainRequest, name: str, usual: Any) -> list[int]:
-    """The values of a size; none where neither the request nor `usual` has one."""
     asked = getattr(request, name)
     value = usual if asked is None else asked
     return [] if value is None else lengths(value, name)

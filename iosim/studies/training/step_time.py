@@ -107,9 +107,10 @@ def _run_again(graph: Graph) -> list[int]:
     its own result that it saves."""
     last = {x.segment: n for n, x in enumerate(graph.nodes) if x.segment is not None and x.saved}
     return [
-        n for n, x in enumerate(graph.nodes)
+        n
+        for n, x in enumerate(graph.nodes)
         if x.segment is not None and (n < last[x.segment] or (n == last[x.segment] and x.saves_output))
-    ]  # fmt: skip
+    ]
 
 
 def _seconds(graph: Graph, node: Node, setup: Setup, rates: Rates, phase: str) -> float:
@@ -139,12 +140,10 @@ def _moved(graph: Graph, node: Node, setup: Setup, phase: str) -> int:
 
 
 def _beyond_prediction(graph: Graph, setup: Setup, rates: Rates, phase: str) -> dict[int, float]:
-    """Seconds of naive nodes that the attention's prediction does not know.
-
-    masked_fill copies its input and then fills the copy in place (aten/src/ATen/native/TensorAdvancedIndexing.cpp): one
-    more read and write. Autocast's softmax is in fp32: its result forward; result, incoming gradient and their product,
-    written and read, backward, each wider than the half one by the difference of the types.
-    """
+    """Seconds of naive nodes that the attention's prediction does not know. masked_fill copies its input and then fills
+    the copy in place (aten/src/ATen/native/TensorAdvancedIndexing.cpp): one more read and write. Autocast's softmax is
+    in fp32: its result forward; result, incoming gradient and their product, written and read, backward, each wider
+    than the half one by the difference of the types."""
     if setup.attention != "naive":
         return {}
     times = {"forward": 1, "backward": 4}[phase]

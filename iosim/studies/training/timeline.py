@@ -197,7 +197,6 @@ class _Player:
         return sent
 
     def _flow(self, to: str, size: int) -> str:
-        """A new gradient on its way to `to`. One for a parameter is that parameter's gradient already."""
         self.made += 1
         kind = Kind.GRADIENT if to in self.parameters else Kind.FLOWING
         storage = Storage(f"gradient {self.made} of {to}", kind, size)

@@ -9,16 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
-from iosim.base.records import dataclass, field, replace
 from iosim.evidence.times.cases import Case
 from iosim.evidence.times.groups import Errors, Group, by_group, rows_of
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.work import MaskOperations
 from iosim.prediction.call import Call
 from iosim.readers.timing import computing, launch_time, overlap, step_time
+from iosim.show.tables import Column, Table
+
+MOST_MOVED = 3
 
 
 @dataclass(frozen=True)
@@ -112,3 +115,12 @@ def ablation(cases: Sequence[tuple[Group, Case]]) -> list[Worth]:
 
 def _mean(groups: dict[str, Errors]) -> float:
     return sum(e.mean for e in groups.values()) / len(groups) if groups else 0.0
+
+
+def worth_table(worth: Sequence[Worth]) -> Table:
+    lines = tuple(
+        (w.mechanism, f"{w.whole:.1%}", f"{w.without:.1%}",
+         "; ".join(f"{key} {a:.1%} to {b:.1%}" for key, a, b in w.groups[:MOST_MOVED]))
+        for w in worth
+    )  # fmt: skip
+    return Table(tuple(Column(key, key) for key in ("mechanism", "with", "without", "most changed")), lines)

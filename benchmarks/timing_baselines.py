@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 
-from iosim.base.records import dataclass
 from iosim.evidence.times.groups import KEYS, Row
-from iosim.show.tables import grouped
+from iosim.show.tables import Column, Table, grouped
 
 FloatArray = npt.NDArray[np.float64]
 SHARES = tuple(n / 50 for n in range(5, 61))
@@ -131,3 +131,15 @@ def _least_squares(relative: FloatArray) -> FloatArray:
                 best, kept = error, np.zeros(relative.shape[1])
                 kept[list(chosen)] = weights
     return kept / np.where(scale > 0, scale, 1.0)
+
+
+def baseline_table(baselines: Sequence[Compared]) -> Table:
+    """Mean errors of ours and of simpler predictions on the even rows of each group."""
+
+    def shown(error: float | None) -> str:
+        return "" if error is None else f"{error:.1%}"
+
+    lines = tuple((b.group, b.n, shown(b.ours), shown(b.roofline), shown(b.calibrated), shown(b.regression), b.best)
+                  for b in baselines)  # fmt: skip
+    titles = ("group", "n", "iosim", "roofline", "calibrated roofline", "regression", "nearest")
+    return Table(tuple(Column(title.replace(" ", "_"), title) for title in titles), lines)
