@@ -161,7 +161,10 @@ GPUS = ("v100", "t4", "a30", "a100", "a10", "l4", "rtx-3090", "rtx-4090", "l40s"
 LATENT = {"latent_kv": True, "kv_heads": 1, "head_dim": 576, "head_dim_v": 512}
 TAKES: dict[str, dict[str, Any]] = {
     "fa3-fp8": {"dtype": "fp8"}, "fa3-fp8-transposed": {"dtype": "fp8"}, "mla": LATENT,
-    "flashmla": {**LATENT, "page_size": 64}, "minimal": {"dtype": "fp32"}, "minimal-cu": {"dtype": "fp32"},
+    "flashmla": {**LATENT, "page_size": 64}, "dsa": {**LATENT, "top_k": 2048, "index_heads": 64},
+    "dsv4": {"latent_kv": True, "kv_heads": 1, "head_dim": 512, "head_dim_v": 512, "mask": "window", "window": 127,
+             "compress_ratio": 4, "top_k": 512, "index_heads": 64},
+    "minimal": {"dtype": "fp32"}, "minimal-cu": {"dtype": "fp32"},
     "naive-cu": {"dtype": "fp32"},
 }  # fmt: skip
 PAGED = ("flashinfer", "vllm-triton", "vllm-fa2", "vllm-fa3", "sglang-fa3", "fa3-sm80")
@@ -227,8 +230,8 @@ MANY = settings(
     deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )  # fmt: skip
-ELSEWHERE = ("aiter", "aiter-triton", "ck", "hipkittens", "fa4-sm120", "fa4-256")
-"""Kernels of GPUs or of widths that are not drawn here."""
+ELSEWHERE = ("aiter", "aiter-triton", "ck", "hipkittens", "fa4-sm120", "fa4-256", "nsa")
+"""Kernels of GPUs, of widths or of lengths (of whole blocks) that are not drawn here."""
 KERNELS = tuple(name for name in entry_names() if name not in ELSEWHERE)
 
 
