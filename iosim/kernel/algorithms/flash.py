@@ -145,8 +145,8 @@ class FlashOptions(SplitOptions, TermOptions):
     mask_operations: int = number(0, 0, 100)
     """On each score of a step that is masked, for each limit that is asked: two of a window, in every step; one of the
     causal mask."""
-    ragged_operations: int = number(0, 0, 100)
-    """On each score of every step where no mask hides what lies past the last key."""
+    bound_operations: int = number(0, 0, 100)
+    """On each score of every step where keys end elsewhere than at the diagonal: past the last one, or at a window."""
     columns_by_keys: bool = False
     """Products take columns of Q and K `DEPTH` at a time and columns of V and O as many as the tile has keys; an output
     of more columns than that stays in memory between key blocks, in fp32 (CUTLASS's kernel in PyTorch,
@@ -343,8 +343,8 @@ def _mask_operations(problem: AttentionProblem, kernel: Kernel, options: FlashOp
     """
     tile, each = kernel.tile, options.mask_operations
     if not each:
-        past_end = problem.mask == "none" and problem.seq_k % tile.block_k > 0
-        return MaskOperations(every_step=float(past_end * options.ragged_operations))
+        bounded = problem.mask == "window" or (problem.mask == "none" and problem.seq_k % tile.block_k > 0)
+        return MaskOperations(every_step=float(bounded * options.bound_operations))
     whole = problem.seq_lens is None and problem.seq_q % tile.block_q == 0 and problem.seq_k % tile.block_k == 0
     needed = 1 if problem.mask == "none" else -(-tile.block_q // tile.block_k) + int(not whole)
     unrolled = needed if whole else RAGGED_CODE * needed

@@ -44,6 +44,9 @@ SOLVED_ROW_CYCLES = 500.0
 """Of a row of a triangular system: picked out of registers, laid out anew and multiplied, each time a sum over the
 CTA's threads. Fitted on all seven."""
 TCGEN05_CC = range(100, 120)
+FIRST_LOADS = 2
+"""Loads before a launch's first step, one behind the other: Q or what says where it lies, and the first keys; both at
+once where queries come with each product. `tile_cycles` has them, as its fitted rows found them: in HBM."""
 OVERLAPPED_TILE_SHARE = 0.1
 """What a tile takes besides its steps where the next one begins meanwhile, over what it takes else: the tiles of
 flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm90_sweep.csv), where the difference is 2
@@ -139,19 +142,23 @@ class Running:
         items = staged(self.launch, self.chain)
         return sum(one.bytes for one in items if one.step) if items is not None else None
 
+    @property
+    def ahead(self) -> float:
+        """Share of the work tiles whose first operands warps of their own fetch while their CTA ends the tile before:
+        all but a CTA's first. In a backward what a tile owns stays in its buffers to the end."""
+        return self.unit.loads_apart * max(0.0, 1 - self.resident.slots / self.launch.work_tiles)
+
     def own_cycles(self, steps: int) -> float:
         """SM cycles in which nothing is computed while a work tile's own operands come, and those of its first
-        product, which warps of their own fetch ahead for all tiles but a CTA's first. The stores of a forward wait only
-        where the next tile of its CTA needs their buffer."""
+        product, where they are not fetched ahead. The stores of a forward wait only where the next tile of its CTA
+        needs their buffer."""
         names = {a.tensor for a in self.launch.accesses if a.per is not Per.PAIR and a.mode is not Mode.LOAD}
         own = sum(self.moved("l2", "read", name) for name in self.loaded(in_steps=False))
         streamed = self.moved("l2", "read", "Q" if self.launch.is_backward else "K")
         stores = sum(self.moved("l2", "write", name) for name in names)
-        tiles = self.launch.work_tiles
-        ahead = self.unit.loads_apart * max(0.0, 1 - self.resident.slots / tiles)
-        held = max(self.launch.is_backward, ahead)
-        loads = own / tiles + streamed / max(1, steps) * (1 - ahead)
-        return loads / L2_BYTES_PER_CYCLE + held * stores / tiles / L2_STORED_PER_CYCLE
+        tiles, backward = self.launch.work_tiles, self.launch.is_backward
+        loads = own / tiles * (1 - self.ahead * (not backward)) + streamed / max(1, steps) * (1 - self.ahead)
+        return loads / L2_BYTES_PER_CYCLE + max(backward, self.ahead) * stores / tiles / L2_STORED_PER_CYCLE
 
     def l2_loads(self) -> float:
         """Bytes that are loaded from the L2, and those that could be loaded in the time of its stores. Of a loop those
@@ -177,8 +184,10 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc, shared_bytes)
     per_sm = running.per_sm
     tile_cycles = profile.need(unit.tile_cycles)
-    own = running.own_cycles(steps) * (unit.tile_cycles == "tile_cycles")  # the replay plays these loads itself
-    tile_cycles += own
+    waits = unit.tile_cycles == "tile_cycles"
+    own = running.own_cycles(steps) * waits  # the replay plays these loads itself
+    fetched = running.ahead * waits * (not launch.is_backward)
+    tile_cycles += own - fetched * FIRST_LOADS * rates.load_latency_s(from_dram=True) * sm.clock_hz
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
         tile_cycles *= OVERLAPPED_TILE_SHARE
     tile_cycles -= launch.streams_queries * sm.waits.load  # for Q on its way into shared memory

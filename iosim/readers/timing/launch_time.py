@@ -9,16 +9,21 @@ from iosim.kernel.launch import Launch, Outer, is_attention_loop
 from iosim.kernel.pace import Pace
 from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.computing import Computing, Running, executed_pairs, loop_computing, other_computing, worked
+from iosim.readers.timing.computing import (
+    FIRST_LOADS,
+    Computing,
+    Running,
+    executed_pairs,
+    loop_computing,
+    other_computing,
+    worked,
+)
 from iosim.readers.timing.energy import Activity
 from iosim.readers.timing.overlap import beside, norm_of
 from iosim.readers.timing.step_time import waited_loads
 
 ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
-FIRST_LOADS = 2
-"""Loads before a launch's first step, one behind the other: Q or what says where it lies, and the first keys; both at
-once where queries come with each product."""
 PAGED_START_S = 5.0e-6
 """In which a launch that streams keys from HBM reads where their pages lie, and has these addresses translated, before
 HBM runs at its rate. Fitted on the odd rows of published_latency.csv while decoding, and the open ones of
