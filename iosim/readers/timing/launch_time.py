@@ -150,8 +150,8 @@ def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     """Seconds of a loop's computing and streaming together, where they hold one another up.
 
     Where no tile finds in the L2 what another has loaded, what CTAs stream flows evenly; but all of a round wait for
-    their queries before they compute, where no warps of their own load. There an SM gets its even share of HBM and the
-    busiest one decides: in the last round, when others have nothing left to load, it does not go faster.
+    their queries before they compute, where no warps of their own load. There an SM gets its even share of HBM, or as
+    much as the profile says, and the busiest one decides: when others have nothing left to load, it does not go faster.
     """
     reuses = reuses_keys(running.launch)
     norm = norm_of(reuses)
@@ -163,7 +163,8 @@ def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     together = first + beside(done.total_s, hbm - first, norm=norm)
     problem = running.problem
     paged = problem.page_size is not None and not problem.latent_kv and not running.finds_in_l2
-    return max(together, hbm * done.busiest_share) + paged * min(hbm, PAGED_START_S)
+    busiest = done.busiest_share / running.rates.most_shares()
+    return max(together, hbm * busiest) + paged * min(hbm, PAGED_START_S)
 
 
 def _activity(running: Running, done: Computing, loops: bool) -> Activity:

@@ -67,6 +67,12 @@ class Rates:
         a_read, a_write, turning = each
         return read * a_read + written * a_write + min(read, written) * turning
 
+    def most_shares(self) -> float:
+        """How many even shares of HBM's reads one SM draws at most; 1 where it is not known."""
+        per_byte = self.profile.hbm_seconds_per_byte(self.measured) or (math.inf,)
+        drawn = (self.profile.sm_dram_bytes_per_clock or 0.0) * (self.clock_hz or 0.0)
+        return max(1.0, drawn * per_byte[0] * self.profile.sm_count)
+
     def side_seconds(self, moved: float) -> float:
         """Seconds that a cache at the memory's side takes for bytes between it and the L2s; 0 where there is none."""
         rate = self.profile.memory_side_bandwidth_bytes_per_s
