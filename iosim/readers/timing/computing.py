@@ -45,8 +45,8 @@ SOLVED_ROW_CYCLES = 500.0
 CTA's threads. Fitted on all seven."""
 TCGEN05_CC = range(100, 120)
 FIRST_LOADS = 2
-"""Loads before a launch's first step, one behind the other: Q or what says where it lies, and the first keys; both at
-once where queries come with each product. `tile_cycles` has them, as its fitted rows found them: in HBM."""
+"""Loads before a tile's first step, one behind the other: Q or what says where it lies, and the first keys.
+`tile_cycles` has them, as its fitted rows found them: in HBM."""
 OVERLAPPED_TILE_SHARE = 0.1
 """What a tile takes besides its steps where the next one begins meanwhile, over what it takes else: the tiles of
 flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm90_sweep.csv), where the difference is 2
@@ -141,6 +141,14 @@ class Running:
         """Bytes of a loop's step at shared memory; None where it is not known how its operands pass through it."""
         items = staged(self.launch, self.chain)
         return sum(one.bytes for one in items if one.step) if items is not None else None
+
+    @property
+    def waits_first(self) -> float:
+        """Whether a loop's launch waits as long once more before its first tile: for code that is compiled apart from
+        the loop, or joins warps that divide the keys, and for what warps that load set up (tensor maps, barriers).
+        Which loops wait so was found on calls of one round (the first five draws of an H100)."""
+        work = self.launch.work
+        return min(1.0, self.unit.loads_apart + work.mask.unrolled + work.loop.key_warps - 1)
 
     @property
     def ahead(self) -> float:

@@ -98,8 +98,8 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     elif launch.work.dependent is not None:
         together = beside(done.total_s, streamed, norm=norm_of(reuses_keys(launch)))
     else:
-        loads = FIRST_LOADS // (1 + launch.streams_queries)
-        start += loads * rates.load_latency_s(from_dram=not running.conditions.warm)
+        waits_first = 1.0 if sm is None else running.waits_first
+        start += waits_first * FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
         busiest = max(done.total_s, *seconds.values())
         together = _threads_s(running, busiest) if sm is None else _beside_hbm(running, done, streamed)
     waits = 0 if sm is None else waited_loads(launch, running.unit, rates.profile.cc)
