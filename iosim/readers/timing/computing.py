@@ -30,6 +30,7 @@ from iosim.readers.timing.step_time import (
     step_cost,
     step_cycles,
     unit_model,
+    waited_loads,
 )
 
 L2_BYTES_PER_CYCLE, L2_STORED_PER_CYCLE = 44, 32
@@ -66,6 +67,8 @@ class Computing:
     tile_s: float = 0.0
     step_s: tuple[float, ...] = ()
     busiest_share: float = 1.0
+    waited_loads: int = 0
+    """Of a step of keys."""
 
 
 def executed_pairs(launch: Launch) -> int:
@@ -229,6 +232,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         tile_s=(tile_cycles - own) * lengthened,
         step_s=tuple(step(ctas) * lengthened for ctas in range(1, per_sm + 1)),
         busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count // together),
+        waited_loads=waited_loads(launch, unit, profile.cc),
     )
 
 

@@ -232,17 +232,11 @@ def computing_groups(warps: int, unit: UnitModel, producers: int | None = None) 
 
 def waited_loads(launch: Launch, unit: UnitModel, cc: int) -> int:
     """Loads of a step of keys, one behind the other, that a CTA waits for; 0 where they run ahead."""
-    work = launch.work
-    if launch.rereads_q:  # the first tiles of each product's own pipeline
-        return EXPOSED_LOADS
-    if unit.loads_apart:
-        return 0
-    ahead = work.loop.loads_ahead
-    if ahead is False or (ahead is None and cc < ASYNC_COPY_CC):
-        return EXPOSED_LOADS
-    if ahead is None and unit.holds_buffers and work.stages <= EXPOSED_LOADS:
-        return EXPOSED_LOADS + 1 - work.stages
-    return 0
+    work, ahead = launch.work, launch.work.loop.loads_ahead
+    none_ahead = ahead is False or (ahead is None and cc < ASYNC_COPY_CC)
+    held = ahead is None and unit.holds_buffers
+    waited = max(EXPOSED_LOADS * none_ahead, held * (EXPOSED_LOADS + 1 - work.stages)) * (not unit.loads_apart)
+    return max(EXPOSED_LOADS * launch.rereads_q, waited)  # of products with pipelines of their own, the first tiles
 
 
 def key_turns(launch: Launch) -> float:
@@ -261,12 +255,9 @@ def _exposed(launch: Launch, unit: UnitModel, rereads: bool, cc: int, waits: Wai
     if rereads:
         turns = work.flops_per_pair // 4 / PRODUCT_DEPTH + key_turns(launch)
         return waits.product_step * (2 * STAGED_LOADS_PER_PRODUCT + turns)
-    if unit.loads_apart:
-        return 0.0
     waited = waited_loads(launch, unit, cc)
-    if waited:
-        return waits.load * waited
-    return waits.sync + (waits.single_buffer if work.stages == 1 else 0.0)
+    meets = not (waited or unit.loads_apart)
+    return waits.load * waited + meets * (waits.sync + waits.single_buffer * (work.stages == 1))
 
 
 def lock_cycles(launch: Launch, rates: SmRates, slots: int) -> float:
