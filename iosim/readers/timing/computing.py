@@ -199,8 +199,8 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     own = running.own_cycles(steps) * waits  # the replay plays these loads itself
     fetched = running.ahead * waits * (not launch.is_backward)
     tile_cycles += own - fetched * FIRST_LOADS * rates.load_latency_s(from_dram=True) * sm.clock_hz
-    if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
-        tile_cycles *= OVERLAPPED_TILE_SHARE
+    overlaps = launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC
+    tile_cycles *= OVERLAPPED_TILE_SHARE**overlaps
     tile_cycles -= launch.streams_queries * sm.waits.load  # for Q on its way into shared memory
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
@@ -281,7 +281,7 @@ def _pingpong_seconds(computing: float, running: Running) -> float:
 def waiting_cycles(dependent: Dependent, tokens: int, load_cycles: float, cc: int) -> float:
     """SM cycles in which a step of a CTA waits for its own loads, products and rows, of which it has as many as the
     launch has `tokens` at most."""
-    product = TCGEN05_PRODUCT_CYCLES if cc in TCGEN05_CC else PRODUCT_CYCLES
+    product = (PRODUCT_CYCLES, TCGEN05_PRODUCT_CYCLES)[cc in TCGEN05_CC]
     waits = dependent.loads * load_cycles + dependent.products * product
     return waits + min(dependent.rows, tokens) * SOLVED_ROW_CYCLES
 

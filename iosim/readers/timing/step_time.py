@@ -53,8 +53,6 @@ backward whose products do)."""
 LOCKED_LOADS = 4
 """Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums. Fitted; pytorch,
 mem_eff_attention/kernel_backward.h has the sums, a fence, the sums again, a fence and the lock."""
-WGMMA_CC = 90
-"""Compute capability from which there are units beside mma.sync (PTX ISA, wgmma)."""
 SCHEDULERS = 4
 """Warp instructions that an SM issues in a cycle."""
 INSTRUCTION_BYTES = 16
@@ -73,13 +71,10 @@ def unit_model(launch: Launch, profile: HardwareProfile, dtype: str, kernel: Ker
     """How the unit computes that a launch's products run on: the kernel's `matrix_unit` on cc 9.0 and later, mma.sync
     before and where it states none, mfma on AMD's GPUs, the fp32 units for fp32 and where the kernel uses no tensor
     cores. A launch may have a unit of its own."""
-    own = launch.work.unit
-    stated = MatrixUnit(own) if own else kernel.unit_of(launch.is_backward)
-    if dtype == "fp32" or not launch.work.tensor_cores or stated is MatrixUnit.FP32:
-        return UNITS[MatrixUnit.FP32]
-    if profile.is_amd:
-        return UNITS[MatrixUnit.MFMA]
-    model = UNITS[stated or MatrixUnit.MMA_SYNC] if profile.cc >= WGMMA_CC else UNITS[MatrixUnit.MMA_SYNC]
+    own = launch.work.unit or kernel.unit_of(launch.is_backward) or MatrixUnit.MMA_SYNC
+    plain = dtype == "fp32" or not launch.work.tensor_cores
+    wanted = [MatrixUnit.FP32] * plain + [MatrixUnit(own), MatrixUnit.MFMA, MatrixUnit.MMA_SYNC]
+    model = next(unit for unit in map(UNITS.__getitem__, wanted) if unit.is_on(profile.cc, profile.is_amd))
     return UNITS[model.backward] if model.backward and launch.outer is Outer.KEY else model
 
 
@@ -190,8 +185,8 @@ def step_cost(
     width = work.flops_per_pair / 4
     operations = work.mask.every_step + work.loop.score_operations + POLYNOMIAL_OPERATIONS * work.loop.software_exps
     operations += work.loop.widened * (SLOW_WIDENING_OPERATIONS if cc in SLOW_WIDENING_CC else WIDENING_OPERATIONS)
-    if work.exps_per_pair:
-        operations += FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
+    of_softmax = FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
+    operations += of_softmax * (work.exps_per_pair > 0)
     if work.mask.edge_steps:
         operations += work.mask.edge_steps * edge_share(launch)
     exps = scores * work.exps_per_pair * (1 - work.loop.software_exps) / rates.exps
@@ -199,13 +194,13 @@ def step_cost(
     copies = d.block_k * width * 2 * element_bytes / COPIED_BYTES
     if work.fragments is not None:
         others += work.fragments.step * BESIDE_A_COPY * warps / SCHEDULERS
-    softmax = (exps, others) if unit.softmax_side_by_side else (exps + others,)
+    softmax = max(exps, others) + min(exps, others) * (not unit.softmax_side_by_side)
     if shared_bytes is None:
         shared_bytes = estimate(launch, unit, scores, warps, element_bytes)
     smem = shared_bytes / rates.shared_bytes
     return StepCost(
         tensor=scores * work.flops_per_pair / apart / rates.tensor_flops,
-        softmax=max(softmax),
+        softmax=softmax,
         smem=smem,
         l2=l2_bytes / rates.l2_bytes,
         exposed=_exposed(launch, unit, rereads, cc, rates.waits)
@@ -218,7 +213,7 @@ def step_cost(
         overlap=unit.overlap,
         fragments=smem * unit.issued_by_warps,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,
-        chain=sum(softmax),
+        chain=exps + others,
     )
 
 
@@ -227,7 +222,7 @@ def computing_groups(warps: int, unit: UnitModel, producers: int | None = None) 
     have besides where no number is stated."""
     groups = warps / WARPS_PER_GROUP
     helpers = unit.helper_groups if producers is None else producers / WARPS_PER_GROUP
-    return max(1.0, groups - helpers) if helpers else groups
+    return max(min(1.0, groups), groups - helpers)
 
 
 def waited_loads(launch: Launch, unit: UnitModel, cc: int) -> int:
