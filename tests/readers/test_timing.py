@@ -273,7 +273,7 @@ class TestMakespan:
         )
         # 8 rounds of tiles; recorded: 0.435 ms with a CTA a tile, 0.398 with the queue
         assert 1.02 < apart_s / together_s < 435.1 / 397.7
-        assert alone_s == pytest.approx(apart_s, rel=0.01)
+        assert apart_s < alone_s < 1.02 * apart_s  # a CTA that stays has fetched its next tile's first operands
 
 
 class TestChainTime:

@@ -157,7 +157,8 @@ class Running:
     def ahead(self) -> float:
         """Share of the work tiles whose first operands warps of their own fetch while their CTA ends the tile before:
         all but a CTA's first. In a backward what a tile owns stays in its buffers to the end."""
-        return self.unit.loads_apart * max(0.0, 1 - self.resident.slots / self.launch.work_tiles)
+        stays = self.launch.schedule.scheduler is not Scheduler.STATIC
+        return stays * self.unit.loads_apart * max(0.0, 1 - self.resident.slots / self.launch.work_tiles)
 
     def own_cycles(self, steps: int) -> float:
         """SM cycles in which nothing is computed while a work tile's own operands come, and those of its first
