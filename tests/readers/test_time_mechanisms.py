@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from iosim.hardware.profile import load_profile
@@ -440,8 +441,14 @@ class TestSharesOfTheL2:
         """A store takes 2.38 times as long as a load where all store, 1.375 times where one does."""
         assert _l2_share(self.running(1, stored=100), self.rates) == pytest.approx(100 / 32 * 22 / 238)
 
-    def running(self, tiles: int, stored: int = 0) -> Any:
-        profile, launch = SimpleNamespace(sm_count=132), SimpleNamespace(tiles_with_rows=tiles)
+    def test_tiles_of_unequal_length_end_in_no_rounds(self) -> None:
+        """Of 133 causal tiles the last runs beside the others: all share as 132 do. 33 are alone."""
+        assert _l2_share(self.running(133, counts=(1, 2)), self.rates) == 1.0
+        assert _l2_share(self.running(33, counts=(1, 2)), self.rates) == pytest.approx(0.5)
+
+    def running(self, tiles: int, stored: int = 0, counts: tuple[int, ...] = (4,)) -> Any:
+        domain = SimpleNamespace(visited=SimpleNamespace(count=np.array(counts)))
+        profile, launch = SimpleNamespace(sm_count=132), SimpleNamespace(tiles_with_rows=tiles, domain=domain)
         return SimpleNamespace(
             rates=SimpleNamespace(profile=profile), launch=launch, resident=SimpleNamespace(slots=132),
             moved=lambda level: 100, stored=lambda: stored, l2_loads=lambda: 100 + stored * 1.38,
