@@ -342,17 +342,16 @@ def _mask_operations(problem: AttentionProblem, kernel: Kernel, options: FlashOp
     (csrc/flash_attn/src/flash_fwd_kernel.h, n_masking_steps); where lengths are no whole tiles, each of them is longer.
     """
     tile, each = kernel.tile, options.mask_operations
+    mask = "none" if problem.mask == "causal" and problem.longest_q == 1 else problem.mask
     if not each:
-        bounded = problem.mask == "window" or (problem.mask == "none" and problem.seq_k % tile.block_k > 0)
+        bounded = mask == "window" or (problem.mask == "none" and problem.seq_k % tile.block_k > 0)
         return MaskOperations(every_step=float(bounded * options.bound_operations))
     whole = problem.seq_lens is None and problem.seq_q % tile.block_q == 0 and problem.seq_k % tile.block_k == 0
-    needed = 1 if problem.mask == "none" else -(-tile.block_q // tile.block_k) + int(not whole)
+    needed = 1 if mask == "none" else -(-tile.block_q // tile.block_k) + int(not whole)
     unrolled = needed if whole else RAGGED_CODE * needed
-    if problem.mask == "window":
+    if mask == "window":
         return MaskOperations(every_step=2.0 * each, unrolled=unrolled)
-    if problem.mask == "causal" and problem.longest_q == 1:
-        return MaskOperations()
-    return MaskOperations(edge_steps=0.0 if problem.mask == "none" else float(each), unrolled=unrolled)
+    return MaskOperations(edge_steps=0.0 if mask == "none" else float(each), unrolled=unrolled)
 
 
 def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool = False) -> tuple[Overhead, ...]:
