@@ -380,6 +380,11 @@ class TestPasses:
         assert start < convert < start + 8 * load
         assert self.seconds("bwd.copy0", **problem | {"heads": 2}) == pytest.approx(start + 4 * load, rel=0.02)
 
+    def test_a_fill_waits_for_no_load(self) -> None:
+        made = call("h100", "flex", heads=1, seq_q=128)  # zeros two lists of its blocks first
+        fill = made.time(made.counted).launches[0]
+        assert (fill.name, fill.parts["start"]) == ("fill0", 2.6e-6)
+
     def test_each_round_waits_anew(self) -> None:
         """512 sums a CTA and nine CTAs an SM: 1,188 are a round."""
         one, two = (self.seconds("bwd.sum_dK", heads=4, kv_heads=2, seq_q=1, seq_k=n) for n in (1188 * 2, 1189 * 2))

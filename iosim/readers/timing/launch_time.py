@@ -112,14 +112,15 @@ def _loop(running: Running, done: Computing, streamed: float, _: float) -> tuple
 
 def _pass(running: Running, done: Computing, streamed: float, busiest: float) -> tuple[float, float]:
     """The same of a launch without a loop, whose longest resource needs `busiest` seconds. Serial loads wait for one
-    another in every round of CTAs."""
+    another in every round of CTAs; a fill waits for none."""
     launch, rates = running.launch, running.rates
     if launch.work.dependent is not None:
         return 0.0, beside(done.total_s, streamed, norm=norm_of(reuses_keys(launch)))
     if launch.work.serial_loads:
         rounds, from_dram = -(-launch.work_tiles // running.resident.slots), not running.finds_in_l2
         return 0.0, rounds * launch.work.serial_loads * rates.load_latency_s(from_dram) + streamed
-    loads = FIRST_LOADS // (1 + launch.streams_queries)
+    fills = running.moved("l2", "read") == 0 < running.moved("l2", "write")
+    loads = FIRST_LOADS // (1 + launch.streams_queries) * (not fills)
     return loads * rates.load_latency_s(from_dram=not running.conditions.warm), _threads_s(running, busiest)
 
 
