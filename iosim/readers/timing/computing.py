@@ -199,7 +199,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     waits = unit.tile_cycles == "tile_cycles"
     own = running.own_cycles(steps) * waits  # the replay plays these loads itself
     fetched = running.ahead * waits * (not launch.is_backward)
-    tile_cycles += own - fetched * FIRST_LOADS * rates.load_latency_s(from_dram=True) * sm.clock_hz
+    tile_cycles += own - fetched * FIRST_LOADS * rates.load_cycles(from_dram=True)
     overlaps = launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC
     tile_cycles *= OVERLAPPED_TILE_SHARE**overlaps
     tile_cycles -= launch.streams_queries * sm.waits.load  # for Q on its way into shared memory

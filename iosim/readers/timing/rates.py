@@ -172,9 +172,12 @@ class Rates:
 
     def load_latency_s(self, from_dram: bool) -> float:
         """Seconds that a load takes which nothing hides, from HBM or from the L2."""
+        return self.load_cycles(from_dram) / (self.profile.boost_clock_hz or self.clock_hz or math.inf)
+
+    def load_cycles(self, from_dram: bool) -> float:
+        """SM cycles of such a load."""
         name, more = LOADS[from_dram]
-        clock = self.profile.boost_clock_hz or self.clock_hz or math.inf
-        return (float(self.profile.need(name)) + more) / clock
+        return float(self.profile.need(name)) + more
 
     def _absent(self, what: str) -> float:
         self._note(f"{self.profile.name} does not know {what}: its ceiling is left out")
