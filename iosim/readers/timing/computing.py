@@ -47,7 +47,7 @@ CTA's threads. Fitted on all seven."""
 TCGEN05_CC = range(100, 120)
 FIRST_LOADS = 2
 """Loads before a tile's first step, one behind the other: Q or what says where it lies, and the first keys.
-`tile_cycles` has them, as its fitted rows found them: in HBM."""
+`tile_cycles` has them, from HBM, as the launches had that it was found on."""
 OVERLAPPED_TILE_SHARE = 0.1
 """What a tile takes besides its steps where the next one begins meanwhile, over what it takes else: the tiles of
 flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm90_sweep.csv), where the difference is 2
