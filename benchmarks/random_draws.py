@@ -8,7 +8,8 @@ A draw is predicted before it is counted, compared once, and only then looked at
 every fourth call was open while mechanisms were looked for. What was mended after a draw: 1, the times of backward
 passes; 2, the times of narrow builds, of short calls under a mask and of locks; 3, cuDNN's decoding and the stores of
 narrow heads; 4, drift, the times of backward passes and FlexAttention; 5, stores of short tiles and of packed
-sequences, FlexAttention's short queries, what tiles and passes wait for.
+sequences, FlexAttention's short queries, what tiles and passes wait for; 6, tiles fetched ahead,
+first loads, an SM's draw of HBM, packed sequences.
 """
 
 from __future__ import annotations

@@ -116,6 +116,7 @@ class Quantities:
     dram_write_bandwidth_bytes_per_s: float | None = quantity(*_BANDWIDTH, HBM_RATES)
     dram_copy_bandwidth_bytes_per_s: float | None = quantity(*_BANDWIDTH, HBM_RATES)
     achieved_dram_fraction: float | None = quantity(0.1, 1.0, HBM_RATES)
+    sm_dram_bytes_per_clock: float | None = quantity(0.1, 1024, HBM_RATES)
     dram_latency_cycles: float | None = quantity(10, 1e5, HBM_RATES)
     pass_bandwidth_fraction: float | None = quantity(0.1, 1.0, HBM_RATES)
     sector_bytes: int = quantity(1, 65536, default=MISSING)

@@ -20,6 +20,8 @@ MFMA_ROWS = 32
 """Query rows of one v_mfma_f32_32x32x8 (CDNA 3 ISA), which a wave of 64 threads computes."""
 WARPS_PER_GROUP = 4
 """Warps of a warpgroup; also warp schedulers of an SM since Volta, each with its own tensor core."""
+WGMMA_CC = 90
+"""Compute capability from which there are units beside mma.sync (PTX ISA, wgmma)."""
 WARP_TILE = 32
 """Rows and columns of a warp's tile where warps divide it both ways (CUTLASS; FlashAttention-2's backward)."""
 
@@ -86,6 +88,10 @@ class UnitModel:
     overlap: Overlap
     source: str
     """Where the row's facts stand."""
+    min_cc: int = 0
+    """Compute capability from which GPUs have it."""
+    amd: tuple[bool, ...] = (False,)
+    """Whether AMD's GPUs have it, others, or both."""
     operand_share: float = 1 / WGMMA_ROWS
     """Columns of operands that a backward's product fetches for each of its results."""
     loads_apart: bool = False
@@ -117,6 +123,10 @@ class UnitModel:
     backward: MatrixUnit | None = None
     """What computes the backward of a kernel with this forward; None: the same."""
 
+    def is_on(self, cc: int, amd: bool) -> bool:
+        """Whether GPUs of this compute capability have it."""
+        return amd in self.amd and cc >= self.min_cc
+
     def rows_at_once(self, warps: int) -> int:
         """Query rows that a CTA of so many warps computes in one round of instructions."""
         return self.rows * (max(1, warps // self.owners) if self.owners else 1)
@@ -126,6 +136,7 @@ UNITS: dict[MatrixUnit, UnitModel] = {
     MatrixUnit.FP32: UnitModel(
         rows=1,
         owners=0,
+        amd=(False, True),
         operands=Operands.BOTH_SHARED,
         overlap=Overlap.QUEUE,
         warps_may_meet=True,
@@ -147,6 +158,7 @@ UNITS: dict[MatrixUnit, UnitModel] = {
     MatrixUnit.MFMA: UnitModel(
         rows=MFMA_ROWS,
         owners=2,  # a wave is two warps of 32
+        amd=(True,),
         operands=Operands.FRAGMENTS,
         overlap=Overlap.QUEUE,
         operand_share=2 / WARP_TILE,
@@ -158,6 +170,7 @@ UNITS: dict[MatrixUnit, UnitModel] = {
     ),
     MatrixUnit.WGMMA: UnitModel(
         rows=WGMMA_ROWS,
+        min_cc=WGMMA_CC,
         owners=WARPS_PER_GROUP,
         operands=Operands.FETCHED,
         overlap=Overlap.QUEUE,
@@ -166,6 +179,7 @@ UNITS: dict[MatrixUnit, UnitModel] = {
     ),
     MatrixUnit.SPECIALISED: UnitModel(
         rows=WGMMA_ROWS,
+        min_cc=WGMMA_CC,
         owners=0,
         operands=Operands.FETCHED,
         overlap=Overlap.INSIDE,
@@ -174,6 +188,7 @@ UNITS: dict[MatrixUnit, UnitModel] = {
     ),
     MatrixUnit.PINGPONG: UnitModel(
         rows=WGMMA_ROWS,
+        min_cc=WGMMA_CC,
         owners=0,
         operands=Operands.FETCHED,
         overlap=Overlap.QUEUE,
@@ -188,6 +203,7 @@ UNITS: dict[MatrixUnit, UnitModel] = {
     ),
     MatrixUnit.TCGEN05: UnitModel(
         rows=TENSOR_MEMORY_ROWS,
+        min_cc=WGMMA_CC,
         owners=0,
         operands=Operands.FETCHED,
         overlap=Overlap.FIXED_TURN,

@@ -14,6 +14,7 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import is_attention_loop
 from iosim.kernel.libraries import resolve
+from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import staged
 from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.kernel.work import Loop, MaskOperations, Pipelines
@@ -60,6 +61,17 @@ class TestSharesOfHbm:
     def test_full_rounds_are_as_fast_as_hbm(self) -> None:
         time = main_launch(decoding(54 * 3))
         assert time.total_s == pytest.approx(time.seconds["hbm"], rel=0.04)
+
+    def test_an_sm_of_hopper_draws_more_than_its_share(self) -> None:
+        """20 bytes a cycle at 1.98 GHz, where 132 SMs have 3.1 TB/s: 1.69 shares. The busiest SM has 2 tiles of 1.7."""
+        made = call("h100", "cudnn", batch=7, heads=32, seq_q=1, seq_k=16384)
+        rates = Rates(made.profile, measured=True, power_is_modelled=True)
+        assert rates.most_shares() == pytest.approx(20 * 1.98e9 * 132 / 3.1e12)
+        assert Rates(load_profile("a100"), measured=True, power_is_modelled=True).most_shares() == 1
+        even = replace(made, profile=replace(made.profile, sm_dram_bytes_per_clock=None))
+        shared, free = main_launch(even), main_launch(made)
+        assert shared.total_s / shared.seconds["hbm"] == pytest.approx(2 * 132 / 224, rel=0.03)
+        assert free.total_s < 1.03 * free.seconds["hbm"]
 
     def test_sequences_of_different_lengths_are_left_alone(self) -> None:
         lengths = (512,) * 19 + (32768,)
@@ -124,7 +136,7 @@ class TestSpillsAndMasks:
         assert short.work.mask == MaskOperations(edge_steps=2, unrolled=1)  # 64 rows see the end of one block of 128
         assert window.work.mask == MaskOperations(every_step=4, unrolled=2)
         assert free.work.mask == MaskOperations(unrolled=1)
-        assert alone.work.mask == MaskOperations()
+        assert alone.work.mask == MaskOperations(unrolled=1.5)  # as without a mask
         # tiles of 128 queries and 64 keys: two masked steps of 2, 4, 6 and 8
         assert edge_share(short) == pytest.approx(8 / 20)
         assert edge_share(long) == pytest.approx(64 / (2 * 32 * 33 / 2))
@@ -183,6 +195,17 @@ class TestFirstLoads:
             ratios[gpu] = made.time(made.counted + made.capacity()).total_s / hits
         assert 1.02 < ratios["h200"] < ratios["h100"] < 1.16
 
+    def test_only_loops_with_more_to_fetch_than_a_tile_wait_before_their_first(self) -> None:
+        """Code apart from the loop, warps that load, warps that divide the keys; not cuDNN's kernels for few keys."""
+        starts = {}
+        for kernel, keys in (("fa2", 128), ("cutlass", 128), ("triton", 128), ("cudnn", 4096), ("cudnn", 128)):
+            made = call("h100", kernel, heads=1, seq_q=1, seq_k=keys)
+            starts[kernel, keys] = main_launch(made).parts["start"] - made.profile.need("launch_latency_s")
+        starts["prefill", 128] = main_launch(call("h100", "cudnn", heads=1, seq_q=128)).parts["start"] - 2.6e-6
+        two = pytest.approx(2 * (687 + 80) / 1.98e9)
+        assert starts == {("fa2", 128): two, ("cutlass", 128): 0, ("triton", 128): 0, ("cudnn", 4096): two,
+                          ("cudnn", 128): 0, ("prefill", 128): two}  # fmt: skip
+
 
 class TestNodesOfAGraph:
     def test_a_memset_before_a_queue_takes_a_node(self) -> None:
@@ -225,6 +248,23 @@ class TestNarrowBuilds:
         costs = [step_cost(one, UNITS[MatrixUnit.MMA_SYNC], rates, 0.0, 2, 90) for one in (narrow, whole)]
         assert costs[0].softmax - costs[1].softmax == 2 * (112 - 6) * 4 / 4
         assert costs[0].smem - costs[1].smem == 4 * (112 - 6)  # a wavefront of each warp
+
+
+class TestKeysThatEnd:
+    def test_cudnn_asks_of_every_score_whether_its_key_is_there(self) -> None:
+        """Two operations, of a window and past the last key; the causal diagonal is asked in a tile's last step alone,
+        one query never."""
+        asked = {
+            (problem.get("mask", "none"), seq_k, seq_q): call("h100", "cudnn", seq_q=seq_q, seq_k=seq_k, **problem)
+            .chain.launches[0]
+            .work.mask.every_step
+            for problem, seq_k, seq_q in (
+                ({}, 4096, 128), ({}, 4095, 128), ({"mask": "causal"}, 4095, 4095), ({}, 4095, 1),
+                ({"mask": "window", "window": 512}, 4096, 4096),
+            )
+        }  # fmt: skip
+        assert asked == {("none", 4096, 128): 0, ("none", 4095, 128): 2, ("causal", 4095, 4095): 0,
+                         ("none", 4095, 1): 0, ("window", 4096, 4096): 2}  # fmt: skip
 
 
 class TestListsOfBlocks:
@@ -274,11 +314,25 @@ class TestBackwardTiles:
         """128 rows of Q and 64 of K; V comes behind the product, and nobody waits for O to leave."""
         assert own_cycles(self.running(call("h100"), "main")) == pytest.approx((32768 + 16384) / 44)
 
-    def test_warps_that_load_fetch_keys_ahead_and_need_the_buffer_of_o(self) -> None:
+    def test_warps_that_load_fetch_tiles_ahead_and_need_the_buffer_of_o(self) -> None:
         one = self.running(call("h100", "cudnn", heads=1, seq_q=128), "main")
         many = self.running(call("h100", "cudnn", heads=1320, seq_q=128), "main")
         assert own_cycles(one) == pytest.approx(2 * 32768 / 44)  # Q and the first keys
-        assert own_cycles(many) == pytest.approx((32768 + 0.1 * 32768) / 44 + 0.9 * 32768 / 32)
+        assert own_cycles(many) == pytest.approx(
+            0.1 * 2 * 32768 / 44 + 0.9 * 32768 / 32
+        )  # 132 of 1,320 tiles are first
+
+    def test_a_tile_that_was_fetched_ahead_waits_for_no_load(self) -> None:
+        """Of ten tiles a CTA nine have neither two loads' latency from HBM nor Q and K at 44 bytes a cycle."""
+        one, many = (main_launch(call("h100", "cudnn", heads=heads, seq_q=128), hbm=False) for heads in (132, 1320))
+        cycles = (one.pace.tile_s - many.pace.tile_s) * (one.clock_hz or 0.0)
+        assert cycles == pytest.approx(0.9 * 2 * (687 + 80))
+
+    def test_a_cta_that_ends_with_its_tile_fetches_none_ahead(self) -> None:
+        queued = self.running(call("h100", "cudnn", heads=1320, seq_q=128), "main")
+        static = replace(queued.launch.schedule, scheduler=Scheduler.STATIC)
+        assert queued.ahead == pytest.approx(0.9)
+        assert replace(queued, launch=replace(queued.launch, schedule=static)).ahead == 0
 
     def running(self, made: Call, name: str = "bwd.main") -> Running:
         n, launch = next((n, one) for n, one in enumerate(made.chain.launches) if one.name == name)
@@ -312,7 +366,7 @@ class TestStreamedQueries:
     def test_nobody_waits_for_queries_first(self) -> None:
         streams = main_launch(call("h200", "cutlass", heads=1, seq_q=64, seq_k=128))
         fetches = main_launch(call("h200", heads=1, seq_q=64, seq_k=128))
-        cycles = (682 + 80) / 1.98e9  # a load from HBM
+        cycles = 2 * (682 + 80) / 1.98e9  # two loads from HBM
         assert fetches.parts["start"] - streams.parts["start"] == pytest.approx(cycles)
 
 
@@ -330,6 +384,11 @@ class TestPasses:
         convert = self.seconds("bwd.convert", **problem)  # 32 values a thread, four at a time, found in the L2
         assert start < convert < start + 8 * load
         assert self.seconds("bwd.copy0", **problem | {"heads": 2}) == pytest.approx(start + 4 * load, rel=0.02)
+
+    def test_a_fill_waits_for_no_load(self) -> None:
+        made = call("h100", "flex", heads=1, seq_q=128)  # zeros two lists of its blocks first
+        fill = made.time(made.counted).launches[0]
+        assert (fill.name, fill.parts["start"]) == ("fill0", 2.6e-6)
 
     def test_each_round_waits_anew(self) -> None:
         """512 sums a CTA and nine CTAs an SM: 1,188 are a round."""

@@ -146,6 +146,8 @@ class FlashOptions(SplitOptions, TermOptions):
     mask_operations: int = number(0, 0, 100)
     """On each score of a step that is masked, for each limit that is asked: two of a window, in every step; one of the
     causal mask."""
+    bound_operations: int = number(0, 0, 100)
+    """On each score of every step where keys end elsewhere than at the diagonal: past the last one, or at a window."""
     columns_by_keys: bool = False
     """Products take columns of Q and K `DEPTH` at a time and columns of V and O as many as the tile has keys; an output
     of more columns than that stays in memory between key blocks, in fp32 (CUTLASS's kernel in PyTorch,
@@ -325,7 +327,7 @@ def _by_lists(work: Work, problem: AttentionProblem, kernel: Kernel, options: Fl
     index of each, too, as the remainder of a division (flex_attention.py.jinja, common.py.jinja: forward_block_mn)."""
     block, each = options.mask_block, options.mask_operations
     if block is None:
-        return replace(work, mask=_mask_operations(problem, kernel, each))
+        return replace(work, mask=_mask_operations(problem, kernel, options))
     ragged = bool(problem.seq_q % block or problem.seq_k % block)
     limits = {"none": 0, "causal": 1}.get(problem.mask, 2)
     indices = DIVISION * 32 * kernel.tile.warps / (4 * kernel.tile.block_q) if ragged else 0.0
@@ -338,22 +340,22 @@ def _by_lists(work: Work, problem: AttentionProblem, kernel: Kernel, options: Fl
     return replace(work, mask=mask, loop=loop)
 
 
-def _mask_operations(problem: AttentionProblem, kernel: Kernel, each: int) -> MaskOperations:
+def _mask_operations(problem: AttentionProblem, kernel: Kernel, options: FlashOptions) -> MaskOperations:
     """Both limits of a window are asked of every score, the causal one at the diagonal. A single query, the last one,
     has nothing to mask. FlashAttention-2 compiles the steps that may need a mask apart from the loop
     (csrc/flash_attn/src/flash_fwd_kernel.h, n_masking_steps); where lengths are no whole tiles, each of them is longer.
     """
+    tile, each = kernel.tile, options.mask_operations
+    mask = "none" if problem.mask == "causal" and problem.longest_q == 1 else problem.mask
     if not each:
-        return MaskOperations()
-    tile = kernel.tile
+        bounded = mask == "window" or (problem.mask == "none" and problem.seq_k % tile.block_k > 0)
+        return MaskOperations(every_step=float(bounded * options.bound_operations))
     whole = problem.seq_lens is None and problem.seq_q % tile.block_q == 0 and problem.seq_k % tile.block_k == 0
-    needed = 1 if problem.mask == "none" else -(-tile.block_q // tile.block_k) + int(not whole)
+    needed = 1 if mask == "none" else -(-tile.block_q // tile.block_k) + int(not whole)
     unrolled = needed if whole else RAGGED_CODE * needed
-    if problem.mask == "window":
+    if mask == "window":
         return MaskOperations(every_step=2.0 * each, unrolled=unrolled)
-    if problem.mask == "causal" and problem.longest_q == 1:
-        return MaskOperations()
-    return MaskOperations(edge_steps=0.0 if problem.mask == "none" else float(each), unrolled=unrolled)
+    return MaskOperations(edge_steps=0.0 if mask == "none" else float(each), unrolled=unrolled)
 
 
 def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool = False) -> tuple[Overhead, ...]:

@@ -34,7 +34,7 @@ class CudnnRules(Rules):
         return replace(stated, scheduler=Scheduler.STATIC) if decodes else stated
 
     def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
-        decode = {"statistics_per_row": 2, "combine_rows": 1, "combine_threads": 256}
+        decode = {"statistics_per_row": 2, "combine_rows": 1, "combine_threads": 256, "bound_operations": 0}
         return decode if split else {}
 
     def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:

@@ -157,7 +157,7 @@ def _at_its_clock(running: Running, of: Energies | None) -> LaunchTime:
         if of is not None and clock_hz is not None:
             time = replace(time, energy_j=energy_j(activity, of, clock_hz, time.total_s))
         if rates.power_is_modelled and clock_hz is not None:
-            limit = profile.power_w if clocks == "sustained" else profile.peak_power_w
+            limit = {"sustained": profile.power_w}.get(str(clocks), profile.peak_power_w)
             return time, (time.power_w or 0.0) / (limit or math.inf)
         return time, activity.product_flops / (rates.product_limit(running.dtype) * time.total_s)
 

@@ -30,6 +30,7 @@ from iosim.readers.timing.step_time import (
     step_cost,
     step_cycles,
     unit_model,
+    waited_loads,
 )
 
 L2_BYTES_PER_CYCLE, L2_STORED_PER_CYCLE = 44, 32
@@ -44,6 +45,9 @@ SOLVED_ROW_CYCLES = 500.0
 """Of a row of a triangular system: picked out of registers, laid out anew and multiplied, each time a sum over the
 CTA's threads. Fitted on all seven."""
 TCGEN05_CC = range(100, 120)
+FIRST_LOADS = 2
+"""Loads before a tile's first step, one behind the other: Q or what says where it lies, and the first keys.
+`tile_cycles` has them, from HBM, as the launches had that it was found on."""
 OVERLAPPED_TILE_SHARE = 0.1
 """What a tile takes besides its steps where the next one begins meanwhile, over what it takes else: the tiles of
 flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm90_sweep.csv), where the difference is 2
@@ -63,6 +67,8 @@ class Computing:
     tile_s: float = 0.0
     step_s: tuple[float, ...] = ()
     busiest_share: float = 1.0
+    waited_loads: int = 0
+    """Of a step of keys."""
 
 
 def executed_pairs(launch: Launch) -> int:
@@ -139,19 +145,32 @@ class Running:
         items = staged(self.launch, self.chain)
         return sum(one.bytes for one in items if one.step) if items is not None else None
 
+    @property
+    def waits_first(self) -> float:
+        """Whether a loop's launch waits as long once more before its first tile: for code that is compiled apart from
+        the loop, or joins warps that divide the keys, and for what warps that load set up (tensor maps, barriers).
+        Which loops wait so was found on calls of one round (the first five draws of an H100)."""
+        work = self.launch.work
+        return min(1.0, self.unit.loads_apart + work.mask.unrolled + work.loop.key_warps - 1)
+
+    @property
+    def ahead(self) -> float:
+        """Share of the work tiles whose first operands warps of their own fetch while their CTA ends the tile before:
+        all but a CTA's first. In a backward what a tile owns stays in its buffers to the end."""
+        stays = self.launch.schedule.scheduler is not Scheduler.STATIC
+        return stays * self.unit.loads_apart * max(0.0, 1 - self.resident.slots / self.launch.work_tiles)
+
     def own_cycles(self, steps: int) -> float:
         """SM cycles in which nothing is computed while a work tile's own operands come, and those of its first
-        product, which warps of their own fetch ahead for all tiles but a CTA's first. The stores of a forward wait only
-        where the next tile of its CTA needs their buffer."""
+        product, where they are not fetched ahead. The stores of a forward wait only where the next tile of its CTA
+        needs their buffer."""
         names = {a.tensor for a in self.launch.accesses if a.per is not Per.PAIR and a.mode is not Mode.LOAD}
         own = sum(self.moved("l2", "read", name) for name in self.loaded(in_steps=False))
         streamed = self.moved("l2", "read", "Q" if self.launch.is_backward else "K")
         stores = sum(self.moved("l2", "write", name) for name in names)
-        tiles = self.launch.work_tiles
-        ahead = self.unit.loads_apart * max(0.0, 1 - self.resident.slots / tiles)
-        held = max(self.launch.is_backward, ahead)
-        loads = own / tiles + streamed / max(1, steps) * (1 - ahead)
-        return loads / L2_BYTES_PER_CYCLE + held * stores / tiles / L2_STORED_PER_CYCLE
+        tiles, backward = self.launch.work_tiles, self.launch.is_backward
+        loads = own / tiles * (1 - self.ahead * (not backward)) + streamed / max(1, steps) * (1 - self.ahead)
+        return loads / L2_BYTES_PER_CYCLE + max(backward, self.ahead) * stores / tiles / L2_STORED_PER_CYCLE
 
     def l2_loads(self) -> float:
         """Bytes that are loaded from the L2, and those that could be loaded in the time of its stores. Of a loop those
@@ -177,10 +196,12 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc, shared_bytes)
     per_sm = running.per_sm
     tile_cycles = profile.need(unit.tile_cycles)
-    own = running.own_cycles(steps) * (unit.tile_cycles == "tile_cycles")  # the replay plays these loads itself
-    tile_cycles += own
-    if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
-        tile_cycles *= OVERLAPPED_TILE_SHARE
+    waits = unit.tile_cycles == "tile_cycles"
+    own = running.own_cycles(steps) * waits  # the replay plays these loads itself
+    fetched = running.ahead * waits * (not launch.is_backward)
+    tile_cycles += own - fetched * FIRST_LOADS * rates.load_cycles(from_dram=True)
+    overlaps = launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC
+    tile_cycles *= OVERLAPPED_TILE_SHARE**overlaps
     tile_cycles -= launch.streams_queries * sm.waits.load  # for Q on its way into shared memory
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
@@ -212,6 +233,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         tile_s=(tile_cycles - own) * lengthened,
         step_s=tuple(step(ctas) * lengthened for ctas in range(1, per_sm + 1)),
         busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count // together),
+        waited_loads=waited_loads(launch, unit, profile.cc),
     )
 
 
@@ -262,7 +284,7 @@ def _pingpong_seconds(computing: float, running: Running) -> float:
 def waiting_cycles(dependent: Dependent, tokens: int, load_cycles: float, cc: int) -> float:
     """SM cycles in which a step of a CTA waits for its own loads, products and rows, of which it has as many as the
     launch has `tokens` at most."""
-    product = TCGEN05_PRODUCT_CYCLES if cc in TCGEN05_CC else PRODUCT_CYCLES
+    product = (PRODUCT_CYCLES, TCGEN05_PRODUCT_CYCLES)[cc in TCGEN05_CC]
     waits = dependent.loads * load_cycles + dependent.products * product
     return waits + min(dependent.rows, tokens) * SOLVED_ROW_CYCLES
 

@@ -9,16 +9,20 @@ from iosim.kernel.launch import Launch, Outer, is_attention_loop
 from iosim.kernel.pace import Pace
 from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.computing import Computing, Running, executed_pairs, loop_computing, other_computing, worked
+from iosim.readers.timing.computing import (
+    FIRST_LOADS,
+    Computing,
+    Running,
+    executed_pairs,
+    loop_computing,
+    other_computing,
+    worked,
+)
 from iosim.readers.timing.energy import Activity
 from iosim.readers.timing.overlap import beside, norm_of
-from iosim.readers.timing.step_time import waited_loads
 
 ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
-FIRST_LOADS = 2
-"""Loads before a launch's first step, one behind the other: Q or what says where it lies, and the first keys; both at
-once where queries come with each product."""
 PAGED_START_S = 5.0e-6
 """In which a launch that streams keys from HBM reads where their pages lie, and has these addresses translated, before
 HBM runs at its rate. Fitted on the odd rows of published_latency.csv while decoding, and the open ones of
@@ -68,9 +72,8 @@ class LaunchTime:
 
 def reuses_keys(launch: Launch) -> bool:
     """Whether several tiles of a head share what they stream. Else the bytes flow evenly, with nothing to alternate."""
-    if launch.outer is Outer.QUERY:
-        return launch.domain.query_blocks > 1
-    return launch.outer is Outer.KEY and launch.domain.key_blocks_total > 1
+    blocks = {Outer.QUERY: launch.domain.query_blocks, Outer.KEY: launch.domain.key_blocks_total}
+    return blocks.get(launch.outer, 1) > 1
 
 
 def uses_tensor_cores(launch: Launch, problem: AttentionProblem) -> bool:
@@ -79,27 +82,15 @@ def uses_tensor_cores(launch: Launch, problem: AttentionProblem) -> bool:
 
 def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     """Time of one launch at the clock of its rates, and what of it costs energy."""
-    launch, rates, resident = running.launch, running.rates, running.resident
+    launch, rates = running.launch, running.rates
     sm = rates.of_sm(running.dtype, running.unit) if is_attention_loop(launch) else None
     done = other_computing(running) if sm is None else loop_computing(running, sm)
     hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and launch.work.dependent is None)
     side = rates.side_seconds(running.moved("side"))
-    seconds = {"hbm": hbm} | ({"side": side} if side else {}) | done.seconds
-    streamed = max(hbm, side)
-    start = _start_s(running)
-    if launch.work.serial_loads and sm is None:  # they wait for one another, in every round of CTAs
-        rounds, from_dram = -(-launch.work_tiles // resident.slots), not running.finds_in_l2
-        together = rounds * launch.work.serial_loads * rates.load_latency_s(from_dram) + streamed
-    elif launch.work.dependent is not None:
-        together = beside(done.total_s, streamed, norm=norm_of(reuses_keys(launch)))
-    else:
-        loads = FIRST_LOADS // (1 + launch.streams_queries)
-        start += loads * rates.load_latency_s(from_dram=not running.conditions.warm)
-        busiest = max(done.total_s, *seconds.values())
-        together = _threads_s(running, busiest) if sm is None else _beside_hbm(running, done, streamed)
-    waits = 0 if sm is None else waited_loads(launch, running.unit, rates.profile.cc)
-    start *= not launch.joins
+    seconds = {"hbm": hbm} | {name: moved for name, moved in (("side", side),) if moved} | done.seconds
     longest = max(seconds.values(), default=0.0)
+    first, together = (_pass if sm is None else _loop)(running, done, max(hbm, side), max(done.total_s, longest))
+    start = (_start_s(running) + first) * (not launch.joins)
     total = start + max(together, longest)
     time = LaunchTime(
         name=launch.name,
@@ -108,9 +99,29 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
         total_s=total,
         parts={"start": start, "work": min(longest, total - start), "waits": max(0.0, total - start - longest)},
         clock_hz=rates.clock_hz,
-        pace=Pace(start, done.tile_s, done.step_s, waits),
+        pace=Pace(start, done.tile_s, done.step_s, done.waited_loads),
     )
     return time, _activity(running, done, loops=sm is not None)
+
+
+def _loop(running: Running, done: Computing, streamed: float, _: float) -> tuple[float, float]:
+    """Seconds in which an attention loop's first tile waits more than any, and those of computing and streaming."""
+    latency = running.rates.load_latency_s(from_dram=not running.conditions.warm)
+    return running.waits_first * FIRST_LOADS * latency, _beside_hbm(running, done, streamed)
+
+
+def _pass(running: Running, done: Computing, streamed: float, busiest: float) -> tuple[float, float]:
+    """The same of a launch without a loop, whose longest resource needs `busiest` seconds. Serial loads wait for one
+    another in every round of CTAs; a fill waits for none."""
+    launch, rates = running.launch, running.rates
+    if launch.work.dependent is not None:
+        return 0.0, beside(done.total_s, streamed, norm=norm_of(reuses_keys(launch)))
+    if launch.work.serial_loads:
+        rounds, from_dram = -(-launch.work_tiles // running.resident.slots), not running.finds_in_l2
+        return 0.0, rounds * launch.work.serial_loads * rates.load_latency_s(from_dram) + streamed
+    fills = running.moved("l2", "read") == 0 < running.moved("l2", "write")
+    loads = FIRST_LOADS // (1 + launch.streams_queries) * (not fills)
+    return loads * rates.load_latency_s(from_dram=not running.conditions.warm), _threads_s(running, busiest)
 
 
 def _threads_s(running: Running, busiest_s: float) -> float:
@@ -126,7 +137,7 @@ def _threads_s(running: Running, busiest_s: float) -> float:
 def _hbm_seconds(running: Running, is_pass: bool) -> float:
     """Seconds of the launch's HBM bytes; 0 where the profile knows no rate."""
     hbm = running.rates.hbm_seconds(running.moved("hbm", "read"), running.moved("hbm", "write"))
-    return hbm / (running.rates.profile.pass_bandwidth_fraction or 1.0) if is_pass else hbm
+    return hbm / (running.rates.profile.pass_bandwidth_fraction or 1.0) ** is_pass
 
 
 def _start_s(running: Running) -> float:
@@ -134,19 +145,18 @@ def _start_s(running: Running) -> float:
     memset before it takes a node of the graph: 0.94 us on an H100, where a kernel takes 1.06
     (experiments/measurements/h100_nodes.csv)."""
     profile = running.rates.profile
-    start = STARTS.get((running.conditions.launched, running.first))
-    if start is None:
-        return float(profile.need("launch_latency_s"))
+    launched = running.conditions.launched
+    start = float(profile.need(STARTS.get((launched, running.first), "launch_latency_s")))
     cleared = running.kernel.clears_queue and running.launch.schedule.scheduler is Scheduler.DYNAMIC
-    return float(profile.need(start) + cleared * profile.need("graph_launch_latency_s"))
+    return start + (cleared and launched == "graph") * float(profile.need("graph_launch_latency_s"))
 
 
 def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     """Seconds of a loop's computing and streaming together, where they hold one another up.
 
     Where no tile finds in the L2 what another has loaded, what CTAs stream flows evenly; but all of a round wait for
-    their queries before they compute, where no warps of their own load. There an SM gets its even share of HBM and the
-    busiest one decides: in the last round, when others have nothing left to load, it does not go faster.
+    their queries before they compute, where no warps of their own load. There an SM gets its even share of HBM, or as
+    much as the profile says, and the busiest one decides: when others have nothing left to load, it does not go faster.
     """
     reuses = reuses_keys(running.launch)
     norm = norm_of(reuses)
@@ -158,7 +168,8 @@ def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     together = first + beside(done.total_s, hbm - first, norm=norm)
     problem = running.problem
     paged = problem.page_size is not None and not problem.latent_kv and not running.finds_in_l2
-    return max(together, hbm * done.busiest_share) + paged * min(hbm, PAGED_START_S)
+    busiest = done.busiest_share / running.rates.most_shares()
+    return max(together, hbm * busiest) + paged * min(hbm, PAGED_START_S)
 
 
 def _activity(running: Running, done: Computing, loops: bool) -> Activity:

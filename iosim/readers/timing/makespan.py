@@ -44,6 +44,12 @@ class Makespan:
 def steps_per_tile(domain: Domain, outer: Outer) -> FloatArray:
     """Steps of each work tile of one (batch, head), in ascending order of blocks, without CTAs that exit early, past
     the end of a packed sequence."""
+    steps, there = _ctas(domain, outer)
+    return steps[there]
+
+
+def _ctas(domain: Domain, outer: Outer) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """Steps of each CTA of one (batch, head), and whether it has a tile."""
     visited, steps = domain.visited, domain.visited.count
     there = domain.query_rows > 0
     if outer is Outer.KEY:
@@ -53,8 +59,9 @@ def steps_per_tile(domain: Domain, outer: Outer) -> FloatArray:
         there = np.repeat(there, domain.splits)
     elif outer is Outer.HEAD:
         mine = np.arange(domain.key_blocks_total) % domain.splits
-        return np.bincount(mine, weights=domain.visitors.count).astype(np.float64)
-    return steps[there].astype(np.float64)
+        steps = np.bincount(mine, weights=domain.visitors.count)
+        there = np.ones(len(steps), bool)
+    return np.where(there, steps, 0).astype(np.float64), there
 
 
 def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], float], tile_cycles: float) -> Makespan:
@@ -81,7 +88,12 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
         end = _end_of_claims(launch.domain, launch.outer, schedule, slots)
         return Makespan(end * step(ctas_per_sm) + own_cycles, end * ctas_per_sm, rounds)
     else:
-        works = _tail(work, schedule, heads, TAIL_TILES_PER_SLOT * slots).tolist()
+        # The hardware starts CTAs without a tile, too, each in its place; they end at once.
+        static = schedule.scheduler is Scheduler.STATIC
+        ctas, there = _ctas(launch.domain, launch.outer)
+        per_slot = min(CLAIMED_TILES_PER_SLOT, TAIL_TILES_PER_SLOT * len(ctas) / len(work))
+        every = ctas[there | static]
+        works = _tail(every, schedule, heads, int(per_slot * slots), launch.domain.sequences**static).tolist()
     cycles, steps = _end_of_ctas(works, (total - sum(works)) / slots, sms, [step(n + 1) for n in range(ctas_per_sm)])
     return Makespan(cycles + own_cycles, steps, rounds)
 
@@ -116,10 +128,15 @@ def _end_of_ctas(works: list[float], before: float, sms: int, pace: list[float])
     return now, max(steps)
 
 
-def _tail(work: FloatArray, schedule: Schedule, heads: int, most: int) -> FloatArray:
-    """The last tiles of the grid in the order in which they start; `most` of them, or all."""
-    work = work[turns(schedule.start, len(work))]
-    if schedule.order is not Order.HEAD:
+def _tail(work: FloatArray, schedule: Schedule, heads: int, most: int, sequences: int = 1) -> FloatArray:
+    """The last tiles of the grid in the order in which they start; `most` of them, or all. `sequences` of `work` are
+    packed, as many tiles each; with query blocks fastest, all heads of one come before those of the next."""
+    rows = work.reshape(sequences, -1)
+    rows = rows[:, turns(schedule.start, rows.shape[1])]
+    if schedule.order is Order.QUERY:
+        return np.repeat(rows[:, None], min(heads, -(-most // rows.shape[1])), axis=1).ravel()[-most:]
+    work = rows.ravel()
+    if schedule.order is Order.BATCH:
         return np.tile(work, min(heads, -(-most // len(work))))[-most:]
     section = schedule.section_heads or heads
     parts: list[FloatArray] = []

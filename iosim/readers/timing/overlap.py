@@ -12,7 +12,7 @@ SPLIT_OVERLAP_NORM = 4.5
 
 def norm_of(reuses: bool) -> float:
     """Of computing and streaming, where several tiles reuse what they stream, or each byte is used once."""
-    return OVERLAP_NORM if reuses else SPLIT_OVERLAP_NORM
+    return (SPLIT_OVERLAP_NORM, OVERLAP_NORM)[reuses]
 
 
 def beside(*seconds: float, norm: float | None = None) -> float:

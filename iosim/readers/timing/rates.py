@@ -15,6 +15,8 @@ L2_LOAD_CYCLES, DRAM_LOAD_CYCLES = 200.0, 80.0
 Fitted on FlashAttention-2's combine, which takes 762 cycles a split from HBM (h200_decode.csv), where a chain of loads
 takes 682, TLB misses included, and about 490 from the L2 (odd rows of h200_graph_latency.csv)."""
 
+PEAK_UNITS = {"fp32": MatrixUnit.FP32}
+"""What computes products at their highest rate, where it is no matrix unit."""
 LOADS = {True: ("dram_latency_cycles", DRAM_LOAD_CYCLES), False: ("l2_latency_near_cycles", L2_LOAD_CYCLES)}
 """Whether from HBM -> the profile's latency, and what comes on top."""
 
@@ -22,8 +24,6 @@ LOADS = {True: ("dram_latency_cycles", DRAM_LOAD_CYCLES), False: ("l2_latency_ne
 def of_types(dtype: str, rate: Callable[[str], float]) -> float:
     """A rate of operations in `dtype`, or of as many in each of the types that it joins by +."""
     kinds = dtype.split("+")
-    if len(kinds) == 1:
-        return rate(dtype)
     seconds = sum(1 / rate(kind) for kind in kinds)
     return len(kinds) / seconds if seconds else math.inf
 
@@ -41,8 +41,8 @@ class Rates:
         self.measured = measured
         self.power_is_modelled = power_is_modelled
         self.missing: dict[str, None] = {}
-        slow = profile.sustained_clock_hz if measured and not power_is_modelled else None
-        self.clock_hz = slow or (None if measured else profile.rated_clock_hz) or profile.boost_clock_hz
+        slow = measured and not power_is_modelled and profile.sustained_clock_hz
+        self.clock_hz = slow or (not measured and profile.rated_clock_hz) or profile.boost_clock_hz
         self.rated_hz = profile.rated_clock_hz or profile.sustained_clock_hz or profile.boost_clock_hz or 1.0
 
     @property
@@ -56,16 +56,20 @@ class Rates:
         """The clock where power does not limit it; the SMs run slower while tensor cores work."""
         boost = self.profile.boost_clock_hz
         if self.power_is_modelled and boost:
-            return boost * (self.profile.tensor_clock_fraction or 1.0 if tensor_cores else 1.0)
+            return boost * (self.profile.tensor_clock_fraction or 1.0) ** tensor_cores
         return boost if self.clock_follows_products else self.clock_hz
 
     def hbm_seconds(self, read: float, written: float) -> float:
         """Seconds that HBM takes for the bytes: a stream of reads, one of writes, and what a mix of both costs more."""
         each = self.profile.hbm_seconds_per_byte(self.measured)
-        if each is None:
-            return 1 / self._absent("dram_bandwidth_bytes_per_s")
-        a_read, a_write, turning = each
+        a_read, a_write, turning = each or (1 / self._absent("dram_bandwidth_bytes_per_s"), 0.0, 0.0)
         return read * a_read + written * a_write + min(read, written) * turning
+
+    def most_shares(self) -> float:
+        """How many even shares of HBM's reads one SM draws at most; 1 where it is not known."""
+        per_byte = self.profile.hbm_seconds_per_byte(self.measured) or (math.inf,)
+        drawn = (self.profile.sm_dram_bytes_per_clock or 0.0) * (self.clock_hz or 0.0)
+        return max(1.0, drawn * per_byte[0] * self.profile.sm_count)
 
     def side_seconds(self, moved: float) -> float:
         """Seconds that a cache at the memory's side takes for bytes between it and the L2s; 0 where there is none."""
@@ -94,7 +98,7 @@ class Rates:
                 self._note(f"no {dtype} tensor rate: fp32 units' rate used")
                 return p.fp32_flops_per_s
             return self._absent(f"tensor_flops_per_s.{dtype}")
-        share = getattr(p, unit.rate_share) if unit.rate_share else None
+        share = getattr(p, unit.rate_share, None)
         if not self.measured:
             return rate * float(share or 1.0)
         at_clock = rate * float(share or 1.0) * (self.clock_hz or self.rated_hz) / self.rated_hz
@@ -106,7 +110,7 @@ class Rates:
         """Operations per second of matrix products that the GPU does not exceed: the specified rate, which holds at the
         clock that it was specified for, at its highest clock, or at `fastest_hz` where that is above."""
         p = self.profile
-        rate = self.tensor(dtype, UNITS[MatrixUnit.FP32 if dtype == "fp32" else MatrixUnit.WGMMA])
+        rate = self.tensor(dtype, UNITS[PEAK_UNITS.get(dtype, MatrixUnit.WGMMA)])
         return (
             rate * max(self.rated_hz, p.sustained_clock_hz or 0.0, p.boost_clock_hz or 0.0, fastest_hz) / self.rated_hz
         )
@@ -168,9 +172,12 @@ class Rates:
 
     def load_latency_s(self, from_dram: bool) -> float:
         """Seconds that a load takes which nothing hides, from HBM or from the L2."""
+        return self.load_cycles(from_dram) / (self.profile.boost_clock_hz or self.clock_hz or math.inf)
+
+    def load_cycles(self, from_dram: bool) -> float:
+        """SM cycles of such a load."""
         name, more = LOADS[from_dram]
-        clock = self.profile.boost_clock_hz or self.clock_hz or math.inf
-        return (float(self.profile.need(name)) + more) / clock
+        return float(self.profile.need(name)) + more
 
     def _absent(self, what: str) -> float:
         self._note(f"{self.profile.name} does not know {what}: its ceiling is left out")

@@ -36,7 +36,7 @@ published_stacks.csv, FlashInfer and vLLM's Triton kernel on B200, B300, GB200 a
 POLYNOMIAL_OPERATIONS = 6.0
 """Of an exponential in software: a maximum, three additions and three steps of a polynomial, two values an instruction,
 a shift and an addition (FlashAttention-4, flash_attn/cute/utils.py, ex2_emulation_2)."""
-UNHIDDEN_SPECIALISED = 0.41
+UNHIDDEN_SPECIALISED = 0.46
 """Part of the shorter of tensor and softmax work that warp-specialised kernels fail to hide behind the longer. Fitted
 on cudnn."""
 UNHIDDEN_FRAGMENTS = 0.32
@@ -53,8 +53,6 @@ backward whose products do)."""
 LOCKED_LOADS = 4
 """Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums. Fitted; pytorch,
 mem_eff_attention/kernel_backward.h has the sums, a fence, the sums again, a fence and the lock."""
-WGMMA_CC = 90
-"""Compute capability from which there are units beside mma.sync (PTX ISA, wgmma)."""
 SCHEDULERS = 4
 """Warp instructions that an SM issues in a cycle."""
 INSTRUCTION_BYTES = 16
@@ -71,13 +69,10 @@ def unit_model(launch: Launch, profile: HardwareProfile, dtype: str, kernel: Ker
     """How the unit computes that a launch's products run on: the kernel's `matrix_unit` on cc 9.0 and later, mma.sync
     before and where it states none, mfma on AMD's GPUs, the fp32 units for fp32 and where the kernel uses no tensor
     cores. A launch may have a unit of its own."""
-    own = launch.work.unit
-    stated = MatrixUnit(own) if own else kernel.unit_of(launch.is_backward)
-    if dtype == "fp32" or not launch.work.tensor_cores or stated is MatrixUnit.FP32:
-        return UNITS[MatrixUnit.FP32]
-    if profile.is_amd:
-        return UNITS[MatrixUnit.MFMA]
-    model = UNITS[stated or MatrixUnit.MMA_SYNC] if profile.cc >= WGMMA_CC else UNITS[MatrixUnit.MMA_SYNC]
+    own = launch.work.unit or kernel.unit_of(launch.is_backward) or MatrixUnit.MMA_SYNC
+    plain = dtype == "fp32" or not launch.work.tensor_cores
+    wanted = [MatrixUnit.FP32] * plain + [MatrixUnit(own), MatrixUnit.MFMA, MatrixUnit.MMA_SYNC]
+    model = next(unit for unit in map(UNITS.__getitem__, wanted) if unit.is_on(profile.cc, profile.is_amd))
     return UNITS[model.backward] if model.backward and launch.outer is Outer.KEY else model
 
 
@@ -187,8 +182,8 @@ def step_cost(
     width = work.flops_per_pair / 4
     operations = work.mask.every_step + work.loop.score_operations + POLYNOMIAL_OPERATIONS * work.loop.software_exps
     operations += work.loop.widened * (SLOW_WIDENING_OPERATIONS if cc in SLOW_WIDENING_CC else WIDENING_OPERATIONS)
-    if work.exps_per_pair:
-        operations += FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
+    of_softmax = FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
+    operations += of_softmax * (work.exps_per_pair > 0)
     if work.mask.edge_steps:
         operations += work.mask.edge_steps * edge_share(launch)
     exps = scores * work.exps_per_pair * (1 - work.loop.software_exps) / rates.exps
@@ -196,13 +191,13 @@ def step_cost(
     copies = d.block_k * width * 2 * element_bytes / COPIED_BYTES
     if work.fragments is not None:
         others += work.fragments.step * BESIDE_A_COPY * warps / SCHEDULERS
-    softmax = (exps, others) if unit.softmax_side_by_side else (exps + others,)
+    softmax = max(exps, others) + min(exps, others) * (not unit.softmax_side_by_side)
     if shared_bytes is None:
         shared_bytes = estimate(launch, unit, scores, warps, element_bytes)
     smem = shared_bytes / rates.shared_bytes
     return StepCost(
         tensor=scores * work.flops_per_pair / apart / rates.tensor_flops,
-        softmax=max(softmax),
+        softmax=softmax,
         smem=smem,
         l2=l2_bytes / rates.l2_bytes,
         exposed=_exposed(launch, unit, cc, rates.waits)
@@ -215,7 +210,7 @@ def step_cost(
         overlap=unit.overlap,
         fragments=smem * unit.issued_by_warps,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,
-        chain=sum(softmax),
+        chain=exps + others,
     )
 
 
@@ -224,22 +219,16 @@ def computing_groups(warps: int, unit: UnitModel, producers: int | None = None) 
     have besides where no number is stated."""
     groups = warps / WARPS_PER_GROUP
     helpers = unit.helper_groups if producers is None else producers / WARPS_PER_GROUP
-    return max(1.0, groups - helpers) if helpers else groups
+    return max(min(1.0, groups), groups - helpers)
 
 
 def waited_loads(launch: Launch, unit: UnitModel, cc: int) -> int:
     """Loads of a step of keys, one behind the other, that a CTA waits for; 0 where they run ahead."""
-    work = launch.work
-    if launch.rereads_q:  # the first tiles of each product's own pipeline
-        return EXPOSED_LOADS
-    if unit.loads_apart:
-        return 0
-    ahead = work.loop.loads_ahead
-    if ahead is False or (ahead is None and cc < ASYNC_COPY_CC):
-        return EXPOSED_LOADS
-    if ahead is None and unit.holds_buffers and work.stages <= EXPOSED_LOADS:
-        return EXPOSED_LOADS + 1 - work.stages
-    return 0
+    work, ahead = launch.work, launch.work.loop.loads_ahead
+    none_ahead = ahead is False or (ahead is None and cc < ASYNC_COPY_CC)
+    held = ahead is None and unit.holds_buffers
+    waited = max(EXPOSED_LOADS * none_ahead, held * (EXPOSED_LOADS + 1 - work.stages)) * (not unit.loads_apart)
+    return max(EXPOSED_LOADS * launch.rereads_q, waited)  # of products with pipelines of their own, the first tiles
 
 
 def _exposed(launch: Launch, unit: UnitModel, cc: int, waits: Waits) -> float:
@@ -247,12 +236,9 @@ def _exposed(launch: Launch, unit: UnitModel, cc: int, waits: Waits) -> float:
     if work.pipelines:
         steps = work.pipelines.products * STAGED_LOADS_PER_PRODUCT + work.pipelines.depth / DEPTH
         return waits.product_step * steps + waits.load * work.pipelines.exposed_loads
-    if unit.loads_apart:
-        return 0.0
     waited = waited_loads(launch, unit, cc)
-    if waited:
-        return waits.load * waited
-    return waits.sync + (waits.single_buffer if work.stages == 1 else 0.0)
+    meets = not (waited or unit.loads_apart)
+    return waits.load * waited + meets * (waits.sync + waits.single_buffer * (work.stages == 1))
 
 
 def lock_cycles(launch: Launch, rates: SmRates, slots: int) -> float:
