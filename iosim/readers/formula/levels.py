@@ -97,11 +97,6 @@ def fast_memories(profile: HardwareProfile) -> dict[Level, tuple[str, int]]:
     return {"l2": (sm, shared + registers), "hbm": ("the L2", profile.need_int("l2_bytes"))}
 
 
-def forward_elements(pairs: int, head_dim: int, fast_elements: int) -> float:
-    """min(P d^2 / M, P d / sqrt(M)) for P kept pairs: the forward's term, constant 1."""
-    return min(pairs * head_dim**2 / fast_elements, pairs * head_dim / math.sqrt(fast_elements))
-
-
 def backward_elements(pairs: int, rows: int, head_dim: int, fast_elements: int) -> float:
     """min((P d^2 + N d^3) / M, (P d + N d^2) / sqrt(M)) for P kept pairs of N rows: the backward's term, constant 1."""
     numerator = pairs * head_dim + rows * head_dim**2
@@ -130,7 +125,7 @@ def level_bounds(
         texts, sources = [], []
         large = fast >= d * d
         if problem.forward:
-            quadratic += forward_elements(pairs, d, fast)
+            quadratic += min(pairs * d**2 / fast, pairs * d / math.sqrt(fast))
             texts.append("P*d^2/M" if large else "P*d/sqrt(M)")
             sources.append(FORWARD)
         if problem.backward:
