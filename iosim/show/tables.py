@@ -160,9 +160,7 @@ class Table:
         limit = terminal.columns()
         if limit is None or _total(widths) <= limit:
             return self._lines(lines, widths, range(len(widths)))
-        narrow = [width if c.to_the_right else max(
-        max((len(word) for cell in column for word in cell.split()), default=0), min(max(map(len, column)), READABLE)
-    ) for c, width, column in
+        narrow = [width if c.to_the_right else _narrowest(column) for c, width, column in
                   zip(self.columns, widths, zip(*lines, strict=True), strict=True)]  # fmt: skip
         parts = []
         for numbers in _shares(narrow, limit):
@@ -242,6 +240,13 @@ def spread_out(values: Sequence[V], most: int) -> list[V]:
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _narrowest(cells: Sequence[str]) -> int:
+    """The width of a column of text whose cells are wrapped: its longest word, and a line of some words."""
+    return max(
+        max((len(word) for cell in cells for word in cell.split()), default=0), min(max(map(len, cells)), READABLE)
+    )
 
 
 def _shares(widths: Sequence[int], limit: int) -> list[list[int]]:

@@ -19,7 +19,7 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Face, Shown, shows
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Table, columns_of
 from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
 TOLERANCE = 0.01
@@ -195,9 +195,10 @@ def head(c: Check) -> str:
 
 
 def table(c: Check) -> Table:
-    columns = (Column("counts", "what it may count"), Column("direction", "direction"), Column("value", "value"),
-               Column("error", "claim is off by"), Column("slips", "if it is"),
-               Column("why", "why a counter differs"))  # fmt: skip
+    columns = columns_of(
+        "counts=what it may count | direction | value | error=claim is off by | slips=if it is | "
+        "why=why a counter differs"
+    )
     listed = c.matches[:MOST_SHOWN] or (c.nearest,)
     rows = (
         (m.reading.counts, m.reading.direction or None, c.text(m.reading.value), f"{100 * m.error:+.2f} %",

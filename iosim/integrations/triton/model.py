@@ -84,7 +84,7 @@ class TritonModel:
             raise InputError("no configurations to choose from; accepted: at least one")
         arguments = {**named_args, **kwargs}
         problem = self.problem(arguments)
-        pairs = [(c, self.config({**c.kwargs, "num_warps": c.num_warps, "num_stages": c.num_stages})) for c in configs]
+        pairs = [(c, self.config(_meta(c))) for c in configs]
         kept = [c for c, config in pairs if not misfit(config, problem, self.profile, self.kernel)]
         smallest = min(pairs, key=lambda m: (m[1].block_m * m[1].block_n, m[1].num_stages, -m[1].num_warps))
         return kept or [smallest[0]]
@@ -103,6 +103,10 @@ class TritonModel:
         if not (whole or fraction):
             raise InputError(f"top_k {top_k!r} is out of range; accepted: a whole number from 1, or a float in (0, 1]")
         return {"perf_model": self.perf_model, "top_k": top_k, "early_config_prune": self.early_config_prune}
+
+
+def _meta(config: Any) -> dict[str, Any]:
+    return {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
 
 
 def launch_metadata(

@@ -21,7 +21,7 @@ from iosim.problem.asked import lengths
 from iosim.problem.fields import MAX_TOKENS
 from iosim.show.page import Page, Section, listed
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Cell, Column, Marked, Table, grouped
+from iosim.show.tables import Cell, Column, Marked, Table, columns_of, grouped
 from iosim.studies.models.asked import changed
 from iosim.studies.models.decoder import Touched, Work, Writer, touched, weights_of
 from iosim.studies.models.layers import Model
@@ -50,12 +50,11 @@ OF_PHASES = {
     TRAINING: "training: gradients and two states of AdamW in the weights' type, a fused step; nothing is recomputed",
 }
 WHOLE = "whole model"
-COLUMNS = (
-    Column("operators", kind="number"), Column("hbm_read_bytes", "HBM read"), Column("hbm_write_bytes", "HBM written"),
-    Column("hbm_share", "share", "percent"), Column("compulsory_bytes", "in and out once"),
-    Column("l2_bytes", "SM<->L2"), Column("gflop", "GFLOP", "number"), Column("time_s", "time"),
-    Column("time_share", "of the time", "percent"),
-)  # fmt: skip
+COLUMNS = columns_of(
+    "operators:number | hbm_read_bytes=HBM read | hbm_write_bytes=HBM written | hbm_share:percent=share | "
+    "compulsory_bytes=in and out once | l2_bytes=SM<->L2 | gflop:number=GFLOP | time_s=time | "
+    "time_share:percent=of the time"
+)
 BESIDE = (
     Column("hbm_bytes", "HBM"),
     *(column for column in COLUMNS if column.key in ("hbm_share", "time_s", "time_share")),

@@ -131,9 +131,8 @@ def density(request: ReportRequest, points: Sequence[Point], commands: dict[str,
 
 
 def _columns(key: str, name: str) -> tuple[Column, ...]:
-    unit, kind = ("s", "seconds") if key == "time" else ("bytes", "bytes")
-    return (Column(f"{key}_{unit}", name, kind), Column(f"dense_{key}_{unit}", "dense", kind),
-            Column(f"{key}_share", f"{name}, of dense", "percent"))  # fmt: skip
+    unit = "s" if key == "time" else "bytes"
+    return columns_of(f"{key}_{unit}={name} | dense_{key}_{unit}=dense | {key}_share:percent={name}, of dense")
 
 
 def _cells(sparse: float | None, dense: float | None) -> tuple[float | None, ...]:
