@@ -236,6 +236,11 @@ names, counts = _about(Kind.NAMES, "NAME,..."), _about(Kind.SIZES, "N,...")
 """`about` by kind: what a field is in one line, its default, and what else is to be said of it."""
 
 
+def word(help: str, words: tuple[str, ...], default: str | None = None, **rest: Any) -> Any:
+    """`about` a field that holds one of some words."""
+    return about(default, Kind.WORD, help, words=words, **rest)
+
+
 def like(other: About, default: Any = None, **changes: Any) -> Any:
     """A field of a dataclass that says what `other` says of another one's, with `changes`."""
     return field(default=default, metadata={"about": replace(other, usual=None, **changes)})
