@@ -219,8 +219,9 @@ class About:
 
 
 def about(default: Any, kind: Kind, help: str, **rest: Any) -> Any:
-    """A field of a dataclass with what is to be said of it; see `About`."""
-    return field(default=default, metadata={"about": About(kind, help, **rest)})
+    """A field of a dataclass with what is to be said of it; see `About`. `help`: its first sentence, then `more`."""
+    line, _, more = help.partition(". ")
+    return field(default=default, metadata={"about": About(kind, line, more, **rest)})
 
 
 def _about(kind: Kind, metavar: str = "", usual: Any = None) -> Callable[..., Any]:
