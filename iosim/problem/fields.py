@@ -29,25 +29,7 @@ BIAS_SHARED = ("none", "heads", "batch", "both")
 CACHE_DTYPES = ("fp8",)
 BIAS_DTYPES = ("fp32", "fp16", "bf16")
 MASK_STORAGES = ("implicit", "bool", "additive")
-TERMS = (
-    "alibi",
-    "bias",
-    "bias_grad",
-    "block_lists",
-    "cache_dtype",
-    "compressed",
-    "indexer",
-    "key_padding",
-    "latent_kv",
-    "looks_ahead",
-    "mask_tensor",
-    "page_size",
-    "seq_lens",
-    "shared_prefix",
-    "sinks",
-    "top_k",
-)
-"""What a problem may ask for besides Q, K, V and dropout: the keys of `AttentionProblem.terms`."""
+
 MAX_TOKENS = 1 << 24
 """Sequences up to here are counted block by block in fractions of a second."""
 
