@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, number_text, seconds_text
 from iosim.base.words import DEFAULT, LEVELS, WAYS, sentences
 from iosim.evidence.claims import readings
@@ -103,13 +103,9 @@ class Check(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
-        return {
-            "quantity": self.claim.quantity, "claim": self.claim.text, "value": self.claim.value,
-            "tolerance": self.tolerance, "readings_tried": self.tried,
-            "matches": [m.to_dict() for m in self.matches], "nearest": self.nearest.to_dict(),
-            "predicted": self.counter, "problem": p.problem.to_dict(), "kernel": p.kernel.name,
-            "profile": p.profile.name, "method": p.method, "answer": self.answer(),
-        }  # fmt: skip
+        of_claim = "quantity=claim.quantity claim=claim.text value=claim.value tolerance readings_tried=tried"
+        found = plain(self, f"{of_claim} matches nearest predicted=counter")
+        return found | plain(p, "problem kernel=kernel.name profile=profile.name method") | {"answer": self.answer()}
 
 
 def run(asked: ClaimRequest) -> list[Check]:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text
 from iosim.base.words import Level
 from iosim.hardware.profile import HardwareProfile
@@ -78,14 +78,11 @@ class LevelBound:
         return self.fast_elements >= self.head_dim**2
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "level": self.level, "fast_memory": self.fast_memory, "fast_bytes": self.fast_bytes,
-            "fast_elements": self.fast_elements, "term": self.term_text, "source": self.source,
-            "term_bytes": round(self.term_bytes), "compulsory_bytes": self.compulsory_bytes,
-            "bound_bytes": round(self.bound_bytes), "decided_by": self.decided_by, "moved_bytes": self.moved_bytes,
-            "times_above": self.times_above, "crossover_tokens": self.crossover_tokens,
-            "crossover_head_dim": self.crossover_head_dim,
-        }  # fmt: skip
+        return plain(
+            self,
+            "level fast_memory fast_bytes fast_elements term=term_text source term_bytes compulsory_bytes bound_bytes "
+            "decided_by moved_bytes times_above crossover_tokens crossover_head_dim",
+        ) | {"term_bytes": round(self.term_bytes), "bound_bytes": round(self.bound_bytes)}
 
 
 def fast_memories(profile: HardwareProfile) -> dict[Level, tuple[str, int]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass
+from iosim.base.records import asdict, dataclass, plain
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import WAYS, Level, Way, sentences
 from iosim.hardware.profile import HardwareProfile
@@ -152,14 +152,11 @@ class ModelPrediction(Shown):
     def totals(self) -> dict[str, Any]:
         """One entry of `models` in JSON: all layers together."""
         hbm = {"read": self.hbm.read, "write": self.hbm.write} if self.hbm_known else None
-        return {
-            "name": self.model.name, "profile": self.profile.name, "kernels": [p.kernel.name for p in self.predictions],
-            "batch": self.batch, "seq_q": self.queries, "seq_k": self.keys, "layers": self.model.layers,
-            "tensor_parallel": self.model.tensor_parallel,
-            "totals": {"hbm": hbm, "l2": {"read": self.l2.read, "write": self.l2.write}},
-            "compulsory": {"read": self.compulsory.read, "write": self.compulsory.write},
-            "flops": self.flops, "time_s": self.time_s, "energy_j": self.energy_j, "kv_cache_bytes": self.cache_bytes,
-        }  # fmt: skip
+        head = plain(self, "name=model.name profile=profile.name")
+        head |= {"kernels": [p.kernel.name for p in self.predictions]}
+        sizes = "batch seq_q=queries seq_k=keys layers=model.layers tensor_parallel=model.tensor_parallel"
+        moved = {"totals": {"hbm": hbm, "l2": asdict(self.l2)}, "compulsory": asdict(self.compulsory)}
+        return head | plain(self, sizes) | moved | plain(self, "flops time_s energy_j kv_cache_bytes=cache_bytes")
 
     def to_dict(self) -> dict[str, Any]:
         return as_json([self])
@@ -169,13 +166,11 @@ class ModelPrediction(Shown):
         for one in self.layers:
             p = one.prediction
             known = p.hbm_known
-            yield {
-                "model": self.model.name, "layer": one.kind.name, "count": one.count, "gpu": p.profile.name,
-                "kernel": p.kernel.name, "seq_q": self.queries, "seq_k": self.keys,
-                "l2_read_bytes": p.l2.read, "l2_write_bytes": p.l2.write,
-                "hbm_read_bytes": p.hbm.read if known else None, "hbm_write_bytes": p.hbm.write if known else None,
-                "time_s": p.time_s, "bound_by": p.bound_by, "kv_cache_bytes": one.cache_bytes // one.count,
-            }  # fmt: skip
+            row = {"model": self.model.name, "layer": one.kind.name, "count": one.count}
+            row |= plain(p, "gpu=profile.name kernel=kernel.name") | {"seq_q": self.queries, "seq_k": self.keys}
+            row |= plain(p, "l2_read_bytes=l2.read l2_write_bytes=l2.write")
+            row |= {f"hbm_{way}_bytes": p.total("hbm", way) if known else None for way in WAYS}
+            yield row | plain(p, "time_s bound_by") | {"kv_cache_bytes": one.cache_bytes // one.count}
 
     def to_text(self) -> str:
         return several([self])

@@ -16,7 +16,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass, replace
+from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import bytes_text, length_text, some
 from iosim.hardware.profile import HardwareProfile
 from iosim.show import axes
@@ -126,11 +126,7 @@ class Frontier(Shown):
                 yield {self.axis: value, "seq_len": seq_len, "peak_bytes": peak, "fits": peak <= self.capacity_bytes}
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "axis": self.axis, "values": list(self.values), "seq_lens": list(self.seq_lens),
-            "peak_bytes": [list(row) for row in self.peak_bytes], "longest_seq_len": list(self.longest),
-            "capacity_bytes": self.capacity_bytes,
-        }  # fmt: skip
+        return plain(self, "axis values seq_lens peak_bytes longest_seq_len=longest capacity_bytes")
 
     def setting(self) -> dict[str, Any]:
         return {"model": self.model.to_dict(), "setup": self.setup.to_dict(), "profile": self.profile.name}
