@@ -219,8 +219,9 @@ class About:
 
 
 def about(default: Any, kind: Kind, help: str, **rest: Any) -> Any:
-    """A field of a dataclass with what is to be said of it; see `About`."""
-    return field(default=default, metadata={"about": About(kind, help, **rest)})
+    """A field of a dataclass with what is to be said of it; see `About`. `help`: its first sentence, then `more`."""
+    line, _, more = help.partition(". ")
+    return field(default=default, metadata={"about": About(kind, line, more, **rest)})
 
 
 def _about(kind: Kind, metavar: str = "", usual: Any = None) -> Callable[..., Any]:
@@ -234,6 +235,11 @@ count, number, flag = _about(Kind.WHOLE, "N"), _about(Kind.NUMBER), _about(Kind.
 name, text, file = _about(Kind.NAME, "NAME"), _about(Kind.TEXT, "WORD"), _about(Kind.FILE, "FILE")
 names, counts = _about(Kind.NAMES, "NAME,..."), _about(Kind.SIZES, "N,...")
 """`about` by kind: what a field is in one line, its default, and what else is to be said of it."""
+
+
+def word(help: str, words: tuple[str, ...], default: str | None = None, **rest: Any) -> Any:
+    """`about` a field that holds one of some words."""
+    return about(default, Kind.WORD, help, words=words, **rest)
 
 
 def like(other: About, default: Any = None, **changes: Any) -> Any:

@@ -12,13 +12,14 @@ from dataclasses import field as field
 from dataclasses import fields as fields
 from dataclasses import is_dataclass as is_dataclass
 from dataclasses import replace as replace
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
     import dataclasses
-    from operator import attrgetter
     from reprlib import recursive_repr
 
     PARAMS = "__dataclass_params__"
@@ -96,3 +97,18 @@ else:
 
     def _refuse(self, name, *value):
         raise dataclasses.FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
+
+
+def plain(owner: Any, names: str) -> dict[str, Any]:
+    """Some of an object's values as JSON has them: "key key=path.to.value ..." gives each under its key, lists for
+    tuples, words for enums, and what an object with `to_dict` gives there."""
+    pairs = (one.partition("=") for one in names.split())
+    return {key: _plain(attrgetter(path or key)(owner)) for key, _, path in pairs}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    if isinstance(value, StrEnum):
+        return str(value)
+    return value.to_dict() if hasattr(value, "to_dict") else value

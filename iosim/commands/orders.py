@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base import fields as ask
 from iosim.base.errors import InputError
-from iosim.base.fields import Kind, about, fields_of
+from iosim.base.fields import fields_of
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
 from iosim.commands import common, options
@@ -32,12 +32,8 @@ SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "mask")
 @dataclass(frozen=True, kw_only=True)
 class OrdersShown:
     top: int | None = ask.count("orders to list (default 12 in tables, all in json and csv)")
-    code: str | None = about(
-        None,
-        Kind.WORD,
-        "print the best order as code: triton, cuda or formula",
-        metavar="LANGUAGE",
-        words=("triton", "cuda", "formula"),
+    code: str | None = ask.word(
+        "print the best order as code: triton, cuda or formula", ("triton", "cuda", "formula"), metavar="LANGUAGE"
     )
     check_constant: str | None = ask.name(
         "where sections of a constant size, such as section=50MiB, are right", metavar="section=SIZE"

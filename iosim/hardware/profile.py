@@ -229,7 +229,7 @@ def load_profile(name_or_path: str | os.PathLike[str] | HardwareProfile) -> Hard
     stem = _find(name_or_path)
     if stem is not None:
         return _load_shipped(stem)
-    added = _find_added(name_or_path)
+    added = next((path for stem, path in added_profiles().items() if _key(stem) == _key(name_or_path)), None)
     if added is not None:
         return _load_file(added)
     if name_or_path and os.path.exists(name_or_path):
@@ -254,10 +254,6 @@ def added_profiles() -> dict[str, Path]:
     except OSError:
         return {}
     return {path.stem: path for path in files}
-
-
-def _find_added(name: str) -> Path | None:
-    return next((path for stem, path in added_profiles().items() if _key(stem) == _key(name)), None)
 
 
 def check_profile_file(path: str | os.PathLike[str]) -> list[str]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any
 
+from iosim.base import fields as ask
 from iosim.base.errors import InputError
-from iosim.base.fields import Kind, about, fields_of
+from iosim.base.fields import fields_of
 from iosim.base.records import dataclass
 from iosim.base.words import CLOCKS, L2_STARTS, LAUNCHED, METHODS, Method
 
@@ -24,36 +25,31 @@ class Conditions:
         InputError: a word that is not known, or a clock out of range.
     """
 
-    l2_start: str = about(
-        L2_STARTS[0],
-        Kind.WORD,
+    l2_start: str = ask.word(
         "the L2 at the start: cold (empty) or warm, as the same call left it",
-        words=L2_STARTS,
+        L2_STARTS,
+        L2_STARTS[0],
         option="--l2",
         metavar="START",
     )
-    method: Method | None = about(
-        None,
-        Kind.WORD,
+    method: Method | None = ask.word(
         "how HBM bytes are found: bounds (none, limits alone), capacity (a rule, an estimate), sampled (a replay in "
         "which long launches are played in part) or replay",
-        words=METHODS,
+        METHODS,
         metavar="METHOD",
         default_text="replay where that takes seconds",
     )
-    clocks: str | float = about(
-        CLOCKS[0],
-        Kind.TEXT,
+    clocks: str | float = ask.text(
         "boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its "
-        "power limit) or the SMs' clock in MHz; power counts where the GPU's energies are known",
-        more="A number, rather than a text, is in hertz",
+        "power limit) or the SMs' clock in MHz; power counts where the GPU's energies are known. A number, rather "
+        "than a text, is in hertz",
+        CLOCKS[0],
         metavar="CLOCKS",
     )
-    launched: str = about(
-        LAUNCHED[0],
-        Kind.WORD,
+    launched: str = ask.word(
         "alone (each launch as a profiler times it) or graph (replayed in a CUDA graph)",
-        words=LAUNCHED,
+        LAUNCHED,
+        LAUNCHED[0],
         metavar="HOW",
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import whole
-from iosim.base.records import dataclass, field, replace
+from iosim.base.records import dataclass, field, plain, replace
 from iosim.kernel.launch import SPILL, Edge, Fetch, Mode, Overhead
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
@@ -291,15 +291,12 @@ class Kernel:
 
     def to_dict(self) -> dict[str, Any]:
         """The `kernel` object of the command line's JSON."""
-        return {
-            "name": self.name, "algorithm": self.algorithm, "block_q": self.tile.block_q, "block_k": self.tile.block_k,
-            "warps": self.tile.warps, "stages": self.tile.stages, "order": str(self.schedule.order),
-            "heavy_first": self.schedule.start is Start.HEAVY_FIRST, "fold": self.schedule.start is Start.FOLD,
-            "section_heads": self.schedule.section_heads, "chiplets": self.schedule.chiplets,
-            "direction": str(self.schedule.direction),
-            "scheduler": str(self.schedule.scheduler), "cluster": self.schedule.cluster,
-            "splits": self.splits, "writes_lse": self.writes_lse,
-        }  # fmt: skip
+        start = self.schedule.start
+        made = plain(self, "name algorithm") | plain(self.tile, "block_q block_k warps stages")
+        made |= {"order": str(self.schedule.order), "heavy_first": start is Start.HEAVY_FIRST}
+        made |= {"fold": start is Start.FOLD}
+        made |= plain(self.schedule, "section_heads chiplets direction scheduler cluster")
+        return made | plain(self, "splits writes_lse")
 
 
 __all__ = ["Direction", "Edge", "Kernel", "Loop", "MatrixUnit", "Order", "PassSettings", "RowPass", "Schedule",

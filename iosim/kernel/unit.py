@@ -1,23 +1,24 @@
 """What computes a kernel's matrix products, as data: a row a kind of unit, which time, shared memory and tiles read.
 
-A new kind is a member of `MatrixUnit` and its row of `UNITS`. Rows of an instruction are those of the PTX ISA
+A new kind is a member of `MatrixUnit` and a table of units.toml. Rows of an instruction are those of the PTX ISA
 (mma.sync.m16n8k16, wgmma.m64nNk16, tcgen05.mma of 128 lanes of tensor memory).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 
 from iosim.base.records import dataclass
+from iosim.base.schema import Table, checked, read_toml
+from iosim.kernel.options import typed
 
 MMA_ROWS = 16
 """Query rows of one mma.sync.m16n8k16 (PTX ISA): what a warp computes at least."""
 WGMMA_ROWS = 64
 """Query rows of one wgmma.m64nNk16 (PTX ISA), which four warps compute together."""
-TENSOR_MEMORY_ROWS = 128
-"""Query rows of a tcgen05 product, the lanes of tensor memory."""
-MFMA_ROWS = 32
-"""Query rows of one v_mfma_f32_32x32x8 (CDNA 3 ISA), which a wave of 64 threads computes."""
+
 WARPS_PER_GROUP = 4
 """Warps of a warpgroup; also warp schedulers of an SM since Volta, each with its own tensor core."""
 WGMMA_CC = 90
@@ -90,8 +91,10 @@ class UnitModel:
     """Where the row's facts stand."""
     min_cc: int = 0
     """Compute capability from which GPUs have it."""
-    amd: tuple[bool, ...] = (False,)
-    """Whether AMD's GPUs have it, others, or both."""
+    nvidia: bool = True
+    """Whether NVIDIA's GPUs have it."""
+    amd: bool = False
+    """Whether AMD's GPUs have it."""
     operand_share: float = 1 / WGMMA_ROWS
     """Columns of operands that a backward's product fetches for each of its results."""
     loads_apart: bool = False
@@ -125,97 +128,16 @@ class UnitModel:
 
     def is_on(self, cc: int, amd: bool) -> bool:
         """Whether GPUs of this compute capability have it."""
-        return amd in self.amd and cc >= self.min_cc
+        return (self.amd if amd else self.nvidia) and cc >= self.min_cc
 
     def rows_at_once(self, warps: int) -> int:
         """Query rows that a CTA of so many warps computes in one round of instructions."""
         return self.rows * (max(1, warps // self.owners) if self.owners else 1)
 
 
-UNITS: dict[MatrixUnit, UnitModel] = {
-    MatrixUnit.FP32: UnitModel(
-        rows=1,
-        owners=0,
-        amd=(False, True),
-        operands=Operands.BOTH_SHARED,
-        overlap=Overlap.QUEUE,
-        warps_may_meet=True,
-        source="CUDA C++ Programming Guide, arithmetic instructions",
-    ),
-    MatrixUnit.MMA_SYNC: UnitModel(
-        rows=MMA_ROWS,
-        owners=1,
-        operands=Operands.FRAGMENTS,
-        overlap=Overlap.QUEUE,
-        operand_share=2 / WARP_TILE,
-        issued_by_warps=True,
-        warps_may_meet=True,
-        specified_rate=True,
-        rate_share="mma_sync_tensor_fraction",
-        energy="mma_sync_pj_per_flop",
-        source="PTX ISA, mma; full rate in steps on an A100 and an RTX 3070 Ti: Sun et al., arXiv 2206.02874",
-    ),
-    MatrixUnit.MFMA: UnitModel(
-        rows=MFMA_ROWS,
-        owners=2,  # a wave is two warps of 32
-        amd=(True,),
-        operands=Operands.FRAGMENTS,
-        overlap=Overlap.QUEUE,
-        operand_share=2 / WARP_TILE,
-        issued_by_warps=True,
-        warps_may_meet=True,
-        specified_rate=True,
-        source="CDNA 3 ISA, v_mfma; assumed: waves queue for it as warps do for mma.sync, and steps run at the "
-        "specified rate",
-    ),
-    MatrixUnit.WGMMA: UnitModel(
-        rows=WGMMA_ROWS,
-        min_cc=WGMMA_CC,
-        owners=WARPS_PER_GROUP,
-        operands=Operands.FETCHED,
-        overlap=Overlap.QUEUE,
-        holds_buffers=True,
-        source="PTX ISA, wgmma; buffers: experiments/measurements/h200_triton_autotune.csv",
-    ),
-    MatrixUnit.SPECIALISED: UnitModel(
-        rows=WGMMA_ROWS,
-        min_cc=WGMMA_CC,
-        owners=0,
-        operands=Operands.FETCHED,
-        overlap=Overlap.INSIDE,
-        loads_apart=True,
-        source="NVIDIA/cudnn-frontend, sdpa/sm90/prefill; arXiv 2407.08608, section 7.1 (the backward)",
-    ),
-    MatrixUnit.PINGPONG: UnitModel(
-        rows=WGMMA_ROWS,
-        min_cc=WGMMA_CC,
-        owners=0,
-        operands=Operands.FETCHED,
-        overlap=Overlap.QUEUE,
-        loads_apart=True,
-        helper_groups=1,
-        transposes_fp8=True,
-        specified_rate=True,
-        tile_cycles="pingpong_tile_cycles",
-        beside_l2=True,
-        backward=MatrixUnit.SPECIALISED,
-        source="arXiv 2407.08608, sections 3.1 to 3.3 and 7.1",
-    ),
-    MatrixUnit.TCGEN05: UnitModel(
-        rows=TENSOR_MEMORY_ROWS,
-        min_cc=WGMMA_CC,
-        owners=0,
-        operands=Operands.FETCHED,
-        overlap=Overlap.FIXED_TURN,
-        loads_apart=True,
-        helper_groups=2,
-        softmax_side_by_side=True,
-        counts_loads=False,
-        specified_rate=True,
-        tile_cycles="pingpong_tile_cycles",
-        source="Zadouri et al. 2026, section 3: four warps correct O, four load, issue and store; 768 cycles of shared "
-        "memory for 128 rows and 128 keys at head_dim 128",
-    ),
+UNITS: Mapping[MatrixUnit, UnitModel] = {
+    MatrixUnit(name): UnitModel(**typed(UnitModel, checked(row, Table.of(UnitModel), f"units.toml: {name}")))
+    for name, row in read_toml(Path(__file__).with_name("units.toml")).items()
 }
 """What the kinds of units are like."""
 

@@ -10,7 +10,7 @@ from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Face, Part, shows
-from iosim.show.tables import Cell, Column, Table
+from iosim.show.tables import Cell, Column, Table, columns_of
 
 LEVEL_NAMES: dict[Level, str] = {
     "smem": "shared memory",
@@ -111,8 +111,7 @@ def level_table(p: Prediction) -> Table:
         rows.append((f"{below} <-> HBM ({p.method})", p.total("hbm", "read"), p.total("hbm", "write")))
     rows.append(("  compulsory", bounds.compulsory_read, bounds.compulsory_write))
     rows.append(("  with no L2", bounds.no_l2_read, bounds.no_l2_write))
-    columns = (Column("level", ""), Column("read_bytes", "read", "bytes"), Column("write_bytes", "written", "bytes"))
-    return Table(columns, tuple(rows))
+    return Table(columns_of("level= | read_bytes=read | write_bytes=written"), tuple(rows))
 
 
 def tensor_table(p: Prediction) -> Table:
@@ -125,9 +124,8 @@ def tensor_table(p: Prediction) -> Table:
         launches = [n.name for n in p.chain.launches]
         keys.sort(key=lambda k: (launches.index(k[0]), tensors.index(k[:2]) if k[:2] in tensors else len(tensors)))
     rows = ((*key, *(moved[level].get(key) for level in LEVEL_NAMES)) for key in keys)
-    columns = (Column("launch", "launch"), Column("tensor", "tensor"), Column("direction", ""),
-               *(Column(f"{level}_bytes", name, "bytes") for level, name in LEVEL_NAMES.items()))  # fmt: skip
-    table = Table(columns, tuple(rows))
+    levels = " | ".join(f"{level}_bytes={name}" for level, name in LEVEL_NAMES.items())
+    table = Table(columns_of(f"launch | tensor | direction= | {levels}"), tuple(rows))
     unknown = [name for name in ("smem", "side") if not moved[name]]
     unknown = ["launch"] * (len(p.chain.launches) == 1) + [f"{name}_bytes" for name in unknown]
     return table.without(*unknown)

@@ -6,7 +6,7 @@ O [batch, heads, seq_q, head_dim_v], LSE [batch, heads, seq_q]. `layout` says ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
@@ -229,25 +229,8 @@ class AttentionProblem(ProblemFields):
     @property
     def terms(self) -> dict[str, str]:
         """What the problem asks for besides Q, K, V and dropout: name -> the field and value that ask for it."""
-        asked = {
-            "bias": ("bias", self.bias == "full"),
-            "alibi": ("bias", self.bias == "alibi"),
-            "bias_grad": ("bias_grad", self.bias_grad and self.backward),
-            "key_padding": ("key_padding", self.key_padding),
-            "mask_tensor": ("mask_storage", self.mask_storage != "implicit"),
-            "latent_kv": ("latent_kv", self.latent_kv),
-            "page_size": ("page_size", self.page_size is not None),
-            "shared_prefix": ("shared_prefix", self.shared_prefix is not None),
-            "block_lists": ("mask", self.mask in LIST_MASKS),
-            "looks_ahead": ("window_right", self.mask == "window" and self.window_right is not None),
-            "seq_lens": ("seq_lens", self.seq_lens is not None),
-            "sinks": ("sinks", self.sinks),
-            "top_k": ("top_k", self.top_k is not None),
-            "indexer": ("index_heads", self.index_heads is not None),
-            "compressed": ("compress_ratio", self.compress_ratio is not None),
-            "cache_dtype": ("cache_dtype", self.cache_dtype is not None),
-        }
-        return {name: f"{of}={FIELDS[of].text(getattr(self, of))}" for name, (of, there) in asked.items() if there}
+        asked = ((name, of) for name, (of, there) in TERMS.items() if there(self))
+        return {name: f"{of}={FIELDS[of].text(getattr(self, of))}" for name, of in asked}
 
     @property
     def shares_rows(self) -> bool:
@@ -365,3 +348,22 @@ def _plain(value: Any) -> Any:
 
 
 AttentionProblem.__doc__ = documented(AttentionProblem)
+TERMS: Mapping[str, tuple[str, Callable[[AttentionProblem], bool]]] = {
+    "bias": ("bias", lambda p: p.bias == "full"),
+    "alibi": ("bias", lambda p: p.bias == "alibi"),
+    "bias_grad": ("bias_grad", lambda p: p.bias_grad and p.backward),
+    "key_padding": ("key_padding", lambda p: p.key_padding),
+    "mask_tensor": ("mask_storage", lambda p: p.mask_storage != "implicit"),
+    "latent_kv": ("latent_kv", lambda p: p.latent_kv),
+    "page_size": ("page_size", lambda p: p.page_size is not None),
+    "shared_prefix": ("shared_prefix", lambda p: p.shared_prefix is not None),
+    "block_lists": ("mask", lambda p: p.mask in LIST_MASKS),
+    "looks_ahead": ("window_right", lambda p: p.mask == "window" and p.window_right is not None),
+    "seq_lens": ("seq_lens", lambda p: p.seq_lens is not None),
+    "sinks": ("sinks", lambda p: p.sinks),
+    "top_k": ("top_k", lambda p: p.top_k is not None),
+    "indexer": ("index_heads", lambda p: p.index_heads is not None),
+    "compressed": ("compress_ratio", lambda p: p.compress_ratio is not None),
+    "cache_dtype": ("cache_dtype", lambda p: p.cache_dtype is not None),
+}
+"""What a problem may ask for besides Q, K, V and dropout: the field that asks for it, and whether it does."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from iosim.base import fields as ask
 from iosim.base.errors import InputError
 from iosim.base.fields import MAX_SIZE, UNSET, Kind, Resolved, about, fields_of
 from iosim.base.records import dataclass
@@ -28,25 +29,7 @@ BIAS_SHARED = ("none", "heads", "batch", "both")
 CACHE_DTYPES = ("fp8",)
 BIAS_DTYPES = ("fp32", "fp16", "bf16")
 MASK_STORAGES = ("implicit", "bool", "additive")
-TERMS = (
-    "alibi",
-    "bias",
-    "bias_grad",
-    "block_lists",
-    "cache_dtype",
-    "compressed",
-    "indexer",
-    "key_padding",
-    "latent_kv",
-    "looks_ahead",
-    "mask_tensor",
-    "page_size",
-    "seq_lens",
-    "shared_prefix",
-    "sinks",
-    "top_k",
-)
-"""What a problem may ask for besides Q, K, V and dropout: the keys of `AttentionProblem.terms`."""
+
 MAX_TOKENS = 1 << 24
 """Sequences up to here are counted block by block in fractions of a second."""
 
@@ -63,172 +46,191 @@ def dtype_name(word: object) -> object:
 class ProblemFields:
     """What one attention call is, field by field; unchecked."""
 
-    batch: int = about(1, Kind.WHOLE, "sequences", metavar="N", always=True)
-    heads: int = about(
-        1, Kind.WHOLE, "query heads", metavar="N", usual=32, always=True,
-        more="A multiple of kv_heads (grouped-query attention; 1 is multi-query)",
-    )  # fmt: skip
-    kv_heads: Resolved[int] = about(
-        UNSET, Kind.WHOLE, "key/value heads", metavar="N", always=True,
-        default_of=lambda p: 1 if p.latent_kv else p.heads, default_text="as many as query heads; 1 for a latent cache",
-    )  # fmt: skip
-    seq_q: int = about(
-        1, Kind.WHOLE, "query tokens", high=MAX_TOKENS, metavar="N", usual=4096, always=True, option="--seq-len"
+    batch: int = ask.count("sequences", 1, always=True)
+    heads: int = ask.count(
+        "query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query)", 1, usual=32, always=True
     )
-    seq_k: Resolved[int] = about(
-        UNSET, Kind.WHOLE, "key tokens", high=MAX_TOKENS, metavar="N", always=True, option="--seq-len-k",
-        default_of=lambda p: p.seq_q, default_text="as many as query tokens",
-    )  # fmt: skip
-    head_dim: int = about(64, Kind.WHOLE, "columns of Q and K", metavar="D", usual=128, always=True)
-    head_dim_v: Resolved[int] = about(
-        UNSET, Kind.WHOLE, "columns of V and O", metavar="D", always=True,
-        default_of=lambda p: p.head_dim, default_text="as many as of Q and K",
-    )  # fmt: skip
-    dtype: str = about(
-        "fp16", Kind.WORD, "type of the inputs", words=INPUT_DTYPES, normal=dtype_name, metavar="DTYPE", always=True
+    kv_heads: Resolved[int] = ask.count(
+        "key/value heads",
+        UNSET,
+        always=True,
+        default_of=lambda p: 1 if p.latent_kv else p.heads,
+        default_text="as many as query heads; 1 for a latent cache",
     )
-    accumulate: str = about(
-        "fp32", Kind.WORD, "type of the running sums", words=("fp32", "fp16", "tf32", "fp64"), normal=dtype_name,
-        metavar="DTYPE", always=True,
-    )  # fmt: skip
-    output: Resolved[str] = about(
-        UNSET, Kind.WORD, "type of O and of the gradients", words=(*INPUT_DTYPES, "fp64"), normal=dtype_name,
-        metavar="DTYPE", always=True, option="--output-dtype",
-        default_of=lambda p: "bf16" if p.dtype == "fp8" else p.dtype, default_text="that of the inputs; bf16 for fp8",
-    )  # fmt: skip
-    mask: str = about(
-        "none", Kind.WORD, "which keys a query sees", words=(*INTERVAL_MASKS, *LIST_MASKS), metavar="WORD", always=True,
-        more="causal and window keep an interval of keys a query; butterfly, strided, window+global and window+first "
-        "keep blocks by a pattern, blocks those of a file or of a BlockMask",
-    )  # fmt: skip
-    window: int | None = about(
-        None, Kind.WHOLE, "keys kept before the diagonal: 0 <= i - j <= W", low=0, metavar="W", always=True,
-        more="i is counted from the diagonal's offset; under window+global it goes to either side, |i - j| <= W. With "
-        "causal the window is the same: no key past the diagonal",
-    )  # fmt: skip
-    window_right: int | None = about(
-        None, Kind.WHOLE, "keys kept after the diagonal: j - i <= R; -1: all", low=NO_BOUND, metavar="R",
-        default_text="0 beside a window",
-        more="FlashAttention's right window. Without window, all keys before the diagonal are kept; under causal none "
-        "after it",
-    )  # fmt: skip
-    offset: int | None = about(
-        None, Kind.WHOLE, "key that faces query 0 on the diagonal", low=-MAX_SIZE, metavar="N", always=True,
-        default_text="seq_k - seq_q",
-        more="By default the last query faces the last key (FlashAttention's convention since 2.1)",
-    )  # fmt: skip
-    dropout: float = about(0.0, Kind.PROBABILITY, "dropout probability", metavar="P", always=True)
-    passes: str = about(
-        "fwd", Kind.WORD, "forward, backward or both", words=PASSES, metavar="PASS", always=True, option="--pass",
-        key="pass",
-    )  # fmt: skip
-    layout: str = about(
-        "bhsd", Kind.WORD, "heads before or after the sequence", words=LAYOUTS, metavar="WORD", always=True,
-        more="bhsd is PyTorch's, bshd FlashAttention's",
-    )  # fmt: skip
-    bias: str = about(
-        "none", Kind.WORD, "what is added to the scores: a tensor (full) or slopes (alibi)", words=BIASES,
+    seq_q: int = ask.count("query tokens", 1, high=MAX_TOKENS, usual=4096, always=True, option="--seq-len")
+    seq_k: Resolved[int] = ask.count(
+        "key tokens",
+        UNSET,
+        high=MAX_TOKENS,
+        always=True,
+        option="--seq-len-k",
+        default_of=lambda p: p.seq_q,
+        default_text="as many as query tokens",
+    )
+    head_dim: int = ask.count("columns of Q and K", 64, metavar="D", usual=128, always=True)
+    head_dim_v: Resolved[int] = ask.count(
+        "columns of V and O",
+        UNSET,
+        metavar="D",
+        always=True,
+        default_of=lambda p: p.head_dim,
+        default_text="as many as of Q and K",
+    )
+    dtype: str = ask.word("type of the inputs", INPUT_DTYPES, "fp16", normal=dtype_name, metavar="DTYPE", always=True)
+    accumulate: str = ask.word(
+        "type of the running sums",
+        ("fp32", "fp16", "tf32", "fp64"),
+        "fp32",
+        normal=dtype_name,
+        metavar="DTYPE",
+        always=True,
+    )
+    output: Resolved[str] = ask.word(
+        "type of O and of the gradients",
+        (*INPUT_DTYPES, "fp64"),
+        UNSET,
+        normal=dtype_name,
+        metavar="DTYPE",
+        always=True,
+        option="--output-dtype",
+        default_of=lambda p: "bf16" if p.dtype == "fp8" else p.dtype,
+        default_text="that of the inputs; bf16 for fp8",
+    )
+    mask: str = ask.word(
+        "which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided, "
+        "window+global and window+first keep blocks by a pattern, blocks those of a file or of a BlockMask",
+        (*INTERVAL_MASKS, *LIST_MASKS),
+        "none",
         metavar="WORD",
-        more="full is a tensor [batch, heads, seq_q, seq_k] that is read; alibi is minus a slope a head times "
-        "abs(i + offset - j) (arXiv 2108.12409), of which only the fp32 slopes are stored",
-    )  # fmt: skip
-    bias_shared: str | None = about(
-        None, Kind.WORD, "axes of the bias that have size 1", words=BIAS_SHARED, metavar="AXES",
-        default_text="none; for alibi batch",
-    )  # fmt: skip
-    bias_dtype: str | None = about(
-        None, Kind.WORD, "type of a full bias and of an additive mask", words=BIAS_DTYPES, normal=dtype_name,
-        metavar="DTYPE", default_text="that of the inputs; fp32 for tf32, the output's for fp8",
-    )  # fmt: skip
-    bias_grad: bool = about(
-        False, Kind.FLAG, "the backward makes the bias's gradient", more="It has the bias's shape and type"
+        always=True,
     )
-    key_padding: bool = about(
-        False, Kind.FLAG, "a mask of one byte a key and sequence", more="[batch, seq_k], beside the mask"
+    window: int | None = ask.count(
+        "keys kept before the diagonal: 0 <= i - j <= W. i is counted from the diagonal's offset; under window+global "
+        "it goes to either side, |i - j| <= W. With causal the window is the same: no key past the diagonal",
+        low=0,
+        metavar="W",
+        always=True,
     )
-    sinks: bool = about(
-        False, Kind.FLAG, "a learned logit a head joins each softmax", more="gpt-oss's attention sinks; forward alone"
+    window_right: int | None = ask.count(
+        "keys kept after the diagonal: j - i <= R; -1: all. FlashAttention's right window. Without window, all keys "
+        "before the diagonal are kept; under causal none after it",
+        low=NO_BOUND,
+        metavar="R",
+        default_text="0 beside a window",
     )
-    mask_storage: str = about(
-        "implicit", Kind.WORD, "how the mask reaches the kernel: by its indices, or as a tensor", words=MASK_STORAGES,
+    offset: int | None = ask.count(
+        "key that faces query 0 on the diagonal. By default the last query faces the last key (FlashAttention's "
+        "convention since 2.1)",
+        low=-MAX_SIZE,
+        always=True,
+        default_text="seq_k - seq_q",
+    )
+    dropout: float = about(0.0, Kind.PROBABILITY, "dropout probability", metavar="P", always=True)
+    passes: str = ask.word(
+        "forward, backward or both", PASSES, "fwd", metavar="PASS", always=True, option="--pass", key="pass"
+    )
+    layout: str = ask.word(
+        "heads before or after the sequence. bhsd is PyTorch's, bshd FlashAttention's",
+        LAYOUTS,
+        "bhsd",
+        metavar="WORD",
+        always=True,
+    )
+    bias: str = ask.word(
+        "what is added to the scores: a tensor (full) or slopes (alibi). full is a tensor [batch, heads, seq_q, "
+        "seq_k] that is read; alibi is minus a slope a head times abs(i + offset - j) (arXiv 2108.12409), of which "
+        "only the fp32 slopes are stored",
+        BIASES,
+        "none",
+        metavar="WORD",
+    )
+    bias_shared: str | None = ask.word(
+        "axes of the bias that have size 1", BIAS_SHARED, metavar="AXES", default_text="none; for alibi batch"
+    )
+    bias_dtype: str | None = ask.word(
+        "type of a full bias and of an additive mask",
+        BIAS_DTYPES,
+        normal=dtype_name,
+        metavar="DTYPE",
+        default_text="that of the inputs; fp32 for tf32, the output's for fp8",
+    )
+    bias_grad: bool = ask.flag("the backward makes the bias's gradient. It has the bias's shape and type")
+    key_padding: bool = ask.flag("a mask of one byte a key and sequence. [batch, seq_k], beside the mask")
+    sinks: bool = ask.flag("a learned logit a head joins each softmax. gpt-oss's attention sinks; forward alone")
+    mask_storage: str = ask.word(
+        "how the mask reaches the kernel: by its indices, or as a tensor. implicit: tiles that the mask drops are not "
+        "visited. bool and additive: a tensor [1, 1, seq_q, seq_k] of bytes or of bias_dtype; all tiles are visited",
+        MASK_STORAGES,
+        "implicit",
         metavar="HOW",
-        more="implicit: tiles that the mask drops are not visited. bool and additive: a tensor [1, 1, seq_q, seq_k] of "
-        "bytes or of bias_dtype; all tiles are visited",
-    )  # fmt: skip
-    latent_kv: bool = about(
-        False, Kind.FLAG, "V is the first head_dim_v columns of K",
-        more="One latent cache: multi-head latent attention in its absorbed form (arXiv 2405.04434, section 2.1)",
-    )  # fmt: skip
-    page_size: int | None = about(
-        None, Kind.WHOLE, "tokens of a page of the key/value cache", high=MAX_TOKENS, metavar="N",
-        more="Pages are found through a block table; by default the keys of a sequence lie in one piece",
-    )  # fmt: skip
-    shared_prefix: int | None = about(
-        None, Kind.WHOLE, "first keys that all sequences have in common, in memory once", high=MAX_TOKENS, metavar="N",
-        default_text="none", more="A prompt that sequences share; the keys of each are these and its own",
-    )  # fmt: skip
-    cache_dtype: str | None = about(
-        None,
-        Kind.WORD,
-        "type of the key/value cache",
-        words=CACHE_DTYPES,
+    )
+    latent_kv: bool = ask.flag(
+        "V is the first head_dim_v columns of K. One latent cache: multi-head latent attention in its absorbed form "
+        "(arXiv 2405.04434, section 2.1)"
+    )
+    page_size: int | None = ask.count(
+        "tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a "
+        "sequence lie in one piece",
+        high=MAX_TOKENS,
+    )
+    shared_prefix: int | None = ask.count(
+        "first keys that all sequences have in common, in memory once. A prompt that sequences share; the keys of "
+        "each are these and its own",
+        high=MAX_TOKENS,
+        default_text="none",
+    )
+    cache_dtype: str | None = ask.word(
+        "type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are "
+        "left out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every "
+        "128, the others in 16 bits (656 bytes a token of DeepSeek's)",
+        CACHE_DTYPES,
         normal=dtype_name,
         metavar="DTYPE",
         default_text="that of the inputs",
-        more="Keys and values are widened as they are read; their scales, one a tensor, are left out. Of a latent "
-        "cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the others in 16 "
-        "bits (656 bytes a token of DeepSeek's)",
     )
-    top_k: int | None = about(
-        None,
-        Kind.WHOLE,
-        "keys of a latent cache that each query picks",
+    top_k: int | None = ask.count(
+        "keys of a latent cache that each query picks. The first of them where it sees no more (DeepSeek sparse "
+        "attention, arXiv 2512.02556); the lists are given unless index_heads makes them",
         high=MAX_TOKENS,
-        metavar="N",
         default_text="all",
-        more="The first of them where it sees no more (DeepSeek sparse attention, arXiv 2512.02556); the lists are "
-        "given unless index_heads makes them",
     )
-    index_heads: int | None = about(
-        None,
-        Kind.WHOLE,
-        "heads of the indexer that scores all keys and picks top_k of them",
-        high=1 << 16,
-        metavar="N",
+    index_heads: int | None = ask.count(
+        "heads of the indexer that scores all keys and picks top_k of them", high=1 << 16
     )
-    index_dim: int = about(128, Kind.WHOLE, "columns of an indexer's head and key, in fp8", high=1 << 16, metavar="D")
-    compress_ratio: int | None = about(
-        None,
-        Kind.WHOLE,
-        "tokens that a compressed key stands for, of a latent cache whose queries see a window besides; 0: none",
+    index_dim: int = ask.count("columns of an indexer's head and key, in fp8", 128, high=1 << 16, metavar="D")
+    compress_ratio: int | None = ask.count(
+        "tokens that a compressed key stands for, of a latent cache whose queries see a window besides; 0: none. "
+        "DeepSeek-V4's attention: top_k of the compressed keys, or all. An eighth of the columns carries positions; "
+        "in fp8 the others have a byte of scale for every 64 (584 bytes a key)",
         low=0,
         high=MAX_TOKENS,
-        metavar="N",
-        more="DeepSeek-V4's attention: top_k of the compressed keys, or all. An eighth of the columns carries "
-        "positions; in fp8 the others have a byte of scale for every 64 (584 bytes a key)",
     )
     mask_block: int | tuple[int, int] | None = about(
         None, Kind.SIDES, "queries x keys of a mask's block", high=MAX_TOKENS, metavar="N[xM]", one_for_both=True,
         default_text="128",
     )  # fmt: skip
-    mask_stride: int | None = about(
-        None, Kind.WHOLE, "in blocks: of strided; the largest of butterfly", high=MAX_TOKENS, metavar="BLOCKS",
+    mask_stride: int | None = ask.count(
+        "in blocks: of strided; the largest of butterfly",
+        high=MAX_TOKENS,
+        metavar="BLOCKS",
         default_text="for strided the square root of the blocks, for butterfly none",
-    )  # fmt: skip
-    global_tokens: int | None = about(
-        None, Kind.WHOLE, "first tokens that all see: under window+first those after them, under window+global all, "
-        "and they see all", low=0, high=MAX_TOKENS, metavar="N", default_text="one block",
-    )  # fmt: skip
-    mask_file: str | None = about(
-        None, Kind.FILE, "the blocks of mask blocks: NumPy .npy or .npz, or a BlockMask's arrays", metavar="FILE"
     )
+    global_tokens: int | None = ask.count(
+        "first tokens that all see: under window+first those after them, under window+global all, and they see all",
+        low=0,
+        high=MAX_TOKENS,
+        default_text="one block",
+    )
+    mask_file: str | None = ask.file("the blocks of mask blocks: NumPy .npy or .npz, or a BlockMask's arrays")
     mask_blocks: BlockMask | None = about(None, Kind.OBJECT, "the blocks of mask blocks: a BlockMask", option=None)
     seq_lens: tuple[int, ...] | None = about(
-        None, Kind.LENGTHS, "query tokens of each of several sequences packed in one batch", high=MAX_TOKENS,
+        None,
+        Kind.LENGTHS,
+        "query tokens of each of several sequences packed in one batch. They lie one after the other (FlashAttention's "
+        "cu_seqlens): seq_q and seq_k are their sums, batch is 1, and a causal diagonal ends in each one's corner",
+        high=MAX_TOKENS,
         metavar="LIST",
-        more="They lie one after the other (FlashAttention's cu_seqlens): seq_q and seq_k are their sums, batch is 1, "
-        "and a causal diagonal ends in each one's corner",
-    )  # fmt: skip
+    )
     seq_lens_k: tuple[int, ...] | None = about(
         None, Kind.LENGTHS, "their key tokens", high=MAX_TOKENS, metavar="LIST", default_text="as many as query tokens"
     )
@@ -238,10 +240,8 @@ class ProblemFields:
 class Besides:
     """What a problem is asked for with that is no field of it."""
 
-    causal: bool = about(False, Kind.FLAG, "keep keys up to the query's own position", more="Short for mask 'causal'")
-    prefix: int | None = about(
-        None, Kind.WHOLE, "tokens cached before the queries: as many more keys than queries", metavar="N"
-    )
+    causal: bool = ask.flag("keep keys up to the query's own position. Short for mask 'causal'")
+    prefix: int | None = ask.count("tokens cached before the queries: as many more keys than queries")
 
 
 FIELDS = fields_of(ProblemFields)

@@ -202,16 +202,12 @@ def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
     def spilled(level: Level, direction: Way) -> int:
         return int(p.traffic.total(level, direction, launch=launch.name, tensor=SPILL))
 
-    values: dict[str, Any] = {
-        "name": launch.name, "shared_tensors": found.tensors, "slots": found.slots,
-        "waves": found.waves, "capacity_bytes": found.capacity_bytes,
-        "one_head_bytes": found.one_head_bytes, "all_bytes": found.all_bytes,
-        "peak_in_use_bytes": one.peak_in_use_bytes, "median_in_use_bytes": one.median_in_use_bytes,
-        "share_above_capacity": one.share_above(found.capacity_bytes),
-        "in_step_bytes": found.in_step_bytes or 0, "loaded_bytes": found.loaded_bytes,
-        "hbm_read_bytes": found.hbm_read_bytes, "spill_bytes": spilled("l2", "write"),
-        "spill_hbm_bytes": spilled("hbm", "write") + spilled("hbm", "read"),
-    }  # fmt: skip
+    alike = ("slots", "waves", "capacity_bytes", "one_head_bytes", "all_bytes", "loaded_bytes", "hbm_read_bytes")
+    values = {"name": launch.name, "shared_tensors": found.tensors} | {name: getattr(found, name) for name in alike}
+    values |= {name: getattr(one, name) for name in ("peak_in_use_bytes", "median_in_use_bytes")}
+    values |= {"share_above_capacity": one.share_above(found.capacity_bytes), "in_step_bytes": found.in_step_bytes or 0}
+    values |= {"spill_bytes": spilled("l2", "write")}
+    values |= {"spill_hbm_bytes": spilled("hbm", "write") + spilled("hbm", "read")}
     regime = found.regime
     reasons = [_headline(regime, values), *_between(p.chain, traced, launch)]
     if regime not in ("streamed", "read once"):

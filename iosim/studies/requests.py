@@ -365,12 +365,10 @@ class ChoiceRequest(OfProblem):
 
     gpu: Sequence[str]
     kernel: Sequence[str] | None = None
-    per: str = about(
-        None,
-        Kind.WORD,
+    per: str = ask.word(
         "in place of the table by level, rank GPUs, each with its best kernel: by tokens a second, or by joules or "
         "dollars of a token",
-        words=("token", "joule", "dollar"),
+        ("token", "joule", "dollar"),
         metavar="WHAT",
     )
     price: Sequence[str] | None = ask.names(
@@ -398,12 +396,8 @@ class TilesRequest(OfModel):
     )
     warps: int | None = like(OVERRIDES["warps"])
     stages: int | None = like(OVERRIDES["stages"])
-    matrix_unit: str = about(
-        MATRIX_UNITS[0],
-        Kind.WORD,
-        "what computes the products: mma.sync, or wgmma on cc 9.0",
-        words=MATRIX_UNITS,
-        metavar="UNIT",
+    matrix_unit: str = ask.word(
+        "what computes the products: mma.sync, or wgmma on cc 9.0", MATRIX_UNITS, MATRIX_UNITS[0], metavar="UNIT"
     )
     library: bool = ask.flag("whether the library kernels with their own tiles are predicted, too", True, option=None)
     compile: int | None = ask.count(

@@ -13,7 +13,7 @@ from iosim.kernel.algorithms import algorithms
 from iosim.kernel.algorithms.registry import _ALGORITHMS
 from iosim.kernel.libraries import rule_books
 from iosim.kernel.libraries.rules import _BOOKS
-from iosim.problem.fields import TERMS
+from iosim.problem.attention import TERMS
 
 
 def test_a_name_that_is_taken_is_refused_unless_it_is_to_be_replaced() -> None:

@@ -34,6 +34,8 @@ OTHERS_CALL = {
     "save_block_mask": "whoever has a mask of their own: docs/how-to-add.md",
 }  # fmt: skip
 """Name -> who calls or passes it."""
+PATHS = re.compile(r"[a-z0-9_A-Z]+(=[a-z0-9_.]+)?( [a-z0-9_A-Z]+(=[a-z0-9_.]+)?)*")
+"""What `iosim.base.records.plain` is asked for: keys, and paths of values."""
 OF_C = "readers/replay/"
 """Fields of structures that the engine, in C, reads."""
 
@@ -46,7 +48,8 @@ def words_of_data() -> set[str]:
             found.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
     for path in (ROOT / "iosim").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 60:
+            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if is_text and (len(node.value) < 60 or PATHS.fullmatch(node.value)):
                 found.update(re.findall(r"\w+", node.value))
     return found
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, number_text, seconds_text
 from iosim.base.words import DEFAULT, LEVELS, WAYS, sentences
 from iosim.evidence.claims import readings
@@ -19,7 +19,7 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Face, Shown, shows
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Table, columns_of
 from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
 TOLERANCE = 0.01
@@ -103,13 +103,9 @@ class Check(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
-        return {
-            "quantity": self.claim.quantity, "claim": self.claim.text, "value": self.claim.value,
-            "tolerance": self.tolerance, "readings_tried": self.tried,
-            "matches": [m.to_dict() for m in self.matches], "nearest": self.nearest.to_dict(),
-            "predicted": self.counter, "problem": p.problem.to_dict(), "kernel": p.kernel.name,
-            "profile": p.profile.name, "method": p.method, "answer": self.answer(),
-        }  # fmt: skip
+        of_claim = "quantity=claim.quantity claim=claim.text value=claim.value tolerance readings_tried=tried"
+        found = plain(self, f"{of_claim} matches nearest predicted=counter")
+        return found | plain(p, "problem kernel=kernel.name profile=profile.name method") | {"answer": self.answer()}
 
 
 def run(asked: ClaimRequest) -> list[Check]:
@@ -195,9 +191,10 @@ def head(c: Check) -> str:
 
 
 def table(c: Check) -> Table:
-    columns = (Column("counts", "what it may count"), Column("direction", "direction"), Column("value", "value"),
-               Column("error", "claim is off by"), Column("slips", "if it is"),
-               Column("why", "why a counter differs"))  # fmt: skip
+    columns = columns_of(
+        "counts=what it may count | direction | value | error=claim is off by | slips=if it is | "
+        "why=why a counter differs"
+    )
     listed = c.matches[:MOST_SHOWN] or (c.nearest,)
     rows = (
         (m.reading.counts, m.reading.direction or None, c.text(m.reading.value), f"{100 * m.error:+.2f} %",

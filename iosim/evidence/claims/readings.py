@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
+from iosim.base.schema import read_toml
 from iosim.base.units import bytes_text
 from iosim.evidence.reproduce.side import moved, standard, standard_kernel
 from iosim.hardware.profile import HardwareProfile
@@ -91,6 +95,17 @@ def _both_ways(counts: str, level: str, read: int, written: int, why: str) -> It
     yield Reading(counts, level, "written", written, why)
 
 
+@cache
+def _texts() -> Mapping[str, Mapping[str, str]]:
+    return read_toml(Path(__file__).with_suffix(".toml"))
+
+
+def _said(key: str, value: float, **words: object) -> Reading:
+    """The reading of that key in readings.toml."""
+    text: dict[str, Any] = {name: one.format(**words) for name, one in _texts()[key].items()}
+    return Reading(**{"direction": "", **text}, value=value)
+
+
 def _by_tools(problem: AttentionProblem, gpu: HardwareProfile) -> Iterator[Reading]:
     """Counts that no kernel of the catalog makes: those of papers and of other tools."""
     try:
@@ -99,24 +114,14 @@ def _by_tools(problem: AttentionProblem, gpu: HardwareProfile) -> Iterator[Readi
         return
     once = sum(chain.tensors[n].bytes for n in "QKVO")
     scores = chain.tensors["S"].bytes
-    yield Reading("Q, K, V and O once", "hbm", "read and written", once,
-                  "row statistics are left out; it holds at HBM only while the L2 keeps K and V")  # fmt: skip
-    yield Reading("Q, K and V once", "hbm", "read", once - chain.tensors["O"].bytes,
-                  "it holds at HBM only while the L2 keeps K and V")  # fmt: skip
-    yield Reading("one N x N tensor of scores", "memory", "", scores, "a size, no traffic: each pass moves it again")
-    yield Reading("Q, K, V, O and the scores, in memory", "memory", "", once + scores, "a size, no traffic")
+    yield _said("inputs_and_output", once)
+    yield _said("inputs", once - chain.tensors["O"].bytes)
+    yield _said("scores", scores)
+    yield _said("all_in_memory", once + scores)
     if problem.passes != "fwd":
         return
-    full = moved(chain)
-    yield Reading(
-        "standard attention, every product reading its operands once and every pass over N x N leaving the chip (as "
-        "LLM-Viewer without flash)", "hbm", "read and written", full,
-        "a real product reads operands more than once, and short scores stay in the L2",
-    )  # fmt: skip
-    yield Reading(
-        "standard attention without the softmax's own passes over N x N (as GenZ)", "hbm", "read and written",
-        moved(chain, outside=("softmax",)), "the softmax reads and writes N x N, too",
-    )  # fmt: skip
+    yield _said("standard", moved(chain))
+    yield _said("without_softmax", moved(chain, outside=("softmax",)))
     if problem.mask != "none":
         return
     for rows in (64, 128, 256):
@@ -125,50 +130,36 @@ def _by_tools(problem: AttentionProblem, gpu: HardwareProfile) -> Iterator[Readi
         except InputError:
             return
         tiled = moved(plan(problem, kernel.with_(writes_lse=False)))
-        yield Reading(
-            f"query tiles of {rows} rows with no L2 and no row statistics (as AccelForge with a buffer for them)", "l2",
-            "read and written", tiled, "it is what passes between SMs and L2, which serves most of it",
-        )  # fmt: skip
-        yield Reading(
-            f"query tiles of {rows} rows with O taken as N x N and stored twice (as LLM-Viewer's flash)", "l2",
-            "read and written", tiled - chain.tensors["O"].bytes + 2 * scores,
-            f"a mistake: O has N x d; without it {bytes_text(tiled)} between SMs and L2",
-        )  # fmt: skip
+        yield _said("query_tiles", tiled, rows=rows)
+        wide = tiled - chain.tensors["O"].bytes + 2 * scores
+        yield _said("wide_output", wide, rows=rows, right=bytes_text(tiled))
 
 
 def time_readings(p: Prediction) -> Iterator[Reading]:
-    gpu, problem = p.profile, p.problem
-    yield Reading("the predicted time", "time", "", p.time.total_s)
-    yield Reading(
-        "the model at the specified rates", "time", "", p.time_specification.total_s, "the measured rates are lower"
-    )
-    bounds = p.hbm_bounds
-    moved_bytes = {"the compulsory bytes": bounds.compulsory_read + bounds.compulsory_write,
-                   "the SM<->L2 bytes": p.total("l2")}  # fmt: skip
+    gpu, bounds = p.profile, p.hbm_bounds
+    yield _said("time", p.time.total_s)
+    yield _said("specified_time", p.time_specification.total_s)
+    moved_bytes = {"the compulsory bytes": bounds.compulsory_read + bounds.compulsory_write}
+    moved_bytes["the SM<->L2 bytes"] = p.total("l2")
     if p.hbm_known:
         moved_bytes["the predicted HBM bytes"] = p.total("hbm")
-    bandwidth, rate = gpu.dram_bandwidth_bytes_per_s, (gpu.tensor_flops_per_s or {}).get(problem.dtype)
-    for what, n in moved_bytes.items():
-        if bandwidth:
-            yield Reading(f"{what} over HBM's specified bandwidth", "time", "", n / bandwidth,
-                          "a bound: nothing else takes time in it")  # fmt: skip
+    bandwidth, rate = gpu.dram_bandwidth_bytes_per_s, (gpu.tensor_flops_per_s or {}).get(p.problem.dtype)
+    if bandwidth:
+        yield from (_said("over_bandwidth", n / bandwidth, what=what) for what, n in moved_bytes.items())
     if rate:
-        yield Reading("the operations over the specified tensor rate", "time", "", p.flops / rate,
-                      "a bound: no kernel reaches the specified rate")  # fmt: skip
+        yield _said("over_tensor_rate", p.flops / rate)
 
 
 def flop_readings(p: Prediction) -> Iterator[Reading]:
     q = p.problem
     whole = 2 * q.batch * q.heads * q.seq_q * q.seq_k * (q.head_dim + q.head_dim_v)
     factor = {"fwd": 1.0, "bwd": 2.5, "fwd+bwd": 3.5}[q.passes]
-    yield Reading("operations of the matrix products over kept pairs", "flops", "", p.flops)
-    yield Reading("multiply-adds of the matrix products", "flops", "", p.flops / 2, "a multiply-add is two operations")
+    yield _said("kept_operations", p.flops)
+    yield _said("multiply_adds", p.flops / 2)
     if q.mask != "none":
-        yield Reading("4 N^2 d a head, 2.5 times as much backward, as papers count", "flops", "", whole * factor,
-                      "it counts every pair, kept or not")  # fmt: skip
+        yield _said("all_operations", whole * factor)
     if q.mask == "causal":
-        yield Reading("half of 4 N^2 d a head, as papers count a causal mask", "flops", "", whole * factor / 2,
-                      "the diagonal's pairs are more than half of its blocks")  # fmt: skip
+        yield _said("half_operations", whole * factor / 2)
 
 
 # Slips

@@ -30,7 +30,7 @@ from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.schema import read_toml
 from iosim.evidence.crossed import Keys, columns, crossed
 from iosim.evidence.reproduce.side import SIDE, Side, scaled
@@ -206,11 +206,8 @@ class Row:
         return Verdict.AGREES if off <= AGREES else Verdict.NEAR if off <= NEAR else Verdict.OFF
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "section": self.section, "claim": self.claim, "claimed": self.claimed, "computed": self.computed,
-            "unit": self.unit, "ratio": self.ratio, "arithmetic": self.arithmetic, "note": self.note,
-            "mistake": self.mistake or None, "verdict": self.verdict.value,
-        }  # fmt: skip
+        found = plain(self, "section claim claimed computed unit ratio arithmetic note mistake verdict=verdict.value")
+        return found | {"mistake": self.mistake or None}
 
 
 WORDS = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass, field
+from iosim.base.records import dataclass, field, plain
 from iosim.base.schema import read_toml
 from iosim.evidence.times import tables
 from iosim.evidence.times.cases import Case, Timed
@@ -71,12 +71,11 @@ class Row:
         return not self.group.fitted or self.case.number % 2 == 0
 
     def record(self) -> dict[str, Any]:
-        return {
-            "group": self.group.key, "kernel": self.case.name, "gpu": self.case.call.profile.name,
-            "regime": self.case.regime, "row": self.case.number, "launch": self.timed.launch or "call",
-            "held_out": self.held_out, "measured_s": self.timed.measured_s, "predicted_s": self.timed.predicted_s,
-            "error": self.timed.error,
-        }  # fmt: skip
+        case = plain(self, "group=group.key kernel=case.name gpu=case.call.profile.name regime=case.regime")
+        times = plain(self.timed, "measured_s predicted_s error")
+        return (
+            case | {"row": self.case.number, "launch": self.timed.launch or "call", "held_out": self.held_out} | times
+        )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from iosim.base.records import asdict, dataclass
 from iosim.base.units import parse_limit
 from iosim.evidence.fitted import fitted
 from iosim.evidence.times.groups import GROUPS, KEYS, STATISTICS, Errors, Row, by_group, collect, rows_of
-from iosim.show.tables import Cell, Column, Table
+from iosim.show.tables import Cell, Table, columns_of
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,8 @@ class TimesReport:
                 target = "" if group.target is None else f"{group.target:.1%}"
                 lines.append((group.key, group.title, e.n, f"{e.mean:.1%}", f"{e.p90:.1%}", f"{e.max:.0%}",
                               f"{e.signed:+.1%}", target, f"{f.mean:.1%} of {f.n}" if f else ""))  # fmt: skip
-        columns = [Column("group", "group"), Column("title", "rows"), Column("n", "n")]
-        columns += [Column(key, title) for key, title in (
-            ("mean", "mean"), ("p90", "p90"), ("max", "max"), ("signed", "median, signed"), ("target", "target"),
-            ("fitted", "fitted on"))]  # fmt: skip
-        return Table(tuple(columns), tuple(lines))
+        columns = "group | title=rows | n | mean | p90 | max | signed=median, signed | target | fitted=fitted on"
+        return Table(columns_of(columns), tuple(lines))
 
     def to_dict(self) -> dict[str, Any]:
         groups = [

@@ -22,7 +22,7 @@ from iosim.evidence.validate.summary import TARGETS, Summary, by_quantity, clean
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.tables import RIGHT, Cell, Column, Table, grouped
+from iosim.show.tables import Cell, Table, columns_of, grouped
 
 WORST = 12
 EXACT = 1e-3
@@ -35,14 +35,13 @@ INTRODUCTION = (
 NAMES = {"hbm_read": "HBM read", "hbm_write": "HBM write", "l2_read": "SM<->L2 read", "l2_write": "SM<->L2 write",
          "smem": "shared memory", "time": "time"}  # fmt: skip
 ERRORS = (
-    Column("rows", "rows", "count"), Column("median_error", "median", "error"), Column("p95_error", "p95", "error"),
-    Column("max_error", "max", "error"), Column("near_share", "within 5 % or 2 MB", "error"),
-)  # fmt: skip
-QUANTITY = Column("quantity", "quantity")
+    "rows:count | median_error:error=median | p95_error:error=p95 | max_error:error=max | "
+    "near_share:error=within 5 % or 2 MB"
+)
 
 
-def titled(title: str, columns: Sequence[Column], rows: Iterable[tuple[Cell, ...]]) -> Section:
-    return Section(re.sub(r"\W+", "-", title.lower()).strip("-"), title, table=Table(tuple(columns), tuple(rows)))
+def titled(title: str, columns: str, rows: Iterable[tuple[Cell, ...]]) -> Section:
+    return Section(re.sub(r"\W+", "-", title.lower()).strip("-"), title, table=Table(columns_of(columns), tuple(rows)))
 
 
 def with_rows(sections: Iterable[Section]) -> list[Section]:
@@ -130,12 +129,11 @@ def _half(name: str) -> str:
 
 
 def _summary(title: str, by_quantity_name: Mapping[str, Summary]) -> Section:
-    return titled(title, (QUANTITY, *ERRORS), ((NAMES[q], *errors(s)) for q, s in by_quantity_name.items() if s.n))
+    return titled(title, f"quantity | {ERRORS}", ((NAMES[q], *errors(s)) for q, s in by_quantity_name.items() if s.n))
 
 
 def _small(residuals: Sequence[Residual]) -> Section:
-    columns = (QUANTITY, Column("rows", "rows", "count"), Column("median_difference", "median difference", RIGHT),
-               Column("max_difference", "max difference", RIGHT))  # fmt: skip
+    columns = "quantity | rows:count | median_difference:right=median difference | max_difference:right=max difference"
     rows = (
         (NAMES[q], s["n"], amount(q, s["median_difference"]), amount(q, s["max_difference"]))
         for q, s in small(residuals).items()
@@ -146,14 +144,13 @@ def _small(residuals: Sequence[Residual]) -> Section:
 def _by(what: str, by_group: Mapping[str, Mapping[str, Summary]]) -> Section:
     of = [(group, q, s.get(q)) for q in ("hbm_read", "hbm_write", "smem") for group, s in by_group.items()]
     rows = ((group, NAMES[q], *errors(s)) for group, q, s in of if s is not None and s.n)
-    return titled(f"By {what}", (Column(what, what), QUANTITY, *ERRORS), rows)
+    return titled(f"By {what}", f"{what} | quantity | {ERRORS}", rows)
 
 
 def _worst(residuals: Sequence[Residual], quantity: str, most: int) -> Section:
-    unit, kind = ("s", "seconds") if quantity == "time" else ("bytes", "bytes")
-    columns = (Column("row", "row"), Column("problem", "problem"), Column("settings", "settings"),
-               Column(f"measured_{unit}", "measured", kind), Column(f"predicted_{unit}", "predicted", kind),
-               Column("error", "error", "error"), Column("regime", "regime"))  # fmt: skip
+    unit = "s" if quantity == "time" else "bytes"
+    both = f"measured_{unit}=measured | predicted_{unit}=predicted"
+    columns = f"row | problem | settings | {both} | error:error | regime"
     rows = (
         (name_text(r), size_text(r.problem), r.variant or None, r.measured, r.predicted, r.error, r.regime)
         for r in worst(residuals, quantity, most)
@@ -163,8 +160,8 @@ def _worst(residuals: Sequence[Residual], quantity: str, most: int) -> Section:
 
 def skipped_section(comparison: Comparison) -> Section:
     counted = Counter((s.row.implementation, s.reason) for s in comparison.skipped)
-    columns = (Column("implementation", "implementation"), Column("rows", "rows", "count"), Column("reason", "reason"))
-    return titled("Skipped", columns, ((name, n, reason) for (name, reason), n in counted.items()))
+    rows = ((name, n, reason) for (name, reason), n in counted.items())
+    return titled("Skipped", "implementation | rows:count | reason", rows)
 
 
 # Figures, and the page of any comparison
@@ -294,8 +291,7 @@ def report_sections(comparison: Comparison) -> list[Section]:
 
 
 def _targets(kind: str, residuals: Sequence[Residual]) -> Section:
-    columns = (QUANTITY, Column("rows", "rows", "count"), Column("target", "target"), Column("reached", "reached"),
-               Column("met", "met"), Column("misses", "misses", "count"))  # fmt: skip
+    columns = "quantity | rows:count | target | reached | met | misses:count"
     of_quantity, rows = grouped(clean(residuals), lambda r: r.quantity), []
     for quantity in (q for q in QUANTITIES if q in of_quantity):
         target, compared = TARGETS[quantity], of_quantity[quantity]
@@ -309,8 +305,7 @@ def _levels(kind: str, residuals: Sequence[Residual]) -> Section:
     of_regime = {name: by_quantity(rows) for name, rows in grouped(residuals, lambda r: r.regime).items()}
     cells = ((q, regime, of_regime.get(regime, {}).get(q)) for q in QUANTITIES for regime in REGIMES)
     rows = ((NAMES[q], regime, *errors(s)) for q, regime, s in cells if s is not None and s.n)
-    columns = (QUANTITY, Column("regime", "regime"), *ERRORS)
-    return titled(f"{kind}: errors by level and regime", columns, rows)
+    return titled(f"{kind}: errors by level and regime", f"quantity | regime | {ERRORS}", rows)
 
 
 def _why(kind: str, missed: Sequence[Residual]) -> Section:
@@ -340,9 +335,7 @@ def _signed(r: Residual) -> float:
 
 
 def _missed(kind: str, missed: Sequence[Residual]) -> Section:
-    columns = (QUANTITY, Column("row", "row"), Column("problem", "problem"), Column("settings", "settings"),
-               Column("measured", "measured", RIGHT), Column("predicted", "predicted", RIGHT),
-               Column("error", "error", RIGHT), Column("regime", "regime"), Column("group", "group"))  # fmt: skip
+    columns = "quantity | row | problem | settings | measured:right | predicted:right | error:right | regime | group"
     rows = (
         (NAMES[r.quantity], name_text(r), size_text(r.problem), r.variant or None, amount(r.quantity, r.measured),
          amount(r.quantity, r.predicted), f"{100 * _signed(r):+.1f} %", r.regime,

@@ -7,7 +7,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass, replace
+from iosim.base.records import dataclass, plain, replace
 from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.rows import COUNTED, QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
@@ -56,12 +56,9 @@ class Residual:
         return abs(self.difference) / self.measured if self.measured >= SMALL_BYTES else None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            **_place(self.row), "stage": self.launch, "variant": self.variant, "note": self.row.facts.get("note", ""),
-            "problem": self.problem.to_dict(), "quantity": self.quantity, "measured": self.measured,
-            "predicted": self.predicted, "error": self.error, "difference": self.difference, "regime": self.regime,
-            "spills": self.spills,
-        }  # fmt: skip
+        found = plain(self, "problem quantity measured predicted error difference regime spills")
+        note = self.row.facts.get("note", "")
+        return {**_place(self.row), "stage": self.launch, "variant": self.variant, "note": note, **found}
 
 
 def _place(row: Row) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
@@ -212,16 +212,15 @@ class TritonList:
 
     def rows(self) -> list[dict[str, Any]]:
         p = self.problem
-        return [
-            {
-                "profile": self.profile, "seq_q": p.seq_q, "seq_k": p.seq_k, "BLOCK_M": t.config.block_m,
-                "BLOCK_N": t.config.block_n, "num_warps": t.config.num_warps, "num_stages": t.config.num_stages,
-                "time_ms": t.time_s * MS_PER_S, "bound_by": t.bound_by, "ctas_per_sm": t.ctas_per_sm,
-                "registers": t.registers, "registers_source": "compiled" if t.compiled else "estimated",
-                "spilled_bytes": t.spilled_bytes, "shared_memory_bytes": t.shared_memory_bytes,
-            }
-            for t in self.configs
-        ]  # fmt: skip
+        head = {"profile": self.profile, "seq_q": p.seq_q, "seq_k": p.seq_k}
+        config = "BLOCK_M=config.block_m BLOCK_N=config.block_n num_warps=config.num_warps num_stages=config.num_stages"
+        rows = []
+        for t in self.configs:
+            row = head | plain(t, config) | {"time_ms": t.time_s * MS_PER_S}
+            row |= plain(t, "bound_by ctas_per_sm registers")
+            row |= {"registers_source": "compiled" if t.compiled else "estimated"}
+            rows.append(row | plain(t, "spilled_bytes shared_memory_bytes"))
+        return rows
 
 
 def ranked(

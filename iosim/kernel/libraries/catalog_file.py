@@ -21,8 +21,9 @@ from iosim.kernel.schedule import CLUSTER_CC, Direction, Order, Scheduler, Start
 from iosim.kernel.tile_rules import TRITON, WHOLE_ROWS
 from iosim.kernel.unit import FMA, SPECIALISED_UNITS, MatrixUnit, Specialisation, stated_unit
 from iosim.kernel.work import Layout
+from iosim.problem.attention import TERMS
 from iosim.problem.dtypes import INPUT_DTYPES
-from iosim.problem.fields import FIELDS, INTERVAL_MASKS, TERMS
+from iosim.problem.fields import FIELDS, INTERVAL_MASKS
 
 SCHEMA = 1
 VENDORS = ("nvidia", "amd")
@@ -55,7 +56,8 @@ _BYTES = Real(-1e6, 1e6)
 
 REQUIRES: Mapping[str, Key] = {
     "takes": Key(
-        ListOf(Text(TERMS), least=0, unique=True), "biases, masks, pages, packed sequences it has a place for"
+        ListOf(Text(tuple(sorted(TERMS))), least=0, unique=True),
+        "biases, masks, pages, packed sequences it has a place for",
     ),
     "one_score_tensor": Key(Flag(), "whether a bias and a mask share one tensor"),
     "vendors": Key(ListOf(Text(VENDORS), unique=True), "whose GPUs it runs on", '["nvidia"]'),

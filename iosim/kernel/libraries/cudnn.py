@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 from iosim.base.pointwise import pointwise
 from iosim.base.records import replace
-from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import SECTOR_BYTES, Mode, Overhead
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rule_book
 from iosim.kernel.schedule import Schedule, Scheduler
@@ -22,6 +21,8 @@ WHOLE_KEYS = 256
 class CudnnRules(Rules):
     """One query token has a kernel of its own: splits, a CTA a split, a max and a sum a row between them."""
 
+    split_options: ClassVar = {"statistics_per_row": 2, "combine_rows": 1, "combine_threads": 256, "bound_operations": 0}
+
     def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
         if problem.seq_q != 1:
             return 1, False
@@ -32,10 +33,6 @@ class CudnnRules(Rules):
     def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
         decodes = problem.seq_q == 1 and problem.passes == "fwd"  # as recorded grids say
         return replace(stated, scheduler=Scheduler.STATIC) if decodes else stated
-
-    def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
-        decode = {"statistics_per_row": 2, "combine_rows": 1, "combine_threads": 256, "bound_operations": 0}
-        return decode if split else {}
 
     def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
         return neighbours_of_q(problem, block_q)

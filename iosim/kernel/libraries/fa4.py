@@ -47,10 +47,7 @@ class Fa4Rules(Rules):
     """A CTA a tile, the longest first under a mask, in sections of heads whose K and V take 50 MiB. The query heads of
     a group share rows, and no call asks for splits (num_splits=1)."""
 
-    splits_packed = True
-
-    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
-        return problem.group > 1
+    splits_packed = packs_groups = True
 
     def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
         if problem.mask == "none":

@@ -36,14 +36,11 @@ MOST_PRODUCTS = 8
 class FlashInferRules(Rules):
     """The heads of a group share a tile; every split of a call has the same number of tokens."""
 
-    splits_packed = True
+    splits_packed = packs_groups = True
 
     def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
         longest = max(k for _, k in problem.sequences)
         return -(-longest // chunk_tokens(problem, sms, block_q))
-
-    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
-        return problem.group > 1
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         block_q, width = kernel.tile.block_q, kernel.compiled_head_dim or problem.head_dim_v
@@ -152,15 +149,11 @@ SMALL_SHARED_CC = (86, 89, 120, 121)
 class XqaRules(Rules):
     """As many sub-sequences as leave an SM a CTA, of 256 tokens at least."""
 
-    splits_alike = True
-    splits_packed = True
+    splits_alike = splits_packed = packs_groups = True
 
     def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
         each = max(1, sms // (problem.sequence_count * problem.kv_heads))
         return min(each, -(-problem.longest_k // block_k))
-
-    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
-        return problem.group > 1
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """Raises InputError: several query tokens, a wide group, or an fp8 cache on Hopper, which has its own."""

@@ -77,11 +77,6 @@ def _schedule(values: Mapping[str, Any]) -> Schedule:
     return Schedule(**typed(Schedule, values))
 
 
-def _fetch(settings: Mapping[str, Any], profile: HardwareProfile) -> Fetch:
-    """How rows are asked for. NB: before cc 8.0 there are no asynchronous copies, and nothing is known of such rows."""
-    return Fetch(settings.get("fetch", Fetch.BYTES)) if profile.cc >= ASYNC_COPY_CC else Fetch.BYTES
-
-
 def _unit(settings: Mapping[str, Any]) -> MatrixUnit | None:
     if "matrix_unit" not in settings:
         return None
@@ -183,7 +178,7 @@ def _resolved(
         writes_lse=settings["writes_lse"],
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
         edge_k=Edge(row.get("edge_k", settings["edge_k"])),
-        fetch=_fetch({**settings, **row}, profile),
+        fetch=Fetch({**settings, **row}.get("fetch", Fetch.BYTES)) if profile.cc >= ASYNC_COPY_CC else Fetch.BYTES,
         packs_group=packed,
         compiled_head_dim=compiled,
         threads=None if split_table else row.get("threads", settings.get("threads")),

@@ -6,8 +6,8 @@ called. Files without one have the rules of this module's `Rules`: none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from iosim.base.records import dataclass, replace
 from iosim.base.registry import Registry
@@ -51,6 +51,10 @@ class Rules:
     """Whether all sequences of a call get as many splits; else splits of one length."""
     splits_packed = False
     """Whether the splits of sequences of different lengths are known."""
+    packs_groups = False
+    """Whether the query heads of a group share the rows of a tile wherever there are several."""
+    split_options: ClassVar[Mapping[str, Any]] = {}
+    """The algorithm's options of the split kernel."""
 
     def as_launched(self, problem: AttentionProblem) -> AttentionProblem:
         """The problem as the library's own rules see it."""
@@ -68,7 +72,7 @@ class Rules:
     def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
         """Whether the query heads of a group share the rows of a tile; `stated`: whether the file says that they may.
         Asked for forwards without dropout whose heads can share rows."""
-        return stated and problem.seq_q == 1
+        return problem.group > 1 if self.packs_groups else stated and problem.seq_q == 1
 
     def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
         """The forward's schedule, where the problem changes the file's. `packed`: whether heads of the grid are
@@ -77,7 +81,7 @@ class Rules:
 
     def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
         """The algorithm's options that the GPU, or the split kernel, decides."""
-        return {}
+        return dict(self.split_options) if split else {}
 
     def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
         """What the split kernel moves besides its tensors, whose tile has `block_q` query rows."""

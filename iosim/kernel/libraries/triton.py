@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
+from typing import ClassVar
 
 from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
@@ -54,6 +54,8 @@ class FlexRules(TritonRules):
     not fit is compiled again with one stage (github.com/pytorch/pytorch/pull/184310: cc 8.9, head_dim 128;
     github.com/pytorch/pytorch/issues/198224: cc 12.1, head_dim 160 to 256)."""
 
+    split_options: ClassVar = {**AT_ONCE, "statistics_per_row": 2, "combines_one": True, "empty_splits": True}
+
     def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
         rows = problem.seq_q * problem.group
         if problem.seq_q >= FLEX_SHORT or rows > FLEX_SHORT or problem.group & (problem.group - 1):
@@ -66,11 +68,6 @@ class FlexRules(TritonRules):
     def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
         data = entry("flex")
         return tuple(Overhead(**typed(Overhead, {**one, "inferred_from": data["source"]})) for one in data["overhead"])
-
-    def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
-        if not split:
-            return {}
-        return {**AT_ONCE, "statistics_per_row": 2, "combines_one": True, "empty_splits": True}
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         if problem.backward:
@@ -106,19 +103,13 @@ class UnifiedRules(TritonRules):
     NB: with CUDA graphs the bound on sequences is that of the nearest captured batch, here taken as it is.
     """
 
-    splits_alike = True
-    splits_packed = True
+    splits_alike = splits_packed = packs_groups = True
+    split_options: ClassVar = {"combines_one": True}
 
     def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
         if problem.longest_q > 1 or problem.sequence_count * problem.kv_heads > FEW_CTAS:
             return 1, False
         return -(-grid.key_blocks // -(-grid.key_blocks // SEGMENTS)), True
-
-    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
-        return problem.group > 1
-
-    def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
-        return {"combines_one": True} if split else {}
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         pack = problem.group if kernel.packs_group else 1

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text
 from iosim.base.words import Level
 from iosim.hardware.profile import HardwareProfile
@@ -78,14 +78,11 @@ class LevelBound:
         return self.fast_elements >= self.head_dim**2
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "level": self.level, "fast_memory": self.fast_memory, "fast_bytes": self.fast_bytes,
-            "fast_elements": self.fast_elements, "term": self.term_text, "source": self.source,
-            "term_bytes": round(self.term_bytes), "compulsory_bytes": self.compulsory_bytes,
-            "bound_bytes": round(self.bound_bytes), "decided_by": self.decided_by, "moved_bytes": self.moved_bytes,
-            "times_above": self.times_above, "crossover_tokens": self.crossover_tokens,
-            "crossover_head_dim": self.crossover_head_dim,
-        }  # fmt: skip
+        return plain(
+            self,
+            "level fast_memory fast_bytes fast_elements term=term_text source term_bytes compulsory_bytes bound_bytes "
+            "decided_by moved_bytes times_above crossover_tokens crossover_head_dim",
+        ) | {"term_bytes": round(self.term_bytes), "bound_bytes": round(self.bound_bytes)}
 
 
 def fast_memories(profile: HardwareProfile) -> dict[Level, tuple[str, int]]:
@@ -95,11 +92,6 @@ def fast_memories(profile: HardwareProfile) -> dict[Level, tuple[str, int]]:
     registers = REGISTER_BYTES * profile.need_int("registers_per_sm")
     sm = f"an SM's shared memory and registers, {bytes_text(shared)} and {bytes_text(registers)}"
     return {"l2": (sm, shared + registers), "hbm": ("the L2", profile.need_int("l2_bytes"))}
-
-
-def forward_elements(pairs: int, head_dim: int, fast_elements: int) -> float:
-    """min(P d^2 / M, P d / sqrt(M)) for P kept pairs: the forward's term, constant 1."""
-    return min(pairs * head_dim**2 / fast_elements, pairs * head_dim / math.sqrt(fast_elements))
 
 
 def backward_elements(pairs: int, rows: int, head_dim: int, fast_elements: int) -> float:
@@ -130,7 +122,7 @@ def level_bounds(
         texts, sources = [], []
         large = fast >= d * d
         if problem.forward:
-            quadratic += forward_elements(pairs, d, fast)
+            quadratic += min(pairs * d**2 / fast, pairs * d / math.sqrt(fast))
             texts.append("P*d^2/M" if large else "P*d/sqrt(M)")
             sources.append(FORWARD)
         if problem.backward:

@@ -13,7 +13,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass, replace
+from iosim.base.records import dataclass, plain, replace
 from iosim.base.words import DEFAULT
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.libraries import entry_name, is_choice, with_sinks
@@ -160,16 +160,8 @@ class Option:
         return memory is None or self.memory_bytes <= memory
 
     def to_dict(self) -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "gpu": self.gpu.label,
-            "kernel": self.kernel,
-            "batch": self.work.batch,
-            "seq_q": self.work.queries,
-            "seq_k": self.work.keys,
-            "tokens": self.work.tokens,
-            "gpus": self.gpus,
-            "price_per_hour": self.price,
-        }
+        sizes = "batch=work.batch seq_q=work.queries seq_k=work.keys tokens=work.tokens"
+        row = plain(self, f"gpu=gpu.label kernel {sizes} gpus price_per_hour=price")
         cost = self.a_token("dollars")
         amounts = {
             "time_s": self.time_s,
@@ -181,13 +173,8 @@ class Option:
         for name, amount in amounts.items():
             low, high = (None, None) if amount is None or amount.range is None else amount.range
             row |= {name: None if amount is None else amount.value, f"{name}_low": low, f"{name}_high": high}
-        return row | {
-            "bound_by": self.slowest.bound_by,
-            "method": self.slowest.method,
-            "memory_bytes": self.memory_bytes,
-            "fits": self.fits,
-            "frontier": " ".join(self.frontier),
-        }
+        row |= plain(self, "bound_by=slowest.bound_by method=slowest.method memory_bytes fits")
+        return row | {"frontier": " ".join(self.frontier)}
 
 
 def _energy(p: Prediction) -> Amount:

@@ -12,7 +12,7 @@ from iosim.show import axes
 from iosim.show.page import Figure, Page, Section, Series, listed
 from iosim.show.page import Panel as Plot
 from iosim.show.shown import Face, Part, panels_of, shows
-from iosim.show.tables import RIGHT, Cell, Column, Table, columns_of, grouped
+from iosim.show.tables import Cell, Table, columns_of, grouped
 from iosim.studies.compare.choice import FRONTIERS, MILLION, Amount, Choice, Option
 from iosim.studies.compare.face import closing
 
@@ -175,30 +175,25 @@ def _rate(p: Prediction) -> float:
 def table(choice: Choice) -> Table:
     """A row a GPU, batch and length, best first, the rows of a length together. Columns that say nothing are left
     out."""
-    rows = choice.options
-    columns: list[tuple[Column, list[Cell]]] = [
-        (Column("seq_q", "queries", "count"), [o.work.queries for o in rows]),
-        (Column("seq_k", "keys", "count"), [o.work.keys for o in rows]),
-        (Column("gpu", "GPU"), [o.gpu.label for o in rows]),
-        (Column("kernel"), [o.kernel for o in rows]),
-        (Column("batch", kind="count"), [o.work.batch for o in rows]),
-        (Column("tokens_per_s", "tokens/s", RIGHT), [per_second_text(o.tokens_per_s.value) for o in rows]),
-        (Column("time", "time a call", RIGHT), [ranged(o.time_s, seconds_text) for o in rows]),
-        (Column("energy", "energy a token", RIGHT), [ranged(o.a_token("energy_j"), joules_text) for o in rows]),
-        (
-            Column("cost", f"cost of {unit(choice, 'dollars')}", RIGHT),
-            [None if o.price is None else ranged(amount(choice, o, "dollars"), dollars_text) for o in rows],
-        ),
-        (Column("bound_by", "bound by"), [o.slowest.bound_by for o in rows]),
-        (Column("fits"), ["yes" if o.fits else "no" for o in rows]),
-        (Column("frontier"), [", ".join(o.frontier) for o in rows]),
+    columns = columns_of(
+        "seq_q:count=queries | seq_k:count=keys | gpu=GPU | kernel | batch:count | tokens_per_s:right=tokens/s | "
+        f"time:right=time a call | energy:right=energy a token | cost:right=cost of {unit(choice, 'dollars')} | "
+        "bound_by=bound by | fits | frontier"
+    )
+    rows = tuple(_row(choice, option) for option in choice.options)
+    empty = [
+        column.key
+        for column, cells in zip(columns, zip(*rows, strict=True), strict=True)
+        if len(set(cells)) == 1 and (column.key in ("seq_q", "seq_k", "batch") or cells[0] in (None, "yes"))
     ]
-    told = [
-        (column, cells)
-        for column, cells in columns
-        if len(set(cells)) > 1 or not (column.key in ("seq_q", "seq_k", "batch") or cells[0] in (None, "yes"))
-    ]
-    return Table(tuple(column for column, _ in told), tuple(zip(*(cells for _, cells in told), strict=True)))
+    return Table(columns, rows).without(*empty)
+
+
+def _row(choice: Choice, o: Option) -> tuple[Cell, ...]:
+    cost = None if o.price is None else ranged(amount(choice, o, "dollars"), dollars_text)
+    rate, energy = per_second_text(o.tokens_per_s.value), ranged(o.a_token("energy_j"), joules_text)
+    sizes, took = (o.work.queries, o.work.keys, o.gpu.label, o.kernel, o.work.batch), ranged(o.time_s, seconds_text)
+    return *sizes, rate, took, energy, cost, o.slowest.bound_by, "yes" if o.fits else "no", ", ".join(o.frontier)
 
 
 def _subject(choice: Choice) -> list[str]:

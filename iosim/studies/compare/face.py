@@ -18,7 +18,7 @@ from iosim.show.axes import Beside, bars
 from iosim.show.axes import Part as BarPart
 from iosim.show.page import Figure, Page, Section, Series, listed
 from iosim.show.shown import Face, Part, panels_of, shows
-from iosim.show.tables import Cell, Column, Table, columns_of
+from iosim.show.tables import Cell, Table, columns_of
 from iosim.show.tables import grouped as grouped_by
 from iosim.studies.compare.study import GROUPS, QUANTITIES, Comparison, Entry, by_group
 from iosim.studies.report.collect import ALWAYS_SAID, Point, fits
@@ -108,7 +108,7 @@ def tensors(entries: Sequence[Entry], level: Level) -> Table:
             p = e.point.prediction
             by_entry.append((e, {g: marked(n, p) if level == "hbm" else n for g, n in by_group(p, level).items()}))
     used = [g for g in GROUPS if any(g in groups for _, groups in by_entry)]
-    columns = (Column("gpu", "GPU"), Column("kernel"), *(Column(g, g, "bytes") for g in used))
+    columns = columns_of(" | ".join(["gpu=GPU", "kernel", *(f"{g}:bytes" for g in used)]))
     rows = ((e.gpu, e.kernel, *(groups.get(g) for g in used)) for e, groups in by_entry)
     return Table(columns, tuple(rows) if used else ())
 
@@ -213,8 +213,8 @@ def figures(comparison: Comparison) -> tuple[Figure, ...]:
 def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Figure:
     """One quantity, a panel a GPU and a bar a kernel; what is missing has no bar."""
     there = [e for e in comparison.entries if e.value(quantity) is not None]
-    columns = (*WHO, Column(quantity, title, "seconds" if quantity == "time" else "bytes"),
-               Column("ratio", f"{comparison.baseline} over it", "ratio"), FROM)  # fmt: skip
+    kind = "seconds" if quantity == "time" else "bytes"
+    columns = (*WHO, *columns_of(f"{quantity}:{kind}={title} | ratio:ratio={comparison.baseline} over it"), FROM)
     rows: list[tuple[Cell, ...]] = []
     for e in there:
         assert e.point is not None
@@ -249,7 +249,7 @@ def stacked(comparison: Comparison, level: Level, word: str) -> Figure:
     points = [p for p in comparison.points if p.seq_len == comparison.request.lengths[-1]]
     parts = {p.id: by_group(p.prediction, level) for p in points}
     used = [g for g in GROUPS if any(g in part for part in parts.values())]
-    columns = (*WHO, Column("group", "tensors"), Column("bytes", f"{word} bytes", "bytes"), FROM)
+    columns = (*WHO, *columns_of(f"group=tensors | bytes:bytes={word} bytes"), FROM)
     rows = tuple((*who(p), g, n, p.id) for p in points for g, n in parts[p.id].items())
     top = float(max((sum(part.values()) for part in parts.values()), default=0))
     panels = []

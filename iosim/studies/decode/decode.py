@@ -16,8 +16,8 @@ from typing import Any, TypedDict, Unpack
 
 from iosim.base.errors import InputError
 from iosim.base.fields import MAX_SIZE
-from iosim.base.records import dataclass, replace
-from iosim.base.words import DEFAULT, Level, Method, Way
+from iosim.base.records import dataclass, plain, replace
+from iosim.base.words import DEFAULT, WAYS, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms.cascade import SHARED
 from iosim.kernel.algorithms.states import STATE
@@ -242,20 +242,14 @@ class DecodePoint:
     def to_dict(self) -> dict[str, Any]:
         """One entry of `points` in the JSON of `iosim decode`; of a model with an entry of each kind of layer."""
         p = self.prediction
-        whole: dict[str, Any] = {
-            "profile": p.profile.name, "kernel": self.kernel_name, "batch": self.batch, "context": self.context,
-            "new_tokens": self.new_tokens, "layers": sum(part.shape.layers for part in self.parts),
-            "splits": p.kernel.splits, "packed": max(x.domain.pack for x in p.chain.launches),
-            "cache_bytes": self.cache_bytes, "weight_bytes": self.weight_bytes, "fits": self.fits,
-        } | {
-            f"{level}_{direction}_bytes_per_token": self.per_token(level, direction)
-            for level in ("hbm", "l2") for direction in ("read", "write")
-        } | {
-            "method": method_of(one.method for one in self.predictions), "step_s": self.step_s,
-            "s_per_token": self.step_s / self.tokens, "tokens_per_s": self.tokens_per_s,
-            "bound_tokens_per_s": self.bound_tokens_per_s, "bound_by": p.time.bound_by, "sequences": work_of(p),
-            "problem": p.problem.to_dict(), "notes": list(p.notes),
-        }  # fmt: skip
+        whole = {"profile": p.profile.name} | plain(self, "kernel=kernel_name batch context new_tokens")
+        whole |= {"layers": sum(part.shape.layers for part in self.parts), "splits": p.kernel.splits}
+        whole |= {"packed": max(x.domain.pack for x in p.chain.launches)} | plain(self, "cache_bytes weight_bytes fits")
+        levels: tuple[Level, ...] = ("hbm", "l2")
+        whole |= {f"{level}_{way}_bytes_per_token": self.per_token(level, way) for level in levels for way in WAYS}
+        whole |= {"method": method_of(one.method for one in self.predictions), "step_s": self.step_s}
+        whole |= {"s_per_token": self.step_s / self.tokens} | plain(self, "tokens_per_s bound_tokens_per_s")
+        whole |= {"bound_by": p.time.bound_by, "sequences": work_of(p)} | plain(p, "problem notes")
         if self.picking is not None:
             whole["picking"] = self.picking.to_dict()
         if self.model is None:

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from iosim.base.errors import InputError, unknown_name
-from iosim.base.records import asdict, dataclass
+from iosim.base.records import asdict, dataclass, plain
 from iosim.base.units import some
 from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import grouped
@@ -207,11 +207,9 @@ class ChunkSchedule:
         return [((c.queries,), (c.keys,), one) for c, one in zip(computes, pairs, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name, "gpus": self.gpus, "causal": self.causal, "pass": self.passes,
-            "chunks": [{"start": c.start, "tokens": len(c), "step": c.step} for c in self.chunks],
-            "owned": self.owned, "steps": [asdict(step) for step in self.steps],
-        }  # fmt: skip
+        chunks = [{"start": c.start, "tokens": len(c), "step": c.step} for c in self.chunks]
+        rest = {"chunks": chunks, "owned": self.owned, "steps": [asdict(step) for step in self.steps]}
+        return plain(self, "name gpus causal pass=passes") | rest
 
     def to_text(self) -> str:
         mask, way = "causal" if self.causal else "no mask", "backward" if self.backward else "forward"

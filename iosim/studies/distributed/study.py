@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import Progress, silent
-from iosim.base.records import asdict, dataclass, field
+from iosim.base.records import asdict, dataclass, field, plain
 from iosim.base.units import some
 from iosim.base.words import DEFAULT, Level, Method
 from iosim.hardware.profile import HardwareProfile
@@ -76,15 +76,11 @@ class Result:
         return self.seconds - self.compute_s
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name, "title": self.title, "steps": self.steps,
-            "idle": {name: str(share) for name, share in asdict(self.idle).items()} if self.idle else None,
-            "received_bytes_per_gpu": float(self.received_bytes), "received_nd": self.received_nd,
-            "formula": self.formula, "compute_s": self.compute_s, "exposed_s": self.exposed_s, "time_s": self.seconds,
-            "speedup": self.speedup, "memory_bytes_per_gpu": self.memory_bytes,
-            "longest_sequence": self.longest_sequence, "l2_bytes_per_gpu": self.l2_bytes,
-            "hbm_bytes_per_gpu": self.hbm_bytes, "method": self.method,
-        }  # fmt: skip
+        idle = {name: str(share) for name, share in asdict(self.idle).items()} if self.idle else None
+        received = {"received_bytes_per_gpu": float(self.received_bytes)}
+        found = "received_nd formula compute_s exposed_s time_s=seconds speedup memory_bytes_per_gpu=memory_bytes"
+        moved = "longest_sequence l2_bytes_per_gpu=l2_bytes hbm_bytes_per_gpu=hbm_bytes method"
+        return plain(self, "name title steps") | {"idle": idle} | received | plain(self, f"{found} {moved}")
 
 
 class Conditions(TypedDict, total=False):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass, replace
+from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -90,13 +90,11 @@ class Latency:
 
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
-        return of_layers(self.layers) | {
-            "stack": self.stack.name, "profile": p.profile.name, "kernel": p.kernel.name, "splits": p.kernel.splits,
-            "time_s": self.total_s, "bound_by": p.time.bound_by, "calibrated": self.calibration is not None,
-            "parts": [{"name": q.name, "kind": q.kind, "time_s": q.seconds, "why": q.why} for q in self.parts],
-            "l2_start": p.l2_start, "method": p.method, "problem": p.problem.to_dict(), "assumes": list(self.assumes),
-            "notes": list(p.notes),
-        }  # fmt: skip
+        head = {"stack": self.stack.name} | plain(p, "profile=profile.name kernel=kernel.name splits=kernel.splits")
+        took = {"time_s": self.total_s, "bound_by": p.time.bound_by, "calibrated": self.calibration is not None}
+        took |= {"parts": [plain(part, "name kind time_s=seconds why") for part in self.parts]}
+        rest = plain(p, "l2_start method problem") | {"assumes": list(self.assumes), "notes": list(p.notes)}
+        return of_layers(self.layers) | head | took | rest
 
 
 @dataclass(frozen=True)
@@ -121,11 +119,9 @@ class AllLayers:
 
     def to_dict(self) -> dict[str, Any]:
         first, sizes = self.points[0], [sizes_of(p.prediction.problem) for p in self.points]
-        return {
-            "model": self.title, "stack": first.stack.name, "profile": first.prediction.profile.name,
-            "layers": self.count, "batch": sizes[0]["batch"], "seq_q": sizes[0]["seq_q"],
-            "seq_k": max(size["seq_k"] for size in sizes), "time_s": self.total_s,
-        }  # fmt: skip
+        found = {"model": self.title} | plain(first, "stack=stack.name profile=prediction.profile.name")
+        found |= {"layers": self.count, "batch": sizes[0]["batch"], "seq_q": sizes[0]["seq_q"]}
+        return found | {"seq_k": max(size["seq_k"] for size in sizes), "time_s": self.total_s}
 
 
 def of_layers(layers: Layers | None) -> dict[str, Any]:
@@ -338,13 +334,12 @@ def asked_problems(r: LatencyRequest) -> list[tuple[Layers | None, AttentionProb
 def stack_rows() -> list[dict[str, Any]]:
     """A row a stack: its kernels by compute capability, pages, and what else a call launches."""
     return [
-        {
-            "name": stack.name, "title": stack.title, "version": stack.version, "page_size": stack.page_size,
-            "kernels": [f"{name} ({', '.join(f'{cc / 10:.1f}' for cc in ccs)})" for name, ccs in stack.kernels],
-            "extras": [extra.name for extra in stack.extras], "call_gap_s": stack.call_gap_s, "source": stack.source,
-        }
+        plain(stack, "name title version page_size")
+        | {"kernels": [f"{name} ({', '.join(f'{cc / 10:.1f}' for cc in ccs)})" for name, ccs in stack.kernels]}
+        | {"extras": [extra.name for extra in stack.extras]}
+        | plain(stack, "call_gap_s source")
         for stack in map(read_stack, stack_names())
-    ]  # fmt: skip
+    ]
 
 
 def answer(points: Sequence[Latency], models: Sequence[AllLayers] = ()) -> str:

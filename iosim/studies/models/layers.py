@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass, field, replace
+from iosim.base.records import dataclass, field, plain, replace
 from iosim.base.units import bytes_text, some
 from iosim.kernel.algorithms.states import STATE_BYTES
 from iosim.problem.attention import AttentionProblem
@@ -429,13 +429,9 @@ class Model:
 
     def to_dict(self) -> dict[str, Any]:
         """The `model` object of JSON."""
-        return {
-            "name": self.name, "title": self.title, "source": self.source, "layers": self.layers,
-            "tensor_parallel": self.tensor_parallel, "dtype": self.dtype, "width": self.width,
-            "attention_parameters": self.attention_parameters, "weight_bytes": self.weight_bytes,
-            "kinds": [kind.to_dict() for kind in self.all_kinds],
-            "other_layers": len(self.order) - self.layers, "notes": list(self.notes),
-        }  # fmt: skip
+        sizes = "layers tensor_parallel dtype width attention_parameters weight_bytes kinds=all_kinds"
+        others = {"other_layers": len(self.order) - self.layers, "notes": list(self.notes)}
+        return plain(self, f"name title source {sizes}") | others
 
 
 def _kind_line(kind: LayerKind) -> str:

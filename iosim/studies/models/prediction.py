@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass
+from iosim.base.records import asdict, dataclass, plain
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import WAYS, Level, Way, sentences
 from iosim.hardware.profile import HardwareProfile
@@ -18,16 +18,15 @@ from iosim.prediction.result import Moved, Prediction, legend, marked
 from iosim.show.axes import stacked
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Cell, Column, Table
+from iosim.show.tables import Cell, Table, columns_of
 from iosim.studies.models.asked import LayerCall, asked_model, asked_problems, calls_of, combinations
 from iosim.studies.models.layers import LayerKind, Model
 from iosim.studies.requests import PredictRequest
 
-COLUMNS = (
-    Column("layer"), Column("count", "layers", "count"), Column("sees", "a query sees"), Column("kernel"),
-    Column("l2_bytes", "SM<->L2"), Column("hbm_bytes", "HBM"), Column("time_s", "time"), Column("share", "of the time"),
-    Column("bound_by", "bound by"), Column("kv_cache_bytes", "KV cache"),
-)  # fmt: skip
+COLUMNS = columns_of(
+    "layer | count:count=layers | sees=a query sees | kernel | l2_bytes=SM<->L2 | hbm_bytes=HBM | time_s=time | "
+    "share=of the time | bound_by=bound by | kv_cache_bytes=KV cache"
+)
 MOST_NAMED = 6
 """Results that a sentence names."""
 
@@ -153,14 +152,11 @@ class ModelPrediction(Shown):
     def totals(self) -> dict[str, Any]:
         """One entry of `models` in JSON: all layers together."""
         hbm = {"read": self.hbm.read, "write": self.hbm.write} if self.hbm_known else None
-        return {
-            "name": self.model.name, "profile": self.profile.name, "kernels": [p.kernel.name for p in self.predictions],
-            "batch": self.batch, "seq_q": self.queries, "seq_k": self.keys, "layers": self.model.layers,
-            "tensor_parallel": self.model.tensor_parallel,
-            "totals": {"hbm": hbm, "l2": {"read": self.l2.read, "write": self.l2.write}},
-            "compulsory": {"read": self.compulsory.read, "write": self.compulsory.write},
-            "flops": self.flops, "time_s": self.time_s, "energy_j": self.energy_j, "kv_cache_bytes": self.cache_bytes,
-        }  # fmt: skip
+        head = plain(self, "name=model.name profile=profile.name")
+        head |= {"kernels": [p.kernel.name for p in self.predictions]}
+        sizes = "batch seq_q=queries seq_k=keys layers=model.layers tensor_parallel=model.tensor_parallel"
+        moved = {"totals": {"hbm": hbm, "l2": asdict(self.l2)}, "compulsory": asdict(self.compulsory)}
+        return head | plain(self, sizes) | moved | plain(self, "flops time_s energy_j kv_cache_bytes=cache_bytes")
 
     def to_dict(self) -> dict[str, Any]:
         return as_json([self])
@@ -170,13 +166,11 @@ class ModelPrediction(Shown):
         for one in self.layers:
             p = one.prediction
             known = p.hbm_known
-            yield {
-                "model": self.model.name, "layer": one.kind.name, "count": one.count, "gpu": p.profile.name,
-                "kernel": p.kernel.name, "seq_q": self.queries, "seq_k": self.keys,
-                "l2_read_bytes": p.l2.read, "l2_write_bytes": p.l2.write,
-                "hbm_read_bytes": p.hbm.read if known else None, "hbm_write_bytes": p.hbm.write if known else None,
-                "time_s": p.time_s, "bound_by": p.bound_by, "kv_cache_bytes": one.cache_bytes // one.count,
-            }  # fmt: skip
+            row = {"model": self.model.name, "layer": one.kind.name, "count": one.count}
+            row |= plain(p, "gpu=profile.name kernel=kernel.name") | {"seq_q": self.queries, "seq_k": self.keys}
+            row |= plain(p, "l2_read_bytes=l2.read l2_write_bytes=l2.write")
+            row |= {f"hbm_{way}_bytes": p.total("hbm", way) if known else None for way in WAYS}
+            yield row | plain(p, "time_s bound_by") | {"kv_cache_bytes": one.cache_bytes // one.count}
 
     def to_text(self) -> str:
         return several([self])

@@ -13,7 +13,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.fields import whole as within
 from iosim.base.progress import Progress, silent
-from iosim.base.records import asdict, dataclass, replace
+from iosim.base.records import asdict, dataclass, plain, replace
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.profile import load_profile
@@ -21,7 +21,7 @@ from iosim.problem.asked import lengths
 from iosim.problem.fields import MAX_TOKENS
 from iosim.show.page import Page, Section, listed
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Cell, Column, Marked, Table, grouped
+from iosim.show.tables import Cell, Column, Marked, Table, columns_of, grouped
 from iosim.studies.models.asked import changed
 from iosim.studies.models.decoder import Touched, Work, Writer, touched, weights_of
 from iosim.studies.models.layers import Model
@@ -50,12 +50,11 @@ OF_PHASES = {
     TRAINING: "training: gradients and two states of AdamW in the weights' type, a fused step; nothing is recomputed",
 }
 WHOLE = "whole model"
-COLUMNS = (
-    Column("operators", kind="number"), Column("hbm_read_bytes", "HBM read"), Column("hbm_write_bytes", "HBM written"),
-    Column("hbm_share", "share", "percent"), Column("compulsory_bytes", "in and out once"),
-    Column("l2_bytes", "SM<->L2"), Column("gflop", "GFLOP", "number"), Column("time_s", "time"),
-    Column("time_share", "of the time", "percent"),
-)  # fmt: skip
+COLUMNS = columns_of(
+    "operators:number | hbm_read_bytes=HBM read | hbm_write_bytes=HBM written | hbm_share:percent=share | "
+    "compulsory_bytes=in and out once | l2_bytes=SM<->L2 | gflop:number=GFLOP | time_s=time | "
+    "time_share:percent=of the time"
+)
 BESIDE = (
     Column("hbm_bytes", "HBM"),
     *(column for column in COLUMNS if column.key in ("hbm_share", "time_s", "time_share")),
@@ -103,12 +102,11 @@ class WholeRun:
 
     def _sums(self, rows: Sequence[OperatorTraffic]) -> dict[str, Any]:
         whole, part = self.traffic, replace(self.traffic, rows=tuple(rows))
-        return {
-            "operators": len(part), "hbm_read_bytes": part.hbm.read, "hbm_write_bytes": part.hbm.write,
-            "hbm_bytes": part.hbm.total, "hbm_share": part.hbm.total / max(1, whole.hbm.total),
-            "compulsory_bytes": sum(row.compulsory for row in rows), "l2_bytes": part.l2.total, "flops": part.flops,
-            "time_s": part.time_s, "time_share": part.time_s / whole.time_s,
-        }  # fmt: skip
+        moved = plain(part.hbm, "hbm_read_bytes=read hbm_write_bytes=write hbm_bytes=total")
+        shares = {"hbm_share": part.hbm.total / max(1, whole.hbm.total)}
+        shares |= {"compulsory_bytes": sum(row.compulsory for row in rows)}
+        rest = plain(part, "l2_bytes=l2.total flops time_s") | {"time_share": part.time_s / whole.time_s}
+        return {"operators": len(part)} | moved | shares | rest
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -137,17 +135,15 @@ class WholeRun:
         return Marked.of(value, "~") if guessed else value
 
     def to_dict(self) -> dict[str, Any]:
-        whole, work = self.traffic, self.work
-        return {
-            "model": self.model.name, "profile": whole.profile.name, "phase": self.phase, "batch": work.batch,
-            "seq_q": work.queries, "seq_k": work.keys, "dtype": self.dtype, "fused": work.fused,
-            "layers": self.model.layers, "tensor_parallel": self.model.tensor_parallel,
-            "weight_bytes": self.weight_bytes, "kernels": list(self.kernels),
-            "totals": {"hbm": asdict(whole.hbm), "l2": asdict(whole.l2)}, "flops": whole.flops,
-            "time_s": whole.time_s, "attention_share": dict(zip(("hbm", "time"), self.attention_share, strict=True)),
-            "experts_touched": None if self.touched is None else asdict(self.touched),
-            "parts": [{"part": part} | self.sums[part] for part in self.parts], "notes": list(whole.notes),
-        }  # fmt: skip
+        whole = self.traffic
+        sizes = "batch=work.batch seq_q=work.queries seq_k=work.keys dtype fused=work.fused layers=model.layers"
+        head = plain(self, f"model=model.name profile=traffic.profile.name phase {sizes}")
+        head |= plain(self, "tensor_parallel=model.tensor_parallel weight_bytes kernels")
+        totals = {"totals": {"hbm": asdict(whole.hbm), "l2": asdict(whole.l2)}} | plain(whole, "flops time_s")
+        totals |= {"attention_share": dict(zip(("hbm", "time"), self.attention_share, strict=True))}
+        totals |= {"experts_touched": None if self.touched is None else asdict(self.touched)}
+        parts = [{"part": part} | self.sums[part] for part in self.parts]
+        return head | totals | {"parts": parts, "notes": list(whole.notes)}
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass, replace
+from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import bytes_text, capacity_text, seconds_text, some
 from iosim.base.words import DEFAULT, sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -95,12 +95,9 @@ class ConstantRow:
         return f"{some(p.seq_q, 'token')} x {heads_text(p)}, mask {p.mask_text}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "problem": self.problem.to_dict(), "section_heads": self.constant.heads,
-            "hbm_bytes": self.constant.hbm_bytes, "time_s": self.constant.time_s,
-            "best_section_heads": self.best.heads, "best_hbm_bytes": self.best.hbm_bytes,
-            "best_time_s": self.best.time_s, "right": self.is_right,
-        }  # fmt: skip
+        constant = "section_heads=constant.heads hbm_bytes=constant.hbm_bytes time_s=constant.time_s"
+        best = "best_section_heads=best.heads best_hbm_bytes=best.hbm_bytes best_time_s=best.time_s"
+        return plain(self, f"problem {constant} {best} right=is_right")
 
 
 @dataclass(frozen=True)
@@ -156,11 +153,8 @@ class ConstantCheck:
 
     def to_dict(self) -> dict[str, Any]:
         size, right = self.best_constant
-        return {
-            "profile": self.profile.name, "kernel": self.kernel, "section_bytes": self.section_bytes,
-            "right": self.right, "best_constant_bytes": size, "best_constant_right": right,
-            "checks": [row.to_dict() for row in self.rows],
-        }  # fmt: skip
+        best = {"best_constant_bytes": size, "best_constant_right": right, "checks": [r.to_dict() for r in self.rows]}
+        return plain(self, "profile=profile.name kernel section_bytes right") | best
 
 
 def check_constant(

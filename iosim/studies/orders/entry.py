@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass, replace
+from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import bytes_text, seconds_text, some, times_of
 from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile
@@ -133,17 +133,13 @@ class OrderEntry:
         return max(self.parts, key=lambda part: part.time_s).bound_by
 
     def to_dict(self) -> dict[str, Any]:
-        c, tile = self.choice, self.parts[0].tile
-        return {
-            "order": str(c.order), "section_heads": self.section_heads, "section_bytes": c.section_bytes or None,
-            "direction": str(c.direction), "heavy_first": c.start is Start.HEAVY_FIRST,
-            "fold": c.start is Start.FOLD, "scheduler": str(c.scheduler), "cluster": c.cluster, "chiplets": c.chiplets,
-            "block_q": tile.block_q, "block_k": tile.block_k, "warps": tile.warps, "stages": tile.stages,
-            "hbm_read_bytes": self.hbm_read_bytes, "hbm_write_bytes": self.hbm_write_bytes, "time_s": self.time_s,
-            "side_bytes": self.side_bytes,
-            "bound_by": self.bound_by, "times_compulsory": self.times_compulsory, "pareto": self.on_front,
-            "own": self.is_own, "method": self.method, "words": c.words,
-        }  # fmt: skip
+        c = self.choice
+        order = {"order": str(c.order), "section_heads": self.section_heads, "section_bytes": c.section_bytes or None}
+        order |= {"direction": str(c.direction), "heavy_first": c.start is Start.HEAVY_FIRST}
+        order |= {"fold": c.start is Start.FOLD} | plain(c, "scheduler cluster chiplets")
+        found = "hbm_read_bytes hbm_write_bytes time_s side_bytes bound_by times_compulsory pareto=on_front own=is_own"
+        tile = plain(self.parts[0].tile, "block_q block_k warps stages")
+        return order | tile | plain(self, f"{found} method words=choice.words")
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,7 +10,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.base.progress import progress
-from iosim.base.records import asdict, dataclass, replace
+from iosim.base.records import asdict, dataclass, plain, replace
 from iosim.base.units import bytes_text, seconds_text
 from iosim.base.words import WAYS
 from iosim.hardware.profile import HardwareProfile
@@ -172,15 +172,8 @@ class ProgramTraffic(Shown):
         return summed(self.rows, [(kind, kinds[kind]) for kind in order[:most]], "operator", "  ".join)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "profile": self.profile.name,
-            "totals": {"hbm": asdict(self.hbm), "l2": asdict(self.l2)},
-            "flops": self.flops,
-            "time_s": self.time_s,
-            "operators": [row.to_dict() for row in self.rows],
-            "unknown": list(self.unknown),
-            "notes": list(self.notes),
-        }
+        totals = {"totals": {"hbm": asdict(self.hbm), "l2": asdict(self.l2)}}
+        return plain(self, "profile=profile.name") | totals | plain(self, "flops time_s operators=rows unknown notes")
 
     def records(self) -> Iterator[dict[str, Any]]:
         return (row.to_dict() for row in self.rows)

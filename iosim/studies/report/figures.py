@@ -5,12 +5,16 @@ Bytes between SMs and L2 and bytes between L2 and HBM never share a plot of thes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.schema import read_toml
 from iosim.base.units import bytes_text, number_text, rate_text, seconds_text
-from iosim.base.words import Level
+from iosim.base.words import WAYS, Level
 from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.result import mark_of, marked
 from iosim.show import axes
@@ -24,6 +28,24 @@ Guide = tuple[str, str, str, list[int], list[float]]
 
 WHO = columns_of("gpu=GPU | kernel | seq_len:count=N")
 FROM = Column("commands", "command (listed at the end)", COMMANDS)
+
+
+@cache
+def _texts() -> Mapping[str, Mapping[str, Any]]:
+    return read_toml(Path(__file__).with_suffix(".toml"))
+
+
+def drawn(
+    kind: str, rows: Iterable[tuple[Cell, ...]], panels: Iterable[Panel], legend: Sequence[Series], *, id: str = "",
+    without: Sequence[str] = (), words: Mapping[str, object] = MappingProxyType({}), **more: Any,
+) -> Figure:  # fmt: skip
+    """The figure of a kind of figures.toml: `words` are what its texts leave open, `without` columns that it has not,
+    `more` further fields of `Figure`."""
+    text = _texts()[kind]
+    title, caption, columns = (text[name].format(**words) for name in ("title", "caption", "columns"))
+    table = Table((*WHO, *columns_of(columns), FROM), tuple(rows)).without(*without)
+    fields = {"pivot": text.get("pivot", "seq_len"), "shows": tuple(text["shows"])} | more
+    return Figure(id or kind, title, caption, table, tuple(panels), tuple(legend), **fields)
 
 
 def who(p: Point) -> tuple[Cell, ...]:
@@ -81,34 +103,19 @@ def estimated(p: Point) -> bool:
 
 
 def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    columns = columns_of("l2_read_bytes=read | l2_write_bytes=written | l2_bytes=SM<->L2 bytes | tile")
-    rows = tuple(
-        (*who(p), p.prediction.total("l2", "read"), p.prediction.total("l2", "write"), p.l2,
-         str(p.prediction.kernel.tile), p.id)
-        for p in points
-    )  # fmt: skip
-    return Figure(
-        "traffic-l2", "Traffic between the SMs and L2",
-        "Bytes that cross between the SMs and L2, read and written together, against the sequence length. They follow "
-        "from the tiles alone: a count. This is what the FlashAttention papers count as memory accesses.",
-        Table((*WHO, *columns, FROM), rows),
-        gpu_panels(request, points, "traffic-l2", lambda p: p.l2, "SM<->L2 bytes", bytes_text),
-        kernel_legend(request), "seq_len", ("l2_bytes",),
-    )  # fmt: skip
+    moved = ((p, (p.prediction.total("l2", way) for way in WAYS)) for p in points)
+    rows = ((*who(p), *ways, p.l2, str(p.prediction.kernel.tile), p.id) for p, ways in moved)
+    panels = gpu_panels(request, points, "traffic-l2", lambda p: p.l2, "SM<->L2 bytes", bytes_text)
+    return drawn("traffic-l2", rows, panels, kernel_legend(request))
 
 
 def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
     """Bytes between L2 and HBM: the estimate, and the bounds it lies between."""
     known = request.method != "bounds"
-    columns = columns_of(
-        "hbm_read_bytes=read | hbm_write_bytes=written | hbm_bytes=HBM bytes | compulsory_bytes=compulsory | "
-        "no_l2_bytes=with no L2 | method"
-    )
-    rows = tuple(
-        (*who(p), *(marked(p.prediction.total("hbm", d), p.prediction) if known else None for d in ("read", "write")),
-         p.hbm_shown, p.compulsory, p.no_l2, p.prediction.method, p.id)
-        for p in points
-    )  # fmt: skip
+    rows = []
+    for p in points:
+        ways = (marked(p.prediction.total("hbm", way), p.prediction) if known else None for way in WAYS)
+        rows.append((*who(p), *ways, p.hbm_shown, p.compulsory, p.no_l2, p.prediction.method, p.id))
 
     def guides(gpu: Gpu, members: list[Point]) -> list[Guide]:
         least, hover = least_bytes(members), f"{gpu.label}: inputs once, outputs once"
@@ -124,54 +131,34 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
         by = "replay" if request.method is None else f"the method '{request.method}'"
         more = "The truth lies between the compulsory bytes (inputs once, outputs once; dotted) and those with no L2."
         how = f"by {by}, L2 {request.l2_start} at the start. {more}"
-    return Figure(
-        "traffic-hbm", "Traffic between L2 and HBM",
-        f"Bytes that cross between L2 and device memory, read and written together, {how}"
-        + HOLLOW * any(map(estimated, points)),
-        Table((*WHO, *columns, FROM), rows),
-        gpu_panels(request, points, "traffic-hbm", lambda p: p.hbm, "HBM bytes", bytes_text, guides, estimated),
-        kernel_legend(request, ("compulsory", "dot"), *([] if known else [("with no L2", "dash")])),
-        "seq_len", ("hbm_bytes",) if known else ("compulsory_bytes", "no_l2_bytes"),
-    )  # fmt: skip
+    panels = gpu_panels(request, points, "traffic-hbm", lambda p: p.hbm, "HBM bytes", bytes_text, guides, estimated)
+    legend = kernel_legend(request, ("compulsory", "dot"), *([] if known else [("with no L2", "dash")]))
+    words = {"how": how, "hollow": HOLLOW * any(map(estimated, points))}
+    bounds: dict[str, Any] = {} if known else {"shows": ("compulsory_bytes", "no_l2_bytes")}
+    return drawn("traffic-hbm", rows, panels, legend, words=words, **bounds)
 
 
 def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    columns = columns_of("peak_bytes=peak | workspace_bytes=of it workspace | gpu_memory_bytes=the GPU has")
-    rows = tuple(
-        (*who(p), p.prediction.memory_bytes["peak"], p.prediction.memory_bytes["workspace"],
-         p.gpu.profile.memory_bytes, p.id)
-        for p in points
-    )  # fmt: skip
+    sizes = ((p, (p.prediction.memory_bytes[name] for name in ("peak", "workspace"))) for p in points)
+    rows = ((*who(p), *of_call, p.gpu.profile.memory_bytes, p.id) for p, of_call in sizes)
 
     def guides(gpu: Gpu, members: list[Point]) -> list[Guide]:
         size = gpu.profile.memory_bytes
         ends = [request.lengths[0], request.lengths[-1]]
         return [("memory of the GPU", f"{gpu.label} has {bytes_text(size)}", "dash", ends, [size] * 2)] if size else []
 
-    return Figure(
-        "memory", "Memory footprint",
-        "Device memory that one call needs at its peak: inputs, outputs and what is made between launches. Above the "
-        "dashed line it does not fit on the GPU; traffic and time there are what a larger memory would see.",
-        Table((*WHO, *columns, FROM), rows),
-        gpu_panels(request, points, "memory", lambda p: p.prediction.memory_bytes["peak"], "peak bytes", bytes_text,
-                   guides),
-        kernel_legend(request, ("memory of the GPU", "dash")), "seq_len", ("peak_bytes",),
-    )  # fmt: skip
+    panels = gpu_panels(
+        request, points, "memory", lambda p: p.prediction.memory_bytes["peak"], "peak bytes", bytes_text, guides
+    )
+    return drawn("memory", rows, panels, kernel_legend(request, ("memory of the GPU", "dash")))
 
 
 def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    columns = columns_of("time_s=time | bound_by=bound by | time_specification_s=at specified rates")
-    rows = tuple(
+    rows = (
         (*who(p), p.time_s, p.prediction.time.bound_by, p.prediction.time_specification.total_s, p.id) for p in points
     )
-    return Figure(
-        "time", "Time",
-        "Predicted time of one call: each launch takes as long as its slowest resource needs (HBM, L2, matrix units, "
-        "exponentials, or the launch itself), at measured rates where the profile has them.",
-        Table((*WHO, *columns, FROM), rows),
-        gpu_panels(request, points, "time", lambda p: p.time_s, "time", seconds_text),
-        kernel_legend(request), "seq_len", ("time_s", "bound_by"),
-    )  # fmt: skip
+    panels = gpu_panels(request, points, "time", lambda p: p.time_s, "time", seconds_text)
+    return drawn("time", rows, panels, kernel_legend(request))
 
 
 DASHES = {"measured": "solid", "specification": "dot"}
@@ -248,21 +235,10 @@ def roofline(
             rate = p.flops / p.time_s
             rows.append((*who(p), p.flops, moved[p.id], intensity[p.id], rate, roof,
                          rate / roof if roof else None, f"{p.id} {profile_ids[label]}"))  # fmt: skip
-    columns = columns_of(
-        f"flops:count=FLOP | {level}_bytes={word} bytes | flops_per_byte:number=FLOP/byte | flops_per_s:rate=FLOP/s | "
-        "roof_flops_per_s:rate=roof there | share_of_roof:percent=of the roof"
-    )
     guides = [(f"roof, {name}", dash) for name, dash in DASHES.items() if any(name in f for f in roofs.values())]
-    return Figure(
-        f"roofline-{level}", f"Roofline at {word}",
-        f"Operations per second that the predicted time allows, against operations per {word} byte; a line joins a "
-        f"kernel's lengths. Solid roof: measured {word} bandwidth and the matrix rate of large products, "
-        "at the clock that their power leaves: a kernel that draws less may stand a few percent above it. Dotted: the "
-        "specification's. "
-        "FLOP counts the pairs that the mask keeps.",
-        Table((*WHO, *columns, FROM), tuple(rows)), tuple(panels), kernel_legend(request, *guides), "seq_len",
-        ("share_of_roof",), tuple(left_out),
-    )  # fmt: skip
+    words = {"word": word, "level": level}
+    legend, left = kernel_legend(request, *guides), tuple(left_out)
+    return drawn("roofline", rows, panels, legend, id=f"roofline-{level}", words=words, left_out=left)
 
 
 def _roof(name: str, wide: float, fast: float, ends: list[float]) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from iosim.show.axes import End, at_ends, hollow
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, columns_of, grouped, spread_out
 from iosim.studies.report.collect import Point, ReportRequest, baseline, by_gpu, least_bytes, series
-from iosim.studies.report.figures import FROM, HOLLOW, WHO, estimated, who
+from iosim.studies.report.figures import HOLLOW, drawn, estimated, who
 
-BYTES = columns_of("smem_bytes=shared memory | l2_bytes=SM<->L2 | hbm_bytes=HBM | compulsory_bytes=compulsory")
 LEVELS = {"HBM": ("hbm", "solid"), "SM<->L2": ("l2", "dash")}
 LEVEL_COLOURS = {"HBM": axes.colour(1), "SM<->L2": axes.colour(0)}
 MARKS = tuple(Series(name, colour, "■" if name == "HBM" else "●") for name, colour in LEVEL_COLOURS.items())
@@ -52,19 +51,13 @@ def overview(
                       _rows(asked, f"overview-{n}", title, members, values))  # fmt: skip
     base = baseline(points)
     which = f"of '{base}' and of the fastest tiled kernel of each GPU" if base and few else "of each kernel"
-    caption = (
-        f"Bytes {which}, read and written together; {'the grey band' if lines else 'the dotted line'} is the "
-        "compulsory bytes: inputs once, outputs once. Output still in L2 when the kernel ends is not counted."
-    )
-    table = Table((*WHO, *BYTES, FROM), tuple((*who(p), p.smem, p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown))
-    table = table if any(p.smem for p in shown) else table.without("smem_bytes")
-    gpus = len(by_gpu(shown))
-    return Figure(
-        "overview", "Bytes moved against the sequence length" if lines else "Bytes moved",
-        caption + HOLLOW * any(map(estimated, shown)), table, tuple(panels), LINES if lines else MARKS,
-        "seq_len", ("l2_bytes", "hbm_bytes"), most_across=2 if lines or gpus > 1 else 3,
-        short=_short(request, shown) if lines else None,
-    )  # fmt: skip
+    words = {"against": " against the sequence length" * lines, "hollow": HOLLOW * any(map(estimated, shown))}
+    words |= {"which": which, "least": "the grey band" if lines else "the dotted line"}
+    rows = ((*who(p), p.smem, p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown)
+    without = () if any(p.smem for p in shown) else ("smem_bytes",)
+    across, short = 2 if lines or len(by_gpu(shown)) > 1 else 3, _short(request, shown) if lines else None
+    legend = LINES if lines else MARKS
+    return drawn("overview", rows, panels, legend, without=without, words=words, most_across=across, short=short)
 
 
 def _short(request: ReportRequest, points: Sequence[Point]) -> Table:

@@ -16,9 +16,8 @@ from iosim.problem.masks.blocks import BlockMask
 from iosim.show import axes
 from iosim.show.axes import layered
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import Column, Table, columns_of
 from iosim.studies.report.collect import Point, ReportRequest, baseline, by_gpu, series
-from iosim.studies.report.figures import FROM, WHO, kernel_legend, who
+from iosim.studies.report.figures import drawn, kernel_legend, who
 
 Value = Callable[[Point], float | None]
 QUANTITIES: dict[str, tuple[str, Value]] = {
@@ -43,9 +42,6 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figu
     if base is None or not pairs:
         return None
     word = "SM<->L2" if level == "l2" else "HBM"
-    columns = columns_of(
-        f"baseline | {level}_bytes={word} bytes | baseline_{level}_bytes=baseline's | ratio:ratio={base} over it"
-    )
     cell = (lambda v, *ps: marked(v, *(p.prediction for p in ps))) if level == "hbm" else (lambda v, *ps: v)
     rows = tuple(
         (*who(p), base, cell(value(p), p), cell(value(b), b), cell(r, p, b), f"{p.id} {b.id}") for p, b, r in pairs
@@ -66,15 +62,10 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figu
         alt = f"{word} bytes of {base} over those of {kernel}, from the shortest N to the longest: "
         alt += f"{'; '.join(readings)}."
         panels.append(Panel(f"ratio-{level}-{n}", f"{base} / {kernel}", alt, tuple(layered(data)), axes.layout(x, y)))
-    return Figure(
-        f"ratio-{level}", f"Naive over tiled: {word} bytes",
-        f"{word} bytes of '{base}' over those of each other kernel for the same problem. Below 1x a kernel moves more "
-        "than naive attention does.",
-        Table((*WHO, *columns, FROM), rows), tuple(panels),
-        tuple(Series(label, axes.colour(g), axes.symbol(g)[1]) for g, label in enumerate(gpus)
-              if any(p.gpu.label == label for p, *_ in pairs)),
-        "seq_len", ("ratio",),
-    )  # fmt: skip
+    there = {p.gpu.label for p, *_ in pairs}
+    legend = [Series(label, axes.colour(g), axes.symbol(g)[1]) for g, label in enumerate(gpus) if label in there]
+    words = {"word": word, "base": base, "level": level}
+    return drawn("ratio", rows, panels, legend, id=f"ratio-{level}", words=words)
 
 
 def _times(r: float) -> str:
@@ -113,27 +104,12 @@ def density(request: ReportRequest, points: Sequence[Point], commands: dict[str,
     with_dense = pairs(request, points, commands)
     if not with_dense:
         return None
-    columns = (*WHO, Column("kept_fraction", "blocks kept", "percent"),
-               *(c for n, (name, _) in QUANTITIES.items() for c in _columns(n, name)), FROM)  # fmt: skip
-    rows = tuple(
-        (*who(p), kept(p), *(cell for _, value in QUANTITIES.values() for cell in _cells(value(p), value(d))),
-         f"{p.id} {d.id}")
-        for p, d in with_dense
-    )  # fmt: skip
-    return Figure(
-        "density", "Block-sparse over dense",
-        "Bytes and time of the mask over those of the same kernel without one, against the share of blocks that the "
-        "mask keeps. On the dotted line a quantity shrinks as the blocks do: bytes between SMs and L2 follow it until "
-        "Q and O weigh in, HBM bytes need not where K and V stay in L2 all the same.",
-        Table(columns, rows), _panels(request, with_dense),
-        kernel_legend(request, ("as the blocks", "dot")), "seq_len", ("kept_fraction", "l2_share", "time_share"),
-    )  # fmt: skip
-
-
-def _columns(key: str, name: str) -> tuple[Column, ...]:
-    unit, kind = ("s", "seconds") if key == "time" else ("bytes", "bytes")
-    return (Column(f"{key}_{unit}", name, kind), Column(f"dense_{key}_{unit}", "dense", kind),
-            Column(f"{key}_share", f"{name}, of dense", "percent"))  # fmt: skip
+    rows = []
+    for p, d in with_dense:
+        cells = (cell for _, value in QUANTITIES.values() for cell in _cells(value(p), value(d)))
+        rows.append((*who(p), kept(p), *cells, f"{p.id} {d.id}"))
+    legend = kernel_legend(request, ("as the blocks", "dot"))
+    return drawn("density", rows, _panels(request, with_dense), legend)
 
 
 def _cells(sparse: float | None, dense: float | None) -> tuple[float | None, ...]:

@@ -14,7 +14,7 @@ from iosim.show import axes
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import Cell, Table, columns_of
 from iosim.studies.report.collect import Gpu, ReportRequest, command_line
-from iosim.studies.report.figures import FROM, WHO
+from iosim.studies.report.figures import drawn
 from iosim.studies.tiles.pick import BLOCK_K, BLOCK_Q, TileCandidate, TileRanking, pick_tiles
 
 SLOWEST_COLOUR = 4.0
@@ -22,11 +22,6 @@ SLOWEST_COLOUR = 4.0
 SCALE = [[0.0, "#e9f5b8"], [0.15, "#a8dba0"], [0.4, "#4fb3ab"], [0.7, "#2f78a8"], [1.0, "#2c3f7f"]]
 FASTEST = Series("fastest tile", "#d1127c", "□")
 LIBRARY = Series("a library's tile", "#e8590c", "○")
-COLUMNS = columns_of(
-    "block_q:count | block_k:count | warps:count | stages:count | time_s=time | "
-    "times_fastest:ratio=times the fastest | l2_bytes=SM<->L2 bytes | occupancy:percent | registers:count | "
-    "registers_source=registers are | rejected=rejected because"
-)
 SHORT_COLUMNS = columns_of(
     "gpu=GPU | kernel | tile | warps:count | stages:count | time_s=time | times_fastest:ratio=times the fastest"
 )
@@ -73,14 +68,8 @@ def tile_map(request: ReportRequest, rankings: Mapping[str, TileRanking | str], 
                   for c in (ranking.best, *ranking.library)]  # fmt: skip
     p = request.middle
     which = "forward pass" if p.forward else "backward pass"
-    return Figure(
-        "tiles", "The tile space",
-        f"Predicted time of the tiled algorithm, as a multiple of the fastest tile's, at N = {p.seq_q:,} ({which}): "
-        "query rows a tile against key rows a tile, each with its best number of warps and stages. Empty cells are "
-        "rejected; the table says why, and holds the libraries' tiles that lie outside the grid.",
-        Table((*WHO, *COLUMNS, FROM), tuple(rows)), tuple(panels), (FASTEST, LIBRARY), "block_k", ("times_fastest",),
-        tuple(left_out), short=Table(SHORT_COLUMNS, tuple(short)),
-    )  # fmt: skip
+    words, fastest = {"length": f"{p.seq_q:,}", "which": which}, Table(SHORT_COLUMNS, tuple(short))
+    return drawn("tiles", rows, panels, (FASTEST, LIBRARY), words=words, left_out=tuple(left_out), short=fastest)
 
 
 def reasons(ranking: TileRanking) -> dict[Place, str]:

@@ -16,13 +16,13 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass, replace
+from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import bytes_text, length_text, some
 from iosim.hardware.profile import HardwareProfile
 from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Table, columns_of
 from iosim.studies.training.model import MAX_TOKENS, Decoder, Setup
 from iosim.studies.training.plan import plan
 from iosim.studies.training.step_time import step_time
@@ -126,11 +126,7 @@ class Frontier(Shown):
                 yield {self.axis: value, "seq_len": seq_len, "peak_bytes": peak, "fits": peak <= self.capacity_bytes}
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "axis": self.axis, "values": list(self.values), "seq_lens": list(self.seq_lens),
-            "peak_bytes": [list(row) for row in self.peak_bytes], "longest_seq_len": list(self.longest),
-            "capacity_bytes": self.capacity_bytes,
-        }  # fmt: skip
+        return plain(self, "axis values seq_lens peak_bytes longest_seq_len=longest capacity_bytes")
 
     def setting(self) -> dict[str, Any]:
         return {"model": self.model.to_dict(), "setup": self.setup.to_dict(), "profile": self.profile.name}
@@ -175,10 +171,9 @@ class Frontier(Shown):
     @property
     def table(self) -> Table:
         """Bytes at the peak for each length, and the longest sequence that fits, a row a value of the axis."""
-        lengths = (Column(f"peak_bytes_{n}", f"{n:,} tokens", "bytes") for n in self.seq_lens)
-        last = Column("longest_seq_len", "longest that fits", "count")
+        lengths = " | ".join(f"peak_bytes_{n}:bytes={n:,} tokens" for n in self.seq_lens)
+        columns = columns_of(f"{self.axis}:count | {lengths} | longest_seq_len:count=longest that fits")
         rows = zip(self.values, self.peak_bytes, self.longest, strict=True)
-        columns = (Column(self.axis, kind="count"), *lengths, last)
         return Table(columns, tuple((v, *peaks, longest) for v, peaks, longest in rows))
 
     @property

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from iosim.base import fields as ask
 from iosim.base.errors import InputError, unknown_name
-from iosim.base.fields import UNSET, Kind, Resolved, about, put_checked
+from iosim.base.fields import UNSET, Resolved, put_checked
 from iosim.base.records import asdict, dataclass
 from iosim.base.units import some
 from iosim.problem.dtypes import dtype, is_dtype
@@ -153,22 +154,22 @@ MAX_VOCABULARY = 1 << 24
 class Decoder:
     """A stack of pre-norm layers: x + out(attention(qkv(norm(x)))), then x + down(activation(up(norm(x))))."""
 
-    layers: int = about(12, Kind.WHOLE, "layers", high=MAX_LAYERS)
-    width: int = about(768, Kind.WHOLE, "columns of the residual stream", high=MAX_WIDTH)
-    heads: int = about(12, Kind.WHOLE, "query heads; width / heads is the head dimension", high=MAX_WIDTH)
-    kv_heads: Resolved[int] = about(UNSET, Kind.WHOLE, "key/value heads, by default as many")
-    mlp_width: Resolved[int] = about(
-        UNSET, Kind.WHOLE, "columns inside the MLP; by default 4 x width, 0 for none", low=0, high=64 * MAX_WIDTH
+    layers: int = ask.count("layers", 12, metavar="", high=MAX_LAYERS)
+    width: int = ask.count("columns of the residual stream", 768, metavar="", high=MAX_WIDTH)
+    heads: int = ask.count("query heads; width / heads is the head dimension", 12, metavar="", high=MAX_WIDTH)
+    kv_heads: Resolved[int] = ask.count("key/value heads, by default as many", UNSET, metavar="")
+    mlp_width: Resolved[int] = ask.count(
+        "columns inside the MLP; by default 4 x width, 0 for none", UNSET, metavar="", low=0, high=64 * MAX_WIDTH
     )
-    gated: bool = about(False, Kind.FLAG, "down(activation(gate(x)) * up(x)), three matrices in place of two")
-    activation: str = about("gelu", Kind.WORD, "between them", words=ACTIVATIONS)
-    vocabulary: int = about(
-        50257, Kind.WHOLE, "tokens; 0: neither embedding nor head, fed with hidden states", low=0, high=MAX_VOCABULARY
+    gated: bool = ask.flag("down(activation(gate(x)) * up(x)), three matrices in place of two")
+    activation: str = ask.word("between them", ACTIVATIONS, "gelu")
+    vocabulary: int = ask.count(
+        "tokens; 0: neither embedding nor head, fed with hidden states", 50257, metavar="", low=0, high=MAX_VOCABULARY
     )
-    tied: bool = about(True, Kind.FLAG, "the head's matrix is the embedding")
-    norm: str = about("layer", Kind.WORD, "before attention and MLP", words=NORMS)
-    positions: str = about("learned", Kind.WORD, "learned: an embedding a position", words=POSITIONS)
-    bias: bool = about(True, Kind.FLAG, "linear layers have one; the head has none")
+    tied: bool = ask.flag("the head's matrix is the embedding", True)
+    norm: str = ask.word("before attention and MLP", NORMS, "layer")
+    positions: str = ask.word("learned: an embedding a position", POSITIONS, "learned")
+    bias: bool = ask.flag("linear layers have one; the head has none", True)
 
     def __post_init__(self) -> None:
         put_checked(self)
@@ -239,18 +240,18 @@ FLASH_COLUMNS = 8
 class Setup:
     """How a model is trained. Raises InputError: a value out of range or an unknown word."""
 
-    batch: int = about(1, Kind.WHOLE, "sequences", high=MAX_BATCH)
-    seq_len: int = about(1024, Kind.WHOLE, "tokens of each", high=MAX_TOKENS)
-    attention: str = about("flash", Kind.WORD, "naive: scores, mask, softmax and values as tensors", words=ATTENTIONS)
-    causal: bool = about(True, Kind.FLAG, "a token sees no later ones")
+    batch: int = ask.count("sequences", 1, metavar="", high=MAX_BATCH)
+    seq_len: int = ask.count("tokens of each", 1024, metavar="", high=MAX_TOKENS)
+    attention: str = ask.word("naive: scores, mask, softmax and values as tensors", ATTENTIONS, "flash")
+    causal: bool = ask.flag("a token sees no later ones", True)
     precision: str = "amp-bf16"
     optimizer: str = "adamw"
     step: str = "foreach"
-    recompute: str = about(
-        "none", Kind.WORD, "full: each layer; attention: the N x N part (arXiv 2205.05198, section 5)", words=RECOMPUTE
+    recompute: str = ask.word(
+        "full: each layer; attention: the N x N part (arXiv 2205.05198, section 5)", RECOMPUTE, "none"
     )
-    backend: str = about("cuda", Kind.WORD, "whose kernels' saved statistics and random state", words=BACKENDS)
-    accumulate: bool = about(False, Kind.FLAG, "gradients of an earlier backward are there and are added to")
+    backend: str = ask.word("whose kernels' saved statistics and random state", BACKENDS, "cuda")
+    accumulate: bool = ask.flag("gradients of an earlier backward are there and are added to")
 
     def __post_init__(self) -> None:
         put_checked(self)
