@@ -43,8 +43,8 @@ TABLES = {"context": "aic_attention_context.csv", "generation": "aic_attention_g
           "encoder": "aic_encoder_attention.csv"}  # fmt: skip
 GPUS = {"a100_sxm": "a100-sxm-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm",
         "rtx_pro_6000_server": "rtx-pro-6000-server", "b200_sxm": "b200", "gb200": "gb200", "b300_sxm": "b300",
-        "gb300": "b300"}  # fmt: skip
-"""The tables' name of a GPU -> its profile. NB: a GB300 stands as a B300."""
+        "gb300": "gb300"}  # fmt: skip
+"""The tables' name of a GPU -> its profile."""
 KERNELS = {
     ("vllm", "vllm_flash_attn"): ("vllm", "vllm-fa2", 64),
     ("vllm", "vllm_flash_attn_fa2"): ("vllm", "vllm-fa2", 64),
@@ -60,7 +60,7 @@ KERNELS = {
     ("vllm", "vllm_vit_flash_attn_fa3"): ("sglang", "vllm-fa3", None),
     ("sglang", "flash_attention_v4"): (None, "fa4-varlen", None),
     ("vllm", "vllm_vit_flash_attn_fa4"): (None, "fa4-varlen", None),
-    ("vllm", "vllm_vit_flash_attn_fa2"): (None, "fa2", None),
+    ("vllm", "vllm_vit_flash_attn_fa2"): ("vllm", "vllm-fa2", None),
 }
 """(framework, the tables' kernel) -> whose launches stand beside it, the catalog's kernel, tokens of a page. Encoders'
 calls of FlashAttention-3 are SGLang's of its prefill, those of the other two the library's alone."""
