@@ -40,7 +40,7 @@ class FlashInferRules(Rules):
 
     def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
         longest = max(k for _, k in problem.sequences)
-        return -(-longest // chunk_tokens(problem, sms, block_q))
+        return -(-seen_keys(problem, longest, block_q) // chunk_tokens(problem, sms, block_q))
 
     def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
         return problem.group > 1
@@ -61,10 +61,19 @@ def chunk_tokens(problem: AttentionProblem, sms: int, block_q: int, ctas_per_sm:
     most = ctas_per_sm * sms // problem.kv_heads
     low = max(LEAST_CHUNK_TOKENS // page, 1)
     if problem.seq_lens is None:
-        tiles, pages = -(-problem.seq_q * problem.group // block_q), -(-problem.seq_k // page)
+        tiles, pages = -(-problem.seq_q * problem.group // block_q), -(-seen_keys(problem, problem.seq_k, block_q) // page)
         return page * _pages_of_alike(problem.batch, tiles, pages, most, low)
-    each = [(-(-q * problem.group // block_q), -(-k // page)) for q, k in problem.sequences]
+    each = [(-(-q * problem.group // block_q), -(-seen_keys(problem, k, block_q) // page)) for q, k in problem.sequences]
     return page * _fewest(each, most, low)
+
+
+def seen_keys(problem: AttentionProblem, keys: int, block_q: int) -> int:
+    """Keys of a sequence for which its splits are planned: under a window those of a tile's queries (effective_kv_len),
+    as if each of its rows were a token."""
+    page = problem.page_size or 1
+    if problem.mask != "window" or problem.window is None:
+        return keys
+    return min(keys, -(-(problem.window + block_q) // page) * page)
 
 
 def _fewest(each: list[tuple[int, int]], most: int, low: int) -> int:
