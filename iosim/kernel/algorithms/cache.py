@@ -39,7 +39,7 @@ class CacheOptions(AlgorithmOptions):
     its bytes alone to decide."""
 
     append_kv: bool = False
-    append_waits: int = number(6, 0, 100)
+    append_waits: int = number(5, 0, 100)
 
 
 def appends(kernel: Kernel) -> bool:

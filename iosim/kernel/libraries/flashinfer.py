@@ -24,6 +24,11 @@ CTAS_PER_SM = 2
 """CTAs for which the schedule divides the work, and for which tiles leave room."""
 LEAST_CHUNK_TOKENS = 128
 """Of a split, but for pages that are longer."""
+SHUFFLED_OPERATIONS = 2.0
+"""Of a value in fp8 before it is widened: two shuffles for four, so that each lane has those that products want
+(frag_layout_swizzle.cuh), of which an SM makes 32 lanes' in a cycle."""
+HIDDEN_CC = range(100, 110)
+"""Where conversions are so slow that they hide these."""
 PRODUCT_ROWS = 16
 MERGE_CONFLICTS = 2
 """Wavefronts of a warp's eight values in a row over those that its bytes need (prefill.cuh,
@@ -50,8 +55,11 @@ class FlashInferRules(Rules):
         key_warps = kernel.tile.warps if block_q == PRODUCT_ROWS else 0
         merged = MERGE_CONFLICTS * key_warps * (1 + key_warps) * block_q * width * 4
         options = replace(options_of(kernel, FlashOptions), merged_bytes=merged)
-        tile = replace(kernel.tile, block_k=key_rows(problem, profile, block_q))
-        return replace(kernel, tile=tile, options=options)
+        tile, loop = replace(kernel.tile, block_k=key_rows(problem, profile, block_q)), kernel.loop
+        if problem.widens and profile.cc not in HIDDEN_CC:
+            a_score = 2 * width * tile.warps / (max(1, key_warps) * block_q)
+            loop = replace(loop, score_operations=loop.score_operations + SHUFFLED_OPERATIONS * a_score)
+        return replace(kernel, tile=tile, options=options, loop=loop)
 
 
 def chunk_tokens(problem: AttentionProblem, sms: int, block_q: int, ctas_per_sm: int = CTAS_PER_SM) -> int:
