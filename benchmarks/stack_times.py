@@ -76,7 +76,8 @@ IDLE_S = 1.2e-6
 """Of the gap between calls, what such a wait takes the place of. Fitted there."""
 ALONE_S = 4.0e-6
 REPLAYS = {"sglang": 20, "vllm": 6, "trtllm": 6}
-"""What events around so many replays hold beside them, once (collector/helper.py, benchmark_with_power). Fitted there."""
+"""What events around so many replays hold beside them, once (collector/helper.py, benchmark_with_power). Fitted
+there."""
 WARM_UPS = 3
 BOOST_S = 60e-3
 """Of load, after which a board keeps its sustained clock (an H200's: docs/timing.md). NB: an H100 and an H200 are taken

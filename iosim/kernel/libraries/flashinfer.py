@@ -69,9 +69,10 @@ def chunk_tokens(problem: AttentionProblem, sms: int, block_q: int, ctas_per_sm:
     most = ctas_per_sm * sms // problem.kv_heads
     low = max(LEAST_CHUNK_TOKENS // page, 1)
     if problem.seq_lens is None:
-        tiles, pages = -(-problem.seq_q * problem.group // block_q), -(-seen_keys(problem, problem.seq_k, block_q) // page)
-        return page * _pages_of_alike(problem.batch, tiles, pages, most, low)
-    each = [(-(-q * problem.group // block_q), -(-seen_keys(problem, k, block_q) // page)) for q, k in problem.sequences]
+        tiles, keys = -(-problem.seq_q * problem.group // block_q), seen_keys(problem, problem.seq_k, block_q)
+        return page * _pages_of_alike(problem.batch, tiles, -(-keys // page), most, low)
+    group = problem.group
+    each = [(-(-q * group // block_q), -(-seen_keys(problem, k, block_q) // page)) for q, k in problem.sequences]
     return page * _fewest(each, most, low)
 
 

@@ -46,10 +46,9 @@ stacks' decoding."""
 PROMOTED_OPERATIONS = {64: 1.0, 128: 7.0, 192: 4.0, 256: 50.0}
 """The same in vLLM's build, which adds each step's product to sums of its own (two-level accumulation). Fitted on 60
 rows of its prefill."""
-SEQUENCES_AT_ONCE, SEARCH_WAITS = 31, 1
-"""Sequences among which a warp looks for that of its CTA's next tile (hopper/tile_scheduler.hpp,
-VarlenDynamicPersistentTileScheduler), and loads, one behind the other, that it waits for till it goes on to as many
-more. The latter fitted on open rows of published_stacks.csv, FlashAttention-3."""
+SEQUENCES_AT_ONCE = 31
+"""Among which a warp looks for that of its CTA's next tile (hopper/tile_scheduler.hpp,
+VarlenDynamicPersistentTileScheduler): till it goes on to as many more it waits for a load."""
 PROMOTED_WAITS = {False: 10, True: 4}
 """What such tiles wait for beside `TILE_WAITS`. Fitted on 120 rows of vLLM."""
 
@@ -133,7 +132,7 @@ class Fa3VarlenRules(Fa3Rules):
             operations = ALONE_OPERATIONS if alone else self.fp8_operations
             more = operations.get(made.compiled_head_dim or problem.head_dim, 0.0)
             waits, loop = self.fp8_waits[alone], replace(loop, score_operations=loop.score_operations + more)
-        waits += TILE_WAITS[alone] + searches(problem, made, int(profile.need("sm_count"))) * SEARCH_WAITS
+        waits += TILE_WAITS[alone] + searches(problem, made, int(profile.need("sm_count")))
         options = replace(options_of(made, FlashOptions), tile_waits=waits)
         return replace(made, schedule=replace(made.schedule, cluster=1), options=options, loop=loop)
 

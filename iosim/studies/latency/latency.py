@@ -38,10 +38,11 @@ from iosim.studies.requests import LatencyRequest
 
 WRITE = "append"
 ROWS_A_CTA = 128
-REORDERING = Work(operations_per_value=79, thread_loads=8)
-"""Of a copy to other places, value by value: the instructions of FlashAttention-2's copies (fa2.toml), and what a
-thread waits for, its four values' places among it. The latter fitted on open rows of published_stacks.csv,
-FlashAttention-2."""
+REORDER_WAITS = 8
+"""Loads that a thread of a copy to other places waits for, one behind the other: its four values, and what says where
+they go. Fitted on open rows of published_stacks.csv, FlashAttention-2."""
+REORDERING = Work(operations_per_value=79, thread_loads=REORDER_WAITS)
+"""Of such a copy, with the instructions of FlashAttention-2's own (fa2.toml)."""
 
 
 @dataclass(frozen=True)
