@@ -218,8 +218,8 @@ def section(pairs: Sequence[tuple[Row, Prediction]]) -> list[str]:
         "tuned tiles take more columns; kkt_solve stores 10 of the 16 blocks of a square; KDA's solve stores six times",
         "what is predicted.",
         "",
-        f"Left out, since many calls take two to four times as long as the same on an H100: {left_out}. A GB300",
-        "stands as a B300. FlashInfer's and FlashKDA's kernels, and GPUs without a profile, are not in the table.",
+        f"Left out, since many calls take two to four times as long as the same on an H100: {left_out}.",
+        "FlashInfer's and FlashKDA's kernels, and GPUs without a profile, are not in the table.",
     ]
 
 
