@@ -52,10 +52,18 @@ def decoding(batch: int) -> Call:
 
 
 class TestSharesOfHbm:
-    def test_the_busiest_sm_decides(self) -> None:
-        tiles, sms = 128 * 2, 108
-        time = main_launch(decoding(128))
-        assert time.total_s == pytest.approx(time.seconds["hbm"] * 3 * sms / tiles, rel=0.02)  # 3 tiles of 2.37
+    def test_the_busiest_sm_decides_by_what_a_cta_alone_draws(self) -> None:
+        """3 tiles of 2.37, the last at the pace of one CTA: between HBM's rate and that of an even share."""
+        tiles, sms, made = 128 * 2, 108, decoding(128)
+        time, steps = main_launch(made), 128 * 2 * 128
+        waits = Rates(made.profile, measured=True, power_is_modelled=False).load_latency_s(from_dram=True)
+        times = time.seconds["hbm"] * sms / steps / (waits + time.pace.step_s[0])
+        assert 1.1 < times < 1.8
+        share = 3 * sms / tiles - (1 - 1 / times) * sms / tiles
+        assert 1.05 < time.total_s / time.seconds["hbm"] == pytest.approx(share, rel=0.02)
+        other = replace(made, profile=load_profile("l40s"))
+        hurried = main_launch(other)
+        assert hurried.total_s < 1.05 * hurried.seconds["hbm"]
 
     def test_full_rounds_are_as_fast_as_hbm(self) -> None:
         time = main_launch(decoding(54 * 3))
