@@ -38,8 +38,8 @@ BACKWARD_NAMES = ("_backward", "flash_bwd", "flash_bwd_sm90", "_fwdbwd")
 """How names of a backward's rows end."""
 BYTES = ("hbm_read", "l2_read", "dram_sectors")
 TIMES = ("seconds", "ms", "graph_ms", "tflops", "latency", "latency_ms")
-GPUS = {"gb300": "b300", "NVIDIA H200": "h200-sxm"}
-"""Profiles by a table's word, where it is not their name. A GB300 stands as a B300."""
+GPUS = {"NVIDIA H200": "h200-sxm"}
+"""Profiles by a table's word, where it is not their name."""
 OTHER_KERNELS = ("attention_latency_a100_vidur.csv", "attention_latency_a30_flashinfer_vidur.csv")
 """Files of published_attention_times.csv whose times are set beside a kernel of the catalog that is not theirs."""
 STAND_FOR = {"flash-cu": "flash", "eager": "naive", "minimal-cu": "minimal"}

@@ -49,8 +49,6 @@ KERNELS = {
 }
 """Kernels of the tables that the catalog has; others are no Triton kernels of fla, or the
 type of their state is not recorded."""
-GPUS = {"gb300": "b300"}
-"""Profiles, where their name is another. NB: a GB300 stands as a B300."""
 UNKNOWN = ("rtx_pro_6000_server",)
 """GPUs without a profile."""
 HEAD_DIM = 128
@@ -86,7 +84,7 @@ class Row:
             batch=int(v["batch_size"]), heads=int(v["num_v_heads"]), kv_heads=int(v["num_k_heads"]), seq_q=new,
             head_dim=HEAD_DIM, dtype="bf16", mask="causal", layout="bshd",
         )  # fmt: skip
-        kernel, gpu = KERNELS[v["framework"], v["kernel"]], GPUS.get(v["gpu"], v["gpu"].replace("_", "-"))
+        kernel, gpu = KERNELS[v["framework"], v["kernel"]], v["gpu"].replace("_", "-")
         made = resolve(kernel, problem, load_profile(gpu))
         if v["phase"] == "context":  # of one token, too
             made = made.with_(options=replace(options_of(made, DeltaOptions), step_tokens=0))
@@ -220,8 +218,8 @@ def section(pairs: Sequence[tuple[Row, Prediction]]) -> list[str]:
         "tuned tiles take more columns; kkt_solve stores 10 of the 16 blocks of a square; KDA's solve stores six times",
         "what is predicted.",
         "",
-        f"Left out, since many calls take two to four times as long as the same on an H100: {left_out}. A GB300",
-        "stands as a B300. FlashInfer's and FlashKDA's kernels, and GPUs without a profile, are not in the table.",
+        f"Left out, since many calls take two to four times as long as the same on an H100: {left_out}.",
+        "FlashInfer's and FlashKDA's kernels, and GPUs without a profile, are not in the table.",
     ]
 
 

@@ -59,7 +59,9 @@ class Row:
         return self.source.split("/")[0]
 
 
-def predicted(problem: AttentionProblem, kernel: str, gpu: str, append: bool, replays: Replays) -> Prediction:
+def predicted(
+    problem: AttentionProblem, kernel: str, gpu: str, append: bool, replays: Replays, clocks: str = "boost"
+) -> Prediction:
     """A call as `iosim latency` predicts it, but with the capacity rule where little can be warm."""
     profile = load_profile(gpu)
     call = Call.of(problem, resolve(kernel, problem, profile, Overrides(append_kv=append)), profile)
@@ -69,7 +71,7 @@ def predicted(problem: AttentionProblem, kernel: str, gpu: str, append: bool, re
     else:
         hbm, played = call.capacity("warm"), None
     traffic = call.counted + hbm
-    time = call.time(traffic, Conditions(l2_start="warm", launched="graph"))
+    time = call.time(traffic, Conditions(l2_start="warm", launched="graph", clocks=clocks))
     return Prediction(call=call, traffic=traffic, hbm_bounds=call.bounds, l2_start="warm", method="replay", time=time,
                       time_specification=time, memory_bytes=memory(call.chain), replay=played, notes=())  # fmt: skip
 

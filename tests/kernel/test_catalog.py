@@ -506,7 +506,7 @@ def test_counted_bytes_are_rows_of_that_kernel_and_rows_are_counted_bytes() -> N
         ("fa2", True, "bytes counted on h100-sxm, h200-sxm; backward's on h100-sxm, h200-sxm"),
         ("flex", True, "bytes counted on h100-sxm, h200-sxm; backward's on h100-sxm"),
         ("fa3", False, "published times on h100-sxm, h20, h800-sxm"),
-        ("trtllm-gdn", False, "published times on b200, b300, gb200, h100-sxm, h200-sxm, l40s"),
+        ("trtllm-gdn", False, "published times on b200, b300, gb200, gb300, h100-sxm, h200-sxm, l40s"),
         ("fa4", False, "execution only"),
         ("examples/kernels/jax-triton.toml", True, None),  # no entry: its GPU's counters are what there is
     ],

@@ -21,8 +21,10 @@ from iosim.kernel.libraries.flashinfer import chunk_tokens, key_rows
 from iosim.kernel.libraries.varlen import combines_nothing, varlen_splits
 from iosim.kernel.serving import read_stack, stack_names
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.timing.rates import Rates
 from iosim.studies.latency.calibration import BOUNDS, Calibration, calibration_text, read_calibration
 from iosim.studies.latency.fit import NAMES, Timed, fit, held_out_error, read_times
+from iosim.studies.latency.latency import REORDER_WAITS
 
 H100, A100 = load_profile("h100"), load_profile("a100-sxm-80gb")
 
@@ -125,6 +127,10 @@ def test_flashinfer_divides_tokens_and_shared_memory() -> None:
     short = replace(decoding(100), page_size=16)
     assert chunk_tokens(short, 132, 16) == 128  # the least: its 7 pages are one chunk
     assert chunk_tokens(replace(short, seq_k=64000), 132, 16) == 1952  # 4,000 pages over 33 CTAs
+    assert chunk_tokens(replace(short, seq_k=64000, mask="window", window=127), 132, 16) == 128
+    seen = [resolve("flashinfer", replace(short, seq_k=keys, mask="window", window=1023), load_profile("l40s")).splits
+            for keys in (2000, 64000)]  # fmt: skip
+    assert seen[0] == seen[1] <= 9  # for 1,040 keys, whatever lies before them
     tiles = ((64, 16), (128, 16), (128, 128))
     rows = {name: [key_rows(decoding(1, head_dim=d), load_profile(name), q) for d, q in tiles]
             for name in ("a100", "l40s", "h100")}  # fmt: skip
@@ -155,15 +161,25 @@ def test_a_kernel_file_of_ones_own_may_be_like_the_catalogs(tmp_path: Path) -> N
 
 def test_the_parts_of_a_call_are_its_time_and_its_launches() -> None:
     (found,) = iosim.latency(stack="vllm", gpu="a100", batch=16, kv_heads=8, seq_len=1, seq_len_k="8k")
-    assert [part.kind for part in found.parts] == ["write", "attention", "combine", "extra", "gap"]
+    assert [part.kind for part in found.parts] == ["write", "attention", "combine", "extra", "extra", "gap"]
     launched = {launch.name: launch.total_s for launch in found.prediction.time.launches}
     assert [part.seconds for part in found.parts[:2]] == [launched["append"], launched["main"]]
     assert found.total_s == pytest.approx(sum(part.seconds for part in found.parts))
-    assert found.launches == 4
+    assert found.launches == 5
     assert found.prediction.problem.page_size == 64
     (alone,) = iosim.latency(stack="vllm", gpu="a100", batch=16, kv_heads=8, seq_len=1, seq_len_k="8k",
                              cache_write=False, launched="alone")  # fmt: skip
-    assert [part.kind for part in alone.parts] == ["attention", "combine", "extra"]
+    assert [part.kind for part in alone.parts] == ["attention", "combine", "extra", "extra"]
+
+
+@pytest.mark.parametrize(("batch", "kv_heads", "copies"), [(16, 8, 2), (1, 8, 1), (16, 1, 1), (16, 32, 0)])
+def test_flash_attention_2_copies_where_groups_change_places(batch: int, kv_heads: int, copies: int) -> None:
+    """Q only where its rows leave their order, and O to where the caller wants it; both then take longer."""
+    (found,) = iosim.latency(stack="vllm", gpu="a100", batch=batch, kv_heads=kv_heads, seq_len=1, seq_len_k="8k")
+    seconds = {part.name: part.seconds for part in found.parts if part.kind == "extra"}
+    assert list(seconds) == ["copy of Q", "copy of O"][2 - copies :]
+    load = Rates(load_profile("a100"), measured=True, power_is_modelled=False).load_latency_s(from_dram=False)
+    assert all((part > REORDER_WAITS * load) == (copies == 2) for part in seconds.values())
 
 
 def test_a_batch_of_contexts_is_one_launch_with_the_work_of_all() -> None:

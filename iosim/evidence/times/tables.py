@@ -32,9 +32,8 @@ SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v
          "page_size")  # fmt: skip
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 SERVING_GPUS = {"a100_sxm": "a100-sxm-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm"}
-NVIDIA_GPUS = {"NVIDIA H200": ("h200-sxm", "cudnn"), "NVIDIA GB200": ("gb200", "fa4"), "NVIDIA GB300": ("b300", "fa4")}
-"""cuDNN's kernel on Blackwell is not published: its rows are predicted as FlashAttention-4, those of a GB300 with the
-profile of a B300."""
+NVIDIA_GPUS = {"NVIDIA H200": ("h200-sxm", "cudnn"), "NVIDIA GB200": ("gb200", "fa4"), "NVIDIA GB300": ("gb300", "fa4")}
+"""cuDNN's kernel on Blackwell is not published: its rows are predicted as FlashAttention-4."""
 
 
 Item = TypeVar("Item")

@@ -21,7 +21,12 @@ WHOLE_KEYS = 256
 class CudnnRules(Rules):
     """One query token has a kernel of its own: splits, a CTA a split, a max and a sum a row between them."""
 
-    split_options: ClassVar = {"statistics_per_row": 2, "combine_rows": 1, "combine_threads": 256, "bound_operations": 0}
+    split_options: ClassVar = {
+        "statistics_per_row": 2,
+        "combine_rows": 1,
+        "combine_threads": 256,
+        "bound_operations": 0,
+    }
 
     def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
         if problem.seq_q != 1:

@@ -24,6 +24,11 @@ CTAS_PER_SM = 2
 """CTAs for which the schedule divides the work, and for which tiles leave room."""
 LEAST_CHUNK_TOKENS = 128
 """Of a split, but for pages that are longer."""
+SHUFFLED_OPERATIONS = 2.0
+"""Of a value in fp8 before it is widened: two shuffles for four, so that each lane has those that products want
+(frag_layout_swizzle.cuh), of which an SM makes 32 lanes' in a cycle."""
+HIDDEN_CC = range(100, 110)
+"""Where conversions are so slow that they hide these."""
 PRODUCT_ROWS = 16
 MERGE_CONFLICTS = 2
 """Wavefronts of a warp's eight values in a row over those that its bytes need (prefill.cuh,
@@ -40,15 +45,18 @@ class FlashInferRules(Rules):
 
     def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
         longest = max(k for _, k in problem.sequences)
-        return -(-longest // chunk_tokens(problem, sms, block_q))
+        return -(-seen_keys(problem, longest, block_q) // chunk_tokens(problem, sms, block_q))
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         block_q, width = kernel.tile.block_q, kernel.compiled_head_dim or problem.head_dim_v
         key_warps = kernel.tile.warps if block_q == PRODUCT_ROWS else 0
         merged = MERGE_CONFLICTS * key_warps * (1 + key_warps) * block_q * width * 4
         options = replace(options_of(kernel, FlashOptions), merged_bytes=merged)
-        tile = replace(kernel.tile, block_k=key_rows(problem, profile, block_q))
-        return replace(kernel, tile=tile, options=options)
+        tile, loop = replace(kernel.tile, block_k=key_rows(problem, profile, block_q)), kernel.loop
+        if problem.widens and profile.cc not in HIDDEN_CC:
+            a_score = 2 * width * tile.warps / (max(1, key_warps) * block_q)
+            loop = replace(loop, score_operations=loop.score_operations + SHUFFLED_OPERATIONS * a_score)
+        return replace(kernel, tile=tile, options=options, loop=loop)
 
 
 def chunk_tokens(problem: AttentionProblem, sms: int, block_q: int, ctas_per_sm: int = CTAS_PER_SM) -> int:
@@ -58,10 +66,20 @@ def chunk_tokens(problem: AttentionProblem, sms: int, block_q: int, ctas_per_sm:
     most = ctas_per_sm * sms // problem.kv_heads
     low = max(LEAST_CHUNK_TOKENS // page, 1)
     if problem.seq_lens is None:
-        tiles, pages = -(-problem.seq_q * problem.group // block_q), -(-problem.seq_k // page)
-        return page * _pages_of_alike(problem.batch, tiles, pages, most, low)
-    each = [(-(-q * problem.group // block_q), -(-k // page)) for q, k in problem.sequences]
+        tiles, keys = -(-problem.seq_q * problem.group // block_q), seen_keys(problem, problem.seq_k, block_q)
+        return page * _pages_of_alike(problem.batch, tiles, -(-keys // page), most, low)
+    group = problem.group
+    each = [(-(-q * group // block_q), -(-seen_keys(problem, k, block_q) // page)) for q, k in problem.sequences]
     return page * _fewest(each, most, low)
+
+
+def seen_keys(problem: AttentionProblem, keys: int, block_q: int) -> int:
+    """Keys of a sequence for which its splits are planned: under a window those of a tile's queries (effective_kv_len),
+    as if each of its rows were a token."""
+    page = problem.page_size or 1
+    if problem.mask != "window" or problem.window is None:
+        return keys
+    return min(keys, -(-(problem.window + block_q) // page) * page)
 
 
 def _fewest(each: list[tuple[int, int]], most: int, low: int) -> int:

@@ -46,6 +46,9 @@ stacks' decoding."""
 PROMOTED_OPERATIONS = {64: 1.0, 128: 7.0, 192: 4.0, 256: 50.0}
 """The same in vLLM's build, which adds each step's product to sums of its own (two-level accumulation). Fitted on 60
 rows of its prefill."""
+SEQUENCES_AT_ONCE = 31
+"""Among which a warp looks for that of its CTA's next tile (hopper/tile_scheduler.hpp,
+VarlenDynamicPersistentTileScheduler): till it goes on to as many more it waits for a load."""
 PROMOTED_WAITS = {False: 10, True: 4}
 """What such tiles wait for beside `TILE_WAITS`. Fitted on 120 rows of vLLM."""
 
@@ -129,8 +132,18 @@ class Fa3VarlenRules(Fa3Rules):
             operations = ALONE_OPERATIONS if alone else self.fp8_operations
             more = operations.get(made.compiled_head_dim or problem.head_dim, 0.0)
             waits, loop = self.fp8_waits[alone], replace(loop, score_operations=loop.score_operations + more)
-        options = replace(options_of(made, FlashOptions), tile_waits=TILE_WAITS[alone] + waits)
+        waits += TILE_WAITS[alone] + searches(problem, made, int(profile.need("sm_count")))
+        options = replace(options_of(made, FlashOptions), tile_waits=waits)
         return replace(made, schedule=replace(made.schedule, cluster=1), options=options, loop=loop)
+
+
+def searches(problem: AttentionProblem, kernel: Kernel, sms: int) -> int:
+    """Further groups of sequences that a CTA goes over between two of its tiles, or before its one tile."""
+    rows = problem.longest_q * (problem.group if kernel.packs_group else 1)
+    heads = problem.kv_heads if kernel.packs_group else problem.heads
+    tiles = problem.sequence_count * heads * -(-rows // kernel.tile.block_q) * kernel.splits
+    groups = -(-problem.sequence_count // SEQUENCES_AT_ONCE)
+    return -(-(groups - 1) // max(1, -(-tiles // sms)))
 
 
 def combines_nothing(kernel: Kernel, problem: AttentionProblem, sms: int) -> bool:

@@ -17,7 +17,7 @@ from iosim.kernel.libraries.varlen import combines_nothing
 from iosim.problem.attention import AttentionProblem
 
 FILE = Path(__file__).with_name("stacks.toml")
-WHEN = ("always", "packed", "prefill", "narrow cache", "bound without splits")
+WHEN = ("always", "packed", "packed apart", "prefill", "narrow cache", "bound without splits")
 MOVES = ("nothing", "output", "query", "new keys")
 
 NEW_BYTES = 2
@@ -30,7 +30,8 @@ class Extra:
 
     name: str
     when: str
-    """always; packed: one query token whose group's rows share a tile; prefill: several query tokens; narrow cache: of
+    """always; packed: one query token whose group's rows share a tile; packed apart: and their order in memory changes,
+    which it does with several sequences and key/value heads; prefill: several query tokens; narrow cache: of
     a narrower type than the new tokens; bound without splits: where the host allows splits and none are made."""
     moves: str
     """nothing: a few bytes; output: O is read and written; query, new keys: Q, or the new tokens' K or V, are read and
@@ -42,13 +43,18 @@ class Extra:
     def is_launched(self, problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile) -> bool:
         if self.kernel not in (None, kernel.name):
             return False
-        if self.when == "packed":
-            return problem.seq_q == 1 and problem.group > 1 and kernel.packs_group
+        if self.when.startswith("packed"):
+            packed = problem.seq_q == 1 and problem.group > 1 and kernel.packs_group
+            return packed and (self.when == "packed" or reorders(problem))
         if self.when == "prefill":
             return problem.longest_q > 1
         if self.when == "narrow cache":
             return problem.cache_type.bytes < NEW_BYTES
         return self.when == "always" or combines_nothing(kernel, problem, int(profile.need("sm_count")))
+
+    def reorders(self, problem: AttentionProblem) -> bool:
+        """Whether it copies rows to other places, value by value."""
+        return self.when.startswith("packed") and reorders(problem)
 
     def bytes_moved(self, problem: AttentionProblem) -> int:
         tokens = problem.batch * problem.seq_q
@@ -56,6 +62,11 @@ class Extra:
             return 2 * tokens * problem.heads * problem.head_dim_v * problem.output_type.bytes
         heads = {"nothing": 0, "query": problem.heads, "new keys": problem.kv_heads}[self.moves]
         return tokens * heads * problem.head_dim * (NEW_BYTES + problem.cache_type.bytes)
+
+
+def reorders(problem: AttentionProblem) -> bool:
+    """Whether rows of heads lie in another order where a group's are rows of one key/value head."""
+    return problem.sequence_count > 1 and problem.kv_heads > 1
 
 
 @dataclass(frozen=True)

@@ -164,6 +164,8 @@ def _at_its_clock(running: Running, of: Energies | None) -> LaunchTime:
     highest = rates.highest_clock_hz(uses_tensor_cores(running.launch, problem))
     if not isinstance(clocks, str):
         return at(clocks)[0]
+    if clocks == "sustained" and rates.clock_follows_products:
+        highest = profile.sustained_clock_hz
     time, taken = at(highest)
     if highest is None or taken <= 1.0:
         return time

@@ -156,7 +156,7 @@ def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
 
     Where no tile finds in the L2 what another has loaded, what CTAs stream flows evenly; but all of a round wait for
     their queries before they compute, where no warps of their own load. There an SM gets its even share of HBM, or as
-    much as the profile says, and the busiest one decides: when others have nothing left to load, it does not go faster.
+    much as the profile says, and the busiest one decides: in the last round it goes as fast as a CTA alone.
     """
     reuses = reuses_keys(running.launch)
     norm = norm_of(reuses)
@@ -168,8 +168,20 @@ def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     together = first + beside(done.total_s, hbm - first, norm=norm)
     problem = running.problem
     paged = problem.page_size is not None and not problem.latent_kv and not running.finds_in_l2
-    busiest = done.busiest_share / running.rates.most_shares()
-    return max(together, hbm * busiest) + paged * min(hbm, PAGED_START_S)
+    return max(together, hbm * _last_round(running, done, hbm)) + paged * min(hbm, PAGED_START_S)
+
+
+def _last_round(running: Running, done: Computing, hbm: float) -> float:
+    """What a loop's bytes at HBM take, over what they take at its rate, where SMs have unequal numbers of tiles: those
+    with one more draw no more than a CTA alone does, a step's bytes in the time of a load and the step's computing."""
+    launch, rates = running.launch, running.rates
+    steps, sms = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads, rates.profile.sm_count
+    at_most = done.busiest_share / rates.most_shares()
+    if at_most <= 1.0:
+        return at_most
+    waits = rates.load_latency_s(from_dram=True) + done.step_s[0]
+    alone = hbm * sms / steps / waits  # what an SM draws so, over its even share
+    return min(at_most, max(1.0, done.busiest_share - (1 - 1 / max(1.0, alone)) * sms / launch.work_tiles))
 
 
 def _activity(running: Running, done: Computing, loops: bool) -> Activity:

@@ -30,7 +30,7 @@ WIDENING_OPERATIONS = 4.0
 in pairs, conversions at half the rate of the others (PTX of Triton 3.6 and 3.9 for cc 8.9 and 10.0; CUDA C++
 Programming Guide, arithmetic instructions). Warps that do not divide the keys widen all of them."""
 SLOW_WIDENING_CC = range(100, 110)
-SLOW_WIDENING_OPERATIONS = 9.0
+SLOW_WIDENING_OPERATIONS = 9.5
 """The same on the compute capabilities above, whose conversions are slower. Fitted on 240 open rows of
 published_stacks.csv, FlashInfer and vLLM's Triton kernel on B200, B300, GB200 and GB300."""
 POLYNOMIAL_OPERATIONS = 6.0

@@ -21,6 +21,7 @@ from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Per,
 from iosim.kernel.libraries import resolve, with_sinks
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.serving import Stack, read_stack, stack_names
+from iosim.kernel.work import Work
 from iosim.prediction.answer import trust
 from iosim.prediction.call import Call
 from iosim.prediction.many import Request, predict_many
@@ -37,6 +38,11 @@ from iosim.studies.requests import LatencyRequest
 
 WRITE = "append"
 ROWS_A_CTA = 128
+REORDER_WAITS = 8
+"""Loads that a thread of a copy to other places waits for, one behind the other: its four values, and what says where
+they go. Fitted on open rows of published_stacks.csv, FlashAttention-2."""
+REORDERING = Work(operations_per_value=79, thread_loads=REORDER_WAITS)
+"""Of such a copy, with the instructions of FlashAttention-2's own (fa2.toml)."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +200,8 @@ def latency_of(
             parts.append(Part(f"{launch.name} of {some(kernel.splits, 'split')}", "combine", seconds))
     for extra in stack.extras:
         if extra.is_launched(problem, kernel, profile):
-            seconds = _extra_s(extra.bytes_moved(problem), problem, kernel, profile, launched)
+            work = REORDERING if extra.reorders(problem) else Work()
+            seconds = _extra_s(extra.bytes_moved(problem), work, prediction, launched)
             parts.append(Part(extra.name, "extra", seconds, extra.source))
     if launched == "graph":
         parts.append(Part("gap between calls", "gap", constants.call_gap_s, "calibrated" if calibration else "fitted"))
@@ -216,8 +223,9 @@ def _written_s(problem: AttentionProblem, kernel: Kernel, profile: HardwareProfi
     return call.time(call.counted + call.capacity("warm"), warm).launches[first].total_s
 
 
-def _extra_s(moved: int, problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, launched: str) -> float:
+def _extra_s(moved: int, work: Work, prediction: Prediction, launched: str) -> float:
     """Seconds of a small launch that reads and writes half of `moved` bytes each, which the L2 has."""
+    problem, kernel, profile = prediction.problem, prediction.kernel, prediction.profile
     rows = max(1, moved // 2 // (problem.head_dim_v * problem.output_type.bytes))
     names = ("O_rows", "O") if moved else ()
     tensors = {
@@ -226,7 +234,7 @@ def _extra_s(moved: int, problem: AttentionProblem, kernel: Kernel, profile: Har
     accesses = tuple(
         Access(name, mode, Rows.QUERY, Per.QUERY) for name, mode in zip(names, (Mode.LOAD, Mode.STORE), strict=False)
     )
-    launch = Launch("extra", Domain(1, 1, rows, 1, ROWS_A_CTA, 1), Outer.FLAT, accesses)
+    launch = Launch("extra", Domain(1, 1, rows, 1, ROWS_A_CTA, 1), Outer.FLAT, accesses, work=work)
     call = Call.of(problem, kernel, profile, Chain(tensors, (launch, launch), ()))
     return call.time(call.counted, Conditions(l2_start="warm", launched=launched)).launches[1].total_s
 
