@@ -106,6 +106,8 @@ class Lowered:
     size: Int32
     owner: npt.NDArray[np.uint8]
     launches: Sequence[LoweredLaunch]
+    own: tuple[float, ...]
+    """Of each tensor the part of its objects' bytes that is its own: they are as large as the lines that they touch."""
 
 
 def lower(chain: Chain, spill_slots: int) -> Lowered:
@@ -152,7 +154,8 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
         return replace(lowered, owned=blocks.owned(n, grids, tensors))
 
     launches = LoweredLaunches(lower_one, len(chain.launches))
-    return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches)
+    own = tuple(grids[n].own if n in grids else 1.0 for n in tensors)
+    return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches, own)
 
 
 def _spills(launch: Launch, mode: Mode) -> Overhead | None:
