@@ -243,12 +243,13 @@ def _lower_launch(
     group = _rounds(launch) if launch.outer is Outer.HEAD else 1
     runs = (count if group == 1 else np.repeat(np.add.reduceat(count, np.arange(0, count.size, group)), group)) > 0
     slot = (np.cumsum(runs) - 1) // group % spill_slots  # CTAs without rows end at once, and spill nothing
-    for at, templates in zip(frame_first, (loop, prologue), strict=False):
+    frames = [np.where(count > 0, at + slot, NONE).astype(np.int32) for at in frame_first]
+    for at, frame, templates in zip(frame_first, frames, (loop, prologue), strict=False):
         if at != NONE:
-            templates.append(Template(SPILL, MODES[Mode.STORE], np.where(count > 0, at + slot, NONE).astype(np.int32)))
+            templates.append(Template(SPILL, MODES[Mode.STORE], frame))
     reloaded = _spills(launch, Mode.LOAD)
     if reloaded is not None and reloaded.per_pair and frame_first and frame_first[0] != NONE:
-        loop.append(Template(SPILL, MODES[Mode.LOAD], np.where(count > 0, frame_first[0] + slot, NONE).astype(np.int32)))
+        loop.append(Template(SPILL, MODES[Mode.LOAD], frames[0]))
     down = {
         Direction.ASCENDING: np.zeros(block.size, dtype=np.uint8),
         Direction.DESCENDING: np.ones(block.size, dtype=np.uint8),

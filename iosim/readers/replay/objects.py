@@ -168,13 +168,10 @@ def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
     apart = tensor.strided and heads == tensor.batch * tensor.heads and not tensor.is_vector and n_cols == 1
     step = tensor.heads if apart else 1
     row = tensor.cols * tensor.element_bytes
-    room = _room(tensor, row) if apart or len(lengths) > 1 else row
-    shape_of = heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols, len(lengths), step
-    if room > row:
-        one = one // row * room
-    return Grid(tensor.name, first, *shape_of, row / room), np.tile(
-        np.repeat(one.astype(np.int32), step), heads * tensor.copies // step
-    )
+    room = _room(tensor, row) if apart or (len(lengths) > 1 and n_cols == 1) else row
+    sizes = (one if room == row else one // row * room).astype(np.int32)
+    of = heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols, len(lengths), step
+    return Grid(tensor.name, first, *of, row / room), np.tile(np.repeat(sizes, step), heads * tensor.copies // step)
 
 
 def _room(tensor: Tensor, row: int) -> int:
