@@ -414,7 +414,7 @@ class Launch:
 
     @property
     def is_backward(self) -> bool:
-        return self.outer is Outer.KEY or self.work.pipelines is not None
+        return self.outer is Outer.KEY or (self.outer is Outer.HEAD and self.work.pipelines is not None)
 
     @property
     def streams_queries(self) -> bool:

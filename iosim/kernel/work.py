@@ -67,12 +67,13 @@ class SpillAccesses:
 
 @dataclass(frozen=True)
 class Pipelines:
-    """Products of a backward's step, each tile of which fetches its operands anew through a pipeline of its own."""
+    """Products of a step, each tile of which fetches its operands anew, queries as well, through a pipeline of its
+    own."""
 
     products: int
-    depth: int
-    """The sum of the products' depths."""
-    exposed_loads: int
+    depth: float
+    """The sum of the products' depths, in the mean of the steps."""
+    exposed_loads: int = 0
     """Loads of a step that all of its warps wait for, beside those of its products."""
     locked_flops: int = 0
     """Of a product whose sums only one CTA of a head at a time may add to, by the lock of its block of queries; 0: no

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from iosim.hardware.profile import load_profile
@@ -15,7 +16,7 @@ from iosim.kernel.launch import is_attention_loop
 from iosim.kernel.libraries import resolve
 from iosim.kernel.shared_memory import staged
 from iosim.kernel.unit import UNITS, MatrixUnit
-from iosim.kernel.work import Loop, MaskOperations
+from iosim.kernel.work import Loop, MaskOperations, Pipelines
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import Running, _l2_share, busiest_share
@@ -27,7 +28,6 @@ from iosim.readers.timing.step_time import (
     Waits,
     edge_share,
     fetched_cycles,
-    key_turns,
     lock_cycles,
     step_cost,
 )
@@ -300,7 +300,14 @@ class TestStreamedQueries:
     def test_a_last_block_takes_the_turns_that_its_keys_need(self) -> None:
         (whole,), (ragged,) = (call("h100", "cutlass", seq_k=n).chain.launches for n in (128, 35))
         assert whole.domain.block_k == ragged.domain.block_k == 128
-        assert (key_turns(whole), key_turns(ragged)) == (4, 2)  # of 32 keys
+        # 4 turns of 32 columns for the scores; of 32 keys 4, or 2, for P V
+        assert [x.work.pipelines for x in (whole, ragged)] == [Pipelines(2, 128 + 128), Pipelines(2, 128 + 64)]
+
+    def test_values_take_a_product_for_each_tile_of_columns(self) -> None:
+        """136 columns of Q and K are 5 turns of 32; those of V are two tiles of 128, whose products walk all keys."""
+        (launch,) = call("h100", "cutlass", head_dim=136, seq_k=128).chain.launches
+        assert launch.work.pipelines == Pipelines(3, 160 + 2 * 128)
+        assert not launch.is_backward
 
     def test_nobody_waits_for_queries_first(self) -> None:
         streams = main_launch(call("h200", "cutlass", heads=1, seq_q=64, seq_k=128))
@@ -385,8 +392,14 @@ class TestSharesOfTheL2:
         """A store takes 2.38 times as long as a load where all store, 1.375 times where one does."""
         assert _l2_share(self.running(1, stored=100), self.rates) == pytest.approx(100 / 32 * 22 / 238)
 
-    def running(self, tiles: int, stored: int = 0) -> Any:
-        profile, launch = SimpleNamespace(sm_count=132), SimpleNamespace(tiles_with_rows=tiles)
+    def test_tiles_of_unequal_length_end_in_no_rounds(self) -> None:
+        """Of 133 causal tiles the last runs beside the others: all share as 132 do. 33 are alone."""
+        assert _l2_share(self.running(133, counts=(1, 2)), self.rates) == 1.0
+        assert _l2_share(self.running(33, counts=(1, 2)), self.rates) == pytest.approx(0.5)
+
+    def running(self, tiles: int, stored: int = 0, counts: tuple[int, ...] = (4,)) -> Any:
+        domain = SimpleNamespace(visited=SimpleNamespace(count=np.array(counts)))
+        profile, launch = SimpleNamespace(sm_count=132), SimpleNamespace(tiles_with_rows=tiles, domain=domain)
         return SimpleNamespace(
             rates=SimpleNamespace(profile=profile), launch=launch, resident=SimpleNamespace(slots=132),
             moved=lambda level: 100, stored=lambda: stored, l2_loads=lambda: 100 + stored * 1.38,

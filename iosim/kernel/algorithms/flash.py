@@ -33,6 +33,7 @@ from iosim.kernel.algorithms.common import (
     main_launch,
     matrices,
     matrix,
+    pipelines_of_forward,
     row_domain,
     row_pass,
     row_vector,
@@ -216,6 +217,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     q, o = matrix(problem, "Q", Role.INPUT), output_tensor(problem, kernel)
     k, v = (in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
     lse = row_vector(problem, "LSE", Role.OUTPUT)
+    columns, value_columns = _product_columns(problem, kernel)
+    value_tiles = -(-value_columns // kernel.tile.block_k) if options.columns_by_keys else 1
     main = main_launch(
         problem,
         kernel,
@@ -232,7 +235,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         tile_ctas=together,
         work=replace(
             _by_lists(loop_work(problem, kernel), problem, kernel, options),
-            flops_per_pair=2 * sum(_product_columns(problem, kernel)),
+            flops_per_pair=2 * (columns + value_columns),
+            pipelines=pipelines_of_forward(domain, columns, value_tiles) if kernel.rereads_q else None,
             serial_loads=options.tile_waits,
             tile_shared_bytes=options.merged_bytes,
         ),

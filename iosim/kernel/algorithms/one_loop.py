@@ -24,7 +24,16 @@ from typing import Any, ClassVar
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
-from iosim.kernel.algorithms.common import attention_domain, load, loop_work, main_launch, matrix, row_vector, store
+from iosim.kernel.algorithms.common import (
+    attention_domain,
+    load,
+    loop_work,
+    main_launch,
+    matrix,
+    pipelines_of_forward,
+    row_vector,
+    store,
+)
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Outer, Per, Role, Rows, tensors
@@ -66,16 +75,18 @@ class LoopAlgorithm:
         stored = {t: per for t, per in cls.stores.items() if t != "LSE" or kernel.writes_lse}
         work = loop_work(problem, kernel)
         flops = work.flops_per_pair if cls.flops_per_pair is None else cls.flops_per_pair
+        domain, loads = attention_domain(problem, kernel.tile), [_load(t, per, kernel) for t, per in cls.loads.items()]
+        anew = any(a.rows is Rows.QUERY and a.per is Per.PAIR for a in loads)
+        pipelines = pipelines_of_forward(domain, problem.head_dim) if anew else None
         launch = main_launch(
             problem,
             kernel,
-            attention_domain(problem, kernel.tile),
+            domain,
             Outer.QUERY,
-            (*(_load(tensor, per, kernel) for tensor, per in cls.loads.items()),
-             *(store(tensor, Rows.QUERY, per) for tensor, per in stored.items())),
+            (*loads, *(store(tensor, Rows.QUERY, per) for tensor, per in stored.items())),
             persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
-            work=replace(work, flops_per_pair=flops, exps_per_pair=cls.exps_per_pair),
-        )  # fmt: skip
+            work=replace(work, flops_per_pair=flops, exps_per_pair=cls.exps_per_pair, pipelines=pipelines),
+        )
         names = dict.fromkeys((*cls.loads, *stored))
         moved = [matrix(problem, t, Role.OUTPUT if t in stored else Role.INPUT) for t in names if t in MATRICES]
         moved += [row_vector(problem, "LSE", Role.OUTPUT)] * ("LSE" in names)

@@ -65,35 +65,55 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
         tile_cycles: cycles a tile takes besides its steps.
     """
     work = steps_per_tile(launch.domain, launch.outer)
-    heads = launch.domain.grid_heads
+    heads, schedule = launch.domain.grid_heads, launch.schedule
     tiles, slots, longest = len(work) * heads, sms * ctas_per_sm, float(work.max(initial=0.0))
     total = float(work.sum()) * heads
-    if tiles <= slots:
-        return _one_round(_tail(work, launch.schedule, heads, tiles), sms, step, tile_cycles)
-    if longest == float(work.min()):
-        rounds, rest = divmod(tiles, slots)
+    rounds, own_cycles = max(1.0, tiles / slots), tile_cycles * max(1.0, tiles / slots)
+    if tiles > slots and longest == float(work.min()):
+        full, rest = divmod(tiles, slots)
         shared = -(-rest // sms)
-        cycles = rounds * (longest * step(ctas_per_sm) + tile_cycles)
+        cycles = full * (longest * step(ctas_per_sm) + tile_cycles)
         cycles += longest * step(shared) + tile_cycles if rest else 0.0
-        return Makespan(cycles, longest * (rounds * ctas_per_sm + shared), rounds + (rest > 0))
-    even = total / slots
-    end = _greedy(launch.domain, launch.outer, launch.schedule, slots)
-    # In the tail SMs empty one after the other: half of its steps run beside the others, half alone.
-    cycles = even * step(ctas_per_sm) + (end - even) * (step(ctas_per_sm) + step(1)) / 2 + tile_cycles * tiles / slots
-    return Makespan(cycles, end * ctas_per_sm, tiles / slots)
+        return Makespan(cycles, longest * (full * ctas_per_sm + shared), full + (rest > 0))
+    if tiles > slots and schedule.scheduler is Scheduler.PERSISTENT and tiles <= MOST_LISTED:
+        works = _lists(work, schedule, launch.domain, slots).tolist()
+    elif tiles > slots and schedule.scheduler is Scheduler.DYNAMIC and schedule.claims_ahead:
+        end = _end_of_claims(launch.domain, launch.outer, schedule, slots)
+        return Makespan(end * step(ctas_per_sm) + own_cycles, end * ctas_per_sm, rounds)
+    else:
+        works = _tail(work, schedule, heads, TAIL_TILES_PER_SLOT * slots).tolist()
+    cycles, steps = _end_of_ctas(works, (total - sum(works)) / slots, sms, [step(n + 1) for n in range(ctas_per_sm)])
+    return Makespan(cycles + own_cycles, steps, rounds)
 
 
-def _one_round(work: FloatArray, sms: int, step: Callable[[int], float], tile_cycles: float) -> Makespan:
-    """All tiles are resident at once, round robin over the SMs; CTAs of an SM speed up as others end."""
-    layers = -(-len(work) // sms)
-    placed = np.zeros((layers, sms))
-    placed.ravel()[: len(work)] = work
-    placed = np.sort(placed, axis=0)
-    cycles, before = np.zeros(sms), np.zeros(sms)
-    for n in range(layers):
-        cycles += (placed[n] - before) * step(layers - n)
-        before = placed[n]
-    return Makespan(float(cycles.max()) + tile_cycles, float(placed.sum(axis=0).max()), 1.0)
+def _end_of_ctas(works: list[float], before: float, sms: int, pace: list[float]) -> tuple[float, float]:
+    """Cycles until the last CTA ends, and steps of the busiest SM. CTAs start round robin over the SMs, each next one
+    where one ends; those of an SM share it, and speed up as others end.
+
+    Args:
+        works: steps of each CTA, in the order in which they start.
+        before: steps that each slot has done when they start.
+        pace: cycles of a step with one CTA on the SM, with two and so on.
+    """
+    slots = sms * len(pace)
+    resident = [sorted(before + work for work in works[sm:slots:sms]) for sm in range(sms)]
+    steps = [before * len(pace) + sum(works[sm:slots:sms]) for sm in range(sms)]
+    now = before * pace[-1]
+    events = [(now + (ends[0] - before) * pace[len(ends) - 1], sm, sm) for sm, ends in enumerate(resident) if ends]
+    heapq.heapify(events)
+    waiting = iter(works[slots:])
+    for turn in range(sms, sms + len(works)):  # of SMs where CTAs end together, each is served in turn
+        now, _, sm = events[0]
+        ends = resident[sm]
+        done = heapq.heappop(ends)
+        if (work := next(waiting, None)) is not None:
+            heapq.heappush(ends, done + work)
+            steps[sm] += work
+        if ends:
+            heapq.heapreplace(events, (now + (ends[0] - done) * pace[len(ends) - 1], turn, sm))
+        else:
+            heapq.heappop(events)
+    return now, max(steps)
 
 
 def _tail(work: FloatArray, schedule: Schedule, heads: int, most: int) -> FloatArray:
@@ -113,34 +133,22 @@ def _tail(work: FloatArray, schedule: Schedule, heads: int, most: int) -> FloatA
 
 
 @lru_cache(maxsize=512)
-def _greedy(domain: Domain, outer: Outer, schedule: Schedule, slots: int) -> float:
-    """Steps until the last slot is done when each tile goes to the slot that is free first, or to the one whose list
-    has it."""
+def _end_of_claims(domain: Domain, outer: Outer, schedule: Schedule, slots: int) -> float:
+    """Steps until the last slot is done where tiles are claimed one ahead."""
     work = steps_per_tile(domain, outer)
-    if schedule.scheduler is Scheduler.PERSISTENT and len(work) * domain.grid_heads <= MOST_LISTED:
-        return _longest_list(work, schedule, domain, slots)
-    total = float(work.sum()) * domain.grid_heads
-    ahead = schedule.scheduler is Scheduler.DYNAMIC and schedule.claims_ahead
-    per_slot = CLAIMED_TILES_PER_SLOT if ahead else TAIL_TILES_PER_SLOT
-    tail = _tail(work, schedule, domain.grid_heads, per_slot * slots)
-    free = [(total - float(tail.sum())) / slots] * slots
-    if ahead:
-        ends = [
-            _claimed_ahead(free, (tail + besides).tolist()) - besides * len(tail) / slots for besides in CLAIM_STEPS
-        ]
-        return sum(ends) / len(ends)
-    for steps in tail.tolist():
-        heapq.heapreplace(free, free[0] + steps)
-    return max(free)
+    tail = _tail(work, schedule, domain.grid_heads, CLAIMED_TILES_PER_SLOT * slots)
+    free = [(float(work.sum()) * domain.grid_heads - float(tail.sum())) / slots] * slots
+    ends = [_claimed_ahead(free, (tail + besides).tolist()) - besides * len(tail) / slots for besides in CLAIM_STEPS]
+    return sum(ends) / len(ends)
 
 
-def _longest_list(work: FloatArray, schedule: Schedule, domain: Domain, slots: int) -> float:
-    """Steps of the busiest CTA of a persistent grid: CTA c has tiles c, c + slots, c + 2 slots, ..."""
+def _lists(work: FloatArray, schedule: Schedule, domain: Domain, slots: int) -> FloatArray:
+    """Steps of each CTA of a persistent grid: CTA c has tiles c, c + slots, c + 2 slots, ..."""
     blocks, heads = len(work), domain.grid_heads
     number = np.arange(blocks * heads)
     single = replace(schedule, cluster=1)
     _, block = place(single, number, blocks=blocks, heads=heads, batch=domain.batch * domain.sequences)
-    return float(np.bincount(number % slots, weights=work[block]).max())
+    return np.bincount(number % slots, weights=work[block]).astype(np.float64)
 
 
 def _claimed_ahead(free: list[float], tail: list[float]) -> float:

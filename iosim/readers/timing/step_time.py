@@ -15,7 +15,7 @@ from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Launch, Outer
-from iosim.kernel.shared_memory import estimate
+from iosim.kernel.shared_memory import DEPTH, estimate
 from iosim.kernel.tile_rules import ASYNC_COPY_CC
 from iosim.kernel.unit import UNITS, WARPS_PER_GROUP, MatrixUnit, Overlap, UnitModel
 from iosim.readers.timing.energy import INSTRUCTIONS_PER_SCORE, MMA_FLOPS
@@ -65,8 +65,6 @@ COPIED_BYTES = 16 * 32
 BESIDE_A_COPY = 2
 """Instructions of a copy that is asked for by itself, over its loads and stores at shared memory (counted: an H100's
 FlashAttention-2 at head_dims of 56, 88, 120 and 200)."""
-PRODUCT_DEPTH = 32
-"""Columns of a k-step of such a product (CUTLASS's threadblock shape)."""
 
 
 def unit_model(launch: Launch, profile: HardwareProfile, dtype: str, kernel: Kernel) -> UnitModel:
@@ -180,11 +178,10 @@ def step_cost(
         shared_bytes: bytes of a step at shared memory; None where they are not known, and so estimated.
     """
     d, work = launch.domain, launch.work
-    backward, rereads = launch.is_backward, launch.rereads_q
+    backward = launch.is_backward
     warps = max(1, launch.resources.threads // 32)
-    both_ways = backward or rereads
     apart = work.scores_per_pair
-    whole = both_ways or apart > 1
+    whole = backward or launch.rereads_q or apart > 1
     padding = 1.0 if whole else row_padding(d.block_q, warps, unit, work.loop.key_warps)
     scores = d.block_q * d.block_k * apart * padding
     width = work.flops_per_pair / 4
@@ -208,7 +205,7 @@ def step_cost(
         softmax=max(softmax),
         smem=smem,
         l2=l2_bytes / rates.l2_bytes,
-        exposed=_exposed(launch, unit, rereads, cc, rates.waits)
+        exposed=_exposed(launch, unit, cc, rates.waits)
         + work.loop.list_cycles
         + copies * work.loop.copy_instructions / SCHEDULERS
         + d.block_q * (work.add_packets_per_row or work.add_requests_per_row) * rates.waits.add_packet
@@ -245,22 +242,11 @@ def waited_loads(launch: Launch, unit: UnitModel, cc: int) -> int:
     return 0
 
 
-def key_turns(launch: Launch) -> float:
-    """k-steps that a product over the keys of a step takes, in the mean: as many as it has keys."""
-    visited, block = launch.domain.visited, launch.domain.block_k
-    missing = (visited.end * block - visited.end_row) // PRODUCT_DEPTH
-    turns = visited.count * (block // PRODUCT_DEPTH) - np.where(visited.count > 0, missing, 0)
-    return float(turns.sum()) / max(1, int(visited.count.sum()))
-
-
-def _exposed(launch: Launch, unit: UnitModel, rereads: bool, cc: int, waits: Waits) -> float:
+def _exposed(launch: Launch, unit: UnitModel, cc: int, waits: Waits) -> float:
     work = launch.work
     if work.pipelines:
-        steps = work.pipelines.products * STAGED_LOADS_PER_PRODUCT + work.pipelines.depth / PRODUCT_DEPTH
+        steps = work.pipelines.products * STAGED_LOADS_PER_PRODUCT + work.pipelines.depth / DEPTH
         return waits.product_step * steps + waits.load * work.pipelines.exposed_loads
-    if rereads:
-        turns = work.flops_per_pair // 4 / PRODUCT_DEPTH + key_turns(launch)
-        return waits.product_step * (2 * STAGED_LOADS_PER_PRODUCT + turns)
     if unit.loads_apart:
         return 0.0
     waited = waited_loads(launch, unit, cc)
