@@ -240,9 +240,8 @@ def _lower_launch(
                 skips, of_tile = _skips(launch, access, block, steps)
                 template = replace(template, skips=skips, block=of_tile)
             {"pro": prologue, "loop": loop, "epi": epilogue}[where].append(template)
-    group = _rounds(launch) if launch.outer is Outer.HEAD else 1
-    runs = (count if group == 1 else np.repeat(np.add.reduceat(count, np.arange(0, count.size, group)), group)) > 0
-    slot = (np.cumsum(runs) - 1) // group % spill_slots  # CTAs without rows end at once, and spill nothing
+    takes = count > 0 if there is None else np.ones_like(there)  # without rows a work tile ends at once
+    slot = (np.cumsum(takes) - 1) % spill_slots
     frames = [np.where(count > 0, at + slot, NONE).astype(np.int32) for at in frame_first]
     for at, frame, templates in zip(frame_first, frames, (loop, prologue), strict=False):
         if at != NONE:
