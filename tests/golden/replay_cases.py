@@ -219,7 +219,7 @@ def coarse_steps() -> Iterator[tuple[str, Any]]:
         low, l2 = walking(rng, 24, 30, 30), l2_to_walk_in(seed, rng)
         steps = (4, 8)[seed % 2]
         lead, trail = (rng.integers(1, steps + 1, low.tiles).astype(np.int32) for _ in range(2))
-        lowered = Lowered(("k", "s", "q"), lead, lead, ())
+        lowered = Lowered(("k", "s", "q"), lead, lead, (), (1.0, 1.0, 1.0))
         grain = Coarse(CoarseSteps("walking", steps, 1, 1, 1.0, 0), lead, trail, lowered, 2.0)
         ctas = Ctas(
             slots=12, sms=4, static_stride=0, step_s=3e-7, start_s=1e-7, sm_spread_ppm=2000, rates=(1.2, 1.0, 0.8),

@@ -17,7 +17,7 @@ from iosim import predict
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, PassSettings, Tile
+from iosim.kernel.kernel import Kernel, PassSettings, Spill, Tile
 from iosim.kernel.launch import Outer
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
@@ -174,3 +174,51 @@ def test_a_problem_too_large_is_refused_with_its_size(problem: AttentionProblem,
 def test_predict_refuses_it_too() -> None:
     with pytest.raises(InputError, match="to replay; accepted"):
         predict(*TOO_LARGE[1], load_profile("h200-sxm"), method="replay")
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "heads", "lengths", "room"),
+    [
+        (
+            152,
+            2,
+            (64, 64),
+            416,
+        ),  # 304 bytes begin at any multiple of 16: 19 of 8 places, 3 or 4 lines, 3.25 in the mean
+        (208, 2, (64, 64), 512),  # 416 bytes from a multiple of 32
+        (128, 2, (64, 64), 256),  # two whole lines
+        (152, 1, (64, 64), 304),  # one head's rows lie in one piece
+        (152, 2, None, 304),  # and so do those of heads that come one after the other
+        (40, 2, (64, 64), 80),  # rows shorter than a line share theirs
+    ],
+)
+def test_rows_beside_other_heads_rows_take_the_lines_that_they_touch(
+    head_dim: int, heads: int, lengths: tuple[int, ...] | None, room: int
+) -> None:
+    sizes = {"seq_lens": lengths} if lengths else {"seq_q": 128}
+    problem = AttentionProblem(heads=heads, head_dim=head_dim, dtype="bf16", **sizes)  # type: ignore[arg-type]
+    chain = plan(problem, flash())
+    low = lower(chain, 1)
+    of = {name: int(low.size[low.owner == n].sum()) for n, name in enumerate(low.tensors)}
+    assert of["K"] == heads * 128 * room
+    assert of["O"] == heads * 128 * 2 * head_dim
+    assert low.own[low.tensors.index("K")] == 2 * head_dim / room
+    touched = [
+        len({(start + n) // 128 for n in range(2 * head_dim)}) for start in range(0, 128, 2 * head_dim & -2 * head_dim)
+    ]
+    assert room in (2 * head_dim, 128 * sum(touched) // len(touched))
+    assert predict(problem, "fa2", "h100").traffic.total("hbm", "read", tensor="K") == heads * 128 * 2 * head_dim
+
+
+def test_work_tiles_without_rows_spill_nothing() -> None:
+    """Two sequences of 16 and 64 rows in tiles of 16: of the first one work tile has rows, and three end at once. Those
+    with rows have the frames of two resident CTAs in turn."""
+    spill = Spill(write_per_tile=8, write_per_pair=4, frame=16)
+    chain = plan(AttentionProblem(seq_lens=(16, 64), head_dim=64), flash(spill=spill))
+    low = lower(chain, spill_slots=2)
+    (frame,) = (t for t in low.launches[0].loop if t.tensor == "spill")
+    runs = low.launches[0].count > 0
+    assert runs.sum() == 5
+    assert (frame.base[~runs] == -1).all()
+    first = frame.base[runs].min()
+    assert (frame.base[runs] - first).tolist() == [0, 1, 0, 1, 0]

@@ -35,6 +35,7 @@ from iosim.kernel.algorithms.registry import Packs, algorithm, algorithm_of, opt
 from iosim.kernel.algorithms.terms import backward_terms
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import (
+    SPILL,
     Access,
     Chain,
     Domain,
@@ -64,6 +65,10 @@ tensors and spilled registers in the odd-numbered calls of SOURCE, for CTAs of 4
 UNROLLED_COLUMNS = 128
 """Widest builds whose loop for D is unrolled. Others keep its fragments of O and dO in local memory, and take a turn
 for each column in place of one for each fragment."""
+IDLE_WARPS_SPILL = 0.36
+"""Of what a warp spills at a pair in builds with buffers for dK and dV, the part that it does not where none of its 32
+rows of queries are there: fitted on h100_random.csv and its later draws."""
+WARP_ROWS = 32
 FRAGMENT_BYTES = 16
 """What a thread loads at once of O, and of dO."""
 PAIR_LOADS, LOCK_LOADS = 2, 3
@@ -152,6 +157,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             spill=replace(work.spill, tile=work.spill.tile + 4 * turns * domain.query_blocks),
         ),
     )
+    main = replace(main, overheads=tuple(_spilled(o, problem, main, locked, bool(key_sums)) for o in main.overheads))
     before = () if half else _row_sums(problem)
     fill = (_fill(problem, workspace, tiles * domain.query_blocks),) if zeroed else ()
     after = (sum_groups(problem),) if problem.group > 1 else ()
@@ -230,6 +236,22 @@ def _local_fragments(tile: Tile, turns: int, query_blocks: int) -> tuple[Overhea
     each = 2 * FRAGMENT_BYTES * 32 * tile.warps
     stored = each * (turns + 1) * query_blocks
     return (Overhead("spill", Mode.STORE, per_tile=stored, inferred_from=SOURCE, frame=2 * each),) if turns else ()
+
+
+def _spilled(spill: Overhead, problem: AttentionProblem, main: Launch, locked: int, buffered: bool) -> Overhead:
+    """What of spilled registers leaves the SM: of an overhead of that name, its mean over pairs. Warps without rows at
+    the end of the queries spill less. A CTA that visits one block of queries, and takes no lock, whose fence empties
+    L1, finds there what it spilled, but for as much as O and dO drove out as it read them."""
+    if spill.name != SPILL or not spill.per_pair:
+        return spill
+    d, each = main.domain, float(spill.per_pair)
+    if spill.mode is Mode.LOAD and d.query_blocks == 1 and not locked and spill.frame:
+        each *= min(1.0, 2 * problem.seq_q * problem.head_dim_v * problem.output_type.bytes / spill.frame)
+    if spill.mode is Mode.STORE and buffered:
+        rows, visits = problem.seq_q - (d.query_blocks - 1) * d.block_q, d.visited.count
+        idle = (d.block_q - rows) // WARP_ROWS * WARP_ROWS / d.block_q
+        each *= 1 - IDLE_WARPS_SPILL * idle * int(visits[-1]) / max(1, int(visits.sum()))
+    return replace(spill, per_pair=round(each))
 
 
 def _fill(problem: AttentionProblem, workspace: list[Tensor], headers: int) -> Launch:

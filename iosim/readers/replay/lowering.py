@@ -106,6 +106,8 @@ class Lowered:
     size: Int32
     owner: npt.NDArray[np.uint8]
     launches: Sequence[LoweredLaunch]
+    own: tuple[float, ...]
+    """Of each tensor the part of its objects' bytes that is its own: they are as large as the lines that they touch."""
 
 
 def lower(chain: Chain, spill_slots: int) -> Lowered:
@@ -152,7 +154,8 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
         return replace(lowered, owned=blocks.owned(n, grids, tensors))
 
     launches = LoweredLaunches(lower_one, len(chain.launches))
-    return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches)
+    own = tuple(grids[n].own if n in grids else 1.0 for n in tensors)
+    return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches, own)
 
 
 def _spills(launch: Launch, mode: Mode) -> Overhead | None:
@@ -237,13 +240,15 @@ def _lower_launch(
                 skips, of_tile = _skips(launch, access, block, steps)
                 template = replace(template, skips=skips, block=of_tile)
             {"pro": prologue, "loop": loop, "epi": epilogue}[where].append(template)
-    slot = np.arange(head.size, dtype=np.int64) % spill_slots
-    for at, templates in zip(frame_first, (loop, prologue), strict=False):
+    takes = count > 0 if there is None else np.ones_like(there)  # without rows a work tile ends at once
+    slot = (np.cumsum(takes) - 1) % spill_slots
+    frames = [np.where(count > 0, at + slot, NONE).astype(np.int32) for at in frame_first]
+    for at, frame, templates in zip(frame_first, frames, (loop, prologue), strict=False):
         if at != NONE:
-            templates.append(Template(SPILL, MODES[Mode.STORE], (at + slot).astype(np.int32)))
+            templates.append(Template(SPILL, MODES[Mode.STORE], frame))
     reloaded = _spills(launch, Mode.LOAD)
     if reloaded is not None and reloaded.per_pair and frame_first and frame_first[0] != NONE:
-        loop.append(Template(SPILL, MODES[Mode.LOAD], (frame_first[0] + slot).astype(np.int32)))
+        loop.append(Template(SPILL, MODES[Mode.LOAD], frames[0]))
     down = {
         Direction.ASCENDING: np.zeros(block.size, dtype=np.uint8),
         Direction.DESCENDING: np.ones(block.size, dtype=np.uint8),

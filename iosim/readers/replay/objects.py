@@ -43,6 +43,8 @@ class Grid:
     """Packed sequences that the rows are divided among, evenly; a sequence's last rows may be empty."""
     step: int = 1
     """From an object to that of the next rows of its head: the number of heads where their rows lie side by side."""
+    own: float = 1.0
+    """Of the lines that its rows touch, the part that is theirs: the rest belongs to other heads' rows beside them."""
 
     @property
     def count(self) -> int:
@@ -93,6 +95,8 @@ def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
 
 
 FLAT_CHUNK_BYTES = 32768
+LINE_BYTES = 128
+"""Of the L2, where rows of heads that lie side by side share lines."""
 
 
 def gathers(chain: Chain, launch: Launch) -> bool:
@@ -163,8 +167,20 @@ def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
     one = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
     apart = tensor.strided and heads == tensor.batch * tensor.heads and not tensor.is_vector and n_cols == 1
     step = tensor.heads if apart else 1
-    grid = Grid(tensor.name, first, heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols, len(lengths), step)
-    return grid, np.tile(np.repeat(one.astype(np.int32), step), heads * tensor.copies // step)
+    row = tensor.cols * tensor.element_bytes
+    room = _room(tensor, row) if apart or (len(lengths) > 1 and n_cols == 1) else row
+    sizes = (one if room == row else one // row * room).astype(np.int32)
+    of = heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols, len(lengths), step
+    return Grid(tensor.name, first, *of, row / room), np.tile(np.repeat(sizes, step), heads * tensor.copies // step)
+
+
+def _room(tensor: Tensor, row: int) -> int:
+    """Bytes of the lines that a row of `row` bytes touches in the mean, where rows of other heads lie beside it. A head
+    brings them in alone where a row is at least a line; shorter rows share theirs with heads that come soon. What is
+    written once is whole by the time it leaves."""
+    if tensor.heads == 1 or tensor.is_vector or tensor.role is Role.OUTPUT or row < LINE_BYTES:
+        return row
+    return row + LINE_BYTES - math.gcd(row, LINE_BYTES)
 
 
 def _chunks(length: int, blocks: set[int]) -> tuple[int, int]:

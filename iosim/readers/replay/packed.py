@@ -62,6 +62,7 @@ def packed_chain(lowered: Lowered) -> tuple[dict[str, Any], tuple[bytes, ...]]:
     arrays = Arrays()
     chain = {
         "tensors": lowered.tensors,
+        "own": lowered.own,
         "size": arrays.add(lowered.size),
         "owner": arrays.add(lowered.owner),
         "launches": [_launch(low, arrays) for low in lowered.launches],

@@ -372,7 +372,7 @@ def _rows(launches: Sequence[Launch], lowered: Lowered, before: Counts, after: C
 def _moved(launch: str, level: Level, lowered: Lowered, before: Counts, after: Counts) -> list[TrafficRow]:
     """Bytes by tensor and direction between two counts."""
     return [
-        TrafficRow(launch, level, name, direction, after[k][number] - before[k][number])
+        TrafficRow(launch, level, name, direction, round((after[k][number] - before[k][number]) * lowered.own[number]))
         for k, direction in enumerate(WAYS)
         for number, name in enumerate(lowered.tensors)
         if after[k][number] != before[k][number]

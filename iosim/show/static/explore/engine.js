@@ -135,8 +135,8 @@ const iosimEngine = (() => {
     }, 0);
 
   // HBM rows of a launch, no more than is possible: see `_possible` in replay.py. `room`: bytes that may yet be written.
-  const rowsOf = (name, of, code, tensors, before, after, room) => {
-    const moved = (way, t) => after[way][t] - before[way][t];
+  const rowsOf = (name, of, code, { tensors, own }, before, after, room) => {
+    const moved = (way, t) => Math.round((after[way][t] - before[way][t]) * (own[t] ?? 1));
     const written = tensors.reduce((sum, _, t) => sum + moved(1, t), 0);
     const most = room + of.stored, share = Math.min(written, most);
     const part = (bytes) => Number((BigInt(bytes) * BigInt(share)) / BigInt(written));
@@ -170,7 +170,7 @@ const iosimEngine = (() => {
       end = Number(engine.iosim_replay(l2.state, l2.config, plan, BigInt(begin + of.ready_ps), trace, 0, 0, 0));
       if (end < 0) throw new Error(end === -1 ? "the replay does not fit in this browser's memory" : "the engine refused the launch");
       [kept] = memory.field("Trace", trace, "kept");
-      const made = rowsOf(low.name, of, gpu.code, chain.tensors, before, counts(), room);
+      const made = rowsOf(low.name, of, gpu.code, chain, before, counts(), room);
       rows.push(...made.rows);
       room = made.room;
       past += tiles[n];
