@@ -169,7 +169,7 @@ def test_time_of_the_backward_with_its_adds(monkeypatch: pytest.MonkeyPatch) -> 
         return [r.error or 0.0 for (_, launch, q), r in found(rows).items() if (launch, q) == ("bwd.main", "time")]
 
     assert len(errors()) == 6
-    assert max(errors()) < 0.04
+    assert max(errors()) < 0.055
     monkeypatch.setitem(globals(), "PROFILE", replace(PROFILE, add_packet_cycles=0.0))
     assert min(errors()) > 0.15
 

@@ -38,7 +38,7 @@ def functions() -> list[tuple[int, int, str]]:
 
 
 BUDGET: dict[str, tuple[int, Callable[[], int]]] = {
-    "lines of iosim/": (57_750, lambda: sum(len(lines(p)) for p in PACKAGE)),
+    "lines of iosim/": (57_900, lambda: sum(len(lines(p)) for p in PACKAGE)),
     "files of iosim/": (337, lambda: len(PACKAGE)),
     "formatter exemptions": (516, lambda: sum("# fmt: skip" in line for p in PACKAGE for line in lines(p))),
     "lines of the longest function": (73, lambda: max(n for n, _, _ in functions())),

@@ -71,15 +71,15 @@ class TestSharesOfHbm:
         assert time.total_s == pytest.approx(time.seconds["hbm"], rel=0.04)
 
     def test_an_sm_of_hopper_draws_more_than_its_share(self) -> None:
-        """20 bytes a cycle at 1.98 GHz, where 132 SMs have 3.1 TB/s: 1.69 shares. The busiest SM has 2 tiles of 1.7."""
-        made = call("h100", "cudnn", batch=7, heads=32, seq_q=1, seq_k=16384)
+        """20 bytes a cycle at 1.98 GHz, where 132 SMs have 3.1 TB/s: 1.69 shares. The busiest SM has 2 tiles of 1.2."""
+        made = call("h100", "cudnn", batch=10, heads=16, seq_q=1, seq_k=8192)
         rates = Rates(made.profile, measured=True, power_is_modelled=True)
         assert rates.most_shares() == pytest.approx(20 * 1.98e9 * 132 / 3.1e12)
         assert Rates(load_profile("a100"), measured=True, power_is_modelled=True).most_shares() == 1
         even = replace(made, profile=replace(made.profile, sm_dram_bytes_per_clock=None))
         shared, free = main_launch(even), main_launch(made)
-        assert shared.total_s / shared.seconds["hbm"] == pytest.approx(2 * 132 / 224, rel=0.03)
-        assert free.total_s < 1.03 * free.seconds["hbm"]
+        assert shared.total_s > 1.2 * shared.seconds["hbm"]  # at the pace of a CTA alone in the last round
+        assert free.total_s < 1.1 * free.seconds["hbm"]
 
     def test_sequences_of_different_lengths_are_left_alone(self) -> None:
         lengths = (512,) * 19 + (32768,)
