@@ -88,7 +88,8 @@ def test_ranges_follow_the_time_where_rates_were_not_measured(found: Choice) -> 
     by_gpu = {o.gpu.label: o for o in found.options}
     assert by_gpu["h200-sxm"].time_s.range is None
     dollars = by_gpu["h200-sxm"].dollars
-    assert dollars is not None and dollars.range is None
+    assert dollars is not None
+    assert dollars.range is None
     assert dollars.value == pytest.approx(by_gpu["h200-sxm"].time_s.value * 3.5 / 3600)
     h100 = by_gpu["h100-sxm"]
     (low, high), energy = h100.time_s.ends, h100.energy_j
