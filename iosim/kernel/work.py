@@ -71,13 +71,15 @@ class Pipelines:
     own."""
 
     products: int
-    depth: float
-    """The sum of the products' depths, in the mean of the steps."""
+    depth: int
+    """The sum of the products' depths, but for those over the keys of a step."""
     exposed_loads: int = 0
     """Loads of a step that all of its warps wait for, beside those of its products."""
     locked_flops: int = 0
     """Of a product whose sums only one CTA of a head at a time may add to, by the lock of its block of queries; 0: no
     lock."""
+    over_keys: int = 0
+    """How many of the products go over the keys of a step, and are as deep as it has keys."""
 
 
 @dataclass(frozen=True)

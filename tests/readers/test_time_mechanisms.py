@@ -29,6 +29,7 @@ from iosim.readers.timing.step_time import (
     Waits,
     edge_share,
     fetched_cycles,
+    key_turns,
     lock_cycles,
     step_cost,
 )
@@ -374,13 +375,12 @@ class TestStreamedQueries:
     def test_a_last_block_takes_the_turns_that_its_keys_need(self) -> None:
         (whole,), (ragged,) = (call("h100", "cutlass", seq_k=n).chain.launches for n in (128, 35))
         assert whole.domain.block_k == ragged.domain.block_k == 128
-        # 4 turns of 32 columns for the scores; of 32 keys 4, or 2, for P V
-        assert [x.work.pipelines for x in (whole, ragged)] == [Pipelines(2, 128 + 128), Pipelines(2, 128 + 64)]
+        assert (key_turns(whole), key_turns(ragged)) == (4, 2)  # of 32 keys
 
     def test_values_take_a_product_for_each_tile_of_columns(self) -> None:
         """136 columns of Q and K are 5 turns of 32; those of V are two tiles of 128, whose products walk all keys."""
         (launch,) = call("h100", "cutlass", head_dim=136, seq_k=128).chain.launches
-        assert launch.work.pipelines == Pipelines(3, 160 + 2 * 128)
+        assert launch.work.pipelines == Pipelines(3, 160, over_keys=2)
         assert not launch.is_backward
 
     def test_nobody_waits_for_queries_first(self) -> None:

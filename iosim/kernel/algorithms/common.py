@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.kernel.kernel import KEY_SUMS, SUM_GROUPS, Kernel, RowPass, Spill, Tile
 from iosim.kernel.launch import Access, Domain, Edge, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
-from iosim.kernel.shared_memory import DEPTH, by_chunk
+from iosim.kernel.shared_memory import by_chunk
 from iosim.kernel.unit import MatrixUnit
-from iosim.kernel.work import Layout, Loop, Pipelines, SpillAccesses, Work
+from iosim.kernel.work import Layout, Loop, SpillAccesses, Work
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.mask import IntervalMask, Mask
@@ -174,16 +172,6 @@ def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
         fragments=fragments,
         spill=SpillAccesses(spill.accesses_per_pair, spill.accesses_per_tile),
     )
-
-
-def pipelines_of_forward(domain: Domain, columns: int, value_tiles: int = 1) -> Pipelines:
-    """Products of a forward that fetches Q anew for every key block: the scores, of so many columns, and as many tiles
-    of P V. Steps of keys that are not there are left out."""
-    visited, block = domain.visited, domain.block_k
-    turns = visited.count * (block // DEPTH)
-    turns = turns - np.where(visited.count > 0, (visited.end * block - visited.end_row) // DEPTH, 0)
-    keys = DEPTH * float(turns.sum()) / max(1, int(visited.count.sum()))
-    return Pipelines(1 + value_tiles, columns + value_tiles * keys)
 
 
 def main_launch(

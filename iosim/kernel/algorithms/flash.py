@@ -33,7 +33,6 @@ from iosim.kernel.algorithms.common import (
     main_launch,
     matrices,
     matrix,
-    pipelines_of_forward,
     row_domain,
     row_pass,
     row_vector,
@@ -63,7 +62,7 @@ from iosim.kernel.launch import (
 )
 from iosim.kernel.options import number
 from iosim.kernel.schedule import Schedule, Scheduler
-from iosim.kernel.work import Fragments, Layout, Loop, MaskOperations, Work
+from iosim.kernel.work import Fragments, Layout, Loop, MaskOperations, Pipelines, Work
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntArray
 
@@ -238,7 +237,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         work=replace(
             _by_lists(loop_work(problem, kernel), problem, kernel, options),
             flops_per_pair=2 * (columns + value_columns),
-            pipelines=pipelines_of_forward(domain, columns, value_tiles) if kernel.rereads_q else None,
+            pipelines=Pipelines(1 + value_tiles, columns, over_keys=value_tiles) if kernel.rereads_q else None,
             serial_loads=options.tile_waits,
             tile_shared_bytes=options.merged_bytes,
         ),

@@ -30,7 +30,6 @@ from iosim.kernel.algorithms.common import (
     loop_work,
     main_launch,
     matrix,
-    pipelines_of_forward,
     row_vector,
     store,
 )
@@ -38,6 +37,7 @@ from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Outer, Per, Role, Rows, tensors
 from iosim.kernel.schedule import Scheduler
+from iosim.kernel.work import Pipelines
 from iosim.problem.attention import AttentionProblem
 
 MATRICES = ("Q", "K", "V", "O")
@@ -77,7 +77,7 @@ class LoopAlgorithm:
         flops = work.flops_per_pair if cls.flops_per_pair is None else cls.flops_per_pair
         domain, loads = attention_domain(problem, kernel.tile), [_load(t, per, kernel) for t, per in cls.loads.items()]
         anew = any(a.rows is Rows.QUERY and a.per is Per.PAIR for a in loads)
-        pipelines = pipelines_of_forward(domain, problem.head_dim) if anew else None
+        pipelines = Pipelines(2, problem.head_dim, over_keys=1) if anew else None
         launch = main_launch(
             problem,
             kernel,

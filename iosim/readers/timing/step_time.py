@@ -231,10 +231,19 @@ def waited_loads(launch: Launch, unit: UnitModel, cc: int) -> int:
     return max(EXPOSED_LOADS * launch.rereads_q, waited)  # of products with pipelines of their own, the first tiles
 
 
+def key_turns(launch: Launch) -> float:
+    """Turns of `DEPTH` that a product over the keys of a step takes, in the mean: as many as it has keys."""
+    visited, block = launch.domain.visited, launch.domain.block_k
+    missing = np.where(visited.count > 0, (visited.end * block - visited.end_row) // DEPTH, 0)
+    return float((visited.count * (block // DEPTH) - missing).sum()) / max(1, int(visited.count.sum()))
+
+
 def _exposed(launch: Launch, unit: UnitModel, cc: int, waits: Waits) -> float:
     work = launch.work
     if work.pipelines:
         steps = work.pipelines.products * STAGED_LOADS_PER_PRODUCT + work.pipelines.depth / DEPTH
+        if work.pipelines.over_keys:
+            steps += work.pipelines.over_keys * key_turns(launch)
         return waits.product_step * steps + waits.load * work.pipelines.exposed_loads
     waited = waited_loads(launch, unit, cc)
     meets = not (waited or unit.loads_apart)
