@@ -36,7 +36,7 @@ def test_no_shape_gives_both_published_times() -> None:
 def test_measured_ratios_stand_beside_predictions() -> None:
     rows = [r for r in reproduced.rows("C") if r.claim.startswith("measured on an H200")]
     assert [round(r.claimed or 0) for r in rows] == [124, 89, 30, 10, 5]
-    assert all(r.computed is not None and r.computed > 0.9 for r in rows)
+    assert all(r.computed is not None and r.computed > 0.8 for r in rows)
 
 
 def test_the_grid() -> None:
