@@ -12,7 +12,7 @@ from executor import ExecutionError, execute, round_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowered import wrong_bytes
-from strategies import TOLERANCE, altered, table
+from strategies import TOLERANCE, altered, bytes_apart
 
 import iosim
 from iosim.base.errors import InputError
@@ -26,7 +26,6 @@ from iosim.kernel.libraries import default_kernel, resolve
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
-from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -70,12 +69,7 @@ def disagreement(p: AttentionProblem, made: Kernel, seed: int = 0) -> list[str]:
     chain = plan(p, made)
     arrays = arrays_of(chain, p.dtype, seed)
     done = execute(p, made, arrays, chain=chain)
-    counted, closed, moved = table(count(chain)), table(closed_form(chain)), table(done.traffic)
-    found = [
-        f"{' '.join(key)}: counted {counted.get(key)}, by formula {closed.get(key)}, moved {moved.get(key)}"
-        for key in sorted(counted.keys() | closed.keys() | moved.keys())
-        if not counted.get(key) == closed.get(key) == moved.get(key)
-    ] + wrong_bytes(chain, lower(chain, spill_slots=8))
+    found = bytes_apart(chain, done.traffic) + wrong_bytes(chain, lower(chain, spill_slots=8))
     worst = np.abs(done.outputs["O"] - attended(p, arrays)).max()
     return found if worst <= TOLERANCE[p.dtype] * 4 else [*found, f"O is off by {worst}"]
 

@@ -11,7 +11,7 @@ from executor import execute, round_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowered import wrong_bytes
-from strategies import TOLERANCE, table
+from strategies import TOLERANCE, bytes_apart
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
@@ -24,7 +24,6 @@ from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
-from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.formula.symbolic import derive
 from iosim.readers.replay.lowering import lower
 
@@ -103,12 +102,7 @@ def disagreement(p: AttentionProblem, made: Kernel, seed: int = 0) -> list[str]:
     done = execute(
         p, made, {n: a for n, a in arrays.items() if n in chain.tensors}, chain=replace(chain, tensors=shown)
     )
-    counted, closed, moved = table(count(chain)), table(closed_form(chain)), table(done.traffic)
-    found = [
-        f"{' '.join(key)}: counted {counted.get(key)}, by formula {closed.get(key)}, moved {moved.get(key)}"
-        for key in sorted(counted.keys() | closed.keys() | moved.keys())
-        if not counted.get(key) == closed.get(key) == moved.get(key)
-    ] + wrong_bytes(chain, lower(chain, spill_slots=8))
+    found = bytes_apart(chain, done.traffic) + wrong_bytes(chain, lower(chain, spill_slots=8))
     for name, array in done.outputs.items():
         if name in right and not np.allclose(
             array.reshape(right[name].shape), right[name], atol=TOLERANCE[p.dtype] * 4

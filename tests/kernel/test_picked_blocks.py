@@ -10,7 +10,7 @@ from effort import examples
 from executor import ExecutionError, execute, random_arrays, round_to
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import TOLERANCE, altered, table
+from strategies import TOLERANCE, altered, bytes_apart
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
@@ -23,7 +23,6 @@ from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
-from iosim.readers.formula.closed_form import closed_form
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -83,12 +82,7 @@ def disagreement(p: AttentionProblem, made: Kernel, seed: int = 0, chain: Any = 
     arrays = {n: a for n, a in arrays_of(p, seed).items() if n in chain.tensors}
     told = replace(chain, tensors={**chain.tensors, "indices": replace(chain.tensors["indices"], role=Role.OUTPUT)})
     done = execute(p, made, arrays, chain=told)
-    counted, closed, moved = table(count(chain)), table(closed_form(chain)), table(done.traffic)
-    found = [
-        f"{' '.join(key)}: counted {counted.get(key)}, by formula {closed.get(key)}, moved {moved.get(key)}"
-        for key in sorted(counted.keys() | closed.keys() | moved.keys())
-        if not counted.get(key) == closed.get(key) == moved.get(key)
-    ]
+    found = bytes_apart(chain, done.traffic)
     lists = done.outputs["indices"]
     for b, h, t in np.ndindex(p.batch, p.kv_heads, p.seq_q):
         if sorted(n for n in lists[b, h, t].tolist() if n >= 0) != best(p, made, arrays, b, h, t):

@@ -12,7 +12,7 @@ from executor import ExecutionError, execute, random_arrays, round_to
 from executor.reference import dense_mask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import TOLERANCE, altered, on_arrays, table
+from strategies import TOLERANCE, altered, bytes_apart, on_arrays
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
@@ -28,7 +28,6 @@ from iosim.prediction.replays import tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.picked import PickedMask
 from iosim.readers.count import count
-from iosim.readers.formula.closed_form import closed_form
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -126,12 +125,7 @@ def disagreement(problem: AttentionProblem, made: Kernel, seed: int = 0, chain: 
         done = execute(problem, made, {n: a for n, a in arrays.items() if n != "K_plain"} | given_lists, chain=chain)
     except ExecutionError as error:
         return [str(error)]
-    counted, closed, moved = table(count(chain)), table(closed_form(chain)), table(done.traffic)
-    found = [
-        f"{' '.join(key)}: counted {counted.get(key)}, by formula {closed.get(key)}, moved {moved.get(key)}"
-        for key in sorted(counted.keys() | closed.keys() | moved.keys())
-        if not counted.get(key) == closed.get(key) == moved.get(key)
-    ]
+    found = bytes_apart(chain, done.traffic)
     worst = np.abs(done.outputs["O"] - attended(problem, arrays, lists)).max()
     return found if worst <= TOLERANCE[problem.dtype] * 4 else [*found, f"O is off by {worst}"]
 

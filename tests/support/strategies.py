@@ -227,6 +227,16 @@ def table(traffic: Traffic) -> dict[tuple[str, str, str], int]:
     return out
 
 
+def bytes_apart(chain: Chain, moved_by: Traffic) -> list[str]:
+    """Where the bytes that are counted, those of the formula and those that were moved are not the same."""
+    counted, closed, moved = table(count(chain)), table(closed_form(chain)), table(moved_by)
+    return [
+        f"{' '.join(key)}: counted {counted.get(key)}, by formula {closed.get(key)}, moved {moved.get(key)}"
+        for key in sorted(counted.keys() | closed.keys() | moved.keys())
+        if not counted.get(key) == closed.get(key) == moved.get(key)
+    ]
+
+
 def output_errors(problem: AttentionProblem, outputs: dict[str, Any], right: dict[str, Any]) -> list[str]:
     """Outputs that are missing or further from `right` than the dtype's tolerance."""
     found = [f"{n} is never written" for n, made in outputs.items() if n not in right and np.isnan(made).any()]
@@ -259,13 +269,9 @@ def disagreements(problem: AttentionProblem, kernel: Kernel, seed: int = 0, chai
         done = execute(problem, kernel, seed=seed, chain=chain)
     except ExecutionError as error:
         return [str(error)]
-    counted, closed, moved = table(count(chain)), table(closed_form(chain)), table(done.traffic)
-    found = [
-        f"{' '.join(key)}: counted {counted.get(key)}, by formula {closed.get(key)}, moved {moved.get(key)}"
-        for key in sorted(counted.keys() | closed.keys() | moved.keys())
-        if not counted.get(key) == closed.get(key) == moved.get(key)
-    ]
-    return found + output_errors(problem, done.outputs, reference(problem, done.inputs, seed))
+    return bytes_apart(chain, done.traffic) + output_errors(
+        problem, done.outputs, reference(problem, done.inputs, seed)
+    )
 
 
 def altered(chain: Chain, launch: str, **changes: Any) -> Chain:
