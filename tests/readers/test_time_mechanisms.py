@@ -12,7 +12,7 @@ import pytest
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.launch import is_attention_loop
+from iosim.kernel.launch import Outer, is_attention_loop
 from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import staged
@@ -476,9 +476,13 @@ class TestSharesOfTheL2:
         assert _l2_share(self.running(133, counts=(1, 2)), self.rates) == 1.0
         assert _l2_share(self.running(33, counts=(1, 2)), self.rates) == pytest.approx(0.5)
 
-    def running(self, tiles: int, stored: int = 0, counts: tuple[int, ...] = (4,)) -> Any:
+    def test_ctas_that_divide_a_heads_keys_are_as_good_as_equal(self) -> None:
+        assert _l2_share(self.running(165, counts=(1, 2), outer=Outer.HEAD), self.rates) == pytest.approx(0.75)
+
+    def running(self, tiles: int, stored: int = 0, counts: tuple[int, ...] = (4,), outer: Outer = Outer.QUERY) -> Any:
         domain = SimpleNamespace(visited=SimpleNamespace(count=np.array(counts)))
-        profile, launch = SimpleNamespace(sm_count=132), SimpleNamespace(tiles_with_rows=tiles, domain=domain)
+        launch = SimpleNamespace(tiles_with_rows=tiles, domain=domain, outer=outer)
+        profile = SimpleNamespace(sm_count=132)
         return SimpleNamespace(
             rates=SimpleNamespace(profile=profile), launch=launch, resident=SimpleNamespace(slots=132),
             moved=lambda level: 100, stored=lambda: stored, l2_loads=lambda: 100 + stored * 1.38,

@@ -246,12 +246,13 @@ def rows_a_step(launch: Launch) -> float:
 def _l2_share(running: Running, sm: SmRates) -> float:
     """What the L2 takes for the bytes of a step over what it takes where all SMs draw on it, in the mean of the rounds:
     in the last one fewer SMs share its rate, each up to what reaches one, and as much as one stores. Tiles of unequal
-    length end in no rounds."""
+    length end in no rounds; CTAs that divide a head's key blocks among them are as good as equal."""
     sms = running.rates.profile.sm_count
     rounds, rest = divmod(running.launch.tiles_with_rows, running.resident.slots)
     drawn = running.l2_loads()
     count = running.launch.domain.visited.count
-    if not rest or not drawn or (rounds and count.min() < count.max()):
+    unequal = running.launch.outer is not Outer.HEAD and count.min() < count.max()
+    if not rest or not drawn or (rounds and unequal):
         return 1.0
     stored = running.stored()
     alone = (running.moved("l2") - stored) / L2_BYTES_PER_CYCLE + stored / L2_STORED_PER_CYCLE

@@ -94,8 +94,6 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
         per_slot = min(CLAIMED_TILES_PER_SLOT, TAIL_TILES_PER_SLOT * len(ctas) / len(work))
         every = ctas[there | static]
         works = _tail(every, schedule, heads, int(per_slot * slots), launch.domain.sequences**static).tolist()
-    if launch.outer is Outer.HEAD:  # CTAs with one block more than others are spread over the SMs
-        works.sort(reverse=True)
     cycles, steps = _end_of_ctas(works, (total - sum(works)) / slots, sms, [step(n + 1) for n in range(ctas_per_sm)])
     return Makespan(cycles + own_cycles, steps, rounds)
 
