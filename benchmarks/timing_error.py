@@ -24,9 +24,9 @@ from timing_baselines import Compared, baseline_table, compared
 
 from iosim.base.progress import progress
 from iosim.evidence.fitted import fitted
-from iosim.evidence.times.cases import Case
+from iosim.evidence.times.tables import Case
 from iosim.evidence.times.groups import Row, collect, rows_of
-from iosim.evidence.times.report import TimesReport
+from iosim.evidence.times.groups import TimesReport
 from iosim.evidence.times.tables import library_cases, own_cases, triton_cases
 from iosim.hardware.profile import load_profile
 from iosim.prediction.call import Call

@@ -183,7 +183,7 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
 
 
 def _run_times(args: argparse.Namespace) -> int:
-    from iosim.evidence.times.report import TimeGate, times_report
+    from iosim.evidence.times.groups import TimeGate, times_report
 
     gates = [TimeGate.parse(text) for text in args.fail_above]
     report = times_report(args.every or 1, show=progress("reading tables"))
