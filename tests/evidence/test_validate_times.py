@@ -10,8 +10,19 @@ from scripts import load_script
 
 from iosim.commands.cli import main
 from iosim.evidence.times import groups, tables
-from iosim.evidence.times.groups import GROUPS, KEYS, Errors, Group, Row, by_group, collect, rows_of
-from iosim.evidence.times.groups import TimeGate, TimesReport, times_report
+from iosim.evidence.times.groups import (
+    GROUPS,
+    KEYS,
+    Errors,
+    Group,
+    Row,
+    TimeGate,
+    TimesReport,
+    by_group,
+    collect,
+    rows_of,
+    times_report,
+)
 from iosim.readers.timing import overlap
 
 LIMITS = {
@@ -101,7 +112,7 @@ def test_gates(sample: list[tuple[Group, tables.Case]]) -> None:
 
 
 def test_a_table_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cases, "data_dir", lambda name: tmp_path / name)
+    monkeypatch.setattr(tables, "data_dir", lambda name: tmp_path / name)
     tables.rows.cache_clear()
     found, missing = groups.collect(8, ["calls"])
     tables.rows.cache_clear()

@@ -127,7 +127,7 @@ def _why_not(row: Any) -> str:
 
 
 def derive(
-    raw: Mapping[str, Any], tried: Callable[[], None] = lambda: None, left_out: list[str] | None = None
+    raw: Mapping[str, Any], tried: Callable[[], object] = lambda: None, left_out: list[str] | None = None
 ) -> dict[str, Entry]:
     """What was measured, as entries of a profile; tables by dtype as `table.dtype`. Raises InputError where it has
     another schema. `raw`: a run of the microbenchmarks, schema 2; `counters` is absent or None where no profiler was
@@ -212,7 +212,7 @@ def _capability(raw: Mapping[str, Any]) -> int:
     return 10 * int(major) + int(minor) if major else 0
 
 
-def _from_counters(raw: Mapping[str, Any], tried: Callable[[], None], left_out: list[str]) -> dict[str, Entry]:
+def _from_counters(raw: Mapping[str, Any], tried: Callable[[], object], left_out: list[str]) -> dict[str, Entry]:
     rows, fitted = raw["rows"], None
     points = points_of(rows)
     if points:
