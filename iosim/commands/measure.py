@@ -15,7 +15,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import Kind, fields_of, like
 from iosim.base.progress import progress
 from iosim.base.records import dataclass, replace
-from iosim.base.units import some
+from iosim.base.units import sizes, some
 from iosim.commands import common, options
 from iosim.commands.options import COMMON, CommandParser
 from iosim.kernel.conditions import CONDITIONS
@@ -220,7 +220,6 @@ def _library(args: argparse.Namespace) -> Planned:
 
 
 def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
-    from iosim.base.units import sizes
     from iosim.evidence.measure import chain_case
 
     refused = _set(args, (*NOT_OF_CHAINS, *(() if args.plan is None else ALONE_OF_CHAINS)))
@@ -264,7 +263,6 @@ def _cases(args: argparse.Namespace, cc: str) -> tuple[list[Case], list[str]]:
 
 
 def _choice(args: argparse.Namespace) -> Choice:
-    from iosim.base.units import sizes
     from iosim.evidence.measure.choose import Choice
 
     if args.scheduler not in (None, "static", "persistent"):
