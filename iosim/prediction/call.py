@@ -7,7 +7,6 @@ beside HBM) is handed over here.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
@@ -21,11 +20,9 @@ from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds, bounds
 from iosim.readers.count import added_bytes, count, count_shared
+from iosim.readers.replay.play import Play
+from iosim.readers.replay.replay import Inputs, Replay, Trace, launch_inputs, replay, replay_inputs
 from iosim.readers.timing.chain_time import ChainTime, chain_time
-
-if TYPE_CHECKING:
-    from iosim.readers.replay.play import Play
-    from iosim.readers.replay.replay import Inputs, Replay, Trace
 
 
 @dataclass(frozen=True)
@@ -95,9 +92,6 @@ class Call:
 
     def replay_inputs(self, play: Play | None = None) -> Inputs:
         """All that a replay of the call depends on; by default of all of it, from a cold L2."""
-        from iosim.readers.replay.play import Play
-        from iosim.readers.replay.replay import launch_inputs, replay_inputs
-
         of_launch = tuple(
             launch_inputs(self.problem, self.kernel, self.profile, launch, resident.slots, pace, added)
             for launch, resident, pace, added in zip(
@@ -107,6 +101,4 @@ class Call:
         return replay_inputs(self.kernel, self.chain, self.profile, of_launch, self.counted, play or Play())
 
     def replay(self, play: Play | None = None, trace: Trace | None = None) -> Replay:
-        from iosim.readers.replay.replay import replay
-
         return replay(self.replay_inputs(play), trace)

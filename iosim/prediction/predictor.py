@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from iosim.base.errors import EngineWarning, InputError, TooLargeError
 from iosim.base.records import dataclass, replace
@@ -22,9 +21,8 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
 from iosim.readers.count import visited_pairs
-
-if TYPE_CHECKING:
-    from iosim.readers.replay.replay import Replay
+from iosim.readers.replay.library import why_missing
+from iosim.readers.replay.replay import Replay
 
 SAMPLED_STEPS = 16
 """Steps that a work tile has on average where a launch is worth playing in part."""
@@ -157,8 +155,6 @@ def _by_default(call: Call) -> tuple[Method, tuple[str, ...]]:
         method, why = "sampled", ()
     if method == "capacity":
         return method, why
-    from iosim.readers.replay.library import why_missing
-
     reason = why_missing()
     if reason is None:
         return method, why
