@@ -185,7 +185,7 @@ def _launch_interval_s(bench: Bench, launches: int = 200) -> float:
 def play(plan: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Makes the launches of a plan one after the other: `{"kernel", "bytes", "passes", "shared"}` each."""
     bench = Bench(max(int(p["bytes"]) for p in plan))
-    driver.start_profiler()
+    driver.call("cuProfilerStart")
     for p in plan:
         ctas = bench.sms * (1 if p["passes"] > 1 else 2)
         bench.launch(p["kernel"], ctas, SCAN_THREADS, p["bytes"], p["passes"], p["shared"])

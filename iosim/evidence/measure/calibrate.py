@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import asdict, dataclass
 from iosim.base.schema import one_line, shown
 from iosim.evidence.cuda.microbench import MIB, SCHEMA
 from iosim.evidence.measure.fit import L2Fit, fit, points_of
@@ -266,8 +266,4 @@ def _enough(raw: Mapping[str, Any]) -> HardwareProfile:
     capability = raw["compute_capability"] or "9.0"
     header = {"schema": 1, "name": "raw", "compute_capability": capability}
     fitting = in_range(entries, [])
-    return HardwareProfile.from_dict(header | {name: plain(e) for name, e in fitting.items()}, "the raw file")
-
-
-def plain(entry: Entry) -> dict[str, Any]:
-    return {"value": entry.value, "kind": entry.kind, "source": entry.source}
+    return HardwareProfile.from_dict(header | {name: asdict(e) for name, e in fitting.items()}, "the raw file")
