@@ -25,6 +25,7 @@ from iosim.problem.fields import (
 )
 from iosim.problem.masks.blocks import BlockMask, _refuse_too_many, ranges
 from iosim.problem.masks.mask import IntArray, IntervalMask, Mask
+from iosim.problem.masks.packed import PackedMask
 from iosim.problem.masks.picked import WindowedMask
 
 DEFAULT_BLOCK = 128
@@ -170,8 +171,6 @@ def make_mask(p: ProblemFields) -> Mask:
         return _list_mask(p)
     if p.seq_lens is None or p.seq_lens_k is None:
         return _interval(p, p.seq_q, p.seq_k)
-    from iosim.problem.masks.packed import PackedMask
-
     masks = tuple(_interval(p, q, k) for q, k in zip(p.seq_lens, p.seq_lens_k, strict=True))
     return PackedMask(p.seq_lens, p.seq_lens_k, masks)
 
