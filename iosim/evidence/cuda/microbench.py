@@ -16,6 +16,7 @@ from typing import Any
 
 from iosim.evidence.cuda import driver
 from iosim.evidence.cuda.compiler import build, compiler_version, find_nvcc
+from iosim.evidence.cuda.launch import laid_out
 from iosim.evidence.cuda.spec import MicroSpec
 
 SCHEMA = 2
@@ -32,14 +33,10 @@ SUSTAINED_S = 1.0
 
 
 class MicroParams(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("bytes", ctypes.c_int64),
-        ("passes", ctypes.c_int32),
-        ("all_by_all", ctypes.c_int32),
-        ("clock", ctypes.c_void_p),
-    )
+    _fields_ = [
+        *laid_out(c_void_p="data out", c_int64="bytes", c_int32="passes all_by_all"),
+        *laid_out(c_void_p="clock"),
+    ]
 
 
 class Bench:
