@@ -115,4 +115,6 @@ def write_together(contents: Mapping[Path, str]) -> None:
     """Write every file beside its place, then move them all; one that cannot be written leaves all as they were."""
     with ExitStack() as files:
         for path, content in contents.items():
-            files.enter_context(written_whole(path)).write(content.encode("utf-8", "backslashreplace"))
+            file = files.enter_context(written_whole(path))
+            file.write(content.encode("utf-8", "backslashreplace"))
+            file.flush()  # a full disk is told before anything is moved
