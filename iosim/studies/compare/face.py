@@ -237,12 +237,10 @@ def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Fi
 
 
 def _panels(bars_there: Sequence[tuple[str, str, T]]) -> list[tuple[str, list[tuple[str, T]]]]:
-    by_gpu: dict[str, list[tuple[str, T]]] = {}
-    for gpu, kernel, bar in bars_there:
-        by_gpu.setdefault(gpu, []).append((kernel, bar))
+    by_gpu = grouped_by(bars_there, lambda one: one[0])
     if all(len(members) == 1 for members in by_gpu.values()):
-        return [("", [(f"{gpu}, {members[0][0]}", members[0][1]) for gpu, members in by_gpu.items()])]
-    return list(by_gpu.items())
+        return [("", [(f"{gpu}, {kernel}", bar) for gpu, kernel, bar in bars_there])]
+    return [(gpu, [(kernel, bar) for _, kernel, bar in members]) for gpu, members in by_gpu.items()]
 
 
 def stacked(comparison: Comparison, level: Level, word: str) -> Figure:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from iosim.base.errors import InputError
 from iosim.base.fields import MAX_SIZE
+from iosim.base.files import read_text
 from iosim.base.records import dataclass, plain, replace
 from iosim.base.words import DEFAULT, WAYS, Level, Method, Way
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -316,17 +316,10 @@ def sweep(
 def read_contexts(contexts: str | Sequence[int | str]) -> list[int]:
     """Context lengths from numbers, a text such as 1k,4k,32k, or a file with a number or more a line. Raises
     InputError: no such file, no numbers, or too many."""
-    words = contexts
+    words, accepted = contexts, "lengths such as 1k,4k, or a file of them"
     if isinstance(contexts, str) and ("/" in contexts or contexts.lower().endswith((".txt", ".csv"))):
-        try:
-            with open(Path(contexts), encoding="utf-8") as file:
-                words = ",".join(file.read(MAX_FILE_BYTES).replace(",", " ").split())
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "no text"
-            raise InputError(
-                f"`batch_contexts` '{contexts}' cannot be read: {reason}; accepted: lengths such as 1k,4k, or a file "
-                "of them"
-            ) from None
+        text = read_text(contexts, f"`batch_contexts` '{contexts}'", accepted, MAX_FILE_BYTES)
+        words = ",".join(text.replace(",", " ").split())
     found = lengths(words, "batch_contexts")
     if not 1 <= len(found) <= MAX_SEQUENCES:
         raise InputError(f"`batch_contexts` holds {len(found)} lengths; accepted: 1 to {MAX_SEQUENCES}")

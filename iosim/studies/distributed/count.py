@@ -50,17 +50,13 @@ class LinkBytes:
 
 def link_bytes(schedule: ChunkSchedule, problem: AttentionProblem) -> LinkBytes:
     widths = token_bytes(problem)
-    tensors: dict[str, int] = {}
-    received, sent = [0] * schedule.gpus, [0] * schedule.gpus
-    for step in schedule.steps:
-        for send in step.sends:
-            tokens = schedule.tokens(send.chunks)
-            for name in send.tensors:
-                moved = tokens * widths[name]
-                tensors[name] = tensors.get(name, 0) + moved
-                received[send.target] += moved
-                sent[send.source] += moved
-    return LinkBytes(tensors, tuple(received), tuple(sent))
+    tensors, received, sent = Counter[str](), [0] * schedule.gpus, [0] * schedule.gpus
+    for send in (send for step in schedule.steps for send in step.sends):
+        for name in send.tensors:
+            tensors[name] += schedule.tokens(send.chunks) * widths[name]
+        received[send.target] += send_bytes(schedule, send, widths)
+        sent[send.source] += send_bytes(schedule, send, widths)
+    return LinkBytes(dict(tensors), tuple(received), tuple(sent))
 
 
 def compute_steps(schedule: ChunkSchedule) -> tuple[Step, ...]:

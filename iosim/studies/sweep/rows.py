@@ -10,7 +10,7 @@ import numpy as np
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.base.records import dataclass
-from iosim.base.words import Method
+from iosim.kernel.conditions import Conditions
 from iosim.prediction.many import Request, try_many
 from iosim.prediction.result import Prediction
 from iosim.studies.sweep import closed
@@ -34,17 +34,9 @@ MOST = 1 << 63
 """Bytes from here on do not fit a file's whole numbers."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is found for the rows: the method of `predict`, or None for its own choice, and the L2's start."""
-
-    method: Method | None = None
-    l2_start: str = "cold"
-
-    @property
-    def timed(self) -> bool:
-        """Whether rows have a time: closed forms have none."""
-        return self.method not in closed.METHODS
+def timed(asked: Conditions) -> bool:
+    """Whether rows have a time: closed forms have none."""
+    return asked.method not in closed.METHODS
 
 
 @dataclass(frozen=True)
@@ -58,14 +50,14 @@ class Done:
     one_by_one: int
 
 
-def columns(names: tuple[str, ...], asked: Asked) -> dict[str, str]:
+def columns(names: tuple[str, ...], asked: Conditions) -> dict[str, str]:
     """The columns of a sweep's rows, and of what type they are: text, int, float or bool."""
     kinds = {name: kind for name, kind in LABELS.items() if name in names}
     kinds |= dict.fromkeys((*PLACES, "runs_as"), "text")
     kinds |= {KEYS.get(name, name): KINDS.get(SETTINGS[name].kind, "text") for name in _shown(names)}
     kinds |= dict.fromkeys(closed.KERNEL, "int") | {"l2_start": "text", "method": "text"}
     kinds |= {name: "int" for name in closed.FOUND if name not in closed.KERNEL}
-    if asked.timed:
+    if timed(asked):
         kinds |= {"time_s": "float", "bound_by": "text"}
     return kinds | {"refused": "text"}
 
@@ -74,9 +66,9 @@ def _shown(names: tuple[str, ...]) -> list[str]:
     return [name for name in SETTINGS if name in ALWAYS or name in names]
 
 
-def evaluate(part: Part, names: tuple[str, ...], asked: Asked) -> Done:
+def evaluate(part: Part, names: tuple[str, ...], asked: Conditions) -> Done:
     found = closed.evaluate(part, asked.method or "", asked.l2_start)
-    method: list[str | None] = [None if asked.timed else asked.method] * part.rows
+    method: list[str | None] = [None if timed(asked) else asked.method] * part.rows
     bound_by: list[str | None] = [None] * part.rows
     times = Numbers.unknown(part.rows, np.float64)
     for row, outcome in _one_by_one(part, found.left.tolist(), asked):
@@ -94,10 +86,10 @@ def evaluate(part: Part, names: tuple[str, ...], asked: Asked) -> Done:
     cells |= {"l2_start": Words((asked.l2_start,), np.zeros(part.rows, dtype=np.int64)), "time_s": times}
     refused = sum(reason is not None for reason in found.refused)
     ordered = {name: cells[name] for name in columns(names, asked)}
-    return Done(part.start, part.start + part.rows, ordered, refused, 0 if asked.timed else found.without_form)
+    return Done(part.start, part.start + part.rows, ordered, refused, 0 if timed(asked) else found.without_form)
 
 
-def _one_by_one(part: Part, rows: list[int], asked: Asked) -> Iterator[tuple[int, Prediction | InputError]]:
+def _one_by_one(part: Part, rows: list[int], asked: Conditions) -> Iterator[tuple[int, Prediction | InputError]]:
     """Rows by themselves, with their predictions or why they are refused; equal replays are shared."""
     requests: dict[int, Request] = {}
     for row in rows:

@@ -49,12 +49,16 @@ class Part(StrEnum):
 
 @dataclass(frozen=True)
 class Storage:
-    """`bytes` of device memory; `cached` is kept until the forward ends even where nothing reads it any more."""
+    """`bytes` of device memory."""
 
     name: str
     kind: Kind
     bytes: int
-    cached: bool = False
+
+    @property
+    def cached(self) -> bool:
+        """Whether autocast keeps it until the forward ends, even where nothing reads it any more."""
+        return self.kind is Kind.CAST_WEIGHT
 
 
 @dataclass(frozen=True)
@@ -177,9 +181,8 @@ class Builder:
 
     # Values and storages
 
-    def storage(self, name: str, kind: Kind, size: int, *, cached: bool = False) -> Storage:
-        new = Storage(name, kind, size, cached)
-        self.storages[name] = new
+    def storage(self, name: str, kind: Kind, size: int) -> Storage:
+        self.storages[name] = new = Storage(name, kind, size)
         return new
 
     def given(self, name: str, kind: Kind, elements: int, element_bytes: int) -> str:
@@ -245,16 +248,11 @@ class Builder:
     def parameter_bytes(self, name: str) -> int:
         return self.elements[name] * self.number.parameter_bytes
 
-    def cast(self, name: str, source: str, element_bytes: int, kind: Kind, *, weight: bool = False) -> str:
-        """A copy of `source` (a value, or with `weight` a parameter) in another type, as autocast makes it."""
-        elements = self.elements[source]
-        new = self.storage(name, kind, elements * element_bytes, cached=weight)
-        back = self.parameter_bytes(source) if weight else self.bytes_of(source)
-        self._value(name, name, elements, element_bytes)
-        reads = () if weight else (self.lies_in[source],)
-        self.add(Node(name, Part.ELEMENTWISE, (name,), (new,), reads, gradients=(Gradient(source, back),),
-                      segment=self.segment))  # fmt: skip
-        return name
+    def cast(self, name: str, source: str, element_bytes: int, kind: Kind) -> str:
+        """A copy of `source`, a value or a parameter, in another type, as autocast makes it."""
+        value = source in self.sizes
+        back = Gradient(source, self.bytes_of(source) if value else self.parameter_bytes(source))
+        return self.pointwise(name, [source] * value, kind, (self.elements[source], element_bytes), gradients=[back])
 
     def copy(self, name: str, source: str, kind: Kind) -> str:
         return self.pointwise(name, [source], kind, gradients=[Gradient(source)])
@@ -281,20 +279,18 @@ class Builder:
         columns = self.elements[source] // self.rows
         w, b = weight, f"{name}.bias"
         if n.autocast:  # the arguments are cast last to first
-            b = self.cast(f"{name}.bias.half", b, n.compute_bytes, Kind.CAST_WEIGHT, weight=True) if bias else b
-            w = self.cast(f"{name}.weight.half", weight, n.compute_bytes, Kind.CAST_WEIGHT, weight=True)
+            b = self.cast(f"{name}.bias.half", b, n.compute_bytes, Kind.CAST_WEIGHT) if bias else b
+            w = self.cast(f"{name}.weight.half", weight, n.compute_bytes, Kind.CAST_WEIGHT)
         x = self.to_compute(source, f"{name}.input", self.storages[self.lies_in[source]].kind)
-        new = self.storage(name, kind, self.rows * out * n.compute_bytes)
-        self._value(name, name, self.rows * out, n.compute_bytes)
         gradients = (
             *((Gradient(b, out * n.compute_bytes, fitted=True),) if bias else ()),
             Gradient(x, self.bytes_of(x)),
             Gradient(w, out * columns * n.compute_bytes, transposed=True),
         )
-        reads = (self.lies_in[x], *((w,) if n.autocast else ()))
-        saved = reads if x in self.wanting else reads[:1]
-        self.add(Node(name, Part.PRODUCTS, (name,), (new,), reads, saved, gradients=gradients,
-                      flops=2 * self.rows * out * columns, segment=self.segment))  # fmt: skip
+        reads = (x, w) if n.autocast else (x,)
+        saved, size = reads if x in self.wanting else reads[:1], (self.rows * out, n.compute_bytes)
+        self.pointwise(name, reads, kind, size, saved=saved, gradients=gradients)
+        self.amend(part=Part.PRODUCTS, flops=2 * self.rows * out * columns)
         self.hold(source)
         return name
 
