@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, seconds_text
@@ -20,8 +20,8 @@ from iosim.show.page import Figure, Page, Section, Series, listed
 from iosim.show.shown import Face, Part, panels_of, shows
 from iosim.show.tables import Cell, Table, columns_of
 from iosim.show.tables import grouped as grouped_by
-from iosim.studies.compare.study import GROUPS, QUANTITIES, Comparison, Entry, by_group
-from iosim.studies.report.collect import ALWAYS_SAID, Point, fits
+from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
+from iosim.studies.report.collect import ALWAYS_SAID, Point
 from iosim.studies.report.face import LEVELS, in_short, subject, verdicts
 from iosim.studies.report.figures import FROM, WHO, call_time, hbm_traffic, l2_traffic, memory_footprint, who
 from iosim.studies.report.overview import overview
@@ -76,7 +76,7 @@ def grouped(p: Prediction) -> str:
 
 def summary(entries: Sequence[Entry]) -> Table:
     """Every entry in one row, what cannot run included. `peak` counts the workspace."""
-    table = Table(COLUMNS, tuple(map(_row, entries)))
+    table = Table.of(map(_row, entries), COLUMNS)
     known = any(e.point is not None and e.point.smem for e in entries)
     return table if known else table.without("smem_bytes")
 
@@ -89,15 +89,11 @@ def by_problem(table: Table) -> Table:
     return Table(tuple(columns[n] for n in order), rows)
 
 
-def _row(e: Entry) -> tuple[Cell, ...]:
+def _row(e: Entry) -> dict[str, Any]:
     if e.point is None:
-        return (e.gpu, e.kernel, e.seq_len, "cannot run", *(None,) * 12, e.reason)
-    p = e.point.prediction
-    return (
-        e.gpu, e.kernel, e.seq_len, str(p.kernel.tile), e.point.smem, e.point.l2, e.point.hbm_shown, e.point.time_s,
-        p.time.bound_by, p.memory_bytes["peak"], p.memory_bytes["workspace"], fits(e.point),
-        *(e.shown(q) for q in QUANTITIES), "",
-    )  # fmt: skip
+        return e.to_dict() | {"tile": "cannot run"}
+    moved = {"smem_bytes": e.point.smem, "l2_bytes": e.point.l2, "hbm_bytes": e.point.hbm_shown}
+    return e.to_dict() | moved | {"hbm_ratio": e.shown("hbm"), "reason": ""}
 
 
 def tensors(entries: Sequence[Entry], level: Level) -> Table:

@@ -181,6 +181,18 @@ class Part:
     def case(self, n: int) -> dict[str, Any]:
         return {name: column.row(n) for name, column in self.columns.items()}
 
+    def followed(self, name: str) -> Words:
+        """A size where it is given, and the one that it follows where it is not."""
+        leader, column, latent = self.columns[FOLLOWS[name]], self.columns.get(name), self.columns.get("latent_kv")
+        values = (*leader.values, 1, *(() if column is None else column.values))
+        codes = leader.codes
+        if name == "kv_heads" and latent is not None:
+            codes = np.where(np.array([bool(v) for v in latent.values])[latent.codes], len(leader.values), codes)
+        if column is not None:
+            given = np.array([value is not None for value in column.values])[column.codes]
+            codes = np.where(given, column.codes + len(leader.values) + 1, codes)
+        return Words(values, codes)
+
 
 Block = Mapping[str, Words]
 """Columns that go together row by row."""

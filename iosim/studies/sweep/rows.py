@@ -119,20 +119,7 @@ def _problem(part: Part, names: tuple[str, ...]) -> dict[str, Words | Numbers]:
             default = SETTINGS[name].default
             found[key] = Words((default,), np.zeros(part.rows, dtype=np.int64))
         elif name in FOLLOWS and (column is None or None in column.values):
-            found[key] = _followed(part, name)
+            found[key] = part.followed(name)
         elif column is not None:
             found[key] = shown(name, column)
     return found
-
-
-def _followed(part: Part, name: str) -> Words:
-    """A size where it is given, and the one that it follows where it is not."""
-    leader, column, latent = part.columns[FOLLOWS[name]], part.columns.get(name), part.columns.get("latent_kv")
-    values = (*leader.values, 1, *(() if column is None else column.values))
-    codes = leader.codes
-    if name == "kv_heads" and latent is not None:
-        codes = np.where(np.array([bool(v) for v in latent.values])[latent.codes], len(leader.values), codes)
-    if column is not None:
-        given = np.array([value is not None for value in column.values])[column.codes]
-        codes = np.where(given, column.codes + len(leader.values) + 1, codes)
-    return Words(values, codes)

@@ -117,10 +117,7 @@ def into_file(cases: Cases, asked: Conditions, where: Where, target: str | Path,
     return summary
 
 
-def _all(
-    cases: Cases, asked: Conditions, where: Where, gaps: list[tuple[int, int]], *, as_csv: bool
-) -> Iterator[Done]:
-    gaps = list(gaps)
+def _all(cases: Cases, asked: Conditions, where: Where, gaps: list[tuple[int, int]], *, as_csv: bool) -> Iterator[Done]:
     left = sum(stop - start for start, stop in gaps)
     processes = where.processes(left, asked)
     size = _part_rows(left, asked, processes if where.dask is None else MANY_WORKERS)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from iosim.base.errors import InputError
+from iosim.base.fields import whole
 from iosim.base.records import dataclass, fields, replace
 from iosim.prediction.call import Call
 from iosim.prediction.replays import tile_accesses
@@ -58,8 +59,7 @@ def _spans(p: Prediction, played: Replay) -> dict[str, Span]:
 
 
 def check_bins(bins: int) -> None:
-    if not 1 <= bins <= MAX_BINS:
-        raise InputError(f"`bins` {bins} is out of range; accepted: 1 to {MAX_BINS}")
+    whole("bins", bins, 1, MAX_BINS)
 
 
 def check_traceable(call: Call, launch: str | None = None) -> int:

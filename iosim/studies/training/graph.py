@@ -113,6 +113,8 @@ class Graph:
     checkpointed segment is given and keeps. `seed` is the storage of the gradient that the backward starts from;
     `seed_held` says that the caller keeps it."""
 
+    model: Decoder
+    setup: Setup
     parameters: tuple[Parameter, ...]
     inputs: tuple[Storage, ...]
     nodes: tuple[Node, ...]
@@ -173,10 +175,8 @@ class Builder:
         self.segment: str | None = None
         self.elements: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
-        self.parameters = model.parameters(setup.seq_len)
-        for p in self.parameters:
-            self.elements[p.name] = p.elements
-        self.wanting = set(self.elements)
+        self.parameters: list[Parameter] = []
+        self.wanting: set[str] = set()
         """Parameters, and values that depend on one: what gradients are computed for."""
 
     # Values and storages
@@ -184,6 +184,14 @@ class Builder:
     def storage(self, name: str, kind: Kind, size: int) -> Storage:
         self.storages[name] = new = Storage(name, kind, size)
         return new
+
+    def parameter(self, name: str, elements: int, *, embedding: bool = False) -> str:
+        """A trained tensor; of one that is used twice, at its first use."""
+        if name not in self.elements:
+            self.parameters.append(Parameter(name, elements, embedding))
+            self.elements[name] = elements
+            self.wanting.add(name)
+        return name
 
     def given(self, name: str, kind: Kind, elements: int, element_bytes: int) -> str:
         new = self.storage(name, kind, elements * element_bytes)
@@ -274,13 +282,12 @@ class Builder:
 
     def linear(self, name: str, source: str, out: int, kind: Kind, *, weight: str | None = None, bias: bool) -> str:
         """source [rows, columns] times a weight [out, columns], transposed, plus a bias."""
-        weight = weight or f"{name}.weight"
-        n = self.number
-        columns = self.elements[source] // self.rows
-        w, b = weight, f"{name}.bias"
+        n, columns = self.number, self.elements[source] // self.rows
+        w = self.parameter(weight or f"{name}.weight", out * columns)
+        b = self.parameter(f"{name}.bias", out) if bias else ""
         if n.autocast:  # the arguments are cast last to first
             b = self.cast(f"{name}.bias.half", b, n.compute_bytes, Kind.CAST_WEIGHT) if bias else b
-            w = self.cast(f"{name}.weight.half", weight, n.compute_bytes, Kind.CAST_WEIGHT)
+            w = self.cast(f"{name}.weight.half", w, n.compute_bytes, Kind.CAST_WEIGHT)
         x = self.to_compute(source, f"{name}.input", self.storages[self.lies_in[source]].kind)
         gradients = (
             *((Gradient(b, out * n.compute_bytes, fitted=True),) if bias else ()),
@@ -309,7 +316,8 @@ class Builder:
             if self.sizes[source] < STATISTIC_BYTES:
                 made["fp32"], saved = in_fp32, []
         extra = [self.storage(f"{name}.{s}", Kind.NORM, size) for s, size in made.items()]
-        weights = (f"{name}.weight", f"{name}.bias") if layer else (f"{name}.weight",)
+        columns, trained = self.elements[source] // self.rows, ("weight", "bias") if layer else ("weight",)
+        weights = tuple(self.parameter(f"{name}.{w}", columns) for w in trained)
         return self.pointwise(name, [source], Kind.NORM, saved=[*saved, *extra], parameters=weights)
 
     def activation(self, name: str, source: str, kind: Kind) -> str:
@@ -330,5 +338,5 @@ class Builder:
         self.segment = None
 
     def graph(self, seed: Storage, seed_held: bool) -> Graph:
-        return Graph(self.parameters, tuple(self.inputs), tuple(self.nodes), self.storages, self.lies_in,
-                     self.segments, seed, seed_held)  # fmt: skip
+        return Graph(self.model, self.setup, tuple(self.parameters), tuple(self.inputs), tuple(self.nodes),
+                     self.storages, self.lies_in, self.segments, seed, seed_held)  # fmt: skip
