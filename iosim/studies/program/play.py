@@ -8,12 +8,13 @@ cold L2 is added here, launch by launch.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import numpy.typing as npt
 
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
-from iosim.base.words import WAYS
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch, Mode, Outer, Role, Rows, Tensor
 from iosim.kernel.traffic import CODE, FOREIGN
@@ -76,17 +77,12 @@ class Playing:
         prediction = Request(operator.problem, operator.kernel, self.profile, chain=operator.chain).predict(
             self._replays
         )
-        streamed = self.streamed(Program.of_one(operator))[0]
-        beyond = {}
-        for launch in operator.chain.launches:
-            found = [
-                sum(int(row.bytes) for row in prediction.traffic
-                    if (row.level, row.launch, row.direction) == ("hbm", launch.name, direction)
-                    and row.tensor not in (CODE, FOREIGN))
-                for direction in WAYS
-            ]  # fmt: skip
-            there = streamed.get(launch.name, (0, 0))
-            beyond[launch.name] = (found[0] - there[0], found[1] - there[1])
+        found = Counter[tuple[str, str]]()
+        for row in prediction.traffic:
+            if row.level == "hbm" and row.tensor not in (CODE, FOREIGN):
+                found[row.launch, row.direction] += int(row.bytes)
+        streamed = self.streamed(Program.of_one(operator))[0].items()
+        beyond = {name: (found[name, "read"] - read, found[name, "write"] - write) for name, (read, write) in streamed}
         return Alone(prediction.call, beyond, prediction)
 
     def streamed(self, program: Program) -> list[dict[str, Bytes]]:

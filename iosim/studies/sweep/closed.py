@@ -34,7 +34,7 @@ from iosim.readers.formula.closed_form import access_bytes, closed_form, overhea
 from iosim.readers.formula.dual import ArrayKind, Dual, lifted
 from iosim.readers.formula.lifting import lifted_problem
 from iosim.readers.formula.sums import BlockSums
-from iosim.studies.sweep.cases import FOLLOWS, Numbers, Part, Words, problem_of, settings_of
+from iosim.studies.sweep.cases import FOLLOWS, Numbers, Part, Words, ma, problem_of, settings_of
 
 METHODS = ("bounds", "capacity")
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "offset")
@@ -84,7 +84,7 @@ class Found:
     @classmethod
     def nothing(cls, rows: int) -> Found:
         return cls(
-            {name: Numbers.unknown(rows) for name in FOUND},
+            {name: ma.masked_all(rows, dtype=np.int64) for name in FOUND},
             [None] * rows,
             [None] * rows,
             np.arange(rows, dtype=np.int64),
@@ -280,7 +280,7 @@ class _Call:
         told = done & self._refused(fits, done, found)
         at = rows[told]
         for name, value in numbers(kernel, counted, hbm, limits, flops, peak, spilled).items():
-            found.columns[name].put(at, np.broadcast_to(lifted(value), rows.shape)[told])
+            found.columns[name][at] = np.broadcast_to(lifted(value), rows.shape)[told]
         for row in at.tolist():
             found.runs_as[row] = kernel.name
         return done

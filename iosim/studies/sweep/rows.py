@@ -23,6 +23,7 @@ from iosim.studies.sweep.cases import (
     Numbers,
     Part,
     Words,
+    ma,
     problem_of,
     settings_of,
     shown,
@@ -70,16 +71,16 @@ def evaluate(part: Part, names: tuple[str, ...], asked: Conditions) -> Done:
     found = closed.evaluate(part, asked.method or "", asked.l2_start)
     method: list[str | None] = [None if timed(asked) else asked.method] * part.rows
     bound_by: list[str | None] = [None] * part.rows
-    times = Numbers.unknown(part.rows, np.float64)
+    times = ma.masked_all(part.rows, dtype=np.float64)
     for row, outcome in _one_by_one(part, found.left.tolist(), asked):
         if isinstance(outcome, InputError):
             found.refused[row] = str(outcome)
             continue
         for name, value in _numbers(outcome).items():
-            found.columns[name].put(row, value)
+            found.columns[name][row] = value
         found.runs_as[row] = outcome.kernel.name
         method[row], bound_by[row] = outcome.method, outcome.time.bound_by
-        times.put(row, outcome.time.total_s)
+        times[row] = outcome.time.total_s
     cells: dict[str, Words | Numbers] = dict(part.columns) | found.columns | _problem(part, names)
     words = {"runs_as": found.runs_as, "method": method, "bound_by": bound_by, "refused": found.refused}
     cells |= {name: Words.of(values) for name, values in words.items()}
@@ -115,11 +116,10 @@ def _problem(part: Part, names: tuple[str, ...]) -> dict[str, Words | Numbers]:
     found: dict[str, Words | Numbers] = {}
     for name in _shown(names):
         key, column = KEYS.get(name, name), part.columns.get(name)
-        if column is None and name not in FOLLOWS:
-            default = SETTINGS[name].default
-            found[key] = Words((default,), np.zeros(part.rows, dtype=np.int64))
-        elif name in FOLLOWS and (column is None or None in column.values):
+        if name in FOLLOWS:
             found[key] = part.followed(name)
-        elif column is not None:
+        elif column is None:
+            found[key] = Words((SETTINGS[name].default,), np.zeros(part.rows, dtype=np.int64))
+        else:
             found[key] = shown(name, column)
     return found

@@ -97,7 +97,7 @@ def in_memory(cases: Cases, asked: Conditions, where: Where) -> tuple[Cells, Sum
     done = list(_all(cases, asked, where, [(0, len(cases))], as_csv=False))
     done.sort(key=lambda part: part.start)
     cells = joined([part.rows for part in done])
-    return cells, Summary.of(done, 0, lambda: next(r for r in cells["refused"].to_list() if r))
+    return cells, Summary.of(done, 0, lambda: next(r for r in cells["refused"].tolist() if r))
 
 
 def into_file(cases: Cases, asked: Conditions, where: Where, target: str | Path, *, fresh: bool = False) -> Summary:
