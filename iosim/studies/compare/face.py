@@ -18,7 +18,7 @@ from iosim.show.axes import Beside, bars
 from iosim.show.axes import Part as BarPart
 from iosim.show.page import Figure, Page, Section, Series, listed
 from iosim.show.shown import Face, Part, panels_of, shows
-from iosim.show.tables import Cell, Table, columns_of
+from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.show.tables import grouped as grouped_by
 from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
 from iosim.studies.report.collect import ALWAYS_SAID, Point
@@ -38,6 +38,8 @@ COLUMNS = columns_of(
     "l2_ratio:number=x less L2 | hbm_ratio:number=x less HBM | time_ratio:number=x faster | "
     "memory_ratio:number=x less memory | reason=cannot run"
 )
+BY_PROBLEM = (COLUMNS[2], *COLUMNS[:2], *COLUMNS[3:])
+"""With the length first, under which rows are grouped."""
 
 
 def answer(comparison: Comparison) -> str:
@@ -74,19 +76,11 @@ def grouped(p: Prediction) -> str:
     return f"{l2}; what HBM reads of K {verb} from {bytes_text(before)} to {bytes_text(after)}."
 
 
-def summary(entries: Sequence[Entry]) -> Table:
+def summary(entries: Sequence[Entry], columns: Sequence[Column] = COLUMNS) -> Table:
     """Every entry in one row, what cannot run included. `peak` counts the workspace."""
-    table = Table.of(map(_row, entries), COLUMNS)
+    table = Table.of(map(_row, entries), columns)
     known = any(e.point is not None and e.point.smem for e in entries)
     return table if known else table.without("smem_bytes")
-
-
-def by_problem(table: Table) -> Table:
-    """The same rows with the length first, under which they are grouped."""
-    columns, (gpu, kernel, length) = table.columns, range(3)
-    order = [length, gpu, kernel, *range(3, len(columns))]
-    rows = tuple(tuple(row[n] for n in order) for row in table.rows)
-    return Table(tuple(columns[n] for n in order), rows)
 
 
 def _row(e: Entry) -> dict[str, Any]:
@@ -158,7 +152,7 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
     there = tuple(e for e in comparison.entries if e.point is not None)
     sections = (
         first.section(comparison.legend, folded=False),
-        Section("summary", "Side by side", (ratios, *told), table=by_problem(summary(there).without("reason"))),
+        Section("summary", "Side by side", (ratios, *told), table=summary(there, BY_PROBLEM).without("reason")),
         *listed("missing", "Cannot run", missing),
         *(f.section(comparison.legend) for f in others),
         *listed("notes", "Notes", comparison.notes, folded=True),

@@ -21,7 +21,6 @@ from iosim.kernel.traffic import CODE, FOREIGN
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
-from iosim.prediction.result import Prediction
 from iosim.readers.replay.caching_allocator import Block, CachingAllocator
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import model
@@ -37,13 +36,8 @@ MOST_WAVES = 8
 Bytes = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Alone:
-    """An operator from a cold L2, for itself: its call, and what its replay finds beyond streaming by launch."""
-
-    call: Call
-    beyond: dict[str, Bytes]
-    prediction: Prediction | None = None
+Alone = tuple[Call, dict[str, Bytes]]
+"""An operator from a cold L2, for itself: its call, and what its replay finds beyond streaming by launch."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +67,7 @@ class Playing:
 
     def _worked_out(self, operator: Operator) -> Alone:
         if not operator.is_kernel:
-            return Alone(Call.of(operator.problem, operator.kernel, self.profile, operator.chain), {})
+            return Call.of(operator.problem, operator.kernel, self.profile, operator.chain), {}
         prediction = Request(operator.problem, operator.kernel, self.profile, chain=operator.chain).predict(
             self._replays
         )
@@ -83,7 +77,7 @@ class Playing:
                 found[row.launch, row.direction] += int(row.bytes)
         streamed = self.streamed(Program.of_one(operator))[0].items()
         beyond = {name: (found[name, "read"] - read, found[name, "write"] - write) for name, (read, write) in streamed}
-        return Alone(prediction.call, beyond, prediction)
+        return prediction.call, beyond
 
     def streamed(self, program: Program) -> list[dict[str, Bytes]]:
         """HBM bytes of each launch of each operator, by name, every tensor streamed once."""

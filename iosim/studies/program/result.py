@@ -273,17 +273,17 @@ def traffic_of(program: Program, profile: HardwareProfile, notes: Sequence[str] 
     seen: set[str] = set()
     streams = playing.streamed(program)
     for operator, streamed in zip(progress("operators")(program.operators), streams, strict=True):
-        alone, moved = playing.alone(operator), dict[str, Bytes]()
+        (call, beyond), moved = playing.alone(operator), dict[str, Bytes]()
         for name, (read, written) in streamed.items():
-            more = alone.beyond.get(name, (0, 0))
+            more = beyond.get(name, (0, 0))
             code = 0 if f"{operator.name} {name}" in seen else fetch
             seen.add(f"{operator.name} {name}")
             moved[name] = (max(0, read + more[0]) + code, max(0, written + more[1]))
-        counted, key = alone.call.counted, (id(alone), tuple(moved.values()))
+        counted, key = call.counted, (id(call), tuple(moved.values()))
         if key not in times:
             both = ((name, way, n) for name, of in moved.items() for way, n in zip(WAYS, of, strict=True))
             at_hbm = Traffic(tuple(TrafficRow(name, "hbm", "all", way, n) for name, way, n in both))
-            times[key] = alone.call.time(counted + at_hbm).total_s
+            times[key] = call.time(counted + at_hbm).total_s
         rows.append(
             OperatorTraffic(
                 module=operator.module,

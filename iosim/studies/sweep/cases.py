@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from iosim.problem.masks.mask import IntArray
 
 ma: Any = np.ma
 """Untyped in NumPy's stubs."""
-Numbers: TypeAlias = "np.ma.MaskedArray[Any, Any]"
+Numbers = np.ma.MaskedArray[Any, Any]
 """A column of whole numbers or seconds; where it is masked, the cell is empty."""
 
 

@@ -131,8 +131,8 @@ def _cta_columns(one: LaunchTrace) -> dict[str, list[int]]:
     return {key: column.tolist() for key, column in plain(one.ctas, CTA_COLUMNS).items()}
 
 
-def _numbers(values: Sequence[float] | np.ndarray[Any, Any]) -> list[float | None]:
-    return [round(float(v), 6) if np.isfinite(v) else None for v in values]
+def numbers(values: Sequence[float] | np.ndarray[Any, Any], digits: int = 6) -> list[float | None]:
+    return [round(float(v), digits) if np.isfinite(v) else None for v in values]
 
 
 def as_dict(t: TraceResult) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def as_dict(t: TraceResult) -> dict[str, Any]:
         "tensors": tensor_rows(t),
         "bin_s": t.bin_ps / PS,
         "bins": {
-            "hit_rate": {t.tensors[n]: _numbers(rate[:, n]) for n in asked},
+            "hit_rate": {t.tensors[n]: numbers(rate[:, n]) for n in asked},
             "hit_bytes": {t.tensors[n]: t.hit[:, n].tolist() for n in asked},
             "miss_bytes": {t.tensors[n]: t.miss[:, n].tolist() for n in asked},
         },
@@ -158,8 +158,8 @@ def _launch_dict(one: LaunchTrace) -> dict[str, Any]:
     return {
         "name": one.name, "begin_s": one.begin_ps / PS, "end_s": one.end_ps / PS, "slots": one.slots,
         "shared_tensors": list(one.shared_tensors), "peak_in_use_bytes": one.peak_in_use_bytes,
-        "median_in_use_bytes": one.median_in_use_bytes, "in_use_bytes": _numbers(one.in_use_bytes),
-        "heads_in_use": _numbers(one.heads_in_use),
+        "median_in_use_bytes": one.median_in_use_bytes, "in_use_bytes": numbers(one.in_use_bytes),
+        "heads_in_use": numbers(one.heads_in_use),
         "reuse": {"width_bytes": one.reuse.width_bytes, "first_bytes": one.reuse.first,
                   "deeper_bytes": one.reuse.deeper, "bytes": one.reuse.loads.tolist()},
         "ctas": _cta_columns(one),
