@@ -77,7 +77,8 @@ def csv_lines(cells: Cells) -> str:
 
 
 def _cells(numbers: Numbers) -> list[str]:
-    return ["" if number is None else repr(number) for number in numbers.tolist()]
+    texts, empty = list(map(repr, numbers.data.tolist())), ma.getmaskarray(numbers)
+    return ["" if no else text for no, text in zip(empty.tolist(), texts, strict=True)] if empty.any() else texts
 
 
 def joined(parts: Sequence[Cells]) -> Cells:

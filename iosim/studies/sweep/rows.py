@@ -13,21 +13,8 @@ from iosim.base.records import dataclass
 from iosim.kernel.conditions import Conditions
 from iosim.prediction.many import Request, try_many
 from iosim.prediction.result import Prediction
-from iosim.studies.sweep import closed
-from iosim.studies.sweep.cases import (
-    ALWAYS,
-    FOLLOWS,
-    LABELS,
-    PLACES,
-    SETTINGS,
-    Numbers,
-    Part,
-    Words,
-    ma,
-    problem_of,
-    settings_of,
-    shown,
-)
+from iosim.studies.sweep import cases, closed
+from iosim.studies.sweep.cases import FOLLOWS, SETTINGS, Numbers, Part, Words, ma, problem_of, settings_of, shown
 
 KEYS = {"passes": "pass"}
 KINDS = {Kind.WHOLE: "int", Kind.PROBABILITY: "float", Kind.FLAG: "bool"}
@@ -53,8 +40,8 @@ class Done:
 
 def columns(names: tuple[str, ...], asked: Conditions) -> dict[str, str]:
     """The columns of a sweep's rows, and of what type they are: text, int, float or bool."""
-    kinds = {name: kind for name, kind in LABELS.items() if name in names}
-    kinds |= dict.fromkeys((*PLACES, "runs_as"), "text")
+    kinds = {name: kind for name, kind in cases.LABELS.items() if name in names}
+    kinds |= dict.fromkeys((*cases.PLACES, "runs_as"), "text")
     kinds |= {KEYS.get(name, name): KINDS.get(SETTINGS[name].kind, "text") for name in _shown(names)}
     kinds |= dict.fromkeys(closed.KERNEL, "int") | {"l2_start": "text", "method": "text"}
     kinds |= {name: "int" for name in closed.FOUND if name not in closed.KERNEL}
@@ -64,7 +51,7 @@ def columns(names: tuple[str, ...], asked: Conditions) -> dict[str, str]:
 
 
 def _shown(names: tuple[str, ...]) -> list[str]:
-    return [name for name in SETTINGS if name in ALWAYS or name in names]
+    return [name for name in SETTINGS if name in cases.ALWAYS or name in names]
 
 
 def evaluate(part: Part, names: tuple[str, ...], asked: Conditions) -> Done:
