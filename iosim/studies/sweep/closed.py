@@ -166,8 +166,11 @@ def _group(part: Part, rows: IntArray, case: Mapping[str, Any], profile: Hardwar
         return by_code[codes]
 
     for name in SIZES:
-        if name in FOLLOWS or case.get(name) is not None:
-            sizes[name] = values(part.followed(name) if name in FOLLOWS else part.columns[name])
+        if leader := FOLLOWS.get(name):
+            column = part.followed(name)
+            sizes[name] = sizes[leader] if column.codes is part.columns[leader].codes else values(column)
+        elif case.get(name) is not None:
+            sizes[name] = values(part.columns[name])
     if case.get("tile") is not None:
         for n, side in enumerate(SIDES):
             sizes[side] = values(part.columns["tile"], lambda value, n=n: value[n])
