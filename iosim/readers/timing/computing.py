@@ -151,7 +151,8 @@ class Running:
         the loop, or joins warps that divide the keys, and for what warps that load set up (tensor maps, barriers).
         Which loops wait so was found on calls of one round (the first five draws of an H100)."""
         work = self.launch.work
-        return min(1.0, self.unit.loads_apart + work.mask.unrolled + work.loop.key_warps - 1)
+        joined = (work.loop.key_warps - 1) * (not work.loop.copy_waits)  # else they are in every step
+        return min(1.0, self.unit.loads_apart + work.mask.unrolled + joined)
 
     @property
     def ahead(self) -> float:
