@@ -185,6 +185,8 @@ class Work:
     """Bytes between shared memory and registers once a work tile, beside its steps (warps that merge their parts)."""
     serial_loads: int = 0
     """Loads of a work tile that wait for one another (a combine that walks its splits; sums before a loop)."""
+    first_loads: int = 0
+    """Such loads that are made while the CTA ends the tile before, where warps of their own load."""
     dependent: Dependent | None = None
     """What a step does one after the other, of a launch without an attention loop; None where its units decide."""
     thread_loads: float = 0.0

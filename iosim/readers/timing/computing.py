@@ -205,7 +205,8 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     tile_cycles *= OVERLAPPED_TILE_SHARE**overlaps
     tile_cycles -= launch.streams_queries * sm.waits.load  # for Q on its way into shared memory
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
-    tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
+    waited = launch.work.serial_loads + launch.work.first_loads * (1 - running.ahead)
+    tile_cycles += waited * rates.load_latency_s(from_dram=False) * sm.clock_hz
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
     on_an_sm = min(per_sm, -(-launch.tiles_with_rows // profile.sm_count))
     tile_cycles += on_an_sm * launch.work.tile_shared_bytes / sm.shared_bytes
