@@ -318,6 +318,7 @@ class TestCommand:
             "fa4-sm80",
             "cutlass",
             "flex",
+            "ibm-triton",
             "triton",
             *PAGED,
         }
