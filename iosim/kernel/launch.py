@@ -403,6 +403,11 @@ class Launch:
                 return d.splits
 
     @property
+    def visited_pairs(self) -> int:
+        """Visited pairs of a query block and a key block, over all heads."""
+        return int(self.domain.visited.count.sum()) * self.domain.grid_heads
+
+    @property
     def tiles_with_rows(self) -> int:
         """Work tiles without those past the end of a packed sequence, whose CTAs leave at once."""
         d = self.domain

@@ -20,7 +20,8 @@ from iosim.kernel.residency import Residency, residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds, bounds
-from iosim.readers.count import added_bytes, count, count_shared
+from iosim.readers.formula.closed_form import added_bytes, closed_form
+from iosim.readers.staged import count_shared
 from iosim.readers.timing.chain_time import ChainTime, chain_time
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Call:
         InputError: the algorithm cannot do what the problem asks for, or the profile lacks a limit of occupancy."""
         launches = plan(problem, kernel) if chain is None else chain
         resident = tuple(residency(launch, profile) for launch in launches.launches)
-        return cls(problem, kernel, profile, launches, count(launches), resident)
+        return cls(problem, kernel, profile, launches, closed_form(launches), resident)
 
     @cached_property
     def bounds(self) -> HbmBounds:

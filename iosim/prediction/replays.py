@@ -12,7 +12,6 @@ from iosim.base.progress import go_on
 from iosim.base.words import Method
 from iosim.kernel.launch import Access, Chain, Launch, Per
 from iosim.prediction.call import Call
-from iosim.readers.count import visited_pairs
 
 if TYPE_CHECKING:
     from iosim.readers.replay.play import HeadShare, Play
@@ -38,7 +37,7 @@ def tile_accesses(chain: Chain) -> int:
         return launch.domain.block_k if picks else access.times if launch.walks_again else 1
 
     return sum(
-        visited_pairs(launch) * sum(each(launch, a) for a in launch.accesses if a.per is Per.PAIR)
+        launch.visited_pairs * sum(each(launch, a) for a in launch.accesses if a.per is Per.PAIR)
         for launch in chain.launches
     )
 

@@ -24,7 +24,7 @@ from iosim.kernel.launch import Chain, is_attention_loop
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
 from iosim.prediction.result import Prediction
-from iosim.readers.count import wavefront_bytes
+from iosim.readers.staged import wavefront_bytes
 from iosim.studies.explain import HELPS, Explanation, explain, sources
 
 WORDS = {"hbm_read": "read from HBM", "hbm_write": "written to HBM", "l2_read": "L2 to SMs", "l2_write": "SMs to L2",

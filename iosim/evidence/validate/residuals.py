@@ -16,7 +16,7 @@ from iosim.kernel.residency import needed_registers
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import kept_keys
-from iosim.readers.count import wavefront_bytes
+from iosim.readers.staged import wavefront_bytes
 from iosim.show.tables import grouped
 
 SMALL_BYTES = 2_000_000

@@ -1,17 +1,31 @@
 """The formula reader: bytes between SMs and L2 in closed form, for numbers, symbols and arrays of problems alike.
 
-`closed_form` is written once, over whole numbers: on a chain of ints it gives ints, to the byte what
-`iosim.readers.count` gives, in O(log) instead of O(query blocks); on a chain of duals (`iosim.readers.formula.dual`) it
-gives SymPy expressions (`iosim.readers.formula.symbolic`) or arrays (a sweep's) besides.
+`closed_form` is written once, over whole numbers: on a chain of ints it gives ints, which predictions take, in O(log)
+of the query blocks for interval masks; on a chain of duals (`iosim.readers.formula.dual`) it gives SymPy expressions
+(`iosim.readers.formula.symbolic`) or arrays (a sweep's) besides.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from iosim.base.records import replace
 from iosim.base.words import Way
-from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Fetch, Launch, Overhead, Per, Rows, Tensor
+from iosim.kernel.launch import (
+    SECTOR_BYTES,
+    Access,
+    Chain,
+    Domain,
+    Edge,
+    Fetch,
+    Launch,
+    Mode,
+    Overhead,
+    Per,
+    Rows,
+    Tensor,
+)
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntervalMask
 from iosim.problem.masks.packed import PackedMask
@@ -152,11 +166,14 @@ def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, Bl
     return total
 
 
-def _launch_form(launch: Launch, chain: Chain) -> Traffic:
+def _moved(launch: Launch, chain: Chain, modes: Sequence[Mode]) -> dict[tuple[str, Way], int]:
+    """Bytes by tensor and direction of a launch's accesses and overheads of these modes."""
     parts = _sums(launch.domain)
     heads = launch.domain.batch * launch.domain.heads
     bytes_of: dict[tuple[str, Way], int] = {}
     for access in launch.accesses:
+        if access.mode not in modes:
+            continue
         key = (access.tensor, access.mode.direction)
         tensor = chain.tensors[access.tensor]
         if access.per is Per.LAUNCH:
@@ -165,15 +182,24 @@ def _launch_form(launch: Launch, chain: Chain) -> Traffic:
             moved = heads * sum(n * access_bytes(sums, tensor, access) for n, sums in parts)
         bytes_of[key] = bytes_of.get(key, 0) + moved
     for overhead in launch.overheads:
-        key = (overhead.name, overhead.mode.direction)
-        bytes_of[key] = bytes_of.get(key, 0) + overhead_bytes(launch, overhead, parts)
-    return Traffic(tuple(TrafficRow(launch.name, "l2", t, d, n) for (t, d), n in bytes_of.items()))
+        if overhead.mode in modes:
+            key = (overhead.name, overhead.mode.direction)
+            bytes_of[key] = bytes_of.get(key, 0) + overhead_bytes(launch, overhead, parts)
+    return bytes_of
 
 
 def closed_form(chain: Chain) -> Traffic:
-    """SM<->L2 bytes of every launch of a chain, a row per launch, tensor and direction; equal to
-    `iosim.readers.count.count`. Rows hold ints, or duals where the chain was planned on duals."""
-    out = Traffic()
-    for launch in chain.launches:
-        out += _launch_form(launch, chain)
-    return out
+    """SM<->L2 bytes of every launch of a chain, a row per launch, tensor and direction: ints, or duals where the chain
+    was planned on duals. NB: an atomic add (`Mode.REDUCE`) counts as a write, once, as the L2 sees it."""
+    return Traffic(
+        tuple(
+            TrafficRow(launch.name, "l2", tensor, direction, n)
+            for launch in chain.launches
+            for (tensor, direction), n in _moved(launch, chain, tuple(Mode)).items()
+        )
+    )
+
+
+def added_bytes(launch: Launch, chain: Chain) -> dict[str, int]:
+    """Bytes of a launch's atomic adds by tensor. Each reads at the L2 what it adds to, and so HBM where it misses."""
+    return {tensor: n for (tensor, _), n in _moved(launch, chain, (Mode.REDUCE,)).items()}
