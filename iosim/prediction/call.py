@@ -20,7 +20,7 @@ from iosim.kernel.residency import Residency, residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds, bounds
-from iosim.readers.formula.closed_form import added_bytes, closed_form
+from iosim.readers.formula.closed_form import added_bytes, closed_form, reach
 from iosim.readers.staged import count_shared
 from iosim.readers.timing.chain_time import ChainTime, chain_time
 
@@ -83,7 +83,7 @@ class Call:
     def capacity(self, l2_start: str = "cold") -> Traffic:
         from iosim.readers import capacity
 
-        return capacity.estimate(self.chain, self.profile, self.counted, self.residencies, l2_start == "warm")
+        return capacity.estimate(self.chain, self.profile, self.counted, self.residencies, reach, l2_start == "warm")
 
     def time(self, traffic: Traffic, conditions: Conditions = ALONE, *, measured: bool = True) -> ChainTime:
         """Seconds and joules of the chain while `traffic` moves; `measured` and the conditions as in `chain_time`."""

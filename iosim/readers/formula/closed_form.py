@@ -152,6 +152,17 @@ def _sums(domain: Domain) -> list[tuple[int, BlockSums]]:
     return [(1, ListSums(domain))]
 
 
+def reach(domain: Domain) -> tuple[int, int]:
+    """What the mask leaves of a domain: (key rows of a head in key blocks that some query block visits, visited pairs
+    of blocks of a head)."""
+    rows = visits = 0
+    for n, sums in _sums(domain):
+        blocks, at_end = sums.key_range()
+        rows += n * (blocks * domain.block_k - at_end * (sums.key_blocks * domain.block_k - sums.domain.seq_k))
+        visits += n * sums.visits.total
+    return rows, visits
+
+
 def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, BlockSums]] | None = None) -> int:
     """Bytes of an overhead over the whole launch. `parts` are the sums of its domain, where they are at hand."""
     d = launch.domain
