@@ -182,21 +182,23 @@ class ChainBuilder:
         self,
         name: str,
         reads: tuple[str, ...],
-        writes: tuple[Tensor, ...],
+        *writes: str | Tensor,
         exps: int = 0,
         rows: int = terms.PASS_ROWS,
         values: int = ELEMENTWISE_VALUES,
-    ) -> None:
-        """An elementwise or row-wise launch over N x N tensors, `rows` rows a work tile, `values` a thread."""
-        self.hold(*writes)
-        accesses: tuple[Access, ...] = tuple(load(n, Rows.PAIR, Per.PAIR) for n in reads)
-        accesses += tuple(store(t.name, Rows.PAIR, Per.PAIR) for t in writes)
+    ) -> str:
+        """An elementwise or row-wise launch over N x N tensors, `rows` rows a work tile, `values` a thread; gives the
+        name of what it writes first. A name stands for a tensor of scores."""
         p = self.problem
-        domain = Domain(p.batch, p.heads, p.seq_q, p.seq_k, rows, p.seq_k)
+        made = [score_matrix(p, t, Role.TEMP, self.score_bytes) if isinstance(t, str) else t for t in writes]
+        self.hold(*made)
+        moved = (*(load(n, Rows.PAIR, Per.PAIR) for n in reads), *(store(t.name, Rows.PAIR, Per.PAIR) for t in made))
+        values = softmax_values(p.seq_k) if exps else values
+        work = Work(exps_per_pair=exps)
         self.launches.append(
-            Launch(name, domain, Outer.FLAT, accesses, resources=WIDE, work=Work(exps_per_pair=exps),
-                   values_per_thread=softmax_values(p.seq_k) if exps else values)
-        )  # fmt: skip
+            terms.score_pass(name, p, p.batch, p.heads, moved, rows, work=work, values_per_thread=values)
+        )
+        return made[0].name if made else ""
 
     def also(self, *accesses: Access) -> None:
         """More accesses of the last launch, before its own."""
@@ -229,20 +231,15 @@ def add_bias(b: ChainBuilder, scores: str) -> str:
         b.launches.append(terms.materialise(p))
     else:
         b.hold(terms.bias(b.problem))
-    b.pass_over_scores("bias", (scores, "bias"), (_tensor(b, "S_biased"),))
-    return "S_biased"
+    return b.pass_over_scores("bias", (scores, "bias"), "S_biased")
 
 
 def mask_keys(b: ChainBuilder, name: str, scores: str, out: str) -> str:
     """A pass over scores (or their gradient) with the key-padding mask; gives the name of its result."""
     b.hold(terms.padding(b.problem, b.padding_bytes))
-    b.pass_over_scores(name, (scores,), (_tensor(b, out),))
+    b.pass_over_scores(name, (scores,), out)
     b.also(load("padding", Rows.KEY, Per.PAIR))
     return out
-
-
-def _tensor(b: ChainBuilder, name: str, size: int | None = None) -> Tensor:
-    return score_matrix(b.problem, name, Role.TEMP, b.score_bytes if size is None else size)
 
 
 def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
@@ -258,22 +255,18 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b.product_to_scores("scores", query, "K", "S", problem.head_dim)
     scores = "S"
     if Pass.SCALE in run:
-        b.pass_over_scores("scale", (scores,), (_tensor(b, "S_scaled"),))
-        scores = "S_scaled"
+        scores = b.pass_over_scores("scale", (scores,), "S_scaled")
     if problem.bias != "none":
         scores = add_bias(b, scores)
     if problem.key_padding:
         scores = mask_keys(b, "padding", scores, "S_padded")
     if Pass.MASK in run:
         b.hold(terms.stored_mask(problem))
-        b.pass_over_scores("mask", (scores, "mask"), (_tensor(b, "S_masked"),))
-        scores = "S_masked"
-    b.pass_over_scores("softmax", (scores,), (_tensor(b, "P"),), exps=1)
-    weights = "P"
+        scores = b.pass_over_scores("mask", (scores, "mask"), "S_masked")
+    weights = b.pass_over_scores("softmax", (scores,), "P", exps=1)
     if Pass.DROPOUT in run:
-        dropped = (_tensor(b, "P_dropped"), _tensor(b, "dropout_mask", options.dropout_mask_bytes))
-        b.pass_over_scores("dropout", ("P",), dropped)
-        weights = "P_dropped"
+        mask = score_matrix(problem, "dropout_mask", Role.TEMP, options.dropout_mask_bytes)
+        weights = b.pass_over_scores("dropout", ("P",), "P_dropped", mask)
     b.hold(matrix(problem, "O", Role.OUTPUT))
     b.product_over_keys("values", weights, "V", "O", problem.head_dim_v)
     b.keep("bwd.dk", "Q_scaled")
@@ -287,9 +280,10 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     run = passes(problem, kernel)
     dropped = Pass.DROPOUT in run
     b.hold(*matrices(problem, "Q K V dO", Role.INPUT))
-    kept = ("P", "P_dropped", "dropout_mask") if dropped else ("P",)
-    sizes = {"dropout_mask": options.dropout_mask_bytes}
-    b.hold(*(replace(_tensor(b, n, sizes.get(n)), role=Role.INPUT) for n in kept))
+    kept = {"P": b.score_bytes}
+    if dropped:
+        kept |= {"P_dropped": b.score_bytes, "dropout_mask": options.dropout_mask_bytes}
+    b.hold(*(score_matrix(problem, name, Role.INPUT, size) for name, size in kept.items()))
     b.hold(*matrices(problem, "dV dQ dK", Role.OUTPUT))
     b.hold(*head_gradients(problem))
     tail = "_heads" if problem.group > 1 else ""
@@ -297,26 +291,21 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b.product_to_scores("bwd.dp", "dO", "V", "dP", problem.head_dim_v)
     grad = "dP"
     if dropped:
-        b.pass_over_scores("bwd.dropout", (grad, "dropout_mask"), (_tensor(b, "dP_dropped"),))
-        grad = "dP_dropped"
+        grad = b.pass_over_scores("bwd.dropout", (grad, "dropout_mask"), "dP_dropped")
     if options.softmax_backward_product:
-        b.pass_over_scores("bwd.product", ("P", grad), (_tensor(b, "PdP"),))
-        grad = "PdP"
-    b.pass_over_scores("bwd.softmax", ("P", grad), (_tensor(b, "dS"),))
+        grad = b.pass_over_scores("bwd.product", ("P", grad), "PdP")
+    scores = b.pass_over_scores("bwd.softmax", ("P", grad), "dS")
     b.keep("bwd.softmax", "dP", "dP_dropped")
-    scores = "dS"
     if Pass.MASK in run and problem.mask_storage != "additive":
         b.hold(terms.stored_mask(problem))
-        b.pass_over_scores("bwd.mask", (scores, "mask"), (_tensor(b, "dS_masked"),))
-        scores = "dS_masked"
+        scores = b.pass_over_scores("bwd.mask", (scores, "mask"), "dS_masked")
     if problem.key_padding:
         scores = mask_keys(b, "bwd.padding", scores, "dS_padded")
     if problem.bias_grad:
         b.hold(terms.bias(problem, "dBias", Role.OUTPUT))
         b.launches.append(terms.sum_bias(problem, scores))
     if Pass.SCALE in run:
-        b.pass_over_scores("bwd.scale", (scores,), (_tensor(b, "dS_scaled"),))
-        scores = "dS_scaled"
+        scores = b.pass_over_scores("bwd.scale", (scores,), "dS_scaled")
     b.product_over_queries("bwd.dk", scores, "Q", f"dK{tail}", problem.head_dim)
     if Pass.SCALE_Q in run:
         b.hold(replace(matrix(problem, "dQ", Role.TEMP), name="dQ_scaled"))
