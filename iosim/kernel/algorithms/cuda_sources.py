@@ -107,8 +107,8 @@ def _multiply_adds(launch: Launch, problem: AttentionProblem) -> Launch:
 
 @algorithm("minimal", keys_outside=True, dtypes=("fp32", "tf32"), example_tile=Tile(32, 32))
 def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The launches of `flash1` to the letter. Raises InputError: a backward pass, a mask, dropout, another type than fp32,
-    grouped heads, or a length that is not a multiple of the tile: the kernel has none of these."""
+    """The launches of `flash1` to the letter. Raises InputError: a backward pass, a mask, dropout, another type than
+    fp32, grouped heads, or a length that is not a multiple of the tile: the kernel has none of these."""
     for field, accepted, lacks in (
         ("passes", ("fwd",), ": it has a forward only"),
         ("mask", ("none",), ": it has no mask"),

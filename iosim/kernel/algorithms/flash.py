@@ -432,41 +432,23 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     lse = ("LSE",) if kernel.writes_lse else ()
     before, of_rows = _statistics(kernel, shape, splits) if options.combine_launches > 1 else ((), ())
     of_splits = {1: left, 2: left[:1], 3: []}[options.combine_launches]
-    domain = Domain(1, 1, rows, splits, combine_rows, splits, splits=splits)
     waits = options.combine_waits + -(-splits // options.combine_loads_at_once) if splits > 1 else 0
-    combine = Launch(
-        name="combine",
-        domain=domain,
-        outer=Outer.QUERY,
-        accesses=(
-            load("O_partial", Rows.QUERY, Per.SPLIT),
-            *(load(name, Rows.QUERY, Per.SPLIT) for name in of_splits),
-            *(load(t.name, Rows.QUERY, Per.QUERY) for t in of_rows),
-            *(store(name, Rows.QUERY, Per.QUERY) for name in ("O", *(() if before else lse))),
-        ),
-        resources=Resources(threads),
-        work=Work(
-            serial_loads=waits,
-            fragments=kernel.fragments and COMBINES.get(kernel.fragments.layout),
-        ),
-    )
-    reductions = tuple(
-        replace(
-            combine,
-            name=name,
-            domain=replace(domain, block_q=STATISTICS_ROWS),
-            accesses=(
-                *(load(n, Rows.QUERY, Per.SPLIT) for n in reads if n in left),
-                *(load(n, Rows.QUERY, Per.QUERY) for n in reads if n not in left),
-                *(store(n, Rows.QUERY, Per.QUERY) for n in writes),
-            ),
-        )
-        for name, reads, writes in before
-    )
+    work = Work(serial_loads=waits, fragments=kernel.fragments and COMBINES.get(kernel.fragments.layout))
+
+    def reduction(name: str, reads: Sequence[str], writes: Sequence[str], block_q: int = STATISTICS_ROWS) -> Launch:
+        """A launch over rows, which reads what each split left of them."""
+        loads = (load(n, Rows.QUERY, Per.SPLIT if n in ("O_partial", *left) else Per.QUERY) for n in reads)
+        stores = (store(n, Rows.QUERY, Per.QUERY) for n in writes)
+        over = Domain(1, 1, rows, splits, block_q, splits, splits=splits)
+        return Launch(name, over, Outer.QUERY, (*loads, *stores), resources=Resources(threads), work=work)
+
+    reads = ("O_partial", *of_splits, *(t.name for t in of_rows))
+    combine = reduction("combine", reads, ("O", *(() if before else lse)), combine_rows)
     if not kernel.writes_lse:
         by_name = {n: t for n, t in by_name.items() if n != "LSE"}
     by_name = {**by_name, **tensors((partial, *vectors, *of_rows))}
-    return Chain(by_name, (replace(main, accesses=main.accesses + writes), *reductions, combine), kernel.notes)
+    main = replace(main, accesses=main.accesses + writes)
+    return Chain(by_name, (main, *(reduction(*one) for one in before), combine), kernel.notes)
 
 
 def _statistics(
@@ -479,7 +461,7 @@ def _statistics(
     if options_of(kernel, SplitOptions).combine_launches == 2:
         return (("statistics", both, ("row_max", "row_sum", *lse)),), (replace(total, name="row_max"), total)
     weights = Tensor("weights", *shape, splits, 4, Role.TEMP)
-    sums = ("sums", ("weights", *both[1 - len(lse) :]), ("row_sum", *lse))
+    sums = ("sums", (*both[1 - len(lse) :], "weights"), ("row_sum", *lse))
     return (("weights", both[:1], ("weights",)), sums), (weights, total)
 
 

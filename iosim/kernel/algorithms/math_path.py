@@ -105,10 +105,10 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if casts:
         b.pass_over_scores("cast_P", (weights,), score_matrix(problem, "P_out", Role.TEMP, problem.input_type.bytes))
         b.hold(replace(matrix(problem, "O", Role.TEMP, element_bytes=4), name="O_fp32"))
-        b.product_over_keys("values", weights, current["V"], "O_fp32", problem.head_dim_v)
+        b.product_over(Outer.QUERY, "values", weights, current["V"], "O_fp32", problem.head_dim_v)
         b.copy("cast_O", "O_fp32", matrix(problem, "O", Role.OUTPUT))
     else:
-        b.product_over_keys("values", weights, current["V"], "O", problem.head_dim_v)
+        b.product_over(Outer.QUERY, "values", weights, current["V"], "O", problem.head_dim_v)
     b.keep(b.launches[-1].name, *(f"{n}_fp32" for n in "QKV"), "Q_scaled", "P", weights, "P_out")
     b.keep("select", scores, "is_masked")
     return b.chain()

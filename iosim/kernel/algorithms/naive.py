@@ -155,17 +155,10 @@ class ChainBuilder:
                    resources=WIDE, work=Work(2 * cols, stages=3))
         )  # fmt: skip
 
-    def product_over_keys(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
-        """out[q, :] = sum over k of scores[q, k] right[k, :]: a work tile is a query block, or a cluster of them."""
-        self._product_over(name, scores, right, out, cols, Outer.QUERY)
-
-    def product_over_queries(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
-        """out[k, :] = sum over q of scores[q, k] right[q, :]: a work tile is a key block, or a cluster of them."""
-        self._product_over(name, scores, right, out, cols, Outer.KEY)
-
-    def _product_over(self, name: str, scores: str, right: str, out: str, cols: int, outer: Outer) -> None:
-        """The product with a row a query (or a key), summed over the other axis in steps of 64. Each CTA of a cluster
-        reads the other operand for itself."""
+    def product_over(self, outer: Outer, name: str, scores: str, right: str, out: str, cols: int) -> None:
+        """out[q, :] = sum over k of scores[q, k] right[k, :], where a work tile is a query block (or a cluster);
+        out[k, :], the sum over q, where it is a key block. In steps of 64; each CTA of a cluster reads the other
+        operand for itself."""
         by_query = outer is Outer.QUERY
         mine, other, per = (Rows.QUERY, Rows.KEY, Per.QUERY) if by_query else (Rows.KEY, Rows.QUERY, Per.KEY)
         product_tile = self.tile(self.problem.seq_q if by_query else self.problem.seq_k, cols, narrow=True)
@@ -268,7 +261,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         mask = score_matrix(problem, "dropout_mask", Role.TEMP, options.dropout_mask_bytes)
         weights = b.pass_over_scores("dropout", ("P",), "P_dropped", mask)
     b.hold(matrix(problem, "O", Role.OUTPUT))
-    b.product_over_keys("values", weights, "V", "O", problem.head_dim_v)
+    b.product_over(Outer.QUERY, "values", weights, "V", "O", problem.head_dim_v)
     b.keep("bwd.dk", "Q_scaled")
     return b.chain()
 
@@ -287,7 +280,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b.hold(*matrices(problem, "dV dQ dK", Role.OUTPUT))
     b.hold(*head_gradients(problem))
     tail = "_heads" if problem.group > 1 else ""
-    b.product_over_queries("bwd.dv", "P_dropped" if dropped else "P", "dO", f"dV{tail}", problem.head_dim_v)
+    b.product_over(Outer.KEY, "bwd.dv", "P_dropped" if dropped else "P", "dO", f"dV{tail}", problem.head_dim_v)
     b.product_to_scores("bwd.dp", "dO", "V", "dP", problem.head_dim_v)
     grad = "dP"
     if dropped:
@@ -306,13 +299,13 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         b.launches.append(terms.sum_bias(problem, scores))
     if Pass.SCALE in run:
         scores = b.pass_over_scores("bwd.scale", (scores,), "dS_scaled")
-    b.product_over_queries("bwd.dk", scores, "Q", f"dK{tail}", problem.head_dim)
+    b.product_over(Outer.KEY, "bwd.dk", scores, "Q", f"dK{tail}", problem.head_dim)
     if Pass.SCALE_Q in run:
         b.hold(replace(matrix(problem, "dQ", Role.TEMP), name="dQ_scaled"))
-        b.product_over_keys("bwd.dq", scores, "K", "dQ_scaled", problem.head_dim)
+        b.product_over(Outer.QUERY, "bwd.dq", scores, "K", "dQ_scaled", problem.head_dim)
         b.copy("bwd.scale_q", "dQ_scaled", matrix(problem, "dQ", Role.OUTPUT))
     else:
-        b.product_over_keys("bwd.dq", scores, "K", "dQ", problem.head_dim)
+        b.product_over(Outer.QUERY, "bwd.dq", scores, "K", "dQ", problem.head_dim)
     if tail:
         b.launches.append(sum_groups(problem))
     return b.chain()

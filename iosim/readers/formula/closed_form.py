@@ -77,30 +77,27 @@ def _pair_bytes(sums: BlockSums, tensor: Tensor, edge: Edge) -> int:
     return (d.block_q * keys.full + last_rows * keys.last) * tensor.element_bytes
 
 
-def _key_bytes_per_pair(sums: BlockSums, tensor: Tensor, access: Access) -> int:
+def _key_tiles(sums: BlockSums, tensor: Tensor, access: Access, blocks: int, at_end: int) -> int:
+    """Tiles of `blocks` key blocks, `at_end` of which are the last one, that may be ragged."""
     d = sums.domain
+    tile = _tile_bytes(tensor, access, d.block_k)
+    if access.edge is Edge.WHOLE:
+        return blocks * tile
+    last = _tile_bytes(tensor, access, d.seq_k - (sums.key_blocks - 1) * d.block_k)
+    return blocks * tile + at_end * (last - tile)
+
+
+def _key_bytes_per_pair(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     if not tensor.is_vector:
         return sums.key_rows(access.edge).total * tensor.row_bytes
-    whole = sums.visits.total * _tile_bytes(tensor, access, d.block_k)
-    if access.edge is Edge.WHOLE:
-        return whole
-    return whole + sums.reaching_last.total * _ragged_key_tile(sums, tensor, access)
-
-
-def _ragged_key_tile(sums: BlockSums, tensor: Tensor, access: Access) -> int:
-    d = sums.domain
-    last = d.seq_k - (sums.key_blocks - 1) * d.block_k
-    return _tile_bytes(tensor, access, last) - _tile_bytes(tensor, access, d.block_k)
+    return _key_tiles(sums, tensor, access, sums.visits.total, sums.reaching_last.total)
 
 
 def _key_outer_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
-    d = sums.domain
-    blocks, at_end = sums.key_range() if access.visited_only else (sums.key_blocks, 1)
     unmasked = not access.visited_only or (sums.left is None and sums.right is None)
     if unmasked and access.edge is not Edge.WHOLE and not tensor.is_vector:
-        return d.seq_k * tensor.row_bytes
-    whole = blocks * _tile_bytes(tensor, access, d.block_k)
-    return whole if access.edge is Edge.WHOLE else whole + at_end * _ragged_key_tile(sums, tensor, access)
+        return sums.domain.seq_k * tensor.row_bytes
+    return _key_tiles(sums, tensor, access, *(sums.key_range() if access.visited_only else (sums.key_blocks, 1)))
 
 
 def _times_owned(sums: BlockSums, access: Access) -> int:
