@@ -216,7 +216,9 @@ _ROWS = {
 TABLES: Mapping[str, Key] = {
     "requires": Key(_table(REQUIRES, required=("dtypes",)), "What it runs, and where."),
     "kernel": Key(_table(KERNEL), "How the forward runs."),
+    "kernel_masked": Key(_table(KERNEL, _SCHEDULE), "How the forward runs otherwise under a mask."),
     "backward": Key(_table(KERNEL, _SCHEDULE), "How the backward runs, where it has one."),
+    "backward_masked": Key(_table(KERNEL, _SCHEDULE), "How the backward runs otherwise under a mask."),
     "tile": Key(_ROWS["tile"], "Tiles: the first row whose conditions hold is taken."),
     "split_tile": Key(_ROWS["tile"], "Tiles of the kernel that splits the keys."),
     "backward_tile": Key(_ROWS["tile"], "Tiles of the backward."),
@@ -229,8 +231,8 @@ TABLES: Mapping[str, Key] = {
     ),
     "configurations": Key(_table(CONFIGURATIONS, required=tuple(CONFIGURATIONS)), "What is tuned over."),
 }
-MEANINGS = {"requires": REQUIRES, "kernel": KERNEL, "backward": KERNEL, "backward_pass": PASS,
-            "configurations": CONFIGURATIONS}  # fmt: skip
+MEANINGS = {"requires": REQUIRES, **dict.fromkeys(("kernel", "kernel_masked", "backward", "backward_masked"), KERNEL),
+            "backward_pass": PASS, "configurations": CONFIGURATIONS}  # fmt: skip
 """Table -> its keys; those of all others are `ROW`'s."""
 _NAMES = ListOf(Text(), least=0, unique=True)
 FILE: Mapping[str, Key] = {

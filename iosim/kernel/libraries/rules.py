@@ -129,7 +129,6 @@ _BOOKS: Registry[str, Rules] = Registry(
             "fa4-stealing",
             "fa4-varlen",
         ),
-        "iosim.kernel.libraries.flash_sm90": ("flash-sm90",),
         "iosim.kernel.libraries.flashinfer": ("flashinfer", "flashinfer-cascade", "flashinfer-decode", "xqa"),
         "iosim.kernel.libraries.flashmla": ("dsa", "dsv4", "flashmla", "mla"),
         "iosim.kernel.libraries.tiled": ("flash1", "tiled", "uniform"),
