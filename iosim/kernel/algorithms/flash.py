@@ -217,7 +217,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )  # fmt: skip
     q, o = matrix(problem, "Q", Role.INPUT), output_tensor(problem, kernel)
     k, v = (in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
-    lse = row_vector(problem, "LSE", Role.OUTPUT)
+    lse = matrices(problem, "LSE" if kernel.writes_lse else "", Role.OUTPUT)
     columns, value_columns = _product_columns(problem, kernel)
     value_tiles = -(-value_columns // kernel.tile.block_k) if options.columns_by_keys else 1
     main = main_launch(
@@ -244,7 +244,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     lists = tuple(Tensor(n, 1, 1, 1, 1, 4, Role.TEMP) for n in LISTS if options.fills_lists and problem.mask == "none")
     fills = tuple(row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists))
-    by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel), *lists))
+    by_name = tensors((q, k, v, o, *lse, *table_tensor(problem), *append_tensors(problem, kernel), *lists))
     chain = finish(problem, kernel, main, by_name)
     return replace(chain, launches=(*fills, *chain.launches))
 
@@ -384,8 +384,6 @@ def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dic
     by_name = {**by_name, **tensors(made)}
     if kernel.writes_lse:
         writes += (store("LSE", Rows.QUERY, Per.QUERY),)
-    else:
-        by_name = {n: t for n, t in by_name.items() if n != "LSE"}
     return Chain(by_name, (*before, replace(main, accesses=main.accesses + writes)), notes)
 
 
@@ -444,8 +442,6 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
 
     reads = ("O_partial", *of_splits, *(t.name for t in of_rows))
     combine = reduction("combine", reads, ("O", *(() if before else lse)), combine_rows)
-    if not kernel.writes_lse:
-        by_name = {n: t for n, t in by_name.items() if n != "LSE"}
     by_name = {**by_name, **tensors((partial, *vectors, *of_rows))}
     main = replace(main, accesses=main.accesses + writes)
     return Chain(by_name, (main, *(reduction(*one) for one in before), combine), kernel.notes)
