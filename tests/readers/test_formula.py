@@ -158,9 +158,9 @@ def test_closed_form_of_numbers_is_the_count(call):
 
 @pytest.mark.slow
 @settings(max_examples=examples(20), deadline=None)
-@given(calls(), st.booleans())
-def test_symbols_with_their_numbers_put_in_are_the_count(call, tie):
-    made = derive(*call, tie=tie)
+@given(calls())
+def test_symbols_with_their_numbers_put_in_are_the_count(call):
+    made = derive(*call)
     assert table(made.numbers()) == table(count(plan(*call)))
 
 
