@@ -41,8 +41,15 @@ def _query_rows(domain: Domain, edge: Edge) -> IntArray:
     return np.where(rows > 0, domain.block_q, 0) if edge is Edge.WHOLE else rows
 
 
-def _tiles(tensor: Tensor, access: Access, rows: IntArray) -> IntArray:
-    tiles = tensor.tile_bytes(rows, access.packet_rows)  # type: ignore[arg-type]
+def _tiles(tensor: Tensor, access: Access, rows: IntArray | int) -> IntArray:
+    """Bytes of tiles of so many full rows: a row vector's in whole sectors, or packet by packet; a matrix's by row."""
+    if not tensor.is_vector:
+        tiles = rows * tensor.row_bytes
+    elif access.packet_rows:
+        packet = -(-access.packet_rows * tensor.element_bytes // SECTOR_BYTES) * SECTOR_BYTES
+        tiles = -(-rows // access.packet_rows) * packet
+    else:
+        tiles = -(-rows * tensor.element_bytes // SECTOR_BYTES) * SECTOR_BYTES
     return np.asarray(tiles, dtype=np.int64)
 
 
@@ -63,7 +70,7 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
     if tensor.keys_per_row and access.rows is Rows.KEY:
         return _table_bytes(domain, tensor)
     if access.rows is Rows.OWN:
-        total = _times_owned(domain, access) * tensor.tile_bytes(tensor.rows)
+        total = _times_owned(domain, access) * int(_tiles(tensor, access, tensor.rows))
     elif access.rows is Rows.PAIR:
         per_tile = _query_rows(domain, access.edge) * _key_rows(domain, access.edge)
         total = int(per_tile.sum()) * tensor.element_bytes

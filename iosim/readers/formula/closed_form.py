@@ -35,7 +35,8 @@ from iosim.readers.formula.sums import BlockSums, ListSums, PickedSums, Sums
 
 
 def _tile_bytes(tensor: Tensor, access: Access, rows: int) -> int:
-    """As `Tensor.tile_bytes`: vectors in whole sectors, matrices by the row."""
+    """Bytes between SM and L2 for a tile of full rows: a row vector's (LSE) in whole sectors, or in packets of so many
+    rows; a matrix's row by row."""
     if not tensor.is_vector:
         return rows * tensor.row_bytes
     if access.packet_rows:
@@ -120,7 +121,7 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     if tensor.keys_per_row and access.rows is Rows.KEY:
         return sums.sectors(tensor.keys_per_sector) * SECTOR_BYTES
     if access.rows is Rows.OWN:
-        moved = _times_owned(sums, access) * tensor.tile_bytes(tensor.rows)
+        moved = _times_owned(sums, access) * _tile_bytes(tensor, access, tensor.rows)
     elif access.rows is Rows.PAIR:
         moved = _pair_bytes(sums, tensor, access.edge)
     elif access.rows is Rows.QUERY:
