@@ -13,6 +13,7 @@ from effort import some
 from strategies import OVERHEADS, altered, disagreements
 
 import iosim.problem.masks.mask
+import iosim.readers.formula.closed_form
 from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Role, Rows, Tensor
@@ -21,6 +22,7 @@ from iosim.problem.masks import BlockMask
 from iosim.problem.masks.mask import Axis, IntervalMask, KeyBlocks
 
 pytestmark = pytest.mark.slow
+READERS = (counter, iosim.readers.formula.closed_form)
 
 Case = tuple[AttentionProblem, Kernel]
 
@@ -318,15 +320,16 @@ def test_a_count_that_sees_wrongly(bug: Bug, case: str, monkeypatch: pytest.Monk
     assert disagreements(*CASES[case])
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(("case", "factor"), [("flash packed decode", 2), ("flash", 0.5)])
-def test_k_counted_per_the_wrong_head(case: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k_counted_per_the_wrong_head(reader: Any, case: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Per query head where the group is packed in a tile (x 2), per key head where it is not (/ 2)."""
-    real = counter.access_bytes
+    real = reader.access_bytes
 
-    def wrong(domain: Domain, tensor: Tensor, access: Access) -> int:
+    def wrong(domain: Any, tensor: Tensor, access: Access) -> int:
         return int(real(domain, tensor, access) * (factor if tensor.name == "K" else 1))
 
-    monkeypatch.setattr(counter, "access_bytes", wrong)
+    monkeypatch.setattr(reader, "access_bytes", wrong)
     assert disagreements(*CASES[case])
 
 
@@ -368,14 +371,16 @@ def test_directions_swapped_in_the_count(case: str, monkeypatch: pytest.MonkeyPa
     assert disagreements(*CASES[case])
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("case", ["flash", "flash split", "flash1 to the letter", "minimal"])
-def test_row_statistics_counted_by_the_byte(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tensor, "tile_bytes", lambda t, rows, packet_rows=0: rows * t.row_bytes)
+def test_row_statistics_counted_by_the_byte(reader: Any, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "tile_bytes", lambda t, a, rows: rows * t.row_bytes)
     assert disagreements(*CASES[case])
 
 
 @pytest.mark.parametrize("field", ["per_cta", "per_tile", "per_pair", "per_tile_fetch"])
-def test_an_overhead_forgotten(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = counter.overhead_bytes
-    monkeypatch.setattr(counter, "overhead_bytes", lambda x, o: real(x, replace(o, **{field: 0})))
+@pytest.mark.parametrize("reader", READERS)
+def test_an_overhead_forgotten(reader: Any, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = reader.overhead_bytes
+    monkeypatch.setattr(reader, "overhead_bytes", lambda x, o, *more: real(x, replace(o, **{field: 0}), *more))
     assert disagreements(*CASES["flash persistent"])

@@ -41,7 +41,7 @@ def _query_rows(domain: Domain, edge: Edge) -> IntArray:
     return np.where(rows > 0, domain.block_q, 0) if edge is Edge.WHOLE else rows
 
 
-def _tiles(tensor: Tensor, access: Access, rows: IntArray | int) -> IntArray:
+def tile_bytes(tensor: Tensor, access: Access, rows: IntArray | int) -> IntArray:
     """Bytes of tiles of so many full rows: a row vector's in whole sectors, or packet by packet; a matrix's by row."""
     if not tensor.is_vector:
         tiles = rows * tensor.row_bytes
@@ -70,12 +70,12 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
     if tensor.keys_per_row and access.rows is Rows.KEY:
         return _table_bytes(domain, tensor)
     if access.rows is Rows.OWN:
-        total = _times_owned(domain, access) * int(_tiles(tensor, access, tensor.rows))
+        total = _times_owned(domain, access) * int(tile_bytes(tensor, access, tensor.rows))
     elif access.rows is Rows.PAIR:
         per_tile = _query_rows(domain, access.edge) * _key_rows(domain, access.edge)
         total = int(per_tile.sum()) * tensor.element_bytes
     elif access.rows is Rows.QUERY:
-        tiles = _tiles(tensor, access, _query_rows(domain.of(tensor), access.edge))
+        tiles = tile_bytes(tensor, access, _query_rows(domain.of(tensor), access.edge))
         if access.per is Per.PAIR:
             tiles = tiles * np.maximum(v.count - access.skip, 0)
         elif access.per is Per.SPLIT:
@@ -113,7 +113,7 @@ def _key_tile_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
     rows = domain.key_rows
     if access.edge is Edge.WHOLE:
         rows = np.where(rows > 0, domain.block_k, 0)
-    tiles = _tiles(tensor, access, rows)
+    tiles = tile_bytes(tensor, access, rows)
     if access.per is Per.PAIR:
         tiles = tiles * np.maximum(domain.visitors.count - access.skip, 0)
     elif access.visited_only:

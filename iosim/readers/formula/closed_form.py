@@ -34,7 +34,7 @@ from iosim.readers.formula.dual import ceil_div, minimum
 from iosim.readers.formula.sums import BlockSums, ListSums, PickedSums, Sums
 
 
-def _tile_bytes(tensor: Tensor, access: Access, rows: int) -> int:
+def tile_bytes(tensor: Tensor, access: Access, rows: int) -> int:
     """Bytes between SM and L2 for a tile of full rows: a row vector's (LSE) in whole sectors, or in packets of so many
     rows; a matrix's row by row."""
     if not tensor.is_vector:
@@ -60,12 +60,12 @@ def _times_moved(sums: BlockSums, access: Access) -> Sums:
 
 def _query_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     d, moved = sums.domain.of(tensor), _times_moved(sums, access)
-    tile = _tile_bytes(tensor, access, d.block_q)
+    tile = tile_bytes(tensor, access, d.block_q)
     if access.edge is Edge.WHOLE:
         return tile * moved.total
     if moved.each is not None and not tensor.is_vector:
         return moved.each * d.rows * tensor.row_bytes
-    last = _tile_bytes(tensor, access, d.rows - (sums.query_blocks - 1) * d.block_q)
+    last = tile_bytes(tensor, access, d.rows - (sums.query_blocks - 1) * d.block_q)
     return tile * moved.full + last * moved.last
 
 
@@ -81,10 +81,10 @@ def _pair_bytes(sums: BlockSums, tensor: Tensor, edge: Edge) -> int:
 def _key_tiles(sums: BlockSums, tensor: Tensor, access: Access, blocks: int, at_end: int) -> int:
     """Tiles of `blocks` key blocks, `at_end` of which are the last one, that may be ragged."""
     d = sums.domain
-    tile = _tile_bytes(tensor, access, d.block_k)
+    tile = tile_bytes(tensor, access, d.block_k)
     if access.edge is Edge.WHOLE:
         return blocks * tile
-    last = _tile_bytes(tensor, access, d.seq_k - (sums.key_blocks - 1) * d.block_k)
+    last = tile_bytes(tensor, access, d.seq_k - (sums.key_blocks - 1) * d.block_k)
     return blocks * tile + at_end * (last - tile)
 
 
@@ -121,7 +121,7 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     if tensor.keys_per_row and access.rows is Rows.KEY:
         return sums.sectors(tensor.keys_per_sector) * SECTOR_BYTES
     if access.rows is Rows.OWN:
-        moved = _times_owned(sums, access) * _tile_bytes(tensor, access, tensor.rows)
+        moved = _times_owned(sums, access) * tile_bytes(tensor, access, tensor.rows)
     elif access.rows is Rows.PAIR:
         moved = _pair_bytes(sums, tensor, access.edge)
     elif access.rows is Rows.QUERY:
