@@ -28,10 +28,7 @@ from iosim.problem.masks.mask import IntArray
 def _key_rows(domain: Domain, edge: Edge) -> IntArray:
     v, bk = domain.visited, domain.block_k
     if edge is Edge.EXACT:
-        steps = v.by_query()
-        rows = domain.key_rows if steps.indices is None else domain.key_rows[steps.indices]
-        upto = np.concatenate([[0], np.cumsum(rows)])
-        return np.asarray(upto[steps.first + steps.count] - upto[steps.first], dtype=np.int64)
+        return v.total(domain.key_rows)
     unneeded = v.end * bk - v.end_row if edge is Edge.NEEDED else 0
     return np.where(v.count > 0, v.count * bk - unneeded, 0)
 

@@ -220,6 +220,10 @@ class BlockLists:
         """Query block of every entry."""
         return np.repeat(np.arange(self.indptr.size - 1, dtype=np.int64), self.count)
 
+    def total(self, values: IntArray) -> IntArray:
+        upto = np.concatenate([[0], np.cumsum(values[self.indices])])
+        return np.asarray(upto[self.indptr[1:]] - upto[self.indptr[:-1]], dtype=np.int64)
+
     def by_query(self) -> Steps:
         return Steps(self.indptr[:-1], self.count, self.indices)
 

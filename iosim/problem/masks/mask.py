@@ -69,6 +69,9 @@ class Visited(Protocol):
     def end(self) -> IntArray: ...
     @property
     def end_row(self) -> IntArray: ...
+    def total(self, values: IntArray) -> IntArray:
+        """Of each query block: the sum of `values`, one a key block, over the key blocks that it visits."""
+
     def by_query(self) -> Steps:
         """The key blocks of each query block, in the order of the walk."""
 
@@ -199,6 +202,10 @@ class KeyBlocks:
     @property
     def count(self) -> IntArray:
         return self.end - self.first
+
+    def total(self, values: IntArray) -> IntArray:
+        upto = np.concatenate([[0], np.cumsum(values)])
+        return np.asarray(upto[self.end] - upto[self.first], dtype=np.int64)
 
     def by_query(self) -> Steps:
         return Steps(self.first, self.count)
