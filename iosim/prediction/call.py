@@ -19,9 +19,10 @@ from iosim.kernel.residency import Residency, residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds, bounds
-from iosim.readers.count import added_bytes, count, count_shared
+from iosim.readers.formula.closed_form import added_bytes, closed_form, reach
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Inputs, Replay, Trace, launch_inputs, replay, replay_inputs
+from iosim.readers.staged import count_shared
 from iosim.readers.timing.chain_time import ChainTime, chain_time
 
 
@@ -45,7 +46,7 @@ class Call:
         InputError: the algorithm cannot do what the problem asks for, or the profile lacks a limit of occupancy."""
         launches = plan(problem, kernel) if chain is None else chain
         resident = tuple(residency(launch, profile) for launch in launches.launches)
-        return cls(problem, kernel, profile, launches, count(launches), resident)
+        return cls(problem, kernel, profile, launches, closed_form(launches), resident)
 
     @cached_property
     def bounds(self) -> HbmBounds:
@@ -79,7 +80,7 @@ class Call:
     def capacity(self, l2_start: str = "cold") -> Traffic:
         from iosim.readers import capacity
 
-        return capacity.estimate(self.chain, self.profile, self.counted, self.residencies, l2_start == "warm")
+        return capacity.estimate(self.chain, self.profile, self.counted, self.residencies, reach, l2_start == "warm")
 
     def time(self, traffic: Traffic, conditions: Conditions = ALONE, *, measured: bool = True) -> ChainTime:
         """Seconds and joules of the chain while `traffic` moves; `measured` and the conditions as in `chain_time`."""

@@ -20,7 +20,6 @@ from iosim.prediction.replays import Replays, head_share_of, play_of, tile_acces
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
-from iosim.readers.count import visited_pairs
 from iosim.readers.replay.library import why_missing
 from iosim.readers.replay.replay import Replay
 
@@ -133,7 +132,7 @@ def planned(
 def repeats(launch: Launch) -> bool:
     """Whether a launch's work tiles loop long enough to be played in part."""
     loops = launch.outer in (Outer.QUERY, Outer.KEY, Outer.SPLIT)
-    return loops and visited_pairs(launch) >= SAMPLED_STEPS * launch.work_tiles
+    return loops and launch.visited_pairs >= SAMPLED_STEPS * launch.work_tiles
 
 
 def default_method(chain: Chain) -> tuple[Method, tuple[str, ...]]:

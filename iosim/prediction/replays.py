@@ -11,7 +11,6 @@ from iosim.base.progress import go_on
 from iosim.base.words import Method
 from iosim.kernel.launch import Access, Chain, Launch, Per
 from iosim.prediction.call import Call
-from iosim.readers.count import visited_pairs
 from iosim.readers.replay.objects import about_bytes
 from iosim.readers.replay.play import HeadShare, Play, head_share
 from iosim.readers.replay.replay import Inputs, Replay, replay
@@ -36,7 +35,7 @@ def tile_accesses(chain: Chain) -> int:
         return launch.domain.block_k if picks else access.times if launch.walks_again else 1
 
     return sum(
-        visited_pairs(launch) * sum(each(launch, a) for a in launch.accesses if a.per is Per.PAIR)
+        launch.visited_pairs * sum(each(launch, a) for a in launch.accesses if a.per is Per.PAIR)
         for launch in chain.launches
     )
 

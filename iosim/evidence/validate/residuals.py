@@ -17,8 +17,7 @@ from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.bounds import kept_keys
-from iosim.readers.count import wavefront_bytes
+from iosim.readers.staged import wavefront_bytes
 from iosim.show.tables import grouped
 
 SMALL_BYTES = 2_000_000
@@ -128,7 +127,7 @@ def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
     total = 0
     for name in {a.tensor for n in chain.launches for a in n.accesses if a.mode is Mode.LOAD}:
         tensor = chain.tensors[name]
-        rows = kept_keys(problem) if name in ("K", "V") else tensor.rows
+        rows = problem.pair_mask.kept_keys(problem.seq_q, problem.seq_k) if name in ("K", "V") else tensor.rows
         total += tensor.bytes // max(1, tensor.rows) * rows
     return total
 
