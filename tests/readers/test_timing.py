@@ -180,12 +180,13 @@ class TestMakespan:
         one = launch(Tile(128, 64, 4))
         assert self.of(one, 300, 2).cycles == 64 * 2 + 64 * 2
         assert self.of(one, 400, 2).cycles == 64 * 2 + 64
+        assert self.of(one, 300, 2).sm_steps == [64 * 3] * 176 + [64 * 4] * 124
 
     def test_resident_causal_tiles_speed_up_as_others_end(self) -> None:
         # one head, 4 tiles of 2, 4, 6, 8 steps (128x64) on 2 SMs: (2, 6) and (4, 8); the second: 4 x 2 + 4 x 1 = 12
         one = launch(Tile(128, 64, 4), heads=1, seq_q=512, mask="causal")
         assert steps_per_tile(one.domain, Outer.QUERY).tolist() == [2, 4, 6, 8]
-        assert self.of(one, 2, 2) == Makespan(12.0, 12.0, 1.0)
+        assert self.of(one, 2, 2) == Makespan(12.0, [8.0, 12.0], 1.0)
 
     def test_ctas_of_an_sm_end_in_the_order_of_their_work(self) -> None:
         # heavy first, steps of n x n cycles: SM 0 holds 8 and 4 steps: 4 steps of both at 4 cycles, then 4 at 1

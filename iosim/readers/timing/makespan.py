@@ -50,7 +50,7 @@ class Makespan:
         steps."""
         ends = np.sort(self.sm_steps)
         at_work = np.arange(len(ends), 0, -1) / len(ends)
-        return float(np.diff(ends, prepend=0.0) @ np.maximum(at_work, least)) / max(1.0, ends[-1])
+        return float(np.diff(ends, prepend=0.0) @ np.maximum(at_work, least) / max(1.0, ends[-1]))
 
 
 def steps_per_tile(domain: Domain, outer: Outer) -> FloatArray:
