@@ -19,9 +19,9 @@ from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.kernel.work import Loop, MaskOperations, Pipelines
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing import computing
+from iosim.readers.timing import computing, launch_time
 from iosim.readers.timing.computing import Running, _alone_share, busiest_share
-from iosim.readers.timing.launch_time import PAGED_START_S, LaunchTime
+from iosim.readers.timing.launch_time import PAGED_START_S, STREAM_START_S, LaunchTime
 from iosim.readers.timing.makespan import Makespan
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import (
@@ -120,10 +120,19 @@ class TestTilesOfServingKernels:
         assert merging.clock_hz is not None
         assert merging.total_s - free.total_s == pytest.approx(8 * 2560 / merging.clock_hz, rel=0.1)
 
-    def test_a_stream_out_of_pages_in_hbm_starts_late(self) -> None:
-        paged, plain = (main_launch(call("h200", "fa2", heads=32, seq_q=1, seq_k=65536, page_size=page))
-                        for page in (256, None))  # fmt: skip
-        assert paged.total_s - plain.total_s == pytest.approx(PAGED_START_S, rel=0.1)
+    def test_a_stream_from_hbm_starts_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where its keys lie in the L2 it does not, nor where several tiles share them."""
+        made = call("h200", "fa2", heads=32, seq_q=1, seq_k=65536)
+        shared = call("h200", "fa2", heads=32)
+        paged = main_launch(call("h200", "fa2", heads=32, seq_q=1, seq_k=65536, page_size=256))
+        from_hbm, from_l2, twice = main_launch(made), main_launch(made, hbm=False), main_launch(shared)
+        assert paged.total_s - from_hbm.total_s == pytest.approx(PAGED_START_S - STREAM_START_S, rel=0.1)
+        few = call("h200", "cudnn", heads=33, seq_q=16, seq_k=65536)
+        of_few = main_launch(few)
+        monkeypatch.setattr(launch_time, "STREAM_START_S", 0.0)
+        assert of_few.total_s - main_launch(few).total_s == pytest.approx(STREAM_START_S / 4)
+        assert from_hbm.total_s - main_launch(made).total_s == pytest.approx(STREAM_START_S)
+        assert (from_l2.total_s, twice.total_s) == (main_launch(made, hbm=False).total_s, main_launch(shared).total_s)
 
     def test_values_of_a_narrow_cache_are_widened_slowly_on_blackwell(self) -> None:
         made = call("b200", "vllm-triton", page_size=64, cache_dtype="fp8", mask="causal")
@@ -215,7 +224,7 @@ class TestFirstLoads:
             made = call(gpu, heads=264, seq_q=1, seq_k=4096)
             hits = made.time(made.counted).total_s
             ratios[gpu] = made.time(made.counted + made.capacity()).total_s / hits
-        assert 1.02 < ratios["h200"] < ratios["h100"] < 1.16
+        assert 1.02 < ratios["h200"] < ratios["h100"] < 1.17
 
     def test_only_loops_with_more_to_fetch_than_a_tile_wait_before_their_first(self) -> None:
         """Code apart from the loop, warps that load, warps that divide the keys; not cuDNN's kernels for few keys."""
@@ -476,7 +485,7 @@ class TestSharesOfTheL2:
 
     @pytest.mark.parametrize(
         ("heads", "mask", "least", "most"),
-        [(132, "none", 1, 1), (132, "causal", 0.97, 0.999), (7, "none", 0.84, 0.86), (7, "causal", 0.64, 0.69)],
+        [(132, "none", 1, 1), (132, "causal", 0.94, 0.98), (7, "none", 0.84, 0.86), (7, "causal", 0.64, 0.69)],
     )
     def test_sms_that_end_apart_leave_the_others_more(
         self, heads: int, mask: str, least: float, most: float, monkeypatch: pytest.MonkeyPatch
