@@ -114,7 +114,8 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
 
 def _end_of_ctas(works: list[float], before: float, sms: int, pace: list[float]) -> tuple[float, list[float]]:
     """Cycles until the last CTA ends, and steps of each SM. CTAs start round robin over the SMs, each next one
-    where one ends; those of an SM share it, and speed up as others end.
+    where one ends; those of an SM share it, and speed up as others end. An SM that CTAs without steps leave takes the
+    next ones until it is full, though others are free.
 
     Args:
         works: steps of each CTA, in the order in which they start.
@@ -127,15 +128,16 @@ def _end_of_ctas(works: list[float], before: float, sms: int, pace: list[float])
     now = before * pace[-1]
     events = [(now + (ends[0] - before) * pace[len(ends) - 1], sm, sm) for sm, ends in enumerate(resident) if ends]
     heapq.heapify(events)
-    waiting = iter(works[slots:])
-    for turn in range(sms, sms + len(works)):  # of SMs where CTAs end together, each is served in turn
-        now, _, sm = events[0]
+    waiting, absent = iter(works[slots:]), 0.0 in works
+    for later in range(sms, sms + len(works)):  # of SMs where CTAs end together, each is served in turn
+        now, turn, sm = events[0]
         ends = resident[sm]
         done = heapq.heappop(ends)
         if (work := next(waiting, None)) is not None:
             heapq.heappush(ends, done + work)
             steps[sm] += work
         if ends:
+            turn = turn if absent and ends[0] == done else later
             heapq.heapreplace(events, (now + (ends[0] - done) * pace[len(ends) - 1], turn, sm))
         else:
             heapq.heappop(events)
