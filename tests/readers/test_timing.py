@@ -163,6 +163,24 @@ class TestMatrixUnit:
             flash(Tile(64, 64, 4), "abacus")  # type: ignore[arg-type]
 
 
+class TestRaggedBlocks:
+    @pytest.mark.parametrize(
+        ("gpu", "kernel", "heads", "tokens", "head_dim"),
+        [
+            ("h200", "flex", 4, 64, 256),  # 66 splits a head of one key block: most have no step, but store
+            ("h200", "fa2", 16, 384, 128),  # a fourth block of one row: the first tiles are whole ones
+            ("a30", "fa2", 16, 384, 96),
+        ],
+    )
+    def test_one_more_token_takes_no_less(self, gpu: str, kernel: str, heads: int, tokens: int, head_dim: int) -> None:
+        times = []
+        for n in (tokens, tokens + 1):
+            asked, profile = AttentionProblem(heads=heads, seq_q=n, head_dim=head_dim, dtype="bf16"), load_profile(gpu)
+            made = Call.of(asked, resolve(kernel, asked, profile), profile)
+            times.append(max(launch.total_s for launch in made.time(made.counted).launches))
+        assert times[1] / times[0] >= 1
+
+
 class TestMakespan:
     @staticmethod
     def of(one: Launch, sms: int, per_sm: int, tile_cycles: float = 0.0) -> Makespan:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from iosim.base.records import dataclass, replace
 from iosim.base.words import Level, Way
 from iosim.kernel.conditions import Conditions
@@ -169,7 +172,10 @@ class Running:
         streamed = self.moved("l2", "read", "Q" if self.launch.is_backward else "K")
         stores = sum(self.moved("l2", "write", name) for name in names)
         tiles, backward = self.launch.work_tiles, self.launch.is_backward
-        loads = own / tiles * (1 - self.ahead * (not backward)) + streamed / max(1, steps) * (1 - self.ahead)
+        rounds, domain = max(1.0, tiles / self.resident.slots), self.launch.domain
+        mine, others = (domain.key_rows, domain.query_rows)[:: 1 if backward else -1]
+        loads = own / tiles * whole_block(mine, rounds) * (1 - self.ahead * (not backward))
+        loads += streamed / max(1, steps) * whole_block(others, rounds) * (1 - self.ahead)
         return loads / L2_BYTES_PER_CYCLE + max(backward, self.ahead) * stores / tiles / L2_STORED_PER_CYCLE
 
     def l2_loads(self) -> float:
@@ -191,7 +197,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     launch, rates, unit, resident = running.launch, running.rates, running.unit, running.resident
     profile = rates.profile
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
-    l2_bytes = running.l2_loads() / max(1, steps)
+    l2_bytes = running.l2_loads() / max(1, steps, launch.work_tiles)  # splits without keys have no step
     shared_bytes = running.shared_in_step() if launch.is_backward else None
     cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc, shared_bytes)
     per_sm = running.per_sm
@@ -238,6 +244,12 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count // together),
         waited_loads=waited_loads(launch, unit, profile.cc),
     )
+
+
+def whole_block(rows: npt.NDArray[np.int64], rounds: float) -> float:
+    """Bytes of a tile's block over those of the mean one: the first round's waits are those of a whole block, however
+    few rows others have."""
+    return float(1 + (rows.max() / rows[rows > 0].mean() - 1) / rounds)
 
 
 def rows_a_step(launch: Launch) -> float:

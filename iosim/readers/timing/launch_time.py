@@ -170,15 +170,16 @@ def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     waited_for = sum(running.moved("hbm", "read", name) for name in names)
     first = running.rates.hbm_seconds(waited_for, 0.0) * (not running.unit.loads_apart)
     together = first + beside(done.total_s, hbm - first, norm=norm)
-    return max(together, hbm * _last_round(running, done, hbm)) + min(hbm, _late_s(running))
+    return max(together, hbm * _last_round(running, done, hbm)) + _late_s(running, hbm)
 
 
-def _late_s(running: Running) -> float:
-    """Seconds before HBM runs at its rate for a launch that streams keys from there; less where fewer SMs ask."""
+def _late_s(running: Running, hbm: float) -> float:
+    """Seconds before HBM runs at its rate for a launch that streams keys from there; less where fewer SMs ask, or for
+    little."""
     if running.problem.latent_kv or running.finds_in_l2:
         return 0.0
     asking = min(1.0, running.launch.work_tiles / running.rates.profile.sm_count)
-    return asking * (STREAM_START_S if running.problem.page_size is None else PAGED_START_S)
+    return asking * (min(hbm, PAGED_START_S) if running.problem.page_size else min(hbm / 4, STREAM_START_S))
 
 
 def _last_round(running: Running, done: Computing, hbm: float) -> float:
