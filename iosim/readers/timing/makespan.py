@@ -115,7 +115,7 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
 def _end_of_ctas(works: list[float], before: float, sms: int, pace: list[float]) -> tuple[float, list[float]]:
     """Cycles until the last CTA ends, and steps of each SM. CTAs start round robin over the SMs, each next one
     where one ends; those of an SM share it, and speed up as others end. An SM that CTAs without steps leave takes the
-    next ones until it is full, though others are free.
+    next two, though others are free.
 
     Args:
         works: steps of each CTA, in the order in which they start.
@@ -137,7 +137,8 @@ def _end_of_ctas(works: list[float], before: float, sms: int, pace: list[float])
             heapq.heappush(ends, done + work)
             steps[sm] += work
         if ends:
-            turn = turn if absent and ends[0] == done else later
+            again = absent and len(ends) > 1 and ends.count(done) >= len(ends) - 1
+            turn = turn if again else later
             heapq.heapreplace(events, (now + (ends[0] - done) * pace[len(ends) - 1], turn, sm))
         else:
             heapq.heappop(events)
