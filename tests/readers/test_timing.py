@@ -226,7 +226,7 @@ class TestMakespan:
         """Eight CTAs without rows, then two of 5 steps, on three SMs of two places: one SM has both."""
         works = [0.0] * 8 + [5.0, 5.0]
         assert _end_of_ctas(works, 0.0, 3, [1.0, 2.0]) == (10.0, [10.0, 0.0, 0.0])
-        assert _end_of_ctas([*works, 5.0], 0.0, 3, [1.0, 2.0, 3.0])[1] == [10.0, 5.0, 0.0]
+        assert _end_of_ctas([*works, 5.0], 0.0, 3, [1.0, 2.0, 3.0])[1] == [10.0, 0.0, 5.0]
         assert _end_of_ctas([0.5] * 8 + [5.0, 5.0], 0.0, 3, [1.0, 2.0])[1] == pytest.approx([6.5, 1.5, 6.0])
 
     def test_sms_of_packed_grids_are_as_busy_as_counted(self) -> None:
