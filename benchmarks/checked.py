@@ -37,7 +37,7 @@ _, _, PUBLISHED_BYTES, TIMED, PUBLISHED_TIMES = KINDS
 BACKWARD_NAMES = ("_backward", "flash_bwd", "flash_bwd_sm90", "_fwdbwd")
 """How names of a backward's rows end."""
 BYTES = ("hbm_read", "l2_read", "dram_sectors")
-TIMES = ("seconds", "ms", "graph_ms", "tflops", "latency", "latency_ms")
+TIMES = ("seconds", "ms", "graph_ms", "tflops", "latency", "latency_ms", "best_ms")
 GPUS = {"NVIDIA H200": "h200-sxm"}
 """Profiles by a table's word, where it is not their name."""
 OTHER_KERNELS = ("attention_latency_a100_vidur.csv", "attention_latency_a30_flashinfer_vidur.csv")
@@ -46,6 +46,7 @@ STAND_FOR = {"flash-cu": "flash", "eager": "naive", "minimal-cu": "minimal"}
 """Kernels whose launches are another entry's, too: its tiles in CUDA, its launches and one for the scale, its source
 in this project's build."""
 SPARSE = "published_sparse_attention.csv"
+BEST_TILES = "published_triton_tiles.csv"
 SPARSE_KERNELS = {True: "dsv4", False: "dsa"}
 """Of its rows those named after a ratio of compression, and the others."""
 
@@ -58,6 +59,8 @@ def kernels_of(table: str, row: dict[str, str], gpu: str) -> str | None:
         return stack_times.Row(row, held_out=False).kernel
     if table == SPARSE:
         return SPARSE_KERNELS[row["launch"].startswith("c")]
+    if table == BEST_TILES:
+        return "ibm-triton"
     if row.get("file") in OTHER_KERNELS:
         return None
     if "kernel_source" in row:

@@ -41,7 +41,7 @@ PASSES = 4
 PROFILES = {
     "A100-80GB": "a100-sxm-80gb", "A100-SXM-40GB": "a100-sxm-40gb", "A100-PCIe": "a100-pcie-80gb", "A40": "a40",
     "GH200-96GB": "h200-sxm", "H100-PCIe-80GB": "h100-pcie", "H800-PCIe": "h800-sxm",
-    "L40": "l40", "RTX-4090": "rtx-4090", "V100-PCIe-16GB": "v100-sxm2",
+    "GB200": "gb200", "L40": "l40", "RTX-4090": "rtx-4090", "V100-PCIe-16GB": "v100-sxm2",
 }  # fmt: skip
 """The profile that is nearest to each measured GPU; its L2's size and its SMs are the curve's own."""
 CTAS_PER_SM = {"L40": 1}
@@ -70,8 +70,9 @@ OTHERS = {
         "v100-sxm2",
         "nearest: mt4g finds one segment as large as the L2 in an RTX 2080 Ti (5.5 MiB) and a T1000 (1 MiB)",
     ),
-    "b200": ("h100-sxm", "nothing published; nearest by name"),
-    "b300": ("h100-sxm", "nothing published; nearest by name"),
+    "b200": ("gb200", "the GB200's chip"),
+    "b300": ("gb200", "the same L2"),
+    "gb300": ("gb200", "the same L2"),
 }
 """GPUs with no curve of their own here: where their constants come from, and why."""
 

@@ -4,8 +4,7 @@
     python benchmarks/foreign_kernels.py --write    writes it
 
 The rows are h200_foreign_kernels.csv: JAX's attention through Mosaic GPU and through Triton, cold launches on an H200.
-The files, examples/kernels/*.toml, say what their public source says. One word in them is measured, not read: that a
-step of the Triton kernel waits for its loads, taken from the row with 4,096 tokens; the row with 24,576 is a check.
+The files, examples/kernels/*.toml, say what their public source says; no row reaches them.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ def page(launches: Iterable[Compared]) -> str:
         "",
         "Made by `python benchmarks/foreign_kernels.py --write`: predicted / measured - 1 for every row of "
         "h200_foreign_kernels.csv (JAX 0.11.2 on an H200, fp16, cold), with the kernels described by "
-        "[files](../../examples/kernels) alone. Of the files' words, `loads_ahead` of the Triton kernel is taken from "
-        "its row with 4,096 tokens; all others are from public source or the driver's report of resources.",
+        "[files](../../examples/kernels) alone. The files' words are from public source, the driver's report of "
+        "resources and how Triton compiles loops.",
         "",
         "| kernel | heads | tokens | head_dim | causal | SM<->L2 read | SM<->L2 write | HBM read | HBM write | time |",
         "|---|---:|---:|---:|---|---:|---:|---:|---:|---:|",

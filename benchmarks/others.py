@@ -72,6 +72,13 @@ HAND_WRITTEN = {"scores": 302_333_600, "softmax": 591_000_000, "output": 412_000
 """DRAM bytes of three hand-written fp32 kernels on an L4 (MattJBorowski1991/QuantizedMHA, profiles): 8,192 tokens."""
 
 
+LEAST_TILE = 8192
+LOADED = {
+    "implicit_l2_cross": "{}, anywhere",
+    "implicit_l2_intra": "{} of a cluster",
+    "explicit_mcast": "{} of a cluster, multicast",
+}
+"""How loads were shared in published_b200_multicast.csv."""
 XCD_HITS = {
     "heads fastest": ({"order": "head", "chiplets": 1}, "2.4 %"),
     "blocks fastest": ({"order": "query", "chiplets": 1}, "93.6 %"),
@@ -213,6 +220,35 @@ def hits_section() -> list[str]:
     return lines
 
 
+def multicast_section() -> list[str]:
+    """Bytes of TMA loads on a B200 over those that reach SMs, by how many CTAs load the same."""
+    lines = [
+        "## TMA loads on a B200",
+        "",
+        "Over bytes into SMs, medians of 34 tiles of 8 KB and more (`experiments/measurements/published_b200_multicast"
+        ".csv`),",
+        "and the best rate. iosim counts bytes into SMs, and HBM bytes once a group. What slices serve in all, less",
+        "what they serve to SMs, crosses the fabric between the halves. Pairs that multicast halve what slices serve;",
+        "so do times here. Equal requests merge before the slices, in a cluster and from 16 CTAs on: times here have",
+        "them all. Clusters of four lose a third of the rate; no kernel here has them.",
+        "",
+        "| CTAs that load the same | slices serve SMs | slices, in all | HBM | into SMs |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    rows = [r for r in table("published_b200_multicast.csv") if int(r["tile_bytes"]) >= LEAST_TILE]
+    for mode, said in LOADED.items():
+        for cluster, sharing in sorted({(int(r["cluster"]), int(r["sharing"])) for r in rows if r["mode"] == mode}):
+            mine = [r for r in rows if (r["mode"], int(r["cluster"]), int(r["sharing"])) == (mode, cluster, sharing)]
+
+            cells = [
+                f"{statistics.median(int(r[name]) / int(r['into_sm_bytes']) for r in mine):.2f}"
+                for name in ("slice_bytes", "slice_all_bytes", "dram_read_bytes")
+            ]
+            rate = max(int(r["into_sm_bytes"]) / int(r["time_ns"]) for r in mine) / 1e3
+            lines.append(f"| {said.format(sharing)} | {' | '.join(cells)} | {rate:.1f} TB/s |")
+    return [*lines, ""]
+
+
 def times_section(found: Sequence[Timed]) -> list[str]:
     lines = [
         "",
@@ -287,7 +323,8 @@ def text(left_out: bool = False) -> str:
         "The papers' own numbers: [published numbers](generated/claims.md).",
         "",
     ]
-    lines += [*counters_section(), *hand_written_section(), *hits_section(), *sparse_section(), *times_section(found)]
+    lines += [*counters_section(), *hand_written_section(), *hits_section(), *multicast_section()]
+    lines += [*sparse_section(), *times_section(found)]
     lines += linear_times.section(linear_times.judged())
     lines += stack_times.section()
     return "\n".join([*lines, *(left_out_section(refused) if left_out else ())]) + "\n"

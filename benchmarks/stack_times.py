@@ -282,9 +282,12 @@ def matrix(pairs: Judged) -> list[str]:
 UNEXPLAINED = (
     "On Blackwell a replay begins at whole turns of 2.05 us after the one before: predictions are rounded up likewise.",
     "Loads of 60 ms and more hold an L40S to its sustained clock, a quarter lower.",
-    "Not explained: XQA where its tiles take two to five times as long (wide heads, full groups), and up to 30 % of",
-    "Triton's calls on an L40S. Nor are 2 to 6 us more of SGLang's prefill by FlashInfer, 7 us more of its",
-    "FlashAttention-3 at head_dim 192, 3 us of vLLM's calls through FlashInfer, and a turn more on a Grace host.",
+    "Few decoding calls take 0.3 ms: one of vLLM's on an H100 (2,048 sequences of 128 keys, 15 % too slow) and one on",
+    "a GB200 (131,072 keys in fp8, 18 % too fast).",
+    "Not explained: XQA where its tiles take two to five times as long (wide heads, full groups, so half of its rows",
+    "on an H200), and up to 30 % of Triton's calls on an L40S. Nor are 2 to 6 us more of SGLang's prefill by",
+    "FlashInfer, 7 us more of its FlashAttention-3 at head_dim 192, 3 us of vLLM's calls through FlashInfer, and a",
+    "turn more on a Grace host.",
     "TensorRT-LLM's rows of an A100 are of a cache of keys alone. The catalog lacks TensorRT-LLM's prefill and its",
     "kernels for Blackwell, SGLang's Triton kernels, CUTLASS's for Blackwell, and FlashAttention-4 at head_dim 512.",
 )

@@ -27,7 +27,7 @@ def main() -> None:
     with open(measurements("h200_training_times.csv"), encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             model, setup = Decoder(**json.loads(row["model"])), Setup(**json.loads(row["setup"]))
-            line = play(plan(model, setup), setup.rule, setup.number.parameter_bytes)
+            line = play(plan(model, setup))
             base = sum(line.events[0].by_kind.get(k, 0) for k in HELD)
             equal = all(b - base == int(row[p]) for p, b in line.phase_peaks().items())
             seconds = sum(step_seconds(model, setup, gpu).values()) / float(row["seconds"])

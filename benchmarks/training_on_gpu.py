@@ -113,7 +113,7 @@ def timed(step: Step, optimizer: torch.optim.Optimizer) -> float:
 
 def predicted(model: Decoder, setup: Setup) -> dict[str, Any]:
     graph = plan(model, setup)
-    line = play(graph, setup.rule, setup.number.parameter_bytes)
+    line = play(graph)
     fixed = (Kind.PARAMETER, Kind.OPTIMIZER, Kind.INPUT)
     first = line.events[0].by_kind
     base = sum(first.get(k, 0) for k in fixed)

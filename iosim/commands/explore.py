@@ -98,7 +98,7 @@ def _answer(args: argparse.Namespace) -> dict[str, Any]:
     if len(calls) > 1:
         raise InputError(f"these options ask for {len(calls)} calls; accepted: one GPU, kernel and value of each")
     p = calls[0].predict(Replays())
-    shown = record(p)
-    streams = [b64encode(stream).decode() for stream in shown.streams]
+    facts, packed = record(p)
+    streams = [b64encode(stream).decode() for stream in packed]
     more = {"why_text": why(p), "naive": naive(p.problem, p.profile.name), "streams": streams}
-    return {"schema": 1, "answer": sentences([p]), "predictions": [p.to_dict()], "record": shown.facts | more}
+    return {"schema": 1, "answer": sentences([p]), "predictions": [p.to_dict()], "record": facts | more}

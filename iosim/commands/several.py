@@ -225,7 +225,7 @@ def run_sweep(args: argparse.Namespace) -> int:
     _tell(summary, args)
 
     def rows() -> dict[str, Any]:
-        columns = {name: column.to_list() for name, column in cells.items()}
+        columns = {name: column.tolist() for name, column in cells.items()}
         return {"rows": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
 
     return common.tell(
@@ -257,7 +257,7 @@ SHOWN = columns_of(
 def _table(cells: Cells) -> Table:
     from iosim.studies.sweep.cases import FOLLOWS, Words
 
-    values = {name: column.to_list() for name, column in cells.items()}
+    values = {name: column.tolist() for name, column in cells.items()}
     asked = [n for n, c in cells.items() if isinstance(c, Words) and n not in FOUND and len({*values[n]}) > 1]
     asked = [n for n in asked if values.get(FOLLOWS.get(n, "")) != values[n]] or ["gpu", "kernel"]
     asked += ["runs_as"] * (DEFAULT in values["kernel"])

@@ -31,7 +31,7 @@ MODELS: Mapping[str, tuple[str, ...]] = {
 L2_KNOWN: Mapping[str, tuple[float, float]] = {
     "l2_partitions": (1, 2),
     "l2_ways": (8, 16),
-    "l2_effective_capacity_fraction": (0.96, 1.0),
+    "l2_effective_capacity_fraction": (0.94, 1.0),
     "l2_dirty_fraction": (0.49, 0.75),
 }
 """Least and most of what the shipped profiles know of their own GPU, of what decides how much an L2 keeps."""

@@ -27,6 +27,9 @@ class Loop:
     loads_ahead: bool | None = None
     """Whether a step's keys and values are fetched during the step before; None where it follows from the unit and
     the number of buffers."""
+    copy_waits: int = 0
+    """Places of a step at which all warps of a CTA wait together for what they copied, as Triton compiles loops: one
+    before its products (3.6), or one before each (3.2). They copy anew once the products are begun, and all meet."""
     score_operations: float = 0.0
     """Instructions on each score in every step, beyond its exponential and what every softmax needs."""
     widened: float = 0.0
@@ -182,6 +185,8 @@ class Work:
     """Bytes between shared memory and registers once a work tile, beside its steps (warps that merge their parts)."""
     serial_loads: int = 0
     """Loads of a work tile that wait for one another (a combine that walks its splits; sums before a loop)."""
+    first_loads: int = 0
+    """Such loads that are made while the CTA ends the tile before, where warps of their own load."""
     dependent: Dependent | None = None
     """What a step does one after the other, of a launch without an attention loop; None where its units decide."""
     thread_loads: float = 0.0

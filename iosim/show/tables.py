@@ -121,13 +121,13 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
 
     @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]]) -> Table:
-        """Records as they are, under the keys of the first; columns of what looks like numbers stand to the right."""
+    def of(cls, records: Iterable[Mapping[str, Any]], columns: Sequence[Column] = ()) -> Table:
+        """Records under some columns; else as they are, under the keys of the first, what looks like numbers right."""
         items = list(records)
-        keys = list(items[0]) if items else []
+        keys = [c.key for c in columns] or (list(items[0]) if items else [])
         rows = tuple(tuple(record.get(key) for key in keys) for record in items)
         kinds = (RIGHT if all(_like_a_number(row[n]) for row in rows) else "text" for n in range(len(keys)))
-        return cls(tuple(Column(key, key, kind) for key, kind in zip(keys, kinds, strict=True)), rows)
+        return cls(tuple(columns) or tuple(map(Column, keys, keys, kinds)), rows)
 
     def index(self, key: str) -> int:
         return next(n for n, c in enumerate(self.columns) if c.key == key)

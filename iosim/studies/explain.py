@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import Level, Way, sentences
 from iosim.kernel.launch import SPILL, Chain, Launch, Role, Rows
@@ -202,9 +202,10 @@ def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
     def spilled(level: Level, direction: Way) -> int:
         return int(p.traffic.total(level, direction, launch=launch.name, tensor=SPILL))
 
-    alike = ("slots", "waves", "capacity_bytes", "one_head_bytes", "all_bytes", "loaded_bytes", "hbm_read_bytes")
-    values = {"name": launch.name, "shared_tensors": found.tensors} | {name: getattr(found, name) for name in alike}
-    values |= {name: getattr(one, name) for name in ("peak_in_use_bytes", "median_in_use_bytes")}
+    values = {"name": launch.name, "shared_tensors": found.tensors} | plain(
+        one, "peak_in_use_bytes median_in_use_bytes"
+    )
+    values |= plain(found, "slots waves capacity_bytes one_head_bytes all_bytes loaded_bytes hbm_read_bytes")
     values |= {"share_above_capacity": one.share_above(found.capacity_bytes), "in_step_bytes": found.in_step_bytes or 0}
     values |= {"spill_bytes": spilled("l2", "write")}
     values |= {"spill_hbm_bytes": spilled("hbm", "write") + spilled("hbm", "read")}

@@ -33,6 +33,13 @@ DEFAULT_COMPILED = 16
 OFFERED = "with --out"
 
 
+class Checked:
+    """A request whose fields are checked when it is made."""
+
+    def __post_init__(self) -> None:
+        put_checked(self)
+
+
 @dataclass(frozen=True, kw_only=True)
 class OfModel:
     model: Model | None = None
@@ -81,7 +88,7 @@ class DecodeRequest(OfModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeRequest:
+class WholeRequest(Checked):
     """Whole models: all operators of a prefill and of a step of decoding, or of a step of training."""
 
     models: Sequence[Model]
@@ -105,9 +112,6 @@ class WholeRequest:
         fields_of(OfModel)["tensor_parallel"], help="GPUs that share heads, MLPs and vocabulary: numbers are of each"
     )
 
-    def __post_init__(self) -> None:
-        put_checked(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class OfProblem(OfModel):
@@ -118,7 +122,7 @@ class OfProblem(OfModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatencyRequest(OfProblem):
+class LatencyRequest(OfProblem, Checked):
     """Attention calls in serving stacks; the mask is causal where none is named."""
 
     gpu: Sequence[str | HardwareProfile]
@@ -140,9 +144,6 @@ class LatencyRequest(OfProblem):
         "graph",
         help="graph (call after call from a CUDA graph) or alone (launches as a profiler times them)",
     )
-
-    def __post_init__(self) -> None:
-        put_checked(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +179,7 @@ class RingRequest(OfProblem):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainRequest:
+class TrainRequest(Checked):
     """A training step on one GPU. Sizes and words that are None are those of the model, or of GPT-2 small."""
 
     gpu: str | HardwareProfile
@@ -220,9 +221,6 @@ class TrainRequest:
     reserve: int = ask.count(
         "bytes of memory that tensors cannot use, such as 512m", 0, low=0, high=1 << 50, metavar="BYTES"
     )
-
-    def __post_init__(self) -> None:
-        put_checked(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +267,7 @@ class TraceRequest(PredictRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExploreRequest:
+class ExploreRequest(Checked):
     """What the lists of the explorer's page offer, and where it goes."""
 
     gpu: Sequence[str] = ask.names(
@@ -290,9 +288,6 @@ class ExploreRequest:
     out: Any = ask.file("write the page into this folder, with all that these lists offer", option=None, metavar="DIR")
     force: bool = ask.flag("with --out: replace an index.html that is no explorer's")
     port: int = ask.count("of this machine, where the page is served; 0 for a free one", 8642, low=0, high=65535)
-
-    def __post_init__(self) -> None:
-        put_checked(self)
 
     @property
     def lengths(self) -> list[int]:
@@ -360,7 +355,7 @@ def check_per(per: str | None, baseline: str | None, price: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChoiceRequest(OfProblem):
+class ChoiceRequest(OfProblem, Checked):
     """GPUs, each with its best kernel, ranked by one quantity."""
 
     gpu: Sequence[str]
@@ -376,9 +371,6 @@ class ChoiceRequest(OfProblem):
     )
     l2_start: str = like(CONDITIONS["l2_start"], "cold")
     method: Method | None = like(CONDITIONS["method"])
-
-    def __post_init__(self) -> None:
-        put_checked(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,3 +76,21 @@ def test_errors_are_summed_up_by_group(others: ModuleType) -> None:
     times = [others.Timed(file, "a30", "fa2", "prefill fwd", "cold", e) for e in (-0.1, 0.0, 0.4)]
     (line,) = [line for line in others.times_section(times) if "| a30 |" in line]
     assert line.endswith("| 3 | +0 % | 10.0 % | 40 % |")
+
+
+def test_what_a_b200s_slices_see(others: ModuleType) -> None:
+    """Multicast halves what slices serve; 16 equal requests merge; clusters of four lose a third of the rate."""
+    section = others.multicast_section()
+    assert "\n".join(section) in PAGE
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section if line[:3].strip("| ").isdigit()
+    ]
+    shares = {row[0]: [float(cell.split()[0]) for cell in row[1:]] for row in cells}
+    assert len(shares) == 10
+    for ctas in (2, 4):
+        slices, _, hbm, _ = shares[f"{ctas} of a cluster, multicast"]
+        assert slices == hbm == pytest.approx(1 / ctas)
+    assert shares["8, anywhere"][0] > 0.9 > shares["16, anywhere"][0] > shares["32, anywhere"][0]
+    alone = shares["1 of a cluster"]
+    assert alone[1] - alone[0] == pytest.approx(0.5)  # half of the lines lie in the other half
+    assert shares["4 of a cluster, multicast"][3] < 0.65 * shares["2 of a cluster, multicast"][3]

@@ -232,7 +232,8 @@ def limits() -> Iterator[tuple[str, Any]]:
 
 
 def optimizers() -> Iterator[tuple[str, Any]]:
-    parameters = Decoder(layers=1, width=66, heads=1, vocabulary=31, mlp_width=63).parameters(8)
+    model = Decoder(layers=1, width=66, heads=1, vocabulary=31, mlp_width=63)
+    parameters = plan(model, Setup(seq_len=8, attention="naive")).parameters
     for name in OPTIMIZERS:
         for step in STEPS:
             if (name, step) != ("adam8bit", "loop"):

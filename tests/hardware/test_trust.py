@@ -31,10 +31,10 @@ def own(**more: Any) -> dict[str, Any]:
 
 
 def test_a_value_is_taken_from_another_gpu_by_name() -> None:
-    b200, h100 = load_profile("b200"), load_profile("h100")
-    assert (b200.l2_ways, b200.kind_of("l2_ways"), b200.taken["l2_ways"]) == (h100.l2_ways, "taken", "h100-sxm")
-    assert b200.source_of("l2_ways") == f"h100-sxm: {h100.source_of('l2_ways')}"
-    assert h100.kind_of("l2_ways") == "measured"
+    b200, gb200 = load_profile("b200"), load_profile("gb200")
+    assert (b200.l2_ways, b200.kind_of("l2_ways"), b200.taken["l2_ways"]) == (gb200.l2_ways, "taken", "gb200")
+    assert b200.source_of("l2_ways") == f"gb200: {gb200.source_of('l2_ways')}"
+    assert gb200.kind_of("l2_ways") == "fitted"
     profile = HardwareProfile.from_dict(own(l2_dirty_fraction={"from": "h200-sxm"}))
     assert (profile.l2_dirty_fraction, profile.taken["l2_dirty_fraction"]) == (0.49, "h200-sxm")
 

@@ -136,6 +136,38 @@ def test_xqa_hands_its_sub_sequences_over_in_16_bits() -> None:
     assert moved.total("l2", "read", tensor="O_partial", launch="combine") == 13 * 32 * 128 * 2
 
 
+def launch_s(name: str, gpu: str, problem: AttentionProblem, launch: str) -> float:
+    call = Call.of(problem, kernel(name, gpu, problem), load_profile(gpu))
+    return next(one.total_s for one in call.time(call.counted).launches if one.name == launch)
+
+
+def test_flashinfer_merges_sixteen_splits_at_a_time() -> None:
+    """Four stages of four: 256 splits wait for 11 loads more than 80. By FlashAttention's four at a time it were 44,
+    and a call of 18.7 us on a GB200 (published_stacks.csv) would take 29."""
+    long, short = (
+        asked(heads=16, kv_heads=1, seq_k=seq_k, page_size=1, mask="none") for seq_k in (128 * 256, 128 * 80)
+    )
+    assert [kernel("flashinfer", "gb200", one).splits for one in (long, short)] == [256, 80]
+    more = launch_s("flashinfer", "gb200", long, "combine") - launch_s("flashinfer", "gb200", short, "combine")
+    assert 2.0e-6 < more < 3.5e-6
+    assert launch_s("flashinfer", "gb200", long, "combine") < 9e-6
+
+
+@pytest.mark.parametrize(("width", "hidden"), [(64, True), (256, False)])
+def test_a_cta_waits_for_what_vllm_promotes_once(width: int, hidden: bool) -> None:
+    """By the tile, from one tile a CTA to sixteen; tiles of several warpgroups wait each time."""
+
+    def a_tile(heads: int) -> float:
+        one = asked(heads=heads, kv_heads=heads, head_dim=width, batch=132, seq_k=64, dtype="fp8")
+        return launch_s("vllm-fa3", "h100", one, "main") / heads
+
+    def plain(heads: int) -> float:
+        one = asked(heads=heads, kv_heads=heads, head_dim=width, batch=132, seq_k=64, dtype="fp8", page_size=1)
+        return launch_s("sglang-fa3", "h100", one, "main") / heads
+
+    assert (a_tile(16) - plain(16) < 0.3 * (a_tile(1) - plain(1))) is hidden
+
+
 @pytest.mark.parametrize(
     ("values", "tile", "splits", "packs"),
     [

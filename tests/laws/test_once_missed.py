@@ -129,13 +129,13 @@ def test_a_paged_cache_has_the_split_kernels_tile_with_one_split_too() -> None:
     ("adam", "foreach", 18), ("adamw", "foreach", 20),
 ])  # fmt: skip
 def test_tensors_that_a_step_reads_and_writes(name: str, step: str, passes: int) -> None:
-    parameters = Decoder(layers=1, width=64, heads=1, vocabulary=0).parameters(1)
+    parameters = plan_step(Decoder(layers=1, width=64, heads=1, vocabulary=0), Setup(seq_len=1)).parameters
     elements = sum(p.elements for p in parameters)
     assert optimizer(name, step).moved_bytes(parameters, 4) == passes * 4 * elements
 
 
 def test_adam_keeps_two_moments() -> None:
-    parameters = Decoder(layers=1, width=64, heads=1, vocabulary=0).parameters(1)
+    parameters = plan_step(Decoder(layers=1, width=64, heads=1, vocabulary=0), Setup(seq_len=1)).parameters
     elements = sum(p.elements for p in parameters)
     assert optimizer("adam").state_bytes(parameters, 4) == 2 * 4 * elements
     one = optimizer("adam8bit").state_bytes(parameters, 4)

@@ -15,6 +15,7 @@ from effort import quick_first
 import iosim
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
+from iosim.kernel.conditions import Conditions
 from iosim.prediction.result import MARKS, Prediction, legend_of, marked, method_of
 from iosim.show.html import html
 from iosim.show.page import markdown
@@ -140,7 +141,7 @@ def test_rings_baselines_give_the_bytes_of_predict(name: str, share: dict[str, i
 
 def test_training_takes_the_attention_that_predict_gives() -> None:
     gpu, model, setup = load_profile("l4"), Decoder(layers=2), Setup(seq_len=1024)
-    time = step_time(training_plan(model, setup), model, setup, gpu, "fa2")
+    time = step_time(training_plan(model, setup), gpu, "fa2")
     problem = iosim.AttentionProblem(
         batch=setup.batch, heads=model.heads, kv_heads=model.kv_heads, seq_q=1024, head_dim=model.head_dim,
         dtype=setup.number.dtype, mask="causal" if setup.causal else "none", layout="bshd",
@@ -256,7 +257,7 @@ def test_tiles_mark_what_was_not_replayed(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_decode_marks_estimates() -> None:
-    point = decode_point(ModelShape(layers=3), 8192, "h100", method="capacity")
+    point = decode_point(ModelShape(layers=3), 8192, "h100", conditions=Conditions(method="capacity"))
     row = dict(zip((c.key for c in decode_table([point]).columns), decode_table([point]).cells()[0], strict=True))
     assert row["hbm_bytes_per_token"].endswith("*")
     assert not row["l2_bytes_per_token"].endswith("*")

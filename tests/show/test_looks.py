@@ -49,11 +49,10 @@ def compare(*lengths: int) -> Page:
 
 
 def decode(*contexts: int) -> Page:
-    from iosim.studies.decode import ModelShape, sweep
-    from iosim.studies.decode.study import as_page
+    from iosim.studies.decode import Decoding, ModelShape, sweep
 
     gpus = ("l4", "a100", "h100", "h200")
-    return as_page([p for gpu in gpus for p in sweep(ModelShape(), contexts, gpu)], "iosim decode")
+    return Decoding(tuple(p for gpu in gpus for p in sweep(ModelShape(), contexts, gpu))).as_page()
 
 
 def ring(*names: str) -> Page:

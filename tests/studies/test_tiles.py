@@ -209,7 +209,7 @@ class TestRanking:
     def test_libraries_that_can_run_there(self) -> None:
         names = {gpu: {c.kernel for c in pick_tiles(problem(), gpu).library} for gpu in ("t4", "l4", "a100", "h100")}
         assert names["t4"] == {"cutlass", "flex", "triton", "triton-streaming", "vllm-triton"}
-        assert names["l4"] == {"fa2", "fa3-sm80", "fa4-sm80", "cutlass", "flex", "triton", *PAGED}  # others need more
+        assert names["l4"] == {"fa2", "fa3-sm80", "fa4-sm80", "cutlass", "flex", "ibm-triton", "triton", *PAGED}
         assert names["a100"] == {*names["l4"], "triton-streaming"}
         assert names["h100"] - names["a100"] >= {"fa3", "cudnn"}
 
@@ -318,6 +318,7 @@ class TestCommand:
             "fa4-sm80",
             "cutlass",
             "flex",
+            "ibm-triton",
             "triton",
             *PAGED,
         }

@@ -89,7 +89,7 @@ def test_flash_is_linear_and_naive_is_quadratic_in_the_length() -> None:
      ("adamw", "foreach", 8, 4)],
 )  # fmt: skip
 def test_optimizer_bytes_a_parameter(name: str, step: str, a_parameter: int, temporary: int) -> None:
-    parameters = SMALL.parameters(64)
+    parameters = plan(SMALL, Setup(seq_len=64)).parameters
     elements = sum(p.elements for p in parameters)
     rule = optimizer(name, step)
     assert rule.state_bytes(parameters, 4) == a_parameter * elements
@@ -97,7 +97,8 @@ def test_optimizer_bytes_a_parameter(name: str, step: str, a_parameter: int, tem
 
 
 def test_eight_bit_adam() -> None:
-    parameters = Decoder(layers=1, width=64, heads=1, vocabulary=0, mlp_width=0, norm="none", bias=False).parameters(8)
+    bare = Decoder(layers=1, width=64, heads=1, vocabulary=0, mlp_width=0, norm="none", bias=False)
+    parameters = plan(bare, Setup(seq_len=8)).parameters
     assert [p.elements for p in parameters] == [64 * 192, 64 * 64]
     # one byte a state and element, an fp32 scale a block of 2,048; two tables of 256 fp32 values
     assert optimizer("adam8bit").state_bytes(parameters, 4) == 2 * (12288 + 6 * 4) + 2 * (4096 + 2 * 4) + 2048
@@ -107,7 +108,7 @@ def test_the_peak_holds_parameters_gradients_and_states() -> None:
     """With AdamW over lists of tensors, the step holds parameters, gradients, two moments and one temporary."""
     setup = Setup(seq_len=64, precision="fp32")
     graph = plan(SMALL, setup)
-    line = play(graph, setup.rule, 4)
+    line = play(graph)
     step = line.events[-1]
     inputs = 2 * 64 * 8
     assert step.phase == "step"
@@ -123,7 +124,7 @@ def test_recorded_steps_of_an_h200_to_the_byte() -> None:
     assert len(rows) == 279 + 48
     for model, setup, row in rows:
         graph = plan(model, setup)
-        line = play(graph, setup.rule, setup.number.parameter_bytes)
+        line = play(graph)
         base = sum(line.events[0].by_kind.get(k, 0) for k in (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER))
         assert {p: b - base for p, b in line.phase_peaks().items()} == {
             p: int(row[p]) for p in ("forward", "backward", "step")
@@ -174,7 +175,7 @@ def trained(draw: st.DrawFn) -> tuple[Decoder, Setup]:
 def test_laws(one: tuple[Decoder, Setup]) -> None:
     model, setup = one
     graph, size = plan(model, setup), setup.number.parameter_bytes
-    line = play(graph, setup.rule, size, accumulate=setup.accumulate)
+    line = play(graph)
     assert peak_bytes(model, setup) == line.peak_bytes
     # What lives after the backward: parameters, gradients, states, inputs, and the result.
     result = graph.storages[graph.lies_in[graph.nodes[-1].values[0]]].bytes
@@ -323,7 +324,7 @@ def test_planted_bugs_show(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan.cache_clear()
     wrong = 0
     for model, setup, row in recorded("h200_training_bytes.csv")[::7]:
-        line = play(plan(model, setup), setup.rule, setup.number.parameter_bytes)
+        line = play(plan(model, setup))
         base = sum(line.events[0].by_kind.get(k, 0) for k in (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER))
         peaks_found = {p: b - base for p, b in line.phase_peaks().items()}
         wrong += any(peaks_found[p] != int(row[p]) for p in ("forward", "backward", "step"))

@@ -51,7 +51,7 @@ def setups(draw: st.DrawFn) -> Setup:
 
 def timeline(model: Decoder, setup: Setup) -> Timeline:
     """As under a dispatch mode, where gradients that meet are never added in place."""
-    return play(plan(model, setup), setup.rule, setup.number.parameter_bytes, in_place=False)
+    return play(plan(model, setup), in_place=False)
 
 
 def held_bytes(line: Timeline) -> int:

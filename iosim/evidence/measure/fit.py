@@ -121,10 +121,11 @@ def cliff(points: Sequence[Point]) -> list[Point]:
 
 
 def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], None] = lambda: None) -> L2Fit | None:
-    """The constants for the GPU of `profile`; None where the curves show no cliff. Raises InputError where the
-    profile lacks its L2's size or its memory bandwidth. `tried`: called after each of TRIALS sets of constants."""
+    """The constants for the GPU of `profile`, whose partitions it keeps where no curve tells; None where curves show no
+    cliff. Raises InputError where the profile lacks its L2's size or its memory bandwidth. `tried`: called after each
+    of TRIALS sets of constants."""
     size = profile.need_int("l2_bytes")
-    partitions, picked = partitions_of(points, size), cliff(points)
+    partitions, picked = partitions_of(points, size) or profile.l2_partitions, cliff(points)
     if partitions is None or not picked:
         return None
     base = replace(model(profile), partitions=partitions)

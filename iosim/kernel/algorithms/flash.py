@@ -161,6 +161,8 @@ class FlashOptions(SplitOptions, TermOptions):
     tile_waits: int = number(0, 0, 100)
     """Loads that a tile of the forward waits for, one behind the other, before its steps: where sequences differ, its
     number, its sequence's place and lengths, and its pages."""
+    first_waits: int = number(0, 0, 100)
+    """Further ones, which a CTA's later tiles do not wait for: they are made while it ends the tile before."""
     merged_bytes: int = number(0, 0)
     """Bytes between shared memory and registers for which warps that divide a tile's keys merge their parts of it."""
     fills_lists: bool = False
@@ -239,6 +241,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             flops_per_pair=2 * (columns + value_columns),
             pipelines=Pipelines(1 + value_tiles, columns, over_keys=value_tiles) if kernel.rereads_q else None,
             serial_loads=options.tile_waits,
+            first_loads=options.first_waits,
             tile_shared_bytes=options.merged_bytes,
         ),
     )

@@ -86,6 +86,7 @@ KERNEL: Mapping[str, Key] = {
     ),
     "producer_warps": Key(Whole(1, 16), "warps that load, of a ping-pong kernel"),
     "loads_ahead": Key(Flag(), "whether a step's K and V are fetched during the step before", "true"),
+    "copy_waits": Key(Whole(0, 2), "places of a step at which all warps wait for copies together (Triton)", "0"),
     "q_in": Key(Text(tuple(Place)), "shared or registers: where products take Q from", '"shared"'),
     "p_in": Key(Text(tuple(Place)), "registers or shared: where P waits for the second product", '"registers"'),
     "rereads_q": Key(Flag(), "whether Q is fetched again at every key block", "false"),

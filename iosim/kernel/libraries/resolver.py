@@ -199,7 +199,7 @@ def _resolved(
     if of_both and problem.forward:
         kernel = rules.leading(kernel, problem, profile)
     kernel = _apply(kernel, rules, problem, overrides, profile, of_both)
-    kernel = replace(kernel, matrix_unit=rules.matrix_unit(kernel, problem, profile))
+    kernel = rules.compiled(kernel, problem, profile)
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
         refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
     if asked_splits is None and kernel.splits > 1 and not getattr(kernel.options, "empty_splits", False):

@@ -15,7 +15,6 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Overhead
 from iosim.kernel.schedule import Schedule
-from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
 MAX_SPLITS = 128
@@ -106,9 +105,9 @@ class Rules:
         """The kernel with a tile by hand, and what the compiler said of its forward, where that is recorded."""
         return kernel
 
-    def matrix_unit(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit | None:
-        """What computes the products, where the tile decides it. Asked with a tile given by hand, too."""
-        return kernel.matrix_unit
+    def compiled(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """The kernel with what its compiler makes of the tile, be it by hand: its matrix unit, how warps share it."""
+        return kernel
 
 
 NO_RULES = Rules()

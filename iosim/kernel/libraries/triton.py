@@ -21,17 +21,24 @@ from iosim.kernel.libraries.loader import entry
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rule_book
 from iosim.kernel.options import typed
 from iosim.kernel.tile_rules import backward_shared_bytes
-from iosim.kernel.unit import MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
+from iosim.kernel.unit import MMA_ROWS, WARPS_PER_GROUP, WGMMA_CC, WGMMA_ROWS, MatrixUnit
 from iosim.problem.attention import AttentionProblem
 
 
 @rule_book("triton")
 class TritonRules(Rules):
     """On cc 9.0 the compiler's choice of a unit goes by the tile; of other GPUs nothing was measured, and the file's
-    stands."""
+    stands. With mma.sync the warps of a tile with fewer rows than the output has columns divide its keys (Triton 3.6's
+    layouts of 16 tiles, cc 8.0 and 9.0)."""
 
-    def matrix_unit(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit | None:
-        return unit_of(kernel.tile, problem, profile) if profile.cc == 90 else kernel.matrix_unit
+    def compiled(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        unit, tile = kernel.matrix_unit, kernel.tile
+        if profile.cc == WGMMA_CC:
+            unit = unit_of(tile, problem, profile)
+        by_warps = unit is MatrixUnit.MMA_SYNC or (profile.cc < WGMMA_CC and problem.dtype != "fp32")
+        if kernel.loop.copy_waits and by_warps and tile.block_q < problem.head_dim_v:
+            kernel = replace(kernel, loop=replace(kernel.loop, key_warps=tile.warps))
+        return replace(kernel, matrix_unit=unit)
 
 
 FLEX_SHORT = 128

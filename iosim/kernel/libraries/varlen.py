@@ -49,8 +49,9 @@ rows of its prefill."""
 SEQUENCES_AT_ONCE = 31
 """Among which a warp looks for that of its CTA's next tile (hopper/tile_scheduler.hpp,
 VarlenDynamicPersistentTileScheduler): till it goes on to as many more it waits for a load."""
-PROMOTED_WAITS = {False: 10, True: 4}
-"""What such tiles wait for beside `TILE_WAITS`. Fitted on 120 rows of vLLM."""
+PROMOTED_WAITS = 10
+"""What such tiles wait for beside `TILE_WAITS`; of one warpgroup only the first of a CTA: to its others it is hidden
+behind the tile before. Fitted on 120 rows of vLLM."""
 
 
 @rule_book("vllm-fa2")
@@ -108,7 +109,7 @@ class Fa3VarlenRules(Fa3Rules):
 
     splits_packed = True
     fp8_operations: ClassVar[Mapping[int, float]] = FP8_OPERATIONS
-    fp8_waits: ClassVar[Mapping[bool, int]] = {False: 0, True: 0}
+    fp8_waits: ClassVar[int] = 0
 
     def most_splits(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
         return most_splits(problem, sms, block_q, block_k) if has_cache(problem) else 1
@@ -127,13 +128,14 @@ class Fa3VarlenRules(Fa3Rules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """With what its tiles wait for, and what fp8 costs beyond the paper's kernel."""
         made = super().finish(kernel, problem, profile)
-        alone, waits, loop = made.tile.warps == ONE_WARPGROUP, 0, made.loop
-        if problem.dtype == "fp8":
+        alone, fp8, loop = made.tile.warps == ONE_WARPGROUP, problem.dtype == "fp8", made.loop
+        if fp8:
             operations = ALONE_OPERATIONS if alone else self.fp8_operations
             more = operations.get(made.compiled_head_dim or problem.head_dim, 0.0)
-            waits, loop = self.fp8_waits[alone], replace(loop, score_operations=loop.score_operations + more)
-        waits += TILE_WAITS[alone] + searches(problem, made, int(profile.need("sm_count")))
-        options = replace(options_of(made, FlashOptions), tile_waits=waits)
+            loop = replace(loop, score_operations=loop.score_operations + more)
+        waits = TILE_WAITS[alone] + searches(problem, made, int(profile.need("sm_count")))
+        waits, first = waits + self.fp8_waits * (fp8 and not alone), self.fp8_waits * (fp8 and alone)
+        options = replace(options_of(made, FlashOptions), tile_waits=waits, first_waits=first)
         return replace(made, schedule=replace(made.schedule, cluster=1), options=options, loop=loop)
 
 

@@ -154,7 +154,8 @@ class Running:
         the loop, or joins warps that divide the keys, and for what warps that load set up (tensor maps, barriers).
         Which loops wait so was found on calls of one round (the first five draws of an H100)."""
         work = self.launch.work
-        return min(1.0, self.unit.loads_apart + work.mask.unrolled + work.loop.key_warps - 1)
+        joined = (work.loop.key_warps - 1) * (not work.loop.copy_waits)  # else they are in every step
+        return min(1.0, self.unit.loads_apart + work.mask.unrolled + joined)
 
     @property
     def ahead(self) -> float:
@@ -210,7 +211,8 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     tile_cycles *= OVERLAPPED_TILE_SHARE**overlaps
     tile_cycles -= launch.streams_queries * sm.waits.load  # for Q on its way into shared memory
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
-    tile_cycles += launch.work.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
+    waited = launch.work.serial_loads + launch.work.first_loads * (1 - running.ahead)
+    tile_cycles += waited * rates.load_latency_s(from_dram=False) * sm.clock_hz
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
     on_an_sm = min(per_sm, -(-launch.tiles_with_rows // profile.sm_count))
     tile_cycles += on_an_sm * launch.work.tile_shared_bytes / sm.shared_bytes

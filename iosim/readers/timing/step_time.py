@@ -59,6 +59,9 @@ backward whose products do)."""
 LOCKED_LOADS = 4
 """Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums. Fitted; pytorch,
 mem_eff_attention/kernel_backward.h has the sums, a fence, the sums again, a fence and the lock."""
+EXCHANGE_TURNS = 7 / 2
+"""What a step waits while warps that divide its keys hand one another maxima, sums and P, over the turn of any step:
+nine barriers in place of two (PTX of Triton 3.6, cc 8.0 and 9.0)."""
 SCHEDULERS = 4
 """Warp instructions that an SM issues in a cycle."""
 INSTRUCTION_BYTES = 16
@@ -202,6 +205,11 @@ def step_cost(
         shared_bytes = estimate(launch, unit, scores, warps, element_bytes)
     smem = shared_bytes / rates.shared_bytes
     meet = work.loop.warps_meet and (unit.warps_may_meet or not work.exps_per_pair)
+    waits_together = waited_loads(launch, unit, cc) > 0 or work.loop.copy_waits > 1
+    meets_at_copies = work.loop.copy_waits > 0 and (unit.warps_may_meet or waits_together)
+    unhidden = UNHIDDEN_MEETING * (meet and cc in MEETING_CC)
+    if not (meet or meets_at_copies):
+        unhidden = 1.0 if backward else UNHIDDEN_SPECIALISED
     return StepCost(
         tensor=scores * work.flops_per_pair / apart / rates.tensor_flops,
         softmax=softmax,
@@ -213,10 +221,10 @@ def step_cost(
         + d.block_q * (work.add_packets_per_row or work.add_requests_per_row) * rates.waits.add_packet
         + work.spill.step * rates.waits.spill_access,
         streams=computing_groups(warps, unit, work.loop.producer_warps),
-        warps_meet=meet,
+        warps_meet=meet or meets_at_copies,
         overlap=unit.overlap,
         fragments=smem * unit.issued_by_warps,
-        unhidden=UNHIDDEN_MEETING * (cc in MEETING_CC) if meet else 1.0 if backward else UNHIDDEN_SPECIALISED,
+        unhidden=unhidden,
         chain=exps + others,
     )
 
@@ -233,7 +241,7 @@ def waited_loads(launch: Launch, unit: UnitModel, cc: int) -> int:
     """Loads of a step of keys, one behind the other, that a CTA waits for; 0 where they run ahead."""
     work, ahead = launch.work, launch.work.loop.loads_ahead
     none_ahead = ahead is False or (ahead is None and cc < ASYNC_COPY_CC)
-    held = ahead is None and unit.holds_buffers
+    held = ahead is None and (unit.holds_buffers or work.loop.copy_waits > 0)
     waited = max(EXPOSED_LOADS * none_ahead, held * (EXPOSED_LOADS + 1 - work.stages)) * (not unit.loads_apart)
     return max(EXPOSED_LOADS * launch.rereads_q, waited)  # of products with pipelines of their own, the first tiles
 
@@ -254,7 +262,8 @@ def _exposed(launch: Launch, unit: UnitModel, cc: int, waits: Waits) -> float:
         return waits.product_step * steps + waits.load * work.pipelines.exposed_loads
     waited = waited_loads(launch, unit, cc)
     meets = not (waited or unit.loads_apart)
-    return waits.load * waited + meets * (waits.sync + waits.single_buffer * (work.stages == 1))
+    exchanges = EXCHANGE_TURNS * (work.loop.copy_waits > 0 and work.loop.key_warps > 1)
+    return waits.load * waited + waits.sync * (meets + exchanges) + waits.single_buffer * (meets and work.stages == 1)
 
 
 def lock_cycles(launch: Launch, rates: SmRates, slots: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, seconds_text
@@ -18,10 +18,10 @@ from iosim.show.axes import Beside, bars
 from iosim.show.axes import Part as BarPart
 from iosim.show.page import Figure, Page, Section, Series, listed
 from iosim.show.shown import Face, Part, panels_of, shows
-from iosim.show.tables import Cell, Table, columns_of
+from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.show.tables import grouped as grouped_by
-from iosim.studies.compare.study import GROUPS, QUANTITIES, Comparison, Entry, by_group
-from iosim.studies.report.collect import ALWAYS_SAID, Point, fits
+from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
+from iosim.studies.report.collect import ALWAYS_SAID, Point
 from iosim.studies.report.face import LEVELS, in_short, subject, verdicts
 from iosim.studies.report.figures import FROM, WHO, call_time, hbm_traffic, l2_traffic, memory_footprint, who
 from iosim.studies.report.overview import overview
@@ -38,6 +38,8 @@ COLUMNS = columns_of(
     "l2_ratio:number=x less L2 | hbm_ratio:number=x less HBM | time_ratio:number=x faster | "
     "memory_ratio:number=x less memory | reason=cannot run"
 )
+BY_PROBLEM = (COLUMNS[2], *COLUMNS[:2], *COLUMNS[3:])
+"""With the length first, under which rows are grouped."""
 
 
 def answer(comparison: Comparison) -> str:
@@ -74,30 +76,18 @@ def grouped(p: Prediction) -> str:
     return f"{l2}; what HBM reads of K {verb} from {bytes_text(before)} to {bytes_text(after)}."
 
 
-def summary(entries: Sequence[Entry]) -> Table:
+def summary(entries: Sequence[Entry], columns: Sequence[Column] = COLUMNS) -> Table:
     """Every entry in one row, what cannot run included. `peak` counts the workspace."""
-    table = Table(COLUMNS, tuple(map(_row, entries)))
+    table = Table.of(map(_row, entries), columns)
     known = any(e.point is not None and e.point.smem for e in entries)
     return table if known else table.without("smem_bytes")
 
 
-def by_problem(table: Table) -> Table:
-    """The same rows with the length first, under which they are grouped."""
-    columns, (gpu, kernel, length) = table.columns, range(3)
-    order = [length, gpu, kernel, *range(3, len(columns))]
-    rows = tuple(tuple(row[n] for n in order) for row in table.rows)
-    return Table(tuple(columns[n] for n in order), rows)
-
-
-def _row(e: Entry) -> tuple[Cell, ...]:
+def _row(e: Entry) -> dict[str, Any]:
     if e.point is None:
-        return (e.gpu, e.kernel, e.seq_len, "cannot run", *(None,) * 12, e.reason)
-    p = e.point.prediction
-    return (
-        e.gpu, e.kernel, e.seq_len, str(p.kernel.tile), e.point.smem, e.point.l2, e.point.hbm_shown, e.point.time_s,
-        p.time.bound_by, p.memory_bytes["peak"], p.memory_bytes["workspace"], fits(e.point),
-        *(e.shown(q) for q in QUANTITIES), "",
-    )  # fmt: skip
+        return e.to_dict() | {"tile": "cannot run"}
+    moved = {"smem_bytes": e.point.smem, "l2_bytes": e.point.l2, "hbm_bytes": e.point.hbm_shown}
+    return e.to_dict() | moved | {"hbm_ratio": e.shown("hbm"), "reason": ""}
 
 
 def tensors(entries: Sequence[Entry], level: Level) -> Table:
@@ -162,7 +152,7 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
     there = tuple(e for e in comparison.entries if e.point is not None)
     sections = (
         first.section(comparison.legend, folded=False),
-        Section("summary", "Side by side", (ratios, *told), table=by_problem(summary(there).without("reason"))),
+        Section("summary", "Side by side", (ratios, *told), table=summary(there, BY_PROBLEM).without("reason")),
         *listed("missing", "Cannot run", missing),
         *(f.section(comparison.legend) for f in others),
         *listed("notes", "Notes", comparison.notes, folded=True),
@@ -237,12 +227,10 @@ def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Fi
 
 
 def _panels(bars_there: Sequence[tuple[str, str, T]]) -> list[tuple[str, list[tuple[str, T]]]]:
-    by_gpu: dict[str, list[tuple[str, T]]] = {}
-    for gpu, kernel, bar in bars_there:
-        by_gpu.setdefault(gpu, []).append((kernel, bar))
+    by_gpu = grouped_by(bars_there, lambda one: one[0])
     if all(len(members) == 1 for members in by_gpu.values()):
-        return [("", [(f"{gpu}, {members[0][0]}", members[0][1]) for gpu, members in by_gpu.items()])]
-    return list(by_gpu.items())
+        return [("", [(f"{gpu}, {kernel}", bar) for gpu, kernel, bar in bars_there])]
+    return [(gpu, [(kernel, bar) for _, kernel, bar in members]) for gpu, members in by_gpu.items()]
 
 
 def stacked(comparison: Comparison, level: Level, word: str) -> Figure:

@@ -46,8 +46,7 @@ class ModelComparison:
 
     @property
     def table(self) -> Table:
-        shown = (row | {"cannot_run": ", ".join(row["cannot_run"])} for row in self.rows)
-        return Table(COLUMNS, tuple(tuple(row[column.key] for column in COLUMNS) for row in shown))
+        return Table.of((row | {"cannot_run": ", ".join(row["cannot_run"])} for row in self.rows), COLUMNS)
 
     @property
     def answer(self) -> str:

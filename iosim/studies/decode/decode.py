@@ -10,17 +10,18 @@ sparse layer reads the keys that it picks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.fields import MAX_SIZE
+from iosim.base.fields import whole
+from iosim.base.files import read_text
 from iosim.base.records import dataclass, plain, replace
-from iosim.base.words import DEFAULT, WAYS, Level, Method, Way
+from iosim.base.words import DEFAULT, WAYS, Level, Way
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms.cascade import SHARED
 from iosim.kernel.algorithms.states import STATE
+from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.libraries import Overrides, split_alike, with_sinks
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction, method_of
@@ -57,8 +58,7 @@ class ModelShape:
     """Of the problem, what else is asked for."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.layers, bool) or not 1 <= self.layers <= MAX_LAYERS:
-            raise InputError(f"`layers` {self.layers!r} is out of range; accepted: 1 to {MAX_LAYERS}")
+        whole("layers", self.layers, 1, MAX_LAYERS)
 
     def problem(self, batch: int, context: int, new_tokens: int = 1) -> AttentionProblem:
         """One layer's call: `new_tokens` queries a sequence against `context` keys, the queries' own among them. Raises
@@ -260,73 +260,40 @@ class DecodePoint:
         return {"model": self.model.name, "tensor_parallel": self.model.tensor_parallel, **whole, "kinds": kinds}
 
 
-class Step(TypedDict, total=False):
-    """What a decoding step is besides its shape and context."""
-
-    batch: int
-    """Sequences, all of that context; by default 1."""
-    new_tokens: int
-    """Tokens a sequence checks or generates in a step (more than one with speculative decoding); by default 1."""
-    overrides: Overrides | None
-    method: Method | None
-    launched: str
-    """These three as in `predict`."""
-
-
 def decode_point(
-    shape: ModelShape,
-    context: int,
-    gpu: str | HardwareProfile = "a100",
-    kernel: str = DEFAULT,
-    **step: Unpack[Step],
+    shape: ModelShape, context: int, gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT, **step: Any
 ) -> DecodePoint:
-    """Attention of one decoding step. Raises InputError: values that make no sense, or a kernel that cannot run the
-    shape on that GPU. `context`: tokens in the cache at the end of the step, the new ones included. `gpu`, `kernel`:
-    names as in `predict`."""
+    """Attention of one decoding step, as `sweep` has it. `context`: tokens in the cache at the end of the step, the new
+    ones included."""
     return next(sweep(shape, [context], gpu, kernel, **step))
 
 
 def sweep(
-    shape: ModelShape,
-    contexts: Iterable[int],
-    gpu: str | HardwareProfile = "a100",
-    kernel: str = DEFAULT,
-    **step: Unpack[Step],
-) -> Iterator[DecodePoint]:
-    """`decode_point` at every context, predicted side by side."""
-    profile = load_profile(gpu)
-    batch, new_tokens = step.get("batch", 1), step.get("new_tokens", 1)
-    if not 1 <= batch <= MAX_SIZE:
-        raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
-    at = list(contexts)
-    own = None if shape.kind is None else shape.kind.state_kernel
-    overrides = None if own else step.get("overrides")
-    problems = [shape.problem(batch, context, new_tokens) for context in at]
+    shape: ModelShape, contexts: Sequence[int], gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT, *,
+    batch: int = 1, new_tokens: int = 1, overrides: Overrides | None = None, conditions: Conditions = ALONE,
+) -> Iterator[DecodePoint]:  # fmt: skip
+    """A decoding step at every context, predicted side by side. `batch`: sequences, all of that context; `new_tokens`
+    that each checks or generates in a step (more than one with speculative decoding). Raises InputError: values that
+    make no sense, or a kernel that cannot run the shape on that GPU."""
+    profile, batch = load_profile(gpu), whole("batch", batch, 1)
+    problems = [shape.problem(batch, context, new_tokens) for context in contexts]
     if shape.kind is not None and shape.kind.sinks:
         problems = [with_sinks(problem, kernel) for problem in problems]
-    asked = [
-        Request(problem, own or kernel, profile, overrides, method=step.get("method"),
-                launched=step.get("launched", "alone"))
-        for problem in problems
-    ]  # fmt: skip
-    for context, prediction in zip(at, predict_many(asked), strict=True):
+    own = None if shape.kind is None else shape.kind.state_kernel
+    how: dict[str, Any] = {"method": conditions.method, "launched": conditions.launched}
+    how |= {} if own else {"overrides": overrides}
+    predictions = predict_many([Request(problem, own or kernel, profile, **how) for problem in problems])
+    for context, prediction in zip(contexts, predictions, strict=True):
         yield DecodePoint(shape, batch, context, new_tokens, prediction)
 
 
 def read_contexts(contexts: str | Sequence[int | str]) -> list[int]:
     """Context lengths from numbers, a text such as 1k,4k,32k, or a file with a number or more a line. Raises
     InputError: no such file, no numbers, or too many."""
-    words = contexts
+    words, accepted = contexts, "lengths such as 1k,4k, or a file of them"
     if isinstance(contexts, str) and ("/" in contexts or contexts.lower().endswith((".txt", ".csv"))):
-        try:
-            with open(Path(contexts), encoding="utf-8") as file:
-                words = ",".join(file.read(MAX_FILE_BYTES).replace(",", " ").split())
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "no text"
-            raise InputError(
-                f"`batch_contexts` '{contexts}' cannot be read: {reason}; accepted: lengths such as 1k,4k, or a file "
-                "of them"
-            ) from None
+        text = read_text(contexts, f"`batch_contexts` '{contexts}'", accepted, MAX_FILE_BYTES)
+        words = ",".join(text.replace(",", " ").split())
     found = lengths(words, "batch_contexts")
     if not 1 <= len(found) <= MAX_SEQUENCES:
         raise InputError(f"`batch_contexts` holds {len(found)} lengths; accepted: 1 to {MAX_SEQUENCES}")

@@ -15,6 +15,7 @@ from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, count_text, seconds_text, some, times_of
 from iosim.base.words import DEFAULT, sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.serving import kernel_by_rule
 from iosim.prediction.answer import ONCE, times_text, trust
@@ -29,7 +30,6 @@ from iosim.show.tables import Cell, Table, columns_of, grouped, spread_out
 from iosim.studies.decode.decode import (
     DecodePoint,
     ModelShape,
-    Step,
     in_one_launch,
     kind_shapes,
     read_contexts,
@@ -108,11 +108,39 @@ class Decoding(Shown):
 
     @property
     def answer(self) -> str:
-        """One sentence."""
-        return answer(self.points)
+        """At the longest context, what a step takes and reads on each GPU with each kernel."""
+        longest = max(p.context for p in self)
+        here = [p for p in self if p.context == longest]
+        first, of = here[0], ""
+        if first.model is not None:
+            gpus = f", on each of {first.model.tensor_parallel} GPUs" if first.model.tensor_parallel > 1 else ""
+            of = f", in the {some(first.model.layers, 'layer')} of {first.model.title}{gpus},"
+        basis = trust([one for p in here for one in p.predictions])
+        return f"{_where(first)}{of} {sentences([*(part for p in here for part in _step(p)), basis])}"
 
     def as_page(self, command: str = "iosim decode") -> Page:
-        return as_page(self.points, command)
+        points = self.points
+        several = len({p.context for p in points}) > 1
+        drawn, means = _tokens(points) if several else _token_bars(points), TOKENS_ARE[: 1 + several]
+        title = "Tokens a second against the context" if several else "Tokens a second"
+        sections = (
+            *((Section("tokens", title, means, LINES if several else (), drawn),) if drawn else ()),
+            Section("numbers", "Numbers", () if drawn else means, table=table(points), brief=_short(points),
+                    folded=len(points) > MOST_OPEN),
+            *((Section("kinds", kinds_title(points), table=kinds_table(points)),) if kinds_table(points) else ()),
+            *((Section("more", "Bytes and splits", (MORE_IS,), panels=(
+                _panel("bytes", points, "HBM bytes per generated token", lambda p: p.per_token("hbm"), bytes_text),
+                _panel("splits", points, "splits of the keys", lambda p: float(p.prediction.kernel.splits), count_text),
+            ), folded=True),) if several else ()),
+            *listed("notes", "Notes", notes(points), folded=True),
+        )  # fmt: skip
+        longest = [p for p in points if p.context == max(p.context for p in points)]
+        if many := len(longest) > MOST_SAID:
+            by_time = sorted(longest, key=lambda p: p.step_s)
+            longest = [by_time[0], by_time[-1]]
+        steps = [f"**{seconds_text(p.step_s)}** with {p.kernel_name} on {p.prediction.profile.name}" for p in longest]
+        verdict = f"{_where(points[-1]).rstrip(',')} a step takes {(' to ' if many else ', ').join(steps)}."
+        return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=(self.answer,), verdict=(verdict,))
 
     def to_text(self) -> str:
         more = "".join(f"\n{title}\n{rows.text()}\n" for title, rows in self._more())
@@ -140,7 +168,8 @@ def run(request: DecodeRequest, progress: Progress = silent) -> Decoding:
 
 def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
     overrides = Overrides(splits=r.splits, append_kv=r.append_kv)
-    step: Step = {"overrides": overrides, "launched": r.launched, "new_tokens": r.new_tokens, "batch": r.batch}
+    step: dict[str, Any] = {"overrides": overrides, "new_tokens": r.new_tokens, "batch": r.batch}
+    step |= {"conditions": Conditions(launched=r.launched)}
     sizes = {name: getattr(r, name) for name in ("heads", "kv_heads", "head_dim", "head_dim_v", "window")}
     model = chosen(r.model, sizes, r.layers if r.model is not None else None, r.tensor_parallel)
     batch = None if r.batch_contexts is None else read_contexts(r.batch_contexts)
@@ -218,20 +247,6 @@ def kinds_title(points: Sequence[DecodePoint]) -> str:
     return f"By kind of layer, at a context of {max(point.context for point in points):,} tokens"
 
 
-def answer(points: Sequence[DecodePoint]) -> str:
-    """At the longest context, what a step takes and reads on each GPU with each kernel."""
-    longest = max(p.context for p in points)
-    here = [p for p in points if p.context == longest]
-    steps = [part for p in here for part in _step(p)]
-    first = here[0]
-    of = ""
-    if first.model is not None:
-        gpus = f", on each of {first.model.tensor_parallel} GPUs" if first.model.tensor_parallel > 1 else ""
-        of = f", in the {some(first.model.layers, 'layer')} of {first.model.title}{gpus},"
-    basis = trust([one for p in here for one in p.predictions])
-    return f"{_where(first)}{of} {sentences([*steps, basis])}"
-
-
 def _where(p: DecodePoint) -> str:
     if p.prediction.problem.seq_lens is None:
         return f"At a context of {some(p.context, 'token')}"
@@ -304,31 +319,6 @@ def subject(points: Sequence[DecodePoint]) -> str:
     pages = f", pages of {some(shape.page_size, 'token')}" if shape.page_size else ""
     rest = f"head_dim {width}, {problem.dtype}{pages}; batch {p.batch}, {tokens} a step"
     return f"{some(shape.layers, 'layer')}, {some(shape.heads, 'query head')}, {kind}, {rest}"
-
-
-def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Page:
-    """The whole page. `command` is the command line that makes it again."""
-    several = len({p.context for p in points}) > 1
-    drawn, means = _tokens(points) if several else _token_bars(points), TOKENS_ARE[: 1 + several]
-    title = "Tokens a second against the context" if several else "Tokens a second"
-    sections = (
-        *((Section("tokens", title, means, LINES if several else (), drawn),) if drawn else ()),
-        Section("numbers", "Numbers", () if drawn else means, table=table(points), brief=_short(points),
-                folded=len(points) > MOST_OPEN),
-        *((Section("kinds", kinds_title(points), table=kinds_table(points)),) if kinds_table(points) else ()),
-        *((Section("more", "Bytes and splits", (MORE_IS,), panels=(
-            _panel("bytes", points, "HBM bytes per generated token", lambda p: p.per_token("hbm"), bytes_text),
-            _panel("splits", points, "splits of the keys", lambda p: float(p.prediction.kernel.splits), count_text),
-        ), folded=True),) if several else ()),
-        *listed("notes", "Notes", notes(points), folded=True),
-    )  # fmt: skip
-    longest = [p for p in points if p.context == max(p.context for p in points)]
-    if many := len(longest) > MOST_SAID:
-        by_time = sorted(longest, key=lambda p: p.step_s)
-        longest = [by_time[0], by_time[-1]]
-    steps = [f"**{seconds_text(p.step_s)}** with {p.kernel_name} on {p.prediction.profile.name}" for p in longest]
-    verdict = f"{_where(points[-1]).rstrip(',')} a step takes {(' to ' if many else ', ').join(steps)}."
-    return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=(answer(points),), verdict=(verdict,))
 
 
 def _short(points: Sequence[DecodePoint]) -> Table:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 
-from iosim.base.errors import InputError
+from iosim.base.fields import whole
 from iosim.base.records import dataclass
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed.schedule import (
@@ -50,17 +50,13 @@ class LinkBytes:
 
 def link_bytes(schedule: ChunkSchedule, problem: AttentionProblem) -> LinkBytes:
     widths = token_bytes(problem)
-    tensors: dict[str, int] = {}
-    received, sent = [0] * schedule.gpus, [0] * schedule.gpus
-    for step in schedule.steps:
-        for send in step.sends:
-            tokens = schedule.tokens(send.chunks)
-            for name in send.tensors:
-                moved = tokens * widths[name]
-                tensors[name] = tensors.get(name, 0) + moved
-                received[send.target] += moved
-                sent[send.source] += moved
-    return LinkBytes(tensors, tuple(received), tuple(sent))
+    tensors, received, sent = Counter[str](), [0] * schedule.gpus, [0] * schedule.gpus
+    for send in (send for step in schedule.steps for send in step.sends):
+        for name in send.tensors:
+            tensors[name] += schedule.tokens(send.chunks) * widths[name]
+        received[send.target] += send_bytes(schedule, send, widths)
+        sent[send.source] += send_bytes(schedule, send, widths)
+    return LinkBytes(dict(tensors), tuple(received), tuple(sent))
 
 
 def compute_steps(schedule: ChunkSchedule) -> tuple[Step, ...]:
@@ -185,9 +181,7 @@ def passing_bytes(schedule: ChunkSchedule, widths: dict[str, int]) -> list[int]:
 
 def memory(schedule: ChunkSchedule, problem: AttentionProblem, layers: int = 1) -> Memory:
     """Memory of one pass on the GPU that needs most. Raises InputError: `layers` is out of range."""
-    if isinstance(layers, bool) or not 1 <= layers <= 10_000:
-        raise InputError(f"`layers` {layers} is out of range; accepted: 1 to 10000")
-    widths = token_bytes(problem)
+    layers, widths = whole("layers", layers, 1, 10_000), token_bytes(problem)
     tensors = BACKWARD if schedule.backward else FORWARD
     passing = passing_bytes(schedule, widths)
     memories = []

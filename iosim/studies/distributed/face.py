@@ -74,12 +74,7 @@ def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
 
 
 def table(results: Sequence[Result]) -> Table:
-    return Table(COLUMNS, tuple(
-        (r.name, r.steps, str(r.idle.slots) if r.idle else None, str(r.idle.of_unbalanced) if r.idle else None,
-         round(r.received_bytes), r.received_nd, r.compute_s, r.exposed_s, r.seconds, r.speedup, r.memory_bytes,
-         r.longest_sequence)
-        for r in results
-    ))  # fmt: skip
+    return Table.of((r.row | {"received_bytes_per_gpu": round(r.received_bytes)} for r in results), COLUMNS)
 
 
 def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str) -> Page:

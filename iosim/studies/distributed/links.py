@@ -110,19 +110,13 @@ class Cluster:
     gpus_per_node: int | None = None
     shared_network: bool = False
 
-    def crosses(self, source: int, target: int) -> bool:
-        if self.network is None or not self.gpus_per_node:
-            return False
-        return source // self.gpus_per_node != target // self.gpus_per_node
-
     def route(self, source: int, target: int) -> tuple[Link, str, str]:
         """(link, port the message leaves by, port it arrives by)."""
-        if not self.crosses(source, target):
+        node, other = (gpu // (self.gpus_per_node or 1) for gpu in (source, target))
+        if self.network is None or not self.gpus_per_node or node == other:
             return self.link, f"gpu{source}.out", f"gpu{target}.in"
-        assert self.network is not None
-        assert self.gpus_per_node
         if self.shared_network:
-            return self.network, f"node{source // self.gpus_per_node}.out", f"node{target // self.gpus_per_node}.in"
+            return self.network, f"node{node}.out", f"node{other}.in"
         return self.network, f"nic{source}.out", f"nic{target}.in"
 
     def every(self, stride: int) -> Cluster:

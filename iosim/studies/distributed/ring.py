@@ -27,7 +27,7 @@ from iosim.studies.models.asked import calls_of, chosen, layer_problems
 from iosim.studies.models.layers import LayerKind, Model
 from iosim.studies.requests import RingRequest
 
-COLUMNS = columns_of("method | layers:count | time_s=time | received_bytes=received")
+COLUMNS = columns_of("name=method | layers:count | time_s=time | received_bytes=received")
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,10 +69,7 @@ class Ring(Shown):
 
     def records(self) -> Iterator[dict[str, Any]]:
         """A row a method: bytes, seconds, idle fractions."""
-        for r in self.results:
-            d = r.to_dict()
-            idle = d.pop("idle") or {"slots": None, "of_unbalanced": None, "work": None}
-            yield {**{k: v for k, v in d.items() if k != "title"}, **{f"idle_{k}": v for k, v in idle.items()}}
+        return ({key: value for key, value in r.row.items() if key != "title"} for r in self.results)
 
     @property
     def kernel_name(self) -> str:
@@ -157,9 +154,8 @@ class RingStack:
                 yield {"model": self.model.name, "layer": kind.name, "count": kind.count, **row}
 
     def to_text(self) -> str:
-        rows = tuple((row["name"], row["layers"], row["time_s"], row["received_bytes"]) for row in self.totals)
         layers = sum(kind.count for kind, _ in self.rings)
-        table = Table(COLUMNS, rows).text().rstrip()
+        table = Table.of(self.totals, COLUMNS).text().rstrip()
         out = [self.answer, f"{self.model.line}.", f"All {some(layers, 'layer')}\n{table}"]
         out += [f"left out: {some(kind.count, f'{kind.name} layer')}: {why}" for kind, why in self.left_out]
         out += [f"{kind.title}. {found.to_text().rstrip()}" for kind, found in self.rings]

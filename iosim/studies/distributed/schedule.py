@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.fields import whole
 from iosim.base.records import asdict, dataclass, plain
 from iosim.base.units import some
 from iosim.problem.attention import AttentionProblem
@@ -34,9 +35,7 @@ STATISTICS = 2
 
 
 def check_gpus(gpus: object) -> int:
-    if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= MAX_GPUS:
-        raise InputError(f"`num_gpus` {gpus!r} is out of range; accepted: 1 to {MAX_GPUS}")
-    return gpus
+    return whole("num_gpus", gpus, 1, MAX_GPUS)
 
 
 def check_length(tokens: int, parts: int) -> None:

@@ -82,6 +82,13 @@ class Result:
         moved = "longest_sequence l2_bytes_per_gpu=l2_bytes hbm_bytes_per_gpu=hbm_bytes method"
         return plain(self, "name title steps") | {"idle": idle} | received | plain(self, f"{found} {moved}")
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """The same with idle fractions beside the others."""
+        own = self.to_dict()
+        idle = own.pop("idle") or dict.fromkeys(("slots", "of_unbalanced", "work"))
+        return own | {f"idle_{name}": share for name, share in idle.items()}
+
 
 class Conditions(TypedDict, total=False):
     """The kernel of local calls, whether messages run beside the computations of their step, the layers that keep their

@@ -14,7 +14,7 @@ NB: messages do not slow the computation down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 from iosim.base.records import dataclass
@@ -74,18 +74,17 @@ class ChunkTimes:
         self.known: dict[tuple[Pair, str], Prediction] = {}
 
     def prediction(self, pair: Pair, passes: str) -> Prediction:
-        if (pair, passes) not in self.known:
-            self._predict([(pair, passes)])
+        self._predict([(pair, passes)])
         return self.known[pair, passes]
 
     def prepare(self, schedule: ChunkSchedule) -> None:
         """Predict all calls of a schedule that are not known yet, side by side."""
-        kinds = dict.fromkeys((pair, schedule.passes) for _, pair in _calls(schedule))
-        self._predict([kind for kind in kinds if kind not in self.known])
+        self._predict((pair, schedule.passes) for _, pair in _calls(schedule))
 
-    def _predict(self, kinds: Sequence[tuple[Pair, str]]) -> None:
-        problems = [pair.problem(self.problem, passes) for pair, passes in kinds]
-        self.known |= zip(kinds, self.predictions(problems), strict=True)
+    def _predict(self, kinds: Iterable[tuple[Pair, str]]) -> None:
+        new = [kind for kind in dict.fromkeys(kinds) if kind not in self.known]
+        problems = [pair.problem(self.problem, passes) for pair, passes in new]
+        self.known |= zip(new, self.predictions(problems) if new else (), strict=True)
 
     def predictions(self, problems: Iterable[AttentionProblem], kernel: str | None = None) -> list[Prediction]:
         c = self.conditions

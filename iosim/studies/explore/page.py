@@ -230,10 +230,9 @@ def _record(problem: AttentionProblem, kernel: str, gpu: str, tile: int, order: 
     sides = None if TILES[tile] == OWN else tuple(map(int, TILES[tile].split("x")))
     settings: dict[str, Any] = {"tile": sides, **[*ORDERS.values()][order]}
     try:
-        found = record(predict(problem, kernel, gpu, method="bounds", overrides=Overrides(**settings)))
+        return record(predict(problem, kernel, gpu, method="bounds", overrides=Overrides(**settings)))
     except InputError as error:
         return str(error), ()
-    return found.facts, found.streams
 
 
 def packed_grid(asked: ExploreRequest, progress: Progress = silent) -> tuple[dict[str, Any], bytes]:

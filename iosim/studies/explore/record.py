@@ -7,7 +7,7 @@ import math
 from functools import lru_cache
 from typing import Any
 
-from iosim.base.records import dataclass, replace
+from iosim.base.records import replace
 from iosim.kernel.launch import Launch, Outer, Per, Role, is_attention_loop
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction import answer, reuse
@@ -29,17 +29,9 @@ LONGER_ALONE = 32.0
 """A norm that takes the longer of two: of launches that no loop holds together."""
 
 
-@dataclass(frozen=True)
-class Record:
-    """A call for the page, with the streams of its packed launches; none where a browser would take too long to play
-    them."""
-
-    facts: dict[str, Any]
-    streams: tuple[bytes, ...]
-
-
-def record(p: Prediction) -> Record:
-    """Of a prediction by any method: its HBM bytes are not used."""
+def record(p: Prediction) -> tuple[dict[str, Any], tuple[bytes, ...]]:
+    """(facts of a call for the page, the streams of its packed launches; none where a browser would take too long to
+    play them), of a prediction by any method: its HBM bytes are not used."""
     accesses = tile_accesses(p.chain)
     chain, streams, gpu = packed(p.call.replay_inputs()) if accesses <= MOST_ACCESSES else (None, (), None)
     bounds, rates = p.hbm_bounds, Rates(p.profile, measured=False, power_is_modelled=False)
@@ -67,7 +59,7 @@ def record(p: Prediction) -> Record:
         "chain": chain,
         "replay": gpu,
     }
-    return Record(facts, streams)
+    return facts, streams
 
 
 def _loop(launch: Launch) -> list[Any]:

@@ -257,7 +257,7 @@ class FormulaStudy(Shown):
         d = self.description
         rows = [{**row, "formula": row["text"]} for row in _rows(d, "all launches")]
         return [
-            answer(d), _title(d), Table(COLUMNS, tuple(tuple(row[c.key] for c in COLUMNS) for row in rows)),
+            answer(d), _title(d), Table.of(rows, COLUMNS),
             f"leading term: {d['leading']['text']}", _limit_text(d, "text"),
             tuple(d["why"]["text"].splitlines()) if d["why"] else (),
             tuple(f"{_value(s)}: {s['meaning']}" for s in d["symbols"]),
@@ -335,11 +335,10 @@ def markdown(description: Mapping[str, Any], latex: bool) -> str:
         return f"${entry['latex']}$" if latex else f"`{entry['text']}`"
 
     rows = [{**row, "formula": cell(row)} for row in _rows(description, "all")]
-    table = Table(COLUMNS, tuple(tuple(row[c.key] for c in COLUMNS) for row in rows))
     lines = [
         f"### {_title(description)}",
         "",
-        table.markdown(),
+        Table.of(rows, COLUMNS).markdown(),
         f"Leading term: {cell(description['leading'])}",
         "",
         _limit_text(description, "text"),

@@ -11,13 +11,13 @@ import csv
 import io
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
+from iosim.base.files import read_text
 from iosim.base.records import dataclass
 from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile
@@ -114,14 +114,7 @@ def held_out_error(rows: Sequence[Timed], prior: Calibration, folds: int = FOLDS
 def read_times(path: str) -> list[tuple[AttentionProblem, float]]:
     """(problem, measured seconds) of every row of a CSV."""
     where = f"`times` '{path}'"
-    try:
-        with open(Path(path), encoding="utf-8", newline="") as file:
-            text = file.read(MAX_FILE_BYTES)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no text"
-        raise InputError(
-            f"{where} cannot be read: {reason}; accepted: a CSV of {', '.join(COLUMNS)} and a time"
-        ) from None
+    text = read_text(path, where, f"a CSV of {', '.join(COLUMNS)} and a time", MAX_FILE_BYTES)
     reader = csv.DictReader(io.StringIO(text))
     header = [name.strip() for name in reader.fieldnames or ()]
     unit = next((name for name in UNITS if name in header), None)

@@ -94,6 +94,12 @@ class Latency:
             )
         return tuple(told)
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """Which call it is, and where."""
+        p, where = self.prediction, "gpu=profile.name kernel=kernel.name splits=kernel.splits"
+        return of_layers(self.layers) | {"stack": self.stack.name} | plain(p, where) | sizes_of(p.problem)
+
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
         head = {"stack": self.stack.name} | plain(p, "profile=profile.name kernel=kernel.name splits=kernel.splits")
@@ -273,8 +279,24 @@ class Latencies(Shown):
 
     @property
     def answer(self) -> str:
-        """One sentence."""
-        return answer(self.points, self.models)
+        """What a call takes by stack, GPU and problem; of many, the longest call alone, or of all layers of a model at
+        the length that takes longest."""
+        if self.models:
+            longest_step = max(self.models, key=lambda step: step.total_s)
+            size = {key: longest_step.to_dict()[key] for key in ("seq_k", "batch")}
+            alike = [m for m in self.models if size.items() <= m.to_dict().items()]
+            told = (f"{seconds_text(m.total_s)} in {m.points[0].stack.name} on {m.to_dict()['profile']}" for m in alike)
+            of = f"all {some(longest_step.count, 'layer')} of {longest_step.title}"
+            checked = trust([p.prediction for m in alike for p in m.points])
+            return sentences([f"The attention of {of} takes {', '.join(told)}", checked])
+        longest = max(self, key=lambda p: p.total_s).prediction.problem
+        here = [p for p in self if p.prediction.problem.sequences == longest.sequences]
+        clauses = []
+        for p in here:
+            most = max(p.parts, key=lambda part: part.seconds)
+            share = f"{100 * most.seconds / p.total_s:.0f} % {most.name}"
+            clauses.append(f"{seconds_text(p.total_s)} in {p.stack.name} on {p.prediction.profile.name} ({share})")
+        return sentences([f"An attention call takes {', '.join(clauses)}", trust([p.prediction for p in here])])
 
     def to_dict(self) -> dict[str, Any]:
         together = {"models": [step.to_dict() for step in self.models]} if self.models else {}
@@ -282,13 +304,8 @@ class Latencies(Shown):
 
     def records(self) -> list[dict[str, Any]]:
         """A row a part of a call: its seconds, and those of the call."""
-        return [
-            of_layers(p.layers) |
-            {"stack": p.stack.name, "gpu": p.prediction.profile.name, "kernel": p.prediction.kernel.name,
-             "splits": p.prediction.kernel.splits, **sizes_of(p.prediction.problem), "part": part.name,
-             "time_s": part.seconds, "call_s": p.total_s}
-            for p in self.points for part in p.parts
-        ]  # fmt: skip
+        of_parts = ((p, part) for p in self.points for part in p.parts)
+        return [p.row | {"part": part.name, "time_s": part.seconds, "call_s": p.total_s} for p, part in of_parts]
 
     def to_text(self) -> str:
         below = "".join(f"note: {n}\n" for n in notes(self.points))
@@ -350,39 +367,13 @@ def stack_rows() -> list[dict[str, Any]]:
     ]
 
 
-def answer(points: Sequence[Latency], models: Sequence[AllLayers] = ()) -> str:
-    """What a call takes by stack, GPU and problem; of many, the longest call alone, or of all layers of a model
-    at the length that takes longest."""
-    if models:
-        longest_step = max(models, key=lambda step: step.total_s)
-        size = {key: longest_step.to_dict()[key] for key in ("seq_k", "batch")}
-        alike = [m for m in models if size.items() <= m.to_dict().items()]
-        told = (f"{seconds_text(m.total_s)} in {m.points[0].stack.name} on {m.to_dict()['profile']}" for m in alike)
-        of = f"all {some(longest_step.count, 'layer')} of {longest_step.title}"
-        checked = trust([p.prediction for m in alike for p in m.points])
-        return sentences([f"The attention of {of} takes {', '.join(told)}", checked])
-    longest = max(points, key=lambda p: p.total_s).prediction.problem
-    here = [p for p in points if p.prediction.problem.sequences == longest.sequences]
-    clauses = []
-    for p in here:
-        most = max(p.parts, key=lambda part: part.seconds)
-        share = f"{100 * most.seconds / p.total_s:.0f} % {most.name}"
-        clauses.append(f"{seconds_text(p.total_s)} in {p.stack.name} on {p.prediction.profile.name} ({share})")
-    return sentences([f"An attention call takes {', '.join(clauses)}", trust([p.prediction for p in here])])
-
-
 def table(points: Sequence[Latency]) -> Table:
     """A row a part, and one a call."""
     rows = []
     for p in points:
-        each = p.prediction.problem.sequences
-        keys = {k for _, k in each}
-        head = (p.stack.name, p.prediction.profile.name, p.prediction.kernel.name, len(each),
-                p.prediction.problem.longest_q, max(keys))  # fmt: skip
-        for part in p.parts:
-            rows.append((*head, part.name, part.seconds, f"{100 * part.seconds / p.total_s:.0f} %"))
-        rows.append((*head, "whole call", p.total_s, "100 %"))
-    return Table(COLUMNS, tuple(rows))
+        for name, seconds in (*((part.name, part.seconds) for part in p.parts), ("whole call", p.total_s)):
+            rows.append(p.row | {"part": name, "time_s": seconds, "share": f"{100 * seconds / p.total_s:.0f} %"})
+    return Table.of(rows, COLUMNS)
 
 
 def of_models(models: Sequence[AllLayers]) -> Table:

@@ -10,8 +10,10 @@ from iosim.base.errors import InputError
 from iosim.base.fields import whole
 from iosim.base.records import dataclass, replace
 from iosim.base.units import some
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries import with_sinks
+from iosim.kernel.libraries import Overrides, with_sinks
+from iosim.prediction.many import Request
 from iosim.problem.asked import check_queries, lengths, problems
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, MAX_TOKENS
@@ -25,6 +27,7 @@ OTHER_MASKS = ("mask_block", "mask_stride", "global_tokens", "mask_file", "mask_
 FIXED = ("mask", "window_right", *OTHER_MASKS, "offset", "bias")
 """Fields that a model says and no option may: another mask is another model."""
 MAX_GPUS = 1024
+Gpu = str | HardwareProfile
 OF_MODEL = (*SHAPE, *FIXED, "latent_kv")
 """Fields that a model's layers decide."""
 OF_LENGTH = ("seq_q", "seq_k", "prefix", "causal", "seq_lens", "seq_lens_k")
@@ -193,6 +196,11 @@ class LayerCall:
     def on(self, kernel: str | Kernel) -> AttentionProblem:
         """The problem as a kernel runs it, with the layer's learned sinks where it has a place for them."""
         return with_sinks(self.problem, kernel) if self.kind.sinks else self.problem
+
+    def request(self, kernel: str | Kernel, gpu: Gpu, changed: Overrides | None, **how: Any) -> Request:
+        """Its prediction with a kernel, or with the one that alone runs such layers, as it is."""
+        own = self.kind.state_kernel
+        return Request(self.on(kernel), own or kernel, gpu, None if own else changed, **how)
 
 
 def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -> list[tuple[LayerCall, ...]]:

@@ -217,17 +217,16 @@ class LayerKind:
     def split(self, gpus: int) -> LayerKind:
         """The part of one of several GPUs that share the heads; fewer key/value heads than GPUs are on several. Raises
         InputError: heads that cannot be shared out evenly."""
-        if self.heads % gpus:
-            raise InputError(f"`tensor_parallel` {gpus} does not divide the {self.heads} heads of its {self.name} "
-                             f"layers; accepted: {_divisors(self.heads)}")  # fmt: skip
+        divisors = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
+        if gpus not in divisors:
+            what = f"does not divide the {self.heads} heads of its {self.name} layers"
+            raise InputError(f"`tensor_parallel` {gpus} {what}; accepted: {', '.join(map(str, divisors))}")
         if self.latent is not None:
             return replace(self, heads=self.heads // gpus, kv_heads=self.heads // gpus)
-        if max(self.kv_heads, gpus) % min(self.kv_heads, gpus):
-            fitting = [n for n in range(1, self.heads + 1)
-                       if self.heads % n == 0 and max(n, self.kv_heads) % min(n, self.kv_heads) == 0]  # fmt: skip
-            raise InputError(f"`tensor_parallel` {gpus} neither divides the {self.kv_heads} key/value heads of its "
-                             f"{self.name} layers nor is a multiple of them; accepted: "
-                             f"{', '.join(map(str, fitting))}")  # fmt: skip
+        fitting = [n for n in divisors if max(n, self.kv_heads) % min(n, self.kv_heads) == 0]
+        if gpus not in fitting:
+            what = f"neither divides the {self.kv_heads} key/value heads of its {self.name} layers nor is a multiple of"
+            raise InputError(f"`tensor_parallel` {gpus} {what} them; accepted: {', '.join(map(str, fitting))}")
         return replace(self, heads=self.heads // gpus, kv_heads=max(1, self.kv_heads // gpus))
 
     @property
@@ -270,10 +269,6 @@ class Layers:
 
     def __str__(self) -> str:
         return f"the {some(self.count, f'{self.name} layer')} of {self.title}"
-
-
-def _divisors(number: int) -> str:
-    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
 
 
 @dataclass(frozen=True)

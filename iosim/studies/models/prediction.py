@@ -233,17 +233,7 @@ def run(asked: PredictRequest, progress: Progress = silent) -> list[Prediction] 
         for calls in calls_of(model, values, states=True)
         for kernel in asked.kernel
     ]
-    requests = [
-        Request(
-            one.on(kernel),
-            one.kind.state_kernel or kernel,
-            gpu,
-            None if one.kind.state_kernel else asked.overrides,
-            **how,
-        )
-        for gpu, calls, kernel in jobs
-        for one in calls
-    ]
+    requests = [one.request(kernel, gpu, asked.overrides, **how) for gpu, calls, kernel in jobs for one in calls]
     found = iter(predict_many(requests, progress=progress))
     return [ModelPrediction(model, tuple(LayerPrediction(one, next(found)) for one in calls)) for _, calls, _ in jobs]
 

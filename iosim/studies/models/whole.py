@@ -21,11 +21,11 @@ from iosim.problem.asked import lengths
 from iosim.problem.fields import MAX_TOKENS
 from iosim.show.page import Page, Section, listed
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Cell, Column, Marked, Table, columns_of, grouped
+from iosim.show.tables import Cell, Column, Marked, Table, grouped
 from iosim.studies.models.asked import changed
 from iosim.studies.models.decoder import Touched, Work, Writer, touched, weights_of
 from iosim.studies.models.layers import Model
-from iosim.studies.program.result import OperatorTraffic, ProgramTraffic, traffic_of
+from iosim.studies.program.result import SUMMED, OperatorTraffic, ProgramTraffic, traffic_of
 from iosim.studies.requests import WholeRequest
 
 PREFILL, DECODE, TRAINING = "prefill", "decode", "training"
@@ -50,14 +50,9 @@ OF_PHASES = {
     TRAINING: "training: gradients and two states of AdamW in the weights' type, a fused step; nothing is recomputed",
 }
 WHOLE = "whole model"
-COLUMNS = columns_of(
-    "operators:number | hbm_read_bytes=HBM read | hbm_write_bytes=HBM written | hbm_share:percent=share | "
-    "compulsory_bytes=in and out once | l2_bytes=SM<->L2 | gflop:number=GFLOP | time_s=time | "
-    "time_share:percent=of the time"
-)
 BESIDE = (
     Column("hbm_bytes", "HBM"),
-    *(column for column in COLUMNS if column.key in ("hbm_share", "time_s", "time_share")),
+    *(column for column in SUMMED if column.key in ("hbm_share", "time_s", "time_share")),
 )
 TITLE = "What does a whole model move, and what part of it is attention?"
 
@@ -98,15 +93,7 @@ class WholeRun:
     @cached_property
     def sums(self) -> dict[str, dict[str, Any]]:
         """Of the whole model and of each part what its operators come to."""
-        return {part: self._sums(rows) for part, rows in ({WHOLE: self.traffic.rows} | self.parts).items()}
-
-    def _sums(self, rows: Sequence[OperatorTraffic]) -> dict[str, Any]:
-        whole, part = self.traffic, replace(self.traffic, rows=tuple(rows))
-        moved = plain(part.hbm, "hbm_read_bytes=read hbm_write_bytes=write hbm_bytes=total")
-        shares = {"hbm_share": part.hbm.total / max(1, whole.hbm.total)}
-        shares |= {"compulsory_bytes": sum(row.compulsory for row in rows)}
-        rest = plain(part, "l2_bytes=l2.total flops time_s") | {"time_share": part.time_s / whole.time_s}
-        return {"operators": len(part)} | moved | shares | rest
+        return {part: self.traffic.sums(rows) for part, rows in ({WHOLE: self.traffic.rows} | self.parts).items()}
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -243,7 +230,7 @@ def _of_experts(run: WholeRun) -> str:
 
 def table(runs: Sequence[WholeRun]) -> Table:
     """A row a part: of one run all that is known, of several the bytes at HBM and the time side by side."""
-    shown = COLUMNS if len(runs) == 1 else BESIDE
+    shown = SUMMED if len(runs) == 1 else BESIDE
     columns = [
         replace(column, title=f"{run.model.name}: {column.title}") if len(runs) > 1 and n == 0 else column
         for run in runs

@@ -168,21 +168,19 @@ def check_constant(
     if section_bytes < 1:
         raise InputError(f"`check_constant` section {section_bytes} is out of range; accepted: 1 byte or more")
     gpu = load_profile(profile)
-    asked: list[tuple[int, int, Request]] = []
+    asked: dict[tuple[int, int], Request] = {}
     kernels = resolve_all(kernel, problems, gpu)
     for number, (problem, own) in enumerate(zip(problems, kernels, strict=True)):
         every = problem.batch * problem.heads
         powers = (problem.group << n for n in range(every.bit_length()))  # of two key/value heads; 0 for all heads
         for heads in (*(power for power in powers if power < every), 0):
             in_sections = _in_sections(own, problem, gpu, heads)
-            request = Request(problem, in_sections, gpu, method="sampled", accesses=ACCESSES)
-            asked.append((number, heads, request))
-    costs: list[dict[int, SectionCost]] = [{} for _ in problems]
-    for (number, heads, _), outcome in zip(asked, try_all([r for *_, r in asked], progress=progress), strict=True):
+            asked[number, heads] = Request(problem, in_sections, gpu, method="sampled", accesses=ACCESSES)
+    rows = [ConstantRow(problem, {}, section_bytes) for problem in problems]
+    for (number, heads), outcome in zip(asked, try_all(list(asked.values()), progress=progress), strict=True):
         if isinstance(outcome, InputError):
             raise outcome
-        costs[number][heads] = SectionCost(heads, outcome.total("hbm"), outcome.time.total_s)
-    rows = (ConstantRow(p, found, section_bytes) for p, found in zip(problems, costs, strict=True))
+        rows[number].by_heads[heads] = SectionCost(heads, outcome.total("hbm"), outcome.time.total_s)
     return ConstantCheck(section_bytes, gpu, kernels[0].name, tuple(rows), told([(kernels[0], gpu)]))
 
 

@@ -311,25 +311,15 @@ def table(r: OrderRanking, most: int | None = MOST_SHOWN) -> Table:
     """A row an order, the best first; the kernel's own, and those on the front of time and bytes, named."""
     first = list(enumerate(r.orders[:most], 1))
     own = [(n, e) for n, e in enumerate(r.orders, 1) if e.is_own and most is not None and n > most]
-    table = Table(COLUMNS, tuple(_row(n, e) for n, e in first + own))
+    table = Table.of((_row(n, e) for n, e in first + own), COLUMNS)
     return table.without("side_bytes") if all(e.side_bytes is None for _, e in first) else table
 
 
-def _row(rank: int, e: OrderEntry) -> tuple[str | int | float | None, ...]:
+def _row(rank: int, e: OrderEntry) -> dict[str, Any]:
     mark = MARKS.get(e.method, "")
     size = Marked.of(e.hbm_bytes, mark) if mark else e.hbm_bytes
     what = ", ".join(word for word, there in (("front", e.on_front), ("its own", e.is_own)) if there)
-    return (
-        rank,
-        e.choice.words,
-        str(e.parts[0].tile),
-        size,
-        e.side_bytes,
-        e.times_compulsory,
-        e.time_s,
-        e.bound_by,
-        what,
-    )
+    return e.to_dict() | {"rank": rank, "tile": str(e.parts[0].tile), "hbm_bytes": size, "what": what}
 
 
 def notes(r: OrderRanking, most: int | None = MOST_SHOWN) -> tuple[str, ...]:

@@ -208,9 +208,6 @@ def pinned_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
         fields["start"] = Start.FOLD
     elif over.heavy_first is not None:
         fields["start"] = Start.HEAVY_FIRST if over.heavy_first else Start.LIGHT_FIRST
-    kinds = {"order": Order, "direction": Direction, "scheduler": Scheduler}
-    fields |= {name: kind(getattr(over, name)) for name, kind in kinds.items() if getattr(over, name) is not None}
-    for name in ("section_heads", "cluster", "chiplets"):
-        if getattr(over, name) is not None:
-            fields[name] = getattr(over, name)
-    return fields
+    kinds: dict[str, type] = {"order": Order, "direction": Direction, "scheduler": Scheduler}
+    kinds |= dict.fromkeys(("section_heads", "cluster", "chiplets"), int)
+    return fields | {name: kind(value) for name, kind in kinds.items() if (value := getattr(over, name)) is not None}

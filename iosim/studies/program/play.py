@@ -8,25 +8,24 @@ cold L2 is added here, launch by launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
-from iosim.base.words import WAYS
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch, Mode, Outer, Role, Rows, Tensor
 from iosim.kernel.traffic import CODE, FOREIGN
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
-from iosim.prediction.result import Prediction
 from iosim.readers.replay.caching_allocator import Block, CachingAllocator
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import MODES
+from iosim.show.tables import grouped
 from iosim.studies.program.operators import Operator, Program, View
 
 SAMPLES_PER_PIECE = 4.0
@@ -37,13 +36,8 @@ MOST_WAVES = 8
 Bytes = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Alone:
-    """An operator from a cold L2, for itself: its call, and what its replay finds beyond streaming by launch."""
-
-    call: Call
-    beyond: dict[str, Bytes]
-    prediction: Prediction | None = None
+Alone = tuple[Call, dict[str, Bytes]]
+"""An operator from a cold L2, for itself: its call, and what its replay finds beyond streaming by launch."""
 
 
 @dataclass(frozen=True)
@@ -73,22 +67,17 @@ class Playing:
 
     def _worked_out(self, operator: Operator) -> Alone:
         if not operator.is_kernel:
-            return Alone(Call.of(operator.problem, operator.kernel, self.profile, operator.chain), {})
+            return Call.of(operator.problem, operator.kernel, self.profile, operator.chain), {}
         prediction = Request(operator.problem, operator.kernel, self.profile, chain=operator.chain).predict(
             self._replays
         )
-        streamed = self.streamed(Program.of_one(operator))[0]
-        beyond = {}
-        for launch in operator.chain.launches:
-            found = [
-                sum(int(row.bytes) for row in prediction.traffic
-                    if (row.level, row.launch, row.direction) == ("hbm", launch.name, direction)
-                    and row.tensor not in (CODE, FOREIGN))
-                for direction in WAYS
-            ]  # fmt: skip
-            there = streamed.get(launch.name, (0, 0))
-            beyond[launch.name] = (found[0] - there[0], found[1] - there[1])
-        return Alone(prediction.call, beyond, prediction)
+        found = Counter[tuple[str, str]]()
+        for row in prediction.traffic:
+            if row.level == "hbm" and row.tensor not in (CODE, FOREIGN):
+                found[row.launch, row.direction] += int(row.bytes)
+        streamed = self.streamed(Program.of_one(operator))[0].items()
+        beyond = {name: (found[name, "read"] - read, found[name, "write"] - write) for name, (read, write) in streamed}
+        return prediction.call, beyond
 
     def streamed(self, program: Program) -> list[dict[str, Bytes]]:
         """HBM bytes of each launch of each operator, by name, every tensor streamed once."""
@@ -140,7 +129,7 @@ def _walk(
         if (view := operator.views.get(access.tensor)) is not None:
             own = memory.of_view(view, by_rows=not rounds.down)
         else:
-            first = memory.addresses.temporaries[number][access.tensor]
+            first = memory.temporaries[number][access.tensor]
             own = memory.of((first, first + operator.chain.tensors[access.tensor].bytes), 1)
         place = (np.arange(own.size) + 0.5) / max(1, own.size)
         again, later = access.times, lag / access.times
@@ -188,61 +177,8 @@ Int64 = npt.NDArray[np.int64]
 Range = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Addresses:
-    """First byte of each storage, and of each operator's own temporaries by name."""
-
-    storages: tuple[int, ...]
-    temporaries: tuple[dict[str, int], ...]
-    reserved: int
-
-
-def addresses(program: Program) -> Addresses:
-    """Where everything lies in a program that has run before: PyTorch keeps the memory of the run before, and cuts it
-    up anew."""
-    allocator = CachingAllocator()
-    there = {n: allocator.allocate(s.bytes) for n, s in enumerate(program.storages) if s.made is None}
-    made, freed = _by_turn(program)
-    at: dict[int, int] = {n: block.address for n, block in there.items()}
-    temporaries: list[dict[str, int]] = []
-    for _ in range(2):
-        live, temporaries = dict(there), []
-        for turn, operator in enumerate((*program.operators, None)):
-            for n in freed.get(turn, ()):
-                if n not in there:
-                    allocator.release(live.pop(n))
-            if operator is None:
-                break
-            for n in made.get(turn, ()):
-                live[n] = allocator.allocate(program.storages[n].bytes)
-                at[n] = live[n].address
-            own = {t.name: allocator.allocate(t.bytes) for t in _temporaries(operator)}
-            temporaries.append({name: block.address for name, block in own.items()})
-            _release(allocator, own.values())
-        _release(allocator, (block for n, block in live.items() if n not in there))
-    return Addresses(tuple(at.get(n, 0) for n in range(len(program.storages))), tuple(temporaries), allocator.reserved)
-
-
-def _by_turn(program: Program) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Storages by the operator that makes them, and by the one before which they are gone."""
-    made: dict[int, list[int]] = {}
-    freed: dict[int, list[int]] = {}
-    for n, storage in enumerate(program.storages):
-        if storage.made is None:
-            continue
-        made.setdefault(storage.made, []).append(n)
-        if storage.freed is not None:
-            freed.setdefault(max(storage.freed, storage.made + 1), []).append(n)
-    return made, freed
-
-
 def _temporaries(operator: Operator) -> list[Tensor]:
     return [t for t in operator.chain.tensors.values() if t.name not in operator.views and t.role is Role.TEMP]
-
-
-def _release(allocator: CachingAllocator, blocks: Iterable[Block]) -> None:
-    for block in blocks:
-        allocator.release(block)
 
 
 class Memory:
@@ -250,15 +186,45 @@ class Memory:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.addresses = addresses(program)
+        self.temporaries: list[dict[str, int]] = []
+        """First byte of each operator's own temporaries, by name."""
+        self._storages, self._reserved = dict[int, int](), 0
+        self._laid_out()
         self._bands = _bands(program)
         ranges = {self._range(view) for operator in program.operators for view in operator.views.values()}
-        for operator, own in zip(program.operators, self.addresses.temporaries, strict=True):
+        for operator, own in zip(program.operators, self.temporaries, strict=True):
             ranges |= {(own[t.name], own[t.name] + t.bytes) for t in _temporaries(operator)}
-        grid = np.arange(0, self.addresses.reserved + PIECE_BYTES, PIECE_BYTES, dtype=np.int64)
+        grid = np.arange(0, self._reserved + PIECE_BYTES, PIECE_BYTES, dtype=np.int64)
         ends = np.array([end for both in ranges for end in both], dtype=np.int64)
         self._cuts = np.unique(np.concatenate([grid, ends]))
         self._pieces: dict[tuple[Range, int], Int64] = {}
+
+    def _laid_out(self) -> None:
+        """Where everything lies in a program that has run before: PyTorch keeps the memory of the run before, and cuts
+        it up anew."""
+        storages, allocator, at = self.program.storages, CachingAllocator(), self._storages
+        there = {n: allocator.allocate(s.bytes) for n, s in enumerate(storages) if s.made is None}
+        at |= {n: block.address for n, block in there.items()}
+        begins = {n: s.made for n, s in enumerate(storages) if s.made is not None}
+        ends = {n: max(end, begin + 1) for n, begin in begins.items() if (end := storages[n].freed) is not None}
+        made, freed = grouped(begins, begins.__getitem__), grouped(ends, ends.__getitem__)
+        for _ in range(2):
+            live, self.temporaries = dict[int, Block](), []
+            for turn, operator in enumerate((*self.program.operators, None)):
+                for n in freed.get(turn, ()):
+                    allocator.release(live.pop(n))
+                if operator is None:
+                    break
+                for n in made.get(turn, ()):
+                    live[n] = allocator.allocate(storages[n].bytes)
+                    at[n] = live[n].address
+                blocks = {t.name: allocator.allocate(t.bytes) for t in _temporaries(operator)}
+                self.temporaries.append({name: block.address for name, block in blocks.items()})
+                for block in blocks.values():
+                    allocator.release(block)
+            for block in live.values():
+                allocator.release(block)
+        self._reserved = allocator.reserved
 
     @property
     def sizes(self) -> npt.NDArray[np.int32]:
@@ -284,7 +250,7 @@ class Memory:
     def _range(self, view: View) -> Range:
         """First and last byte of a view, its band taken to lie in one piece."""
         piece, row, before = view.band
-        base, size = self.addresses.storages[view.storage], self.program.storages[view.storage].bytes
+        base, size = self._storages.get(view.storage, 0), self.program.storages[view.storage].bytes
         start = view.offset * view.element_bytes
         if piece < row:
             start = size * before // row + (view.offset - before) * view.element_bytes * piece // row

@@ -30,6 +30,11 @@ US = 1e6
 WHOLE, OWN = "whole program", "(own)"
 DEPTH = 2
 MOST_BARS, MOST_ROWS = 12, 5
+SUMMED = columns_of(
+    "operators:number | hbm_read_bytes=HBM read | hbm_write_bytes=HBM written | hbm_share:percent=share | "
+    "compulsory_bytes=in and out once | l2_bytes=SM<->L2 | gflop:number=GFLOP | time_s=time | "
+    "time_share:percent=of the time"
+)
 IN_TRACE = ("module", "kernel", "hbm_read", "hbm_write", "compulsory", "l2_read", "l2_write", "flops", "known")
 
 
@@ -163,13 +168,30 @@ class ProgramTraffic(Shown):
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
             raise InputError(f"`depth` {depth!r} is out of range; accepted: 0 or more")
         paths = _paths(self.rows, depth)
-        return summed(self.rows, paths, "module", lambda path: "  " * (len(path) - 1) + path[-1] if path else WHOLE)
+        return self._summed(
+            "module", (("  " * (len(path) - 1) + path[-1] if path else WHOLE, of) for path, of in paths)
+        )
 
     def by_operator(self, most: int | None = None) -> Table:
         """A row for each kind of operator and its phase, the most bytes at HBM first; all of them, or `most`."""
         kinds = grouped(self.rows, lambda r: (f"{r.operator} ({r.kernel})" if r.kernel else r.operator, r.phase))
         order = sorted(kinds, key=lambda kind: -sum(r.hbm for r in kinds[kind]))
-        return summed(self.rows, [(kind, kinds[kind]) for kind in order[:most]], "operator", "  ".join)
+        return self._summed("operator", (("  ".join(kind), kinds[kind]) for kind in order[:most]))
+
+    def sums(self, rows: Sequence[OperatorTraffic]) -> dict[str, Any]:
+        """Of some of the operators: their number, bytes and shares of all, operations and time."""
+        part = replace(self, rows=tuple(rows))
+        moved = plain(part.hbm, "hbm_read_bytes=read hbm_write_bytes=write hbm_bytes=total")
+        shares = {"hbm_share": part.hbm.total / max(1, self.hbm.total)}
+        shares |= {"compulsory_bytes": sum(row.compulsory for row in rows)}
+        rest = plain(part, "l2_bytes=l2.total flops time_s") | {"time_share": part.time_s / (self.time_s or 1.0)}
+        return {"operators": len(part)} | moved | shares | rest
+
+    def _summed(self, first: str, groups: Iterable[tuple[str, Sequence[OperatorTraffic]]]) -> Table:
+        """A row a group."""
+        sums = ((name, self.sums(group)) for name, group in groups)
+        rows = (one | {first: name, "gflop": one["flops"] / 1e9} for name, one in sums)
+        return Table.of(rows, (Column(first, first), *SUMMED[:-1]))
 
     def to_dict(self) -> dict[str, Any]:
         totals = {"totals": {"hbm": asdict(self.hbm), "l2": asdict(self.l2)}}
@@ -243,31 +265,6 @@ def _paths(rows: Sequence[OperatorTraffic], depth: int) -> list[tuple[tuple[str,
     return [(path, inside[path]) for path in order]
 
 
-SUMMED = columns_of(
-    "operators:number | hbm_read_bytes=HBM read | hbm_write_bytes=HBM written | hbm_share:percent=share | "
-    "compulsory_bytes=in and out once | l2_bytes=SM<->L2 | gflop:number=GFLOP | time_s=time"
-)
-
-
-def summed(
-    rows: Sequence[OperatorTraffic],
-    groups: Iterable[tuple[tuple[str, ...], Sequence[OperatorTraffic]]],
-    first: str,
-    text: Any,
-) -> Table:
-    """A row a group: operators, bytes at HBM and their share of all, bytes at L2, compulsory ones, operations, time."""
-    total = max(1, sum(r.hbm for r in rows))
-    table = tuple(
-        (
-            text(name), len(group), sum(r.hbm_read for r in group), sum(r.hbm_write for r in group),
-            sum(r.hbm for r in group) / total, sum(r.compulsory for r in group),
-            sum(r.l2_read + r.l2_write for r in group), sum(r.flops for r in group) / 1e9, sum(r.time_s for r in group),
-        )
-        for name, group in groups
-    )  # fmt: skip
-    return Table((Column(first, first), *SUMMED), table)
-
-
 def traffic_of(program: Program, profile: HardwareProfile, notes: Sequence[str] = ()) -> ProgramTraffic:
     """Play a program on a GPU, from a cold L2: what operators stream there, and what their replays find beyond."""
     playing, fetch = Playing(profile), model(profile).launch_fetch_bytes
@@ -276,17 +273,17 @@ def traffic_of(program: Program, profile: HardwareProfile, notes: Sequence[str] 
     seen: set[str] = set()
     streams = playing.streamed(program)
     for operator, streamed in zip(progress("operators")(program.operators), streams, strict=True):
-        alone, moved = playing.alone(operator), dict[str, Bytes]()
+        (call, beyond), moved = playing.alone(operator), dict[str, Bytes]()
         for name, (read, written) in streamed.items():
-            more = alone.beyond.get(name, (0, 0))
+            more = beyond.get(name, (0, 0))
             code = 0 if f"{operator.name} {name}" in seen else fetch
             seen.add(f"{operator.name} {name}")
             moved[name] = (max(0, read + more[0]) + code, max(0, written + more[1]))
-        counted, key = alone.call.counted, (id(alone), tuple(moved.values()))
+        counted, key = call.counted, (id(call), tuple(moved.values()))
         if key not in times:
             both = ((name, way, n) for name, of in moved.items() for way, n in zip(WAYS, of, strict=True))
             at_hbm = Traffic(tuple(TrafficRow(name, "hbm", "all", way, n) for name, way, n in both))
-            times[key] = alone.call.time(counted + at_hbm).total_s
+            times[key] = call.time(counted + at_hbm).total_s
         rows.append(
             OperatorTraffic(
                 module=operator.module,

@@ -187,16 +187,10 @@ def bandwidth(profile: HardwareProfile, level: Level, measured: bool) -> float |
 def ceilings(profile: HardwareProfile, dtype: str, level: Level) -> Ceilings:
     """The roofs of a level that a profile knows. A measured roof takes the specification's number for the one half of
     it that was not measured."""
-    roofs: Ceilings = {}
-    rates = {m: (bandwidth(profile, level, m), tensor_rate(profile, dtype, m)) for m in (True, False)}
-    if any(rates[True]):
-        wide, fast = (best or plain for best, plain in zip(rates[True], rates[False], strict=True))
-        if wide and fast:
-            roofs["measured"] = (wide, fast)
-    wide, fast = rates[False]
-    if wide and fast:
-        roofs["specification"] = (wide, fast)
-    return roofs
+    plain, own = ((bandwidth(profile, level, m), tensor_rate(profile, dtype, m)) for m in (False, True))
+    measured = tuple(best or other for best, other in zip(own, plain, strict=True)) if any(own) else (None, None)
+    both = {"measured": measured, "specification": plain}
+    return {name: (wide, fast) for name, (wide, fast) in both.items() if wide and fast}
 
 
 def roofline(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -19,32 +19,30 @@ from iosim.show.page import Figure, Panel, Series
 from iosim.studies.report.collect import Point, ReportRequest, baseline, by_gpu, series
 from iosim.studies.report.figures import drawn, kernel_legend, who
 
-Value = Callable[[Point], float | None]
-QUANTITIES: dict[str, tuple[str, Value]] = {
-    "l2": ("SM<->L2 bytes", lambda p: p.l2),
-    "hbm": ("HBM bytes", lambda p: p.hbm),
-    "time": ("time", lambda p: p.time_s),
-}
+QUANTITIES = {"l2": "SM<->L2 bytes", "hbm": "HBM bytes", "time": "time"}
 
 
 def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figure | None:
     """Bytes of the naive kernel over those of every other at one level; None where there is nothing to compare."""
     base = baseline(points)
-    value = QUANTITIES[level][1]
     below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
     others = [k for k in request.kernels if any(p.kernel == k and not p.naive for p in points)]
     pairs = [
         (p, b, above / under)
         for k in others
         for p in points
-        if p.kernel == k and (b := below.get((p.gpu.label, p.seq_len))) and (above := value(b)) and (under := value(p))
+        if p.kernel == k
+        and (b := below.get((p.gpu.label, p.seq_len)))
+        and (above := b.value(level))
+        and (under := p.value(level))
     ]
     if base is None or not pairs:
         return None
     word = "SM<->L2" if level == "l2" else "HBM"
     cell = (lambda v, *ps: marked(v, *(p.prediction for p in ps))) if level == "hbm" else (lambda v, *ps: v)
     rows = tuple(
-        (*who(p), base, cell(value(p), p), cell(value(b), b), cell(r, p, b), f"{p.id} {b.id}") for p, b, r in pairs
+        (*who(p), base, cell(p.value(level), p), cell(b.value(level), b), cell(r, p, b), f"{p.id} {b.id}")
+        for p, b, r in pairs
     )
     gpus = [g.label for g in request.gpus]
     x = axes.length_axis(request.lengths)
@@ -106,7 +104,7 @@ def density(request: ReportRequest, points: Sequence[Point], commands: dict[str,
         return None
     rows = []
     for p, d in with_dense:
-        cells = (cell for _, value in QUANTITIES.values() for cell in _cells(value(p), value(d)))
+        cells = (cell for key in QUANTITIES for cell in _cells(p.value(key), d.value(key)))
         rows.append((*who(p), kept(p), *cells, f"{p.id} {d.id}"))
     legend = kernel_legend(request, ("as the blocks", "dot"))
     return drawn("density", rows, _panels(request, with_dense), legend)
@@ -125,8 +123,8 @@ def _panels(request: ReportRequest, with_dense: list[tuple[Point, Point]]) -> tu
     dense = {p.id: d for p, d in with_dense}
     panels: list[Panel] = []
     for gpu, members in by_gpu(p for p, _ in with_dense).items():
-        for key, (name, value) in QUANTITIES.items():
-            shares = {p.id: share for p in members if (share := _cells(value(p), value(dense[p.id]))[2])}
+        for key, name in QUANTITIES.items():
+            shares = {p.id: share for p in members if (share := _cells(p.value(key), dense[p.id].value(key))[2])}
             if not shares:
                 continue
             ends = sorted(kept(p) for p in members)[:: max(1, len(members) - 1)]

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import About, Kind
@@ -27,9 +26,12 @@ from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.asked import check_queries
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, FIRST_TOKENS_MASKS
-from iosim.problem.masks.mask import BoolArray, IntArray
+from iosim.problem.masks.mask import IntArray
 
-Floats = npt.NDArray[np.float64]
+ma: Any = np.ma
+"""Untyped in NumPy's stubs."""
+Numbers = np.ma.MaskedArray[Any, Any]
+"""A column of whole numbers or seconds; where it is masked, the cell is empty."""
 
 
 @dataclass(frozen=True)
@@ -54,33 +56,8 @@ class Words:
         texts = np.array([_text(value) for value in self.values], dtype=object)
         return list(texts[self.codes].tolist())
 
-    def to_list(self) -> list[Any]:
+    def tolist(self) -> list[Any]:
         return [self.values[code] for code in self.codes.tolist()]
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """A column of whole numbers or seconds; where `known` is not, the cell is empty."""
-
-    numbers: IntArray | Floats
-    known: BoolArray
-
-    @classmethod
-    def unknown(cls, rows: int, kind: type = np.int64) -> Numbers:
-        return cls(np.zeros(rows, dtype=kind), np.zeros(rows, dtype=np.bool_))
-
-    def put(self, at: Any, values: Any) -> None:
-        self.numbers[at] = values
-        self.known[at] = True
-
-    def cells(self) -> list[str]:
-        texts = list(map(repr, self.numbers.tolist()))
-        if self.known.all():
-            return texts
-        return [text if known else "" for text, known in zip(texts, self.known.tolist(), strict=True)]
-
-    def to_list(self) -> list[Any]:
-        return [n if k else None for n, k in zip(self.numbers.tolist(), self.known.tolist(), strict=True)]
 
 
 def _text(value: Any) -> str:
@@ -95,8 +72,13 @@ Cells = Mapping[str, Words | Numbers]
 
 
 def csv_lines(cells: Cells) -> str:
-    columns = [column.cells() for column in cells.values()]
+    columns = [column.cells() if isinstance(column, Words) else _cells(column) for column in cells.values()]
     return "".join(f"{line}\n" for line in map(",".join, zip(*columns, strict=True)))
+
+
+def _cells(numbers: Numbers) -> list[str]:
+    texts, empty = list(map(repr, numbers.data.tolist())), ma.getmaskarray(numbers)
+    return ["" if no else text for no, text in zip(empty.tolist(), texts, strict=True)] if empty.any() else texts
 
 
 def joined(parts: Sequence[Cells]) -> Cells:
@@ -104,10 +86,9 @@ def joined(parts: Sequence[Cells]) -> Cells:
 
 
 def _joined(columns: Sequence[Words | Numbers]) -> Words | Numbers:
-    first = columns[0]
-    if isinstance(first, Numbers):
-        numbers = [c for c in columns if isinstance(c, Numbers)]
-        return Numbers(np.concatenate([c.numbers for c in numbers]), np.concatenate([c.known for c in numbers]))
+    if not isinstance(columns[0], Words):
+        joined: Numbers = ma.concatenate(columns)
+        return joined
     values: dict[Any, int] = {}
     codes = []
     for part in columns:
@@ -180,6 +161,18 @@ class Part:
 
     def case(self, n: int) -> dict[str, Any]:
         return {name: column.row(n) for name, column in self.columns.items()}
+
+    def followed(self, name: str) -> Words:
+        """A size where it is given, and the one that it follows where it is not."""
+        leader, column, latent = self.columns[FOLLOWS[name]], self.columns.get(name), self.columns.get("latent_kv")
+        values = (*leader.values, 1, *(() if column is None else column.values))
+        codes = leader.codes
+        if name == "kv_heads" and latent is not None:
+            codes = np.where(np.array([bool(v) for v in latent.values])[latent.codes], len(leader.values), codes)
+        if column is not None:
+            given = np.array([value is not None for value in column.values])[column.codes]
+            codes = np.where(given, column.codes + len(leader.values) + 1, codes)
+        return Words(values, codes)
 
 
 Block = Mapping[str, Words]
@@ -297,8 +290,8 @@ def _mask(mask: str | None, window: int | None) -> str | None:
 def _with_mask(columns: Block) -> Block:
     if "window" not in columns:
         return columns
-    windows = columns["window"].to_list()
-    masks = columns["mask"].to_list() if "mask" in columns else [None] * len(windows)
+    windows = columns["window"].tolist()
+    masks = columns["mask"].tolist() if "mask" in columns else [None] * len(windows)
     return {**columns, "mask": Words.of(map(_mask, masks, windows))}
 
 

@@ -34,7 +34,7 @@ from iosim.readers.formula.closed_form import access_bytes, closed_form, overhea
 from iosim.readers.formula.dual import ArrayKind, Dual, lifted
 from iosim.readers.formula.lifting import lifted_problem
 from iosim.readers.formula.sums import BlockSums
-from iosim.studies.sweep.cases import FOLLOWS, Numbers, Part, problem_of, settings_of
+from iosim.studies.sweep.cases import FOLLOWS, Numbers, Part, Words, ma, problem_of, settings_of
 
 METHODS = ("bounds", "capacity")
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "offset")
@@ -43,7 +43,6 @@ AT_ONCE = 1 << 16
 """Rows that are worked out together: their arrays stay in a core's caches."""
 FEW, FEW_TIMES = 6, 24
 """So many times in a row that a plan held for so few rows, the others are left to be predicted one by one."""
-UNKNOWN = -1
 MOST_BYTES = float(1 << 58)
 """Bytes, by a generous estimate, up to which 64-bit arithmetic is trusted."""
 MOSTLY, WORTH_IT = 0.75, 1 << 12
@@ -85,7 +84,7 @@ class Found:
     @classmethod
     def nothing(cls, rows: int) -> Found:
         return cls(
-            {name: Numbers.unknown(rows) for name in FOUND},
+            {name: ma.masked_all(rows, dtype=np.int64) for name in FOUND},
             [None] * rows,
             [None] * rows,
             np.arange(rows, dtype=np.int64),
@@ -157,10 +156,9 @@ def _groups(part: Part) -> list[_Group]:
 
 
 def _group(part: Part, rows: IntArray, case: Mapping[str, Any], profile: HardwareProfile) -> _Group:
-    sizes: dict[str, IntArray] = {}
+    sizes: dict[str, IntArray] = {"batch": np.ones(rows.size, dtype=np.int64)}
 
-    def values(name: str, pick: Any = lambda value: value) -> IntArray:
-        column = part.columns[name]
+    def values(column: Words, pick: Any = lambda value: value) -> IntArray:
         codes = column.codes[rows]
         used = np.unique(codes)
         by_code = np.zeros(len(column.values), dtype=np.int64)
@@ -168,18 +166,14 @@ def _group(part: Part, rows: IntArray, case: Mapping[str, Any], profile: Hardwar
         return by_code[codes]
 
     for name in SIZES:
-        if name in ("window", "offset"):
-            if case.get(name) is not None:
-                sizes[name] = values(name)
-            continue
-        leader = FOLLOWS.get(name)
-        latent = name == "kv_heads" and case.get("latent_kv")
-        usual = np.ones(rows.size, dtype=np.int64) if leader is None or latent else sizes[leader]
-        given = values(name, lambda value: UNKNOWN if value is None else value) if name in part.columns else UNKNOWN
-        sizes[name] = np.where(given == UNKNOWN, usual, given)
+        if leader := FOLLOWS.get(name):
+            column = part.followed(name)
+            sizes[name] = sizes[leader] if column.codes is part.columns[leader].codes else values(column)
+        elif case.get(name) is not None:
+            sizes[name] = values(part.columns[name])
     if case.get("tile") is not None:
         for n, side in enumerate(SIDES):
-            sizes[side] = values("tile", lambda value, n=n: value[n])
+            sizes[side] = values(part.columns["tile"], lambda value, n=n: value[n])
     shared = {name: value for name, value in case.items() if name not in SIZES and name != "tile"}
     return _Group(shared, profile, rows, sizes)
 
@@ -289,7 +283,7 @@ class _Call:
         told = done & self._refused(fits, done, found)
         at = rows[told]
         for name, value in numbers(kernel, counted, hbm, limits, flops, peak, spilled).items():
-            found.columns[name].put(at, np.broadcast_to(lifted(value), rows.shape)[told])
+            found.columns[name][at] = np.broadcast_to(lifted(value), rows.shape)[told]
         for row in at.tolist():
             found.runs_as[row] = kernel.name
         return done

@@ -101,8 +101,8 @@ def frame_of(cells: Cells, kinds: Mapping[str, str]) -> pandas.DataFrame:
     import pandas
 
     def column(one: Words | Numbers, kind: Any) -> Any:
-        if isinstance(one, Numbers):
-            return pandas.Series(one.numbers, dtype=kind).where(one.known)
+        if not isinstance(one, Words):
+            return pandas.Series(one.data, dtype=kind).mask(np.ma.getmaskarray(one))
         return pandas.Series(one.values, dtype="object").astype(kind).array.take(one.codes)
 
     return pandas.DataFrame({name: column(one, TYPES[kinds[name]]) for name, one in cells.items()})

@@ -10,23 +10,11 @@ import numpy as np
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.base.records import dataclass
-from iosim.base.words import Method
+from iosim.kernel.conditions import Conditions
 from iosim.prediction.many import Request, try_many
 from iosim.prediction.result import Prediction
-from iosim.studies.sweep import closed
-from iosim.studies.sweep.cases import (
-    ALWAYS,
-    FOLLOWS,
-    LABELS,
-    PLACES,
-    SETTINGS,
-    Numbers,
-    Part,
-    Words,
-    problem_of,
-    settings_of,
-    shown,
-)
+from iosim.studies.sweep import cases, closed
+from iosim.studies.sweep.cases import FOLLOWS, SETTINGS, Numbers, Part, Words, ma, problem_of, settings_of, shown
 
 KEYS = {"passes": "pass"}
 KINDS = {Kind.WHOLE: "int", Kind.PROBABILITY: "float", Kind.FLAG: "bool"}
@@ -34,17 +22,9 @@ MOST = 1 << 63
 """Bytes from here on do not fit a file's whole numbers."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is found for the rows: the method of `predict`, or None for its own choice, and the L2's start."""
-
-    method: Method | None = None
-    l2_start: str = "cold"
-
-    @property
-    def timed(self) -> bool:
-        """Whether rows have a time: closed forms have none."""
-        return self.method not in closed.METHODS
+def timed(asked: Conditions) -> bool:
+    """Whether rows have a time: closed forms have none."""
+    return asked.method not in closed.METHODS
 
 
 @dataclass(frozen=True)
@@ -58,46 +38,46 @@ class Done:
     one_by_one: int
 
 
-def columns(names: tuple[str, ...], asked: Asked) -> dict[str, str]:
+def columns(names: tuple[str, ...], asked: Conditions) -> dict[str, str]:
     """The columns of a sweep's rows, and of what type they are: text, int, float or bool."""
-    kinds = {name: kind for name, kind in LABELS.items() if name in names}
-    kinds |= dict.fromkeys((*PLACES, "runs_as"), "text")
+    kinds = {name: kind for name, kind in cases.LABELS.items() if name in names}
+    kinds |= dict.fromkeys((*cases.PLACES, "runs_as"), "text")
     kinds |= {KEYS.get(name, name): KINDS.get(SETTINGS[name].kind, "text") for name in _shown(names)}
     kinds |= dict.fromkeys(closed.KERNEL, "int") | {"l2_start": "text", "method": "text"}
     kinds |= {name: "int" for name in closed.FOUND if name not in closed.KERNEL}
-    if asked.timed:
+    if timed(asked):
         kinds |= {"time_s": "float", "bound_by": "text"}
     return kinds | {"refused": "text"}
 
 
 def _shown(names: tuple[str, ...]) -> list[str]:
-    return [name for name in SETTINGS if name in ALWAYS or name in names]
+    return [name for name in SETTINGS if name in cases.ALWAYS or name in names]
 
 
-def evaluate(part: Part, names: tuple[str, ...], asked: Asked) -> Done:
+def evaluate(part: Part, names: tuple[str, ...], asked: Conditions) -> Done:
     found = closed.evaluate(part, asked.method or "", asked.l2_start)
-    method: list[str | None] = [None if asked.timed else asked.method] * part.rows
+    method: list[str | None] = [None if timed(asked) else asked.method] * part.rows
     bound_by: list[str | None] = [None] * part.rows
-    times = Numbers.unknown(part.rows, np.float64)
+    times = ma.masked_all(part.rows, dtype=np.float64)
     for row, outcome in _one_by_one(part, found.left.tolist(), asked):
         if isinstance(outcome, InputError):
             found.refused[row] = str(outcome)
             continue
         for name, value in _numbers(outcome).items():
-            found.columns[name].put(row, value)
+            found.columns[name][row] = value
         found.runs_as[row] = outcome.kernel.name
         method[row], bound_by[row] = outcome.method, outcome.time.bound_by
-        times.put(row, outcome.time.total_s)
+        times[row] = outcome.time.total_s
     cells: dict[str, Words | Numbers] = dict(part.columns) | found.columns | _problem(part, names)
     words = {"runs_as": found.runs_as, "method": method, "bound_by": bound_by, "refused": found.refused}
     cells |= {name: Words.of(values) for name, values in words.items()}
     cells |= {"l2_start": Words((asked.l2_start,), np.zeros(part.rows, dtype=np.int64)), "time_s": times}
     refused = sum(reason is not None for reason in found.refused)
     ordered = {name: cells[name] for name in columns(names, asked)}
-    return Done(part.start, part.start + part.rows, ordered, refused, 0 if asked.timed else found.without_form)
+    return Done(part.start, part.start + part.rows, ordered, refused, 0 if timed(asked) else found.without_form)
 
 
-def _one_by_one(part: Part, rows: list[int], asked: Asked) -> Iterator[tuple[int, Prediction | InputError]]:
+def _one_by_one(part: Part, rows: list[int], asked: Conditions) -> Iterator[tuple[int, Prediction | InputError]]:
     """Rows by themselves, with their predictions or why they are refused; equal replays are shared."""
     requests: dict[int, Request] = {}
     for row in rows:
@@ -123,24 +103,10 @@ def _problem(part: Part, names: tuple[str, ...]) -> dict[str, Words | Numbers]:
     found: dict[str, Words | Numbers] = {}
     for name in _shown(names):
         key, column = KEYS.get(name, name), part.columns.get(name)
-        if column is None and name not in FOLLOWS:
-            default = SETTINGS[name].default
-            found[key] = Words((default,), np.zeros(part.rows, dtype=np.int64))
-        elif name in FOLLOWS and (column is None or None in column.values):
-            found[key] = _followed(part, name)
-        elif column is not None:
+        if name in FOLLOWS:
+            found[key] = part.followed(name)
+        elif column is None:
+            found[key] = Words((SETTINGS[name].default,), np.zeros(part.rows, dtype=np.int64))
+        else:
             found[key] = shown(name, column)
     return found
-
-
-def _followed(part: Part, name: str) -> Words:
-    """A size where it is given, and the one that it follows where it is not."""
-    leader, column, latent = part.columns[FOLLOWS[name]], part.columns.get(name), part.columns.get("latent_kv")
-    values = (*leader.values, 1, *(() if column is None else column.values))
-    codes = leader.codes
-    if name == "kv_heads" and latent is not None:
-        codes = np.where(np.array([bool(v) for v in latent.values])[latent.codes], len(leader.values), codes)
-    if column is not None:
-        given = np.array([value is not None for value in column.values])[column.codes]
-        codes = np.where(given, column.codes + len(leader.values) + 1, codes)
-    return Words(values, codes)

@@ -29,7 +29,7 @@ from iosim.studies.models.asked import OF_LENGTH, OF_MODEL, chosen, rows_of
 from iosim.studies.requests import SweepRequest
 from iosim.studies.sweep.cases import PLACES, SETTINGS, Cases, Cells, Part, Words, cases, csv_lines, joined, name_of
 from iosim.studies.sweep.files import check_target, finish, frame_of, problems_of, read_frame
-from iosim.studies.sweep.rows import Asked, Done, columns, evaluate
+from iosim.studies.sweep.rows import Done, columns, evaluate, timed
 
 if TYPE_CHECKING:
     import pandas
@@ -63,10 +63,10 @@ class Where:
             hint = "give one of them"
             raise InputError(f"`jobs` {self.jobs} contradicts `dask` '{self.dask}', whose workers do the work; {hint}")
 
-    def processes(self, rows: int, asked: Asked) -> int:
+    def processes(self, rows: int, asked: Conditions) -> int:
         if self.jobs is not None:
             return self.jobs
-        return cores() if rows > (FEW_ROWS if asked.timed else FEW_CLOSED_ROWS) else 1
+        return cores() if rows > (FEW_ROWS if timed(asked) else FEW_CLOSED_ROWS) else 1
 
 
 @dataclass(frozen=True)
@@ -88,19 +88,19 @@ class Summary:
         return cls(rows, resumed, refused, sum(p.one_by_one for p in parts))
 
 
-def _work(part: Part, names: tuple[str, ...], asked: Asked, as_csv: bool) -> Done:
+def _work(part: Part, names: tuple[str, ...], asked: Conditions, as_csv: bool) -> Done:
     done = evaluate(part, names, asked)
     return replace(done, rows=csv_lines(done.rows)) if as_csv else done
 
 
-def in_memory(cases: Cases, asked: Asked, where: Where) -> tuple[Cells, Summary]:
+def in_memory(cases: Cases, asked: Conditions, where: Where) -> tuple[Cells, Summary]:
     done = list(_all(cases, asked, where, [(0, len(cases))], as_csv=False))
     done.sort(key=lambda part: part.start)
     cells = joined([part.rows for part in done])
-    return cells, Summary.of(done, 0, lambda: next(r for r in cells["refused"].to_list() if r))
+    return cells, Summary.of(done, 0, lambda: next(r for r in cells["refused"].tolist() if r))
 
 
-def into_file(cases: Cases, asked: Asked, where: Where, target: str | Path, *, fresh: bool = False) -> Summary:
+def into_file(cases: Cases, asked: Conditions, where: Where, target: str | Path, *, fresh: bool = False) -> Summary:
     place = Path(target)
     kind = check_target(place)
     kinds = columns(cases.names, asked)
@@ -117,8 +117,7 @@ def into_file(cases: Cases, asked: Asked, where: Where, target: str | Path, *, f
     return summary
 
 
-def _all(cases: Cases, asked: Asked, where: Where, gaps: Iterable[tuple[int, int]], *, as_csv: bool) -> Iterator[Done]:
-    gaps = list(gaps)
+def _all(cases: Cases, asked: Conditions, where: Where, gaps: list[tuple[int, int]], *, as_csv: bool) -> Iterator[Done]:
     left = sum(stop - start for start, stop in gaps)
     processes = where.processes(left, asked)
     size = _part_rows(left, asked, processes if where.dask is None else MANY_WORKERS)
@@ -133,15 +132,15 @@ def _all(cases: Cases, asked: Asked, where: Where, gaps: Iterable[tuple[int, int
             yield part
 
 
-def _part_rows(rows: int, asked: Asked, processes: int) -> int:
-    if asked.timed:
+def _part_rows(rows: int, asked: Conditions, processes: int) -> int:
+    if timed(asked):
         return max(1, min(MOST_ROWS_ONE_BY_ONE, rows // (64 * processes)))
     if processes == 1:
         return CLOSED_ROWS
     return max(LEAST_CLOSED_ROWS, min(CLOSED_ROWS, -(-rows // (4 * processes))))
 
 
-Task = tuple[Part, tuple[str, ...], Asked, bool]
+Task = tuple[Part, tuple[str, ...], Conditions, bool]
 
 
 def _run(tasks: Iterable[Task], number: int, dask: str | None, processes: int) -> Iterator[Done]:
@@ -303,14 +302,14 @@ def cases_of_model(model: Model, given: Iterable[Mapping[str, Any]], grid: Mappi
     )
 
 
-def checked(made: Cases, method: Method | None, l2_start: str) -> Asked:
-    Conditions(l2_start=l2_start, method=method)
+def checked(made: Cases, method: Method | None, l2_start: str) -> Conditions:
+    asked = Conditions(l2_start=l2_start, method=method)
     for gpu in made.values("gpu"):
         load_profile(gpu)
     for kernel in made.values("kernel"):
         if not is_choice(kernel):
             entry_name(kernel)
-    return Asked(method, l2_start)
+    return asked
 
 
 def grid_of(values: Mapping[str, Any]) -> dict[str, list[Any]]:

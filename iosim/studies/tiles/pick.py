@@ -128,8 +128,7 @@ class TileRanking:
     def _repr_html_(self) -> str:
         from iosim.show.shown import html
 
-        shown = Table(SHOWN, tuple(tuple(getattr(c, column.key) if column.key != "tile" else str(c.tile)
-                                         for column in SHOWN) for c in self.candidates[:MOST_SHOWN]))  # fmt: skip
+        shown = Table.of((vars(c) | {"tile": str(c.tile)} for c in self.candidates[:MOST_SHOWN]), SHOWN)
         return html([repr(self).strip("<>"), shown])
 
     @property

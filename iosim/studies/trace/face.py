@@ -19,7 +19,7 @@ from iosim.show import axes
 from iosim.show.axes import End, at_ends
 from iosim.show.page import Page, Panel, Section
 from iosim.show.tables import Cell, Table, columns_of
-from iosim.studies.trace.trace import TraceResult, reuse_rows, tensor_rows
+from iosim.studies.trace.trace import TraceResult, numbers, reuse_rows, tensor_rows
 
 
 def answer(traces: Sequence[TraceResult]) -> str:
@@ -145,10 +145,6 @@ def _ms(t: TraceResult) -> list[float]:
     return [round(1e3 * (b + 0.5) * t.bin_ps / PS, 6) for b in range(t.bins)]
 
 
-def _some(values: Any) -> list[float | None]:
-    return [round(float(v), 4) if np.isfinite(v) else None for v in values]
-
-
 def _alike(panels: Sequence[Panel], last_ms: float) -> list[Panel]:
     """The panels with one vertical axis, where it starts at zero, and one axis of time, which ends at `last_ms`."""
     tops = [p.layout["yaxis"]["range"][1] for p in panels if "rangemode" in p.layout["yaxis"]]
@@ -181,7 +177,7 @@ def _hits(t: TraceResult, panel: str) -> list[Panel]:
     for n, names in enumerate(_same_rates(t, list(drawn))):
         hit = t.hit[:, [drawn[name] for name in names]].sum(axis=1)
         both = hit + t.miss[:, [drawn[name] for name in names]].sum(axis=1)
-        ys = _some(np.divide(100.0 * hit, both, out=np.full(both.shape, np.nan), where=both > 0))
+        ys = numbers(np.divide(100.0 * hit, both, out=np.full(both.shape, np.nan), where=both > 0), 4)
         name = " and ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more"
         hover = [f"{name}: {v:.4g} % hit" if v is not None else "" for v in ys]
         data.append(axes.line(name, _ms(t), ys, hover, n, mode="lines"))
@@ -240,7 +236,7 @@ def _drawable(t: TraceResult) -> list[LaunchTrace]:
 def _in_use(t: TraceResult, panel: str) -> list[Panel]:
     panels = []
     for n, one in enumerate(_drawable(t)):
-        ys = _some(one.in_use_bytes / MB)
+        ys = numbers(one.in_use_bytes / MB, 4)
         hover = [f"{v:g} MB" if v is not None else "" for v in ys]
         size = t.partition_bytes / MB
         data = (

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass, fields, replace
+from iosim.base.fields import whole
+from iosim.base.records import dataclass, fields, plain, replace
 from iosim.prediction.call import Call
 from iosim.prediction.replays import tile_accesses
 from iosim.prediction.result import Prediction
@@ -58,8 +59,7 @@ def _spans(p: Prediction, played: Replay) -> dict[str, Span]:
 
 
 def check_bins(bins: int) -> None:
-    if not 1 <= bins <= MAX_BINS:
-        raise InputError(f"`bins` {bins} is out of range; accepted: 1 to {MAX_BINS}")
+    whole("bins", bins, 1, MAX_BINS)
 
 
 def check_traceable(call: Call, launch: str | None = None) -> int:
@@ -87,6 +87,7 @@ def _refuse_untraceable(problem: AttentionProblem, accesses: Mapping[str, int], 
 MAX_EVENTS = 100_000
 """Work tiles in a Chrome trace; beyond it whole SMs are left out."""
 PS_PER_US = 1e6
+CTA_COLUMNS = "head block sm slot steps=count start_ps end_ps"
 SMS, MEMORY, LAUNCHES = 1, 2, 3
 """Numbers of a timeline's processes."""
 
@@ -119,17 +120,19 @@ def reuse_rows(one: LaunchTrace, partition_bytes: int) -> list[dict[str, Any]]:
 
 def cta_rows(t: TraceResult) -> Iterator[dict[str, Any]]:
     for one in t.launches:
-        c = one.ctas
-        for n in range(c.tiles):
-            yield {
-                "kernel": t.prediction.kernel.name, "launch": one.name, "work_tile": n, "head": int(c.head[n]),
-                "block": int(c.block[n]), "sm": int(c.sm[n]), "slot": int(c.slot[n]), "steps": int(c.count[n]),
-                "start_us": int(c.start_ps[n]) / PS_PER_US, "end_us": int(c.end_ps[n]) / PS_PER_US,
-            }  # fmt: skip
+        columns = _cta_columns(one)
+        ends = {f"{end}_us": [ps / PS_PER_US for ps in columns.pop(f"{end}_ps")] for end in ("start", "end")}
+        for n, row in enumerate(zip(*columns.values(), *ends.values(), strict=True)):
+            head = {"kernel": t.prediction.kernel.name, "launch": one.name, "work_tile": n}
+            yield head | dict(zip((*columns, *ends), row, strict=True))
 
 
-def _numbers(values: Sequence[float] | np.ndarray[Any, Any]) -> list[float | None]:
-    return [round(float(v), 6) if np.isfinite(v) else None for v in values]
+def _cta_columns(one: LaunchTrace) -> dict[str, list[int]]:
+    return {key: column.tolist() for key, column in plain(one.ctas, CTA_COLUMNS).items()}
+
+
+def numbers(values: Sequence[float] | np.ndarray[Any, Any], digits: int = 6) -> list[float | None]:
+    return [round(float(v), digits) if np.isfinite(v) else None for v in values]
 
 
 def as_dict(t: TraceResult) -> dict[str, Any]:
@@ -143,7 +146,7 @@ def as_dict(t: TraceResult) -> dict[str, Any]:
         "tensors": tensor_rows(t),
         "bin_s": t.bin_ps / PS,
         "bins": {
-            "hit_rate": {t.tensors[n]: _numbers(rate[:, n]) for n in asked},
+            "hit_rate": {t.tensors[n]: numbers(rate[:, n]) for n in asked},
             "hit_bytes": {t.tensors[n]: t.hit[:, n].tolist() for n in asked},
             "miss_bytes": {t.tensors[n]: t.miss[:, n].tolist() for n in asked},
         },
@@ -152,18 +155,14 @@ def as_dict(t: TraceResult) -> dict[str, Any]:
 
 
 def _launch_dict(one: LaunchTrace) -> dict[str, Any]:
-    c = one.ctas
     return {
         "name": one.name, "begin_s": one.begin_ps / PS, "end_s": one.end_ps / PS, "slots": one.slots,
         "shared_tensors": list(one.shared_tensors), "peak_in_use_bytes": one.peak_in_use_bytes,
-        "median_in_use_bytes": one.median_in_use_bytes, "in_use_bytes": _numbers(one.in_use_bytes),
-        "heads_in_use": _numbers(one.heads_in_use),
+        "median_in_use_bytes": one.median_in_use_bytes, "in_use_bytes": numbers(one.in_use_bytes),
+        "heads_in_use": numbers(one.heads_in_use),
         "reuse": {"width_bytes": one.reuse.width_bytes, "first_bytes": one.reuse.first,
                   "deeper_bytes": one.reuse.deeper, "bytes": one.reuse.loads.tolist()},
-        "ctas": {
-            "head": c.head.tolist(), "block": c.block.tolist(), "sm": c.sm.tolist(), "slot": c.slot.tolist(),
-            "steps": c.count.tolist(), "start_ps": c.start_ps.tolist(), "end_ps": c.end_ps.tolist(),
-        },
+        "ctas": _cta_columns(one),
     }  # fmt: skip
 
 

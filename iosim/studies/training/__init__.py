@@ -6,12 +6,12 @@ fits.
 """
 
 from iosim.studies.training.frontier import Frontier, frontier, longest_sequence
-from iosim.studies.training.graph import Graph, Kind
+from iosim.studies.training.graph import Kind
 from iosim.studies.training.model import Decoder, Setup
 from iosim.studies.training.plan import plan
 from iosim.studies.training.prediction import TrainingPrediction, predict_training
 
 __all__ = [
-    "Decoder", "Frontier", "Graph", "Kind", "Setup", "TrainingPrediction", "frontier", "longest_sequence", "plan",
+    "Decoder", "Frontier", "Kind", "Setup", "TrainingPrediction", "frontier", "longest_sequence", "plan",
     "predict_training",
 ]  # fmt: skip

@@ -26,7 +26,7 @@ from iosim.show.tables import Table, columns_of
 from iosim.studies.training.model import MAX_TOKENS, Decoder, Setup
 from iosim.studies.training.plan import plan
 from iosim.studies.training.step_time import step_time
-from iosim.studies.training.timeline import Timeline, play
+from iosim.studies.training.timeline import play
 
 FEW = 4
 AXES = {"width": "1k:4k:1k", "batch": "1:64:x2", "layers": "4:24:4"}
@@ -56,7 +56,7 @@ class Lines:
 def peak_bytes(model: Decoder, setup: Setup) -> int:
     """The most bytes of tensors that live at once in a step of `model`."""
     if model.layers <= FEW:
-        return _play(model, setup).peak_bytes
+        return play(plan(model, setup)).peak_bytes
     return memory_lines(replace(model, layers=FEW), setup).peak_bytes(model.layers)
 
 
@@ -67,13 +67,9 @@ def memory_lines(model: Decoder, setup: Setup) -> Lines:
     return Lines(tuple((few[place], more[place] - few[place]) for place in few))
 
 
-def _play(model: Decoder, setup: Setup) -> Timeline:
-    return play(plan(model, setup), setup.rule, setup.number.parameter_bytes, accumulate=setup.accumulate)
-
-
 def _places(model: Decoder, setup: Setup) -> dict[Place, int]:
     peaks: dict[Place, int] = {}
-    for event in _play(model, setup).events:
+    for event in play(plan(model, setup)).events:
         match = _LAYER.match(event.name)
         layer = int(match[1]) if match else 0
         if 1 < layer < model.layers - 2:
@@ -92,7 +88,7 @@ def step_seconds(model: Decoder, setup: Setup, profile: HardwareProfile) -> dict
 
 @lru_cache(maxsize=4096)
 def _seconds(model: Decoder, setup: Setup, profile: HardwareProfile) -> dict[str, float]:
-    time = step_time(plan(model, setup), model, setup, profile)
+    time = step_time(plan(model, setup), profile)
     return {phase: time.phase_s(phase) for phase in time.parts}
 
 

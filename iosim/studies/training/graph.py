@@ -49,12 +49,16 @@ class Part(StrEnum):
 
 @dataclass(frozen=True)
 class Storage:
-    """`bytes` of device memory; `cached` is kept until the forward ends even where nothing reads it any more."""
+    """`bytes` of device memory."""
 
     name: str
     kind: Kind
     bytes: int
-    cached: bool = False
+
+    @property
+    def cached(self) -> bool:
+        """Whether autocast keeps it until the forward ends, even where nothing reads it any more."""
+        return self.kind is Kind.CAST_WEIGHT
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,8 @@ class Graph:
     checkpointed segment is given and keeps. `seed` is the storage of the gradient that the backward starts from;
     `seed_held` says that the caller keeps it."""
 
+    model: Decoder
+    setup: Setup
     parameters: tuple[Parameter, ...]
     inputs: tuple[Storage, ...]
     nodes: tuple[Node, ...]
@@ -169,18 +175,23 @@ class Builder:
         self.segment: str | None = None
         self.elements: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
-        self.parameters = model.parameters(setup.seq_len)
-        for p in self.parameters:
-            self.elements[p.name] = p.elements
-        self.wanting = set(self.elements)
+        self.parameters: list[Parameter] = []
+        self.wanting: set[str] = set()
         """Parameters, and values that depend on one: what gradients are computed for."""
 
     # Values and storages
 
-    def storage(self, name: str, kind: Kind, size: int, *, cached: bool = False) -> Storage:
-        new = Storage(name, kind, size, cached)
-        self.storages[name] = new
+    def storage(self, name: str, kind: Kind, size: int) -> Storage:
+        self.storages[name] = new = Storage(name, kind, size)
         return new
+
+    def parameter(self, name: str, elements: int, *, embedding: bool = False) -> str:
+        """A trained tensor; of one that is used twice, at its first use."""
+        if name not in self.elements:
+            self.parameters.append(Parameter(name, elements, embedding))
+            self.elements[name] = elements
+            self.wanting.add(name)
+        return name
 
     def given(self, name: str, kind: Kind, elements: int, element_bytes: int) -> str:
         new = self.storage(name, kind, elements * element_bytes)
@@ -245,16 +256,11 @@ class Builder:
     def parameter_bytes(self, name: str) -> int:
         return self.elements[name] * self.number.parameter_bytes
 
-    def cast(self, name: str, source: str, element_bytes: int, kind: Kind, *, weight: bool = False) -> str:
-        """A copy of `source` (a value, or with `weight` a parameter) in another type, as autocast makes it."""
-        elements = self.elements[source]
-        new = self.storage(name, kind, elements * element_bytes, cached=weight)
-        back = self.parameter_bytes(source) if weight else self.bytes_of(source)
-        self._value(name, name, elements, element_bytes)
-        reads = () if weight else (self.lies_in[source],)
-        self.add(Node(name, Part.ELEMENTWISE, (name,), (new,), reads, gradients=(Gradient(source, back),),
-                      segment=self.segment))  # fmt: skip
-        return name
+    def cast(self, name: str, source: str, element_bytes: int, kind: Kind) -> str:
+        """A copy of `source`, a value or a parameter, in another type, as autocast makes it."""
+        value = source in self.sizes
+        back = Gradient(source, self.bytes_of(source) if value else self.parameter_bytes(source))
+        return self.pointwise(name, [source] * value, kind, (self.elements[source], element_bytes), gradients=[back])
 
     def copy(self, name: str, source: str, kind: Kind) -> str:
         return self.pointwise(name, [source], kind, gradients=[Gradient(source)])
@@ -276,25 +282,22 @@ class Builder:
 
     def linear(self, name: str, source: str, out: int, kind: Kind, *, weight: str | None = None, bias: bool) -> str:
         """source [rows, columns] times a weight [out, columns], transposed, plus a bias."""
-        weight = weight or f"{name}.weight"
-        n = self.number
-        columns = self.elements[source] // self.rows
-        w, b = weight, f"{name}.bias"
+        n, columns = self.number, self.elements[source] // self.rows
+        w = self.parameter(weight or f"{name}.weight", out * columns)
+        b = self.parameter(f"{name}.bias", out) if bias else ""
         if n.autocast:  # the arguments are cast last to first
-            b = self.cast(f"{name}.bias.half", b, n.compute_bytes, Kind.CAST_WEIGHT, weight=True) if bias else b
-            w = self.cast(f"{name}.weight.half", weight, n.compute_bytes, Kind.CAST_WEIGHT, weight=True)
+            b = self.cast(f"{name}.bias.half", b, n.compute_bytes, Kind.CAST_WEIGHT) if bias else b
+            w = self.cast(f"{name}.weight.half", w, n.compute_bytes, Kind.CAST_WEIGHT)
         x = self.to_compute(source, f"{name}.input", self.storages[self.lies_in[source]].kind)
-        new = self.storage(name, kind, self.rows * out * n.compute_bytes)
-        self._value(name, name, self.rows * out, n.compute_bytes)
         gradients = (
             *((Gradient(b, out * n.compute_bytes, fitted=True),) if bias else ()),
             Gradient(x, self.bytes_of(x)),
             Gradient(w, out * columns * n.compute_bytes, transposed=True),
         )
-        reads = (self.lies_in[x], *((w,) if n.autocast else ()))
-        saved = reads if x in self.wanting else reads[:1]
-        self.add(Node(name, Part.PRODUCTS, (name,), (new,), reads, saved, gradients=gradients,
-                      flops=2 * self.rows * out * columns, segment=self.segment))  # fmt: skip
+        reads = (x, w) if n.autocast else (x,)
+        saved, size = reads if x in self.wanting else reads[:1], (self.rows * out, n.compute_bytes)
+        self.pointwise(name, reads, kind, size, saved=saved, gradients=gradients)
+        self.amend(part=Part.PRODUCTS, flops=2 * self.rows * out * columns)
         self.hold(source)
         return name
 
@@ -313,7 +316,8 @@ class Builder:
             if self.sizes[source] < STATISTIC_BYTES:
                 made["fp32"], saved = in_fp32, []
         extra = [self.storage(f"{name}.{s}", Kind.NORM, size) for s, size in made.items()]
-        weights = (f"{name}.weight", f"{name}.bias") if layer else (f"{name}.weight",)
+        columns, trained = self.elements[source] // self.rows, ("weight", "bias") if layer else ("weight",)
+        weights = tuple(self.parameter(f"{name}.{w}", columns) for w in trained)
         return self.pointwise(name, [source], Kind.NORM, saved=[*saved, *extra], parameters=weights)
 
     def activation(self, name: str, source: str, kind: Kind) -> str:
@@ -334,5 +338,5 @@ class Builder:
         self.segment = None
 
     def graph(self, seed: Storage, seed_held: bool) -> Graph:
-        return Graph(self.parameters, tuple(self.inputs), tuple(self.nodes), self.storages, self.lies_in,
-                     self.segments, seed, seed_held)  # fmt: skip
+        return Graph(self.model, self.setup, tuple(self.parameters), tuple(self.inputs), tuple(self.nodes),
+                     self.storages, self.lies_in, self.segments, seed, seed_held)  # fmt: skip

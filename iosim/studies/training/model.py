@@ -191,36 +191,6 @@ class Decoder:
     def qkv_width(self) -> int:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
-    def parameters(self, tokens: int) -> tuple[Parameter, ...]:
-        """Every trained tensor, in the order of the model; `tokens` is the number of learned positions."""
-        before, after = [], []
-        if self.vocabulary:
-            before = [Parameter("embedding", self.vocabulary * self.width, embedding=True)]
-            if self.positions == "learned":
-                before.append(Parameter("positions", tokens * self.width, embedding=True))
-            after = self._norm("norm") + [Parameter("head.weight", self.vocabulary * self.width)] * (not self.tied)
-        return (*before, *(p for n in range(self.layers) for p in self._layer(f"layer{n}.")), *after)
-
-    def _layer(self, at: str) -> list[Parameter]:
-        parameters = self._norm(f"{at}norm1") + self._linear(f"{at}qkv", self.width, self.qkv_width)
-        parameters += self._linear(f"{at}out", self.width, self.width)
-        if self.mlp_width:
-            parameters += self._norm(f"{at}norm2")
-            for name in ("gate", "up") if self.gated else ("up",):
-                parameters += self._linear(f"{at}{name}", self.width, self.mlp_width)
-            parameters += self._linear(f"{at}down", self.mlp_width, self.width)
-        return parameters
-
-    def _linear(self, name: str, rows: int, cols: int) -> list[Parameter]:
-        bias = [Parameter(f"{name}.bias", cols)] if self.bias else []
-        return [Parameter(f"{name}.weight", rows * cols), *bias]
-
-    def _norm(self, name: str) -> list[Parameter]:
-        if self.norm == "none":
-            return []
-        bias = [Parameter(f"{name}.bias", self.width)] if self.norm == "layer" else []
-        return [Parameter(f"{name}.weight", self.width), *bias]
-
     def to_dict(self) -> dict[str, object]:
         sizes = asdict(self)
         first = {name: sizes.pop(name) for name in ("layers", "width", "heads", "kv_heads")}

@@ -155,14 +155,13 @@ def _embed(b: Builder) -> str:
     b.given("tokens", Kind.INPUT, b.rows, INDEX_BYTES)
     b.given("targets", Kind.INPUT, b.rows, INDEX_BYTES)
     x = b.pointwise("embedded", ["tokens"], Kind.RESIDUAL, (b.rows * m.width, size), saved=["tokens"], gradients=(),
-                    parameters=("embedding",))  # fmt: skip
+                    parameters=(b.parameter("embedding", m.vocabulary * m.width, embedding=True),))  # fmt: skip
     if m.positions != "learned":
         return x
     numbers = b.storage("position numbers", Kind.INPUT, s.seq_len * INDEX_BYTES)
     rows = s.seq_len * m.width
-    p = b.pointwise(
-        "positioned", [], Kind.RESIDUAL, (rows, size), saved=[numbers], gradients=(), parameters=("positions",)
-    )
+    table = b.parameter("positions", rows, embedding=True)
+    p = b.pointwise("positioned", [], Kind.RESIDUAL, (rows, size), saved=[numbers], gradients=(), parameters=(table,))
     to_both = [Gradient(x), Gradient(p, rows * size, fitted=True)]
     return b.pointwise("summed", [x, p], Kind.RESIDUAL, gradients=to_both)
 

@@ -227,10 +227,8 @@ def predict_training(
     Raises InputError: a profile that lacks a number, an attention that cannot run on it, or sizes out of range."""
     gpu = load_profile(profile)
     graph = plan(model, setup)
-    line = play(graph, setup.rule, setup.number.parameter_bytes, accumulate=setup.accumulate)
-    timed = times and setup.backend == "cuda"
-    seconds = step_time(graph, model, setup, gpu, kernel) if timed else None
-    return TrainingPrediction(model, setup, gpu, graph, line, seconds, reserve_bytes)
+    seconds = step_time(graph, gpu, kernel) if times and setup.backend == "cuda" else None
+    return TrainingPrediction(model, setup, gpu, graph, play(graph), seconds, reserve_bytes)
 
 
 def run(request: TrainRequest, axis: str | None = None) -> TrainingPrediction:

@@ -74,19 +74,18 @@ class Rates:
         return self.launch_s + max(flops / self.flops_per_s, moved / self.bytes_per_s)
 
 
-def step_time(
-    graph: Graph, model: Decoder, setup: Setup, profile: HardwareProfile, kernel: str | None = None
-) -> StepTime:
-    """Seconds of one step of `graph`, which is that of `model` under `setup`, with the attention's time that of
-    `kernel` (of the catalog; by default `KERNELS`')."""
+def step_time(graph: Graph, profile: HardwareProfile, kernel: str | None = None) -> StepTime:
+    """Seconds of one step of `graph`, with the attention's time that of `kernel` (of the catalog; by default
+    `KERNELS`')."""
+    model, setup = graph.model, graph.setup
     rates = Rates.of(profile, setup.number.dtype)
     attention, method = _attention_seconds(model, setup, profile, kernel)
     timed: list[tuple[str, int, float]] = []
     for phase in ("forward", "backward"):
-        seconds = [_seconds(graph, node, setup, rates, phase) for node in graph.nodes]
+        seconds = [_seconds(graph, node, rates, phase) for node in graph.nodes]
         inside = [n for n, node in enumerate(graph.nodes) if node.part is Part.ATTENTION]
         scale = model.layers * attention[phase] / sum(seconds[n] for n in inside)
-        extra = _beyond_prediction(graph, setup, rates, phase)
+        extra = _beyond_prediction(graph, rates, phase)
         for n in inside:
             seconds[n] = seconds[n] * scale + extra.get(n, 0.0)
         timed += [(phase, n, s) for n, s in enumerate(seconds) if s]
@@ -113,19 +112,19 @@ def _run_again(graph: Graph) -> list[int]:
     ]
 
 
-def _seconds(graph: Graph, node: Node, setup: Setup, rates: Rates, phase: str) -> float:
+def _seconds(graph: Graph, node: Node, rates: Rates, phase: str) -> float:
     if not node.kernel:
         return 0.0
-    moved, flops = _moved(graph, node, setup, phase), node.flops
+    moved, flops = _moved(graph, node, phase), node.flops
     if phase == "backward":
         flops *= 2
     return rates.seconds(flops, moved) if moved or flops else 0.0
 
 
-def _moved(graph: Graph, node: Node, setup: Setup, phase: str) -> int:
+def _moved(graph: Graph, node: Node, phase: str) -> int:
     """Bytes that a node reads and writes: its operands and results forward; backward the incoming gradient (twice for
     a product, whose two gradients are made apart), what it saved and the gradients that it makes."""
-    size = setup.number.parameter_bytes
+    size = graph.setup.number.parameter_bytes
     weights = sum(size * p.elements for p in graph.parameters_of(node) if not p.embedding or node.flops)
     if phase == "forward":
         made_bytes = sum(s.bytes for s in node.makes)
@@ -139,15 +138,15 @@ def _moved(graph: Graph, node: Node, setup: Setup, phase: str) -> int:
     return times * incoming + kept + fresh + (weights if node.flops else 0)
 
 
-def _beyond_prediction(graph: Graph, setup: Setup, rates: Rates, phase: str) -> dict[int, float]:
+def _beyond_prediction(graph: Graph, rates: Rates, phase: str) -> dict[int, float]:
     """Seconds of naive nodes that the attention's prediction does not know. masked_fill copies its input and then fills
     the copy in place (aten/src/ATen/native/TensorAdvancedIndexing.cpp): one more read and write. Autocast's softmax is
     in fp32: its result forward; result, incoming gradient and their product, written and read, backward, each wider
     than the half one by the difference of the types."""
-    if setup.attention != "naive":
+    if graph.setup.attention != "naive":
         return {}
-    times = {"forward": 1, "backward": 4}[phase]
-    wider = (1 - setup.number.compute_bytes / setup.number.parameter_bytes) * times
+    times, number = {"forward": 1, "backward": 4}[phase], graph.setup.number
+    wider = (1 - number.compute_bytes / number.parameter_bytes) * times
     share = {"masked": 2.0, "softmax": wider}
     return {
         n: share[kind] * node.makes[0].bytes / rates.bytes_per_s

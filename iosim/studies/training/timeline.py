@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from iosim.base.records import dataclass
 from iosim.readers.replay.caching_allocator import Block, CachingAllocator
 from iosim.studies.training.graph import Gradient, Graph, Kind, Node, Storage
-from iosim.studies.training.model import Optimizer
 
 
 @dataclass(frozen=True)
@@ -84,15 +83,12 @@ class _Heap:
 
 
 class _Player:
-    def __init__(
-        self, graph: Graph, optimizer: Optimizer, element_bytes: int, accumulate: bool, in_place: bool
-    ) -> None:
+    def __init__(self, graph: Graph, in_place: bool) -> None:
         self.graph = graph
         self.in_place = in_place
         self.heap = _Heap()
         self.events: list[Event] = []
-        self.optimizer = optimizer
-        self.element_bytes = element_bytes
+        self.optimizer, self.element_bytes = graph.setup.rule, graph.setup.number.parameter_bytes
         self.parameters = {p.name: p for p in graph.parameters}
         self.gradient_of: dict[str, str] = {}
         self.again: dict[str, dict[str, str]] = {}
@@ -100,10 +96,11 @@ class _Player:
         self.awaited = Counter(gradient.to for node in graph.nodes for gradient in node.gradients)
         self.first_of = {node.segment: node for node in reversed(graph.nodes) if node.segment and node.saved}
         self.made = 0
-        sizes = {p.name: p.elements * element_bytes for p in graph.parameters}
+        sizes = {p.name: p.elements * self.element_bytes for p in graph.parameters}
         constant = [Storage(name, Kind.PARAMETER, size) for name, size in sizes.items()]
-        constant.append(Storage("states", Kind.OPTIMIZER, optimizer.state_bytes(graph.parameters, element_bytes)))
-        if accumulate:
+        states = self.optimizer.state_bytes(graph.parameters, self.element_bytes)
+        constant.append(Storage("states", Kind.OPTIMIZER, states))
+        if graph.setup.accumulate:
             constant += [Storage(f"{name}.grad", Kind.GRADIENT, size) for name, size in sizes.items()]
         for storage in (*constant, *graph.inputs, *((graph.seed,) if graph.seed_held else ())):
             self.heap.hold(storage)
@@ -264,13 +261,10 @@ def _last_readers(nodes: Sequence[Node]) -> list[list[str]]:
     return last
 
 
-def play(
-    graph: Graph, optimizer: Optimizer, element_bytes: int, *, accumulate: bool = False, in_place: bool = True
-) -> Timeline:
-    """Allocations of one step, `element_bytes` a parameter's. With `accumulate` gradients of an earlier backward are
-    there already; with `in_place` those that meet may be added in place (PyTorch never does so under a dispatch mode).
-    """
-    return _Player(graph, optimizer, element_bytes, accumulate, in_place).play()
+def play(graph: Graph, *, in_place: bool = True) -> Timeline:
+    """Allocations of one step. With `in_place` gradients that meet may be added in place (PyTorch never does so under a
+    dispatch mode)."""
+    return _Player(graph, in_place).play()
 
 
 @dataclass(frozen=True)
