@@ -121,6 +121,11 @@ class TestClocks:
             work = next(n.work for n in one.chain.launches if n.name == time.name)
             assert time.clock_hz == pytest.approx(1.98e9 * (0.917 if work.tensor_cores and work.flops_per_pair else 1))
 
+    @pytest.mark.parametrize(("heads", "share"), [(13, 1.0), (14, 0.917)])
+    def test_a_tenth_of_the_sms_leaves_the_clock_as_it_is(self, heads: int, share: float) -> None:
+        one = call("pytorch_mem_efficient", heads=heads, seq_q=64, seq_k=4096)
+        assert one.time(one.counted).launches[0].clock_hz == pytest.approx(1.98e9 * share)
+
     def test_a_clock_by_hand(self) -> None:
         one = call()
         slow, fast = (one.time(one.counted, Conditions(clocks=hertz)) for hertz in (1.0e9, 1.5e9))

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
+from iosim.base.words import Method
 from iosim.hardware.profile import load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
@@ -252,14 +253,23 @@ def stream_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
     h100_streams.csv), but for those whose heads all read the same keys: never fitted on."""
     gpu = load_profile(gpu_name)
     between = gpu.need("graph_launch_latency_s") - gpu.need("graph_call_latency_s")
+    replays = Replays()
     for number, r in numbered(f"{gpu_name[:4]}_streams.csv", every):
         if r["keys_lie"] == "shared":
             continue
         problem, seconds = asked(r | {"dtype": "bfloat16", "batch": "1"}), float(r["seconds"])
         call = Call.of(problem, resolve(r["implementation"], problem, gpu), gpu)
         regime = "one block of queries" + (", under 30 us" if seconds < SHORT_S else "")
-        yield Case(f"{r['implementation']} of one block", regime, number, call, call.counted + call.capacity("warm"),
+        hbm = hbm_traffic(call, warm_method(call), "warm", replays)[0]
+        yield Case(f"{r['implementation']} of one block", regime, number, call, call.counted + hbm,
                    (seconds,), whole=True, warm=True, launched="graph", extra_s=between)  # fmt: skip
+
+
+def warm_method(call: Call) -> Method:
+    """How the bytes at HBM of a call that repeats one before it are found: played where the L2 may hold some of its
+    tensors."""
+    held = sum(tensor.bytes for tensor in call.chain.tensors.values()) <= PLAYED * call.profile.need("l2_bytes")
+    return default_method(call.chain)[0] if held else "capacity"
 
 
 def clock_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
@@ -313,9 +323,8 @@ def serving_cases(every: int = 1) -> Iterator[Case]:
             mask="causal", page_size=stack.page_size,
         )  # fmt: skip
         call = Call.of(problem, resolve(stack.kernel(gpu), problem, gpu, Overrides(append_kv=stack.append_kv)), gpu)
-        fits = sum(tensor.bytes for tensor in call.chain.tensors.values()) <= PLAYED * gpu.need("l2_bytes")
-        method = default_method(call.chain)[0] if fits else "capacity"
-        made = Request(problem, call.kernel, gpu, l2_start="warm", launched="graph", method=method).predict(replays)
+        how = warm_method(call)
+        made = Request(problem, call.kernel, gpu, l2_start="warm", launched="graph", method=how).predict(replays)
         regime = "decode" if not prefill else "prefill under 0.2 ms" if seconds < SHORT_PREFILL_S else "prefill"
         yield Case(f"{name} on {gpu.name}", regime, number, call, made.traffic, (seconds,), whole=True,
                    launched="graph", warm=True, extra_s=latency_of(stack, made).total_s - made.time_s)  # fmt: skip
