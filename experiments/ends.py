@@ -211,7 +211,8 @@ def watch(address: Any, call: Callable[[], Any], watcher: driver.Function) -> tu
 
 @dataclass(frozen=True)
 class Shared:
-    """A kernel whose sharing of an SM is measured: `own` with `spec`, or a name of LIBRARY."""
+    """A kernel whose sharing of an SM is measured: `own` with `spec`, or a name of LIBRARY, of which `head_dim` is the
+    compiled one and `build` says for what: whole tiles, `ragged` lengths, or `narrow` heads."""
 
     kernel: str
     head_dim: int
@@ -219,6 +220,7 @@ class Shared:
     rows: int
     ctas: int
     spec: dict[str, Any] = field(default_factory=dict)
+    build: str = ""
 
 
 def recorded() -> list[Shared]:
@@ -242,9 +244,15 @@ def recorded() -> list[Shared]:
 
 
 SHARED_LIBRARY = (
-    *(Shared("flash", d, causal, 64 if d == 256 else 128, 2) for d in (64, 128, 256) for causal in (False, True)),
+    *(
+        Shared("flash", d, causal, 64 if d == 256 else 128, 2, build=build)
+        for d in (32, 64, 96, 128, 256) for causal in (False, True) for build in ("", "ragged", "narrow")
+        if (d, build) != (256, "ragged")  # the same as that of whole lengths
+    ),
     *(Shared("efficient", d, False, 64, {64: 4, 128: 2, 256: 4}[d]) for d in (64, 128, 256)),
-)
+)  # fmt: skip
+NARROWER, FEWER = 24, 8
+"""By so many columns heads are narrower than their build, and by so many keys lengths shorter than whole tiles."""
 KEYS = 32768
 """Keys that every CTA of this project's kernel walks over, the same for all: they come from the L2."""
 LIBRARY_KEYS = 4 * KEYS
@@ -279,18 +287,20 @@ def shares(case: Shared, watcher: driver.Function) -> dict[str, Any]:
         extra: dict[str, Any] = case.spec | {"registers": forward.main.registers}
     else:
         held, rows = case.ctas, first * case.rows * 2
-        q = torch.randn((1, rows, 1, case.head_dim), device="cuda", dtype=torch.bfloat16)
-        k, v = (torch.randn((1, LIBRARY_KEYS, 1, case.head_dim), device="cuda", dtype=torch.bfloat16) for _ in "kv")
+        d = case.head_dim - NARROWER * (case.build == "narrow")
+        keys = LIBRARY_KEYS - FEWER * (case.build == "ragged")
+        q = torch.randn((1, rows, 1, d), device="cuda", dtype=torch.bfloat16)
+        k, v = (torch.randn((1, keys, 1, d), device="cuda", dtype=torch.bfloat16) for _ in "kv")
 
         def call() -> Any:
             if case.kernel == "flash":
                 return torch.ops.aten._flash_attention_forward(
-                    q, k, v, None, None, rows, LIBRARY_KEYS, 0.0, case.causal, False
+                    q, k, v, None, None, rows, keys, 0.0, case.causal, False
                 )[0]
             return torch.ops.aten._efficient_attention_forward(q, k, v, None, None, None, None, None, 0.0, 0, False)[0]
 
-        o, extra = call(), {}
-        address = o.data_ptr() + 2 * torch.arange(first) * case.rows * case.head_dim
+        o, extra = call(), {"build": case.build}
+        address = o.data_ptr() + 2 * torch.arange(first) * case.rows * d
         where = o.data_ptr()
     torch.as_strided(o, (o.numel(),), (1,)).view(torch.int16).fill_(MARK)
     torch.cuda.synchronize()
@@ -384,17 +394,17 @@ def record_ends(out: Path, watcher: driver.Function, only: str) -> None:
     np.savez_compressed(out, **found)
 
 
-def measured_shares(watcher: driver.Function) -> str:
-    """CSV of `shares`, a row a kernel, those of two runs each."""
+def measured_shares(watcher: driver.Function, only: str) -> str:
+    """CSV of `shares`, a row a kernel, those of two runs each, of the kernels whose names match."""
     import pandas as pd
     import torch
 
-    cases = recorded()
+    cases = [case for case in recorded() if re.search(only, case.kernel)]
     cc = driver.compute_capability()
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda c: build(FwdSpec(head_dim=c.head_dim, **c.spec), cc), cases))
     rows = []
-    for case in [*cases, *SHARED_LIBRARY]:
+    for case in [*cases, *(case for case in SHARED_LIBRARY if re.search(only, case.kernel))]:
         for run in (1, 2):
             try:
                 rows.append(attempted(lambda case=case: shares(case, watcher)) | {"run": run})  # type: ignore[misc]
@@ -409,7 +419,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="NPZ to write; its provenance goes beside it")
     parser.add_argument("--shares", action="store_true", help="how the CTAs of an SM share it, as CSV")
     parser.add_argument("--first", type=Path, metavar="NPZ", help="add shares of recorded launches to --out; no GPU")
-    parser.add_argument("--only", metavar="REGEX", default="", help="of the launches whose names match")
+    parser.add_argument("--only", metavar="REGEX", default="", help="of the launches, or kernels, whose names match")
     arguments = parser.parse_args()
     out: Path = arguments.out
     if arguments.first:
@@ -422,7 +432,7 @@ def main() -> None:
         watcher = driver.Function(compiled(HERE / "ends.cu", Path(name) / "ends.cubin"), "watch")
         warm_up(watcher)
         if arguments.shares:
-            write_whole(out, measured_shares(watcher))
+            write_whole(out, measured_shares(watcher, arguments.only))
         else:
             record_ends(out, watcher, arguments.only)
     write_provenance(
