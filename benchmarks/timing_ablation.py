@@ -19,6 +19,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.work import MaskOperations
 from iosim.prediction.call import Call
 from iosim.readers.timing import computing, launch_time, overlap, step_time
+from iosim.readers.timing.makespan import Makespan
 from iosim.show.tables import Column, Table
 
 MOST_MOVED = 3
@@ -55,6 +56,8 @@ def _values(**values: Any) -> Callable[[Any], dict[str, Any]]:
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("start of a launch", _values(launch_latency_s=0.0, graph_call_latency_s=0.0, graph_launch_latency_s=0.0),
               constants=((launch_time, "FIRST_LOADS", 0),)),
+    Mechanism("streams from HBM start late", constants=((launch_time, "STREAM_START_S", 0.0),)),
+    Mechanism("the L2 shared among the SMs at work", constants=((Makespan, "share", lambda *of: 1.0),)),
     Mechanism("cycles of a tile beside its steps", _values(tile_cycles=0.0, pingpong_tile_cycles=0.0)),
     Mechanism("waits of a step", _values(step_sync_cycles=0.0, step_single_buffer_cycles=0.0, step_load_cycles=0.0,
                                          product_step_cycles=0.0)),
@@ -62,7 +65,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("exponentials", _values(exp_per_clock_per_sm=1e9)),
     Mechanism("products of mma.sync below the rate", _values(mma_sync_tensor_fraction=None)),
     Mechanism("phases that fail to overlap", constants=((step_time, "UNHIDDEN_SPECIALISED", 0.0),
-                                                        (step_time, "UNHIDDEN_FRAGMENTS", 0.0))),
+                                                        (step_time, "UNHIDDEN_FRAGMENTS", 0.0),
+                                                        (step_time, "UNHIDDEN_MEETING", 0.0))),
     Mechanism("HBM beside computing, in part", constants=((overlap, "OVERLAP_NORM", 50.0),
                                                           (overlap, "SPLIT_OVERLAP_NORM", 50.0))),
     Mechanism("HBM's three rates", _values(dram_read_bandwidth_bytes_per_s=None)),

@@ -6,13 +6,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.launch import Outer, is_attention_loop
+from iosim.kernel.launch import is_attention_loop
 from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import staged
@@ -20,8 +19,10 @@ from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.kernel.work import Loop, MaskOperations, Pipelines
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.computing import Running, _l2_share, busiest_share
-from iosim.readers.timing.launch_time import PAGED_START_S, LaunchTime
+from iosim.readers.timing import computing, launch_time
+from iosim.readers.timing.computing import Running, _alone_share, busiest_share
+from iosim.readers.timing.launch_time import PAGED_START_S, STREAM_START_S, LaunchTime
+from iosim.readers.timing.makespan import Makespan
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import (
     SmRates,
@@ -119,10 +120,19 @@ class TestTilesOfServingKernels:
         assert merging.clock_hz is not None
         assert merging.total_s - free.total_s == pytest.approx(8 * 2560 / merging.clock_hz, rel=0.1)
 
-    def test_a_stream_out_of_pages_in_hbm_starts_late(self) -> None:
-        paged, plain = (main_launch(call("h200", "fa2", heads=32, seq_q=1, seq_k=65536, page_size=page))
-                        for page in (256, None))  # fmt: skip
-        assert paged.total_s - plain.total_s == pytest.approx(PAGED_START_S, rel=0.1)
+    def test_a_stream_from_hbm_starts_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where its keys lie in the L2 it does not, nor where several tiles share them."""
+        made = call("h200", "fa2", heads=32, seq_q=1, seq_k=65536)
+        shared = call("h200", "fa2", heads=32)
+        paged = main_launch(call("h200", "fa2", heads=32, seq_q=1, seq_k=65536, page_size=256))
+        from_hbm, from_l2, twice = main_launch(made), main_launch(made, hbm=False), main_launch(shared)
+        assert paged.total_s - from_hbm.total_s == pytest.approx(PAGED_START_S - STREAM_START_S, rel=0.1)
+        few = call("h200", "cudnn", heads=33, seq_q=16, seq_k=65536)
+        of_few = main_launch(few)
+        monkeypatch.setattr(launch_time, "STREAM_START_S", 0.0)
+        assert of_few.total_s - main_launch(few).total_s == pytest.approx(STREAM_START_S / 4)
+        assert from_hbm.total_s - main_launch(made).total_s == pytest.approx(STREAM_START_S)
+        assert (from_l2.total_s, twice.total_s) == (main_launch(made, hbm=False).total_s, main_launch(shared).total_s)
 
     def test_values_of_a_narrow_cache_are_widened_slowly_on_blackwell(self) -> None:
         made = call("b200", "vllm-triton", page_size=64, cache_dtype="fp8", mask="causal")
@@ -214,7 +224,7 @@ class TestFirstLoads:
             made = call(gpu, heads=264, seq_q=1, seq_k=4096)
             hits = made.time(made.counted).total_s
             ratios[gpu] = made.time(made.counted + made.capacity()).total_s / hits
-        assert 1.02 < ratios["h200"] < ratios["h100"] < 1.16
+        assert 1.02 < ratios["h200"] < ratios["h100"] < 1.17
 
     def test_only_loops_with_more_to_fetch_than_a_tile_wait_before_their_first(self) -> None:
         """Code apart from the loop, warps that load, warps that divide the keys; not cuDNN's kernels for few keys."""
@@ -456,36 +466,43 @@ class TestSharesOfTheL2:
     rates = SmRates(Waits(*[0.0] * 6), 1e9, 1024.0, 128.0, 16.0, 128.0, l2_bytes=22.0)
 
     @pytest.mark.parametrize(
-        ("tiles", "share"),
+        ("steps", "share"),
         [
-            (132, 1.0), (264, 1.0),
-            (99, 0.75),  # three quarters of the SMs share the rate
-            (33, 0.5),  # 22 of 44 bytes a cycle: an SM alone takes no more
-            (165, (1 + 0.5) / 2), (231, (1 + 0.75) / 2),  # a whole round, and one of some SMs
+            ([4.0] * 4, 1.0),
+            ([4.0, 4.0, 4.0, 0.0], 0.75),  # three of four SMs share the rate
+            ([4.0, 0.0, 0.0, 0.0], 0.5),  # an SM alone takes twice its part, and no more
+            ([8.0, 8.0, 8.0, 4.0], (1 + 0.75) / 2), ([8.0, 4.0, 4.0, 4.0], (1 + 0.5) / 2),
+            ([8.0, 6.0, 2.0, 4.0], (2 + 2 * 0.75 + 2 * 0.5 + 2 * 0.5) / 8),  # of unequal tiles
         ],
     )  # fmt: skip
-    def test_fewer_sms_are_faster_each(self, tiles: int, share: float) -> None:
-        assert _l2_share(self.running(tiles), self.rates) == pytest.approx(share)
+    def test_fewer_sms_are_faster_each(self, steps: list[float], share: float) -> None:
+        assert Makespan(0.0, steps, 1.0).share(0.5) == pytest.approx(share)
 
-    def test_what_an_sm_alone_stores(self) -> None:
+    def test_what_an_sm_alone_loads_and_stores(self) -> None:
         """A store takes 2.38 times as long as a load where all store, 1.375 times where one does."""
-        assert _l2_share(self.running(1, stored=100), self.rates) == pytest.approx(100 / 32 * 22 / 238)
+        assert _alone_share(self.running(), self.rates) == pytest.approx(0.5)
+        assert _alone_share(self.running(stored=100), self.rates) == pytest.approx(100 / 32 * 22 / 238)
 
-    def test_tiles_of_unequal_length_end_in_no_rounds(self) -> None:
-        """Of 133 causal tiles the last runs beside the others: all share as 132 do. 33 are alone."""
-        assert _l2_share(self.running(133, counts=(1, 2)), self.rates) == 1.0
-        assert _l2_share(self.running(33, counts=(1, 2)), self.rates) == pytest.approx(0.5)
+    @pytest.mark.parametrize(
+        ("heads", "mask", "least", "most"),
+        [(132, "none", 1, 1), (132, "causal", 0.94, 0.98), (7, "none", 0.84, 0.86), (7, "causal", 0.64, 0.69)],
+    )
+    def test_sms_that_end_apart_leave_the_others_more(
+        self, heads: int, mask: str, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An L2 so slow that all wait for it: 132 equal tiles of 132 SMs end together, 224 do not."""
+        made = call("h100", heads=heads, mask=mask)
+        slow = replace(made.profile, l2_read_bandwidth_measured_bytes_per_s=1e12)
+        monkeypatch.setattr(computing, "L2_BYTES_PER_CYCLE", 5)
+        shared = main_launch(replace(made, profile=slow), hbm=False)
+        monkeypatch.setattr(Makespan, "share", lambda *_: 1.0)
+        alike = main_launch(replace(made, profile=slow), hbm=False)
+        assert alike.bound_by == "l2"
+        assert least <= shared.total_s / alike.total_s <= most
 
-    def test_ctas_that_divide_a_heads_keys_are_as_good_as_equal(self) -> None:
-        assert _l2_share(self.running(165, counts=(1, 2), outer=Outer.HEAD), self.rates) == pytest.approx(0.75)
-
-    def running(self, tiles: int, stored: int = 0, counts: tuple[int, ...] = (4,), outer: Outer = Outer.QUERY) -> Any:
-        domain = SimpleNamespace(visited=SimpleNamespace(count=np.array(counts)))
-        launch = SimpleNamespace(tiles_with_rows=tiles, domain=domain, outer=outer)
-        profile = SimpleNamespace(sm_count=132)
+    def running(self, stored: int = 0) -> Any:
         return SimpleNamespace(
-            rates=SimpleNamespace(profile=profile), launch=launch, resident=SimpleNamespace(slots=132),
-            moved=lambda level: 100, stored=lambda: stored, l2_loads=lambda: 100 + stored * 1.38,
+            moved=lambda level: 100, stored=lambda: stored, l2_loads=lambda: 100 + stored * 1.38
         )  # fmt: skip
 
 

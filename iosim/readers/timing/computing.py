@@ -19,7 +19,7 @@ from iosim.kernel.work import Dependent
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
-from iosim.readers.timing.makespan import makespan
+from iosim.readers.timing.makespan import Makespan, makespan
 from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import (
@@ -191,7 +191,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     launch, rates, unit, resident = running.launch, running.rates, running.unit, running.resident
     profile = rates.profile
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
-    l2_bytes = running.l2_loads() / max(1, steps) * _l2_share(running, sm)
+    l2_bytes = running.l2_loads() / max(1, steps)
     shared_bytes = running.shared_in_step() if launch.is_backward else None
     cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc, shared_bytes)
     per_sm = running.per_sm
@@ -214,11 +214,14 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     def step(ctas: int) -> float:
         return step_cycles(cost, ctas) + locked
 
-    def shared_step(ctas: int) -> float:
-        """Of the CTAs of a cluster, which divide a tile, an SM each."""
-        return step(ctas) / together
+    def span_of() -> Makespan:
+        """Where CTAs of a cluster divide a tile, an SM each."""
+        return makespan(launch, profile.sm_count // together, per_sm, lambda ctas: step(ctas) / together, tile_cycles)
 
-    span = makespan(launch, profile.sm_count // together, per_sm, shared_step, tile_cycles)
+    span = span_of()
+    if cost.l2 == cost.busiest:
+        cost = replace(cost, l2=cost.l2 * span.share(_alone_share(running, sm)))
+        span = span_of()
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz
     total = scheduled
@@ -243,21 +246,11 @@ def rows_a_step(launch: Launch) -> float:
     return float(visited.end_row.sum()) / max(1, int(visited.count.sum()))
 
 
-def _l2_share(running: Running, sm: SmRates) -> float:
-    """What the L2 takes for the bytes of a step over what it takes where all SMs draw on it, in the mean of the rounds:
-    in the last one fewer SMs share its rate, each up to what reaches one, and as much as one stores. Tiles of unequal
-    length end in no rounds; CTAs that divide a head's key blocks among them are as good as equal."""
-    sms = running.rates.profile.sm_count
-    rounds, rest = divmod(running.launch.tiles_with_rows, running.resident.slots)
-    drawn = running.l2_loads()
-    count = running.launch.domain.visited.count
-    unequal = running.launch.outer is not Outer.HEAD and count.min() < count.max()
-    if not rest or not drawn or (rounds and unequal):
-        return 1.0
-    stored = running.stored()
+def _alone_share(running: Running, sm: SmRates) -> float:
+    """What an SM alone takes for its bytes at the L2, over what it takes where all draw on it."""
+    stored, drawn = running.stored(), running.l2_loads()
     alone = (running.moved("l2") - stored) / L2_BYTES_PER_CYCLE + stored / L2_STORED_PER_CYCLE
-    least = min(1.0, alone * sm.l2_bytes / drawn)
-    return (rounds + max(min(1.0, rest / sms), least)) / (rounds + 1)
+    return min(1.0, alone * sm.l2_bytes / drawn) if drawn else 1.0
 
 
 def busiest_share(launch: Launch, busiest: float, steps: int, sms: int) -> float:

@@ -23,10 +23,14 @@ from iosim.readers.timing.overlap import beside, norm_of
 
 ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
+STREAM_START_S = 3.3e-6
+"""In which a launch that streams keys from HBM has their addresses translated, before HBM runs at its rate: as long at
+70 MB as at 1 GB, and none of it where the L2 holds the keys. Fitted on the odd decoding rows of h200_graph_latency.csv
+and h100_graph_latency.csv."""
 PAGED_START_S = 5.0e-6
-"""In which a launch that streams keys from HBM reads where their pages lie, and has these addresses translated, before
-HBM runs at its rate. Fitted on the odd rows of published_latency.csv while decoding, and the open ones of
-published_stacks.csv. NB: where keys lie in the L2, so do these; calls of latent keys were not looked at."""
+"""The same of keys in pages, in which it also reads where these lie. Fitted on the odd rows of published_latency.csv
+while decoding, and the open ones of published_stacks.csv. NB: where keys lie in the L2, so do these; calls of latent
+keys were not looked at."""
 
 STARTS = {("graph", True): "graph_call_latency_s", ("graph", False): "graph_launch_latency_s"}
 """(how it is launched, whether it is its call's first) -> the profile's latency, where not that of a launch alone."""
@@ -166,9 +170,15 @@ def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     waited_for = sum(running.moved("hbm", "read", name) for name in names)
     first = running.rates.hbm_seconds(waited_for, 0.0) * (not running.unit.loads_apart)
     together = first + beside(done.total_s, hbm - first, norm=norm)
-    problem = running.problem
-    paged = problem.page_size is not None and not problem.latent_kv and not running.finds_in_l2
-    return max(together, hbm * _last_round(running, done, hbm)) + paged * min(hbm, PAGED_START_S)
+    return max(together, hbm * _last_round(running, done, hbm)) + min(hbm, _late_s(running))
+
+
+def _late_s(running: Running) -> float:
+    """Seconds before HBM runs at its rate for a launch that streams keys from there; less where fewer SMs ask."""
+    if running.problem.latent_kv or running.finds_in_l2:
+        return 0.0
+    asking = min(1.0, running.launch.work_tiles / running.rates.profile.sm_count)
+    return asking * (STREAM_START_S if running.problem.page_size is None else PAGED_START_S)
 
 
 def _last_round(running: Running, done: Computing, hbm: float) -> float:

@@ -34,11 +34,23 @@ TAIL_TILES_PER_SLOT = 4
 
 @dataclass(frozen=True)
 class Makespan:
-    """`cycles` from first to last CTA, `steps` that the busiest SM does in them, and `rounds` of tiles a slot."""
+    """`cycles` from first to last CTA, `sm_steps` that each SM does in them, and `rounds` of tiles a slot."""
 
     cycles: float
-    steps: float
+    sm_steps: list[float]
     rounds: float
+
+    @property
+    def steps(self) -> float:
+        """Of the busiest SM."""
+        return max(self.sm_steps)
+
+    def share(self, least: float) -> float:
+        """The part of all SMs that is at work, and `least` where it is smaller, in the mean of the busiest SM's
+        steps."""
+        ends = np.sort(self.sm_steps)
+        at_work = np.arange(len(ends), 0, -1) / len(ends)
+        return float(np.diff(ends, prepend=0.0) @ np.maximum(at_work, least) / max(1.0, ends[-1]))
 
 
 def steps_per_tile(domain: Domain, outer: Outer) -> FloatArray:
@@ -81,12 +93,14 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
         shared = -(-rest // sms)
         cycles = full * (longest * step(ctas_per_sm) + tile_cycles)
         cycles += longest * step(shared) + tile_cycles if rest else 0.0
-        return Makespan(cycles, longest * (full * ctas_per_sm + shared), full + (rest > 0))
+        each, more = divmod(full * slots + rest, sms)
+        sm_steps = [longest * each] * (sms - more) + [longest * (each + 1)] * more
+        return Makespan(cycles, sm_steps, full + (rest > 0))
     if tiles > slots and schedule.scheduler is Scheduler.PERSISTENT and tiles <= MOST_LISTED:
         works = _lists(work, schedule, launch.domain, slots).tolist()
     elif tiles > slots and schedule.scheduler is Scheduler.DYNAMIC and schedule.claims_ahead:
         end = _end_of_claims(launch.domain, launch.outer, schedule, slots)
-        return Makespan(end * step(ctas_per_sm) + own_cycles, end * ctas_per_sm, rounds)
+        return Makespan(end * step(ctas_per_sm) + own_cycles, [end * ctas_per_sm], rounds)
     else:
         # The hardware starts CTAs without a tile, too, each in its place; they end at once.
         static = schedule.scheduler is Scheduler.STATIC
@@ -98,9 +112,10 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
     return Makespan(cycles + own_cycles, steps, rounds)
 
 
-def _end_of_ctas(works: list[float], before: float, sms: int, pace: list[float]) -> tuple[float, float]:
-    """Cycles until the last CTA ends, and steps of the busiest SM. CTAs start round robin over the SMs, each next one
-    where one ends; those of an SM share it, and speed up as others end.
+def _end_of_ctas(works: list[float], before: float, sms: int, pace: list[float]) -> tuple[float, list[float]]:
+    """Cycles until the last CTA ends, and steps of each SM. CTAs start round robin over the SMs, each next one
+    where one ends; those of an SM share it, and speed up as others end. An SM that CTAs without steps leave takes the
+    next ones until it is full, though others are free.
 
     Args:
         works: steps of each CTA, in the order in which they start.
@@ -113,19 +128,20 @@ def _end_of_ctas(works: list[float], before: float, sms: int, pace: list[float])
     now = before * pace[-1]
     events = [(now + (ends[0] - before) * pace[len(ends) - 1], sm, sm) for sm, ends in enumerate(resident) if ends]
     heapq.heapify(events)
-    waiting = iter(works[slots:])
-    for turn in range(sms, sms + len(works)):  # of SMs where CTAs end together, each is served in turn
-        now, _, sm = events[0]
+    waiting, absent = iter(works[slots:]), 0.0 in works
+    for later in range(sms, sms + len(works)):  # of SMs where CTAs end together, each is served in turn
+        now, turn, sm = events[0]
         ends = resident[sm]
         done = heapq.heappop(ends)
         if (work := next(waiting, None)) is not None:
             heapq.heappush(ends, done + work)
             steps[sm] += work
         if ends:
+            turn = turn if absent and ends[0] == done else later
             heapq.heapreplace(events, (now + (ends[0] - done) * pace[len(ends) - 1], turn, sm))
         else:
             heapq.heappop(events)
-    return now, max(steps)
+    return now, steps
 
 
 def _tail(work: FloatArray, schedule: Schedule, heads: int, most: int, sequences: int = 1) -> FloatArray:

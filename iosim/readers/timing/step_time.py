@@ -42,6 +42,10 @@ on cudnn."""
 UNHIDDEN_FRAGMENTS = 0.32
 """Part of a warp's fragment loads from shared memory that its own mma.sync does not hide. Fitted; other warps hide
 it."""
+UNHIDDEN_MEETING = 0.16
+"""Part of the shorter of a step's products and their fragments that warps which meet in every step do not hide: all
+begin a product with its first fragments, and end it with its last mma.sync. Fitted on FlashAttention-2's backward, the
+odd calls of h100_random.csv, h200_random.csv and their later draws."""
 EXPOSED_LOADS = 2
 """K and V, each waited for once a step, where nothing loads ahead: without cp.async, and in Triton's kernels of one
 stage. Of two stages one is waited for: wgmma reads from shared memory, so that a buffer is free only when its product
@@ -288,7 +292,8 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
     and of the L2 is a floor.
     """
     if cost.warps_meet and cost.streams > 1:
-        path = max(cost.tensor, cost.smem) + cost.softmax + (ctas - 1) * cost.busiest
+        products = max(cost.tensor, cost.smem) + UNHIDDEN_MEETING * min(cost.tensor, cost.fragments)
+        path = products + cost.softmax + (ctas - 1) * cost.busiest
     else:
         path = _PATHS[cost.overlap](cost, ctas)
     return max(cost.exposed + path, ctas * cost.busiest)
