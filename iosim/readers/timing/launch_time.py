@@ -25,8 +25,9 @@ ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
 STREAM_START_S = 3.3e-6
 """In which a launch that streams keys from HBM has their addresses translated, before HBM runs at its rate: as long at
-70 MB as at 1 GB, and none of it where the L2 holds the keys. Fitted on the odd decoding rows of h200_graph_latency.csv
+STREAM_START_BYTES as at 1 GB, less for fewer, and none of it where the L2 holds the keys. Fitted on the odd decoding rows of h200_graph_latency.csv
 and h100_graph_latency.csv."""
+STREAM_START_BYTES = 70e6
 PAGED_START_S = 5.0e-6
 """The same of keys in pages, in which it also reads where these lie. Fitted on the odd rows of published_latency.csv
 while decoding, and the open ones of published_stacks.csv. NB: where keys lie in the L2, so do these; calls of latent
@@ -178,7 +179,9 @@ def _late_s(running: Running) -> float:
     if running.problem.latent_kv or running.finds_in_l2:
         return 0.0
     asking = min(1.0, running.launch.work_tiles / running.rates.profile.sm_count)
-    return asking * (STREAM_START_S if running.problem.page_size is None else PAGED_START_S)
+    if running.problem.page_size is not None:
+        return asking * PAGED_START_S
+    return asking * STREAM_START_S * min(1.0, running.moved("hbm", "read") / STREAM_START_BYTES)
 
 
 def _last_round(running: Running, done: Computing, hbm: float) -> float:
