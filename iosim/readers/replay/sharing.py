@@ -49,7 +49,7 @@ def sloped(share: float, ctas: int) -> tuple[float, ...]:
 
 def keys_of(kernel: Kernel, problem: AttentionProblem, ctas: int) -> list[Key]:
     """Keys of the table under which a kernel may stand, the best first: of a library's kernel those of the next head
-    dimension that was measured, of the build for narrow heads or ragged lengths where these are, else of whole tiles'."""
+    dimension that was measured, of its build for narrow heads, ragged lengths or whole tiles; of whole tiles else."""
     causal = problem.mask != "none"
     name = kernel.cta_shares
     if not name:
@@ -58,7 +58,9 @@ def keys_of(kernel: Kernel, problem: AttentionProblem, ctas: int) -> list[Key]:
         measured = {key[1:] for key in measured_rates(name) if key[-1] == ctas}
         width = min((int(w) for w, *_ in measured if int(w) >= problem.head_dim), default=problem.head_dim)  # type: ignore[call-overload]
         narrow = problem.head_dim < (kernel.compiled_head_dim or 0)
-        ragged = problem.seq_lens is not None or problem.seq_q % kernel.tile.block_q or problem.seq_k % kernel.tile.block_k
+        ragged = (
+            problem.seq_lens is not None or problem.seq_q % kernel.tile.block_q or problem.seq_k % kernel.tile.block_k
+        )
         own = "" if kernel.splits > 1 else "narrow" if narrow else "ragged" if ragged else ""
         return [(name, width, masked, build, ctas) for build in (own, "") for masked in (causal, False)]
     tile = kernel.tile

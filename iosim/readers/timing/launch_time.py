@@ -25,8 +25,8 @@ ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
 STREAM_START_S = 3.3e-6
 """In which a launch that streams keys from HBM has their addresses translated, before HBM runs at its rate: as long at
-STREAM_START_BYTES as at 1 GB, less for fewer, and none of it where the L2 holds the keys. Fitted on the odd decoding rows of h200_graph_latency.csv
-and h100_graph_latency.csv."""
+STREAM_START_BYTES as at 1 GB, less for fewer, and none of it where the L2 holds the keys. Fitted on the odd decoding
+rows of h200_graph_latency.csv and h100_graph_latency.csv."""
 STREAM_START_BYTES = 70e6
 PAGED_START_S = 5.0e-6
 """The same of keys in pages, in which it also reads where these lie. Fitted on the odd rows of published_latency.csv
