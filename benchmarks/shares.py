@@ -20,7 +20,8 @@ NAMED: dict[str, Key] = {
        ("flash", d, causal, build, 2)
        for d in (64, 128, 256) for causal in (False, True) for build in ("", "ragged", "narrow")
        if (d, build) != (256, "ragged")},
-    **{f"PyTorch's CUTLASS kernel, head_dim {d}": ("efficient", d, False, "", n) for d, n in ((64, 4), (128, 2), (256, 4))},
+    **{f"PyTorch's CUTLASS kernel, head_dim {d}": ("efficient", d, False, "", n)
+       for d, n in ((64, 4), (128, 2), (256, 4))},
 }  # fmt: skip
 
 

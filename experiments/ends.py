@@ -1,7 +1,7 @@
 """When the work tiles of a kernel end, seen from outside.
 
     python experiments/ends.py --out h200_cta_ends.npz        # long launches, every tile
-    python experiments/ends.py --shares --out h200_cta_shares.csv   # how the CTAs of an SM share it, by kernel; --only flash
+    python experiments/ends.py --shares --out h200_cta_shares.csv   # how the CTAs of an SM share it
     python experiments/ends.py --first h200_cta_ends_wide.npz --out h200_cta_shares.csv   # of recorded ones
 
 A watcher (ends.cu) looks at one element of every work tile's output while the kernel runs, so that the kernel itself is
