@@ -1,8 +1,8 @@
 """Launches in which every SM holds one CTA of a library's kernel, two, ...: `python benchmarks/steps.py`.
 
 Prints a Markdown table of experiments/measurements/h100_cta_steps.csv, whose tiles a watcher saw end
-(experiments/ends.py --steps): a head's tiles, as many as the SMs hold, over 16,384 keys that the L2 keeps. Nothing was fitted to these
-launches. What the oldest CTA gets more than the youngest is left out: the last tiles count.
+(experiments/ends.py --steps): a head's tiles, as many as the SMs hold, over 16,384 keys that the L2 keeps. Nothing was
+fitted to these launches. What the oldest CTA gets more than the youngest is left out: the last tiles count.
 """
 
 from __future__ import annotations
