@@ -1,8 +1,8 @@
 """How the CTAs of an SM share it, as recorded: `python benchmarks/shares.py`. Prints two Markdown tables.
 
-kernels/measurements/h200_cta_shares.csv holds when the first CTAs of a launch ended; iosim/readers/replay/sharing.py
-makes rates of them. The first table: how much more the oldest gets than the youngest, of their mean, over this
-project's kernels by their number of CTAs an SM; the second: some kernels by name.
+kernels/measurements/h200_cta_shares.csv and h100_cta_shares.csv hold when the first CTAs of a launch ended;
+iosim/readers/replay/sharing.py makes rates of them. The first table: how much more the oldest gets than the youngest,
+of their mean, over this project's kernels by their number of CTAs an SM; the second: some kernels by name.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ NAMED: dict[str, Key] = {
     "flash_fwd 128x64, head_dim 128, causal": ("own", 128, 128, 64, 4, 2, True, False, "bf16", 2),
     "flash_fwd 128x128, head_dim 64": ("own", 64, 128, 128, 4, 2, False, False, "bf16", 2),
     "flash_fwd 128x128, head_dim 64, causal": ("own", 64, 128, 128, 4, 2, True, False, "bf16", 2),
-    **{f"PyTorch's flash, head_dim {d}{', causal' * causal}": ("flash", d, causal, 2)
-       for d in (64, 128, 256) for causal in (False, True)},
-    **{f"PyTorch's CUTLASS kernel, head_dim {d}": ("efficient", d, False, n) for d, n in ((64, 4), (128, 2), (256, 4))},
+    **{", ".join(["PyTorch's flash", f"head_dim {d}", *["causal"] * causal, *[build] * bool(build)]):
+       ("flash", d, causal, build, 2)
+       for d in (64, 128, 256) for causal in (False, True) for build in ("", "ragged", "narrow")
+       if (d, build) != (256, "ragged")},
+    **{f"PyTorch's CUTLASS kernel, head_dim {d}": ("efficient", d, False, "", n)
+       for d, n in ((64, 4), (128, 2), (256, 4))},
 }  # fmt: skip
 
 

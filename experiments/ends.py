@@ -1,7 +1,8 @@
 """When the work tiles of a kernel end, seen from outside.
 
     python experiments/ends.py --out h200_cta_ends.npz        # long launches, every tile
-    python experiments/ends.py --shares --out h200_cta_shares.csv   # how the CTAs of an SM share it, by kernel
+    python experiments/ends.py --shares --out h200_cta_shares.csv   # how the CTAs of an SM share it
+    python experiments/ends.py --steps --out h100_cta_steps.csv     # steps of lone CTAs and of those that share an SM
     python experiments/ends.py --first h200_cta_ends_wide.npz --out h200_cta_shares.csv   # of recorded ones
 
 A watcher (ends.cu) looks at one element of every work tile's output while the kernel runs, so that the kernel itself is
@@ -211,7 +212,8 @@ def watch(address: Any, call: Callable[[], Any], watcher: driver.Function) -> tu
 
 @dataclass(frozen=True)
 class Shared:
-    """A kernel whose sharing of an SM is measured: `own` with `spec`, or a name of LIBRARY."""
+    """A kernel whose sharing of an SM is measured: `own` with `spec`, or a name of LIBRARY, of which `head_dim` is the
+    compiled one and `build` says for what: whole tiles, `ragged` lengths, or `narrow` heads."""
 
     kernel: str
     head_dim: int
@@ -219,6 +221,7 @@ class Shared:
     rows: int
     ctas: int
     spec: dict[str, Any] = field(default_factory=dict)
+    build: str = ""
 
 
 def recorded() -> list[Shared]:
@@ -242,14 +245,64 @@ def recorded() -> list[Shared]:
 
 
 SHARED_LIBRARY = (
-    *(Shared("flash", d, causal, 64 if d == 256 else 128, 2) for d in (64, 128, 256) for causal in (False, True)),
-    *(Shared("efficient", d, False, 64, {64: 4, 128: 2, 256: 4}[d]) for d in (64, 128, 256)),
-)
+    *(
+        Shared("flash", d, causal, 64 if d == 256 else 128, 2, build=build)
+        for d in (32, 64, 96, 128, 256) for causal in (False, True) for build in ("", "ragged", "narrow")
+        if (d, build) != (256, "ragged")  # the same as that of whole lengths
+    ),
+    *(Shared("efficient", d, False, 32 if d == 256 else 64, {64: 4, 128: 2, 256: 4}[d]) for d in (64, 128, 256)),
+)  # fmt: skip
+NARROWER, FEWER = 24, 8
+"""By so many columns heads are narrower than their build, and by so many keys lengths shorter than whole tiles."""
 KEYS = 32768
 """Keys that every CTA of this project's kernel walks over, the same for all: they come from the L2."""
 LIBRARY_KEYS = 4 * KEYS
+STEP_KEYS = 16384
+STEPPED = (
+    *(one for one in SHARED_LIBRARY if not one.causal),
+    *(Shared("flash", 192, False, 128, 1, build=build) for build in ("", "narrow")),
+    *(Shared("efficient", d, False, 64, n, {"dtype": "fp32"}) for d, n in ((64, 3), (128, 1))),
+)
 SMS = 132
 """Of the GPUs that were measured."""
+
+
+def library_call(case: Shared, tiles: int, keys: int) -> tuple[Callable[[], Any], int]:
+    """(a call of a library's kernel of one head with so many tiles of queries, its columns)."""
+    import torch
+
+    d, rows = case.head_dim - NARROWER * (case.build == "narrow"), tiles * case.rows
+    keys -= FEWER * (case.build == "ragged")
+    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[case.spec.get("dtype", "bf16")]
+    q = torch.randn((1, rows, 1, d), device="cuda", dtype=dtype)
+    k, v = (torch.randn((1, keys, 1, d), device="cuda", dtype=dtype) for _ in "kv")
+
+    def call() -> Any:
+        if case.kernel == "flash":
+            return torch.ops.aten._flash_attention_forward(q, k, v, None, None, rows, keys, 0.0, case.causal, False)[0]
+        return torch.ops.aten._efficient_attention_forward(q, k, v, None, None, None, None, None, 0.0, 0, False)[0]
+
+    return call, d
+
+
+def steps(case: Shared, held: int, watcher: driver.Function) -> dict[str, Any]:
+    """Ends of the CTAs of a launch of `held` tiles an SM, in microseconds: all begin together, and end together but
+    for what the older get more."""
+    import torch
+
+    tiles = held * driver.multiprocessors()
+    call, d = library_call(case, tiles, STEP_KEYS)
+    o = call()
+    where, size = o.data_ptr(), o.element_size()
+    torch.as_strided(o, (o.numel(),), (1,)).view(torch.int16).fill_(MARK)
+    torch.cuda.synchronize()
+    del o
+    times, out = watch(where + size * torch.arange(tiles) * case.rows * d, call, watcher)
+    if out.data_ptr() != where:
+        raise Elsewhere("the output went elsewhere")
+    found = dict(zip(("first_us", "median_us", "last_us"), np.percentile(times / 1e3, (10, 50, 90)), strict=True))
+    return {"kernel": case.kernel, "head_dim": d, "build": case.build, "dtype": case.spec.get("dtype", "bf16"),
+            "ctas": held, "keys": STEP_KEYS} | {name: f"{value:.1f}" for name, value in found.items()}  # fmt: skip
 
 
 def shares(case: Shared, watcher: driver.Function) -> dict[str, Any]:
@@ -278,19 +331,10 @@ def shares(case: Shared, watcher: driver.Function) -> dict[str, Any]:
         address = o.data_ptr() + 2 * torch.arange(first) * shape[2] * case.head_dim
         extra: dict[str, Any] = case.spec | {"registers": forward.main.registers}
     else:
-        held, rows = case.ctas, first * case.rows * 2
-        q = torch.randn((1, rows, 1, case.head_dim), device="cuda", dtype=torch.bfloat16)
-        k, v = (torch.randn((1, LIBRARY_KEYS, 1, case.head_dim), device="cuda", dtype=torch.bfloat16) for _ in "kv")
-
-        def call() -> Any:
-            if case.kernel == "flash":
-                return torch.ops.aten._flash_attention_forward(
-                    q, k, v, None, None, rows, LIBRARY_KEYS, 0.0, case.causal, False
-                )[0]
-            return torch.ops.aten._efficient_attention_forward(q, k, v, None, None, None, None, None, 0.0, 0, False)[0]
-
-        o, extra = call(), {}
-        address = o.data_ptr() + 2 * torch.arange(first) * case.rows * case.head_dim
+        held = case.ctas
+        call, d = library_call(case, 2 * first, LIBRARY_KEYS)
+        o, extra = call(), {"build": case.build}
+        address = o.data_ptr() + 2 * torch.arange(first) * case.rows * d
         where = o.data_ptr()
     torch.as_strided(o, (o.numel(),), (1,)).view(torch.int16).fill_(MARK)
     torch.cuda.synchronize()
@@ -384,17 +428,31 @@ def record_ends(out: Path, watcher: driver.Function, only: str) -> None:
     np.savez_compressed(out, **found)
 
 
-def measured_shares(watcher: driver.Function) -> str:
-    """CSV of `shares`, a row a kernel, those of two runs each."""
+def measured_steps(watcher: driver.Function, only: str) -> str:
+    """CSV of `steps`, a row a kernel of a library and number of CTAs an SM."""
+    import pandas as pd
+
+    rows = []
+    chosen = [(case, n + 1) for case in STEPPED if re.search(only, case.kernel) for n in range(case.ctas)]
+    for case, held in chosen:
+        try:
+            rows.append(attempted(lambda case=case, held=held: steps(case, held, watcher)))  # type: ignore[misc]
+        except (InputError, RuntimeError) as error:
+            print(f"{case}, {held}: {error}", file=sys.stderr)
+    return pd.DataFrame(rows).to_csv(index=False)
+
+
+def measured_shares(watcher: driver.Function, only: str) -> str:
+    """CSV of `shares`, a row a kernel, those of two runs each, of the kernels whose names match."""
     import pandas as pd
     import torch
 
-    cases = recorded()
+    cases = [case for case in recorded() if re.search(only, case.kernel)]
     cc = driver.compute_capability()
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda c: build(FwdSpec(head_dim=c.head_dim, **c.spec), cc), cases))
     rows = []
-    for case in [*cases, *SHARED_LIBRARY]:
+    for case in [*cases, *(case for case in SHARED_LIBRARY if re.search(only, case.kernel))]:
         for run in (1, 2):
             try:
                 rows.append(attempted(lambda case=case: shares(case, watcher)) | {"run": run})  # type: ignore[misc]
@@ -408,8 +466,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="NPZ to write; its provenance goes beside it")
     parser.add_argument("--shares", action="store_true", help="how the CTAs of an SM share it, as CSV")
+    parser.add_argument("--steps", action="store_true", help="when tiles end where an SM has one, two, ..., as CSV")
     parser.add_argument("--first", type=Path, metavar="NPZ", help="add shares of recorded launches to --out; no GPU")
-    parser.add_argument("--only", metavar="REGEX", default="", help="of the launches whose names match")
+    parser.add_argument("--only", metavar="REGEX", default="", help="of the launches, or kernels, whose names match")
     arguments = parser.parse_args()
     out: Path = arguments.out
     if arguments.first:
@@ -421,14 +480,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         watcher = driver.Function(compiled(HERE / "ends.cu", Path(name) / "ends.cubin"), "watch")
         warm_up(watcher)
-        if arguments.shares:
-            write_whole(out, measured_shares(watcher))
+        if arguments.shares or arguments.steps:
+            write_whole(out, (measured_shares if arguments.shares else measured_steps)(watcher, arguments.only))
         else:
             record_ends(out, watcher, arguments.only)
     write_provenance(
         out, " ".join(["python experiments/ends.py", *sys.argv[1:-1], out.name]), pytorch=torch.__version__,
         l2_start="256 MB written before every case",
-        unit="microseconds from the launch" if arguments.shares else UNIT_OF_ENDS,
+        unit=UNIT_OF_ENDS if out.suffix == ".npz" else "microseconds from the launch",
     )  # fmt: skip
 
 

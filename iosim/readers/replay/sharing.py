@@ -18,7 +18,7 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 
-TABLE = "measurements/h200_cta_shares.csv"
+TABLES = ("measurements/h200_cta_shares.csv", "measurements/h100_cta_shares.csv")
 OWN = "own"
 """The name in the table of kernels that kernels/flash_fwd.cu compiles; each row is one tile."""
 
@@ -49,14 +49,20 @@ def sloped(share: float, ctas: int) -> tuple[float, ...]:
 
 def keys_of(kernel: Kernel, problem: AttentionProblem, ctas: int) -> list[Key]:
     """Keys of the table under which a kernel may stand, the best first: of a library's kernel those of the next head
-    dimension that was measured."""
+    dimension that was measured, of its build for narrow heads, ragged lengths or whole tiles; of whole tiles else."""
     causal = problem.mask != "none"
-    if not kernel.cta_shares:
+    name = kernel.cta_shares
+    if not name:
         return []
-    if kernel.cta_shares != OWN:
-        measured = {key[1:] for key in measured_rates(kernel.cta_shares) if key[-1] == ctas}
+    if name != OWN:
+        measured = {key[1:] for key in measured_rates(name) if key[-1] == ctas}
         width = min((int(w) for w, *_ in measured if int(w) >= problem.head_dim), default=problem.head_dim)  # type: ignore[call-overload]
-        return [(kernel.cta_shares, width, causal, ctas), (kernel.cta_shares, width, False, ctas)]
+        narrow = problem.head_dim < (kernel.compiled_head_dim or 0)
+        ragged = (
+            problem.seq_lens is not None or problem.seq_q % kernel.tile.block_q or problem.seq_k % kernel.tile.block_k
+        )
+        own = "" if kernel.splits > 1 else "narrow" if narrow else "ragged" if ragged else ""
+        return [(name, width, masked, build, ctas) for build in (own, "") for masked in (causal, False)]
     tile = kernel.tile
     persistent = kernel.schedule.scheduler is Scheduler.PERSISTENT
     build = (problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages, causal, persistent)
@@ -85,18 +91,19 @@ def _mean(values: Sequence[float]) -> float:
 def runs_by_key(name: str) -> dict[Key, list[tuple[float, ...]]]:
     """Rates of every recorded run of the kernels of that name."""
     runs: dict[Key, list[tuple[float, ...]]] = {}
-    with (data_dir("kernels") / TABLE).open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(line for n, line in enumerate(file) if not n or line.startswith(f"{name},")):
-            ends, work = ([float(x) for x in row[name].split()] for name in ("ends_us", "keys"))
-            if min(ends) > 0:
-                runs.setdefault((*_key(row), len(ends)), []).append(rates_from_ends(ends, work))
+    for table in TABLES:
+        with (data_dir("kernels") / table).open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(line for n, line in enumerate(file) if not n or line.startswith(f"{name},")):
+                ends, work = ([float(x) for x in row[name].split()] for name in ("ends_us", "keys"))
+                if min(ends) > 0:
+                    runs.setdefault((*_key(row), len(ends)), []).append(rates_from_ends(ends, work))
     return runs
 
 
 def _key(row: dict[str, str]) -> Key:
     causal = row["causal"] == "1"
     if row["kernel"] != OWN:
-        return row["kernel"], int(row["head_dim"]), causal
+        return row["kernel"], int(row["head_dim"]), causal, row.get("build", "")
     sizes = [int(float(row[name])) for name in ("block_q", "block_k", "warps", "stages")]
     return OWN, int(row["head_dim"]), *sizes, causal, row["persistent"] == "True", row["dtype"]
 
