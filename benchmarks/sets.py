@@ -7,6 +7,7 @@ of as many pages: how unevenly pages in a row fill them, and how many sets get m
 
 from __future__ import annotations
 
+import ctypes as ct
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy.typing as npt
 from recorders import asked_gpu, measurements
 
 from iosim.hardware.profile import load_profile
-from iosim.readers.replay.l2 import PAGE_BYTES, PLACEMENTS, TWINS, model, page_places
+from iosim.readers.replay.l2 import PAGE_BYTES, PLACEMENTS, TWINS, L2Model, model, sampler
+from iosim.readers.replay.library import library
 
 LINE_BYTES = 128
 LINES = PAGE_BYTES // LINE_BYTES
@@ -80,6 +82,13 @@ def filled(places: Counts, each: int, sets: int) -> Counts:
     """Lines by set and page, of one in EVERY sets: a page has TWINS lines in each of `each` sets from its place on."""
     looked_at = np.arange(0, sets, EVERY)[:, None]
     return TWINS * ((looked_at - places[None, :]) % sets < each).astype(np.int64)
+
+
+def page_places(l2: L2Model, pages: int, each: int, sets: int, placement: int) -> Counts:
+    """The first set of each page, which takes `each` of them, in the replay's model."""
+    place, asked = np.empty(pages, dtype=np.int64), sampler(l2)
+    library().iosim_page_places(ct.addressof(asked), pages, each, max(1, sets), placement, place.ctypes.data)
+    return place
 
 
 def modelled(gpu: str = "h200", pages: int = PAGES) -> list[Counts]:

@@ -20,7 +20,7 @@ from iosim.evidence.validate import read
 from iosim.hardware.profile import load_profile
 from iosim.kernel.launch import Chain
 from iosim.kernel.work import Layout
-from iosim.readers.count import wavefront_bytes
+from iosim.readers.staged import wavefront_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "validation.md"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
-from iosim.evidence.times.cases import Case
 from iosim.evidence.times.groups import Errors, Group, by_group, rows_of
+from iosim.evidence.times.tables import Case
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.work import MaskOperations
 from iosim.prediction.call import Call

@@ -24,10 +24,8 @@ from timing_baselines import Compared, baseline_table, compared
 
 from iosim.base.progress import progress
 from iosim.evidence.fitted import fitted
-from iosim.evidence.times.cases import Case
-from iosim.evidence.times.groups import Row, collect, rows_of
-from iosim.evidence.times.report import TimesReport
-from iosim.evidence.times.tables import library_cases, own_cases, triton_cases
+from iosim.evidence.times.groups import Row, TimesReport, collect, rows_of
+from iosim.evidence.times.tables import Case, library_cases, own_cases, triton_cases
 from iosim.hardware.profile import load_profile
 from iosim.prediction.call import Call
 from iosim.readers.timing import step_time

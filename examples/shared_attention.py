@@ -8,7 +8,7 @@ from __future__ import annotations
 from iosim import AttentionProblem, Kernel, Tile, load_profile, predict
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.uniform import UniformOptions
-from iosim.readers.count import count
+from iosim.readers.formula.closed_form import closed_form
 
 PAIRS = (("flash", "uniform"), ("naive", "uniform-naive"))
 
@@ -32,7 +32,7 @@ def main() -> None:
     for per_tile in (1, 2, 4, 12):
         options = UniformOptions(value_heads_per_tile=per_tile)
         kernel = Kernel("uniform", "uniform", Tile(64, 64), writes_lse=False, options=options)
-        traffic = count(plan(problem, kernel))
+        traffic = closed_form(plan(problem, kernel))
         q, k, v = (traffic.total("l2", tensor=n) / 1e6 for n in "QKV")
         width = f"64 x {per_tile * 64}"
         print(f"{per_tile:<7}{width:>14}{q:>8.1f}{k:>8.1f}{v:>8.1f}{traffic.total('l2') / 1e6:>9.1f}")

@@ -86,7 +86,7 @@ def replays_once() -> Iterator[None]:
     from iosim.prediction import replays
     from iosim.studies.tiles import pick
 
-    play = replays._play
+    play = replays.replay
 
     def once(inputs: Any) -> Any:
         key = digest(inputs)
@@ -105,7 +105,7 @@ def replays_once() -> Iterator[None]:
         return PLAYED[key]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(replays, "_play", once)
+        patched.setattr(replays, "replay", once)
         patched.setattr(pick, "_try", tried_once)
         yield
 

@@ -197,9 +197,7 @@ def annotation(about: About) -> str:
 def _documented(function: Callable[..., Any], keywords: Mapping[str, About]) -> str:
     text = inspect.cleandoc(function.__doc__ or "")
     rows = "\n".join(textwrap.indent(said(name, about), "    ") for name, about in keywords.items())
-    head, mark, tail = text.partition("    **asked: ")
-    if not mark:
-        return text
+    head, _, tail = text.partition("    **asked: ")
     _, _, after = tail.partition("\n")
     return f"{head}{rows}\n{after}"
 

@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,26 +15,8 @@ from iosim.base.errors import InputError
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
     """Write `content` to `path`; on any failure, an interrupt included, what was there before stays as it was."""
-    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-    try:
-        if not str(path):
-            raise InputError("`path` '' is no file name; a file name is needed")
-        target = Path(os.path.realpath(path))
-        mode = target.stat().st_mode if os.path.lexists(target) else stat.S_IFREG
-        if stat.S_ISDIR(mode):
-            raise InputError(f"`path` '{path}' is a directory; a file name is needed")
-        if stat.S_ISREG(mode):
-            with _replacing(target) as file:
-                file.write(data)
-        else:
-            target.write_bytes(data)
-    except OSError as error:
-        hint = "a file in a directory that exists and can be written is needed"
-        raise InputError(f"`path` '{path}' cannot be written: {error.strerror}; {hint}") from None
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"`path` {str(path)!r} cannot be written: {error}; a file name is needed") from None
+    with written_whole(path) as file:
+        file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
 
 
 def is_made_by(path: str | Path, command: str) -> bool:
@@ -45,14 +27,6 @@ def is_made_by(path: str | Path, command: str) -> bool:
         return True
     text = place.read_text(encoding="utf-8", errors="replace")
     return (f"\n{command}" if place.suffix == ".md" else f'<meta name="generator" content="{command}">') in text
-
-
-def keep_mode(written: str | Path, place: str | Path) -> None:
-    """Give `written` the permissions of the file at `place`, or those of a new file where there is none."""
-    umask = os.umask(0)
-    os.umask(umask)
-    there = os.path.exists(place)
-    os.chmod(written, stat.S_IMODE(os.stat(place).st_mode) if there else 0o666 & ~umask)
 
 
 def require_file(path: str | Path, where: str) -> None:
@@ -108,7 +82,9 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-        keep_mode(temporary, target)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask)
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -119,8 +95,16 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
 def written_whole(path: str | Path) -> Iterator[BinaryIO]:
     """A file to write piece by piece, which stands at `path` once all is written; on a failure nothing changes there.
     Raises InputError: the place cannot be written."""
+    if not str(path):
+        raise InputError("`path` '' is no file name; a file name is needed")
+    if "\0" in str(path):
+        raise InputError(f"`path` {str(path)!r} cannot be written: embedded null byte; a file name is needed")
     try:
-        with _replacing(Path(os.path.realpath(path))) as file:
+        target = Path(os.path.realpath(path))
+        mode = target.stat().st_mode if os.path.lexists(target) else stat.S_IFREG
+        if stat.S_ISDIR(mode):
+            raise InputError(f"`path` '{path}' is a directory; a file name is needed")
+        with _replacing(target) if stat.S_ISREG(mode) else target.open("wb") as file:
             yield file
     except OSError as error:
         hint = "a file in a directory that exists and can be written is needed"
@@ -129,20 +113,8 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
 
 def write_together(contents: Mapping[Path, str]) -> None:
     """Write every file beside its place, then move them all; one that cannot be written leaves all as they were."""
-    staged: dict[Path, Path] = {}
-    try:
+    with ExitStack() as files:
         for path, content in contents.items():
-            waiting = path.with_name(f".{path.name}.{os.getpid()}.new")
-            staged[waiting] = path
-            try:
-                write_whole(waiting, content)
-            except InputError as error:
-                raise InputError(error.marked.replace(str(waiting), str(path))) from None
-        for waiting, path in staged.items():
-            keep_mode(waiting, path)
-            os.replace(waiting, path)
-    except OSError as error:
-        raise InputError(f"`path` '{path}' cannot be written: {error.strerror}") from None
-    finally:
-        for waiting in staged:
-            waiting.unlink(missing_ok=True)
+            file = files.enter_context(written_whole(path))
+            file.write(content.encode("utf-8", "backslashreplace"))
+            file.flush()  # a full disk is told before anything is moved

@@ -89,13 +89,17 @@ def announce(line: str, *, in_pipes: bool = False) -> None:
 @contextmanager
 def counter(
     total: int, what: str, unit: str = "it", *, after_s: float | None = None
-) -> Iterator[Callable[[int], None]]:
+) -> Iterator[Callable[[int], object]]:
     """A bar, or lines in a pipe, for work that counts its own steps: calls of what is handed out say how many are done
     by now. `total` is 0 where nobody knows; a bar waits `after_s`, by default `AFTER_S`."""
     if is_worker():
         yield lambda done: None
     elif sys.stderr.isatty():
-        yield from _bar(total, what, unit, AFTER_S if after_s is None else after_s)
+        from tqdm import tqdm  # a pipe does not wait for it
+
+        delay = AFTER_S if after_s is None else after_s
+        with tqdm(total=total or None, desc=what, unit=unit, leave=False, delay=delay) as bar:
+            yield lambda done: bar.update((min(done, total) if total else done) - bar.n)
     else:
         work = _Work(what, total, "" if unit == "it" else f" {unit}s", time.monotonic())
         LINES.add(work)
@@ -103,25 +107,6 @@ def counter(
             yield work.count
         finally:
             LINES.remove(work)
-
-
-def _bar(total: int, what: str, unit: str, after_s: float) -> Iterator[Callable[[int], None]]:
-    begin, bar = time.monotonic(), None
-
-    def count(done: int) -> None:
-        nonlocal bar
-        if bar is None and time.monotonic() - begin >= after_s:
-            from tqdm import tqdm  # short work does not wait for it
-
-            bar = tqdm(total=total or None, desc=what, unit=unit, leave=False)
-        if bar is not None:
-            bar.update((min(done, total) if total else done) - bar.n)
-
-    try:
-        yield count
-    finally:
-        if bar is not None:
-            bar.close()
 
 
 @dataclass(eq=False)

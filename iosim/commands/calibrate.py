@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from iosim.base import fields as ask
 from iosim.base.errors import InputError
 from iosim.base.fields import fields_of
+from iosim.base.files import read_object, write_whole
 from iosim.base.progress import announce, counter
-from iosim.base.records import dataclass
+from iosim.base.records import asdict, dataclass
 from iosim.base.units import quantity_text
 from iosim.commands import common, options
 from iosim.commands.options import CommandParser
+from iosim.hardware.profile import load_profile
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -63,7 +65,6 @@ def add_options(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.base.files import write_whole
     from iosim.evidence.measure.bundle import bundle, checked_name
     from iosim.evidence.measure.profile_text import profile_text
 
@@ -96,8 +97,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fit_times(args: argparse.Namespace) -> int:
-    from iosim.base.records import asdict
-    from iosim.hardware.profile import load_profile
     from iosim.studies.latency.calibration import calibration_text
     from iosim.studies.latency.fit import calibrate_times, read_times
 
@@ -149,7 +148,6 @@ def _derive(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Entry]:
 
 
 def _read(path: str) -> dict[str, Any]:
-    from iosim.base.files import read_object
     from iosim.evidence.measure.calibrate import check_schema
 
     raw = read_object(path, f"--from '{path}'", "JSON of calibrate --raw", MAX_RAW_BYTES)

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from iosim.base.errors import EngineWarning, InputError, unknown_name
+from iosim.base.version import __version__
 from iosim.commands.options import CommandParser, ListFormatter, UnknownWordError, with_options
-from iosim.show.terminal import coloured, output
+from iosim.show.terminal import coloured, folded, output
 
 COMMAND_GROUPS: Mapping[str, Mapping[str, str]] = {
     "what moves, and why": {
@@ -97,8 +98,6 @@ def build_parser(*only: str) -> argparse.ArgumentParser:
 
 
 def _listing() -> str:
-    from iosim.show.terminal import folded
-
     wide = max(map(len, COMMANDS))
     return "".join(
         f"\n{title}:\n" + "".join(folded(f"  {name:<{wide}}  {told}\n", wide + 4) for name, told in commands.items())
@@ -131,8 +130,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _print("".join(f"{candidate}\n" for candidate in found), code=True)
         args = parsed(words)
         if args.version:
-            from iosim.base.version import __version__
-
             return _print(f"iosim {__version__}\n")
         if args.command is None:
             raise InputError(f"COMMAND is missing; accepted: {', '.join(COMMANDS)}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
+from iosim.base.files import is_made_by, write_whole
 from iosim.base.progress import announce
 from iosim.base.records import fields, replace
 from iosim.base.units import some
@@ -19,6 +20,8 @@ from iosim.commands.options import COMMON, CommandParser
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.fields import BESIDES, FIELDS
+from iosim.show.html import html
+from iosim.show.page import Page, markdown
 from iosim.show.tables import Table
 from iosim.show.terminal import folded
 from iosim.studies.requests import OF_MODEL, OfProblem
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from iosim.problem.attention import AttentionProblem
-    from iosim.show.page import Page
     from iosim.studies.models.layers import Layers, Model
 
 T = TypeVar("T")
@@ -271,18 +273,7 @@ def show(args: argparse.Namespace, found: Any, whole: Mapping[str, Any] | None =
 
 
 def paged(page: Callable[[], Page]) -> dict[str, Any]:
-
-    def html() -> str:
-        from iosim.show.html import html
-
-        return html(page())
-
-    def markdown() -> str:
-        from iosim.show.page import markdown
-
-        return markdown(page())
-
-    return {"html": html, "md": markdown}
+    return {"html": lambda: html(page()), "md": lambda: markdown(page())}
 
 
 def held(exceeded: Sequence[str | None]) -> int:
@@ -318,8 +309,6 @@ def emit(text: str, out: str | None, *, code: bool = False) -> None:
         sys.stdout.write((text if code else folded(text)).encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
         return
-    from iosim.base.files import write_whole
-
     write_whole(out, text)
 
 
@@ -351,8 +340,6 @@ def check_pages(args: argparse.Namespace) -> None:
 
 def check_own(place: str | Path, args: argparse.Namespace, option: str = "--out") -> None:
     """Refuses to write a page over a file that the command did not write, unless --force is given."""
-    from iosim.base.files import is_made_by
-
     if not args.force and not is_made_by(place, f"iosim {args.command}"):
         hint = "accepted: another name, or --force to replace it"
         raise InputError(f"{option} '{place}' is there and was not written by 'iosim {args.command}'; {hint}")

@@ -12,9 +12,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from iosim.base.files import write_whole
 from iosim.base.names import alike, out_of_scope
+from iosim.base.schema import read_toml
 from iosim.commands import common
 from iosim.commands.options import CommandParser, UnknownWordError
+from iosim.hardware.profile import added_profiles, list_profiles, load_profile
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 
@@ -32,9 +35,6 @@ def add_options(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.base.files import write_whole
-    from iosim.base.schema import read_toml
-
     shell = read_toml(FILE)[args.shell]
     if not args.install:
         common.emit(shell["script"], None, code=True)
@@ -86,8 +86,6 @@ def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence
         return [str(choice) for choice in action.choices]
     command = parser.prog.split()[1]
     if action.dest == "gpu" or (command, action.dest) == ("profiles", "name"):
-        from iosim.hardware.profile import added_profiles, list_profiles, load_profile
-
         shipped = {name for p in map(load_profile, list_profiles()) for name in (p.name, *p.aliases)}
         return sorted({*shipped, *added_profiles()})
     if action.dest == "model" or (command, action.dest) == ("models", "name"):

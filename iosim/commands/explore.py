@@ -10,6 +10,7 @@ from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.commands import common, options
 from iosim.commands.options import COMMON, CommandParser
+from iosim.hardware.profile import list_profiles, load_profile
 from iosim.studies.requests import EXPLORE, ExploreRequest
 
 
@@ -38,7 +39,6 @@ def run(args: argparse.Namespace) -> int:
 
 def everything(args: argparse.Namespace) -> dict[str, list[str]]:
     """Where Python answers, all GPUs and kernels may be chosen, unless some are named."""
-    from iosim.hardware.profile import list_profiles
     from iosim.kernel.libraries import entry_names
 
     found = {"gpu": [name for name in list_profiles() if plays(name)], "kernel": [*entry_names()]}
@@ -46,8 +46,6 @@ def everything(args: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def plays(gpu: str) -> bool:
-    from iosim.hardware.profile import load_profile
-
     return len(load_profile(gpu).levels) == 1
 
 

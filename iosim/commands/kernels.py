@@ -9,6 +9,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.commands import common
 from iosim.commands.options import CommandParser
+from iosim.hardware.profile import cc_text
 from iosim.show.tables import Table
 
 HIDDEN = ("source", "takes")
@@ -136,8 +137,6 @@ def _gpus(requires: Mapping[str, Any]) -> str:
 
 
 def _cc(number: int | None) -> str:
-    from iosim.hardware.profile import cc_text
-
     return "" if number is None else cc_text(number)
 
 

@@ -14,6 +14,8 @@ from iosim.base.progress import announce
 from iosim.base.units import bytes_text, quantity_text, some
 from iosim.commands import common
 from iosim.commands.options import CommandParser
+from iosim.hardware import trust
+from iosim.hardware.profile import added_profiles, cc_text, check_profile_file, list_profiles, load_profile
 from iosim.show.tables import Cell, Table, columns_of
 
 if TYPE_CHECKING:
@@ -47,8 +49,6 @@ def run_profiles(args: argparse.Namespace) -> int:
 
 
 def _list_profiles(args: argparse.Namespace) -> int:
-    from iosim.hardware.profile import added_profiles, cc_text, list_profiles, load_profile
-
     rows, unreadable = [], []
     own = added_profiles()
     for name in (*list_profiles(), *own):
@@ -73,11 +73,8 @@ def _list_profiles(args: argparse.Namespace) -> int:
 
 
 def _show_profile(args: argparse.Namespace) -> int:
-    from iosim.hardware.profile import load_profile
-    from iosim.hardware.trust import answer, by_group, evidence
-
     profile = load_profile(args.name)
-    data, basis, groups = profile.to_dict(), evidence(profile), by_group(profile)
+    data, basis, groups = profile.to_dict(), trust.evidence(profile), trust.by_group(profile)
     rows = []
     for key, value in data.items():
         if key == "validation":
@@ -96,7 +93,7 @@ def _show_profile(args: argparse.Namespace) -> int:
     ]).text()  # fmt: skip
     table = Table.of(shown).coloured("kind", COLOURS).text()
     return common.tell(
-        args, answer(profile), rows=lambda: rows, text=lambda _: f"{table}\n{basis}\n\n{known}\n{models}",
+        args, trust.answer(profile), rows=lambda: rows, text=lambda _: f"{table}\n{basis}\n\n{known}\n{models}",
         json=lambda: {"profile": data, "evidence": basis.to_dict(),
                       "evidence_by_group": [group.to_dict() for group in groups]},
     )  # fmt: skip
@@ -110,8 +107,6 @@ def _entry(key: str, value: Any) -> dict[str, Any]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from iosim.hardware.profile import check_profile_file
-
     hint = "docs/profiles.md shows what is accepted"
     return common.tell_problems(args, "profile file", check_profile_file(args.file), hint)
 
@@ -170,7 +165,6 @@ def _list_models(args: argparse.Namespace) -> int:
 
 
 def _show_model(args: argparse.Namespace) -> int:
-    from iosim.base.units import bytes_text
     from iosim.integrations.models import load_model
 
     m = load_model(args.name)

@@ -15,7 +15,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import Kind, fields_of, like
 from iosim.base.progress import progress
 from iosim.base.records import dataclass, replace
-from iosim.base.units import some
+from iosim.base.units import sizes, some
 from iosim.commands import common, options
 from iosim.commands.options import COMMON, CommandParser
 from iosim.kernel.conditions import CONDITIONS
@@ -220,7 +220,6 @@ def _library(args: argparse.Namespace) -> Planned:
 
 
 def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
-    from iosim.base.units import sizes
     from iosim.evidence.measure import chain_case
 
     refused = _set(args, (*NOT_OF_CHAINS, *(() if args.plan is None else ALONE_OF_CHAINS)))
@@ -264,20 +263,13 @@ def _cases(args: argparse.Namespace, cc: str) -> tuple[list[Case], list[str]]:
 
 
 def _choice(args: argparse.Namespace) -> Choice:
-    from iosim.base.units import sizes
     from iosim.evidence.measure.choose import Choice
 
     if args.scheduler not in (None, "static", "persistent"):
         raise InputError(f"--scheduler {args.scheduler} is not built; accepted: static, persistent")
-    return Choice(
-        kernels=args.kernel, seqs=sizes(args.seq_q or "4096", "--seq-len"), seq_k=args.seq_k, head_dims=args.head_dim,
-        batch=args.batch, heads=args.heads, kv_heads=args.kv_heads, causal=args.causal, window=args.window,
-        dtype=args.dtype, tiles=args.tile, warps=args.warps, stages=args.stages, orders=args.order,
-        directions=args.direction or ("ascending",), heavy_first=args.heavy_first, section=args.section_heads or 0,
-        splits=1 if args.splits is None else args.splits,
-        persistent=bool(args.persistent or args.scheduler == "persistent"),
-        deterministic=args.deterministic, bypass_l1=args.bypass_l1,
-    )  # fmt: skip
+    splits = 1 if args.splits is None else args.splits
+    how = {"persistent": args.persistent or args.scheduler == "persistent", "splits": splits}
+    return common.request(args, Choice, seq_q=sizes(args.seq_q or "4096", "--seq-len"), **how)
 
 
 def _listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
+from iosim.base.files import json_object
 from iosim.base.records import replace
+from iosim.base.units import sizes
 from iosim.commands import common, options
 from iosim.commands.options import CommandParser
+from iosim.hardware.profile import load_profile
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.show.tables import Table
@@ -53,7 +56,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _install(args: argparse.Namespace) -> int:
     from iosim.evidence.validate.recognise import KERNELS
-    from iosim.hardware.profile import load_profile
     from iosim.integrations.ncu.install import install
 
     gpu = []
@@ -88,7 +90,6 @@ def _text(found: LaunchAnswer) -> str:
 
 
 def _facts(place: str) -> dict[str, Any]:
-    from iosim.base.files import json_object
     from iosim.evidence.validate.rows import text_of_file
 
     text = sys.stdin.read(MAX_CHARACTERS) if place == "-" else text_of_file(place, f"{OPTION} '{place}'")
@@ -96,8 +97,6 @@ def _facts(place: str) -> dict[str, Any]:
 
 
 def _profile(asked: str | None, facts: dict[str, Any]) -> HardwareProfile:
-    from iosim.hardware.profile import load_profile
-
     name = asked or str(facts.get("device") or "")
     if not name:
         raise InputError("the profile does not name its GPU; --gpu NAME is needed")
@@ -133,7 +132,6 @@ def add_calls(parser: CommandParser, title: str) -> None:
 
 
 def given(args: argparse.Namespace) -> Given:
-    from iosim.base.units import sizes
     from iosim.evidence.validate.recognise import Given
 
     scheduler = "persistent" if args.persistent else args.scheduler

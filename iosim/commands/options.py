@@ -17,6 +17,7 @@ from iosim.base.records import replace
 from iosim.base.units import sizes
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
+from iosim.show.terminal import columns, folded
 
 SPELLED = {said.name: said.option for said in (*FIELDS.values(), *OVERRIDES.values())} | {
     "profile": "--gpu", "profiles": "--gpu", "l2_start": "--l2", "path": "--out",
@@ -232,8 +233,6 @@ class CommandParser(argparse.ArgumentParser):
         return " ".join([self.prog, *(str(a.metavar or a.dest) for a in positional), *["[OPTIONS]"] * (optional > 0)])
 
     def format_help(self) -> str:
-        from iosim.show.terminal import folded
-
         self.usage = self._usage().replace("%", "%%")
         groups = list(self._action_groups)
         try:
@@ -246,8 +245,6 @@ class CommandParser(argparse.ArgumentParser):
 
 class Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
-        from iosim.show.terminal import columns
-
         super().__init__(prog, max_help_position=26, width=min(columns() or HELP_WIDTH, HELP_WIDTH) - 1)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:

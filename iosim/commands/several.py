@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
+from iosim.base.files import write_together
 from iosim.base.progress import announce, progress
 from iosim.base.records import replace
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options
 from iosim.commands.options import CommandParser
+from iosim.show.html import html
+from iosim.show.page import Page
 from iosim.show.tables import Column, Table, columns_of
+from iosim.show.terminal import output
 from iosim.studies.requests import (
     CHOICE,
     COMPARE,
@@ -29,7 +33,6 @@ from iosim.studies.requests import (
 
 if TYPE_CHECKING:
     from iosim.problem.attention import AttentionProblem
-    from iosim.show.page import Page
     from iosim.studies.sweep.cases import Cells
     from iosim.studies.sweep.run import Summary
 
@@ -51,9 +54,6 @@ def add_compare(parser: CommandParser) -> None:
 
 
 def run_compare(args: argparse.Namespace) -> int:
-    from iosim.base.files import write_together
-    from iosim.show.html import html
-
     for option, place in (("--out", args.out), ("--csv", args.csv)):
         common.check_place(place, option)
     check_per(args.per, args.baseline, args.price)
@@ -142,7 +142,6 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def _write_report(args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out: str) -> int:
-    from iosim.show.terminal import output
     from iosim.studies.report import ReportRequest, build, targets, write
     from iosim.studies.report.collect import baseline
     from iosim.studies.report.face import omission, verdicts
@@ -190,7 +189,6 @@ def add_sweep(parser: CommandParser) -> None:
 
 
 def run_sweep(args: argparse.Namespace) -> int:
-    from iosim.base.errors import InputError
     from iosim.studies.sweep.cases import NOT_SWEPT
     from iosim.studies.sweep.files import PARQUET, kind_of, written
     from iosim.studies.sweep.run import Where, asked_cases, checked, in_memory, into_file

@@ -10,9 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from iosim.base import fields as ask
+from iosim.base.errors import InputError
 from iosim.base.fields import fields_of
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
+from iosim.base.units import bytes_text, seconds_text
 from iosim.commands import common, options
 from iosim.commands.options import CommandParser
 from iosim.show.tables import Table
@@ -52,7 +54,6 @@ def add_options(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.base.errors import InputError
     from iosim.evidence.cuda.tile_builds import reports
     from iosim.studies.tiles.one import answer
     from iosim.studies.tiles.pick import run as rank
@@ -144,7 +145,6 @@ def heading(ranking: TileRanking) -> str:
 
 
 def tell_triton(args: argparse.Namespace) -> int:
-    from iosim.base.errors import InputError
     from iosim.integrations.triton import compiled, kernel
 
     if args.format == "md" or args.rejected or args.matrix_unit != "mma.sync":
@@ -220,7 +220,6 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
 
 
 def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:
-    from iosim.base.units import bytes_text, seconds_text
     from iosim.prediction.result import mark_of
 
     estimated = "e" if c.registers_source == "estimated" else ""

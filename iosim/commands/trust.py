@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from iosim.base import fields as ask
 from iosim.base.errors import InputError
 from iosim.base.fields import fields_of
+from iosim.base.files import write_whole
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
 from iosim.commands import common, ncu_rule, options
 from iosim.commands.options import COMMON, CommandParser
+from iosim.hardware.profile import load_profile
 from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
@@ -88,7 +90,6 @@ def _check_options(args: argparse.Namespace) -> None:
 
 def _run_bytes(args: argparse.Namespace) -> int:
     from iosim.evidence.validate import Gate, compare, read
-    from iosim.hardware.profile import load_profile
 
     if args.report is not None and not Path(args.report).is_dir():
         raise InputError(f"--report '{args.report}' is no directory; accepted: one that exists")
@@ -140,7 +141,6 @@ def _files(args: argparse.Namespace, profile: HardwareProfile) -> list[Path]:
 
 
 def write_report(comparison: Comparison, folder: str) -> None:
-    from iosim.base.files import write_whole
     from iosim.evidence.validate.report import as_page
 
     for kind, written in common.paged(lambda: as_page(comparison)).items():
@@ -183,7 +183,7 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
 
 
 def _run_times(args: argparse.Namespace) -> int:
-    from iosim.evidence.times.report import TimeGate, times_report
+    from iosim.evidence.times.groups import TimeGate, times_report
 
     gates = [TimeGate.parse(text) for text in args.fail_above]
     report = times_report(args.every or 1, show=progress("reading tables"))

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from iosim.base import fields as ask
+from iosim.base.errors import InputError
 from iosim.base.fields import fields_of
 from iosim.base.progress import progress
 from iosim.base.records import dataclass, replace
+from iosim.base.units import seconds_text
 from iosim.commands import common, options
 from iosim.commands.options import CommandParser
+from iosim.show import timeline
 from iosim.show.tables import Table
 from iosim.studies.requests import CHOICES, EXPLAIN, FORMULA, SIZES, TRACE, ExplainRequest, TraceRequest
 
@@ -64,7 +67,6 @@ def run_explain(args: argparse.Namespace) -> int:
 
 
 def _tell_time(args: argparse.Namespace, asked: ExplainRequest) -> int:
-    from iosim.base.units import seconds_text
     from iosim.prediction.face import energy_line, line, time_table
     from iosim.prediction.many import predict_many
     from iosim.studies.models.prediction import requests_of
@@ -92,9 +94,7 @@ def add_trace(parser: CommandParser) -> None:
 
 
 def run_trace(args: argparse.Namespace) -> int:
-    from iosim.base.errors import InputError
     from iosim.prediction.predictor import planned, predict
-    from iosim.show import timeline
     from iosim.studies.models.prediction import requests_of
     from iosim.studies.trace import trace as views
     from iosim.studies.trace.face import answer, as_page

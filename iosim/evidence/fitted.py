@@ -36,11 +36,7 @@ def registry() -> dict[str, list[dict[str, Any]]]:
     return read_toml(Path(__file__).with_suffix(".toml"))
 
 
-def fitted() -> list[Fitted]:
-    return list(_fitted())
-
-
-def _fitted() -> Iterator[Fitted]:
+def fitted() -> Iterator[Fitted]:
     for one in registry()["constant"]:
         module = import_module(one["module"])
         for name in one["names"]:

@@ -10,7 +10,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import whole
 from iosim.base.records import dataclass, field, plain, replace
 from iosim.kernel.launch import SPILL, Edge, Fetch, Mode, Overhead
-from iosim.kernel.options import AlgorithmOptions, number
+from iosim.kernel.options import AlgorithmOptions, meaning, number
 from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.kernel.unit import MatrixUnit
@@ -32,13 +32,9 @@ class Tile:
     """Key/value buffers of the software pipeline."""
 
     def __post_init__(self) -> None:
-        for name, most in (
-            ("block_q", MAX_BLOCK),
-            ("block_k", MAX_BLOCK),
-            ("warps", MAX_WARPS),
-            ("stages", MAX_STAGES),
-        ):
-            whole(name, getattr(self, name), 1, most)
+        most = {"block_q": MAX_BLOCK, "block_k": MAX_BLOCK, "warps": MAX_WARPS, "stages": MAX_STAGES}
+        for name, limit in most.items():
+            whole(name, getattr(self, name), 1, limit)
 
     def __str__(self) -> str:
         return f"{self.block_q}x{self.block_k}"
@@ -83,14 +79,12 @@ class Spill:
             more = (short - told for short, told in zip(self.write_short, line, strict=True))
             beside = sum(each * int((counts == n).sum()) for n, each in enumerate(more, 1))
             per_tile += beside / max(1, int((counts > 0).sum()))
+        moved = ((Mode.STORE, per_tile, self.write_per_pair), (Mode.LOAD, self.read_per_tile, self.read_per_pair))
+        frame = round(self.frame * threads)
         both = (
-            Overhead(SPILL, Mode.STORE, per_tile=round(per_tile * threads),
-                     per_pair=round(self.write_per_pair * threads), inferred_from=self.source,
-                     frame=round(self.frame * threads)),
-            Overhead(SPILL, Mode.LOAD, per_tile=round(self.read_per_tile * threads),
-                     per_pair=round(self.read_per_pair * threads), inferred_from=self.source,
-                     frame=round(self.frame * threads)),
-        )  # fmt: skip
+            Overhead(SPILL, mode, 0, round(tile * threads), round(pair * threads), 0, self.source, frame)
+            for mode, tile, pair in moved
+        )
         return tuple(o for o in both if o.per_tile or o.per_pair)
 
 
@@ -104,28 +98,20 @@ class RowPass:
     by what it writes: D = rowsum(dO o O), an X_acc of zeros, dQ out of dQ_acc, X_copy out of X, dK and dV out of
     dK_heads and dV_heads, or out of dK_acc and dV_acc. Later launches read a copy in the place of its source."""
 
-    name: str
-    reads: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
-    rows: int = number(128, 0, MAX_BLOCK)
-    """Rows of a CTA; 0: as many as the main launch takes of queries."""
-    threads: int = number(128, 32, 1024)
-    values: int = number(8, 1, 1024)
-    """What a thread loads before it stores."""
-    registers: int | None = number(None, 1, 255)
-    operations: float = 0.0
-    """Instructions a thread spends on each value, where they take longer than its bytes."""
-    waits: float = 0.0
-    """Loads that a thread waits for, one behind the other, beside its first."""
-    waits_per_value: float = 0.0
-    """More of them, for each value that a CTA's rows give each thread."""
-    packet_rows: int = number(0, 0, MAX_BLOCK)
-    """Rows of `packets_of` that move in one packet; 0: whole sectors."""
-    packets_of: str = "D"
-    store_packets: int = number(1, 1, 32)
-    """Packets in the place of one that its stores take."""
-    split_percent: int = number(0, 0, 100)
-    """Share of the sectors of what it writes last, stored half by half, that are two packets."""
+    name: str = meaning("fill, fill0, fill1, copy0, copy1, dot, convert, sum_groups, sum_dK or sum_dV")
+    reads: tuple[str, ...] = meaning("tensors it reads", ())
+    writes: tuple[str, ...] = meaning("tensors it writes: D, dQ_acc, dQ, a tensor's X_copy, dK_acc, dV_acc, dK, dV", ())
+    rows: int = number(128, 0, MAX_BLOCK, "rows a CTA; 0: the main launch's query rows")
+    threads: int = number(128, 32, 1024, "threads a CTA")
+    values: int = number(8, 1, 1024, "values a thread loads before it stores")
+    registers: int | None = number(None, 1, 255, "registers a thread")
+    operations: float = meaning("instructions a value, where they take longer than its bytes", 0.0)
+    waits: float = meaning("loads a thread waits for, one behind the other, beside its first", 0.0)
+    waits_per_value: float = meaning("more of them, for each value that a CTA's rows give a thread", 0.0)
+    packet_rows: int = number(0, 0, MAX_BLOCK, "rows of a vector that move in one packet")
+    packets_of: str = meaning("that vector", "D")
+    store_packets: int = number(1, 1, 32, "packets in the place of one that its stores take")
+    split_percent: int = number(0, 0, 100, "share of half-stored sectors that are two packets")
 
     @property
     def sums_heads(self) -> bool:
@@ -267,15 +253,8 @@ class Kernel:
     def of_pass(self, backward: bool) -> PassSettings:
         """The settings of a pass, with nothing left to the other one."""
         if not backward:
-            return PassSettings(
-                self.tile,
-                self.schedule,
-                self.registers,
-                self.overheads,
-                self.spill,
-                self.shared_memory_bytes,
-                fragments=self.fragments,
-            )
+            alike = ("tile", "schedule", "registers", "overheads", "spill", "shared_memory_bytes", "fragments")
+            return PassSettings(**{name: getattr(self, name) for name in alike})
         queued = self.backward.schedule.scheduler is Scheduler.DYNAMIC
         shared = tuple(o for o in self.overheads if queued or o.name != QUEUE)
         return replace(self.backward, tile=self.tile_backward, overheads=shared + self.backward.overheads)
@@ -293,8 +272,8 @@ class Kernel:
         """The `kernel` object of the command line's JSON."""
         start = self.schedule.start
         made = plain(self, "name algorithm") | plain(self.tile, "block_q block_k warps stages")
-        made |= {"order": str(self.schedule.order), "heavy_first": start is Start.HEAVY_FIRST}
-        made |= {"fold": start is Start.FOLD}
+        made |= plain(self.schedule, "order")
+        made |= {"heavy_first": start is Start.HEAVY_FIRST, "fold": start is Start.FOLD}
         made |= plain(self.schedule, "section_heads chiplets direction scheduler cluster")
         return made | plain(self, "splits writes_lse")
 

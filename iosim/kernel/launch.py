@@ -203,16 +203,6 @@ class Tensor:
         """Whether it holds lists of picked keys, each its query's own."""
         return self.keys_per_row > 0 and self.along is Rows.QUERY
 
-    def tile_bytes(self, rows: int, packet_rows: int = 0) -> int:
-        """Bytes between SM and L2 for a tile of `rows` full rows. A row vector's tile (LSE) moves in whole sectors,
-        `packet_rows` rows at a time where that is not 0; a matrix tile moves row by row."""
-        if not self.is_vector:
-            return rows * self.row_bytes
-        if packet_rows:
-            packet = -(-packet_rows * self.element_bytes // SECTOR_BYTES) * SECTOR_BYTES
-            return -(-rows // packet_rows) * packet
-        return -(-rows * self.element_bytes // SECTOR_BYTES) * SECTOR_BYTES
-
 
 @dataclass(frozen=True)
 class Access:
@@ -401,6 +391,11 @@ class Launch:
                 return d.query_blocks * d.key_blocks_total
             case Outer.HEAD:
                 return d.splits
+
+    @property
+    def visited_pairs(self) -> int:
+        """Visited pairs of a query block and a key block, over all heads."""
+        return int(self.domain.visited.count.sum()) * self.domain.grid_heads
 
     @property
     def tiles_with_rows(self) -> int:

@@ -12,13 +12,18 @@ from types import NoneType
 from typing import Any, Self, get_args, get_type_hints
 
 from iosim.base.errors import InputError, unknown_name
-from iosim.base.records import dataclass, field, fields
+from iosim.base.records import MISSING, dataclass, field, fields
 from iosim.base.schema import Spec, Table
 
 
-def number(default: int | None, low: int = 0, high: int | None = None) -> Any:
+def number(default: int | None, low: int = 0, high: int | None = None, means: str = "") -> Any:
     """A field that holds a whole number from `low` to `high`, both included."""
-    return field(default=default, metadata={"low": low, "high": high})
+    return field(default=default, metadata={"low": low, "high": high, "means": means})
+
+
+def meaning(means: str, default: Any = MISSING) -> Any:
+    """A field of another type that says what it means."""
+    return field(default=default, metadata={"means": means})
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ A row is one build; what no row covers is not known here, and callers estimate i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Spill, Tile
 from iosim.problem.attention import AttentionProblem
 
-FILE = "resources.csv"
+FILE, KERNEL = "resources.csv", "flash_fwd"
 WORD_BYTES = 4
 SPILL_SOURCE = "the compiler's report: each word of a thread's stack frame is stored and loaded once a step"
 SMALL_SPILL_BYTES = 16
@@ -106,11 +106,9 @@ def _shipped() -> dict[Key, BuildReport]:
     return read_table(path) if path.is_file() else {}
 
 
-def build_report(
-    problem: AttentionProblem, tile: Tile, profile: HardwareProfile, kernel: str = "flash_fwd"
-) -> BuildReport | None:
-    """The recorded build of a tile for the problem on a GPU; None where there is none. Window masks, value widths that
-    differ from the keys' and fp32 have no builds of their own."""
+def build_report(problem: AttentionProblem, tile: Tile, profile: HardwareProfile) -> BuildReport | None:
+    """The recorded build of flash_fwd with a tile for the problem on a GPU; None where there is none. Window masks,
+    value widths that differ from the keys' and fp32 have no builds of their own."""
     if problem.mask not in ("none", "causal") or problem.head_dim_v != problem.head_dim:
         return None
     for dtype in (problem.dtype, SAME_BUILD.get(problem.dtype)):
@@ -118,13 +116,9 @@ def build_report(
             continue
         built = (dtype, problem.mask == "causal")
         sizes = (problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages)
-        if pointwise(partial(_is_recorded, (kernel, profile.cc), built))(*sizes):
-            return _shipped()[(kernel, profile.cc, *sizes, *built)]
+        if pointwise(lambda *recorded, built=built: (KERNEL, profile.cc, *recorded, *built) in _shipped())(*sizes):
+            return _shipped()[(KERNEL, profile.cc, *sizes, *built)]
     return None
-
-
-def _is_recorded(kernel: tuple[str, int], built: tuple[str, bool], *sizes: int) -> bool:
-    return (*kernel, *sizes, *built) in _shipped()
 
 
 def spill_of_frame(frame_bytes: float) -> Spill | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
+from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.unit import MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
@@ -29,19 +30,14 @@ def rows_misfit(tile: Tile, unit: MatrixUnit, backward: bool) -> str:
         teams, rows, who, needs = tile.warps, MMA_ROWS, "warp", "mma"
     else:
         if tile.warps % WARPS_PER_GROUP:
-            return f"{_warps(tile.warps)}: wgmma needs whole groups of {WARPS_PER_GROUP}"
+            return f"{some(tile.warps, 'warp')}: wgmma needs whole groups of {WARPS_PER_GROUP}"
         teams, rows, who, needs = tile.warps // WARPS_PER_GROUP, WGMMA_ROWS, "warpgroup", "wgmma"
     if block % (teams * rows) == 0:
         return ""
     each = block / teams
     few = "only " if each < rows else ""
     unit_rows = f"{rows}" if each < rows else f"multiples of {rows}"
-    shown = _warps(teams) if who == "warp" else f"{teams} {who}{'s' if teams > 1 else ''}"
-    return f"{name} {block} gives {shown} {few}{each:g} rows each: {needs} needs {unit_rows}"
-
-
-def _warps(n: int) -> str:
-    return f"{n} warp{'s' if n > 1 else ''}"
+    return f"{name} {block} gives {some(teams, who)} {few}{each:g} rows each: {needs} needs {unit_rows}"
 
 
 def stages_misfit(tile: Tile, profile: HardwareProfile) -> str:
@@ -98,4 +94,4 @@ def refuse_tile(rule: str | None, kernel: Kernel, problem: AttentionProblem, pro
             reasons.append((rows_misfit(tile, unit, backward=True), f"block_k a multiple of {MMA_ROWS * tile.warps}"))
     for reason, accepted in reasons:
         if reason:
-            raise InputError(f"`tile` {tile} with {_warps(tile.warps)}: {reason}; accepted: {accepted}")
+            raise InputError(f"`tile` {tile} with {some(tile.warps, 'warp')}: {reason}; accepted: {accepted}")

@@ -7,7 +7,6 @@ beside HBM) is handed over here.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
@@ -20,12 +19,11 @@ from iosim.kernel.residency import Residency, residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds, bounds
-from iosim.readers.count import added_bytes, count, count_shared
+from iosim.readers.formula.closed_form import added_bytes, closed_form, reach
+from iosim.readers.replay.play import Play
+from iosim.readers.replay.replay import Inputs, Replay, Trace, launch_inputs, replay, replay_inputs
+from iosim.readers.staged import count_shared
 from iosim.readers.timing.chain_time import ChainTime, chain_time
-
-if TYPE_CHECKING:
-    from iosim.readers.replay.play import Play
-    from iosim.readers.replay.replay import Inputs, Replay, Trace
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Call:
         InputError: the algorithm cannot do what the problem asks for, or the profile lacks a limit of occupancy."""
         launches = plan(problem, kernel) if chain is None else chain
         resident = tuple(residency(launch, profile) for launch in launches.launches)
-        return cls(problem, kernel, profile, launches, count(launches), resident)
+        return cls(problem, kernel, profile, launches, closed_form(launches), resident)
 
     @cached_property
     def bounds(self) -> HbmBounds:
@@ -82,7 +80,7 @@ class Call:
     def capacity(self, l2_start: str = "cold") -> Traffic:
         from iosim.readers import capacity
 
-        return capacity.estimate(self.chain, self.profile, self.counted, self.residencies, l2_start == "warm")
+        return capacity.estimate(self.chain, self.profile, self.counted, self.residencies, reach, l2_start == "warm")
 
     def time(self, traffic: Traffic, conditions: Conditions = ALONE, *, measured: bool = True) -> ChainTime:
         """Seconds and joules of the chain while `traffic` moves; `measured` and the conditions as in `chain_time`."""
@@ -95,9 +93,6 @@ class Call:
 
     def replay_inputs(self, play: Play | None = None) -> Inputs:
         """All that a replay of the call depends on; by default of all of it, from a cold L2."""
-        from iosim.readers.replay.play import Play
-        from iosim.readers.replay.replay import launch_inputs, replay_inputs
-
         of_launch = tuple(
             launch_inputs(self.problem, self.kernel, self.profile, launch, resident.slots, pace, added)
             for launch, resident, pace, added in zip(
@@ -107,6 +102,4 @@ class Call:
         return replay_inputs(self.kernel, self.chain, self.profile, of_launch, self.counted, play or Play())
 
     def replay(self, play: Play | None = None, trace: Trace | None = None) -> Replay:
-        from iosim.readers.replay.replay import replay
-
         return replay(self.replay_inputs(play), trace)

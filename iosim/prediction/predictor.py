@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from iosim.base.errors import EngineWarning, InputError, TooLargeError
 from iosim.base.records import dataclass, replace
@@ -21,10 +20,8 @@ from iosim.prediction.replays import Replays, head_share_of, play_of, tile_acces
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
-from iosim.readers.count import visited_pairs
-
-if TYPE_CHECKING:
-    from iosim.readers.replay.replay import Replay
+from iosim.readers.replay.library import why_missing
+from iosim.readers.replay.replay import Replay
 
 SAMPLED_STEPS = 16
 """Steps that a work tile has on average where a launch is worth playing in part."""
@@ -135,7 +132,7 @@ def planned(
 def repeats(launch: Launch) -> bool:
     """Whether a launch's work tiles loop long enough to be played in part."""
     loops = launch.outer in (Outer.QUERY, Outer.KEY, Outer.SPLIT)
-    return loops and visited_pairs(launch) >= SAMPLED_STEPS * launch.work_tiles
+    return loops and launch.visited_pairs >= SAMPLED_STEPS * launch.work_tiles
 
 
 def default_method(chain: Chain) -> tuple[Method, tuple[str, ...]]:
@@ -157,8 +154,6 @@ def _by_default(call: Call) -> tuple[Method, tuple[str, ...]]:
         method, why = "sampled", ()
     if method == "capacity":
         return method, why
-    from iosim.readers.replay.library import why_missing
-
     reason = why_missing()
     if reason is None:
         return method, why

@@ -10,7 +10,7 @@ is computed unless it is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text
@@ -26,9 +26,7 @@ from iosim.prediction.call import Call
 from iosim.prediction.replays import Replays, play_of
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
-
-if TYPE_CHECKING:
-    from iosim.readers.replay.play import Play
+from iosim.readers.replay.play import Play
 
 ROOMY = 8
 """Calls whose memory fits so many times in the L2 stay in it whatever its constants: copies in two partitions, half of

@@ -5,18 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from iosim.base.digest import digest
 from iosim.base.progress import go_on
 from iosim.base.words import Method
 from iosim.kernel.launch import Access, Chain, Launch, Per
 from iosim.prediction.call import Call
-from iosim.readers.count import visited_pairs
-
-if TYPE_CHECKING:
-    from iosim.readers.replay.play import HeadShare, Play
-    from iosim.readers.replay.replay import Inputs, Replay
+from iosim.readers.replay.objects import about_bytes
+from iosim.readers.replay.play import HeadShare, Play, head_share
+from iosim.readers.replay.replay import Inputs, Replay, replay
 
 KEPT_ACCESSES = 500_000
 """Tile accesses from which a replay is kept on disk: a twentieth of a second. To open the disk's file takes a fifth of
@@ -38,23 +35,19 @@ def tile_accesses(chain: Chain) -> int:
         return launch.domain.block_k if picks else access.times if launch.walks_again else 1
 
     return sum(
-        visited_pairs(launch) * sum(each(launch, a) for a in launch.accesses if a.per is Per.PAIR)
+        launch.visited_pairs * sum(each(launch, a) for a in launch.accesses if a.per is Per.PAIR)
         for launch in chain.launches
     )
 
 
 def head_share_of(call: Call) -> HeadShare | None:
     """The heads of a call whose replay may stand for all of it, where there are such."""
-    from iosim.readers.replay.play import head_share
-
     return head_share(call.chain, tile_accesses(call.chain), call.profile.levels[-1].bytes)
 
 
 def play_of(call: Call, method: Method, l2_start: str, accesses: int | None = None) -> Play:
     """What a replay by a method plays: all, or, sampled, some heads where they may stand for all, else a part of long
     launches."""
-    from iosim.readers.replay.play import Play
-
     if method == "replay":
         return Play(l2_start=l2_start)
     if heads := head_share_of(call):
@@ -109,7 +102,7 @@ class Replays:
         inputs = call.replay_inputs(play)
         keeps = tile_accesses(call.chain) >= self._kept_accesses
         if not (keeps or self._shares):
-            return _play(inputs)
+            return replay(inputs)
         key = digest(inputs)
         if not self._shares:
             return _kept(key, inputs)
@@ -119,21 +112,10 @@ class Replays:
                 del self._played[next(iter(self._played))]
         with shared.turn:
             if shared.replay is None:
-                with self._memory.taken(_about_bytes(inputs)):
-                    shared.replay = _kept(key, inputs) if keeps else _play(inputs)
+                part = inputs.play.share
+                with self._memory.taken(about_bytes(inputs.chain if part is None else part.chain)):
+                    shared.replay = _kept(key, inputs) if keeps else replay(inputs)
             return shared.replay
-
-
-def _about_bytes(inputs: Inputs) -> int:
-    from iosim.readers.replay.objects import about_bytes
-
-    return about_bytes(inputs.chain if inputs.play.share is None else inputs.play.share.chain)
-
-
-def _play(inputs: Inputs) -> Replay:
-    from iosim.readers.replay.replay import replay
-
-    return replay(inputs)
 
 
 def _kept(key: str, inputs: Inputs) -> Replay:
@@ -147,7 +129,7 @@ def _kept(key: str, inputs: Inputs) -> Replay:
             return from_plain(plain)
         except (KeyError, TypeError, ValueError):
             pass  # written by hand, or by a version that said it was this one
-    played = _play(inputs)
+    played = replay(inputs)
     if cache is not None:
         cache.put(key, to_plain(played))
     return played

@@ -17,18 +17,17 @@ from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
 from iosim.kernel.traffic import CODE, Traffic
+from iosim.prediction import ranges
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
+from iosim.readers.replay.replay import Replay
 from iosim.readers.timing.chain_time import ChainTime, ceiling_s
 from iosim.show.shown import Shown
 from iosim.show.tables import Marked, Table
 
 if TYPE_CHECKING:
     import pandas
-
-    from iosim.prediction.ranges import HbmRange, TimeRange
-    from iosim.readers.replay.replay import Replay
 
 
 @dataclass(frozen=True)
@@ -184,28 +183,22 @@ class Prediction(Shown):
         return evidence(self.profile)
 
     @cached_property
-    def hbm_range(self) -> HbmRange | None:
+    def hbm_range(self) -> ranges.HbmRange | None:
         """Least and most bytes at HBM, where constants of the L2 are another GPU's or CTAs may drift apart; None
         elsewhere, or where no L2 was played. Up to four more replays."""
-        from iosim.prediction.ranges import hbm_range
-
         if not self.hbm_known:
             return None
-        return hbm_range(self.call, self.method, self.l2_start, (self.hbm.read, self.hbm.write))
+        return ranges.hbm_range(self.call, self.method, self.l2_start, (self.hbm.read, self.hbm.write))
 
     @cached_property
-    def time_range(self) -> TimeRange | None:
+    def time_range(self) -> ranges.TimeRange | None:
         """Least and most seconds, where rates were not measured on this GPU; None where they were."""
-        from iosim.prediction.ranges import time_range
-
-        return time_range(self.call, self.traffic, self.time_s, self.conditions)
+        return ranges.time_range(self.call, self.traffic, self.time_s, self.conditions)
 
     @property
     def exactness(self) -> str:
         """How exact the bytes between SMs and L2 are: what is counted, and which of it no counter confirms."""
-        from iosim.prediction.ranges import exactness
-
-        return exactness(self.problem, self.kernel, self.chain, self.traffic)
+        return ranges.exactness(self.problem, self.kernel, self.chain, self.traffic)
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -31,28 +31,18 @@ class HbmBounds:
         }
 
 
-def kept_keys(problem: AttentionProblem) -> int:
-    """Key rows of one head that some query's mask keeps: a window that starts late needs no earlier keys."""
-    return problem.pair_mask.kept_keys(problem.seq_q, problem.seq_k)
-
-
-def kept_queries(problem: AttentionProblem) -> int:
-    """Query rows of one head that keep some key: with more queries than keys a causal mask leaves rows with none."""
-    return problem.pair_mask.kept_queries(problem.seq_q, problem.seq_k)
-
-
 def needed_bytes(problem: AttentionProblem, tensor: Tensor) -> int:
     """Bytes of an input that have to be read at least: of the rows and pairs that the mask keeps."""
+    mask, lengths = problem.pair_mask, (problem.seq_q, problem.seq_k)
     if tensor.keys_per_row and tensor.along is not Rows.QUERY:
-        return tensor.batch * -(-kept_keys(problem) // tensor.keys_per_row) * tensor.element_bytes
+        return tensor.batch * -(-mask.kept_keys(*lengths) // tensor.keys_per_row) * tensor.element_bytes
     if tensor.along in (Rows.KEY, Rows.QUERY):
-        kept = kept_keys(problem) if tensor.along is Rows.KEY else kept_queries(problem)
+        kept = mask.kept_keys(*lengths) if tensor.along is Rows.KEY else mask.kept_queries(*lengths)
         if tensor.picked_by:  # all queries may pick the same keys
             kept = min(kept, problem.attended_keys)
         return tensor.bytes // max(1, tensor.rows) * kept
     if tensor.along is Rows.PAIR and problem.mask_storage == "implicit":
-        pairs = problem.pair_mask.kept_pairs(problem.seq_q, problem.seq_k)
-        return tensor.batch * tensor.heads * pairs * tensor.element_bytes
+        return tensor.batch * tensor.heads * mask.kept_pairs(*lengths) * tensor.element_bytes
     return tensor.bytes
 
 

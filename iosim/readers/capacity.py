@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from iosim.base.records import dataclass
 from iosim.base.words import WAYS, Way
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
@@ -32,27 +31,23 @@ from iosim.kernel.traffic import Traffic, TrafficRow
 Number = Any
 
 
-@dataclass(frozen=True)
-class Reach:
-    """What the mask leaves of a domain: `key_rows` of a head in key blocks that some query block visits, and `visits`,
-    the mean over its query blocks of the key blocks that each visits."""
-
-    key_rows: Number
-    visits: Number
-
-
-def reach(domain: Domain) -> Reach:
-    rows = int(domain.key_rows[domain.visitors.count > 0].sum())
-    return Reach(rows, float(domain.visited.count.mean()))
+Reach = Callable[[Domain], tuple[Number, Number]]
+"""What the mask leaves of a domain: (key rows of a head in key blocks that some query block visits, visited pairs of
+blocks of a head)."""
 
 
 def estimate(
-    chain: Chain, profile: HardwareProfile, counted: Traffic, residencies: Sequence[Residency], warm: bool = False
+    chain: Chain,
+    profile: HardwareProfile,
+    counted: Traffic,
+    residencies: Sequence[Residency],
+    reach: Reach,
+    warm: bool = False,
 ) -> Traffic:
     """HBM rows by launch and tensor under the capacity rule, with all dirty lines written back that do not stay.
     `counted`: what the chain moves between SMs and L2; no tensor moves more at HBM. `residencies`: of each launch, in
     order. `warm`: from an L2 as the same call just before left it; else from an empty one."""
-    rule = CapacityRule(chain, profile, counted, [resident.slots for resident in residencies], warm=warm)
+    rule = CapacityRule(chain, profile, counted, [resident.slots for resident in residencies], reach, warm=warm)
     rows = (TrafficRow(row.launch, row.level, row.tensor, row.direction, int(row.bytes)) for row in rule.traffic())
     return Traffic(tuple(rows))
 
@@ -73,13 +68,13 @@ class CapacityRule:
         profile: HardwareProfile,
         counted: Traffic,
         slots: Sequence[Number],
-        reach: Callable[[Domain], Reach] = reach,
+        reach: Reach,
         value: Callable[[Number], Number] = lambda size: size,
         warm: bool = False,
     ) -> None:
         self.chain, self.counted, self.slots = chain, counted, slots
         self.value = value
-        self._reach_of, self._reached = reach, dict[int, Reach]()
+        self._reach_of, self._reached = reach, dict[int, tuple[Number, Number]]()
         last = profile.levels[-1]
         self.whole = last.bytes
         self.warm, self.partitions = warm, last.copies
@@ -88,9 +83,10 @@ class CapacityRule:
         keeps_dirty = warm and last.name == "L2"
         self.dirty = int(self.whole * profile.need("l2_dirty_fraction")) if keeps_dirty else 0
 
-    def _reach(self, launch: Launch) -> Reach:
+    def _reach(self, launch: Launch) -> tuple[Number, Number]:
         if id(launch) not in self._reached:
-            self._reached[id(launch)] = self._reach_of(launch.domain)
+            rows, visits = self._reach_of(launch.domain)
+            self._reached[id(launch)] = self.value(rows), self.value(visits)
         return self._reached[id(launch)]
 
     def _bytes(self, tensor: Tensor) -> Number:
@@ -102,7 +98,7 @@ class CapacityRule:
             if tensor.is_list:
                 return self._bytes(tensor)
             lists = self.value(launch.domain.rows) // self.value(launch.domain.pack) if launch.gathers(tensor) else 1
-            return self._bytes(tensor) // rows * np.minimum(self._reach(launch).key_rows * lists, rows)
+            return self._bytes(tensor) // rows * np.minimum(self._reach(launch)[0] * lists, rows)
         return self._bytes(tensor)
 
     def _reread_factor(self, launch: Launch, slots: Number) -> Number:
@@ -121,7 +117,8 @@ class CapacityRule:
         waves_per_head = tiles_per_head * in_use_heads / slots
         if launch.outer is Outer.QUERY:
             key_blocks = np.maximum(1, self.value(launch.domain.key_blocks_total))
-            waves_per_head = waves_per_head * (self._reach(launch).visits / key_blocks)
+            visits = self._reach(launch)[1] / self.value(launch.domain.query_blocks)
+            waves_per_head = waves_per_head * (visits / key_blocks)
         return np.where(in_use_heads * bytes_per_head <= self.shared, 1.0, np.maximum(1.0, waves_per_head))
 
     def _in_section(self, launch: Launch, heads: Number) -> Number:

@@ -15,12 +15,13 @@ from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup, escape
+
 from iosim.show.page import PLOT_REM, Page
 from iosim.show.tables import COMMANDS, Table
 
 if TYPE_CHECKING:
     from jinja2 import Template
-    from markupsafe import Markup
 
 STATIC = Path(__file__).resolve().parent / "static"
 _EXACT_IN_JAVASCRIPT = 1 << 53
@@ -42,7 +43,6 @@ def html(page: Page) -> str:
 @cache
 def _template() -> Template:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
 
     environment = Environment(
         loader=FileSystemLoader(STATIC), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -88,8 +88,6 @@ def groups(table: Table) -> list[tuple[str, list[list[str]]]]:
 
 def prose(text: str) -> Markup:
     """Escaped, with arrows, line breaks, bold and code."""
-    from markupsafe import Markup, escape
-
     if _PLAIN.fullmatch(text):  # most cells of tables
         return Markup(text)
     safe = str(escape(_arrows(text)))

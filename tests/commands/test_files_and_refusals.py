@@ -83,9 +83,9 @@ def test_compare_refuses_a_place_that_is_no_file(
 def test_what_is_refused_is_refused_before_anything_is_replayed(
     words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        "iosim.readers.replay.replay.replay", lambda *_, **__: pytest.fail("replayed before it refused")
-    )
+    for module in ("call", "replays"):
+        name = f"iosim.prediction.{module}.replay"
+        monkeypatch.setattr(name, lambda *_, **__: pytest.fail("replayed before it refused"))
     assert said in refused(capsys, words)
 
 

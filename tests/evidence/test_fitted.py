@@ -82,4 +82,4 @@ def test_every_stacks_gap_is_registered() -> None:
 
 def test_each_says_its_rows() -> None:
     assert all(f.rows and f.value for f in fitted())
-    assert len({(f.name, f.gpu) for f in fitted()}) == len(fitted())
+    assert len({(f.name, f.gpu) for f in fitted()}) == len(list(fitted()))

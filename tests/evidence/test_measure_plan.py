@@ -88,8 +88,8 @@ def test_tiles_of_a_sweep_are_left_out_rather_than_changed() -> None:
 
 
 def test_options_are_combined_with_each_other() -> None:
-    choice = Choice(seqs=(1024, 4096), heads=(8, 16), tiles=((128, 64), (64, 64)), orders=("head", "query"),
-                    directions=("ascending", "descending"))  # fmt: skip
+    choice = Choice(seq_q=(1024, 4096), heads=(8, 16), tile=((128, 64), (64, 64)), order=("head", "query"),
+                    direction=("ascending", "descending"))  # fmt: skip
     made = cases_of(choice, "9.0")
     assert len(made) == len(set(made)) == 2 * 2 * 2 * 2 * 2
     assert {case.shape.seq_q for case in made} == {1024, 4096}
@@ -117,14 +117,14 @@ def test_a_tile_is_built_for_the_ctas_of_the_resource_table() -> None:
 
 def test_naive_may_read_past_l1() -> None:
     """The build differs in its macro, the row in its note, and a table that holds the one lacks the other."""
-    plain, past = (cases_of(Choice(kernels=("naive",), bypass_l1=on), "9.0")[0] for on in (False, True))
+    plain, past = (cases_of(Choice(kernel=("naive",), bypass_l1=on), "9.0")[0] for on in (False, True))
     assert plain.spec.defines() | {"BYPASS_L1": 1} == past.spec.defines() != plain.spec.defines()
     assert (plain.columns()["note"], past.columns()["note"]) == ("", "bypass L1")
     assert missing([plain, past], [row_of(plain, 1)]) == [past]
     warm = replace(past, note="warm L2")
     assert warm.columns()["note"] == "bypass L1, warm L2"
     with pytest.raises(InputError, match=r"^bypass_l1 is not built for flash_fwd, naive"):
-        cases_of(Choice(kernels=("flash_fwd", "naive"), bypass_l1=True), "9.0")
+        cases_of(Choice(kernel=("flash_fwd", "naive"), bypass_l1=True), "9.0")
 
 
 @given(seq=st.integers(1, 60), keys=st.integers(1, 60), window=st.none() | st.integers(0, 70), causal=st.booleans())

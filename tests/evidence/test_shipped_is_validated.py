@@ -19,7 +19,7 @@ from scripts import measurements
 
 from iosim.base.errors import InputError
 from iosim.evidence.times import tables
-from iosim.evidence.times.cases import Case
+from iosim.evidence.times.tables import Case
 from iosim.evidence.validate import match, read
 from iosim.evidence.validate.residuals import calls
 from iosim.hardware.profile import load_profile

@@ -9,9 +9,20 @@ import pytest
 from scripts import load_script
 
 from iosim.commands.cli import main
-from iosim.evidence.times import cases, groups
-from iosim.evidence.times.groups import GROUPS, KEYS, Errors, Group, Row, by_group, collect, rows_of
-from iosim.evidence.times.report import TimeGate, TimesReport, times_report
+from iosim.evidence.times import groups, tables
+from iosim.evidence.times.groups import (
+    GROUPS,
+    KEYS,
+    Errors,
+    Group,
+    Row,
+    TimeGate,
+    TimesReport,
+    by_group,
+    collect,
+    rows_of,
+    times_report,
+)
 from iosim.readers.timing import overlap
 
 LIMITS = {
@@ -26,11 +37,11 @@ SAMPLE = ("calls", "clocks", "nvidia-blackwell", "graph", "h100-graph")
 
 
 @pytest.fixture(scope="module")
-def sample() -> list[tuple[Group, cases.Case]]:
+def sample() -> list[tuple[Group, tables.Case]]:
     return collect(8, SAMPLE)[0]
 
 
-def test_a_sample_of_the_groups_holds_its_limits(sample: list[tuple[Group, cases.Case]]) -> None:
+def test_a_sample_of_the_groups_holds_its_limits(sample: list[tuple[Group, tables.Case]]) -> None:
     found = by_group(rows_of(sample))
     assert set(found) == set(SAMPLE)
     for key, errors in found.items():
@@ -47,15 +58,15 @@ def test_every_row_of_the_groups_holds_their_limits(keys: tuple[str, ...]) -> No
     assert over == {}
 
 
-def test_no_measured_time_reaches_its_prediction(sample: list[tuple[Group, cases.Case]]) -> None:
+def test_no_measured_time_reaches_its_prediction(sample: list[tuple[Group, tables.Case]]) -> None:
     for _, case in sample[::5]:
         (timed,) = case.times()
-        other = cases.replace(case, seconds=(1.0,))
+        other = tables.replace(case, seconds=(1.0,))
         assert next(other.times()).predicted_s == timed.predicted_s
 
 
 @pytest.mark.slow
-def test_each_mechanism_is_put_back_and_changes_what_it_should(sample: list[tuple[Group, cases.Case]]) -> None:
+def test_each_mechanism_is_put_back_and_changes_what_it_should(sample: list[tuple[Group, tables.Case]]) -> None:
     norm = overlap.OVERLAP_NORM
     worth = {w.mechanism: w for w in ABLATION.ablation(sample)}
     assert norm < 50
@@ -87,12 +98,12 @@ def test_groups_have_names_of_their_own_and_tables() -> None:
     assert all(group.reads and group.title for group in GROUPS)
 
 
-def test_even_rows_are_held_out_where_something_was_fitted(sample: list[tuple[Group, cases.Case]]) -> None:
+def test_even_rows_are_held_out_where_something_was_fitted(sample: list[tuple[Group, tables.Case]]) -> None:
     for row in rows_of(sample):
         assert row.held_out == (not row.group.fitted or row.case.number % 2 == 0)
 
 
-def test_gates(sample: list[tuple[Group, cases.Case]]) -> None:
+def test_gates(sample: list[tuple[Group, tables.Case]]) -> None:
     report = TimesReport(tuple(rows_of(sample)), {})
     assert TimeGate.parse("calls=10%").exceeded(report) is None
     assert "calls: mean" in (TimeGate.parse("calls=0.1%").exceeded(report) or "")
@@ -101,10 +112,10 @@ def test_gates(sample: list[tuple[Group, cases.Case]]) -> None:
 
 
 def test_a_table_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cases, "data_dir", lambda name: tmp_path / name)
-    cases.rows.cache_clear()
+    monkeypatch.setattr(tables, "data_dir", lambda name: tmp_path / name)
+    tables.rows.cache_clear()
     found, missing = groups.collect(8, ["calls"])
-    cases.rows.cache_clear()
+    tables.rows.cache_clear()
     assert found == []
     assert "no wheel" in missing["calls"]
 
@@ -133,6 +144,6 @@ def test_what_makes_no_sense_is_refused(line: list[str], message: str, capsys: p
     assert message in capsys.readouterr().err
 
 
-def test_a_row_has_what_it_takes(sample: list[tuple[Group, cases.Case]]) -> None:
+def test_a_row_has_what_it_takes(sample: list[tuple[Group, tables.Case]]) -> None:
     record = Row(*sample[0], next(sample[0][1].times())).record()
     assert record["error"] == pytest.approx(record["predicted_s"] / record["measured_s"] - 1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import count
 from executor import execute
 from how_to_add import energy, linear_attention
 from how_to_add.sinks import window_with_sinks
@@ -23,7 +24,6 @@ from iosim.kernel.schedule import Start
 from iosim.kernel.traffic import Traffic
 from iosim.problem.masks import BlockMask
 from iosim.problem.masks.files import save_block_mask
-from iosim.readers.count import count
 from iosim.readers.formula.closed_form import closed_form
 
 LINEAR = Kernel("linear", "linear", Tile(64, 32, 4), registers=128, shared_memory_bytes=49_152, writes_lse=False)

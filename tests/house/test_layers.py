@@ -66,7 +66,7 @@ def test_what_scripts_import_is_there(folder: str) -> None:
         ("iosim.base.units", "iosim.problem.attention"),
         ("iosim.problem.attention", "iosim.hardware.profile"),
         ("iosim.show.page", "iosim.studies.report"),
-        ("iosim.readers.replay.replay", "iosim.readers.count"),
+        ("iosim.readers.replay.replay", "iosim.readers.bounds"),
         ("iosim.studies.explain", "iosim.commands.common"),
         ("iosim.evidence.measure.choose", "iosim.integrations.triton.kernel"),
     ],

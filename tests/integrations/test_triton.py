@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import count
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,7 +42,6 @@ from iosim.kernel.resource_table import BuildReport
 from iosim.kernel.schedule import Order
 from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 
 H200 = load_profile("h200")
 RECORDED = AttentionProblem(heads=32, seq_q=4096, head_dim=64, dtype="bf16")

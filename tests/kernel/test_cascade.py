@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import count
 from effort import examples
 from executor import ExecutionError, execute, round_to
 from hypothesis import given, settings
@@ -25,7 +26,6 @@ from iosim.kernel.launch import Mode
 from iosim.kernel.libraries import default_kernel, resolve
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 from iosim.readers.replay.lowering import lower
 
 Arrays = dict[str, np.ndarray[Any, Any]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from counter import count
 
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
@@ -16,7 +17,6 @@ from iosim.kernel.algorithms.naive import NaiveOptions, Pass
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 from iosim.readers.replay.blocks import addresses
 from iosim.readers.replay.lowering import lower
 

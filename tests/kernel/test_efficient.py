@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from counter import count
 from scripts import ROOT
 
 from iosim.base.errors import InputError
@@ -21,7 +22,6 @@ from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 
 BUILDS = ROOT / "experiments/measurements/h100_library_builds.csv"
 NAME = "pytorch_mem_efficient_backward"

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 import reproduced
+from counter import count
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +37,6 @@ from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 from iosim.readers.timing import overlap as timing
 from iosim.readers.timing import step_time
 from iosim.readers.timing.chain_time import CLOCK_TOLERANCE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from counter import count
 from effort import quick_every
 from strategies import disagreements
 
@@ -19,7 +20,6 @@ from iosim.kernel.schedule import Order, Scheduler, Start
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import check_fits
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 
 GPUS = {"vllm-fa3": "h100", "fa4-sm90": "h100", "fa4-sm80": "a100", "fa4-sm120": "rtx-5090"}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import count
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,6 @@ from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import BlockMask
-from iosim.readers.count import count
 from iosim.readers.replay import replay
 from iosim.readers.replay.lowering import NONE, lower
 from iosim.readers.replay.play import Play

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import reproduced
+from counter import count
 from effort import examples
 from executor import execute, random_arrays, reference
 from hypothesis import HealthCheck, given, settings
@@ -31,7 +32,6 @@ from iosim.kernel.schedule import Scheduler
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 from iosim.show.html import unpacked
 from iosim.studies.decode import ModelShape, decode_point, sweep
 

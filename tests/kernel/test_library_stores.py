@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from counter import count
 from scripts import measurements
 
 from iosim.evidence.validate import compare, read
@@ -12,7 +13,6 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 
 HEADS = 300
 """So many that no keys are divided."""

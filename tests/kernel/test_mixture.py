@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import count
 from effort import examples
 from executor import execute, round_to
 from hypothesis import given, settings
@@ -23,7 +24,6 @@ from iosim.kernel.launch import Role
 from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 from iosim.readers.formula.symbolic import derive
 from iosim.readers.replay.lowering import lower
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import count
 from effort import examples
 from executor import execute, random_arrays, reference
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +24,6 @@ from iosim.kernel.libraries.flashmla import flashmla_splits
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import bounds
-from iosim.readers.count import count
 from iosim.readers.formula.symbolic import derive
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import count
 from executor import execute
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,6 @@ from iosim.kernel.libraries import catalog_file, check_file, entry, entry_names,
 from iosim.kernel.libraries.new_file import new_file
 from iosim.kernel.traffic import Traffic
 from iosim.kernel.unit import MatrixUnit
-from iosim.readers.count import count
 from iosim.readers.formula.closed_form import closed_form
 
 H200 = "h200-sxm"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import access_bytes, count
 from effort import examples
 from executor import execute
 from executor.arrays import shuffled_table
@@ -31,7 +32,6 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.bounds import bounds, memory
-from iosim.readers.count import access_bytes, count
 from iosim.readers.formula.sums import BlockSums
 from iosim.readers.formula.symbolic import derive
 

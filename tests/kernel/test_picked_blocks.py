@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import count
 from effort import examples
 from executor import ExecutionError, execute, random_arrays, round_to
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +23,6 @@ from iosim.kernel.launch import Mode, Role
 from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 

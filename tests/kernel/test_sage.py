@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from counter import count
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from iosim.kernel.libraries import resolve
 from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 from iosim.readers.timing.rates import Rates
 
 TENSOR = 2 * 1024 * 128

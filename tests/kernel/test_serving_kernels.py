@@ -6,6 +6,7 @@ import csv
 from typing import Any
 
 import pytest
+from counter import count
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,6 @@ from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.unit import MatrixUnit
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 

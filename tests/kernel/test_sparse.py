@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import count
 from effort import examples
 from executor import ExecutionError, execute, random_arrays, round_to
 from executor.reference import dense_mask
@@ -27,7 +28,6 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.replays import tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.picked import PickedMask
-from iosim.readers.count import count
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 Arrays = dict[str, np.ndarray[Any, Any]]

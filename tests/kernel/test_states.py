@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import count
 from effort import examples
 from executor import execute
 from executor.arrays import gated
@@ -21,7 +22,6 @@ from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
 

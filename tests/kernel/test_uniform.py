@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import count
 from effort import examples
 from executor import execute, random_arrays, reference
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +24,6 @@ from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
-from iosim.readers.count import count
 from iosim.readers.replay.lowering import lower
 
 GPUS = ("t4", "l4", "a100", "h100")

@@ -1,4 +1,4 @@
-"""Mistakes planted in the description or in the counting reader: the agreement of the readers must catch each one."""
+"""Mistakes planted in the description or in the counter: the agreement of the readers must catch each one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import counter
 import numpy as np
 import pytest
 from effort import some
 from strategies import OVERHEADS, altered, disagreements
 
 import iosim.problem.masks.mask
-import iosim.readers.count
+import iosim.readers.formula.closed_form
 from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Role, Rows, Tensor
@@ -21,6 +22,7 @@ from iosim.problem.masks import BlockMask
 from iosim.problem.masks.mask import Axis, IntervalMask, KeyBlocks
 
 pytestmark = pytest.mark.slow
+READERS = (counter, iosim.readers.formula.closed_form)
 
 Case = tuple[AttentionProblem, Kernel]
 
@@ -214,14 +216,14 @@ def test_packed_heads_left_unpacked_in_the_grid() -> None:
     assert disagreements(problem, kernel, chain=altered(chain, "main", domain=domain))
 
 
-# Mistakes of the counting reader: what it sees of an access is altered, and the executing reader is left alone.
+# Mistakes of the counter: what it sees of an access is altered, and the executing reader is left alone.
 
 Seen = tuple[Domain, Tensor, Access]
 
 
 @dataclass(frozen=True)
 class Bug:
-    """`see` alters what the counting reader is told; the cases are those where that must show."""
+    """`see` alters what the counter is told; the cases are those where that must show."""
 
     see: Callable[[Domain, Tensor, Access], Seen | int]
     cases: tuple[str, ...]
@@ -308,25 +310,26 @@ COUNT_BUGS = {
     ("bug", "case"), [pytest.param(b, c, id=f"{n}: {c}") for n, b in COUNT_BUGS.items() for c in b.cases]
 )
 def test_a_count_that_sees_wrongly(bug: Bug, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = iosim.readers.count.access_bytes
+    real = counter.access_bytes
 
     def wrong(domain: Domain, tensor: Tensor, access: Access) -> int:
         seen = bug.see(domain, tensor, access)
         return seen if isinstance(seen, int) else real(*seen)
 
-    monkeypatch.setattr(iosim.readers.count, "access_bytes", wrong)
+    monkeypatch.setattr(counter, "access_bytes", wrong)
     assert disagreements(*CASES[case])
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(("case", "factor"), [("flash packed decode", 2), ("flash", 0.5)])
-def test_k_counted_per_the_wrong_head(case: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k_counted_per_the_wrong_head(reader: Any, case: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Per query head where the group is packed in a tile (x 2), per key head where it is not (/ 2)."""
-    real = iosim.readers.count.access_bytes
+    real = reader.access_bytes
 
-    def wrong(domain: Domain, tensor: Tensor, access: Access) -> int:
+    def wrong(domain: Any, tensor: Tensor, access: Access) -> int:
         return int(real(domain, tensor, access) * (factor if tensor.name == "K" else 1))
 
-    monkeypatch.setattr(iosim.readers.count, "access_bytes", wrong)
+    monkeypatch.setattr(reader, "access_bytes", wrong)
     assert disagreements(*CASES[case])
 
 
@@ -368,14 +371,16 @@ def test_directions_swapped_in_the_count(case: str, monkeypatch: pytest.MonkeyPa
     assert disagreements(*CASES[case])
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("case", ["flash", "flash split", "flash1 to the letter", "minimal"])
-def test_row_statistics_counted_by_the_byte(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tensor, "tile_bytes", lambda t, rows, packet_rows=0: rows * t.row_bytes)
+def test_row_statistics_counted_by_the_byte(reader: Any, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "tile_bytes", lambda t, a, rows: rows * t.row_bytes)
     assert disagreements(*CASES[case])
 
 
 @pytest.mark.parametrize("field", ["per_cta", "per_tile", "per_pair", "per_tile_fetch"])
-def test_an_overhead_forgotten(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = iosim.readers.count.overhead_bytes
-    monkeypatch.setattr(iosim.readers.count, "overhead_bytes", lambda x, o: real(x, replace(o, **{field: 0})))
+@pytest.mark.parametrize("reader", READERS)
+def test_an_overhead_forgotten(reader: Any, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = reader.overhead_bytes
+    monkeypatch.setattr(reader, "overhead_bytes", lambda x, o, *more: real(x, replace(o, **{field: 0}), *more))
     assert disagreements(*CASES["flash persistent"])

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from counter import count
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -30,7 +31,6 @@ from iosim.kernel.launch import Chain, Launch, Role
 from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 from iosim.readers.replay import engine
 from iosim.readers.replay.engine import L2, MAX_TENSORS, Ctas, TraceRecord
 from iosim.readers.replay.l2 import L2Model, model, sample_lines

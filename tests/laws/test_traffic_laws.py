@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from counter import count
 from effort import examples, quick_every
 from executor.reference import dense
 from hypothesis import HealthCheck, assume, given, settings
@@ -29,7 +30,7 @@ from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import needed_bytes
-from iosim.readers.count import added_bytes, count
+from iosim.readers.formula.closed_form import added_bytes
 from iosim.readers.replay import engine
 from iosim.readers.replay import replay as replays
 from iosim.readers.replay.coarse import coarse_plan

@@ -17,9 +17,9 @@ from scripts import hears_ctrl_c
 import iosim
 from iosim.base import progress as progress_module
 from iosim.base.progress import Stopped, cores, go_on, is_worker, working
+from iosim.prediction import replays as engine_room
 from iosim.prediction.many import AHEAD, Request, predict_many, try_all, try_many
 from iosim.prediction.replays import Memory
-from iosim.readers.replay import replay as engine_room
 
 
 def problem(tokens: int) -> iosim.AttentionProblem:

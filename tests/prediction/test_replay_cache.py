@@ -24,13 +24,13 @@ from iosim.base.digest import digest
 from iosim.base.places import cache_dir
 from iosim.commands.cli import main
 from iosim.prediction import cache as module
+from iosim.prediction import replays as engine_room
 from iosim.prediction import replays as replays_module
 from iosim.prediction.cache import ReplayCache, replay_cache
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import planned
 from iosim.prediction.replays import Replays, tile_accesses
 from iosim.readers.replay import build, saved
-from iosim.readers.replay import replay as engine_room
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Inputs

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import count
 from effort import examples
 from executor import execute, random_arrays, reference
 from executor.reference import dense_mask, dropout_factor
@@ -31,7 +32,6 @@ from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS
 from iosim.readers.bounds import memory
-from iosim.readers.count import count
 from iosim.readers.formula.symbolic import derive
 from iosim.readers.replay.lowering import lower
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import access_bytes, count
 from effort import examples, quick_every, quick_first
 from executor.reference import dense_blocks, dense_mask
 from hypothesis import HealthCheck, given, settings
@@ -33,7 +34,6 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
 from iosim.problem.masks import BlockMask, butterfly, strided, window_first, window_global
 from iosim.problem.masks.mask import IntervalMask
-from iosim.readers.count import access_bytes, count, visited_pairs
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import streams
@@ -253,7 +253,7 @@ def test_the_count_follows_the_kept_blocks() -> None:
     """A million tokens, butterfly of 128: 8192 x 14 blocks of the 67 million there are, each two tiles of 64 keys."""
     problem = AttentionProblem(heads=1, seq_q=1 << 20, mask="butterfly")
     chain = plan(problem, Kernel("flash", "flash", Tile(128, 64)))
-    assert visited_pairs(chain.launches[0]) == 8192 * 14 * 2
+    assert chain.launches[0].visited_pairs == 8192 * 14 * 2
     read = count(chain).total("l2", "read", tensor="K")
     assert read == 8192 * 14 * 128 * 64 * 2  # blocks x keys x columns x bytes
 
@@ -323,10 +323,10 @@ def test_flex_visits_whole_mask_blocks() -> None:
     flash = flex.with_(options=None)
     # every block of 128 rows but the first sees two blocks of 128 keys, four tiles of 64; rows from 128 i keep keys
     # from 128 i - 100, so the tile of 64 before the last two is needed and the one before that is needed, too
-    pairs = [visited_pairs(plan(problem, k).launches[0]) for k in (flex, flash)]
+    pairs = [plan(problem, k).launches[0].visited_pairs for k in (flex, flash)]
     assert pairs == [2 + 7 * 4, 2 + 7 * 4]
     near = problem.with_(window=60)
-    assert [visited_pairs(plan(near, k).launches[0]) for k in (flex, flash)] == [2 + 7 * 4, 2 + 7 * 3]
+    assert [plan(near, k).launches[0].visited_pairs for k in (flex, flash)] == [2 + 7 * 4, 2 + 7 * 3]
 
 
 def test_flex_refuses_tiles_that_do_not_divide_its_blocks() -> None:

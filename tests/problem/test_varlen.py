@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counter import count
 from effort import examples
 from executor import execute
 from executor.reference import dense_mask
@@ -23,7 +24,6 @@ from iosim.kernel.launch import Edge, Outer, Role
 from iosim.kernel.schedule import Direction, Order
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import Axis
-from iosim.readers.count import count
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.formula.symbolic import derive
 from iosim.readers.replay.lowering import lower, start_order

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from counter import count
 from effort import examples
 from executor import execute
 from executor.reference import dense, dense_mask
@@ -29,7 +30,6 @@ from iosim.kernel.libraries.fa3 import window_keys
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import problem_options
-from iosim.readers.count import count
 from iosim.readers.formula.limits import leading
 from iosim.readers.formula.symbolic import derive
 

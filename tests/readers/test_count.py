@@ -6,6 +6,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from counter import count, visited_splits
 from strategies import copying_passes, table
 
 from iosim.kernel.algorithms import options_for, plan
@@ -14,7 +15,6 @@ from iosim.kernel.launch import Chain, Domain, Edge, Launch, Mode, Overhead
 from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
-from iosim.readers.count import count, visited_splits
 
 Bytes = dict[str, int]
 

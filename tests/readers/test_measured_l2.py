@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
+from counter import count
 from scripts import measurements
 
 from iosim.base.errors import InputError
@@ -20,7 +21,6 @@ from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 
 Row = dict[str, str]
 

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from counter import count
 from effort import quick_first
 from scripts import load_script
 
@@ -16,7 +17,7 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.libraries import resolve
-from iosim.readers.count import count, count_shared, visited_pairs, wavefront_bytes
+from iosim.readers.staged import count_shared, wavefront_bytes
 
 H200 = load_profile("h200")
 
@@ -130,7 +131,7 @@ def test_flash_attention_3_by_hand(head_dim: int, mask: str, dtype: str, p_in_sh
     beside its copy and its product's fetches."""
     chain, launches = planned("fa3", heads=2, seq_q=1152, head_dim=head_dim, mask=mask, dtype=dtype)
     main, table = launches["main"], moved(chain, launches["main"])
-    steps, width = visited_pairs(main), 1 if dtype == "fp8" else 2
+    steps, width = main.visited_pairs, 1 if dtype == "fp8" else 2
     scores, values = main.domain.block_q * main.domain.block_k, main.domain.block_k * head_dim
     assert table.get(("P", "read")) == table.get(("P", "write")) == (steps * scores * width if p_in_shared else None)
     again = steps * values if dtype == "fp8" else 0
@@ -203,7 +204,7 @@ def test_a_product_whose_stages_do_not_fit_copies_in_its_loop(dtype: str, head_d
     """Idle loads come with each turn; the last turn fetches the next one's first fragments; P in fp32 conflicts."""
     chain, launches = planned("cutlass", **SIZES | {"head_dim": head_dim, "dtype": dtype})
     main, table, width = launches["main"], moved(chain, launches["main"]), 2 if dtype == "bf16" else 4
-    steps, warps, turns = visited_pairs(main), main.resources.threads // 32, head_dim // 32
+    steps, warps, turns = main.visited_pairs, main.resources.threads // 32, head_dim // 32
     assert table["Q", "read"] == table["K", "read"] == steps * warps * 32 * 32 * width * (turns + 0.25)
     assert table["P", "read"] == table["V", "read"] * (1 if dtype == "bf16" else 2)
     assert instructions("cutlass", head_dim=head_dim, dtype=dtype) > steps * warps * 9 * turns

@@ -70,7 +70,7 @@ def cases(draw: st.DrawFn) -> tuple[AttentionProblem, ChunkSchedule]:
 
 
 def errors(problem: AttentionProblem, schedule: ChunkSchedule, seed: int = 0) -> list[str]:
-    """What the executing reader, the counting reader and dense attention do not agree on."""
+    """What the executing reader, the counter and dense attention do not agree on."""
     whole = problem.with_(passes="fwd+bwd")
     arrays = random_arrays(whole, seed)
     right = reference(whole, arrays)

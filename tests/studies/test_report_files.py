@@ -8,6 +8,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from refusals import refused
@@ -167,15 +168,15 @@ def test_a_failed_write_leaves_both_files_as_they_were(
 ) -> None:
     (tmp_path / "report.html").write_text("old")
     calls = []
-    original = files.write_whole
+    original = files.written_whole
 
-    def failing(path: Path, content: str) -> None:
+    def failing(path: Path) -> Any:
         calls.append(path)
         if len(calls) == fails_at:
             raise InputError("--out cannot be written: No space left on device")
-        original(path, content)
+        return original(path)
 
-    monkeypatch.setattr(files, "write_whole", failing)
+    monkeypatch.setattr(files, "written_whole", failing)
     with pytest.raises(InputError, match="No space left"):
         write(report, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]

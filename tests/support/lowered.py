@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from counter import access_bytes
 
 from iosim.kernel.launch import Chain, Edge, Launch
-from iosim.readers.count import access_bytes
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template
 
 

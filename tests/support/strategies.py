@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from counter import count
 from executor import ExecutionError, execute, reference
 from executor.reference import dense_mask
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ from iosim.kernel.launch import Chain, Edge, Mode, Overhead
 from iosim.kernel.schedule import Direction, Schedule, Scheduler
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.formula.dual import ArrayKind, lifted
 from iosim.readers.formula.lifting import lifted_chain

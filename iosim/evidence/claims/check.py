@@ -162,7 +162,8 @@ def _readings(claim: Amount, p: Prediction, overrides: Overrides | None, layers:
     for words, problem in (("", p.problem), *readings.other_problems(p.problem)):
         for reading in _of_problem(claim, problem, p, overrides, replayed=not words):
             one = reading.slipped(words) if words else reading
-            yield from readings.with_factors(one, problem, claim, layers)
+            factors = readings.factors(problem, claim, layers)
+            yield from (one, *(one.slipped(slip, factor) for slip, factor in factors))
 
 
 def _of_problem(

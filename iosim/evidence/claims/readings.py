@@ -204,12 +204,6 @@ def factors(p: AttentionProblem, claim: Amount, layers: int | None) -> Iterator[
             yield f"{meant} written as {claim.unit}", BYTES[claim.unit] / BYTES[meant]
 
 
-def with_factors(reading: Reading, p: AttentionProblem, claim: Amount, layers: int | None) -> Iterator[Reading]:
-    yield reading
-    for words, factor in factors(p, claim, layers):
-        yield reading.slipped(words, factor)
-
-
 BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15, "KiB": 1 << 10, "MiB": 1 << 20,
          "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

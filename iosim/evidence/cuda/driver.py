@@ -92,10 +92,6 @@ def properties() -> dict[str, Any]:
     }
 
 
-def start_profiler() -> None:
-    call("cuProfilerStart")
-
-
 class Buffer:
     """Zeroed device memory, freed with the object."""
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from iosim.evidence.cuda import driver
 from iosim.evidence.cuda.compiler import build, compiler_version, find_nvcc
+from iosim.evidence.cuda.launch import laid_out
 from iosim.evidence.cuda.spec import MicroSpec
 
 SCHEMA = 2
@@ -32,14 +33,10 @@ SUSTAINED_S = 1.0
 
 
 class MicroParams(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("bytes", ctypes.c_int64),
-        ("passes", ctypes.c_int32),
-        ("all_by_all", ctypes.c_int32),
-        ("clock", ctypes.c_void_p),
-    )
+    _fields_ = [
+        *laid_out(c_void_p="data out", c_int64="bytes", c_int32="passes all_by_all"),
+        *laid_out(c_void_p="clock"),
+    ]
 
 
 class Bench:
@@ -185,7 +182,7 @@ def _launch_interval_s(bench: Bench, launches: int = 200) -> float:
 def play(plan: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Makes the launches of a plan one after the other: `{"kernel", "bytes", "passes", "shared"}` each."""
     bench = Bench(max(int(p["bytes"]) for p in plan))
-    driver.start_profiler()
+    driver.call("cuProfilerStart")
     for p in plan:
         ctas = bench.sms * (1 if p["passes"] > 1 else 2)
         bench.launch(p["kernel"], ctas, SCAN_THREADS, p["bytes"], p["passes"], p["shared"])

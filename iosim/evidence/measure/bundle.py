@@ -19,8 +19,8 @@ from iosim.base.schema import one_line, parse_toml
 from iosim.base.version import __version__
 from iosim.evidence.measure.calibrate import check_schema, sound
 from iosim.evidence.measure.fit import misses_by_time
-from iosim.evidence.measure.profile_text import profile_text
-from iosim.hardware.profile import HardwareProfile, added_profiles, load_profile
+from iosim.evidence.measure.profile_text import base_profile, profile_text
+from iosim.hardware.profile import HardwareProfile, added_profiles
 from iosim.hardware.profile_file import missing_for_predictions, parse
 
 SCHEMA = 1
@@ -97,12 +97,8 @@ def _place(name: str, replace: bool) -> Path:
         raise InputError("there is no home directory for profiles; accepted: a directory in IOSIM_PROFILES")
     there = {stem.lower(): path for stem, path in added_profiles().items()}.get(name.lower())
     if there is None:
-        try:
-            shipped = load_profile(name).name
-        except InputError:
-            shipped = ""
-        if shipped:
-            raise InputError(f"`name` '{name}' is the shipped profile {shipped}; accepted: another name")
+        if shipped := base_profile(name):
+            raise InputError(f"`name` '{name}' is the shipped profile {shipped.name}; accepted: another name")
     elif not replace:
         raise InputError(f"`name` '{name}' is taken by '{there}'; accepted: another name, or `replace=True`")
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import asdict, dataclass
 from iosim.base.schema import one_line, shown
 from iosim.evidence.cuda.microbench import MIB, SCHEMA
 from iosim.evidence.measure.fit import L2Fit, fit, points_of
@@ -127,7 +127,7 @@ def _why_not(row: Any) -> str:
 
 
 def derive(
-    raw: Mapping[str, Any], tried: Callable[[], None] = lambda: None, left_out: list[str] | None = None
+    raw: Mapping[str, Any], tried: Callable[[], object] = lambda: None, left_out: list[str] | None = None
 ) -> dict[str, Entry]:
     """What was measured, as entries of a profile; tables by dtype as `table.dtype`. Raises InputError where it has
     another schema. `raw`: a run of the microbenchmarks, schema 2; `counters` is absent or None where no profiler was
@@ -212,7 +212,7 @@ def _capability(raw: Mapping[str, Any]) -> int:
     return 10 * int(major) + int(minor) if major else 0
 
 
-def _from_counters(raw: Mapping[str, Any], tried: Callable[[], None], left_out: list[str]) -> dict[str, Entry]:
+def _from_counters(raw: Mapping[str, Any], tried: Callable[[], object], left_out: list[str]) -> dict[str, Entry]:
     rows, fitted = raw["rows"], None
     points = points_of(rows)
     if points:
@@ -266,8 +266,4 @@ def _enough(raw: Mapping[str, Any]) -> HardwareProfile:
     capability = raw["compute_capability"] or "9.0"
     header = {"schema": 1, "name": "raw", "compute_capability": capability}
     fitting = in_range(entries, [])
-    return HardwareProfile.from_dict(header | {name: plain(e) for name, e in fitting.items()}, "the raw file")
-
-
-def plain(entry: Entry) -> dict[str, Any]:
-    return {"value": entry.value, "kind": entry.kind, "source": entry.source}
+    return HardwareProfile.from_dict(header | {name: asdict(e) for name, e in fitting.items()}, "the raw file")

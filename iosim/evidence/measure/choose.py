@@ -32,27 +32,27 @@ LEAST_BLOCK_K = 32
 
 @dataclass(frozen=True)
 class Choice:
-    """What the options ask for; every list is combined with every other. `tiles` None is each head_dim's default.
+    """What the options ask for; every list is combined with every other. `tile` None is each head_dim's default.
     `warps`, `stages` None is the default tile's, or what a tile of one's own needs. `heavy_first` None is the default:
     on where causal."""
 
-    kernels: Sequence[str] = ("flash_fwd",)
-    seqs: Sequence[int] = (4096,)
+    kernel: Sequence[str] = ("flash_fwd",)
+    seq_q: Sequence[int] = (4096,)
     seq_k: int | None = None
-    head_dims: Sequence[int] = (128,)
+    head_dim: Sequence[int] = (128,)
     batch: int = 1
     heads: Sequence[int] = (32,)
     kv_heads: int | None = None
     causal: bool = False
     window: int | None = None
     dtype: str | None = None
-    tiles: Sequence[tuple[int, int]] | None = None
+    tile: Sequence[tuple[int, int]] | None = None
     warps: int | None = None
     stages: int | None = None
-    orders: Sequence[str] | None = None
-    directions: Sequence[str] = ("ascending",)
+    order: Sequence[str] | None = None
+    direction: Sequence[str] | None = None
     heavy_first: bool | None = None
-    section: int = 0
+    section_heads: int | None = None
     persistent: bool = False
     splits: int = 1
     deterministic: bool = False
@@ -62,15 +62,15 @@ class Choice:
 def cases_of(choice: Choice, cc: str) -> list[Case]:
     """The calls that the options ask for, on compute capability `cc`. Raises InputError where a kernel, a size or a
     tile does not exist there."""
-    for name in choice.kernels:
+    for name in choice.kernel:
         if name not in KINDS:
             raise InputError(f"`kernel` '{name}' is not measured here; accepted: {', '.join(KINDS)}")
-    if choice.bypass_l1 and set(choice.kernels) != {"naive"}:
-        raise InputError(f"`bypass_l1` is not built for {', '.join(choice.kernels)}; accepted: `kernel` naive alone")
+    if choice.bypass_l1 and set(choice.kernel) != {"naive"}:
+        raise InputError(f"`bypass_l1` is not built for {', '.join(choice.kernel)}; accepted: `kernel` naive alone")
     if choice.causal and choice.window is not None:
         raise InputError(f"`causal` contradicts `window` {choice.window}: a window is causal already; give one of them")
     cases: list[Case] = []
-    for kernel, head_dim, seq, heads in product(choice.kernels, choice.head_dims, choice.seqs, choice.heads):
+    for kernel, head_dim, seq, heads in product(choice.kernel, choice.head_dim, choice.seq_q, choice.heads):
         cases += _calls(choice, kernel, head_dim, seq, heads, cc)
     for case in cases:
         case.spec.check(cc)
@@ -108,10 +108,10 @@ def _forward(choice: Choice, head_dim: int, mask: str, cc: str) -> list[FwdSpec]
     base = replace(base, mask=mask, dtype=dtype, persistent=choice.persistent, split=choice.splits > 1)
     if choice.stages or cc == "7.5":
         base = replace(base, stages=choice.stages or 1)
-    if choice.tiles is None and choice.warps is None:
+    if choice.tile is None and choice.warps is None:
         return [tuned(base, cc) if choice.stages or cc != "9.0" else base]
     specs = []
-    for block_q, block_k in choice.tiles or ((base.block_q, base.block_k),):
+    for block_q, block_k in choice.tile or ((base.block_q, base.block_k),):
         spec = replace(base, block_q=block_q, block_k=block_k)
         specs.append(tuned(replace(spec, warps=choice.warps or _warps(spec)), cc))
     return specs
@@ -131,14 +131,15 @@ def _backward(choice: Choice, head_dim: int, mask: str) -> list[BwdSpec]:
     if base is None:
         raise InputError(f"`head_dim` {head_dim} has no backward; accepted: {', '.join(map(str, BWD_TILES))}")
     base = replace(base, mask=mask, dtype=choice.dtype or "fp16", deterministic=choice.deterministic)
-    tiles = choice.tiles or ((base.block_q, base.block_k),)
+    tiles = choice.tile or ((base.block_q, base.block_k),)
     return [replace(base, block_q=q, block_k=k, warps=choice.warps or max(1, k // 16)) for q, k in tiles]
 
 
 def _orders(choice: Choice) -> list[Order]:
     heavy = choice.causal if choice.heavy_first is None else choice.heavy_first
-    orders = choice.orders or ("head" if choice.causal else "query",)
-    return [Order(o, heavy, choice.section, d, choice.splits) for o, d in product(orders, choice.directions)]
+    orders = choice.order or ("head" if choice.causal else "query",)
+    directions = choice.direction or ("ascending",)
+    return [Order(o, heavy, choice.section_heads or 0, d, choice.splits) for o, d in product(orders, directions)]
 
 
 def fitted(cases: Sequence[Case], cc: str) -> tuple[list[Case], list[str]]:

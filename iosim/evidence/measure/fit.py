@@ -120,7 +120,7 @@ def cliff(points: Sequence[Point]) -> list[Point]:
     return near
 
 
-def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], None] = lambda: None) -> L2Fit | None:
+def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], object] = lambda: None) -> L2Fit | None:
     """The constants for the GPU of `profile`, whose partitions it keeps where no curve tells; None where curves show no
     cliff. Raises InputError where the profile lacks its L2's size or its memory bandwidth. `tried`: called after each
     of TRIALS sets of constants."""

@@ -12,8 +12,9 @@ from typing import Any
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
+from iosim.base.records import asdict
 from iosim.base.schema import Problem, one_line, toml_text
-from iosim.evidence.measure.calibrate import Entry, derive, digits, in_range, plain, sound, tensor
+from iosim.evidence.measure.calibrate import Entry, derive, digits, in_range, sound, tensor
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.hardware.profile_file import parse, read_toml, source_heads
 
@@ -114,9 +115,9 @@ def _values(
     for key, entry in entries.items():
         table, _, dtype = key.partition(".")
         if dtype:
-            values[table] = {**values.get(table, {}), dtype: plain(entry)}
+            values[table] = {**values.get(table, {}), dtype: asdict(entry)}
         else:
-            values[table] = plain(entry)
+            values[table] = asdict(entry)
     near, far = (values.get(f"l2_latency_{side}_cycles") for side in ("near", "far"))
     if near and far and {"value"} <= near.keys() & far.keys() and far["value"] < near["value"]:
         del values["l2_latency_far_cycles"]  # known before, and overtaken by the measured one
@@ -139,15 +140,13 @@ def profile_text(
     lines += [f"# {line}" for line in (*remarks(kept), *(f"Left out: {one_line(one)}." for one in told))]
     tables: list[str] = []
     for key, value in values.items():
+        written = toml_text if key in ("sources", "validation") else _inline
         if not isinstance(value, dict):
             lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
-        elif key in ("sources", "validation"):
-            if value:
-                tables += ["", f"[{key}]", *(f"{word} = {toml_text(text)}" for word, text in value.items())]
-        elif "value" in value or "from" in value:
+        elif written is _inline and {"value", "from"} & value.keys():
             lines.append(f"{key} = {_inline(value)}")
         elif value:
-            tables += ["", f"[{key}]", *(f"{dtype} = {_inline(entry)}" for dtype, entry in value.items())]
+            tables += ["", f"[{key}]", *(f"{word} = {written(one)}" for word, one in value.items())]
     return "\n".join([*lines, *tables]) + "\n"
 
 

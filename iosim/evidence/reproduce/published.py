@@ -153,7 +153,7 @@ WARP_SCHEDULERS = 4
 def tiles_and_statistics(of: Side) -> dict[str, Any]:
     """KiB of a CTA's tiles of Q, K, V and scores, and of two fp32 values a query row."""
     rows = of.kernel.tile.block_q
-    operands = sum(of.chain.tensors[name].tile_bytes(rows) for name in "QKV")
+    operands = sum(rows * of.chain.tensors[name].row_bytes for name in "QKV")
     scores = rows * of.kernel.tile.block_k * of.problem.input_type.bytes
     return {"computed": (operands + scores + 2 * rows * FP32_BYTES) / DIVIDED["KiB"]}
 

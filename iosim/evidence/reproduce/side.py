@@ -18,7 +18,7 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds, bounds, memory
-from iosim.readers.count import count
+from iosim.readers.formula.closed_form import closed_form
 
 STANDARD = "standard"
 """A kernel of papers and of no library: attention through N x N tensors, each product reading its operands once."""
@@ -127,7 +127,7 @@ NUMBERS: Mapping[str, Callable[[Side], float]] = {
     "held": lambda s: s.tensor_sum(s.chain.tensors),
     "tensor_bytes": lambda s: s.tensor_sum(s.keys["tensors"]),
     # Each input read once and each output written once; by the kernel's own account, what it moves beside them, too.
-    "compulsory": lambda s: _sum(bounds(s.problem, s.chain, count(s.chain), added_bytes=0)),
+    "compulsory": lambda s: _sum(bounds(s.problem, s.chain, closed_form(s.chain), added_bytes=0)),
     "predicted_compulsory": lambda s: _sum(s.prediction.hbm_bounds),
     # Between SMs and L2, but for the tensors `without` and the launches `outside`.
     "moved": lambda s: moved(s.chain, without=s.keys.get("without", ()), outside=s.keys.get("outside", ())),
@@ -155,4 +155,4 @@ def standard(problem: AttentionProblem, kernel: Kernel, backward: Kernel | None 
 
 def moved(chain: Chain, *, without: Container[str] = (), outside: Container[str] = ()) -> int:
     """Bytes between SMs and L2, read and written, but for the tensors `without` and the launches `outside`."""
-    return sum(int(r.bytes) for r in count(chain) if r.tensor not in without and r.launch not in outside)
+    return sum(int(r.bytes) for r in closed_form(chain) if r.tensor not in without and r.launch not in outside)

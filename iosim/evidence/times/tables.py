@@ -7,12 +7,15 @@ show that another build of it did, the rule stands here with its reason.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
+from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.base.records import replace
-from iosim.evidence.times.cases import SHORT_S, Case, moved, rows
+from iosim.base.records import dataclass, replace
 from iosim.hardware.profile import load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
@@ -21,14 +24,84 @@ from iosim.kernel.serving import read_stack
 from iosim.kernel.traffic import Traffic
 from iosim.kernel.unit import MMA_ROWS
 from iosim.prediction.call import Call
-from iosim.prediction.predictor import default_method, hbm_traffic
+from iosim.prediction.predictor import Request, default_method, hbm_traffic
 from iosim.prediction.replays import Replays
-from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.bounds import memory
-from iosim.readers.replay.replay import Replay
 from iosim.show.tables import grouped
 from iosim.studies.latency.latency import latency_of
+
+SHORT_S = 30e-6
+"""Launches shorter than this are a regime of their own: latency and first loads decide them."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    launch: str
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted_s / self.measured_s - 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of a table, numbered as it stands there.
+
+    Attributes:
+        name: the kernel, as tables show it.
+        regime: what sets its rows apart.
+        seconds: of each launch; one for the whole chain where `whole`.
+        fits: constants of a step were fitted on it, where its number is odd.
+        launched: from a CUDA graph ("graph"), or "alone".
+        warm: the L2 at its start.
+        clocks: "boost" after a pause, "sustained" after seconds of load.
+        extra_s: seconds beside the launches, of a serving stack between calls.
+    """
+
+    name: str
+    regime: str
+    number: int
+    call: Call
+    traffic: Traffic
+    seconds: tuple[float, ...]
+    whole: bool = False
+    fits: bool = False
+    launched: str = "alone"
+    warm: bool = False
+    clocks: str = "boost"
+    extra_s: float = 0.0
+
+    def times(self, call: Call | None = None) -> Iterator[Timed]:
+        """Predicted and measured times by launch; of `call` in place of its own, where something was changed."""
+        start = "warm" if self.warm else "cold"
+        conditions = Conditions(l2_start=start, clocks=self.clocks, launched=self.launched)
+        found = (call or self.call).time(self.traffic, conditions)
+        if self.whole:
+            yield Timed("", found.total_s + self.extra_s, self.seconds[0])
+            return
+        for launch, seconds in zip(found.launches, self.seconds, strict=True):
+            yield Timed(launch.name, launch.total_s, seconds)
+
+
+def place(name: str) -> Path:
+    """A recorded table: one that commands read, or one of a checkout's experiments. Raises InputError where this
+    installation has no experiments."""
+    shipped = data_dir("kernels") / "measurements" / name
+    if shipped.is_file():
+        return shipped
+    of_checkout = data_dir("kernels").parent / "experiments" / "measurements" / name
+    if not of_checkout.is_file():
+        raise InputError(f"{name} is in no wheel: it lies in experiments/measurements of a checkout")
+    return of_checkout
+
+
+@cache
+def rows(name: str) -> tuple[dict[str, str], ...]:
+    with place(name).open(newline="", encoding="utf-8") as file:
+        return tuple(csv.DictReader(file))
+
 
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "window_right",
          "page_size")  # fmt: skip
@@ -44,6 +117,27 @@ Item = TypeVar("Item")
 def some(items: Iterable[Item], every: int) -> list[Item]:
     """All items, or every n-th from the second on: with an even n those of even numbers, the held-out ones."""
     return list(items)[1::every] if every > 1 else list(items)
+
+
+def numbered(file: str, every: int) -> list[tuple[int, dict[str, str]]]:
+    return some(enumerate(rows(file), 1), every)
+
+
+def moved(call: Call) -> Traffic:
+    """Bytes at both levels, those of HBM by the capacity rule."""
+    return call.counted + call.capacity()
+
+
+def flushed(call: Call) -> Traffic:
+    """The same where each launch starts from an empty L2, as under the profiler."""
+    chains = (replace(call.chain, launches=(launch,)) for launch in call.chain.launches)
+    each = (Call.of(call.problem, call.kernel, call.profile, chain).capacity() for chain in chains)
+    return sum(each, call.counted)
+
+
+def replayed(call: Call, l2_start: str = "warm") -> Traffic:
+    """Bytes at both levels, those of HBM as a prediction finds them by default."""
+    return call.counted + hbm_traffic(call, default_method(call.chain)[0], l2_start, Replays())[0]
 
 
 def asked(r: Mapping[str, str], **more: Any) -> AttentionProblem:
@@ -79,7 +173,7 @@ def library_cases(every: int = 1, file: str = "h200_library_kernels.csv", gpu_na
         regime = "backward" if problem.passes == "bwd" else "decode" if problem.seq_q == 1 else (
             "short" if sum(seconds) < SHORT_S else "long"
         )  # fmt: skip
-        yield Case(name, regime + (", spills" if spills else ""), number, call, moved(call, flushed=True), seconds,
+        yield Case(name, regime + (", spills" if spills else ""), number, call, flushed(call), seconds,
                    fits=not spills and regime in ("short", "long"))  # fmt: skip
 
 
@@ -109,7 +203,7 @@ def own_cases(every: int = 1) -> Iterator[Case]:
 def call_cases(every: int = 1) -> Iterator[Case]:
     """Calls timed outside the profiler (h200_iosim_times.csv), forward, numbered as they stand: never fitted on."""
     gpu = load_profile("h200-sxm")
-    for number, r in some(enumerate(rows("h200_iosim_times.csv"), 1), every):
+    for number, r in numbered("h200_iosim_times.csv", every):
         name = r["implementation"]
         if name not in ("flash_fwd", "cudnn", "pytorch_flash", "pytorch_mem_efficient"):
             continue
@@ -129,15 +223,13 @@ def triton_cases(every: int = 1) -> Iterator[Case]:
     """The tiles of triton_tiles_d64_time.csv, numbered as they stand; inputs are warm in L2, so no HBM bytes."""
     gpu = load_profile("h200-sxm")
     problem = AttentionProblem(heads=32, seq_q=4096, head_dim=64, dtype="bf16")
-    for number, r in some(enumerate(rows("triton_tiles_d64_time.csv"), 1), every):
+    for number, r in numbered("triton_tiles_d64_time.csv", every):
         if not r["BM"]:
             continue
-        block_q, block_k, warps, stages, registers, shared = (
-            int(float(r[n])) for n in ("BM", "BN", "warps", "stages", "regs", "smem")
-        )
-        over = Overrides(
-            tile=(block_q, block_k), warps=warps, stages=stages, registers=registers, shared_memory_bytes=shared
-        )
+        sides = int(float(r["BM"])), int(float(r["BN"]))
+        names = {"warps": "warps", "stages": "stages", "registers": "regs", "shared_memory_bytes": "smem"}
+        settings: dict[str, Any] = {name: int(float(r[column])) for name, column in names.items()}
+        over = Overrides(tile=sides, **settings)
         call, spills = Call.of(problem, resolve("triton", problem, gpu, over), gpu), float(r["spills"]) > 0
         yield Case("triton tiles, head_dim 64", "warm, spills" if spills else "warm", number, call, call.counted,
                    (float(r["ms"]) / 1e3,), fits=not spills)  # fmt: skip
@@ -147,13 +239,12 @@ def graph_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
     """Calls replayed in a CUDA graph (h200_graph_latency.csv, h100_graph_latency.csv), numbered as they stand:
     constants were fitted on odd ones."""
     gpu = load_profile(gpu_name)
-    for number, r in some(enumerate(rows(f"{gpu_name[:4]}_graph_latency.csv"), 1), every):
+    for number, r in numbered(f"{gpu_name[:4]}_graph_latency.csv", every):
         problem, seconds = asked(r), float(r["graph_ms"]) / 1e3
         call = Call.of(problem, resolve(r["implementation"], problem, gpu), gpu)
         regime = ("decode" if problem.seq_q == 1 else "prefill") + (", under 30 us" if seconds < SHORT_S else "")
-        hbm, _, _ = hbm_traffic(call, default_method(call.chain)[0], "warm", Replays())
         name = f"{r['implementation']} in a graph"
-        yield Case(name, regime, number, call, call.counted + hbm, (seconds,), whole=True, warm=True, launched="graph")
+        yield Case(name, regime, number, call, replayed(call), (seconds,), whole=True, warm=True, launched="graph")
 
 
 def stream_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
@@ -162,28 +253,27 @@ def stream_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
     gpu = load_profile(gpu_name)
     between = gpu.need("graph_launch_latency_s") - gpu.need("graph_call_latency_s")
     replays = Replays()
-    for number, r in some(enumerate(rows(f"{gpu_name[:4]}_streams.csv"), 1), every):
+    for number, r in numbered(f"{gpu_name[:4]}_streams.csv", every):
         if r["keys_lie"] == "shared":
             continue
         problem, seconds = asked(r | {"dtype": "bfloat16", "batch": "1"}), float(r["seconds"])
         call = Call.of(problem, resolve(r["implementation"], problem, gpu), gpu)
         regime = "one block of queries" + (", under 30 us" if seconds < SHORT_S else "")
-        yield Case(f"{r['implementation']} of one block", regime, number, call, call.counted + warm(call, replays)[0],
-                   (seconds,), whole=True, warm=True, launched="graph", extra_s=between)  # fmt: skip
+        hbm, _, _ = hbm_traffic(call, warm_method(call), "warm", replays)
+        yield Case(f"{r['implementation']} of one block", regime, number, call, call.counted + hbm, (seconds,),
+                   whole=True, warm=True, launched="graph", extra_s=between)  # fmt: skip
 
 
-def warm(call: Call, replays: Replays) -> tuple[Traffic, Replay | None]:
-    """Bytes at HBM of a call that repeats one before it: played where the L2 may hold some of its tensors."""
-    if sum(tensor.bytes for tensor in call.chain.tensors.values()) > PLAYED * call.profile.need("l2_bytes"):
-        return call.capacity("warm"), None
-    hbm, _, played = hbm_traffic(call, default_method(call.chain)[0], "warm", replays)
-    return hbm, played
+def warm_method(call: Call) -> Any:
+    """How bytes at HBM of a call that repeats one before it are found: played where the L2 may hold its tensors."""
+    fits = sum(tensor.bytes for tensor in call.chain.tensors.values()) <= PLAYED * call.profile.need("l2_bytes")
+    return default_method(call.chain)[0] if fits else "capacity"
 
 
 def clock_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
     """Kernels that run for seconds without a pause (h200_clocks.csv, h100_clocks.csv): never fitted on."""
     gpu = load_profile(gpu_name)
-    for number, r in some(enumerate(rows(f"{gpu_name[:4]}_clocks.csv"), 1), every):
+    for number, r in numbered(f"{gpu_name[:4]}_clocks.csv", every):
         if float(r["power_w"]) < IDLE_W or r["implementation"] in ("matmul", "copy"):
             continue
         problem = asked({**r, "kv_heads": r["heads"], "seq_q": r["seq"], "seq_k": r["seq"], "dtype": "bfloat16"})
@@ -201,7 +291,7 @@ def nvidia_cases(every: int = 1) -> Iterator[Case]:
     GB200 and GB300; rows that no kernel of the catalog runs are left out. Their script writes zeros over the L2 before
     each call, and after it sleeps ten times as long as it took (cudnn-frontend @3929da2, benchmark_single_sdpa.py):
     each call is one after a pause."""
-    for number, r in some(enumerate(rows("published_cudnn_benchmark.csv"), 1), every):
+    for number, r in numbered("published_cudnn_benchmark.csv", every):
         name, kernel_name = NVIDIA_GPUS[r["gpu"]]
         wanted = r["dtype"] == "bfloat16" and r["deterministic"] == "False"
         if not wanted or (r["pass"] == "bwd" and name != "h200-sxm"):
@@ -221,7 +311,7 @@ def serving_cases(every: int = 1) -> Iterator[Case]:
     """Latencies of serving stacks (published_latency.csv) by each stack's rules; gaps between calls were fitted on odd
     rows. Bytes are by replay where tensors are small enough to be warm."""
     replays = Replays()
-    for number, r in some(enumerate(rows("published_latency.csv"), 1), every):
+    for number, r in numbered("published_latency.csv", every):
         gpu, name = load_profile(SERVING_GPUS[r["gpu"]]), r["source"].split("/")[0]
         prefill, seconds = r["phase"] == "prefill", float(r["latency"]) / 1e3
         stack = read_stack(name)
@@ -231,16 +321,12 @@ def serving_cases(every: int = 1) -> Iterator[Case]:
             mask="causal", page_size=stack.page_size,
         )  # fmt: skip
         call = Call.of(problem, resolve(stack.kernel(gpu), problem, gpu, Overrides(append_kv=stack.append_kv)), gpu)
-        hbm, played = warm(call, replays)
-        traffic = call.counted + hbm
-        time = call.time(traffic, Conditions(l2_start="warm", launched="graph"))
-        made = Prediction(
-            call=call, traffic=traffic, hbm_bounds=call.bounds, l2_start="warm", method="replay", time=time,
-            time_specification=time, memory_bytes=memory(call.chain), replay=played,
-        )  # fmt: skip
+        made = Request(problem, call.kernel, gpu, l2_start="warm", launched="graph", method=warm_method(call)).predict(
+            replays
+        )
         regime = "decode" if not prefill else "prefill under 0.2 ms" if seconds < SHORT_PREFILL_S else "prefill"
-        yield Case(f"{name} on {gpu.name}", regime, number, call, traffic, (seconds,), whole=True, launched="graph",
-                   warm=True, extra_s=latency_of(stack, made).total_s - time.total_s)  # fmt: skip
+        yield Case(f"{name} on {gpu.name}", regime, number, call, made.traffic, (seconds,), whole=True,
+                   launched="graph", warm=True, extra_s=latency_of(stack, made).total_s - made.time_s)  # fmt: skip
 
 
 PLAYED = 2.0
@@ -281,13 +367,13 @@ def kernel_of(row: Mapping[str, str], problem: AttentionProblem) -> Kernel:
 def published_cases(every: int = 1, file: str = WHEEL_A30) -> Iterator[Case]:
     """The rows of one file of published_attention_times.csv, cold or warm as they say; equal shapes are played once."""
     played: dict[tuple[str, ...], Case] = {}
-    mine = [(n, r) for n, r in enumerate(rows("published_attention_times.csv"), 1) if r["file"] == file]
+    mine = ((n, r) for n, r in numbered("published_attention_times.csv", 1) if r["file"] == file)
     for number, r in some(mine, every):
         shape, seconds = tuple(v for k, v in r.items() if k not in ("seconds", "source")), (float(r["seconds"]),)
         if shape not in played:
             problem = problem_of(r)
             call = Call.of(problem, kernel_of(r, problem), load_profile(r["gpu"]))
-            hbm, _, _ = hbm_traffic(call, default_method(call.chain)[0], r["l2_start"], Replays())
             played[shape] = Case(f"{r['kernel']} on {r['gpu']}", f"{r['phase']}, {r['l2_start']}", number, call,
-                                 call.counted + hbm, seconds, whole=True, warm=r["l2_start"] == "warm")  # fmt: skip
+                                 replayed(call, r["l2_start"]), seconds, whole=True,
+                                 warm=r["l2_start"] == "warm")  # fmt: skip
         yield replace(played[shape], number=number, seconds=seconds)

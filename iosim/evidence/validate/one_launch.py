@@ -17,14 +17,14 @@ from iosim.evidence.cuda.ncu import METRICS, Profiled
 from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.profile_rows import Told, row_of, said_of
 from iosim.evidence.validate.recognise import Given, Unknown, recognise, whole_call
-from iosim.evidence.validate.rows import COLUMN, COUNTED, QUANTITIES, UNIT, Row
+from iosim.evidence.validate.residuals import values_of
+from iosim.evidence.validate.rows import COLUMN, UNIT, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain, is_attention_loop
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
 from iosim.prediction.result import Prediction
-from iosim.readers.count import wavefront_bytes
 from iosim.studies.explain import HELPS, Explanation, explain, sources
 
 WORDS = {"hbm_read": "read from HBM", "hbm_write": "written to HBM", "l2_read": "L2 to SMs", "l2_write": "SMs to L2",
@@ -73,10 +73,9 @@ class LaunchAnswer:
         if self.prediction is None or self.row is None:
             return []
         p, found = self.prediction, []
-        for name in QUANTITIES:
+        for name, predicted in values_of(p.chain, p, p.time.total_s).items():
             counted = self.row.measured.get(name)
-            predicted = _predicted(p, name)
-            if counted is None or predicted is None:
+            if counted is None:
                 continue
             off = abs(counted - predicted)
             differs = off > ALLOWED[name] * counted and (name == "time" or off > SMALL)
@@ -163,12 +162,6 @@ class LaunchAnswer:
              "between L2 and SMs, and what of the difference the tensor has room for.",
              "header": ["tensor", "direction", "HBM", "compulsory", "L2", "of the difference"], "rows": tensors},
         ]  # fmt: skip
-
-
-def _predicted(p: Prediction, quantity: str) -> int | float | None:
-    if quantity == "smem":
-        return wavefront_bytes(p.chain)
-    return p.time.total_s if quantity == "time" else int(p.total(*COUNTED[quantity]))
 
 
 def _problem(p: Prediction) -> str:

@@ -13,10 +13,11 @@ from iosim.evidence.validate.rows import COUNTED, QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import SPILL, Chain, Mode, Outer
 from iosim.kernel.residency import needed_registers
+from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
+from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.bounds import kept_keys
-from iosim.readers.count import wavefront_bytes
+from iosim.readers.staged import wavefront_bytes
 from iosim.show.tables import grouped
 
 SMALL_BYTES = 2_000_000
@@ -115,23 +116,25 @@ def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = 
     return Comparison(tuple(residuals), tuple(skipped))
 
 
-def _predict(call: Call) -> dict[str, int | float | None]:
-    traffic = call.counted + call.replay().traffic
-    moved = {q: int(traffic.total(*level_and_way)) for q, level_and_way in COUNTED.items()}
-    return {**moved, "smem": wavefront_bytes(call.chain), "time": call.time(traffic).total_s}
+def values_of(chain: Chain, moved: Traffic | Prediction, seconds: float) -> dict[str, int | float]:
+    """By quantity, in order of QUANTITIES; those that are not known are left out."""
+    counts = {q: int(moved.total(*level_and_way)) for q, level_and_way in COUNTED.items()}
+    smem = wavefront_bytes(chain)
+    return {**counts, **({} if smem is None else {"smem": smem}), "time": seconds}
 
 
 def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
     total = 0
     for name in {a.tensor for n in chain.launches for a in n.accesses if a.mode is Mode.LOAD}:
         tensor = chain.tensors[name]
-        rows = kept_keys(problem) if name in ("K", "V") else tensor.rows
+        rows = problem.pair_mask.kept_keys(problem.seq_q, problem.seq_k) if name in ("K", "V") else tensor.rows
         total += tensor.bytes // max(1, tensor.rows) * rows
     return total
 
 
 def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
-    values = {q: value for q, value in _predict(call).items() if value is not None}
+    traffic = call.counted + call.replay().traffic
+    values = values_of(call.chain, traffic, call.time(traffic).total_s)
     launches = call.chain.launches
     most = call.profile.need_int("max_registers_per_thread")
     spilled = int(call.counted.total("l2", "write", tensor=SPILL))

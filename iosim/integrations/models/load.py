@@ -16,7 +16,7 @@ from typing import Any
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.files import read_object
 from iosim.base.schema import one_line
-from iosim.integrations.models.kinds import model_of
+from iosim.integrations.models.kinds import EXPERTS, model_of
 from iosim.studies.models.layers import Model
 
 PARTS = {"text": ("text_config", "llm_config", "language_config", "thinker_config"),
@@ -127,7 +127,6 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "mistral": GATED | {"tied": False}, "phi3": GATED | {"tied": False},
 }  # fmt: skip
 """model_type -> what its class in transformers builds its layers of; `tied` where the config does not say."""
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu": "relu"}
 
 

@@ -27,7 +27,7 @@ from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.sdpa import BACKENDS, TITLES, choose, order
 from iosim.problem.attention import AttentionProblem
-from iosim.problem.masks import BlockMask
+from iosim.problem.masks.blocks import BlockMask, ranges
 from iosim.studies.program.operators import attending
 
 CUDNN_OF_TORCH = {(2, 9): 91002, (2, 10): 91002, (2, 11): 91900, (2, 12): 92000}
@@ -141,14 +141,11 @@ def block_mask_of(mask: Sequence[Any], seq_q: int, seq_k: int) -> BlockMask | No
         if count.shape[0] > 1 or count.shape[1] > 1:
             raise InputError(f"flex_attention's block_mask has {count.shape[0]} sequences and {count.shape[1]} heads; "
                              "accepted: one mask for all (B=None, H=None)")  # fmt: skip
-        taken = np.asarray(count[0, 0])
-        lists = np.asarray(index[0, 0])
-        rows.append(np.repeat(np.arange(taken.size), taken))
-        cols.append(np.concatenate([lists[n, :many] for n, many in enumerate(taken)]) if taken.size else taken)
-    return BlockMask.of_pairs(
-        seq_q, seq_k, int(block_q), int(block_k), np.concatenate(rows).astype(np.int64),
-        np.concatenate(cols).astype(np.int64),
-    )  # fmt: skip
+        taken = np.asarray(count[0, 0], dtype=np.int64)
+        step, row = ranges(np.zeros_like(taken), taken)
+        rows.append(row)
+        cols.append(np.asarray(index[0, 0], dtype=np.int64)[row, step])
+    return BlockMask.of_pairs(seq_q, seq_k, int(block_q), int(block_k), np.concatenate(rows), np.concatenate(cols))
 
 
 def _choose(

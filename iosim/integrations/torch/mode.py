@@ -259,9 +259,8 @@ def _is_view(
     function: Any, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[Tensor], before: set[int]
 ) -> bool:
     """Whether all that an operator gives lies in what it was given, and is not written."""
-    if not results or any(True for _ in formulas.overwritten(function, args, kwargs)):
-        return not results and not any(True for _ in formulas.overwritten(function, args, kwargs))
-    return all(t.untyped_storage()._cdata in before for t in results)
+    writes = any(True for _ in formulas.overwritten(function, args, kwargs))
+    return not writes and all(t.untyped_storage()._cdata in before for t in results)
 
 
 def _is_mask(index: Any) -> bool:

@@ -110,7 +110,7 @@ def describe(
     metadata, report = compiled.metadata, report_of(compiled)
     constants = {**_constants(compiled), **known}
     tile = Tile(*sides_of(constants, names), int(metadata.num_warps), int(metadata.num_stages))
-    ptx = _text(compiled, "ptx")
+    ptx = str((getattr(compiled, "asm", None) or {}).get("ptx", ""))
     threads = THREADS.search(ptx)
     schedule, persistent = Schedule(), None
     if grid is not None:
@@ -128,7 +128,7 @@ def report_of(compiled: Any) -> BuildReport | None:
     """Registers, spills and shared memory of a compiled kernel: from its machine code, or from the driver once it is
     loaded; None where there is neither. Raises InputError: machine code that cannot be read."""
     shared = int(compiled.metadata.shared)
-    code = _part(compiled, "cubin")
+    code = (getattr(compiled, "asm", None) or {}).get("cubin")
     if isinstance(code, bytes):
         reports = read_cubin(code)
         own = reports.get(str(getattr(compiled.metadata, "name", ""))) or next(iter(reports.values()))
@@ -217,16 +217,6 @@ def _type(name: str, args: Mapping[str, Any]) -> str:
     if word is None:
         raise InputError(f'`args` {name} {type(value).__name__} is no number, tensor or word; accepted: as "*fp16"')
     return POINTERS[word]
-
-
-def _part(compiled: Any, kind: str) -> Any:
-    asm = getattr(compiled, "asm", None) or {}
-    return asm.get(kind)
-
-
-def _text(compiled: Any, kind: str) -> str:
-    part = _part(compiled, kind)
-    return part if isinstance(part, str) else ""
 
 
 def _constants(compiled: Any) -> dict[str, Any]:

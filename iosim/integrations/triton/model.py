@@ -22,14 +22,13 @@ from iosim.base.errors import InputError
 from iosim.base.words import Level
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.triton.compiled import Arguments, ProblemOf, schedule_of, sides_of, tutorial_problem
-from iosim.integrations.triton.kernel import KERNEL, Config, configured, misfit, try_config
+from iosim.integrations.triton.kernel import KERNEL, MS_PER_S, Config, configured, misfit, try_config
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 
 TritonConfig = TypeVar("TritonConfig")
 """A triton.Config, or anything with its `kwargs`, `num_warps` and `num_stages`."""
 
-MS_PER_S = 1e3
 LaunchMetadata = Callable[[Sequence[int], Any, dict[str, Any]], dict[str, Any]]
 LEVELS = ("hbm", "l2")
 REMEMBERED = 256

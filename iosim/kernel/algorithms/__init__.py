@@ -8,7 +8,6 @@ from iosim.kernel.algorithms.registry import (
     check_options,
     options_for,
     options_of,
-    planner,
     refuse_terms,
 )
 from iosim.kernel.kernel import Kernel
@@ -20,7 +19,7 @@ def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The chain of launches that `kernel` makes for `problem`: for both passes, those of the forward, which then writes
     its log-sum-exp and keeps a head a tile, and those of the backward. Raises InputError: the algorithm cannot do what
     the problem asks for."""
-    plan_of = planner(kernel.algorithm)
+    plan_of = algorithm_of(kernel.algorithm).planner
     check_options(kernel)
     refuse_terms(problem, kernel.algorithm, kernel.name)
     if problem.passes != "fwd+bwd":
@@ -30,4 +29,4 @@ def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
         return plan_of(problem.with_(passes="fwd"), kernel.with_(writes_lse=True, packs_group=False)).then(second)
 
 
-__all__ = ["algorithm", "algorithm_of", "algorithms", "options_for", "options_of", "plan", "planner"]
+__all__ = ["algorithm", "algorithm_of", "algorithms", "options_for", "options_of", "plan"]

@@ -19,11 +19,12 @@ from collections.abc import Mapping
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms import flash
-from iosim.kernel.algorithms.common import attention_domain, load, main_launch, matrices, row_domain, row_pass, store
+from iosim.kernel.algorithms.common import row_domain
+from iosim.kernel.algorithms.flash1 import plan_flash1
 from iosim.kernel.algorithms.naive import NaiveOptions, plan_naive
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, tensors
+from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Outer, Overhead, Resources, Role
 from iosim.kernel.work import Fragments, Layout, Loop, Work
 from iosim.problem.attention import AttentionProblem
 
@@ -106,8 +107,8 @@ def _multiply_adds(launch: Launch, problem: AttentionProblem) -> Launch:
 
 @algorithm("minimal", keys_outside=True, dtypes=("fp32", "tf32"), example_tile=Tile(32, 32))
 def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The fill and the one launch. Raises InputError: a backward pass, a mask, dropout, another type than fp32, grouped
-    heads, or a length that is not a multiple of the tile: the kernel has none of these."""
+    """The launches of `flash1` to the letter. Raises InputError: a backward pass, a mask, dropout, another type than
+    fp32, grouped heads, or a length that is not a multiple of the tile: the kernel has none of these."""
     for field, accepted, lacks in (
         ("passes", ("fwd",), ": it has a forward only"),
         ("mask", ("none",), ": it has no mask"),
@@ -119,27 +120,12 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
     ):
         if (value := getattr(problem, field)) not in accepted:
             raise InputError(f"`{field}` {value!r} is not possible with kernel 'minimal'{lacks}")
-    running = ("O", "l", "m")
-    fill = row_pass("fill", row_domain(problem, kernel.tile.block_q), (), running)
-    main = main_launch(
-        problem,
-        kernel,
-        attention_domain(problem, kernel.tile),
-        Outer.HEAD,
-        (
-            *(load(n, Rows.KEY, Per.KEY) for n in "KV"),
-            *(load(n, Rows.QUERY, Per.PAIR) for n in ("Q", *running)),
-            *(store(n, Rows.QUERY, Per.PAIR) for n in running),
-        ),
-        overheads=(),
-        work=Work(2 * (problem.head_dim + problem.head_dim_v), exps_per_pair=1, tensor_cores=False),
-    )
-    held = (
-        *matrices(problem, "Q K V", Role.INPUT),
-        *matrices(problem, "O", Role.OUTPUT),
-        *matrices(problem, "l m", Role.TEMP),
-    )
-    return Chain(tensors(held), (fill, main), kernel.notes)
+    chain = plan_flash1(problem, replace(kernel, options=None, overheads=()))
+    fill, main = chain.launches
+    fill = replace(fill, domain=row_domain(problem, kernel.tile.block_q))
+    work = Work(2 * (problem.head_dim + problem.head_dim_v), exps_per_pair=1, tensor_cores=False)
+    held = {name: replace(t, role=Role.TEMP) if name in ("l", "m") else t for name, t in chain.tensors.items()}
+    return Chain(held, (fill, replace(main, work=work)), kernel.notes)
 
 
 @algorithm("minimal-cu", keys_outside=True, dtypes=("fp32", "tf32"), example_tile=Tile(32, 32))

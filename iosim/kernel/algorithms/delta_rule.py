@@ -31,7 +31,7 @@ from iosim.kernel.algorithms.common import store
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.algorithms.states import GATE_BYTES, StateChain, StateOptions
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain, Per, Role, Rows
+from iosim.kernel.launch import Access, Chain, Per, Role, Rows
 from iosim.kernel.options import number
 from iosim.kernel.work import Dependent
 from iosim.problem.attention import AttentionProblem
@@ -72,7 +72,7 @@ def plan_delta_rule(problem: AttentionProblem, kernel: Kernel) -> Chain:
     chain = DeltaChain(problem, kernel)
     if chain.is_step:
         shared = chain.columns_shared(chain.options.step_columns)
-        chain.step(*(chain.read(n, shared) for n in ("Q", "K", "g", "beta")), chain.read("V"))
+        chain.step(*(chain.read(n, shared) for n in ("Q", "K", "g", "beta")), "V")
     else:
         chain.sums()
         chain.inverse()
@@ -113,19 +113,19 @@ class DeltaChain(StateChain):
         if self.options.norm:
             self.q, self.k = (self.rows(f"{name}_norm", d, keys=True) for name in "QK")
             for name, to in (("Q", self.q), ("K", self.k)):
-                self.over_chunks(f"norm_{name.lower()}", (self.read(name), self.write(to)), keys=True)
+                self.over_chunks(f"norm_{name.lower()}", (name,), (to,), keys=True)
         self.rows("g_sum", d if self.by_column else 1, size=GATE_BYTES)
-        written = [self.write("g_sum")]
+        written: list[str | Access] = ["g_sum"]
         if self.by_column:
             self.states("decay", 1, d, Role.TEMP, GATE_BYTES, chunks=True)
             written.append(store("decay", Rows.OWN, Per.QUERY))
-        self.over_chunks("cumsum", (self.read("g"), *written), dependent=Dependent(loads=1))
+        self.over_chunks("cumsum", ("g",), written, dependent=Dependent(loads=1))
 
     def inverse(self) -> None:
         """A; of KDA what a query takes of its own chunk, too."""
         self.rows("A", self.chunk)
         if not self.options.separate_solve or self.by_column:
-            self.over_chunks("fill", (self.write("A"),))
+            self.over_chunks("fill", (), ("A",))
         if self.by_column:
             self._inverse_by_column()
         elif self.options.separate_solve:
@@ -133,7 +133,8 @@ class DeltaChain(StateChain):
         else:
             self.over_chunks(
                 "kkt_solve",
-                (*(self.read(n) for n in (self.k, "g_sum", "beta")), self.write("A")),
+                (self.k, "g_sum", "beta"),
+                ("A",),
                 kept=2 * self.chunk * self.chunk,
                 flops_per_pair=2 * self.chunk * self.problem.head_dim,
                 dependent=Dependent(loads=self.halves, products=MERGES, rows=self.chunk),
@@ -145,19 +146,19 @@ class DeltaChain(StateChain):
         self.rows("near", part, size=GATE_BYTES)
         self.rows("Aqk_near", part)
         self.rows("Aqk_far", self.chunk - part)
-        reads = (*(self.read(n) for n in (self.q, "beta")), *(self.read(n, part // 2 + 1) for n in (self.k, "g_sum")))
         self.over_chunks(
             "kkt",
-            (*reads, self.write("near"), self.write("Aqk_near")),
+            (self.q, "beta", *(self.read(n, part // 2 + 1) for n in (self.k, "g_sum"))),
+            ("near", "Aqk_near"),
             flops_per_pair=COLUMN_OPERATIONS * part * self.problem.head_dim,
             tensor_cores=False,
             product_ctas=self.chunk,
             dependent=Dependent(loads=2),
         )
-        reads = tuple(self.read(n) for n in (self.q, self.k, "g_sum", "beta", "near"))
         self.over_chunks(
             "solve",
-            (*reads, self.write("Aqk_far"), self.write("A")),
+            (self.q, self.k, "g_sum", "beta", "near"),
+            ("Aqk_far", "A"),
             kept=2 * self.chunk * self.chunk,
             flops_per_pair=4 * self.chunk * self.problem.head_dim,
             dependent=Dependent(loads=PARTS * halves, products=PARTS * halves + MERGES, rows=self.chunk),
@@ -171,16 +172,18 @@ class DeltaChain(StateChain):
         self.rows("near", part, size=GATE_BYTES)
         self.over_chunks(
             "kkt",
-            (*(self.read(n) for n in (self.k, "g_sum", "beta")), self.write("KK_near"), self.write("KK_far")),
+            (self.k, "g_sum", "beta"),
+            ("KK_near", "KK_far"),
             kept=square,
             flops_per_pair=2 * self.chunk * self.problem.head_dim,
             dependent=Dependent(loads=1, products=self.halves),
         )
         solved = Dependent(loads=1, rows=part)
-        self.over_chunks("solve", (self.read("KK_near"), self.write("near")), block=part, dependent=solved)
+        self.over_chunks("solve", ("KK_near",), ("near",), block=part, dependent=solved)
         self.over_chunks(
             "merge",
-            (self.read("near"), self.read("KK_far"), self.write("A")),
+            ("near", "KK_far"),
+            ("A",),
             kept=2 * square,
             dependent=Dependent(loads=1, products=MERGES),
         )
@@ -195,7 +198,8 @@ class DeltaChain(StateChain):
             written.append(self.rows("K_end", d))
         self.over_chunks(
             "recompute",
-            (*(self.read(n) for n in (self.k, "V", "beta", "g_sum", "A")), *(self.write(n) for n in written)),
+            (self.k, "V", "beta", "g_sum", "A"),
+            written,
             kept=self.chunk * SIDE,
             staged=self.chunk * (self.chunk + 2 * SIDE),
             flops_per_pair=2 * self.chunk * (d + dv),
@@ -222,7 +226,8 @@ class DeltaChain(StateChain):
         within = dv if self.by_column else dv + ctas * d
         self.over_chunks(
             "output",
-            (*(self.read(n, ctas) for n in shared), self.read("v_new"), self.own("h"), self.write("O")),
+            (*(self.read(n, ctas) for n in shared), "v_new", self.own("h")),
+            ("O",),
             flops_per_pair=2 * d * dv + 2 * self.chunk * within,
             kept=self.chunk * (self.chunk + columns),
             staged=2 * self.chunk * depth + (self.chunk + depth) * columns,

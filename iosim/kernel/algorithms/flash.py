@@ -219,7 +219,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )  # fmt: skip
     q, o = matrix(problem, "Q", Role.INPUT), output_tensor(problem, kernel)
     k, v = (in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
-    lse = row_vector(problem, "LSE", Role.OUTPUT)
+    lse = matrices(problem, "LSE" if kernel.writes_lse else "", Role.OUTPUT)
     columns, value_columns = _product_columns(problem, kernel)
     value_tiles = -(-value_columns // kernel.tile.block_k) if options.columns_by_keys else 1
     main = main_launch(
@@ -247,7 +247,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     lists = tuple(Tensor(n, 1, 1, 1, 1, 4, Role.TEMP) for n in LISTS if options.fills_lists and problem.mask == "none")
     fills = tuple(row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists))
-    by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel), *lists))
+    by_name = tensors((q, k, v, o, *lse, *table_tensor(problem), *append_tensors(problem, kernel), *lists))
     chain = finish(problem, kernel, main, by_name)
     return replace(chain, launches=(*fills, *chain.launches))
 
@@ -387,8 +387,6 @@ def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dic
     by_name = {**by_name, **tensors(made)}
     if kernel.writes_lse:
         writes += (store("LSE", Rows.QUERY, Per.QUERY),)
-    else:
-        by_name = {n: t for n, t in by_name.items() if n != "LSE"}
     return Chain(by_name, (*before, replace(main, accesses=main.accesses + writes)), notes)
 
 
@@ -435,41 +433,21 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     lse = ("LSE",) if kernel.writes_lse else ()
     before, of_rows = _statistics(kernel, shape, splits) if options.combine_launches > 1 else ((), ())
     of_splits = {1: left, 2: left[:1], 3: []}[options.combine_launches]
-    domain = Domain(1, 1, rows, splits, combine_rows, splits, splits=splits)
     waits = options.combine_waits + -(-splits // options.combine_loads_at_once) if splits > 1 else 0
-    combine = Launch(
-        name="combine",
-        domain=domain,
-        outer=Outer.QUERY,
-        accesses=(
-            load("O_partial", Rows.QUERY, Per.SPLIT),
-            *(load(name, Rows.QUERY, Per.SPLIT) for name in of_splits),
-            *(load(t.name, Rows.QUERY, Per.QUERY) for t in of_rows),
-            *(store(name, Rows.QUERY, Per.QUERY) for name in ("O", *(() if before else lse))),
-        ),
-        resources=Resources(threads),
-        work=Work(
-            serial_loads=waits,
-            fragments=kernel.fragments and COMBINES.get(kernel.fragments.layout),
-        ),
-    )
-    reductions = tuple(
-        replace(
-            combine,
-            name=name,
-            domain=replace(domain, block_q=STATISTICS_ROWS),
-            accesses=(
-                *(load(n, Rows.QUERY, Per.SPLIT) for n in reads if n in left),
-                *(load(n, Rows.QUERY, Per.QUERY) for n in reads if n not in left),
-                *(store(n, Rows.QUERY, Per.QUERY) for n in writes),
-            ),
-        )
-        for name, reads, writes in before
-    )
-    if not kernel.writes_lse:
-        by_name = {n: t for n, t in by_name.items() if n != "LSE"}
+    work = Work(serial_loads=waits, fragments=kernel.fragments and COMBINES.get(kernel.fragments.layout))
+
+    def reduction(name: str, reads: Sequence[str], writes: Sequence[str], block_q: int = STATISTICS_ROWS) -> Launch:
+        """A launch over rows, which reads what each split left of them."""
+        loads = (load(n, Rows.QUERY, Per.SPLIT if n in ("O_partial", *left) else Per.QUERY) for n in reads)
+        stores = (store(n, Rows.QUERY, Per.QUERY) for n in writes)
+        over = Domain(1, 1, rows, splits, block_q, splits, splits=splits)
+        return Launch(name, over, Outer.QUERY, (*loads, *stores), resources=Resources(threads), work=work)
+
+    reads = ("O_partial", *of_splits, *(t.name for t in of_rows))
+    combine = reduction("combine", reads, ("O", *(() if before else lse)), combine_rows)
     by_name = {**by_name, **tensors((partial, *vectors, *of_rows))}
-    return Chain(by_name, (replace(main, accesses=main.accesses + writes), *reductions, combine), kernel.notes)
+    main = replace(main, accesses=main.accesses + writes)
+    return Chain(by_name, (main, *(reduction(*one) for one in before), combine), kernel.notes)
 
 
 def _statistics(
@@ -482,7 +460,7 @@ def _statistics(
     if options_of(kernel, SplitOptions).combine_launches == 2:
         return (("statistics", both, ("row_max", "row_sum", *lse)),), (replace(total, name="row_max"), total)
     weights = Tensor("weights", *shape, splits, 4, Role.TEMP)
-    sums = ("sums", ("weights", *both[1 - len(lse) :]), ("row_sum", *lse))
+    sums = ("sums", (*both[1 - len(lse) :], "weights"), ("row_sum", *lse))
     return (("weights", both[:1], ("weights",)), sums), (weights, total)
 
 

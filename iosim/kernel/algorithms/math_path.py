@@ -44,21 +44,20 @@ def _mask(b: ChainBuilder, scores: str) -> str:
             b.hold(added_mask(p, element_bytes=4))
             b.launches.append(convert_mask(p))
             name = "mask_added"
-    b.pass_over_scores("mask", (scores, name), (score_matrix(p, "S_masked", Role.TEMP, 4),))
-    return "S_masked"
+    return b.pass_over_scores("mask", (scores, name), "S_masked")
 
 
 def _safe_softmax(b: ChainBuilder, scores: str) -> None:
     """Softmax, then zeros in rows whose scores are all -inf: a byte an element, a flag a row, a choice in place."""
     p = b.problem
-    b.pass_over_scores("softmax", (scores,), (score_matrix(p, "P", Role.TEMP, 4),), exps=1)
-    b.pass_over_scores("is_masked", (scores,), (score_matrix(p, "is_masked", Role.TEMP, 1),))
+    b.pass_over_scores("softmax", (scores,), "P", exps=1)
+    b.pass_over_scores("is_masked", (scores,), score_matrix(p, "is_masked", Role.TEMP, 1))
     flags = replace(row_vector(p, "masked_rows", Role.TEMP), element_bytes=1)
     b.hold(flags, Tensor("zero", 1, 1, 1, 1, 4, Role.TEMP))
-    b.pass_over_scores("all_masked", ("is_masked",), ())
+    b.pass_over_scores("all_masked", ("is_masked",))
     b.also(store(flags.name, Rows.QUERY, Per.QUERY, packet_rows=FLAGS_A_PACKET))
     b.launches.append(Launch("zero", Domain(1, 1, 1, 1, 1, 1), Outer.FLAT, (store("zero", Rows.OWN, Per.LAUNCH),)))
-    b.pass_over_scores("select", ("P",), (score_matrix(p, "P", Role.TEMP, 4),), rows=SECTOR_BYTES, values=SELECT_VALUES)
+    b.pass_over_scores("select", ("P",), "P", rows=SECTOR_BYTES, values=SELECT_VALUES)
     ctas = max(1, SECTOR_BYTES * p.seq_k // SELECT_ELEMENTS)
     readers = min(ctas, b.products.sm_count)
     b.also(load(flags.name, Rows.QUERY, Per.QUERY, times=readers), load("zero", Rows.OWN, Per.LAUNCH))
@@ -100,20 +99,16 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     _safe_softmax(b, scores)
     weights = "P"
     if problem.dropout > 0:
-        b.pass_over_scores(
-            "dropout",
-            ("P",),
-            (score_matrix(problem, "P_dropped", Role.TEMP, 4), score_matrix(problem, "dropout_mask", Role.TEMP, 1)),
-        )
-        weights = "P_dropped"
+        mask = score_matrix(problem, "dropout_mask", Role.TEMP, 1)
+        weights = b.pass_over_scores("dropout", ("P",), "P_dropped", mask)
     b.hold(matrix(problem, "O", Role.OUTPUT))
     if casts:
-        b.pass_over_scores("cast_P", (weights,), (score_matrix(problem, "P_out", Role.TEMP, problem.input_type.bytes),))
+        b.pass_over_scores("cast_P", (weights,), score_matrix(problem, "P_out", Role.TEMP, problem.input_type.bytes))
         b.hold(replace(matrix(problem, "O", Role.TEMP, element_bytes=4), name="O_fp32"))
-        b.product_over_keys("values", weights, current["V"], "O_fp32", problem.head_dim_v)
+        b.product_over(Outer.QUERY, "values", weights, current["V"], "O_fp32", problem.head_dim_v)
         b.copy("cast_O", "O_fp32", matrix(problem, "O", Role.OUTPUT))
     else:
-        b.product_over_keys("values", weights, current["V"], "O", problem.head_dim_v)
+        b.product_over(Outer.QUERY, "values", weights, current["V"], "O", problem.head_dim_v)
     b.keep(b.launches[-1].name, *(f"{n}_fp32" for n in "QKV"), "Q_scaled", "P", weights, "P_out")
     b.keep("select", scores, "is_masked")
     return b.chain()

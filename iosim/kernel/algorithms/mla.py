@@ -78,7 +78,7 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     all_tensors = (
         matrix(problem, "Q", Role.INPUT),
         *((latent_rows(problem), lists(problem)) if picks else (in_cache(problem, matrix(problem, "K", Role.INPUT)),)),
-        *matrices(problem, "O LSE", Role.OUTPUT),
+        *matrices(problem, "O LSE" if kernel.writes_lse else "O", Role.OUTPUT),
         *(() if picks else table_tensor(problem)),
         *append_tensors(problem, kernel),
     )

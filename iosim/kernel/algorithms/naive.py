@@ -155,17 +155,10 @@ class ChainBuilder:
                    resources=WIDE, work=Work(2 * cols, stages=3))
         )  # fmt: skip
 
-    def product_over_keys(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
-        """out[q, :] = sum over k of scores[q, k] right[k, :]: a work tile is a query block, or a cluster of them."""
-        self._product_over(name, scores, right, out, cols, Outer.QUERY)
-
-    def product_over_queries(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
-        """out[k, :] = sum over q of scores[q, k] right[q, :]: a work tile is a key block, or a cluster of them."""
-        self._product_over(name, scores, right, out, cols, Outer.KEY)
-
-    def _product_over(self, name: str, scores: str, right: str, out: str, cols: int, outer: Outer) -> None:
-        """The product with a row a query (or a key), summed over the other axis in steps of 64. Each CTA of a cluster
-        reads the other operand for itself."""
+    def product_over(self, outer: Outer, name: str, scores: str, right: str, out: str, cols: int) -> None:
+        """out[q, :] = sum over k of scores[q, k] right[k, :], where a work tile is a query block (or a cluster);
+        out[k, :], the sum over q, where it is a key block. In steps of 64; each CTA of a cluster reads the other
+        operand for itself."""
         by_query = outer is Outer.QUERY
         mine, other, per = (Rows.QUERY, Rows.KEY, Per.QUERY) if by_query else (Rows.KEY, Rows.QUERY, Per.KEY)
         product_tile = self.tile(self.problem.seq_q if by_query else self.problem.seq_k, cols, narrow=True)
@@ -182,21 +175,23 @@ class ChainBuilder:
         self,
         name: str,
         reads: tuple[str, ...],
-        writes: tuple[Tensor, ...],
+        *writes: str | Tensor,
         exps: int = 0,
         rows: int = terms.PASS_ROWS,
         values: int = ELEMENTWISE_VALUES,
-    ) -> None:
-        """An elementwise or row-wise launch over N x N tensors, `rows` rows a work tile, `values` a thread."""
-        self.hold(*writes)
-        accesses: tuple[Access, ...] = tuple(load(n, Rows.PAIR, Per.PAIR) for n in reads)
-        accesses += tuple(store(t.name, Rows.PAIR, Per.PAIR) for t in writes)
+    ) -> str:
+        """An elementwise or row-wise launch over N x N tensors, `rows` rows a work tile, `values` a thread; gives the
+        name of what it writes first. A name stands for a tensor of scores."""
         p = self.problem
-        domain = Domain(p.batch, p.heads, p.seq_q, p.seq_k, rows, p.seq_k)
+        made = [score_matrix(p, t, Role.TEMP, self.score_bytes) if isinstance(t, str) else t for t in writes]
+        self.hold(*made)
+        moved = (*(load(n, Rows.PAIR, Per.PAIR) for n in reads), *(store(t.name, Rows.PAIR, Per.PAIR) for t in made))
+        values = softmax_values(p.seq_k) if exps else values
+        work = Work(exps_per_pair=exps)
         self.launches.append(
-            Launch(name, domain, Outer.FLAT, accesses, resources=WIDE, work=Work(exps_per_pair=exps),
-                   values_per_thread=softmax_values(p.seq_k) if exps else values)
-        )  # fmt: skip
+            terms.score_pass(name, p, p.batch, p.heads, moved, rows, work=work, values_per_thread=values)
+        )
+        return made[0].name if made else ""
 
     def also(self, *accesses: Access) -> None:
         """More accesses of the last launch, before its own."""
@@ -229,20 +224,15 @@ def add_bias(b: ChainBuilder, scores: str) -> str:
         b.launches.append(terms.materialise(p))
     else:
         b.hold(terms.bias(b.problem))
-    b.pass_over_scores("bias", (scores, "bias"), (_tensor(b, "S_biased"),))
-    return "S_biased"
+    return b.pass_over_scores("bias", (scores, "bias"), "S_biased")
 
 
 def mask_keys(b: ChainBuilder, name: str, scores: str, out: str) -> str:
     """A pass over scores (or their gradient) with the key-padding mask; gives the name of its result."""
     b.hold(terms.padding(b.problem, b.padding_bytes))
-    b.pass_over_scores(name, (scores,), (_tensor(b, out),))
+    b.pass_over_scores(name, (scores,), out)
     b.also(load("padding", Rows.KEY, Per.PAIR))
     return out
-
-
-def _tensor(b: ChainBuilder, name: str, size: int | None = None) -> Tensor:
-    return score_matrix(b.problem, name, Role.TEMP, b.score_bytes if size is None else size)
 
 
 def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
@@ -258,24 +248,20 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b.product_to_scores("scores", query, "K", "S", problem.head_dim)
     scores = "S"
     if Pass.SCALE in run:
-        b.pass_over_scores("scale", (scores,), (_tensor(b, "S_scaled"),))
-        scores = "S_scaled"
+        scores = b.pass_over_scores("scale", (scores,), "S_scaled")
     if problem.bias != "none":
         scores = add_bias(b, scores)
     if problem.key_padding:
         scores = mask_keys(b, "padding", scores, "S_padded")
     if Pass.MASK in run:
         b.hold(terms.stored_mask(problem))
-        b.pass_over_scores("mask", (scores, "mask"), (_tensor(b, "S_masked"),))
-        scores = "S_masked"
-    b.pass_over_scores("softmax", (scores,), (_tensor(b, "P"),), exps=1)
-    weights = "P"
+        scores = b.pass_over_scores("mask", (scores, "mask"), "S_masked")
+    weights = b.pass_over_scores("softmax", (scores,), "P", exps=1)
     if Pass.DROPOUT in run:
-        dropped = (_tensor(b, "P_dropped"), _tensor(b, "dropout_mask", options.dropout_mask_bytes))
-        b.pass_over_scores("dropout", ("P",), dropped)
-        weights = "P_dropped"
+        mask = score_matrix(problem, "dropout_mask", Role.TEMP, options.dropout_mask_bytes)
+        weights = b.pass_over_scores("dropout", ("P",), "P_dropped", mask)
     b.hold(matrix(problem, "O", Role.OUTPUT))
-    b.product_over_keys("values", weights, "V", "O", problem.head_dim_v)
+    b.product_over(Outer.QUERY, "values", weights, "V", "O", problem.head_dim_v)
     b.keep("bwd.dk", "Q_scaled")
     return b.chain()
 
@@ -287,43 +273,39 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     run = passes(problem, kernel)
     dropped = Pass.DROPOUT in run
     b.hold(*matrices(problem, "Q K V dO", Role.INPUT))
-    kept = ("P", "P_dropped", "dropout_mask") if dropped else ("P",)
-    sizes = {"dropout_mask": options.dropout_mask_bytes}
-    b.hold(*(replace(_tensor(b, n, sizes.get(n)), role=Role.INPUT) for n in kept))
+    kept = {"P": b.score_bytes}
+    if dropped:
+        kept |= {"P_dropped": b.score_bytes, "dropout_mask": options.dropout_mask_bytes}
+    b.hold(*(score_matrix(problem, name, Role.INPUT, size) for name, size in kept.items()))
     b.hold(*matrices(problem, "dV dQ dK", Role.OUTPUT))
     b.hold(*head_gradients(problem))
     tail = "_heads" if problem.group > 1 else ""
-    b.product_over_queries("bwd.dv", "P_dropped" if dropped else "P", "dO", f"dV{tail}", problem.head_dim_v)
+    b.product_over(Outer.KEY, "bwd.dv", "P_dropped" if dropped else "P", "dO", f"dV{tail}", problem.head_dim_v)
     b.product_to_scores("bwd.dp", "dO", "V", "dP", problem.head_dim_v)
     grad = "dP"
     if dropped:
-        b.pass_over_scores("bwd.dropout", (grad, "dropout_mask"), (_tensor(b, "dP_dropped"),))
-        grad = "dP_dropped"
+        grad = b.pass_over_scores("bwd.dropout", (grad, "dropout_mask"), "dP_dropped")
     if options.softmax_backward_product:
-        b.pass_over_scores("bwd.product", ("P", grad), (_tensor(b, "PdP"),))
-        grad = "PdP"
-    b.pass_over_scores("bwd.softmax", ("P", grad), (_tensor(b, "dS"),))
+        grad = b.pass_over_scores("bwd.product", ("P", grad), "PdP")
+    scores = b.pass_over_scores("bwd.softmax", ("P", grad), "dS")
     b.keep("bwd.softmax", "dP", "dP_dropped")
-    scores = "dS"
     if Pass.MASK in run and problem.mask_storage != "additive":
         b.hold(terms.stored_mask(problem))
-        b.pass_over_scores("bwd.mask", (scores, "mask"), (_tensor(b, "dS_masked"),))
-        scores = "dS_masked"
+        scores = b.pass_over_scores("bwd.mask", (scores, "mask"), "dS_masked")
     if problem.key_padding:
         scores = mask_keys(b, "bwd.padding", scores, "dS_padded")
     if problem.bias_grad:
         b.hold(terms.bias(problem, "dBias", Role.OUTPUT))
         b.launches.append(terms.sum_bias(problem, scores))
     if Pass.SCALE in run:
-        b.pass_over_scores("bwd.scale", (scores,), (_tensor(b, "dS_scaled"),))
-        scores = "dS_scaled"
-    b.product_over_queries("bwd.dk", scores, "Q", f"dK{tail}", problem.head_dim)
+        scores = b.pass_over_scores("bwd.scale", (scores,), "dS_scaled")
+    b.product_over(Outer.KEY, "bwd.dk", scores, "Q", f"dK{tail}", problem.head_dim)
     if Pass.SCALE_Q in run:
         b.hold(replace(matrix(problem, "dQ", Role.TEMP), name="dQ_scaled"))
-        b.product_over_keys("bwd.dq", scores, "K", "dQ_scaled", problem.head_dim)
+        b.product_over(Outer.QUERY, "bwd.dq", scores, "K", "dQ_scaled", problem.head_dim)
         b.copy("bwd.scale_q", "dQ_scaled", matrix(problem, "dQ", Role.OUTPUT))
     else:
-        b.product_over_keys("bwd.dq", scores, "K", "dQ", problem.head_dim)
+        b.product_over(Outer.QUERY, "bwd.dq", scores, "K", "dQ", problem.head_dim)
     if tail:
         b.launches.append(sum_groups(problem))
     return b.chain()

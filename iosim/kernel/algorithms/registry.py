@@ -99,10 +99,6 @@ def algorithm_of(name: str) -> Algorithm:
     return _ALGORITHMS.named(name)
 
 
-def planner(name: str) -> Planner:
-    return algorithm_of(name).planner
-
-
 def options_for(algorithm: str, values: Mapping[str, Any]) -> AlgorithmOptions:
     """Options of an algorithm by name, as a catalog file or a user gives them. Raises InputError: an option that the
     algorithm does not have, or a value that the option does not take."""

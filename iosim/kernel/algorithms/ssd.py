@@ -51,7 +51,7 @@ def plan_ssd(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b.rows("O", columns, Role.OUTPUT)
     if b.is_step:
         beside = b.columns_shared(options.step_columns)
-        b.step(*(b.read(x, beside) for x in ("Q", "K", "dt")), b.own("A", beside), b.read("V"))
+        b.step(*(b.read(x, beside) for x in ("Q", "K", "dt")), b.own("A", beside), "V")
     else:
         _states(b, options)
         _outputs(b, options)
@@ -63,12 +63,13 @@ def _states(b: StateChain, options: SsdOptions) -> None:
     b.rows("dt_chunk", 1, size=GATE_BYTES, apart=False)
     b.rows("sums", 1, size=GATE_BYTES, apart=False)
     b.states("decay", 1, 1, Role.TEMP, GATE_BYTES, chunks=True)
-    written = (b.write("dt_chunk"), b.write("sums"), store("decay", Rows.OWN, Per.QUERY))
-    b.over_chunks("chunk_cumsum", (b.read("dt"), b.own("A"), *written), dependent=Dependent(loads=1))
+    written = ("dt_chunk", "sums", store("decay", Rows.OWN, Per.QUERY))
+    b.over_chunks("chunk_cumsum", ("dt", b.own("A")), written, dependent=Dependent(loads=1))
     b.states("added", n, columns, Role.TEMP, STATE_BYTES, chunks=True)
     b.over_chunks(
         "chunk_state",
-        (*(b.read(x) for x in ("K", "V", "dt_chunk", "sums")), store("added", Rows.OWN, Per.QUERY)),
+        ("K", "V", "dt_chunk", "sums"),
+        (store("added", Rows.OWN, Per.QUERY),),
         flops_per_pair=2 * n * columns,
         dependent=Dependent(loads=2, products=1),
     )
@@ -84,7 +85,8 @@ def _outputs(b: StateChain, options: SsdOptions) -> None:
     b.rows("CB", b.chunk, size=GATE_BYTES, keys=True)
     b.over_chunks(
         "bmm",
-        (b.read("Q"), b.read("K", blocks), b.write("CB")),
+        ("Q", b.read("K", blocks)),
+        ("CB",),
         keys=True,
         flops_per_pair=2 * b.chunk * n,
         product_ctas=blocks,
@@ -93,7 +95,8 @@ def _outputs(b: StateChain, options: SsdOptions) -> None:
     beside = tuple(b.read(x, blocks) for x in ("V", "dt_chunk", "sums"))
     b.over_chunks(
         "chunk_scan",
-        (b.read("Q"), b.read("CB"), *beside, b.own("before", blocks), b.write("O")),
+        ("Q", "CB", *beside, b.own("before", blocks)),
+        ("O",),
         flops_per_pair=2 * n * columns + 2 * b.chunk * columns,
         product_ctas=blocks,
         dependent=Dependent(loads=2, products=2),

@@ -12,11 +12,12 @@ NB: launches beside the walk are passes over rows: what overlaps inside them is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
-from iosim.kernel.algorithms.common import load, store
+from iosim.kernel.algorithms.common import load, row_pass, store
 from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor
@@ -133,7 +134,8 @@ class StateChain:
     def over_chunks(
         self,
         name: str,
-        accesses: tuple[Access, ...],
+        reads: Iterable[str | Access],
+        writes: Iterable[str | Access],
         *,
         keys: bool = False,
         block: int | None = None,
@@ -141,12 +143,15 @@ class StateChain:
         staged: int = 0,
         **work: Any,
     ) -> None:
-        """A launch that takes all chunks side by side, of V's heads or of Q's and K's. A CTA keeps so many fp32 numbers
+        """A launch that takes all chunks side by side, of V's heads or of Q's and K's; a name stands for a chunk's rows
+        of the tensor. A CTA keeps so many fp32 numbers
         and stages so many of the inputs in shared memory, by the kernel's source."""
         p = self.problem
         domain = Domain(p.batch, p.kv_heads if keys else p.heads, p.seq_q, 1, self.chunk if block is None else block, 1)
+        loads = (self.read(n) if isinstance(n, str) else n for n in reads)
+        stores = (self.write(n) if isinstance(n, str) else n for n in writes)
         taken = self._taken(kept, staged)
-        self.launches.append(Launch(name, domain, Outer.FLAT, accesses, resources=taken, work=Work(**work)))
+        self.launches.append(row_pass(name, domain, loads, stores, resources=taken, work=Work(**work)))
 
     def walk(
         self, name: str, accesses: tuple[Access, ...], ctas: int, kept: int, dependent: Dependent, flops: int = 0
@@ -187,11 +192,12 @@ class StateChain:
         p = self.problem
         return self.states("state_after", p.head_dim, p.head_dim_v, Role.OUTPUT, STATE_BYTES)
 
-    def step(self, *accesses: Access) -> None:
+    def step(self, *reads: str | Access) -> None:
         """A step of decoding: one launch that reads every state, changes it for each new token, and writes it."""
         self.over_chunks(
             "step",
-            (*accesses, self.own(self.initial()), self.write("O"), store(self.last(), Rows.OWN, Per.QUERY)),
+            (*reads, self.own(self.initial())),
+            ("O", store(self.last(), Rows.OWN, Per.QUERY)),
             block=self.problem.seq_q,
             product_ctas=self.columns_shared(self.options.step_columns),
             dependent=Dependent(loads=STEP_LOADS, products=STEP_SUMS * self.problem.seq_q),

@@ -12,6 +12,7 @@ NB: what the added terms cost in instructions and shared memory is not in the ti
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms.common import load, store
@@ -76,7 +77,7 @@ def added_mask(problem: AttentionProblem, role: Role = Role.TEMP, element_bytes:
 def convert_mask(problem: AttentionProblem) -> Launch:
     """Bytes to 0 and -inf (PyTorch, aten/src/ATen/native/transformers/attention.cpp, convert_boolean_attn_mask)."""
     accesses = (load("mask", Rows.PAIR, Per.PAIR), store("mask_added", Rows.PAIR, Per.PAIR))
-    return _pass("convert_mask", problem, 1, 1, accesses)
+    return score_pass("convert_mask", problem, 1, 1, accesses)
 
 
 def _score_terms(problem: AttentionProblem, kernel: Kernel, once: Per) -> Iterator[tuple[Tensor, Access]]:
@@ -127,7 +128,9 @@ def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once
     gradients = bias_gradient(problem)
     writes = [store(one.name, Rows.PAIR, Per.PAIR) for one in gradients[:1]]
     skips = problem.mask != "none" and problem.mask_storage == "implicit"
-    fill = (_pass("bwd.fill_bias", problem, problem.batch, problem.heads, tuple(writes)),)  # where no tile is visited
+    fill = (
+        score_pass("bwd.fill_bias", problem, problem.batch, problem.heads, tuple(writes)),
+    )  # where no tile is visited
     before = fill if gradients and skips else ()
     after = (sum_bias(problem),) if len(gradients) > 1 else ()
     more = replace(main, accesses=(*(read for _, read in terms), *main.accesses, *writes))
@@ -162,14 +165,18 @@ def bias_gradient(problem: AttentionProblem) -> tuple[Tensor, ...]:
 def sum_bias(problem: AttentionProblem, source: str = "dBias_heads") -> Launch:
     """dBias: the sum of `source` over the sequences and heads that share it (a copy where none do)."""
     accesses = (load(source, Rows.PAIR, Per.PAIR, times=summed(problem)), store("dBias", Rows.PAIR, Per.PAIR))
-    return _pass("bwd.sum_bias", problem, problem.bias_batch, problem.bias_heads, accesses)
+    return score_pass("bwd.sum_bias", problem, problem.bias_batch, problem.bias_heads, accesses)
 
 
 def materialise(problem: AttentionProblem) -> Launch:
     accesses = (load("slopes", Rows.OWN, Per.QUERY), store("bias", Rows.PAIR, Per.PAIR))
-    return _pass("alibi", problem, problem.bias_batch, problem.heads, accesses)
+    return score_pass("alibi", problem, problem.bias_batch, problem.heads, accesses)
 
 
-def _pass(name: str, problem: AttentionProblem, batch: int, heads: int, accesses: tuple[Access, ...]) -> Launch:
-    domain = Domain(batch, heads, problem.seq_q, problem.seq_k, PASS_ROWS, problem.seq_k)
-    return Launch(name, domain, Outer.FLAT, accesses, resources=Resources(256))
+def score_pass(
+    name: str, problem: AttentionProblem, batch: int, heads: int, accesses: tuple[Access, ...], rows: int = PASS_ROWS,
+    **more: Any,
+) -> Launch:  # fmt: skip
+    """An elementwise or row-wise launch over N x N tensors; `more` are fields of `Launch`."""
+    domain = Domain(batch, heads, problem.seq_q, problem.seq_k, rows, problem.seq_k)
+    return Launch(name, domain, Outer.FLAT, accesses, resources=Resources(256), **more)

@@ -4,12 +4,11 @@ from iosim.kernel.libraries import sdpa  # noqa: F401 - registers itself
 from iosim.kernel.libraries.default import default_kernel, with_sinks
 from iosim.kernel.libraries.loader import check_file, choice_names, entry, entry_name, entry_names, is_choice
 from iosim.kernel.libraries.resolver import resolve, split_alike
-from iosim.kernel.libraries.rules import Rules, rule_book, rule_books
+from iosim.kernel.libraries.rules import rule_books
 from iosim.kernel.overrides import Overrides
 
 __all__ = [
     "Overrides",
-    "Rules",
     "check_file",
     "choice_names",
     "default_kernel",
@@ -18,7 +17,6 @@ __all__ = [
     "entry_names",
     "is_choice",
     "resolve",
-    "rule_book",
     "rule_books",
     "split_alike",
     "with_sinks",

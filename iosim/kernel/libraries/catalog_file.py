@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from iosim.base.records import fields
 from iosim.base.schema import Flag, ListOf, MapOf, OneOrMany, Problem, Real, Spec, Table, Text, Whole
 from iosim.kernel.algorithms import algorithm_of, algorithms
 from iosim.kernel.kernel import RowPass
@@ -181,26 +182,9 @@ ROW: Mapping[str, Key] = {
 
 Those up to `min_shared_memory_per_block_bytes` are its conditions: head_dim is the widest that it holds for, the others
 are true of the problem or the GPU. `causal` is true of any mask, `window` of a window alone."""
-PASS_MEANS = {
-    "name": "fill, fill0, fill1, copy0, copy1, dot, convert, sum_groups, sum_dK or sum_dV",
-    "reads": "tensors it reads",
-    "writes": "tensors it writes: D, dQ_acc, dQ, a tensor's X_copy, dK_acc, dV_acc, dK, dV",
-    "rows": "rows a CTA; 0: the main launch's query rows",
-    "threads": "threads a CTA",
-    "values": "values a thread loads before it stores",
-    "operations": "instructions a value, where they take longer than its bytes",
-    "registers": "registers a thread",
-    "waits": "loads a thread waits for, one behind the other, beside its first",
-    "waits_per_value": "more of them, for each value that a CTA's rows give a thread",
-    "packet_rows": "rows of a vector that move in one packet",
-    "packets_of": "that vector",
-    "store_packets": "packets in the place of one that its stores take",
-    "split_percent": "share of half-stored sectors that are two packets",
-}
 _PASS_NAME = Text(pattern="fill[01]?|copy[01]|dot|convert|sum_(groups|dK|dV)")
-PASS: Mapping[str, Key] = {
-    name: Key(form, PASS_MEANS[name]) for name, form in Table.of(RowPass, name=_PASS_NAME).keys.items()
-}
+_FORMS = Table.of(RowPass, name=_PASS_NAME).keys
+PASS: Mapping[str, Key] = {f.name: Key(_FORMS[f.name], f.metadata["means"]) for f in fields(RowPass)}
 """Of a launch beside the backward's main one."""
 _SIDES = ListOf(Whole(1, MAX_BLOCK), ascending=True)
 CONFIGURATIONS: Mapping[str, Key] = {
@@ -233,7 +217,9 @@ _ROWS = {
 TABLES: Mapping[str, Key] = {
     "requires": Key(_table(REQUIRES, required=("dtypes",)), "What it runs, and where."),
     "kernel": Key(_table(KERNEL), "How the forward runs."),
+    "kernel_masked": Key(_table(KERNEL, _SCHEDULE), "How the forward runs otherwise under a mask."),
     "backward": Key(_table(KERNEL, _SCHEDULE), "How the backward runs, where it has one."),
+    "backward_masked": Key(_table(KERNEL, _SCHEDULE), "How the backward runs otherwise under a mask."),
     "tile": Key(_ROWS["tile"], "Tiles: the first row whose conditions hold is taken."),
     "split_tile": Key(_ROWS["tile"], "Tiles of the kernel that splits the keys."),
     "backward_tile": Key(_ROWS["tile"], "Tiles of the backward."),
@@ -246,8 +232,8 @@ TABLES: Mapping[str, Key] = {
     ),
     "configurations": Key(_table(CONFIGURATIONS, required=tuple(CONFIGURATIONS)), "What is tuned over."),
 }
-MEANINGS = {"requires": REQUIRES, "kernel": KERNEL, "backward": KERNEL, "backward_pass": PASS,
-            "configurations": CONFIGURATIONS}  # fmt: skip
+MEANINGS = {"requires": REQUIRES, **dict.fromkeys(("kernel", "kernel_masked", "backward", "backward_masked"), KERNEL),
+            "backward_pass": PASS, "configurations": CONFIGURATIONS}  # fmt: skip
 """Table -> its keys; those of all others are `ROW`'s."""
 _NAMES = ListOf(Text(), least=0, unique=True)
 FILE: Mapping[str, Key] = {

@@ -5,14 +5,13 @@ Source: Dao-AILab/flash-attention @0251105a, csrc/flash_attn/flash_api.cpp.
 
 from __future__ import annotations
 
-from iosim.base.pointwise import pointwise
 from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import options_of
 from iosim.kernel.algorithms.mixture import MobaOptions, levels
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.resolver import resolve
-from iosim.kernel.libraries.rules import MAX_SPLITS, Rules, SplitGrid, fewest_efficient, rule_book
+from iosim.kernel.libraries.rules import Rules, SplitGrid, fewest_efficient, rule_book
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import NO_BOUND
 
@@ -68,18 +67,7 @@ def fa2_splits(tiles: int, key_blocks: int, machine_width: int) -> int:
     """
     if tiles >= FEW_TILES * machine_width:
         return 1
-    return _splits_of_few(tiles, key_blocks, machine_width)
-
-
-@pointwise
-def _splits_of_few(tiles: int, key_blocks: int, machine_width: int) -> int:
-    most = min(MAX_SPLITS, machine_width, key_blocks)
-
-    def eligible(s: int) -> bool:
-        return s == 1 or -(-key_blocks // s) != -(-key_blocks // (s - 1))
-
-    candidates = [s for s in range(1, most + 1) if eligible(s)]
-    return fewest_efficient(candidates, tiles, machine_width)
+    return fewest_efficient(tiles, key_blocks, machine_width, True)
 
 
 @rule_book("moba")

@@ -8,7 +8,6 @@ hopper/tile_scheduler.hpp (SingleTileBwdLPTScheduler) and hopper/flash_attn_inte
 from __future__ import annotations
 
 from iosim.base.errors import InputError
-from iosim.base.pointwise import pointwise
 from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
@@ -139,13 +138,7 @@ def fa3_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) 
         return min(-(-head_bytes // L2_BYTES), MAX_SPLITS) if again else 1
     if key_blocks <= FEW_KEY_BLOCKS:
         return 1
-    return _splits_of_few(tiles, key_blocks, sms)
-
-
-@pointwise
-def _splits_of_few(tiles: int, key_blocks: int, sms: int) -> int:
-    candidates = range(1, min(MAX_SPLITS, sms, key_blocks) + 1)
-    return fewest_efficient(candidates, tiles, sms)
+    return fewest_efficient(tiles, key_blocks, sms)
 
 
 def window_keys(problem: AttentionProblem) -> int:

@@ -8,6 +8,8 @@ and utils.cuh (FA2DetermineCtaTileQ).
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from iosim.base.errors import InputError
 from iosim.base.pointwise import pointwise
 from iosim.base.records import replace
@@ -87,14 +89,8 @@ def seen_keys(problem: AttentionProblem, keys: int, block_q: int) -> int:
 
 def _fewest(each: list[tuple[int, int]], most: int, low: int) -> int:
     """Pages of a split: of (tiles, pages) of each sequence."""
-    high = max(pages for _, pages in each)
-    while low < high:
-        middle = (low + high) // 2
-        if sum(tiles * -(-pages // middle) for tiles, pages in each) > most:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    sizes = range(low, max(pages for _, pages in each))
+    return low + bisect_left(sizes, -most, key=lambda size: -sum(tiles * -(-pages // size) for tiles, pages in each))
 
 
 @pointwise

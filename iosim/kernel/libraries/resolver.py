@@ -73,8 +73,9 @@ def _tile(row: Mapping[str, Any], kernel: Mapping[str, Any]) -> Tile:
     return Tile(**typed(Tile, {"stages": kernel.get("stages"), **row}))
 
 
-def _schedule(values: Mapping[str, Any]) -> Schedule:
-    return Schedule(**typed(Schedule, values))
+def _schedule(data: Entry, table: str, problem: AttentionProblem) -> Schedule:
+    masked = {} if problem.mask == "none" else data.get(f"{table}_masked", {})
+    return Schedule(**typed(Schedule, {**data.get(table, {}), **masked}))
 
 
 def _unit(settings: Mapping[str, Any]) -> MatrixUnit | None:
@@ -173,7 +174,7 @@ def _resolved(
         algorithm=data["algorithm"],
         tile=_tile(row, settings),
         warp_size=profile.warp_size,
-        schedule=rules.schedule(seen, _schedule(settings), splits, packed),
+        schedule=rules.schedule(seen, _schedule(data, "kernel", seen), splits, packed),
         splits=splits,
         writes_lse=settings["writes_lse"],
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
@@ -314,7 +315,7 @@ def _overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
 
 def _backward(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> PassSettings:
     overheads = _overheads(data, "backward_overhead")
-    schedule = _schedule(data.get("backward", {}))
+    schedule = _schedule(data, "backward", problem)
     passes = tuple(RowPass(**typed(RowPass, row)) for row in data.get("backward_pass", ())) or BACKWARD_PASSES
     if not problem.backward or "backward_tile" not in data:
         return PassSettings(schedule=schedule, overheads=overheads, passes=passes)

@@ -6,9 +6,10 @@ called. Files without one have the rules of this module's `Rules`: none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from iosim.base.pointwise import pointwise
 from iosim.base.records import dataclass, replace
 from iosim.base.registry import Registry
 from iosim.hardware.profile import HardwareProfile
@@ -32,15 +33,18 @@ class SplitGrid:
     block_k: int
 
 
-def wave_efficiency(tiles: int, splits: int, slots: int) -> float:
-    """Share of the slots that work, over the waves of a split kernel."""
-    return tiles * splits / slots / -(-tiles * splits // slots)
-
-
-def fewest_efficient(candidates: Sequence[int], tiles: int, slots: int) -> int:
-    """The fewest splits within 85 % of the best wave efficiency (FlashAttention's num_splits_heuristic)."""
-    best = max(wave_efficiency(tiles, s, slots) for s in candidates)
-    return next(s for s in candidates if wave_efficiency(tiles, s, slots) >= SPLIT_EFFICIENCY * best)
+@pointwise
+def fewest_efficient(tiles: int, key_blocks: int, slots: int, differ: bool = False) -> int:
+    """The fewest splits within 85 % of the best wave efficiency, the share of the slots that work (FlashAttention's
+    num_splits_heuristic); where they are to `differ`, among those that change the number of key blocks a split gets."""
+    blocks = [-(-key_blocks // splits) for splits in range(1, min(MAX_SPLITS, slots, key_blocks) + 1)]
+    efficiency = {
+        splits: tiles * splits / slots / -(-tiles * splits // slots)
+        for splits, each in enumerate(blocks, 1)
+        if splits == 1 or not differ or each != blocks[splits - 2]
+    }
+    best = max(efficiency.values())
+    return next(splits for splits, share in efficiency.items() if share >= SPLIT_EFFICIENCY * best)
 
 
 class Rules:
@@ -128,7 +132,6 @@ _BOOKS: Registry[str, Rules] = Registry(
             "fa4-stealing",
             "fa4-varlen",
         ),
-        "iosim.kernel.libraries.flash_sm90": ("flash-sm90",),
         "iosim.kernel.libraries.flashinfer": ("flashinfer", "flashinfer-cascade", "flashinfer-decode", "xqa"),
         "iosim.kernel.libraries.flashmla": ("dsa", "dsv4", "flashmla", "mla"),
         "iosim.kernel.libraries.tiled": ("flash1", "tiled", "uniform"),

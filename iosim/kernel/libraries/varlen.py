@@ -77,18 +77,15 @@ def most_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int)
     return fa3_splits(longest, sms, block_q, block_k)
 
 
-def varlen_splits(
-    problem: AttentionProblem, sms: int, block_q: int, block_k: int, most: int, packed: bool = True
-) -> tuple[int, ...]:
+def varlen_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int, most: int) -> tuple[int, ...]:
     """Splits of every sequence, as prepare_varlen_num_blocks finds them on the GPU: an SM gets its even share of all
     key blocks and a tenth more, and a sequence as many SMs as it has such shares, up to `most`."""
     each = problem.sequences
     if most <= 1 or len(each) > PREPARED_SEQUENCES:
         return (1,) * len(each)
-    group, heads = (problem.group, problem.kv_heads) if packed else (1, problem.heads)
     blocks = [-(-k // block_k) for _, k in each]
-    total = sum(-(-q * group // block_q) * n for (q, _), n in zip(each, blocks, strict=True))
-    share = max(1, math.ceil(total * SPARE_BLOCKS * heads / sms))
+    total = sum(-(-q * problem.group // block_q) * n for (q, _), n in zip(each, blocks, strict=True))
+    share = max(1, math.ceil(total * SPARE_BLOCKS * problem.kv_heads / sms))
     return tuple(max(1, min(-(-n // share), most)) for n in blocks)
 
 

@@ -25,6 +25,7 @@ from iosim.problem.fields import (
 )
 from iosim.problem.masks.blocks import BlockMask, _refuse_too_many, ranges
 from iosim.problem.masks.mask import IntArray, IntervalMask, Mask
+from iosim.problem.masks.packed import PackedMask
 from iosim.problem.masks.picked import WindowedMask
 
 DEFAULT_BLOCK = 128
@@ -99,8 +100,6 @@ def _short(text: str) -> str:
 
 
 def _check_blocks(p: ProblemFields) -> dict[str, Any]:
-    from iosim.problem.masks.blocks import BlockMask
-
     if (p.mask_file is None) == (p.mask_blocks is None):
         raise InputError("`mask` 'blocks' needs its blocks; accepted: one of `mask_file` and `mask_blocks`")
     if p.mask_file is not None:
@@ -121,10 +120,6 @@ def _check_blocks(p: ProblemFields) -> dict[str, Any]:
 
 
 def blocks_from_dict(values: Mapping[str, Any], seq_q: int, seq_k: int) -> Any:
-    import numpy as np
-
-    from iosim.problem.masks.blocks import BlockMask
-
     try:
         sides: tuple[int, int] = FIELDS["mask_block"].check(values["block"])
         rows, cols = (np.asarray(values[n], dtype=np.int64) for n in ("rows", "cols"))
@@ -176,8 +171,6 @@ def make_mask(p: ProblemFields) -> Mask:
         return _list_mask(p)
     if p.seq_lens is None or p.seq_lens_k is None:
         return _interval(p, p.seq_q, p.seq_k)
-    from iosim.problem.masks.packed import PackedMask
-
     masks = tuple(_interval(p, q, k) for q, k in zip(p.seq_lens, p.seq_lens_k, strict=True))
     return PackedMask(p.seq_lens, p.seq_lens_k, masks)
 
@@ -225,8 +218,6 @@ def said_offset(p: ProblemFields) -> int | None:
 
 
 def mask_text(p: ProblemFields, mask: Mask) -> str:
-    from iosim.problem.masks.blocks import BlockMask
-
     if isinstance(mask, BlockMask):
         blocks = f"{mask.shape[0] * mask.shape[1]:,} blocks of {mask.block_q}x{mask.block_k}"
         return f"{p.mask} ({mask.nnz:,} of {blocks} kept, {mask.kept_fraction:.3g} of all)"

@@ -1,17 +1,31 @@
 """The formula reader: bytes between SMs and L2 in closed form, for numbers, symbols and arrays of problems alike.
 
-`closed_form` is written once, over whole numbers: on a chain of ints it gives ints, to the byte what
-`iosim.readers.count` gives, in O(log) instead of O(query blocks); on a chain of duals (`iosim.readers.formula.dual`) it
-gives SymPy expressions (`iosim.readers.formula.symbolic`) or arrays (a sweep's) besides.
+`closed_form` is written once, over whole numbers: on a chain of ints it gives ints, which predictions take, in O(log)
+of the query blocks for interval masks; on a chain of duals (`iosim.readers.formula.dual`) it gives SymPy expressions
+(`iosim.readers.formula.symbolic`) or arrays (a sweep's) besides.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from iosim.base.records import replace
 from iosim.base.words import Way
-from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Fetch, Launch, Overhead, Per, Rows, Tensor
+from iosim.kernel.launch import (
+    SECTOR_BYTES,
+    Access,
+    Chain,
+    Domain,
+    Edge,
+    Fetch,
+    Launch,
+    Mode,
+    Overhead,
+    Per,
+    Rows,
+    Tensor,
+)
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntervalMask
 from iosim.problem.masks.packed import PackedMask
@@ -20,8 +34,9 @@ from iosim.readers.formula.dual import ceil_div, minimum
 from iosim.readers.formula.sums import BlockSums, ListSums, PickedSums, Sums
 
 
-def _tile_bytes(tensor: Tensor, access: Access, rows: int) -> int:
-    """As `Tensor.tile_bytes`: vectors in whole sectors, matrices by the row."""
+def tile_bytes(tensor: Tensor, access: Access, rows: int) -> int:
+    """Bytes between SM and L2 for a tile of full rows: a row vector's (LSE) in whole sectors, or in packets of so many
+    rows; a matrix's row by row."""
     if not tensor.is_vector:
         return rows * tensor.row_bytes
     if access.packet_rows:
@@ -45,12 +60,12 @@ def _times_moved(sums: BlockSums, access: Access) -> Sums:
 
 def _query_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     d, moved = sums.domain.of(tensor), _times_moved(sums, access)
-    tile = _tile_bytes(tensor, access, d.block_q)
+    tile = tile_bytes(tensor, access, d.block_q)
     if access.edge is Edge.WHOLE:
         return tile * moved.total
     if moved.each is not None and not tensor.is_vector:
         return moved.each * d.rows * tensor.row_bytes
-    last = _tile_bytes(tensor, access, d.rows - (sums.query_blocks - 1) * d.block_q)
+    last = tile_bytes(tensor, access, d.rows - (sums.query_blocks - 1) * d.block_q)
     return tile * moved.full + last * moved.last
 
 
@@ -63,30 +78,27 @@ def _pair_bytes(sums: BlockSums, tensor: Tensor, edge: Edge) -> int:
     return (d.block_q * keys.full + last_rows * keys.last) * tensor.element_bytes
 
 
-def _key_bytes_per_pair(sums: BlockSums, tensor: Tensor, access: Access) -> int:
+def _key_tiles(sums: BlockSums, tensor: Tensor, access: Access, blocks: int, at_end: int) -> int:
+    """Tiles of `blocks` key blocks, `at_end` of which are the last one, that may be ragged."""
     d = sums.domain
+    tile = tile_bytes(tensor, access, d.block_k)
+    if access.edge is Edge.WHOLE:
+        return blocks * tile
+    last = tile_bytes(tensor, access, d.seq_k - (sums.key_blocks - 1) * d.block_k)
+    return blocks * tile + at_end * (last - tile)
+
+
+def _key_bytes_per_pair(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     if not tensor.is_vector:
         return sums.key_rows(access.edge).total * tensor.row_bytes
-    whole = sums.visits.total * _tile_bytes(tensor, access, d.block_k)
-    if access.edge is Edge.WHOLE:
-        return whole
-    return whole + sums.reaching_last.total * _ragged_key_tile(sums, tensor, access)
-
-
-def _ragged_key_tile(sums: BlockSums, tensor: Tensor, access: Access) -> int:
-    d = sums.domain
-    last = d.seq_k - (sums.key_blocks - 1) * d.block_k
-    return _tile_bytes(tensor, access, last) - _tile_bytes(tensor, access, d.block_k)
+    return _key_tiles(sums, tensor, access, sums.visits.total, sums.reaching_last.total)
 
 
 def _key_outer_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
-    d = sums.domain
-    blocks, at_end = sums.key_range() if access.visited_only else (sums.key_blocks, 1)
     unmasked = not access.visited_only or (sums.left is None and sums.right is None)
     if unmasked and access.edge is not Edge.WHOLE and not tensor.is_vector:
-        return d.seq_k * tensor.row_bytes
-    whole = blocks * _tile_bytes(tensor, access, d.block_k)
-    return whole if access.edge is Edge.WHOLE else whole + at_end * _ragged_key_tile(sums, tensor, access)
+        return sums.domain.seq_k * tensor.row_bytes
+    return _key_tiles(sums, tensor, access, *(sums.key_range() if access.visited_only else (sums.key_blocks, 1)))
 
 
 def _times_owned(sums: BlockSums, access: Access) -> int:
@@ -109,7 +121,7 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     if tensor.keys_per_row and access.rows is Rows.KEY:
         return sums.sectors(tensor.keys_per_sector) * SECTOR_BYTES
     if access.rows is Rows.OWN:
-        moved = _times_owned(sums, access) * tensor.tile_bytes(tensor.rows)
+        moved = _times_owned(sums, access) * tile_bytes(tensor, access, tensor.rows)
     elif access.rows is Rows.PAIR:
         moved = _pair_bytes(sums, tensor, access.edge)
     elif access.rows is Rows.QUERY:
@@ -138,6 +150,17 @@ def _sums(domain: Domain) -> list[tuple[int, BlockSums]]:
     return [(1, ListSums(domain))]
 
 
+def reach(domain: Domain) -> tuple[int, int]:
+    """What the mask leaves of a domain: (key rows of a head in key blocks that some query block visits, visited pairs
+    of blocks of a head)."""
+    rows = visits = 0
+    for n, sums in _sums(domain):
+        blocks, at_end = sums.key_range()
+        rows += n * (blocks * domain.block_k - at_end * (sums.key_blocks * domain.block_k - sums.domain.seq_k))
+        visits += n * sums.visits.total
+    return rows, visits
+
+
 def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, BlockSums]] | None = None) -> int:
     """Bytes of an overhead over the whole launch. `parts` are the sums of its domain, where they are at hand."""
     d = launch.domain
@@ -152,11 +175,14 @@ def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, Bl
     return total
 
 
-def _launch_form(launch: Launch, chain: Chain) -> Traffic:
+def _moved(launch: Launch, chain: Chain, modes: Sequence[Mode]) -> dict[tuple[str, Way], int]:
+    """Bytes by tensor and direction of a launch's accesses and overheads of these modes."""
     parts = _sums(launch.domain)
     heads = launch.domain.batch * launch.domain.heads
     bytes_of: dict[tuple[str, Way], int] = {}
     for access in launch.accesses:
+        if access.mode not in modes:
+            continue
         key = (access.tensor, access.mode.direction)
         tensor = chain.tensors[access.tensor]
         if access.per is Per.LAUNCH:
@@ -165,15 +191,24 @@ def _launch_form(launch: Launch, chain: Chain) -> Traffic:
             moved = heads * sum(n * access_bytes(sums, tensor, access) for n, sums in parts)
         bytes_of[key] = bytes_of.get(key, 0) + moved
     for overhead in launch.overheads:
-        key = (overhead.name, overhead.mode.direction)
-        bytes_of[key] = bytes_of.get(key, 0) + overhead_bytes(launch, overhead, parts)
-    return Traffic(tuple(TrafficRow(launch.name, "l2", t, d, n) for (t, d), n in bytes_of.items()))
+        if overhead.mode in modes:
+            key = (overhead.name, overhead.mode.direction)
+            bytes_of[key] = bytes_of.get(key, 0) + overhead_bytes(launch, overhead, parts)
+    return bytes_of
 
 
 def closed_form(chain: Chain) -> Traffic:
-    """SM<->L2 bytes of every launch of a chain, a row per launch, tensor and direction; equal to
-    `iosim.readers.count.count`. Rows hold ints, or duals where the chain was planned on duals."""
-    out = Traffic()
-    for launch in chain.launches:
-        out += _launch_form(launch, chain)
-    return out
+    """SM<->L2 bytes of every launch of a chain, a row per launch, tensor and direction: ints, or duals where the chain
+    was planned on duals. NB: an atomic add (`Mode.REDUCE`) counts as a write, once, as the L2 sees it."""
+    return Traffic(
+        tuple(
+            TrafficRow(launch.name, "l2", tensor, direction, n)
+            for launch in chain.launches
+            for (tensor, direction), n in _moved(launch, chain, tuple(Mode)).items()
+        )
+    )
+
+
+def added_bytes(launch: Launch, chain: Chain) -> dict[str, int]:
+    """Bytes of a launch's atomic adds by tensor. Each reads at the L2 what it adds to, and so HBM where it misses."""
+    return {tensor: n for (tensor, _), n in _moved(launch, chain, (Mode.REDUCE,)).items()}

@@ -333,25 +333,24 @@ class ListSums(BlockSums):
         lift: Callable[[Domain, str, int], int] | None = getattr(self.domain.mask, "lift", None)
         return value if lift is None else lift(self.domain, name, value)
 
+    def _added(self, name: str, each: Any, last: int | None = None) -> Sums:
+        """A quantity of every query block, whose sum has a name."""
+        last = int(each[-1]) if last is None else last
+        return Sums(self._lift(name, int(each.sum())) - last, last)
+
     @cached_property
     def visits(self) -> Sums:
         count = self._visited.count
-        last = self._lift("visits_last_q", int(count[-1]))
-        return Sums(self._lift("visits", int(count.sum())) - last, last)
+        return self._added("visits", count, self._lift("visits_last_q", int(count[-1])))
 
     @cached_property
     def visiting(self) -> Sums:
         some = self._visited.count > 0
-        if some.all():
-            return self.same(1)
-        last = int(some[-1])
-        return Sums(self._lift("visiting", int(some.sum())) - last, last)
+        return self.same(1) if some.all() else self._added("visiting", some)
 
     @cached_property
     def reaching_last(self) -> Sums:
-        end = self._visited.end == self._plain.key_blocks_total
-        last = int(end[-1])
-        return Sums(self._lift("visits_last_k", int(end.sum())) - last, last)
+        return self._added("visits_last_k", self._visited.end == self._plain.key_blocks_total)
 
     def key_rows(self, edge: Edge) -> Sums:
         d, v = self.domain, self._visited
@@ -359,16 +358,12 @@ class ListSums(BlockSums):
         if edge is Edge.WHOLE:
             return whole
         if edge is Edge.NEEDED:
-            past = (v.end * self._plain.block_k - v.end_row) * (v.count > 0)
-            of_last = int(past[-1])
-            return whole - Sums(self._lift("unneeded", int(past.sum())) - of_last, of_last)
+            return whole - self._added("unneeded", (v.end * self._plain.block_k - v.end_row) * (v.count > 0))
         return whole - self.reaching_last * (self.key_blocks * d.block_k - d.seq_k)
 
     @cached_property
     def visited_splits(self) -> Sums:
-        splits = self._visited.splits(self._plain.key_blocks_per_split)
-        last = int(splits[-1])
-        return Sums(self._lift("splits_visited", int(splits.sum())) - last, last)
+        return self._added("splits_visited", self._visited.splits(self._plain.key_blocks_per_split))
 
     def key_range(self) -> tuple[int, int]:
         some = self._plain.visitors.count > 0

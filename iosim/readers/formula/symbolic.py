@@ -142,8 +142,8 @@ def symbol(name: str) -> sp.Symbol:
     return sp.Symbol(SYMBOLS[name][0], integer=True, **assumed)
 
 
-def _companions(problem: AttentionProblem, kernel: Kernel, tie: bool) -> tuple[dict[str, Any], dict[str, int]]:
-    """(companion of each size, value of each symbol used). Equal sizes share a symbol where `tie`."""
+def _companions(problem: AttentionProblem, kernel: Kernel) -> tuple[dict[str, Any], dict[str, int]]:
+    """(companion of each size, value of each symbol used). Equal sizes share a symbol."""
     p, back = problem, (kernel.backward.tile if problem.backward else None)
     sizes = {
         "batch": p.batch, "heads": p.heads, "kv_heads": p.kv_heads, "seq_q": p.seq_q, "seq_k": p.seq_k,
@@ -155,7 +155,7 @@ def _companions(problem: AttentionProblem, kernel: Kernel, tie: bool) -> tuple[d
         "splits": kernel.splits if kernel.splits > 1 else None,
     }  # fmt: skip
     known = {size: value for size, value in sizes.items() if value is not None}
-    tied = {size: leader for size, leader in TIED.items() if tie and known[size] == known[leader]}
+    tied = {size: leader for size, leader in TIED.items() if known[size] == known[leader]}
     values = {size: value for size, value in known.items() if size not in tied}
     companions: dict[str, Any] = {}
     if "seq_k" in tied:
@@ -220,17 +220,14 @@ def _short(expression: Any) -> Any:
     return min(expression, sp.factor_terms(sp.expand(expression)), key=sp.count_ops)
 
 
-def derive(problem: AttentionProblem, kernel: Kernel, *, tie: bool = True) -> Formula:
-    """The formula of `kernel`'s traffic, for problems like `problem`.
-
-    Args:
-        tie: sizes that are equal in `problem` (seq_q and seq_k, head_dim and head_dim_v, ...) share one symbol.
-    """
+def derive(problem: AttentionProblem, kernel: Kernel) -> Formula:
+    """The formula of `kernel`'s traffic, for problems like `problem`: sizes that are equal there (seq_q and seq_k,
+    head_dim and head_dim_v, ...) share one symbol."""
     for name in ("seq_lens", "shared_prefix"):
         if getattr(problem, name) is not None:
             raise InputError(f"`{name}`: a formula in symbols is of sequences of one length; accepted: seq_q and batch")
     kind = SymbolKind()
-    companions, values = _companions(problem, kernel, tie)
+    companions, values = _companions(problem, kernel)
     lifted_traffic = closed_form(lifted_chain(problem, kernel, companions, kind))
     fixed = {c.lhs: c.rhs for c in kind.conditions if _fixes(c)}
     rows = tuple(replace(row, bytes=_short(sp.sympify(lifted(row.bytes)).subs(fixed))) for row in lifted_traffic)

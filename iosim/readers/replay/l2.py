@@ -37,8 +37,6 @@ RUN_PAGES = 64
 PLACEMENTS = 8
 """Layouts of memory in the sets, each followed in sets of its own."""
 
-Int64 = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class SideCache:
@@ -235,12 +233,3 @@ def followed_sets(
     sets = max(1, int(model.sets / stride / placements))
     refuse_bytes(size.size, beside, total * placements // (model.sets // sets))
     return sets, model.sets // sets, placements
-
-
-def page_places(model: L2Model, pages: int, each: int, sets: int, placement: int) -> Int64:
-    """The first set of each page, which takes `each` of them: page follows page around the sets, but for a shuffle
-    among neighbours and a new beginning every RUN_PAGES."""
-    place = np.empty(pages, dtype=np.int64)
-    asked = sampler(model)
-    library().iosim_page_places(ct.addressof(asked), pages, each, max(1, sets), placement, place.ctypes.data)
-    return place

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from iosim.base.records import fields, is_dataclass
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.readers.replay import build
 from iosim.readers.replay.coarse import CoarseSteps
@@ -35,35 +36,20 @@ def version() -> str:
     return text.hexdigest()[:32]
 
 
-def to_plain(replay: Replay) -> dict[str, Any]:
-    return {
-        "traffic": [[r.launch, r.level, r.tensor, r.direction, int(r.bytes)] for r in replay.traffic],
-        "launches": list(map(_plain, replay.launches)),
-        "foreign_write_bytes": int(replay.foreign_write_bytes),
-        "dirty_bytes": int(replay.dirty_bytes),
-        "fabric_bytes": int(replay.fabric_bytes),
-        "placement_bytes": float(replay.placement_bytes),
-        "share": None if replay.share is None else vars(replay.share),
-    }
+def to_plain(value: Any) -> Any:
+    """A replay as dicts and lists."""
+    if is_dataclass(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return list(map(to_plain, value))
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def from_plain(plain: dict[str, Any]) -> Replay:
     """The replay that `to_plain` was given. Raises KeyError, TypeError, ValueError: it is not what `to_plain` makes."""
-    return Replay(
-        traffic=Traffic(tuple(TrafficRow(*row) for row in plain["traffic"])),
-        launches=tuple(map(_launch, plain["launches"])),
-        foreign_write_bytes=plain["foreign_write_bytes"],
-        dirty_bytes=plain["dirty_bytes"],
-        fabric_bytes=plain["fabric_bytes"],
-        placement_bytes=plain["placement_bytes"],
-        share=None if plain["share"] is None else PlayedHeads(**plain["share"]),
-    )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, CoarseSteps | ReplayedLaunch | Windows):
-        return {name: _plain(one) for name, one in vars(value).items()}
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    traffic = Traffic(tuple(TrafficRow(**row) for row in plain["traffic"]["rows"]))
+    share = plain["share"] and PlayedHeads(**plain["share"])
+    return Replay(**plain | {"traffic": traffic, "launches": tuple(map(_launch, plain["launches"])), "share": share})
 
 
 def _launch(plain: dict[str, Any]) -> ReplayedLaunch:

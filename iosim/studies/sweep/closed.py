@@ -20,7 +20,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.registry import operations
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Domain, Launch, Mode, Per
+from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.libraries import resolve
 from iosim.kernel.residency import estimated_registers, spilled_registers
 from iosim.kernel.traffic import Traffic
@@ -29,11 +29,10 @@ from iosim.problem.attention import MAX_PAIR_ELEMENTS, MAX_TENSOR_ELEMENTS, Atte
 from iosim.problem.fields import INTERVAL_MASKS
 from iosim.problem.masks.mask import BoolArray, IntArray
 from iosim.readers.bounds import HbmBounds, bounds, memory
-from iosim.readers.capacity import CapacityRule, Reach
-from iosim.readers.formula.closed_form import access_bytes, closed_form, overhead_bytes
+from iosim.readers.capacity import CapacityRule
+from iosim.readers.formula.closed_form import added_bytes, closed_form, reach
 from iosim.readers.formula.dual import ArrayKind, Dual, lifted
 from iosim.readers.formula.lifting import lifted_problem
-from iosim.readers.formula.sums import BlockSums
 from iosim.studies.sweep.cases import FOLLOWS, Numbers, Part, Words, ma, problem_of, settings_of
 
 METHODS = ("bounds", "capacity")
@@ -273,10 +272,11 @@ class _Call:
         rows, kernel = self.group.rows, self.kernel
         fits, slots = self._resident()
         counted, gpu = closed_form(self.chain), self.group.profile
-        limits = bounds(self.problem, self.chain, counted, sum(map(self._added, self.chain.launches)))
+        added = sum(n for launch in self.chain.launches for n in added_bytes(launch, self.chain).values())
+        limits = bounds(self.problem, self.chain, counted, added)
         hbm = None
         if method == "capacity":
-            hbm = CapacityRule(self.chain, gpu, counted, slots, _reach, lifted, l2_start == "warm").traffic()
+            hbm = CapacityRule(self.chain, gpu, counted, slots, reach, lifted, l2_start == "warm").traffic()
         spilled = max(spilled_registers(n, gpu) for n in self.chain.launches)
         flops, peak = operations(self.problem, kernel, self.chain)[0], memory(self.chain)["peak"]
         done = np.broadcast_to(self.kind.holds, rows.shape)
@@ -313,17 +313,6 @@ class _Call:
                 found.refused[self.group.rows[n]] = str(does_not_fit(tile, *shape, self.group.profile))
         return fitting
 
-    def _added(self, launch: Launch) -> int:
-        """Bytes of a launch's atomic adds."""
-        adds = [access for access in launch.accesses if access.mode is Mode.REDUCE]
-        total = sum(overhead_bytes(launch, over) for over in launch.overheads if over.mode is Mode.REDUCE)
-        if adds:
-            sums, heads = BlockSums(launch.domain), launch.domain.grid_heads
-            for access in adds:
-                moved = access_bytes(sums, self.chain.tensors[access.tensor], access)
-                total += moved if access.per is Per.LAUNCH else moved * heads
-        return total
-
 
 @dataclass(frozen=True)
 class _Fit:
@@ -354,12 +343,3 @@ class _Fit:
         """Of each row, or the one number of all."""
         numbers = np.array([fit.ctas_per_sm for _, fit in self.distinct], dtype=np.int64)
         return int(numbers[0]) if numbers.size == 1 else numbers[self.code]
-
-
-def _reach(domain: Domain) -> Reach:
-    """`iosim.readers.capacity.reach` in closed form."""
-    sums = BlockSums(domain)
-    blocks, at_end = sums.key_range()
-    short = sums.key_blocks * domain.block_k - domain.seq_k
-    rows = lifted(blocks) * lifted(domain.block_k) - lifted(at_end) * lifted(short)
-    return Reach(rows, lifted(sums.visits.total) / lifted(sums.query_blocks))

@@ -1,6 +1,6 @@
 """The executing reader: a chain's launches run on NumPy arrays, every access performed at its place and counted.
 
-It shares the description with the counting reader and nothing else: blocks are visited by looking at every kept pair,
+It shares the description with the counter and nothing else: blocks are visited by looking at every kept pair,
 bytes are counted tile by tile. A body may use only tiles that the launch's accesses have loaded and store only through
 them, so a description that forgets a tensor cannot compute attention.
 """

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.registry import Registry
-from iosim.kernel.algorithms import planner
+from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.algorithms.one_loop import LoopAlgorithm
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Launch
@@ -155,7 +155,7 @@ def body_of(algorithm: str, launch: str) -> BodyFactory:
     for name in (launch, launch.rstrip("0123456789")):
         if (algorithm, name) in _BODIES:
             return _BODIES[algorithm, name]
-    of_class = getattr(planner(algorithm), "__self__", None)
+    of_class = getattr(algorithm_of(algorithm).planner, "__self__", None)
     if launch == "main" and isinstance(of_class, type) and issubclass(of_class, LoopAlgorithm):
         return type(of_class.__name__, (of_class, Body), {})
     raise ExecutionError(f"launch '{launch}' of algorithm '{algorithm}' has no body to execute")

@@ -1,12 +1,8 @@
-"""The counting reader: exact bytes between SMs and L2, by launch and tensor.
-
-Vectorised over blocks: O(query blocks + key blocks) for interval masks, O(visited pairs of blocks) for lists, never
-O(seq^2).
+"""The counter: exact bytes between SMs and L2, block by block, by launch and tensor. What the formula reader, whose
+closed forms know no blocks, must agree with to the byte.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -20,13 +16,11 @@ from iosim.kernel.launch import (
     Edge,
     Fetch,
     Launch,
-    Mode,
     Overhead,
     Per,
     Rows,
     Tensor,
 )
-from iosim.kernel.shared_memory import WAVEFRONT_BYTES, Staged, Through, staged
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntArray
 
@@ -44,8 +38,15 @@ def _query_rows(domain: Domain, edge: Edge) -> IntArray:
     return np.where(rows > 0, domain.block_q, 0) if edge is Edge.WHOLE else rows
 
 
-def _tiles(tensor: Tensor, access: Access, rows: IntArray) -> IntArray:
-    tiles = tensor.tile_bytes(rows, access.packet_rows)  # type: ignore[arg-type]
+def tile_bytes(tensor: Tensor, access: Access, rows: IntArray | int) -> IntArray:
+    """Bytes of tiles of so many full rows: a row vector's in whole sectors, or packet by packet; a matrix's by row."""
+    if not tensor.is_vector:
+        tiles = rows * tensor.row_bytes
+    elif access.packet_rows:
+        packet = -(-access.packet_rows * tensor.element_bytes // SECTOR_BYTES) * SECTOR_BYTES
+        tiles = -(-rows // access.packet_rows) * packet
+    else:
+        tiles = -(-rows * tensor.element_bytes // SECTOR_BYTES) * SECTOR_BYTES
     return np.asarray(tiles, dtype=np.int64)
 
 
@@ -66,12 +67,12 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
     if tensor.keys_per_row and access.rows is Rows.KEY:
         return _table_bytes(domain, tensor)
     if access.rows is Rows.OWN:
-        total = _times_owned(domain, access) * tensor.tile_bytes(tensor.rows)
+        total = _times_owned(domain, access) * int(tile_bytes(tensor, access, tensor.rows))
     elif access.rows is Rows.PAIR:
         per_tile = _query_rows(domain, access.edge) * _key_rows(domain, access.edge)
         total = int(per_tile.sum()) * tensor.element_bytes
     elif access.rows is Rows.QUERY:
-        tiles = _tiles(tensor, access, _query_rows(domain.of(tensor), access.edge))
+        tiles = tile_bytes(tensor, access, _query_rows(domain.of(tensor), access.edge))
         if access.per is Per.PAIR:
             tiles = tiles * np.maximum(v.count - access.skip, 0)
         elif access.per is Per.SPLIT:
@@ -109,16 +110,12 @@ def _key_tile_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
     rows = domain.key_rows
     if access.edge is Edge.WHOLE:
         rows = np.where(rows > 0, domain.block_k, 0)
-    tiles = _tiles(tensor, access, rows)
+    tiles = tile_bytes(tensor, access, rows)
     if access.per is Per.PAIR:
         tiles = tiles * np.maximum(domain.visitors.count - access.skip, 0)
     elif access.visited_only:
         tiles = tiles * (domain.visitors.count > 0)
     return int(tiles.sum())
-
-
-def visited_pairs(launch: Launch) -> int:
-    return int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
 
 
 def overhead_bytes(launch: Launch, overhead: Overhead) -> int:
@@ -127,7 +124,7 @@ def overhead_bytes(launch: Launch, overhead: Overhead) -> int:
     if overhead.per_tile_fetch:
         total += overhead.per_tile_fetch * (tiles + ctas)
     if overhead.per_pair:
-        total += overhead.per_pair * visited_pairs(launch)
+        total += overhead.per_pair * launch.visited_pairs
     return total
 
 
@@ -143,64 +140,6 @@ def count_launch(launch: Launch, chain_tensors: Chain) -> Traffic:
         key = (overhead.name, overhead.mode.direction)
         sums[key] = sums.get(key, 0) + overhead_bytes(launch, overhead)
     return Traffic(tuple(TrafficRow(launch.name, "l2", t, d, n) for (t, d), n in sums.items()))
-
-
-def added_bytes(launch: Launch, chain_tensors: Chain) -> dict[str, int]:
-    """Bytes of a launch's atomic adds by tensor. Each reads at the L2 what it adds to, and so HBM where it misses."""
-    sums: dict[str, int] = {}
-    for access in launch.accesses:
-        if access.mode is Mode.REDUCE:
-            moved = access_bytes(launch.domain, chain_tensors.tensors[access.tensor], access)
-            times = 1 if access.per is Per.LAUNCH else launch.domain.grid_heads
-            sums[access.tensor] = sums.get(access.tensor, 0) + moved * times
-    for overhead in launch.overheads:
-        if overhead.mode is Mode.REDUCE:
-            sums[overhead.name] = sums.get(overhead.name, 0) + overhead_bytes(launch, overhead)
-    return sums
-
-
-def _own_steps(launch: Launch, rows: int) -> float:
-    """Visited pairs of blocks of a launch whose warps have `rows` rows each and leave out what the mask takes from all
-    of these: the mean over the warps of a CTA. Warps past the end of the queries go with their tile."""
-    d = launch.domain
-    own = int(replace(d, block_q=rows).visited.count.sum())
-    idle = int((d.visited.count * ((d.block_q - d.query_rows) // rows)).sum())
-    return (own + idle) * d.grid_heads / (d.block_q // rows)
-
-
-def staged_bytes(launch: Launch, items: Iterable[Staged]) -> dict[tuple[str, Way, Through], int]:
-    sums: dict[tuple[str, Way, Through], float] = {}
-    for item in items:
-        times: float = launch.tiles_with_rows
-        if item.step:
-            times = _own_steps(launch, item.own_rows) if item.own_rows else visited_pairs(launch)
-        key = (item.tensor, item.way, item.through)
-        sums[key] = sums.get(key, 0) + item.bytes * times
-    return {key: round(moved) for key, moved in sums.items()}
-
-
-def wavefront_bytes(chain: Chain) -> int | None:
-    """Bytes of whole wavefronts that loads, stores and products of all launches move at shared memory, as its counter
-    has them; None where those of a launch are not known."""
-    total = 0
-    for launch in chain.launches:
-        items = staged(launch, chain)
-        if items is None:
-            return None
-        counted = (item for item in items if item.through is not Through.COPIES)
-        total += sum(staged_bytes(launch, counted).values()) // WAVEFRONT_BYTES * WAVEFRONT_BYTES
-    return total
-
-
-def count_shared(launch: Launch, chain: Chain) -> Traffic | None:
-    """Bytes between shared memory and what computes, a row per tensor and direction; None where they are not known."""
-    items = staged(launch, chain)
-    if items is None:
-        return None
-    sums: dict[tuple[str, Way], int] = {}
-    for (tensor, way, _), moved in staged_bytes(launch, items).items():
-        sums[tensor, way] = sums.get((tensor, way), 0) + moved
-    return Traffic(tuple(TrafficRow(launch.name, "smem", t, way, n) for (t, way), n in sums.items()))
 
 
 def count(chain: Chain) -> Traffic:
