@@ -207,8 +207,12 @@ def problem(args: argparse.Namespace) -> AttentionProblem:
 
 def tell_problems(args: argparse.Namespace, what: str, problems: Sequence[object], hint: str) -> int:
     lines = [str(problem) for problem in problems]
-    tell(args, None, json=lambda: {"file": args.file, "problems": lines},
-         table=lambda: "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n")  # fmt: skip
+    tell(
+        args,
+        None,
+        json=lambda: {"file": args.file, "problems": lines},
+        table=lambda: "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n",
+    )
     if lines:
         raise InputError(f"{what} '{args.file}' has {some(len(lines), 'problem')}, as listed; {hint}")
     return 0
