@@ -20,7 +20,6 @@ from iosim.commands.options import COMMON, CommandParser
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.fields import BESIDES, FIELDS
-from iosim.show.html import html
 from iosim.show.page import Page, markdown
 from iosim.show.tables import Table
 from iosim.show.terminal import folded
@@ -277,7 +276,12 @@ def show(args: argparse.Namespace, found: Any, whole: Mapping[str, Any] | None =
 
 
 def paged(page: Callable[[], Page]) -> dict[str, Any]:
-    return {"html": lambda: html(page()), "md": lambda: markdown(page())}
+    def as_html() -> str:
+        from iosim.show.html import html  # its libraries are slow to load
+
+        return html(page())
+
+    return {"html": as_html, "md": lambda: markdown(page())}
 
 
 def held(exceeded: Sequence[str | None]) -> int:
