@@ -76,9 +76,13 @@ KEYWORDS: Mapping[str, Mapping[str, About]] = {
 }
 """Function -> its keywords: the fields of what it is asked for, of a problem, and settings over a kernel's choice."""
 KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.items())} | {
-    "profile": "gpu", "profiles": "gpu", "gpus": "gpu", "kernels": "kernel", "l2_start": "l2",
+    "profile": "gpu",
+    "profiles": "gpu",
+    "gpus": "gpu",
+    "kernels": "kernel",
+    "l2_start": "l2",
     "reserve_bytes": "reserve",
-}  # fmt: skip
+}
 """Name of a field or of a parameter further down -> the keyword that gives it."""
 
 
@@ -137,8 +141,12 @@ def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str], o
             known = {n: n for n in named} | {other: own for other, own in KEYWORD_OF.items() if own in named}
             near = ", ".join(dict.fromkeys(known[n] for n in alike(name, known)))
             others = ", ".join(f"iosim.{other}" for other, has in KEYWORDS.items() if keyword in has)
-            hint = (f"accepted by: {others}" if others else out_of_scope("option", name)
-                    or (f"did you mean {near}?" if near else f"accepted: {', '.join(named)}"))  # fmt: skip
+            hint = (
+                f"accepted by: {others}"
+                if others
+                else out_of_scope("option", name)
+                or (f"did you mean {near}?" if near else f"accepted: {', '.join(named)}")
+            )
             raise InputError(f"{function}() has no keyword '{name}'; {hint}")
         if keyword in values:
             twice = " and ".join(n for n in given if keyword in (n, KEYWORD_OF.get(n)))
@@ -284,9 +292,12 @@ def check_one(of: OfProblem, several: str = "iosim.compare") -> None:
 
 
 def call_of(
-    problem: object, asked: Mapping[str, Any], model: ModelLike | None = None, several: str = "iosim.compare",
+    problem: object,
+    asked: Mapping[str, Any],
+    model: ModelLike | None = None,
+    several: str = "iosim.compare",
     **more: Any,
-) -> tuple[Layers | None, AttentionProblem]:  # fmt: skip
+) -> tuple[Layers | None, AttentionProblem]:
     """The one problem of a function, and the layers of a model whose it is."""
     of = of_problem(OfProblem, problem, asked, model, **more)
     check_one(of, several)

@@ -156,9 +156,11 @@ class Pairs:
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
             yield Problem(key, f"must be a list of pairs [{self.names[0]}, {self.names[1]}]")
             return
-        wrong = [problem for n, (one, other) in enumerate(value)
-                 for problem in (*self.first.problems(one, f"{key}[{n}]"),
-                                 *self.second.problems(other, f"{key}[{n}]"))]  # fmt: skip
+        wrong = [
+            problem
+            for n, (one, other) in enumerate(value)
+            for problem in (*self.first.problems(one, f"{key}[{n}]"), *self.second.problems(other, f"{key}[{n}]"))
+        ]
         yield from wrong
         if not wrong and any(b[0] <= a[0] for a, b in pairwise(value)):
             yield Problem(key, f"{self.names[0]} must be in ascending order")

@@ -171,9 +171,13 @@ def _print(text: str, *, code: bool = False) -> int:
 
 
 def _warn(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
     line: str | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """A warning of iosim's as a line of its own; all others as Python writes them."""
     if issubclass(category, EngineWarning):
         _complain(str(message))

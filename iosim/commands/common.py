@@ -20,7 +20,6 @@ from iosim.commands.options import COMMON, CommandParser
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.fields import BESIDES, FIELDS
-from iosim.show.html import html
 from iosim.show.page import Page, markdown
 from iosim.show.tables import Table
 from iosim.show.terminal import folded
@@ -207,8 +206,12 @@ def problem(args: argparse.Namespace) -> AttentionProblem:
 
 def tell_problems(args: argparse.Namespace, what: str, problems: Sequence[object], hint: str) -> int:
     lines = [str(problem) for problem in problems]
-    tell(args, None, json=lambda: {"file": args.file, "problems": lines},
-         table=lambda: "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n")  # fmt: skip
+    tell(
+        args,
+        None,
+        json=lambda: {"file": args.file, "problems": lines},
+        table=lambda: "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n",
+    )
     if lines:
         raise InputError(f"{what} '{args.file}' has {some(len(lines), 'problem')}, as listed; {hint}")
     return 0
@@ -273,7 +276,12 @@ def show(args: argparse.Namespace, found: Any, whole: Mapping[str, Any] | None =
 
 
 def paged(page: Callable[[], Page]) -> dict[str, Any]:
-    return {"html": lambda: html(page()), "md": lambda: markdown(page())}
+    def as_html() -> str:
+        from iosim.show.html import html  # its libraries are slow to load
+
+        return html(page())
+
+    return {"html": as_html, "md": lambda: markdown(page())}
 
 
 def held(exceeded: Sequence[str | None]) -> int:

@@ -30,8 +30,12 @@ WORDS = {about.name: about.words for table in (FIELDS, OVERRIDES) for about in t
 
 def add_options(parser: CommandParser) -> None:
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
-    parser.add_argument("--install", action="store_true", help="write the script where the shell looks for it, instead "
-                        "of printing it: it works in shells started from then on")  # fmt: skip
+    parser.add_argument(
+        "--install",
+        action="store_true",
+        help="write the script where the shell looks for it, instead "
+        "of printing it: it works in shells started from then on",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

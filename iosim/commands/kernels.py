@@ -52,8 +52,10 @@ def run(args: argparse.Namespace) -> int:
         args.action, ("", "")
     )
     if is_choice(asked):
-        raise InputError(f"{word} '{asked}' is no kernel but a choice among them for a problem and a GPU; "
-                         f"accepted: {', '.join(entry_names())}")  # fmt: skip
+        raise InputError(
+            f"{word} '{asked}' is no kernel but a choice among them for a problem and a GPU; "
+            f"accepted: {', '.join(entry_names())}"
+        )
     if args.action == "new":
         from iosim.kernel.libraries.new_file import new_file
 
@@ -91,8 +93,11 @@ def _text(data: Mapping[str, Any]) -> str:
     requires, settings = data["requires"], data["kernel"]
     rows = [("algorithm", data["algorithm"]), ("aliases", _words(data.get("aliases", ())))]
     rows += [("rules at launch", data.get("rules", "none")), ("runs on", _gpus(requires))]
-    rows += [(f"requires {key.replace('_', ' ')}", _words(value)) for key, value in requires.items()
-             if key not in ("min_cc", "max_cc")]  # fmt: skip
+    rows += [
+        (f"requires {key.replace('_', ' ')}", _words(value))
+        for key, value in requires.items()
+        if key not in ("min_cc", "max_cc")
+    ]
     rows += [(key.replace("_", " "), _words(value)) for key, value in settings.items() if key != "options"]
     rows += [(f"option {key}", _words(value)) for key, value in settings.get("options", {}).items()]
     rows += [(f"backward {key}", _words(value)) for key, value in data.get("backward", {}).items()]

@@ -84,9 +84,11 @@ def _show_profile(args: argparse.Namespace) -> int:
         else:
             rows.append(_entry(key, value))
     shown = [row | {"value": quantity_text(row["quantity"].split(".")[0], row["value"])} for row in rows]
-    known = Table.of([
-        {"group": one.group, "known": one.how, "numbers": " ".join(one.numbers)} for one in groups
-    ]).coloured("known", COLOURS).text()  # fmt: skip
+    known = (
+        Table.of([{"group": one.group, "known": one.how, "numbers": " ".join(one.numbers)} for one in groups])
+        .coloured("known", COLOURS)
+        .text()
+    )
     models = Table.of([
         {"model": one.model, "rests on": how, "numbers": " ".join(names), "validated by": one.validated_by or "nothing"}
         for one in basis.bases for how, names in one.rests_on.items()
@@ -197,8 +199,12 @@ SHARED = "$shared"
 
 
 def add_schema(parser: CommandParser) -> None:
-    parser.add_argument("name", metavar="COMMAND", nargs="*", help="a command, such as predict or profiles show; none "
-                        "lists those that print JSON")  # fmt: skip
+    parser.add_argument(
+        "name",
+        metavar="COMMAND",
+        nargs="*",
+        help="a command, such as predict or profiles show; none lists those that print JSON",
+    )
     parser.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
 
 

@@ -20,9 +20,12 @@ from iosim.problem.fields import FIELDS
 from iosim.show.terminal import columns, folded
 
 SPELLED = {said.name: said.option for said in (*FIELDS.values(), *OVERRIDES.values())} | {
-    "profile": "--gpu", "profiles": "--gpu", "l2_start": "--l2", "path": "--out",
+    "profile": "--gpu",
+    "profiles": "--gpu",
+    "l2_start": "--l2",
+    "path": "--out",
     "gpus": "--num-gpus",
-}  # fmt: skip
+}
 """Name in Python -> option, where it is not the name with dashes; None where only Python can give it."""
 
 
@@ -121,9 +124,13 @@ def add_names(group: Any, spelling: str, *, usual: str | None, several: bool, he
 
 
 def add(
-    group: Any, table: Mapping[str, About], names: Iterable[str] | None = None, *, several: Iterable[str] = (),
+    group: Any,
+    table: Mapping[str, About],
+    names: Iterable[str] | None = None,
+    *,
+    several: Iterable[str] = (),
     **usual: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Options of the fields in `table`, or of those among `names`; `usual` are defaults in place of the fields' own."""
     with_lists = set(several)
     for name in table if names is None else names:

@@ -68,7 +68,9 @@ def run(args: argparse.Namespace) -> int:
         common.emit(code_text(args, rankings), args.out, code=True)
         return 0
     return common.tell(
-        args, " ".join(map(answer, rankings)), json=lambda: as_json(rankings, args.top),
+        args,
+        " ".join(map(answer, rankings)),
+        json=lambda: as_json(rankings, args.top),
         rows=lambda: (
             {"profile": r.profile.name, "kernel": r.kernel} | entry.to_dict()
             for r in rankings
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         ),
         table=lambda: "\n".join(r.listed(args.top or MOST_SHOWN) for r in rankings),
         md=lambda: "\n".join(r.listed(args.top or MOST_SHOWN, markdown=True) for r in rankings),
-    )  # fmt: skip
+    )
 
 
 def ranked(args: argparse.Namespace) -> list[OrderRanking]:
@@ -122,13 +124,15 @@ def tell_constant(args: argparse.Namespace) -> int:
     ]
     rows = ({"profile": c.profile.name} | row for c in checks for row in c.to_dict()["checks"])
     return common.tell(
-        args, " ".join(c.answer for c in checks), json=lambda: {"constants": [c.to_dict() for c in checks]},
+        args,
+        " ".join(c.answer for c in checks),
+        json=lambda: {"constants": [c.to_dict() for c in checks]},
         rows=lambda: (
             {k: v for k, v in row.items() if k != "problem"} | {name: row["problem"][name] for name in SIZES}
             for row in rows
         ),
         text=lambda markdown: "\n".join(c.table.markdown() if markdown else c.table.text() for c in checks),
-    )  # fmt: skip
+    )
 
 
 def section_size(text: str) -> int:

@@ -58,9 +58,12 @@ def run(args: argparse.Namespace) -> int:
     from iosim.prediction.face import body
 
     return common.tell(
-        args, answer(found), json=lambda: {"predictions": [p.to_dict() for p in found]},
-        rows=lambda: map(flat, found), text=lambda _: "\n\n".join(map(body, found)) + "\n",
-    )  # fmt: skip
+        args,
+        answer(found),
+        json=lambda: {"predictions": [p.to_dict() for p in found]},
+        rows=lambda: map(flat, found),
+        text=lambda _: "\n\n".join(map(body, found)) + "\n",
+    )
 
 
 def _tell_differences(args: argparse.Namespace, asked: AgainstRequest) -> int:

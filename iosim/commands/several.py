@@ -107,9 +107,13 @@ def add_report(parser: CommandParser) -> None:
     g = parser.group("output")
     g.add_argument("--format", choices=("both", "html", "md"), default="both", metavar="FORMAT",
                    help="both, html or md (default: both)")  # fmt: skip
-    g.add_argument("--out", "-o", metavar="PLACE",
-                        help="directory that exists, or name of the .html or .md file, beside which the other is "
-                        "written under the same name (default: report.html and report.md here)")  # fmt: skip
+    g.add_argument(
+        "--out",
+        "-o",
+        metavar="PLACE",
+        help="directory that exists, or name of the .html or .md file, beside which the other is "
+        "written under the same name (default: report.html and report.md here)",
+    )
     common.add_page_options(parser, "write the page alone, there")
 
 

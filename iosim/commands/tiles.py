@@ -72,12 +72,14 @@ def run(args: argparse.Namespace) -> int:
     if args.tile is not None:
         return tell_tiles(args, picks)
     return common.tell(
-        args, answer(picks), json=lambda: as_json(picks, args.top),
+        args,
+        answer(picks),
+        json=lambda: as_json(picks, args.top),
         rows=lambda: as_rows(picks, args.top, args.rejected),
         text=lambda markdown: "\n".join(
             as_text(r, args.top or DEFAULT_TOP, args.rejected, markdown=markdown) for r in picks
         ),
-    )  # fmt: skip
+    )
 
 
 def tell_tiles(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> int:
@@ -93,11 +95,13 @@ def tell_tiles(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> int
         return "\n".join(study_text(r, study, markdown=markdown) for r, study in studies)
 
     return common.tell(
-        args, " ".join(study.answer + "." for _, study in studies),
+        args,
+        " ".join(study.answer + "." for _, study in studies),
         json=lambda: {"studies": [_asked(r) | study.to_dict() for r, study in studies]},
         rows=lambda: (row for r, study in studies for row in _study_rows(r, study)),
-        table=lambda: text(False), md=lambda: text(True),
-    )  # fmt: skip
+        table=lambda: text(False),
+        md=lambda: text(True),
+    )
 
 
 def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
@@ -156,9 +160,13 @@ def tell_triton(args: argparse.Namespace) -> int:
     )
     rows = [row for one_list in lists for row in one_list.rows()]
     return common.tell(
-        args, " ".join(one_list.answer for one_list in lists), json=lambda: {"triton": rows}, rows=lambda: rows,
-        table=lambda: kernel.source(lists), code=True,
-    )  # fmt: skip
+        args,
+        " ".join(one_list.answer for one_list in lists),
+        json=lambda: {"triton": rows},
+        rows=lambda: rows,
+        table=lambda: kernel.source(lists),
+        code=True,
+    )
 
 
 def _layers(ranking: TileRanking) -> dict[str, Any]:

@@ -251,9 +251,12 @@ def run_reproduce(args: argparse.Namespace) -> int:
     rows = reproduce(args.section, progress("sections"))
     titles = {s.letter: s.title for s in sections()}
     return common.tell(
-        args, answer(rows), json=lambda: {"rows": [r.to_dict() for r in rows]},
-        rows=lambda: (r.to_dict() for r in rows), text=lambda md: (markdown if md else plain)(titles, rows),
-    )  # fmt: skip
+        args,
+        answer(rows),
+        json=lambda: {"rows": [r.to_dict() for r in rows]},
+        rows=lambda: (r.to_dict() for r in rows),
+        text=lambda md: (markdown if md else plain)(titles, rows),
+    )
 
 
 def add_check_claim(parser: CommandParser) -> None:
@@ -274,11 +277,13 @@ def run_check_claim(args: argparse.Namespace) -> int:
         raise InputError(f"a claim is missing; accepted: {examples}")
     checks = check(common.request(args, ClaimRequest, problem=common.problem(args)))
     return common.tell(
-        args, " ".join(c.answer() for c in checks), json=lambda: {"claims": [c.to_dict() for c in checks]},
+        args,
+        " ".join(c.answer() for c in checks),
+        json=lambda: {"claims": [c.to_dict() for c in checks]},
         rows=lambda: (
             {"claim": c.claim.text, "quantity": c.claim.quantity} | m.to_dict() | {"slips": "; ".join(m.reading.slips)}
             for c in checks
             for m in c.matches
         ),
         text=lambda _: "\n".join(map(as_text, checks)),
-    )  # fmt: skip
+    )

@@ -61,9 +61,11 @@ def run_explain(args: argparse.Namespace) -> int:
     replayed = (replace(r, method="replay").predict(Replays()) for r in calls)
     explanations = [explain(prediction, progress=progress("trying changes")) for prediction in replayed]
     return common.tell(
-        args, answer(explanations), json=lambda: {"explanations": [e.to_dict() for e in explanations]},
+        args,
+        answer(explanations),
+        json=lambda: {"explanations": [e.to_dict() for e in explanations]},
         text=lambda markdown: "\n".join(as_text(e, markdown=markdown) for e in explanations),
-    )  # fmt: skip
+    )
 
 
 def _tell_time(args: argparse.Namespace, asked: ExplainRequest) -> int:
@@ -72,8 +74,10 @@ def _tell_time(args: argparse.Namespace, asked: ExplainRequest) -> int:
     from iosim.studies.models.prediction import requests_of
 
     predictions = list(predict_many(requests_of(asked), progress=progress("predicting")))
-    answers = [f"{p.kernel.name} on {p.profile.name} takes {seconds_text(p.time_s)}, bound by {p.bound_by}."
-               for p in predictions]  # fmt: skip
+    answers = [
+        f"{p.kernel.name} on {p.profile.name} takes {seconds_text(p.time_s)}, bound by {p.bound_by}."
+        for p in predictions
+    ]
 
     def text(markdown: bool) -> str:
         written = Table.markdown if markdown else Table.text
@@ -111,16 +115,22 @@ def run_trace(args: argparse.Namespace) -> int:
         accesses = check_traceable(planned(r.problem, r.kernel, r.profile, r.overrides), asked.launch)
         common.announce_replays(f"{r.kernel} on {args.gpu}", 2 * accesses)
     traces = [
-        trace(predict(r.problem, r.kernel, r.profile, l2_start=r.l2_start, method=r.method, overrides=r.overrides),
-              launch=asked.launch, bins=asked.bins)
+        trace(
+            predict(r.problem, r.kernel, r.profile, l2_start=r.l2_start, method=r.method, overrides=r.overrides),
+            launch=asked.launch,
+            bins=asked.bins,
+        )
         for r in progress("tracing")(calls)
-    ]  # fmt: skip
+    ]
     common.tell(
-        args, answer(traces), json=lambda: {"traces": [views.as_dict(t) for t in traces]},
-        rows=lambda: (row for t in traces for row in views.cta_rows(t)), text=lambda _: _tables(traces),
+        args,
+        answer(traces),
+        json=lambda: {"traces": [views.as_dict(t) for t in traces]},
+        rows=lambda: (row for t in traces for row in views.cta_rows(t)),
+        text=lambda _: _tables(traces),
         **common.paged(lambda: as_page(traces, common.typed("trace"))),
         chrome=lambda: timeline.text(views.chrome(traces[0])),
-    )  # fmt: skip
+    )
     if args.format == "chrome":
         print(f"iosim: open {args.out or 'the file'} in {timeline.VIEWERS}", file=sys.stderr)
     return 0
@@ -177,9 +187,13 @@ def run_formula(args: argparse.Namespace) -> int:
         return markdown(description, args.latex) if as_markdown else table(description, written)
 
     return common.tell(
-        args, answer(description), json=lambda: {"formula": description}, rows=lambda: description["traffic"],
-        text=text, code=args.latex,
-    )  # fmt: skip
+        args,
+        answer(description),
+        json=lambda: {"formula": description},
+        rows=lambda: description["traffic"],
+        text=text,
+        code=args.latex,
+    )
 
 
 def _run_bound(args: argparse.Namespace) -> int:
@@ -187,6 +201,9 @@ def _run_bound(args: argparse.Namespace) -> int:
 
     made = kernel_bounds(vars(args))
     return common.tell(
-        args, made.answer, json=lambda: {"bounds": made.to_dict()}, rows=lambda: made.table,
+        args,
+        made.answer,
+        json=lambda: {"bounds": made.to_dict()},
+        rows=lambda: made.table,
         text=lambda markdown: made.table.markdown() if markdown else made.to_text(),
-    )  # fmt: skip
+    )

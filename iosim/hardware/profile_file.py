@@ -39,9 +39,13 @@ class Entry:
     value: Spec
 
     def problems(self, value: Any, key: str) -> Iterator[Problem]:
-        parts: dict[str, Spec] = {"value": self.value, "source": Text(lines=True), "kind": Text(KINDS),
-                                  "from": Text(longest=64, such_as="h200-sxm"),
-                                  "per": Text(tuple(QUANTITIES))}  # fmt: skip
+        parts: dict[str, Spec] = {
+            "value": self.value,
+            "source": Text(lines=True),
+            "kind": Text(KINDS),
+            "from": Text(longest=64, such_as="h200-sxm"),
+            "per": Text(tuple(QUANTITIES)),
+        }
         form = '{ value = ..., source = "..." } or { from = "GPU", per = "QUANTITY" }'
         yield from Table(parts, form=form).problems(value, key)
         if not isinstance(value, dict):
@@ -167,8 +171,11 @@ class Parsed:
                 return None
             if not isinstance(stated, str):
                 if raw is not None and raw != stated["value"]:
-                    self.problems.append(Problem(key, f"{schema.shown(raw)} is not what {other} states "
-                                                 f"({schema.shown(stated['value'])})"))  # fmt: skip
+                    self.problems.append(
+                        Problem(
+                            key, f"{schema.shown(raw)} is not what {other} states ({schema.shown(stated['value'])})"
+                        )
+                    )
                     return None
                 raw = stated["value"]
                 source = source or f"{other}: {stated['source']}"

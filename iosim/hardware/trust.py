@@ -168,8 +168,12 @@ def _basis(profile: HardwareProfile, model: str) -> Basis:
         rests_on.setdefault(WORDS[profile.kinds[name]], []).append(name)
         if name in profile.taken:
             taken[profile.taken[name]] += 1
-    return Basis(model, {how: tuple(names) for how, names in rests_on.items()},
-                 dict(taken.most_common()), profile.validation.get(model))  # fmt: skip
+    return Basis(
+        model,
+        {how: tuple(names) for how, names in rests_on.items()},
+        dict(taken.most_common()),
+        profile.validation.get(model),
+    )
 
 
 def read_by(profile: HardwareProfile, model: str) -> list[str]:

@@ -456,9 +456,13 @@ def _one_warp(tile: CtaTile) -> Iterator[Staged]:
     threads share are two; a row of K or V is stored with all lanes in one bank, 32 for each column."""
     d, side = tile.columns, tile.block_k
     for tensor, way, wavefronts in (
-        ("Q", "write", d), ("Q", "read", side * d), ("K", "read", side * d // 4 * 2), ("V", "read", side * d),
-        ("S", "write", 2 * side), ("S", "read", side),
-    ):  # fmt: skip
+        ("Q", "write", d),
+        ("Q", "read", side * d),
+        ("K", "read", side * d // 4 * 2),
+        ("V", "read", side * d),
+        ("S", "write", 2 * side),
+        ("S", "read", side),
+    ):
         yield Staged(tensor, way, wavefronts * WAVEFRONT_BYTES)  # type: ignore[arg-type]
     steps_a_key_block = tile.launch.domain.query_blocks
     for name in ("K", "V"):

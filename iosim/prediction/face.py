@@ -24,9 +24,11 @@ ENERGY_TITLES = {"hbm": "HBM", "l2": "L2", "smem": "shared memory", "tensor": "t
 
 def line(p: Prediction) -> str:
     hbm = f", HBM {bytes_text(p.hbm.read)} ({p.method})" if p.hbm_known else ""
-    return (f"{p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}: reads SM<->L2 "
-            f"{bytes_text(p.l2.read)}"
-            f"{hbm}; {seconds_text(p.time_s)}, bound by {p.bound_by}")  # fmt: skip
+    return (
+        f"{p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}: reads SM<->L2 "
+        f"{bytes_text(p.l2.read)}"
+        f"{hbm}; {seconds_text(p.time_s)}, bound by {p.bound_by}"
+    )
 
 
 def text(p: Prediction) -> str:
@@ -134,9 +136,13 @@ def tensor_table(p: Prediction) -> Table:
 def parts(p: Prediction) -> list[Part]:
     time, *notes = foot_lines(p)
     return [
-        answer([p]), *(line.strip() for line in head_lines(p)), level_table(p), tensor_table(p), time.strip(),
+        answer([p]),
+        *(line.strip() for line in head_lines(p)),
+        level_table(p),
+        tensor_table(p),
+        time.strip(),
         tuple(note.strip() for note in notes),
-    ]  # fmt: skip
+    ]
 
 
 def panels(p: Prediction) -> tuple[Panel, ...]:

@@ -117,9 +117,12 @@ class Request(Conditions):
 
 
 def planned(
-    problem: AttentionProblem, kernel: str | Kernel, profile: str | HardwareProfile,
-    overrides: Overrides | None = None, chain: Chain | None = None,
-) -> Call:  # fmt: skip
+    problem: AttentionProblem,
+    kernel: str | Kernel,
+    profile: str | HardwareProfile,
+    overrides: Overrides | None = None,
+    chain: Chain | None = None,
+) -> Call:
     """The call with all settings of its kernel, refused where it cannot run; with `chain` in place of its own. Raises
     InputError: as `predict` does."""
     gpu = load_profile(profile) if isinstance(profile, str) else profile
@@ -143,8 +146,10 @@ def default_method(chain: Chain) -> tuple[Method, tuple[str, ...]]:
     stay_whole = (replace(chain, launches=(launch,)) for launch in chain.launches if not repeats(launch))
     if sum(map(tile_accesses, stay_whole)) <= QUICK_ACCESSES:
         return "sampled", ()
-    return "capacity", (f"HBM: a replay of {accesses:,} tile accesses was not begun; method replay does it, at "
-                        "some 20 million a second",)  # fmt: skip
+    return "capacity", (
+        f"HBM: a replay of {accesses:,} tile accesses was not begun; method replay does it, at "
+        "some 20 million a second",
+    )
 
 
 def _by_default(call: Call) -> tuple[Method, tuple[str, ...]]:

@@ -328,8 +328,11 @@ class AttentionProblem(ProblemFields):
     def to_dict(self) -> dict[str, Any]:
         """The `problem` object of the command line's JSON: sizes, types, mask and pass always, what may be added to
         them where it is there."""
-        written = {about.key: _plain(getattr(self, name)) for name, about in FIELDS.items()
-                   if about.always or getattr(self, name) != about.default}  # fmt: skip
+        written = {
+            about.key: _plain(getattr(self, name))
+            for name, about in FIELDS.items()
+            if about.always or getattr(self, name) != about.default
+        }
         return written | {"offset": words.said_offset(self)}
 
     @classmethod

@@ -200,11 +200,13 @@ def layered(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     points = [dict(zip(line["x"], line["y"], strict=True)) for line in lines]
     above = [sum(_meet(mine, other) for other in points[n + 1 :]) for n, mine in enumerate(points)]
     return [
-        line if not met else
-        line | {"line": line["line"] | {"width": WIDTHS[min(met, len(WIDTHS)) - 1]}}
+        line
+        if not met
+        else line
+        | {"line": line["line"] | {"width": WIDTHS[min(met, len(WIDTHS)) - 1]}}
         | {"marker": line["marker"] | {"size": SIZES[min(met, len(SIZES)) - 1]}}
         for line, met in zip(lines, above, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _meet(a: Mapping[Any, float | None], b: Mapping[Any, float | None]) -> bool:

@@ -160,8 +160,10 @@ class Table:
         limit = terminal.columns()
         if limit is None or _total(widths) <= limit:
             return self._lines(lines, widths, range(len(widths)))
-        narrow = [width if c.to_the_right else _narrowest(column) for c, width, column in
-                  zip(self.columns, widths, zip(*lines, strict=True), strict=True)]  # fmt: skip
+        narrow = [
+            width if c.to_the_right else _narrowest(column)
+            for c, width, column in zip(self.columns, widths, zip(*lines, strict=True), strict=True)
+        ]
         parts = []
         for numbers in _shares(narrow, limit):
             shares = _widened([narrow[n] for n in numbers], [widths[n] for n in numbers], limit)

@@ -144,8 +144,10 @@ class Explanation(Shown):
         title = f"HBM bytes of {p.kernel.name} on {p.profile.name} with each change"
         hover = [f"{words}<br>{bytes_text(n)}" for words, n in bars]
         data = axes.bar("HBM", [words for words, _ in bars], [n for _, n in bars], hover, 0)
-        layout = axes.layout(axes.category_axis([words for words, _ in bars]),
-                             axes.linear_axis((n for _, n in bars), "HBM bytes", bytes_text))  # fmt: skip
+        layout = axes.layout(
+            axes.category_axis([words for words, _ in bars]),
+            axes.linear_axis((n for _, n in bars), "HBM bytes", bytes_text),
+        )
         alt = f"{title}: {'; '.join(f'{words} {bytes_text(n)}' for words, n in bars)}."
         return (Panel("changes", title, alt, (data,), layout),)
 
@@ -175,8 +177,10 @@ def _reason(e: Explanation) -> str:
     best, now = e.tried.trials[0] if e.tried.trials else None, p.total("hbm")
     if best is not None and best.hbm_bytes < (1 - HELPS) * now and best.time_s <= SAME_TIME * p.time.total_s:
         read = best.prediction.total("hbm", "read")
-        parts.append(f"With '{best.words}' it would read {bytes_text(read)} (with what it writes "
-                     f"{bytes_text(best.hbm_bytes)}, not {bytes_text(now)})")  # fmt: skip
+        parts.append(
+            f"With '{best.words}' it would read {bytes_text(read)} (with what it writes "
+            f"{bytes_text(best.hbm_bytes)}, not {bytes_text(now)})"
+        )
     return ". ".join(part for part in parts if part)
 
 
@@ -250,8 +254,10 @@ def _headline(regime: str, v: dict[str, Any]) -> str:
     if regime == "thrashing":
         return f"{start}most loads miss: {in_use}, {above} ({head})"
     if (v["peak_in_use_bytes"] or 0) > v["capacity_bytes"]:
-        return (f"{start}{in_use}: {above} ({head}). CTAs have drifted apart: what the first has read is gone "
-                f"when the last needs it (in step it would be {t['in_step_bytes']} at most)")  # fmt: skip
+        return (
+            f"{start}{in_use}: {above} ({head}). CTAs have drifted apart: what the first has read is gone "
+            f"when the last needs it (in step it would be {t['in_step_bytes']} at most)"
+        )
     return f"{start}{in_use}: near enough that other traffic displaces part of it ({head})"
 
 
@@ -332,16 +338,20 @@ def _advice(p: Prediction, tried: Tried) -> str:
         none = "the one change tried does not lower" if many == 1 else f"none of the {many} changes tried lowers"
         advice = f"{none} HBM bytes by 2 % at no cost of time"
         if least.hbm_bytes < (1 - HELPS) * now:
-            advice += (f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes "
-                     f"{100 * (least.time_s / time_now - 1):.0f} % longer")  # fmt: skip
+            advice += (
+                f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes "
+                f"{100 * (least.time_s / time_now - 1):.0f} % longer"
+            )
         if quick.time_s < (1 - HELPS) * time_now:
             beside = f"{bytes_text(quick.hbm_bytes)} of HBM traffic"
             advice += f"; '{quick.words}' is {100 * (1 - quick.time_s / time_now):.0f} % faster with {beside}"
         return advice
     compulsory = p.hbm_bounds.compulsory_read + p.hbm_bounds.compulsory_write
-    advice = (f"'{best.words}' helps most: HBM {bytes_text(now)} -> {bytes_text(best.hbm_bytes)} "
-            f"({_change(now, best.hbm_bytes)}; compulsory {bytes_text(compulsory)}), time {seconds_text(time_now)} -> "
-            f"{seconds_text(best.time_s)}")  # fmt: skip
+    advice = (
+        f"'{best.words}' helps most: HBM {bytes_text(now)} -> {bytes_text(best.hbm_bytes)} "
+        f"({_change(now, best.hbm_bytes)}; compulsory {bytes_text(compulsory)}), time {seconds_text(time_now)} -> "
+        f"{seconds_text(best.time_s)}"
+    )
     if abs(faster) < HELPS and p.time.bound_by != "hbm":
         advice += f"; the time stays, since {p.time.bound_by} bounds it, not HBM"
     if quick.time_s < (1 - HELPS) * best.time_s:

@@ -14,7 +14,7 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from iosim.evidence.times.cases import rows
+from iosim.evidence.times.tables import rows
 from scripts import measurements
 
 from iosim.base.errors import InputError

@@ -290,8 +290,8 @@ def test_reasons_do_not_contradict_the_verdict() -> None:
     assert "both are bound by HBM" in told
     by_rates = "8 TB/s against 4.8 TB/s" in told
     assert by_rates == told.startswith("b200 serves the most")  # rates are the reason only where they favour it
-    found = iosim.compare(gpu="h100,h800", per="token", kernel="fa3", seq_len=512, heads=4)
-    assert "with fa3, as much as the" in answer(found)
+    found = iosim.compare(gpu="a100,a100-pcie-80gb", per="token", kernel="flash", seq_len=512, heads=4)
+    assert "with flash, as much as the" in answer(found)
 
 
 def test_a_figure_says_which_gpus_it_leaves_out(powerless: str) -> None:

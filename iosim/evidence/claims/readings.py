@@ -59,9 +59,13 @@ class Reading:
 
 
 def byte_readings(
-    quantity: str, problem: AttentionProblem, kernel: str, gpu: HardwareProfile, overrides: Overrides | None,
+    quantity: str,
+    problem: AttentionProblem,
+    kernel: str,
+    gpu: HardwareProfile,
+    overrides: Overrides | None,
     replayed: bool,
-) -> Iterator[Reading]:  # fmt: skip
+) -> Iterator[Reading]:
     """Bytes of a problem at both levels, and sizes that are taken for traffic; `quantity`, "hbm" or "l2", is the one
     that is claimed. HBM bytes are replayed where that is asked for, or takes a moment."""
     for name in dict.fromkeys((kernel, NAIVE)):

@@ -98,9 +98,12 @@ class FwdSpec(Spec):
     source = "flash_fwd.cu"
     functions = ("flash_fwd", "flash_combine")
     accepted: ClassVar[Accepted] = {
-        "head_dim": (64, 96, 128, 256), "warps": (2, 4, 8), "stages": (1, 2, 3, 4), "mask": tuple(MASKS),
+        "head_dim": (64, 96, 128, 256),
+        "warps": (2, 4, 8),
+        "stages": (1, 2, 3, 4),
+        "mask": tuple(MASKS),
         "dtype": DTYPES,
-    }  # fmt: skip
+    }
 
     @property
     def threads(self) -> int:

@@ -34,9 +34,12 @@ OWN_UNIT = "mma.sync"
 
 
 def reports(
-    problem: AttentionProblem, profile: str | HardwareProfile, most: int | None, matrix_unit: str = "mma.sync",
+    problem: AttentionProblem,
+    profile: str | HardwareProfile,
+    most: int | None,
+    matrix_unit: str = "mma.sync",
     progress: Progress = silent,
-) -> dict[Tile, BuildReport]:  # fmt: skip
+) -> dict[Tile, BuildReport]:
     """What the compiler says of the first `most` tiles that no recorded build covers; nothing where `most` is None.
     Raises InputError where `most` is below 1, there is no compiler, or nothing of such a problem can be compiled."""
     if most is None:

@@ -40,9 +40,11 @@ class ChainCase:
 
     def check(self) -> None:
         for option, value, accepted in (
-            ("`chain`", self.chain, tuple(CHAINS)), ("`passes`", self.passes, tuple(PASSES)),
-            ("`dtype`", self.dtype, tuple(DTYPE_NAMES)), ("`head_dim`", self.head_dim, HEAD_DIMS),
-        ):  # fmt: skip
+            ("`chain`", self.chain, tuple(CHAINS)),
+            ("`passes`", self.passes, tuple(PASSES)),
+            ("`dtype`", self.dtype, tuple(DTYPE_NAMES)),
+            ("`head_dim`", self.head_dim, HEAD_DIMS),
+        ):
             if value not in accepted:
                 raise InputError(f"{option} '{value}' is not measured here; accepted: {', '.join(map(str, accepted))}")
         if self.chain == OWN and self.passes != "fwd":

@@ -206,8 +206,11 @@ def collect(
         calls = dict(enumerate(portion, start=next_call(table.rows)))
         done = run_calls("own", calls, options, warm=warm)
         made = {line["call"]: line["launches"] for line in done.lines if "left_out" not in line}
-        table.left_out += [f"{calls[line['call']].implementation} call {line['call']}: {line['left_out']}"
-                           for line in done.lines if "left_out" in line]  # fmt: skip
+        table.left_out += [
+            f"{calls[line['call']].implementation} call {line['call']}: {line['left_out']}"
+            for line in done.lines
+            if "left_out" in line
+        ]
         if done.page or done.why or made or not done.lines:
             counted, notes = done.launches()
             fresh, lost = join(calls, made, counted)
@@ -318,9 +321,12 @@ def collect_chains(
 
     def told(options: Sequence[str], before: str) -> Mapping[str, object]:
         return provenance(
-            command, options, inputs="random normal; fresh for the check, of one seed under the profiler",
-            l2_start=f"cold: flushed before {before}", check=CHECKED,
-        )  # fmt: skip
+            command,
+            options,
+            inputs="random normal; fresh for the check, of one seed under the profiler",
+            l2_start=f"cold: flushed before {before}",
+            check=CHECKED,
+        )
 
     table = Table(out, chain_case.COLUMNS, told(RANGE_OPTIONS, "the first launch of a call"))
     options, listing = profiler_options(False), None

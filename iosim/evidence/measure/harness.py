@@ -26,8 +26,11 @@ SAMPLED_PAIRS = 1 << 28
 
 Loaded = Forward | Backward | Naive | Minimal
 LOADERS: Mapping[type, Callable[[Any], Loaded]] = {
-    FwdSpec: Forward, BwdSpec: Backward, NaiveSpec: Naive, MinimalSpec: Minimal,
-}  # fmt: skip
+    FwdSpec: Forward,
+    BwdSpec: Backward,
+    NaiveSpec: Naive,
+    MinimalSpec: Minimal,
+}
 
 
 @cache

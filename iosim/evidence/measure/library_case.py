@@ -20,8 +20,11 @@ from iosim.evidence.measure.case import DTYPE_NAMES
 from iosim.problem.attention import AttentionProblem
 
 IMPLEMENTATIONS = {
-    "flash": "pytorch_flash", "efficient": "pytorch_mem_efficient", "cudnn": "cudnn", "flex": "pytorch_flex",
-}  # fmt: skip
+    "flash": "pytorch_flash",
+    "efficient": "pytorch_mem_efficient",
+    "cudnn": "cudnn",
+    "flex": "pytorch_flex",
+}
 BACKWARD = "_backward"
 PROBLEM = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype", "window",
            "seq_lens")  # fmt: skip
@@ -157,9 +160,13 @@ def _draw(rng: random.Random) -> LibraryCase:
     if backend == "efficient" and rng.random() < 0.1:
         dtype = "fp32"
     sizes: dict[str, Any] = {
-        "backend": backend, "heads": kv_heads * group, "kv_heads": kv_heads, "head_dim": head_dim, "dtype": dtype,
+        "backend": backend,
+        "heads": kv_heads * group,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "dtype": dtype,
         "passes": "bwd" if kind == "backward" else "fwd",
-    }  # fmt: skip
+    }
     causal: dict[str, Any] = {"mask": "causal" if rng.random() < 0.5 else "none"}
     if kind == "packed":
         lens = tuple(_length(rng, 16_384) for _ in range(_log_uniform(rng, 2, 24)))

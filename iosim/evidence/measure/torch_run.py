@@ -263,8 +263,11 @@ def _flex(case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) 
 
 
 FORWARDS: dict[str, Callable[..., Callable[[], Any]]] = {
-    "flash": _flash, "efficient": _efficient, "cudnn": _cudnn, "flex": _flex,
-}  # fmt: skip
+    "flash": _flash,
+    "efficient": _efficient,
+    "cudnn": _cudnn,
+    "flex": _flex,
+}
 REFUSED = (InputError, RuntimeError)
 """PyTorch raises RuntimeError for a refusal or short memory."""
 KINDS: dict[str, tuple[Callable[..., Answer], tuple[type[Exception], ...]]] = {

@@ -211,10 +211,12 @@ class Row:
 
 
 WORDS = {
-    Verdict.AGREES: "within 1 % of the published number", Verdict.NEAR: "within 20 %", Verdict.OFF: "further off",
+    Verdict.AGREES: "within 1 % of the published number",
+    Verdict.NEAR: "within 20 %",
+    Verdict.OFF: "further off",
     Verdict.MISTAKE: "a mistake of the source, computed as it makes it",
     Verdict.OPEN: "without a number on one of the sides",
-}  # fmt: skip
+}
 
 
 def answer(rows: Sequence[Row]) -> str:

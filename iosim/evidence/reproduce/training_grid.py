@@ -90,8 +90,12 @@ def closest() -> Reading:
 
     def distance(reading: Reading) -> float:
         times, memory = ([cell.saved[what] for cell in grid(reading)] for what in ("time", "memory"))
-        pairs = ((fmean(times), TIME_SAVED), (min(times), TIME_SAVED_LEAST), (min(memory), MEMORY_SAVED),
-                 (max(memory), MEMORY_SAVED))  # fmt: skip
+        pairs = (
+            (fmean(times), TIME_SAVED),
+            (min(times), TIME_SAVED_LEAST),
+            (min(memory), MEMORY_SAVED),
+            (max(memory), MEMORY_SAVED),
+        )
         return float(max(abs(100 * computed / published - 1) for computed, published in pairs))
 
     return min(READINGS, key=distance)
@@ -127,8 +131,12 @@ def configurations_that_fit(number: int | str, side: str, bytes: int) -> dict[st
     """How many of a reading's configurations fit on one side; a reading by its number, or the closest."""
     reading = READINGS[number] if isinstance(number, int) else closest()
     cells = grid(reading)
-    return {"computed": sum(cell.bytes[side] <= bytes for cell in cells), "cells": len(cells), "reading": reading,
-            "setup": getattr(reading, side)}  # fmt: skip
+    return {
+        "computed": sum(cell.bytes[side] <= bytes for cell in cells),
+        "cells": len(cells),
+        "reading": reading,
+        "setup": getattr(reading, side),
+    }
 
 
 @arithmetic

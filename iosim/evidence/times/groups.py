@@ -177,10 +177,12 @@ class TimesReport:
             if (e := self.held_out.get(g.key))
         ]  # fmt: skip
         return {
-            "answer": self.answer, "groups": groups, "rows": [row.record() for row in self.rows],
+            "answer": self.answer,
+            "groups": groups,
+            "rows": [row.record() for row in self.rows],
             "fitted": [{**asdict(f), "gpu": f.gpu or None} for f in fitted()],
             "missing": self.missing,
-        }  # fmt: skip
+        }
 
 
 def times_report(

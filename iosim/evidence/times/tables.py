@@ -149,9 +149,13 @@ def asked(r: Mapping[str, str], **more: Any) -> AttentionProblem:
 
 def built(r: dict[str, str], **more: Any) -> Overrides:
     return Overrides(
-        tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"]), stages=int(r["stages"]),
-        registers=int(r["registers"]), shared_memory_bytes=int(r["smem_bytes"]) - 1024, **more,
-    )  # fmt: skip
+        tile=(int(r["block_q"]), int(r["block_k"])),
+        warps=int(r["warps"]),
+        stages=int(r["stages"]),
+        registers=int(r["registers"]),
+        shared_memory_bytes=int(r["smem_bytes"]) - 1024,
+        **more,
+    )
 
 
 def library_cases(every: int = 1, file: str = "h200_library_kernels.csv", gpu_name: str = "h200-sxm") -> Iterator[Case]:
@@ -171,9 +175,13 @@ def library_cases(every: int = 1, file: str = "h200_library_kernels.csv", gpu_na
             or (name == "triton_plain" and r["block_q"] == "256" and r["warps"] == "4")
             or (name == "pytorch_mem_efficient" and (r["head_dim"] == "256" or r["dtype"] == "float32"))
         )
-        regime = "backward" if problem.passes == "bwd" else "decode" if problem.seq_q == 1 else (
-            "short" if sum(seconds) < SHORT_S else "long"
-        )  # fmt: skip
+        regime = (
+            "backward"
+            if problem.passes == "bwd"
+            else "decode"
+            if problem.seq_q == 1
+            else ("short" if sum(seconds) < SHORT_S else "long")
+        )
         yield Case(name, regime + (", spills" if spills else ""), number, call, flushed(call), seconds,
                    fits=not spills and regime in ("short", "long"))  # fmt: skip
 
@@ -194,9 +202,13 @@ def own_cases(every: int = 1) -> Iterator[Case]:
             kernel = kernel.with_(persistent_ctas=int(r["grid"].strip("()").split(",")[0]))
         call, seconds = Call.of(problem, kernel, gpu), float(r["seconds"])
         spills = r["spill_store_bytes"] not in ("", "0")
-        regime = "decode" if problem.seq_q < MMA_ROWS else "short" if seconds < SHORT_S else (
-            "tile sweep" if r["note"] == "sweep" else "long"
-        )  # fmt: skip
+        regime = (
+            "decode"
+            if problem.seq_q < MMA_ROWS
+            else "short"
+            if seconds < SHORT_S
+            else ("tile sweep" if r["note"] == "sweep" else "long")
+        )
         yield Case("iosim flash_fwd", regime + (", spills" if spills else ""), int(r["call"]), call, moved(call),
                    (seconds,), fits=not spills)  # fmt: skip
 
@@ -212,9 +224,13 @@ def call_cases(every: int = 1) -> Iterator[Case]:
         if name == "flash_fwd":
             causal = problem.mask == "causal"
             over = Overrides(
-                tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"]), stages=2, registers=255,
-                order="head" if causal else "query", heavy_first=causal,
-            )  # fmt: skip
+                tile=(int(r["block_q"]), int(r["block_k"])),
+                warps=int(r["warps"]),
+                stages=2,
+                registers=255,
+                order="head" if causal else "query",
+                heavy_first=causal,
+            )
         call = Call.of(problem, resolve(name, problem, gpu, over if name == "flash_fwd" else None), gpu)
         shown, spills = f"iosim {name}" if name == "flash_fwd" else name, ", spills" if name == "pytorch_flash" else ""
         yield Case(shown, f"call, not profiled{spills}", number, call, moved(call), (float(r["ms"]) / 1e3,), whole=True)

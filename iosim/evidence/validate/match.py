@@ -98,8 +98,11 @@ def problem_of(row: Row) -> AttentionProblem:
     one empty."""
     name = row.implementation
     noted = _noted_mask(row.facts.get("note", ""))
-    missing = [n for n in (CHAIN_COLUMNS if row.chain else LAUNCH_COLUMNS)
-               if not row.facts[n] and not (noted and n == "causal")]  # fmt: skip
+    missing = [
+        n
+        for n in (CHAIN_COLUMNS if row.chain else LAUNCH_COLUMNS)
+        if not row.facts[n] and not (noted and n == "causal")
+    ]
     if missing:
         raise NoModel(f"no model for '{name}' without {', '.join(missing)}, which the row leaves empty")
     facts, backward = row.facts, name in BACKWARD or name.endswith("_backward")
@@ -112,8 +115,11 @@ def problem_of(row: Row) -> AttentionProblem:
         values |= {"kv_heads": row.number("kv_heads"), "passes": "bwd" if backward else "fwd"}
         values |= noted or {"mask": mask, "window": window}
         lengths = facts.get("seq_lens")
-        values |= {"seq_lens": tuple(map(int, lengths.split()))} if lengths else {
-            n: row.number(n) for n in ("seq_q", "seq_k")}  # fmt: skip
+        values |= (
+            {"seq_lens": tuple(map(int, lengths.split()))}
+            if lengths
+            else {n: row.number(n) for n in ("seq_q", "seq_k")}
+        )
     try:
         return AttentionProblem(dtype=facts["dtype"], **values)
     except InputError as error:
@@ -291,9 +297,11 @@ def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
         raise NoModel(f"{OPTION}: {row.implementation} with blocks {blocks}; accepted: {', '.join(BACKWARD_STARTS)}")
     order = Order(facts.get("order") or Order.QUERY)
     schedule = Schedule(
-        order=order, start=BACKWARD_STARTS[blocks], direction=Direction(facts.get("direction") or "ascending"),
+        order=order,
+        start=BACKWARD_STARTS[blocks],
+        direction=Direction(facts.get("direction") or "ascending"),
         section_heads=row.number("section_heads") or 0 if order is Order.HEAD else 0,
-    )  # fmt: skip
+    )
     tile = replace(tile, block_q=row.number("block_q") or tile.block_q)
     return kernel.with_(backward=replace(kernel.backward, tile=tile, schedule=schedule))
 
@@ -349,7 +357,10 @@ def _variant(row: Row) -> str:
     if not (f.get("block_q") or sm90):
         return ""
     f |= {"tile": f"{f['block_q']}x{f.get('block_k') or 128}"} if f.get("block_q") else {}
-    f |= {"warps": "", "stages": "", "section": f.get("section_heads", "")} if sm90 else (
-        {"warps": str(f.get("warps")), "stages": f.get("stages") or "1"})  # fmt: skip
+    f |= (
+        {"warps": "", "stages": "", "section": f.get("section_heads", "")}
+        if sm90
+        else ({"warps": str(f.get("warps")), "stages": f.get("stages") or "1"})
+    )
     said = ((text, f.get(name, "").replace("_", " ")) for name, text in VARIANT.items())
     return ", ".join(text.format(value) for text, value in said if value and (text, value) not in SILENT)

@@ -98,8 +98,10 @@ class LaunchAnswer:
     def _by_tensor(self) -> str:
         """Predicted bytes at HBM of each tensor, small ones left out: the profiler prints no tables on a terminal."""
         large = [x for x in self.parts if x.predicted >= SMALL] or self.parts[:1]
-        return ", ".join(f"{x.tensor} {bytes_text(x.predicted)} {MOVED[x.direction]} ({bytes_text(x.once)} compulsory)"
-                         for x in large)  # fmt: skip
+        return ", ".join(
+            f"{x.tensor} {bytes_text(x.predicted)} {MOVED[x.direction]} ({bytes_text(x.once)} compulsory)"
+            for x in large
+        )
 
     def _where(self, direction: str) -> str:
         one = next((q for q in self.quantities() if q["quantity"] == f"hbm_{direction}"), None)

@@ -111,9 +111,12 @@ def said_of(launch: Profiled, stated: Given, told: Told) -> Given:
 
 
 def matched(
-    launches: Sequence[Profiled], stated: Given, source: str, notes: tuple[str, ...] = (),
+    launches: Sequence[Profiled],
+    stated: Given,
+    source: str,
+    notes: tuple[str, ...] = (),
     told: Told = lambda text: Given(),
-) -> ProfileRows:  # fmt: skip
+) -> ProfileRows:
     """The launches as rows; those of one call, a main launch and the ones that belong to it, share its number."""
     rows: list[Row] = []
     unmatched: list[Skipped] = []

@@ -71,8 +71,11 @@ def size_text(p: AttentionProblem) -> str:
 
 def name_text(r: Residual) -> str:
     row = r.row
-    return f"{row.implementation}, chain {row.call}" if row.chain else (
-        f"{row.implementation} {row.call}.{row.launch} {r.launch}")  # fmt: skip
+    return (
+        f"{row.implementation}, chain {row.call}"
+        if row.chain
+        else (f"{row.implementation} {row.call}.{row.launch} {r.launch}")
+    )
 
 
 def worst(residuals: Iterable[Residual], quantity: str, n: int = WORST) -> list[Residual]:
@@ -348,12 +351,15 @@ def _missed(kind: str, missed: Sequence[Residual]) -> Section:
 def as_page(comparison: Comparison) -> Page:
     drawn = tuple(
         Section(
-            kind, KINDS[kind], legend=legend(residuals, BANDS),
-            panels=tuple(scatters(residuals, f"figure-{kind}",
-                                  "predicted against measured, with lines at 5 and 10 %", BANDS)),
+            kind,
+            KINDS[kind],
+            legend=legend(residuals, BANDS),
+            panels=tuple(
+                scatters(residuals, f"figure-{kind}", "predicted against measured, with lines at 5 and 10 %", BANDS)
+            ),
         )
         for kind, residuals in parts(comparison).items()
-    )  # fmt: skip
+    )
     first, *others = (*drawn, *report_sections(comparison))
     kept = [s if "targets" in s.id else replace(s, folded=True) for s in others]
     return _page(REPORT_TITLE, SUBJECT, (first, *kept), COMMAND, comparison)

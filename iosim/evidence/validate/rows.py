@@ -164,8 +164,10 @@ def _row(values: dict[str, str], where: str, source: str, chain: bool, index: in
         if not text and name in ("call", "launch", "implementation"):
             raise InputError(f"{where}: {name} is empty; accepted: a value")
         if text and name in WHOLE and not re.fullmatch(DIGITS, text):
-            raise InputError(f"{where}: {name} '{_short(text)}' is not a whole number of up to {MAX_DIGITS} digits; "
-                             "accepted: numbers such as 4096")  # fmt: skip
+            raise InputError(
+                f"{where}: {name} '{_short(text)}' is not a whole number of up to {MAX_DIGITS} digits; "
+                "accepted: numbers such as 4096"
+            )
         if text and name in FLAGS and text not in ("0", "1"):
             raise InputError(f"{where}: {name} '{_short(text)}' is not known; accepted: 0, 1")
     measured = {q: m for q in QUANTITIES if (m := _measured(values.get(COLUMN[q], ""), q, where)) is not None}

@@ -19,8 +19,10 @@ from iosim.base.schema import one_line
 from iosim.integrations.models.kinds import EXPERTS, model_of
 from iosim.studies.models.layers import Model
 
-PARTS = {"text": ("text_config", "llm_config", "language_config", "thinker_config"),
-         "vision": ("vision_config", "vision_encoder_config")}  # fmt: skip
+PARTS = {
+    "text": ("text_config", "llm_config", "language_config", "thinker_config"),
+    "vision": ("vision_config", "vision_encoder_config"),
+}
 """Part of a model -> the keys under which a config.json may hold it."""
 FILE = "config.json"
 MAX_BYTES = 10_000_000
@@ -87,8 +89,10 @@ def _with_part(text: str) -> tuple[str, str | None]:
 def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: str | None) -> Model:
     """The model of a config's keys, of its text where it has several parts."""
     refuse_others(config, name)
-    parts = {word: next((config[key] for key in keys if isinstance(config.get(key), dict)), None)
-             for word, keys in PARTS.items()}  # fmt: skip
+    parts = {
+        word: next((config[key] for key in keys if isinstance(config.get(key), dict)), None)
+        for word, keys in PARTS.items()
+    }
     inner = parts[part or "text"]
     if inner is None:
         if part is not None:
@@ -113,19 +117,24 @@ def refuse_others(config: Mapping[str, Any], name: str) -> None:
         hint = "accepted: the config.json of the model it adapts"
         raise InputError(f"`model` '{name}' is an adapter's ({one_line(config['peft_type'], 40)}); {hint}")
     if config.get("is_encoder_decoder"):
-        raise InputError(f"`model` '{name}' ({one_line(config.get('model_type', 'unknown'), 40)}) is an encoder and a "
-                         "decoder with attention between them, which is not described; accepted: the config.json of a "
-                         "decoder or an encoder")  # fmt: skip
+        raise InputError(
+            f"`model` '{name}' ({one_line(config.get('model_type', 'unknown'), 40)}) is an encoder and a "
+            "decoder with attention between them, which is not described; accepted: the config.json of a "
+            "decoder or an encoder"
+        )
 
 
 PLAIN = {"gated": False, "norm": "layer", "linear_bias": True}
 GATED = {"gated": True, "norm": "rms", "linear_bias": False, "positions": "none", "activation": "silu"}
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
-    "gpt2": PLAIN | {"positions": "learned", "tied": True}, "gpt_neox": PLAIN | {"positions": "none", "tied": False},
-    "gpt_bigcode": PLAIN | {"positions": "learned", "tied": True}, "vit": PLAIN | {"positions": "learned"},
+    "gpt2": PLAIN | {"positions": "learned", "tied": True},
+    "gpt_neox": PLAIN | {"positions": "none", "tied": False},
+    "gpt_bigcode": PLAIN | {"positions": "learned", "tied": True},
+    "vit": PLAIN | {"positions": "learned"},
     "llama": GATED | {"tied": False},
-    "mistral": GATED | {"tied": False}, "phi3": GATED | {"tied": False},
-}  # fmt: skip
+    "mistral": GATED | {"tied": False},
+    "phi3": GATED | {"tied": False},
+}
 """model_type -> what its class in transformers builds its layers of; `tied` where the config does not say."""
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu": "relu"}
 

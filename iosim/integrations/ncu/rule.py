@@ -55,10 +55,13 @@ def facts_of(action: Any) -> Any:
         if isinstance(value, (int, float)):
             metrics[name] = [value, metric.unit() or ""]
     return {
-        "kernel": action.name(action.NameBase_DEMANGLED), "grid": _sizes(action, "grid"),
-        "block": _sizes(action, "block"), "device": _text(action, "device__attribute_display_name"),
-        "ranges": _ranges(action), "metrics": metrics,
-    }  # fmt: skip
+        "kernel": action.name(action.NameBase_DEMANGLED),
+        "grid": _sizes(action, "grid"),
+        "block": _sizes(action, "block"),
+        "device": _text(action, "device__attribute_display_name"),
+        "ranges": _ranges(action),
+        "metrics": metrics,
+    }
 
 
 def _sizes(action: Any, what: str) -> Any:
@@ -149,8 +152,10 @@ def apply(handle: Any) -> None:
 
 def show(frontend: Any, kinds: Any, answer: Any) -> None:
     kind = {
-        "as_predicted": kinds.MsgType_MSG_OK, "differs": kinds.MsgType_MSG_WARNING, "unknown": kinds.MsgType_MSG_NONE,
-    }  # fmt: skip
+        "as_predicted": kinds.MsgType_MSG_OK,
+        "differs": kinds.MsgType_MSG_WARNING,
+        "unknown": kinds.MsgType_MSG_NONE,
+    }
     message = frontend.message(kind[answer["status"]], answer["answer"], TITLE)
     for table in answer["tables"]:
         if table["rows"] and hasattr(frontend, "generate_table"):

@@ -32,8 +32,12 @@ from iosim.studies.program.operators import attending
 
 CUDNN_OF_TORCH = {(2, 9): 91002, (2, 10): 91002, (2, 11): 91900, (2, 12): 92000}
 """cuDNN that PyTorch's default wheels of a version ask for (their package metadata); the last serves later ones."""
-SDPA_BACKENDS = {"FLASH_ATTENTION": "flash", "EFFICIENT_ATTENTION": "efficient", "MATH": "math",
-                 "CUDNN_ATTENTION": "cudnn"}  # fmt: skip
+SDPA_BACKENDS = {
+    "FLASH_ATTENTION": "flash",
+    "EFFICIENT_ATTENTION": "efficient",
+    "MATH": "math",
+    "CUDNN_ATTENTION": "cudnn",
+}
 DEPRIORITIZED = "TORCH_CUDNN_SDPA_DEPRIORITIZED"
 NO_MASK_BLOCK = 1 << 30
 """FlexAttention's block size of no mask."""
@@ -136,11 +140,15 @@ def block_mask_of(mask: Sequence[Any], seq_q: int, seq_k: int) -> BlockMask | No
         if count is None:
             continue
         if count.is_meta or isinstance(count, FakeTensor):
-            raise InputError("flex_attention's block_mask is a fake tensor, and which blocks it keeps hangs on values; "
-                             "accepted: a BlockMask that was made outside of FakeTensorMode")  # fmt: skip
+            raise InputError(
+                "flex_attention's block_mask is a fake tensor, and which blocks it keeps hangs on values; "
+                "accepted: a BlockMask that was made outside of FakeTensorMode"
+            )
         if count.shape[0] > 1 or count.shape[1] > 1:
-            raise InputError(f"flex_attention's block_mask has {count.shape[0]} sequences and {count.shape[1]} heads; "
-                             "accepted: one mask for all (B=None, H=None)")  # fmt: skip
+            raise InputError(
+                f"flex_attention's block_mask has {count.shape[0]} sequences and {count.shape[1]} heads; "
+                "accepted: one mask for all (B=None, H=None)"
+            )
         taken = np.asarray(count[0, 0], dtype=np.int64)
         step, row = ranges(np.zeros_like(taken), taken)
         rows.append(row)
@@ -204,8 +212,10 @@ def _additive(recorder: Recorder, mask: Tensor, query: Tensor) -> Tensor:
         added = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
         inverse = torch.empty_like(mask)
     recorder.seen([mask], [added, inverse])
-    recorder.pieces("convert_mask", [Pass([mask], [inverse], "not"), Pass([], [added], "zeros"),
-                                     Pass([added, inverse], [added], "fill")])  # fmt: skip
+    recorder.pieces(
+        "convert_mask",
+        [Pass([mask], [inverse], "not"), Pass([], [added], "zeros"), Pass([added, inverse], [added], "fill")],
+    )
     return added
 
 

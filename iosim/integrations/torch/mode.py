@@ -311,15 +311,20 @@ def _flex_recorded(recorder: Recorder) -> AbstractContextManager[None]:
         return out, row, row
 
     return _replaced(
-        flex_module, flex_attention_hop=recorded, _FLEX_ATTENTION_DISABLE_COMPILE_DEBUG=True,
+        flex_module,
+        flex_attention_hop=recorded,
+        _FLEX_ATTENTION_DISABLE_COMPILE_DEBUG=True,
         _validate_device=lambda *_: None,
-    )  # fmt: skip
+    )
 
 
 def rms_norm(
-    recorder: Recorder, input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
+    recorder: Recorder,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
     eps: float | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """torch.rms_norm, recorded as the GPU's kernel; with a weight of another type PyTorch has none (layer_norm.cpp)."""
     if weight is not None and weight.dtype != input.dtype:
         return torch.rms_norm(input, list(normalized_shape), weight, eps)

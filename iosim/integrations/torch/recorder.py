@@ -115,9 +115,12 @@ class Recorder:
 
     def view(self, tensor: torch.Tensor) -> View:
         return View(
-            self.storage(tensor, made=None), int(tensor.storage_offset()), tuple(map(int, tensor.shape)),
-            tuple(map(int, tensor.stride())), tensor.element_size(),
-        )  # fmt: skip
+            self.storage(tensor, made=None),
+            int(tensor.storage_offset()),
+            tuple(map(int, tensor.shape)),
+            tuple(map(int, tensor.stride())),
+            tensor.element_size(),
+        )
 
     def storage(self, tensor: torch.Tensor, made: int | None) -> int:
         storage = tensor.untyped_storage()
@@ -189,9 +192,13 @@ class Recorder:
             views["bias"] = self.view(piece.bias)
             beside = (flat("bias", piece.bias.numel(), piece.bias.element_size(), Role.INPUT),)
         chain = product(
-            name, piece.extent, piece.a.element_size(), self.profile.sm_count, beside=beside,
+            name,
+            piece.extent,
+            piece.a.element_size(),
+            self.profile.sm_count,
+            beside=beside,
             output_bytes=piece.c.element_size(),
-        )  # fmt: skip
+        )
         if math.prod(piece.extent) == 0:
             return Chain({}, ()), {}, "fp32"
         dtype = dtype_of([piece.a])

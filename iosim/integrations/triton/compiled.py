@@ -54,9 +54,13 @@ def tutorial_problem(arguments: Arguments) -> AttentionProblem:
         raise InputError(f"the kernel's arguments lack {', '.join(missing)}; give TritonModel a problem of your own")
     causal = bool(arguments.get("CAUSAL", arguments.get("STAGE") == CAUSAL_STAGE))
     return AttentionProblem(
-        batch=int(arguments["Z"]), heads=int(arguments["H"]), seq_q=int(arguments["N_CTX"]),
-        head_dim=int(arguments["HEAD_DIM"]), mask="causal" if causal else "none", dtype=dtype_of(arguments),
-    )  # fmt: skip
+        batch=int(arguments["Z"]),
+        heads=int(arguments["H"]),
+        seq_q=int(arguments["N_CTX"]),
+        head_dim=int(arguments["HEAD_DIM"]),
+        mask="causal" if causal else "none",
+        dtype=dtype_of(arguments),
+    )
 
 
 def sides_of(arguments: Arguments, names: tuple[str, str]) -> tuple[int, int]:
@@ -165,9 +169,12 @@ def compile_for(
 
 
 def compiled_configs(
-    configs: Iterable[Config], problem: AttentionProblem, profile: HardwareProfile, most: int,
+    configs: Iterable[Config],
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    most: int,
     progress: Progress = silent,
-) -> dict[Config, BuildReport]:  # fmt: skip
+) -> dict[Config, BuildReport]:
     """What Triton's compiler says of the first `most` configurations of a forward with the tutorial's arguments."""
     if most < 1:
         raise InputError(f"`compile` {most} is out of range; accepted: 1 or more")

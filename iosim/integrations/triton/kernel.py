@@ -83,16 +83,21 @@ class TimedConfig:
 
 
 def configured(
-    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL,
+    config: Config,
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    name: str = KERNEL,
     report: BuildReport | None = None,
-) -> Kernel:  # fmt: skip
+) -> Kernel:
     """The catalog's Triton kernel `name` with this configuration, and with what the compiler's report says of it."""
     unit = unit_of(config.tile, problem, profile)
     over = Overrides(
-        tile=(config.block_m, config.block_n), warps=config.num_warps, stages=config.num_stages,
+        tile=(config.block_m, config.block_n),
+        warps=config.num_warps,
+        stages=config.num_stages,
         shared_memory_bytes=report.shared_memory_bytes if report else shared_bytes(config.tile, problem, unit),
         registers=report.registers if report else None,
-    )  # fmt: skip
+    )
     kernel = resolve(name, problem, profile, over)
     return kernel.with_(matrix_unit=unit, spill=report.spill if report else kernel.spill)
 
@@ -124,9 +129,12 @@ def misfit(config: Config, problem: AttentionProblem, profile: HardwareProfile, 
 
 
 def try_config(
-    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL,
+    config: Config,
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    name: str = KERNEL,
     report: BuildReport | None = None,
-) -> TimedConfig | str:  # fmt: skip
+) -> TimedConfig | str:
     placed = _placed(config, problem, profile, name, report)
     if isinstance(placed, str):
         return placed
@@ -224,9 +232,12 @@ class TritonList:
 
 
 def ranked(
-    gpus: Sequence[str], problems: Iterable[AttentionProblem], top: int, choice: str,
+    gpus: Sequence[str],
+    problems: Iterable[AttentionProblem],
+    top: int,
+    choice: str,
     compiled: Callable[[list[Config], AttentionProblem, HardwareProfile], dict[Config, BuildReport]] | None = None,
-) -> list[TritonList]:  # fmt: skip
+) -> list[TritonList]:
     """The `top` best configurations of every problem on every GPU, out of all or of the tutorial's; those that
     `compiled` has a report of are ranked with it. Raises InputError: an unknown choice, nothing fits, or Triton's
     kernel cannot run a problem there."""

@@ -109,9 +109,13 @@ def _meta(config: Any) -> dict[str, Any]:
 
 
 def launch_metadata(
-    gpu: str | HardwareProfile, *, problem: AttentionProblem | ProblemOf = tutorial_problem,
-    names: tuple[str, str] = ("BLOCK_M", "BLOCK_N"), kernel: str = KERNEL, level: Level = "hbm",
-) -> LaunchMetadata:  # fmt: skip
+    gpu: str | HardwareProfile,
+    *,
+    problem: AttentionProblem | ProblemOf = tutorial_problem,
+    names: tuple[str, str] = ("BLOCK_M", "BLOCK_N"),
+    kernel: str = KERNEL,
+    level: Level = "hbm",
+) -> LaunchMetadata:
     """Predicted bytes and FLOPs for Proton, Triton's profiler, so that it prints rates beside times.
 
         @triton.jit(launch_metadata=launch_metadata("h200"))

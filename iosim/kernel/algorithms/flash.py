@@ -427,8 +427,10 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     threads = options.combine_threads
     combine_rows = options.combine_rows or _combine_rows(_product_columns(problem, kernel)[1], threads)
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
-        raise InputError(f"`splits` {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
-                         f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)")  # fmt: skip
+        raise InputError(
+            f"`splits` {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
+            f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)"
+        )
     left = [v.name for v in vectors]
     lse = ("LSE",) if kernel.writes_lse else ()
     before, of_rows = _statistics(kernel, shape, splits) if options.combine_launches > 1 else ((), ())
@@ -488,14 +490,16 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     own: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), *(() if apart else (sums_of_dq,)))
     if options.workspace is Workspace.BLOCKS:  # one piece of memory, which begins with the sums
         own = (sums_of_dq, *matrices(problem, "LSE_copy D", Role.TEMP))
-    held = tensors((
-        *matrices(problem, "Q K V O dO LSE", Role.INPUT),
-        *own,
-        *matrices(problem, "dQ dK dV", Role.OUTPUT),
-        *(replace(matrix(problem, n[:2], Role.TEMP, element_bytes=4), name=n) for n in sums),
-        *(head_gradients(problem) if grouped and not sums else ()),
-        *(replace(*matrices(problem, n.removesuffix("_copy"), Role.TEMP), name=n) for n in copies),
-    ))  # fmt: skip
+    held = tensors(
+        (
+            *matrices(problem, "Q K V O dO LSE", Role.INPUT),
+            *own,
+            *matrices(problem, "dQ dK dV", Role.OUTPUT),
+            *(replace(matrix(problem, n[:2], Role.TEMP, element_bytes=4), name=n) for n in sums),
+            *(head_gradients(problem) if grouped and not sums else ()),
+            *(replace(*matrices(problem, n.removesuffix("_copy"), Role.TEMP), name=n) for n in copies),
+        )
+    )
     before = [_row_launch(problem, kernel, one, held, copies) for one in passes if not one.follows]
     after = [_row_launch(problem, kernel, one, held, copies) for one in passes if one.follows]
     rows = Edge.WHOLE if kernel.edge_q is Edge.WHOLE else Edge.EXACT

@@ -86,12 +86,14 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
         overheads=() if backward else kernel.overheads,
         work=replace(loop_work(problem, kernel), stages=kernel.tile.stages),
     )
-    held = tensors((
-        *matrices(problem, "Q K V O dO l m" if backward else "Q K V", Role.INPUT),
-        *matrices(problem, "dQ dK dV" if backward else "O l m", Role.OUTPUT),
-        *(head_gradients(problem) if backward else ()),
-        *([] if same else [matrix(problem, running, Role.TEMP, element_bytes=size)]),
-    ))  # fmt: skip
+    held = tensors(
+        (
+            *matrices(problem, "Q K V O dO l m" if backward else "Q K V", Role.INPUT),
+            *matrices(problem, "dQ dK dV" if backward else "O l m", Role.OUTPUT),
+            *(head_gradients(problem) if backward else ()),
+            *([] if same else [matrix(problem, running, Role.TEMP, element_bytes=size)]),
+        )
+    )
     fill = (row_pass("bwd.fill" if backward else "fill", row_domain(problem, FILL_ROWS), (), state),) if letter else ()
     after = (sum_groups(problem),) if backward and problem.group > 1 else ()
     chain = Chain(held, (*fill, main, *after), kernel.notes)

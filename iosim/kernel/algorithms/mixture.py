@@ -82,8 +82,9 @@ def plan_moba(problem: AttentionProblem, kernel: Kernel) -> Chain:
     made.gate()
     made.gather()
     made.attend("main", first, {"Q": "Q_again", "O": "O_self", "LSE": "LSE_self"})
-    made.attend("picked", second, {"Q": "Q_sorted", "K": "K_block", "V": "V_block", "O": "O_sorted",
-                                   "LSE": "LSE_sorted"})  # fmt: skip
+    made.attend(
+        "picked", second, {"Q": "Q_sorted", "K": "K_block", "V": "V_block", "O": "O_sorted", "LSE": "LSE_sorted"}
+    )
     made.merge()
     return Chain(made.held, tuple(made.launches), first.notes)
 
@@ -151,8 +152,11 @@ class _Passes:
         self.rows("mean", "K_whole", "K_mean", there, self.block)
         self.rows("widen_K", "K_mean", "K_mean_32", blocks)
         self.rows("widen_Q", "Q", "Q_32", n)
-        product = (load("Q_32", Rows.QUERY, Per.PAIR), load("K_mean_32", Rows.KEY, Per.PAIR),
-                   store("gate", Rows.PAIR, Per.PAIR))  # fmt: skip
+        product = (
+            load("Q_32", Rows.QUERY, Per.PAIR),
+            load("K_mean_32", Rows.KEY, Per.PAIR),
+            store("gate", Rows.PAIR, Per.PAIR),
+        )
         domain = Domain(1, p.heads, n, blocks, GATE_TILE, min(GATE_TILE, blocks))
         work = Work(2 * d, dtype="fp32", tensor_cores=False, stages=3)
         self.launches.append(Launch("gate", domain, Outer.PAIR, product, resources=Resources(256), work=work))

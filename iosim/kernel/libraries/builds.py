@@ -10,9 +10,11 @@ from typing import Any
 
 TABLE = Path(__file__).with_name("pytorch-builds.csv")
 EDGES: Mapping[str, Mapping[str, bool]] = {
-    "": {}, "narrow": {"narrow": True}, "whole": {"whole_tiles": True, "narrow": False},
+    "": {},
+    "narrow": {"narrow": True},
+    "whole": {"whole_tiles": True, "narrow": False},
     "ragged": {"whole_tiles": False, "narrow": False},
-}  # fmt: skip
+}
 """What a build's edges say of the calls that it is for."""
 ONE_BUILD_WIDTH = 128
 """Wider builds of whole rows are for lengths of every kind."""

@@ -232,8 +232,12 @@ TABLES: Mapping[str, Key] = {
     ),
     "configurations": Key(_table(CONFIGURATIONS, required=tuple(CONFIGURATIONS)), "What is tuned over."),
 }
-MEANINGS = {"requires": REQUIRES, **dict.fromkeys(("kernel", "kernel_masked", "backward", "backward_masked"), KERNEL),
-            "backward_pass": PASS, "configurations": CONFIGURATIONS}  # fmt: skip
+MEANINGS = {
+    "requires": REQUIRES,
+    **dict.fromkeys(("kernel", "kernel_masked", "backward", "backward_masked"), KERNEL),
+    "backward_pass": PASS,
+    "configurations": CONFIGURATIONS,
+}
 """Table -> its keys; those of all others are `ROW`'s."""
 _NAMES = ListOf(Text(), least=0, unique=True)
 FILE: Mapping[str, Key] = {
@@ -289,8 +293,10 @@ def _kernel_contradictions(kernel: Mapping[str, Any], requires: Mapping[str, Any
     elif "producer_warps" in kernel and (unit is None or stated_unit(unit, roles) is not MatrixUnit.PINGPONG):
         yield Problem("kernel.producer_warps", 'is for matrix_unit = "wgmma" with specialisation = "ping-pong"')
     if kernel.get("cluster", 1) > 1 and requires.get("min_cc", 0) < CLUSTER_CC:
-        yield Problem("kernel.cluster", f"{kernel['cluster']} needs requires.min_cc = {CLUSTER_CC} or later, which "
-                      "brought clusters")  # fmt: skip
+        yield Problem(
+            "kernel.cluster",
+            f"{kernel['cluster']} needs requires.min_cc = {CLUSTER_CC} or later, which brought clusters",
+        )
     if kernel.get("rereads_q") and kernel.get("q_in") == Place.REGISTERS:
         yield Problem("kernel.q_in", "'registers' contradicts rereads_q = true, which fetches Q at every key block")
     scheduler = kernel.get("scheduler", Scheduler.STATIC)

@@ -192,8 +192,10 @@ def answer(data: Mapping[str, Any]) -> str:
     requires = data["requires"]
     tiles = [f"{row['block_q']}x{row['block_k']}" for name in TILE_TABLES for row in data.get(name, ())]
     distinct = list(dict.fromkeys(tiles))
-    parts = [f"{data['name']} runs the {data['algorithm']} algorithm on {_gpus(requires)}, in "
-             f"{', '.join(requires['dtypes'])}"]  # fmt: skip
+    parts = [
+        f"{data['name']} runs the {data['algorithm']} algorithm on {_gpus(requires)}, in "
+        f"{', '.join(requires['dtypes'])}"
+    ]
     if distinct:
         which = " by head_dim, pass and GPU" if len(distinct) > 1 else ""
         parts.append(f"tile{'s' * (len(distinct) > 1)} {', '.join(distinct)}{which}")

@@ -56,8 +56,10 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
         yield f"`dropout` {problem.dropout:g}: kernel {name} has none; accepted by: {others}"
     tensors = [asked for term, asked in problem.terms.items() if term in SCORE_TENSORS]
     if requires.get("one_score_tensor") and len(tensors) > 1:
-        yield (f"`{tensors[1]}` beside `{tensors[0]}`: kernel {name} takes one tensor of scores; accepted: one of them "
-               "(add the masks to the bias)")  # fmt: skip
+        yield (
+            f"`{tensors[1]}` beside `{tensors[0]}`: kernel {name} takes one tensor of scores; accepted: one of them "
+            "(add the masks to the bias)"
+        )
     if problem.passes not in requires.get("passes", (problem.passes,)):
         yield f"`passes` {problem.passes}: kernel {name} has no model of it; accepted: {', '.join(requires['passes'])}"
     if problem.mask not in requires.get("masks", (problem.mask,)):
@@ -74,8 +76,10 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
         yield f"`kernel` {name}: it reads one latent K/V; accepted with it: `latent_kv=True`"
     widths = requires.get("widths")
     if widths and [problem.head_dim, problem.head_dim_v] != widths:
-        yield (f"`head_dim` {problem.head_dim}, `head_dim_v` {problem.head_dim_v}: not made for kernel {name}; "
-               f"accepted: {widths[0]} and {widths[1]}")  # fmt: skip
+        yield (
+            f"`head_dim` {problem.head_dim}, `head_dim_v` {problem.head_dim_v}: not made for kernel {name}; "
+            f"accepted: {widths[0]} and {widths[1]}"
+        )
     if page is not None and page not in requires.get("page_sizes", (page,)):
         sizes = ", ".join(map(str, requires["page_sizes"]))
         yield f"`page_size` {page}: not supported by kernel {name}; accepted: {sizes}"

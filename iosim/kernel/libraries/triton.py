@@ -78,8 +78,10 @@ class FlexRules(TritonRules):
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         if problem.backward:
-            fits = min(backward_shared_bytes(problem, kernel.tile_backward),
-                       profile.need_int("shared_memory_per_block_optin_bytes"))  # fmt: skip
+            fits = min(
+                backward_shared_bytes(problem, kernel.tile_backward),
+                profile.need_int("shared_memory_per_block_optin_bytes"),
+            )
             return replace(kernel, backward=replace(kernel.backward, shared_memory_bytes=fits))
         most = profile.need_int("shared_memory_per_block_optin_bytes")
         if (resources(problem, kernel).shared_memory_bytes or 0) > most:

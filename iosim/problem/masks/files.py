@@ -102,8 +102,10 @@ class _File:
             raise self.refuse(f"BLOCK_SIZE {stored.tolist()} is no block size", "one or two whole numbers from 1")
         size = int(stored[0]), int(stored[-1])
         if asked is not None and asked != size:
-            raise self.refuse(f"its blocks are {size[0]}x{size[1]}, `mask_block` says {asked[0]}x{asked[1]}",
-                              "the same size, or no `mask_block`")  # fmt: skip
+            raise self.refuse(
+                f"its blocks are {size[0]}x{size[1]}, `mask_block` says {asked[0]}x{asked[1]}",
+                "the same size, or no `mask_block`",
+            )
         return size
 
     def shape(self, block: tuple[int, int]) -> tuple[int, int]:

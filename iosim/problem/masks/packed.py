@@ -70,8 +70,11 @@ class PackedMask(Mask):
                 mask, q, k = one
                 v = mask.key_blocks(q * pack, k, block_q, block_k, pack)
                 past = (0, each_q - v.count.size)
-                parts[one] = (np.pad(v.first, past, mode="edge"), np.pad(v.end, past, mode="edge"),
-                              np.pad(v.end_row, past, mode="edge"))  # fmt: skip
+                parts[one] = (
+                    np.pad(v.first, past, mode="edge"),
+                    np.pad(v.end, past, mode="edge"),
+                    np.pad(v.end_row, past, mode="edge"),
+                )
                 first, end, end_row = parts[one]
                 first[v.count.size :] = end[v.count.size :]
                 end_row[v.count.size :] = end[v.count.size :] * block_k

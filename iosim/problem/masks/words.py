@@ -31,13 +31,19 @@ from iosim.problem.masks.picked import WindowedMask
 DEFAULT_BLOCK = 128
 """FlexAttention's block size (torch.nn.attention.flex_attention, _DEFAULT_SPARSE_BLOCK_SIZE)."""
 TAKES = {
-    "mask_block": LIST_MASKS, "mask_stride": ("butterfly", "strided"), "global_tokens": FIRST_TOKENS_MASKS,
-    "mask_file": ("blocks",), "mask_blocks": ("blocks",),
-}  # fmt: skip
+    "mask_block": LIST_MASKS,
+    "mask_stride": ("butterfly", "strided"),
+    "global_tokens": FIRST_TOKENS_MASKS,
+    "mask_file": ("blocks",),
+    "mask_blocks": ("blocks",),
+}
 """Field -> the masks it goes with."""
 ONE_LENGTH_ONLY: dict[str, tuple[object, ...]] = {
-    "mask": INTERVAL_MASKS, "bias": ("none",), "key_padding": (False,), "mask_storage": ("implicit",),
-}  # fmt: skip
+    "mask": INTERVAL_MASKS,
+    "bias": ("none",),
+    "key_padding": (False,),
+    "mask_storage": ("implicit",),
+}
 """Field -> its values beside packed sequences."""
 
 

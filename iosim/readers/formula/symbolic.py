@@ -55,8 +55,12 @@ class ClippedFloorSum(sp.Function):  # type: ignore[misc]  # SymPy has no types
 
 
 _RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "lt": sp.Lt, "le": sp.Le, "gt": sp.Gt, "ge": sp.Ge, "eq": sp.Eq,
-}  # fmt: skip
+    "lt": sp.Lt,
+    "le": sp.Le,
+    "gt": sp.Gt,
+    "ge": sp.Ge,
+    "eq": sp.Eq,
+}
 
 
 class SymbolKind(Kind):

@@ -98,9 +98,11 @@ def coarse_plan(
         return None
     return Coarse(
         CoarseSteps(launch.name, steps, heads, of, held_steps, int(low.count.sum(dtype=np.int64))),
-        edges[0][:tiles], edges[1][:tiles], replace(coarser, launches=launches),
+        edges[0][:tiles],
+        edges[1][:tiles],
+        replace(coarser, launches=launches),
         _sets(model, lowered, low, a_step, steps, heads / of),
-    )  # fmt: skip
+    )
 
 
 def _walks_on(launch: Launch, low: LoweredLaunch) -> bool:
@@ -108,10 +110,13 @@ def _walks_on(launch: Launch, low: LoweredLaunch) -> bool:
     d = launch.domain
     return (
         launch.outer in (Outer.QUERY, Outer.KEY)
-        and d.splits == 1 and d.sequences == 1 and low.indices is None and low.group == 1
+        and d.splits == 1
+        and d.sequences == 1
+        and low.indices is None
+        and low.group == 1
         and any(t.coef for t in low.loop)
         and all(t.stays or t.tensor != SPILL for t in low.loop)
-    )  # fmt: skip
+    )
 
 
 def _heads(launch: Launch, low: LoweredLaunch) -> int:

@@ -256,9 +256,13 @@ class L2:
         return np.bincount(tensor, minlength=MAX_TENSORS) * int(self.config.sample_bytes)
 
     def replay_recorded(
-        self, launch: LoweredLaunch, at_ps: np.ndarray[Any, Any], end_ps: np.ndarray[Any, Any], every: int,
+        self,
+        launch: LoweredLaunch,
+        at_ps: np.ndarray[Any, Any],
+        end_ps: np.ndarray[Any, Any],
+        every: int,
         side: np.ndarray[Any, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Play one launch at the times that were recorded of its CTAs, one a work tile. `at_ps`: [work tiles, marks]:
         when each CTA began its steps 0, every, 2 every, ... `end_ps`: [work tiles]: when it ended. `side`: [work
         tiles]: the partition of its SM. Raises InputError: arrays that are not of the launch's work tiles."""

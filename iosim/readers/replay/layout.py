@@ -13,9 +13,12 @@ from typing import Any
 
 HEADER = Path(__file__).with_name("shared.h")
 INTEGERS: dict[str, type[Any]] = {
-    "int32_t": ct.c_int32, "int64_t": ct.c_int64,
-    "uint8_t": ct.c_uint8, "uint16_t": ct.c_uint16, "uint32_t": ct.c_uint32,
-}  # fmt: skip
+    "int32_t": ct.c_int32,
+    "int64_t": ct.c_int64,
+    "uint8_t": ct.c_uint8,
+    "uint16_t": ct.c_uint16,
+    "uint32_t": ct.c_uint32,
+}
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 _CONSTANT = re.compile(r"^#define (\w+) \(?(-?\d+)\)?$", re.M)
 _ENUM = re.compile(r"enum \{([^}]*)\};")

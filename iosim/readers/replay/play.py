@@ -99,6 +99,8 @@ def _one_by_one(launch: Launch) -> bool:
     d, schedule = launch.domain, launch.schedule
     return (
         launch.outer is not Outer.HEAD
-        and schedule.order is not Order.HEAD and schedule.section_heads == 0
-        and d.splits == 1 and d.sequences == 1
-    )  # fmt: skip
+        and schedule.order is not Order.HEAD
+        and schedule.section_heads == 0
+        and d.splits == 1
+        and d.sequences == 1
+    )

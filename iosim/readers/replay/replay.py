@@ -190,9 +190,13 @@ def launch_inputs(
 
 
 def replay_inputs(
-    kernel: Kernel, chain: Chain, profile: HardwareProfile, of_launch: tuple[LaunchInputs, ...], counted: Traffic,
+    kernel: Kernel,
+    chain: Chain,
+    profile: HardwareProfile,
+    of_launch: tuple[LaunchInputs, ...],
+    counted: Traffic,
     play: Play,
-) -> Inputs:  # fmt: skip
+) -> Inputs:
     """What a replay of a chain depends on; `counted` is what it moves between SMs and L2: HBM moves no more. Raises
     InputError: the profile lacks a number."""
     l2 = play.l2_model or model(profile)
@@ -249,10 +253,13 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
         ctas = ctas_of(inputs, played, launch, of_launch, low, lowered.size)
         ready = begin + round(of_launch.pace.launch_s * PS)
         end, windows = l2.replay(
-            low, ctas, begin_ps=ready,
+            low,
+            ctas,
+            begin_ps=ready,
             trace=trace(launch, low, lowered, l2, begin) if trace and turn >= (calls - 1) * len(order) else None,
-            sampling=sampling_plan(low, ctas.slots) if part and not (grain or low.joined) else None, coarse=grain,
-        )  # fmt: skip
+            sampling=sampling_plan(low, ctas.slots) if part and not (grain or low.joined) else None,
+            coarse=grain,
+        )
         if dirty is not None:
             end = ready + round((end - ready) * stands_for)
             _stand_for(l2, before, dirty, stands_for, len(lowered.tensors))
@@ -288,9 +295,13 @@ def refuse_small_l2(l2: L2Model, lowered: Lowered, gpu: str) -> None:
 
 
 def ctas_of(
-    inputs: Inputs, played: Chain, launch: Launch, of_launch: LaunchInputs, low: LoweredLaunch,
+    inputs: Inputs,
+    played: Chain,
+    launch: Launch,
+    of_launch: LaunchInputs,
+    low: LoweredLaunch,
     size: npt.NDArray[np.int32],
-) -> Ctas:  # fmt: skip
+) -> Ctas:
     """The CTAs of a launch, at the pace that the timing model gives them; streaming launches have no time of their own
     and go as fast as memory does."""
     slots, pace, drift = of_launch.slots, of_launch.pace, inputs.play.drift
@@ -322,9 +333,13 @@ def ctas_of(
 
 
 def _streamed_at_once(
-    inputs: Inputs, played: Chain, launch: Launch, of_launch: LaunchInputs, low: LoweredLaunch,
+    inputs: Inputs,
+    played: Chain,
+    launch: Launch,
+    of_launch: LaunchInputs,
+    low: LoweredLaunch,
     size: npt.NDArray[np.int32],
-) -> int:  # fmt: skip
+) -> int:
     """Work tiles of an elementwise pass whose loads are under way together: its threads load all they take at once."""
     loads = [a for a in launch.accesses if a.mode is Mode.LOAD]
     loaded = sum(int(size[t.base[t.base >= 0]].sum(dtype=np.int64)) for t in low.loop)

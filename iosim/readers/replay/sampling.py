@@ -36,9 +36,12 @@ class SamplingPlan:
 
 
 def sampling_plan(
-    launch: LoweredLaunch, slots: int, budget: int = PLAYED_ACCESSES, settle: int = SETTLE_STEPS,
+    launch: LoweredLaunch,
+    slots: int,
+    budget: int = PLAYED_ACCESSES,
+    settle: int = SETTLE_STEPS,
     window: int = WINDOW_STEPS,
-) -> SamplingPlan | None:  # fmt: skip
+) -> SamplingPlan | None:
     """How a launch of `slots` CTAs at once is played in part, or None where all of it is to be played. `budget`: object
     accesses to play in all."""
     running = min(slots, launch.tiles)

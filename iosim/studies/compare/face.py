@@ -63,8 +63,10 @@ def grouped(p: Prediction) -> str:
         what = f"each query head reads K and V again ({bytes_text(moved)} in all)"
         l2 = f"{ratio} does not change the SM<->L2 bytes of {p.kernel.name}: {what}"
     elif moved < alone:
-        l2 = (f"{ratio} lowers the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}: "
-              "query heads of a group share what is read")  # fmt: skip
+        l2 = (
+            f"{ratio} lowers the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}: "
+            "query heads of a group share what is read"
+        )
     else:
         l2 = f"{ratio} raises the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}"
     if not p.hbm_known or tile_accesses(call.chain) > QUICK_ACCESSES:
@@ -144,8 +146,10 @@ def closing(missing: Sequence[str], notes: Sequence[str]) -> list[str]:
 
 def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
     alike = grouped_by(comparison.missing, lambda e: (e.kernel, e.gpu, e.reason))
-    missing = [f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}"
-               for (kernel, gpu, reason), entries in alike.items()]  # fmt: skip
+    missing = [
+        f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}"
+        for (kernel, gpu, reason), entries in alike.items()
+    ]
     ratios = f"Ratios: {comparison.baseline} over the row; above 1 the row needs less."
     first, *others = figures(comparison)
     told = [f"{comparison.legend}."] if comparison.legend else []
@@ -191,11 +195,17 @@ def figures(comparison: Comparison) -> tuple[Figure, ...]:
     asked = grouped_by(dict.fromkeys((e.gpu, e.kernel) for e in comparison.entries), lambda pair: pair[0])
     drawn = [overview(request, points, {gpu: [kernel for _, kernel in pairs] for gpu, pairs in asked.items()})]
     if len(request.lengths) > 1:
-        drawn += [l2_traffic(request, points), hbm_traffic(request, points), call_time(request, points),
-                  memory_footprint(request, points)]  # fmt: skip
+        drawn += [
+            l2_traffic(request, points),
+            hbm_traffic(request, points),
+            call_time(request, points),
+            memory_footprint(request, points),
+        ]
     elif len(points) > 1:
-        drawn += [bars_of(comparison, "time", "time", seconds_text),
-                  bars_of(comparison, "memory", "peak bytes", bytes_text)]  # fmt: skip
+        drawn += [
+            bars_of(comparison, "time", "time", seconds_text),
+            bars_of(comparison, "memory", "peak bytes", bytes_text),
+        ]
     drawn.append(stacked(comparison, "l2", "SM<->L2"))
     return (*drawn, stacked(comparison, "hbm", "HBM")) if request.method != "bounds" else tuple(drawn)
 

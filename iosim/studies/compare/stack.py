@@ -78,10 +78,14 @@ class ModelComparison:
 
     def as_page(self, command: str) -> Page:
         parts = tuple(
-            Section(f"layers-{n}", group.kind.title, (one.legend,) if one.legend else (),
-                    table=summary([e for e in one.entries if e.point is not None]).without("reason"))
+            Section(
+                f"layers-{n}",
+                group.kind.title,
+                (one.legend,) if one.legend else (),
+                table=summary([e for e in one.entries if e.point is not None]).without("reason"),
+            )
             for n, (group, one) in enumerate(self.parts, 1)
-        )  # fmt: skip
+        )
         notes = listed("notes", "Notes", self.model.all_notes, folded=True)
         table = self.table if any(row["cannot_run"] for row in self.rows) else self.table.without("cannot_run")
         sections = (Section("all", "All layers", panels=self._bars(), table=table, most_across=2), *parts, *notes)
@@ -111,8 +115,10 @@ def _row(length: int, members: Sequence[tuple[LayerGroup, Entry]]) -> dict[str, 
         return sum(known, 0.0) if len(known) == len(counts) else None
 
     sums = {name: summed(e.value(name) for e in entries) for name in OF_SUM}
-    bases = {name: summed(None if (ratio := e.ratio(name)) is None else ratio * (e.value(name) or 0) for e in entries)
-             for name in OF_SUM}  # fmt: skip
+    bases = {
+        name: summed(None if (ratio := e.ratio(name)) is None else ratio * (e.value(name) or 0) for e in entries)
+        for name in OF_SUM
+    }
     kernels = ", ".join(dict.fromkeys(e.kernel for e in entries))
     of_levels = {f"{n}_bytes": None if (moved := sums[n]) is None else round(moved) for n in ("l2", "hbm")}
     ratios = {f"{n}_ratio": base / own if (base := bases[n]) is not None and (own := sums[n]) else None for n in OF_SUM}

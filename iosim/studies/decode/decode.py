@@ -205,11 +205,15 @@ class DecodePoint:
         if level == "hbm" and not all(p.hbm_known for p in self.predictions):
             return None
         return sum(
-            sum(float(row.bytes) for row in part.prediction.traffic
-                if row.level == level and direction in (None, row.direction) and row.tensor != FOREIGN)
-            * part.shape.layers / self.tokens
+            sum(
+                float(row.bytes)
+                for row in part.prediction.traffic
+                if row.level == level and direction in (None, row.direction) and row.tensor != FOREIGN
+            )
+            * part.shape.layers
+            / self.tokens
             for part in self.parts
-        )  # fmt: skip
+        )
 
     @property
     def tokens_per_s(self) -> float:

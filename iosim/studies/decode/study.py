@@ -192,8 +192,11 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
                 pays = None if indexed is None else pays_from(indexed)
                 yield from (DecodePoint.of(model, parts).beside_dense(pays) for parts in zip(*kinds, strict=True))
                 continue
-            given = {name: value for name, value in (sizes | {"layers": r.layers, "dtype": r.dtype}).items()
-                     if value is not None}  # fmt: skip
+            given = {
+                name: value
+                for name, value in (sizes | {"layers": r.layers, "dtype": r.dtype}).items()
+                if value is not None
+            }
             usual = {"kv_heads": 1 if r.latent_kv else min(8, r.heads or ModelShape.heads)}
             shape = ModelShape(**usual | given, latent_kv=r.latent_kv, page_size=page, fields=tuple(cache.items()))
             if batch is not None:
@@ -335,8 +338,11 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     drawn, ends, readings = [], [], []
     for n, (name, members) in enumerate(grouped(points, _name).items()):
         gpu, last = members[0].prediction.profile.name, members[-1]
-        hover = [f"{name}, {some(p.context, 'token')}<br>{count_text(p.tokens_per_s)} a second, "
-                 f"{seconds_text(p.step_s)} a step" for p in members]  # fmt: skip
+        hover = [
+            f"{name}, {some(p.context, 'token')}<br>{count_text(p.tokens_per_s)} a second, "
+            f"{seconds_text(p.step_s)} a step"
+            for p in members
+        ]
         line = axes.line(name, [p.context for p in members], [p.tokens_per_s for p in members], hover, n)
         drawn.append(line | {"legendgroup": LINES[0].name})
         allowed = {p.context: b for p in members if (b := p.bound_tokens_per_s)}
@@ -345,9 +351,11 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
             bounds[gpu] = line | {"line": line["line"] | {"color": axes.colour(n)}}
         step = seconds_text(last.step_s)
         ends.append(End(f"{name}<br>{step} a step", last.tokens_per_s, axes.colour(n), axes.symbol(n)[1]))
-        readings.append(f"{name} {some(members[0].tokens_per_s, 'token')} a second at "
-                        f"{some(members[0].context, 'token')} of context, {count_text(last.tokens_per_s)} at "
-                        f"{last.context:,}, {step} a step")  # fmt: skip
+        readings.append(
+            f"{name} {some(members[0].tokens_per_s, 'token')} a second at "
+            f"{some(members[0].context, 'token')} of context, {count_text(last.tokens_per_s)} at "
+            f"{last.context:,}, {step} a step"
+        )
     layout = axes.layout(x, y, **at_ends(ends, y))
     height = max(PLOT_REM, AXES_REM + END_REM * len(ends))
     return (Panel("tokens-1", "", f"{'; '.join(readings)}.", (*bounds.values(), *layered(drawn)), layout, height),)
@@ -357,8 +365,10 @@ def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     if len(points) < 2:
         return ()
     names = [_name(p) for p in points]
-    hover = [f"{name}<br>{some(p.tokens_per_s, 'token')} a second, {seconds_text(p.step_s)} a step"
-             for name, p in zip(names, points, strict=True)]  # fmt: skip
+    hover = [
+        f"{name}<br>{some(p.tokens_per_s, 'token')} a second, {seconds_text(p.step_s)} a step"
+        for name, p in zip(names, points, strict=True)
+    ]
     part = Part("tokens a second", axes.colour(0), [p.tokens_per_s for p in points], hover)
     readings = "; ".join(f"{name} {count_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
     return (
@@ -375,8 +385,10 @@ def _panel(name: str, points: Sequence[DecodePoint], title: str, value: Value, t
     data: list[dict[str, Any]] = []
     ends: list[End] = []
     readings: list[str] = []
-    lines = {name: [(p.context, v) for p in members if (v := value(p)) is not None]
-             for name, members in grouped(points, _name).items()}  # fmt: skip
+    lines = {
+        name: [(p.context, v) for p in members if (v := value(p)) is not None]
+        for name, members in grouped(points, _name).items()
+    }
     values = [v for shown in lines.values() for _, v in shown]
     together = alike({name: [v for _, v in shown] for name, shown in lines.items() if shown})
     for n, names in enumerate(together):

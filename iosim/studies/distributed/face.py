@@ -56,8 +56,11 @@ def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
     ]
     if best.idle is not None:
         parts[0] += f", {float(best.idle.slots):.0%} of the steps idle"
-    hidden = "hidden behind computation" if best.exposed_s <= HARDLY * best.seconds else (
-        f"{seconds_text(best.exposed_s)} of the time waits for them")  # fmt: skip
+    hidden = (
+        "hidden behind computation"
+        if best.exposed_s <= HARDLY * best.seconds
+        else (f"{seconds_text(best.exposed_s)} of the time waits for them")
+    )
     parts.append(f"Each GPU receives {bytes_text(float(best.received_bytes))}, {hidden}")
     others = sorted((r for r in results if r is not best), key=lambda r: r.seconds)
     as_long = [times_of(times_text(r.seconds / best.seconds), "as long") for r in others]
@@ -79,15 +82,22 @@ def table(results: Sequence[Result]) -> Table:
 
 def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str) -> Page:
     several = len(results) > 1
-    title = (f"Which schedule suits attention over {gpus} GPUs?" if several else
-             f"How long does {results[0].title} take over {gpus} GPUs?")  # fmt: skip
+    title = (
+        f"Which schedule suits attention over {gpus} GPUs?"
+        if several
+        else f"How long does {results[0].title} take over {gpus} GPUs?"
+    )
     drawn = [r for r in results if r.timelines and len(r.timelines[0].events) <= MAX_BARS]
     last = max((r.timelines[0].total_s for r in drawn), default=0.0)
     work = Section(
-        "work", "What each GPU does, forward", ("Computations of a GPU, and below them the messages that it sends. "
-        "Gaps are idle time.",), _WORK_LEGEND if drawn else (), tuple(_gantt(r, n, last) for n, r in enumerate(drawn)),
-        folded=several, most_across=1,
-    )  # fmt: skip
+        "work",
+        "What each GPU does, forward",
+        ("Computations of a GPU, and below them the messages that it sends. Gaps are idle time.",),
+        _WORK_LEGEND if drawn else (),
+        tuple(_gantt(r, n, last) for n, r in enumerate(drawn)),
+        folded=several,
+        most_across=1,
+    )
     summary = Section("summary", "Summary", (NAMES,), table=_with_all(table(results), gpus))
     idle = Section(
         "idle", "Idle fraction by the number of GPUs", ("Idle (GPU, step) slots over the P x P slots of the unbalanced "
@@ -138,8 +148,10 @@ def _gantt(result: Result, n: int, last_s: float) -> Panel:
     timeline: Timeline = result.timelines[0]
     data = [_bars(timeline, "compute", 0), _bars(timeline, "send", 1)]
     busy = min(timeline.compute_s)
-    alt = (f"{result.title}: {seconds_text(timeline.total_s)} forward; the GPU with least work computes for "
-           f"{seconds_text(busy)}; GPUs do not compute in {timeline.idle_fraction:.1%} of their time.")  # fmt: skip
+    alt = (
+        f"{result.title}: {seconds_text(timeline.total_s)} forward; the GPU with least work computes for "
+        f"{seconds_text(busy)}; GPUs do not compute in {timeline.idle_fraction:.1%} of their time."
+    )
     y = axes.axis("GPU", autorange="reversed", dtick=max(1, timeline.gpus // 8))
     x = axes.axis("time (ms)", range=[0, 1.03e3 * last_s])
     return Panel(f"time-{n}", f"{result.title}, {seconds_text(timeline.total_s)}", alt, tuple(data),
@@ -149,9 +161,11 @@ def _gantt(result: Result, n: int, last_s: float) -> Panel:
 def _bars(timeline: Timeline, kind: str, n: int) -> dict[str, Any]:
     events = [e for e in timeline.events if e.kind == kind]
     text = [
-        f"GPU {e.gpu}, step {e.step}: {e.label}" + (f" to GPU {e.target}, {bytes_text(e.bytes)}" if e.bytes else "")
-        + f", {seconds_text(e.end_s - e.start_s)}" for e in events
-    ]  # fmt: skip
+        f"GPU {e.gpu}, step {e.step}: {e.label}"
+        + (f" to GPU {e.target}, {bytes_text(e.bytes)}" if e.bytes else "")
+        + f", {seconds_text(e.end_s - e.start_s)}"
+        for e in events
+    ]
     computes = kind == "compute"
     return axes.bar(
         _WORK[kind], [round(1e3 * (e.end_s - e.start_s), 6) for e in events], [e.gpu for e in events], text, n,
@@ -183,8 +197,10 @@ def _idle(problem: AttentionProblem) -> Panel:
 def _links(results: Sequence[Result], gpus: int) -> Panel:
     ordered = sorted(results, key=lambda r: r.seconds)
     values = [gpus * float(r.received_bytes) for r in ordered]
-    hover = [f"{r.name}: {bytes_text(v)}, {bytes_text(v / gpus)} a GPU, {r.received_nd:.4g} Nd"
-             for r, v in zip(ordered, values, strict=True)]  # fmt: skip
+    hover = [
+        f"{r.name}: {bytes_text(v)}, {bytes_text(v / gpus)} a GPU, {r.received_nd:.4g} Nd"
+        for r, v in zip(ordered, values, strict=True)
+    ]
     part = Part("received", axes.colour(2), values, hover)
     title = f"Received by all {gpus} GPUs"
     return bars("links-1", title, f"{title}: {'; '.join(hover)}.", [r.name for r in ordered], [part], bytes_text)

@@ -136,9 +136,13 @@ class Cluster:
 
 
 def cluster(
-    profile: HardwareProfile, link: str | float = "nvlink", network: str | float | None = None,
-    gpus_per_node: int | None = None, *, shared_network: bool = False,
-) -> Cluster:  # fmt: skip
+    profile: HardwareProfile,
+    link: str | float = "nvlink",
+    network: str | float | None = None,
+    gpus_per_node: int | None = None,
+    *,
+    shared_network: bool = False,
+) -> Cluster:
     """A cluster of GPUs of one kind."""
     if (network is None) != (gpus_per_node is None):
         raise InputError("`network` and `gpus_per_node` go together; accepted: both or none")

@@ -144,9 +144,12 @@ class RingStack:
     def to_dict(self) -> dict[str, Any]:
         layers = [{"layer": kind.name, "count": kind.count, **found.to_dict()} for kind, found in self.rings]
         return {
-            "schema": 1, "model": self.model.to_dict(), "totals": self.totals, "layers": layers,
+            "schema": 1,
+            "model": self.model.to_dict(),
+            "totals": self.totals,
+            "layers": layers,
             "left_out": [{"layer": kind.name, "count": kind.count, "reason": why} for kind, why in self.left_out],
-        }  # fmt: skip
+        }
 
     def records(self) -> Iterator[dict[str, Any]]:
         for kind, found in self.rings:

@@ -84,9 +84,12 @@ class Pair:
         """The local call as an `AttentionProblem` with the heads and types of the whole one."""
         masked = self.offset is not None and not self.is_full
         return whole.with_(
-            seq_q=self.queries, seq_k=self.keys, passes=passes, mask="causal" if masked else "none",
+            seq_q=self.queries,
+            seq_k=self.keys,
+            passes=passes,
+            mask="causal" if masked else "none",
             offset=self.offset if masked else None,
-        )  # fmt: skip
+        )
 
 
 def pair(queries: range, keys: range, causal: bool) -> Pair:

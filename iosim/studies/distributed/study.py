@@ -193,8 +193,10 @@ class _Study:
         inner = math.gcd(gpus, p.kv_heads, self.cluster.gpus_per_node or gpus)
         if inner in (1, gpus):
             alone = "a ring" if inner == 1 else "Ulysses"
-            raise InputError(f"`schedule` {HYBRID} would be {alone} alone, with {some(gpus, 'GPU')} and "
-                             f"{some(p.kv_heads, 'key head')}; accepted: a divisor of both, in a node")  # fmt: skip
+            raise InputError(
+                f"`schedule` {HYBRID} would be {alone} alone, with {some(gpus, 'GPU')} and "
+                f"{some(p.kv_heads, 'key head')}; accepted: a divisor of both, in a node"
+            )
         share, outer, ring = split_heads(p, inner), gpus // inner, "zigzag" if causal else "ring"
         times = ChunkTimes(share, self.kernel, self.profile, self.times.conditions)
         own = self._chunked(ring, times, outer, self.cluster.every(inner))

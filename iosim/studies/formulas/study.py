@@ -189,16 +189,22 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
         for r in formula.traffic
     ]
     totals = {way: write.entry(formula.total(way)) for way in ("read", "write")}
-    names: list[dict[str, Any]] = [{"symbol": str(name), "meaning": text, "value": None}
-             for name, text in write.blocks.values() if name in write.used]  # fmt: skip
+    names: list[dict[str, Any]] = [
+        {"symbol": str(name), "meaning": text, "value": None}
+        for name, text in write.blocks.values()
+        if name in write.used
+    ]
     occurring = set().union(*(r.bytes.free_symbols for r in formula.traffic)) | limit["leading"].free_symbols
     names += [
         {"symbol": SYMBOLS[n][0], "meaning": SYMBOLS[n][1], "value": put_in.get(n, formula.fixed.get(n))}
         for n in SYMBOLS
         if n in formula.values and (symbol(n) in occurring or n in formula.fixed)
     ]
-    names += [{"symbol": s, "meaning": text, "value": None} for s, text in PAPER_SYMBOLS.items()
-              if s in limit["term"].text or s in write.text(limit["leading"])]  # fmt: skip
+    names += [
+        {"symbol": s, "meaning": text, "value": None}
+        for s, text in PAPER_SYMBOLS.items()
+        if s in limit["term"].text or s in write.text(limit["leading"])
+    ]
     moved = [total["bytes"] for total in totals.values()]
     counted = problem.mask in LIST_MASKS and None not in moved
 
@@ -257,11 +263,14 @@ class FormulaStudy(Shown):
         d = self.description
         rows = [{**row, "formula": row["text"]} for row in _rows(d, "all launches")]
         return [
-            answer(d), _title(d), Table.of(rows, COLUMNS),
-            f"leading term: {d['leading']['text']}", _limit_text(d, "text"),
+            answer(d),
+            _title(d),
+            Table.of(rows, COLUMNS),
+            f"leading term: {d['leading']['text']}",
+            _limit_text(d, "text"),
             tuple(d["why"]["text"].splitlines()) if d["why"] else (),
             tuple(f"{_value(s)}: {s['meaning']}" for s in d["symbols"]),
-        ]  # fmt: skip
+        ]
 
 
 def _value(symbol: Mapping[str, Any]) -> str:
@@ -286,12 +295,16 @@ def answer(description: Mapping[str, Any]) -> str:
     read, written = (description["totals"][way]["bytes"] for way in ("read", "write"))
     theta = description["theta"]
     blocks = f" with blocks of {theta['blocks']} rows" if theta["blocks"] else ""
-    grows = (f"grow as {description['leading']['text']}:{blocks} {theta['ratio']['text']} times the {theta['text']} "
-             f"elements a head of {theta['source']}")  # fmt: skip
+    grows = (
+        f"grow as {description['leading']['text']}:{blocks} {theta['ratio']['text']} times the {theta['text']} "
+        f"elements a head of {theta['source']}"
+    )
     if read is None or written is None:
         return f"The SM<->L2 bytes of {name} {grows}; HBM bytes depend on the L2 and have no closed form."
-    return (f"{name} moves {bytes_text(read + written)} between SMs and L2 ({bytes_text(read)} read, "
-            f"{bytes_text(written)} written), which {grows}.")  # fmt: skip
+    return (
+        f"{name} moves {bytes_text(read + written)} between SMs and L2 ({bytes_text(read)} read, "
+        f"{bytes_text(written)} written), which {grows}."
+    )
 
 
 def _limit_text(description: Mapping[str, Any], key: str) -> str:
@@ -369,9 +382,13 @@ class KernelBounds:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "problem": self.problem.to_dict(), "kernel": self.kernel, "profile": self.profile, "method": self.method,
-            "levels": [one.to_dict() for one in self.levels], "why": explanation(self.levels, self.profile),
-        }  # fmt: skip
+            "problem": self.problem.to_dict(),
+            "kernel": self.kernel,
+            "profile": self.profile,
+            "method": self.method,
+            "levels": [one.to_dict() for one in self.levels],
+            "why": explanation(self.levels, self.profile),
+        }
 
     @property
     def table(self) -> Table:

@@ -15,9 +15,12 @@ from iosim.base.records import asdict, dataclass, fields
 from iosim.base.schema import Real, Spec, Table, Text, Whole, read_toml, refuse
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
-    "call_gap_s": (0.0, 2e-4), "prefill_factor": (0.5, 2.0), "decode_factor": (0.5, 2.0), "hbm_factor": (-0.3, 1.0),
+    "call_gap_s": (0.0, 2e-4),
+    "prefill_factor": (0.5, 2.0),
+    "decode_factor": (0.5, 2.0),
+    "hbm_factor": (-0.3, 1.0),
     "write_factor": (0.1, 10.0),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,10 @@ class Calibration:
 
 _NUMBERS: Mapping[str, Spec] = {name: Real(*BOUNDS[name]) for name in BOUNDS}
 _ERRORS: Mapping[str, Spec] = {"rows": Whole(1), "before": Real(0, 1e6), "held_out": Real(0, 1e6)}
-_FILE = Table({"schema": Whole(1, 1), "stack": Text(), "gpu": Text(), **_NUMBERS,
-               "errors": Table(_ERRORS)}, required=("schema", "stack", "gpu", *_NUMBERS))  # fmt: skip
+_FILE = Table(
+    {"schema": Whole(1, 1), "stack": Text(), "gpu": Text(), **_NUMBERS, "errors": Table(_ERRORS)},
+    required=("schema", "stack", "gpu", *_NUMBERS),
+)
 
 
 def read_calibration(path: str, stack: str, gpu: str) -> Calibration:

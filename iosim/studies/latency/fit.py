@@ -166,8 +166,10 @@ class Calibrated:
     @property
     def answer(self) -> str:
         who = f"{some(self.rows, 'call')} of {self.stack} on {self.profile}"
-        return (f"{who} are predicted {100 * self.before:.1f} % off in the mean before and {100 * self.held_out:.1f} % "
-                f"after, each by a fit that left it out ({FOLDS} folds).")  # fmt: skip
+        return (
+            f"{who} are predicted {100 * self.before:.1f} % off in the mean before and {100 * self.held_out:.1f} % "
+            f"after, each by a fit that left it out ({FOLDS} folds)."
+        )
 
 
 def calibrate_times(rows: Sequence[tuple[AttentionProblem, float]], stack: str, profile: HardwareProfile) -> Calibrated:

@@ -184,9 +184,12 @@ def _has_new_keys(problem: AttentionProblem) -> bool:
 
 
 def latency_of(
-    stack: Stack, prediction: Prediction, write: bool = True, launched: str = "graph",
+    stack: Stack,
+    prediction: Prediction,
+    write: bool = True,
+    launched: str = "graph",
     calibration: Calibration | None = None,
-) -> Latency:  # fmt: skip
+) -> Latency:
     problem, kernel, profile = prediction.problem, prediction.kernel, prediction.profile
     constants = calibration or Calibration(stack.call_gap_s)
     decodes = problem.longest_q == 1

@@ -230,10 +230,12 @@ def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -
         if total < queries and model.causal:
             accepted = f"{queries} or more, as the layers of `model` '{model.name}' are causal"
             raise InputError(f"`seq_k` {total} is out of range; accepted: {accepted}")
-        asked.append(tuple(
-            LayerCall(kind, queries, total, kind.problem(queries, total, latent_kv=latent, **fields))
-            for kind in (model.all_kinds if states else model.kinds)
-        ))  # fmt: skip
+        asked.append(
+            tuple(
+                LayerCall(kind, queries, total, kind.problem(queries, total, latent_kv=latent, **fields))
+                for kind in (model.all_kinds if states else model.kinds)
+            )
+        )
     return asked
 
 
@@ -270,10 +272,15 @@ def rows_of(model: Model, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     for calls in calls_of(model, values):
         for call in calls:
             if call.problem.seq_lens is not None:
-                raise InputError(f"`model` '{model.name}': {call.kind.name} layers over more than one chunk are "
-                                 "sequences of several lengths, which no sweep takes; accepted: `iosim predict`, or "
-                                 "fewer tokens")  # fmt: skip
-            fields = {name: getattr(call.problem, name) for name, about in FIELDS.items()
-                      if name in ALWAYS or getattr(call.problem, name) != about.resolve(call.problem)}  # fmt: skip
+                raise InputError(
+                    f"`model` '{model.name}': {call.kind.name} layers over more than one chunk are "
+                    "sequences of several lengths, which no sweep takes; accepted: `iosim predict`, or "
+                    "fewer tokens"
+                )
+            fields = {
+                name: getattr(call.problem, name)
+                for name, about in FIELDS.items()
+                if name in ALWAYS or getattr(call.problem, name) != about.resolve(call.problem)
+            }
             rows.append({"model": model.name, "layer": call.kind.name, "count": call.kind.count, **fields})
     return rows

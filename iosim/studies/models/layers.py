@@ -116,8 +116,12 @@ class LayerKind:
         values out of range, or that contradict each other. Keys that no query sees, since a window or a chunk has left
         them behind, are not there: a cache need not hold them. `latent_kv` asks for MLA's absorbed form; `fields` are
         the problem's others."""
-        shape: dict[str, Any] = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
-                                 "head_dim_v": self.head_dim_v}  # fmt: skip
+        shape: dict[str, Any] = {
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "head_dim_v": self.head_dim_v,
+        }
         if self.state_kernel is not None:  # 16-bit inputs and no pages, whatever the caches of the others are
             fields = {name: value for name, value in fields.items() if name not in ("page_size", "cache_dtype")}
             fields["dtype"] = fields.get("dtype") if fields.get("dtype") in STATE_INPUTS else STATE_INPUTS[0]
@@ -144,8 +148,11 @@ class LayerKind:
         if self.chunk is not None:
             return self._chunked(queries, keys, shape | fields)
         if not self.causal:
-            sides: dict[str, Any] = {} if self.window is None else {"mask": "window", "window": self.window // 2,
-                                                    "window_right": self.window // 2}  # fmt: skip
+            sides: dict[str, Any] = (
+                {}
+                if self.window is None
+                else {"mask": "window", "window": self.window // 2, "window_right": self.window // 2}
+            )
             return AttentionProblem(seq_q=queries, seq_k=keys, **shape, **fields, **sides)
         if self.window is None or self.window >= keys:
             return AttentionProblem(seq_q=queries, seq_k=keys, mask="causal", **shape, **fields)

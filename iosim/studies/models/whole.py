@@ -223,9 +223,11 @@ def _of_experts(run: WholeRun) -> str:
     one = run.touched
     assert one is not None
     least, most = (bytes_text(run.expert_bytes * n) for n in (one.least, one.most))
-    return (f"~ {run.title}: tokens of {run.model.name} pass {one.least} to {one.most} of a layer's {one.experts} "
-            f"experts, whose weights are {least} to {most}; counted are {one.counted}, as if every token picked its "
-            "own at random, all with as many tokens")  # fmt: skip
+    return (
+        f"~ {run.title}: tokens of {run.model.name} pass {one.least} to {one.most} of a layer's {one.experts} "
+        f"experts, whose weights are {least} to {most}; counted are {one.counted}, as if every token picked its "
+        "own at random, all with as many tokens"
+    )
 
 
 def table(runs: Sequence[WholeRun]) -> Table:

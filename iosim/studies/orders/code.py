@@ -127,8 +127,11 @@ def triton(schedule: Schedule) -> str:
             [head, "# grid: as many programs as the GPU holds at once", *loop, indent("\n".join(body), " " * 4)]
         )
     body = [*lines, "...  # the tile", "tile = tl.atomic_add(counter, 1)"]
-    start = ["# grid: as many programs as the GPU holds at once; counter: an int32 that is 0 before the launch",
-             "tile = tl.atomic_add(counter, 1)", f"while tile < {total}:"]  # fmt: skip
+    start = [
+        "# grid: as many programs as the GPU holds at once; counter: an int32 that is 0 before the launch",
+        "tile = tl.atomic_add(counter, 1)",
+        f"while tile < {total}:",
+    ]
     return _text([head, *start, indent("\n".join(body), " " * 4)])
 
 

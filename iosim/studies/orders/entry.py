@@ -96,10 +96,14 @@ class OrderEntry:
             return sum(weight * value for weight, value in zip(weights, values, strict=True))
 
         return cls(
-            choice, tuple(parts), round(total(p.read_bytes for p in parts)), round(total(p.write_bytes for p in parts)),
-            round(total(p.compulsory_bytes for p in parts)), total(p.time_s for p in parts),
+            choice,
+            tuple(parts),
+            round(total(p.read_bytes for p in parts)),
+            round(total(p.write_bytes for p in parts)),
+            round(total(p.compulsory_bytes for p in parts)),
+            total(p.time_s for p in parts),
             None if None in {p.side_bytes for p in parts} else round(total(p.side_bytes or 0 for p in parts)),
-        )  # fmt: skip
+        )
 
     @property
     def hbm_bytes(self) -> int:
@@ -184,7 +188,9 @@ class OrderRanking(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "schema": 1, "profile": self.profile.name, "kernel": self.kernel,
+            "schema": 1,
+            "profile": self.profile.name,
+            "kernel": self.kernel,
             "problems": [
                 {"problem": p.to_dict(), "weight": w} for p, w in zip(self.problems, self.weights, strict=True)
             ],
@@ -193,7 +199,7 @@ class OrderRanking(Shown):
             "orders": self.records(),
             "left_out": [{"words": choice.words, "reason": reason} for choice, reason in self.left_out],
             "notes": list(self.notes),
-        }  # fmt: skip
+        }
 
     def records(self) -> list[dict[str, Any]]:
         return [entry.to_dict() for entry in self.orders]

@@ -78,8 +78,11 @@ class OrderChoice:
     @property
     def words(self) -> str:
         """The order in words."""
-        fastest = {Order.QUERY: "queries fastest", Order.HEAD: "heads fastest",
-                   Order.BATCH: "queries, then batch fastest"}[self.order]  # fmt: skip
+        fastest = {
+            Order.QUERY: "queries fastest",
+            Order.HEAD: "heads fastest",
+            Order.BATCH: "queries, then batch fastest",
+        }[self.order]
         if self.section_bytes:
             fastest = f"sections of {capacity_text(self.section_bytes)}"
         elif self.section_heads:
@@ -141,9 +144,13 @@ def sections(problems: Sequence[AttentionProblem]) -> list[tuple[Order, int, int
 
 
 def choices(
-    problems: Sequence[AttentionProblem], kernels: Sequence[Kernel], *, tiles: Iterable[Tile] = (),
-    pinned: Mapping[str, Any] = MappingProxyType({}), l2s: int = 1,
-) -> list[OrderChoice]:  # fmt: skip
+    problems: Sequence[AttentionProblem],
+    kernels: Sequence[Kernel],
+    *,
+    tiles: Iterable[Tile] = (),
+    pinned: Mapping[str, Any] = MappingProxyType({}),
+    l2s: int = 1,
+) -> list[OrderChoice]:
     """Every order to predict, the kernel's own first.
 
     Args:
@@ -158,9 +165,13 @@ def choices(
     starts = [own[0].start] if even else [Start.HEAVY_FIRST, Start.LIGHT_FIRST, Start.FOLD]
     ways = [Direction.ASCENDING, Direction.ALTERNATING] if even else list(Direction)
     spaces: dict[str, Sequence[Any]] = {
-        "start": starts, "direction": ways, "scheduler": list(Scheduler), "cluster": [own[0].cluster],
-        "tile": [None, *tiles], "chiplets": sorted({1, l2s, own[0].chiplets}),
-    }  # fmt: skip
+        "start": starts,
+        "direction": ways,
+        "scheduler": list(Scheduler),
+        "cluster": [own[0].cluster],
+        "tile": [None, *tiles],
+        "chiplets": sorted({1, l2s, own[0].chiplets}),
+    }
     by_section = [
         {"order": order, "section_heads": heads, "section_bytes": size} for order, heads, size in sections(problems)
     ]

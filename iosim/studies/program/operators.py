@@ -146,9 +146,12 @@ class Program:
 
 
 def streaming(
-    name: str, reads: Sequence[View | Scratch], writes: Sequence[View | Scratch], rows: int | None = None,
+    name: str,
+    reads: Sequence[View | Scratch],
+    writes: Sequence[View | Scratch],
+    rows: int | None = None,
     again: Sequence[tuple[View, int]] = (),
-) -> tuple[Chain, dict[str, View]]:  # fmt: skip
+) -> tuple[Chain, dict[str, View]]:
     """A pass that reads and writes places in memory once each: (its launch, where its tensors lie). `rows`: CTAs of
     `ROW_THREADS` threads take a row each, in place of a piece of all elements. `again`: how often a CTA goes through
     its row of what it reads, where that is more than once."""

@@ -204,8 +204,10 @@ class ProgramTraffic(Shown):
     def answer(self) -> str:
         """One sentence: bytes at HBM, what part attention has, and what its inputs and outputs alone would come to."""
         once = sum(r.compulsory for r in self.rows)
-        text = (f"{len(self.rows):,} operators on {self.profile.name} read {bytes_text(self.hbm.read)} from HBM and "
-                f"write {bytes_text(self.hbm.write)}")  # fmt: skip
+        text = (
+            f"{len(self.rows):,} operators on {self.profile.name} read {bytes_text(self.hbm.read)} from HBM and "
+            f"write {bytes_text(self.hbm.write)}"
+        )
         if once:
             text += f", {100 * self.hbm.total / once:.0f} % of their inputs and outputs ({bytes_text(once)})"
         attention = self.attention

@@ -127,13 +127,20 @@ class Tape:
     # ---- launches ----
 
     def passes(
-        self, name: str, reads: Sequence[View], writes: Sequence[View], rows: int | None = None,
+        self,
+        name: str,
+        reads: Sequence[View],
+        writes: Sequence[View],
+        rows: int | None = None,
         again: Sequence[tuple[View, int]] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """One launch that reads and writes matrices once, but for `again`."""
         chain, views = streaming(name, reads, writes, rows, again)
-        self._add(Operator(name, (self.part,), self._phase, AttentionProblem(dtype=self.kind), nothing_special(name),
-                           chain, views))  # fmt: skip
+        self._add(
+            Operator(
+                name, (self.part,), self._phase, AttentionProblem(dtype=self.kind), nothing_special(name), chain, views
+            )
+        )
 
     def new(self, name: str, reads: Sequence[View], like: View) -> View:
         out = self.like(like)

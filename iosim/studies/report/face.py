@@ -163,7 +163,11 @@ def as_page(report: Report) -> Page:
         Section("reading", "How to read this page", (LEVELS, EXACT), folded=True),
     )
     return Page(
-        report.title, subject(report.request), sections, command=report.request.report_line(),
-        commands=report.commands, answer=verdicts(report.points, baseline_of(report.points)),
+        report.title,
+        subject(report.request),
+        sections,
+        command=report.request.report_line(),
+        commands=report.commands,
+        answer=verdicts(report.points, baseline_of(report.points)),
         verdict=in_short(report.points, baseline_of(report.points)),
-    )  # fmt: skip
+    )

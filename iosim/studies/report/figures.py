@@ -212,11 +212,16 @@ def roofline(
     panels, rows, left_out = [], [], []
     for n, (label, members) in enumerate(by_gpu(shown).items(), 1):
         data = [_roof(name, *of_gpu, ends) for name, of_gpu in roofs[label].items()]
-        readings = [f"the {name} roof is flat at {rate_text(fast)} from {number_text(fast / wide)} FLOP per byte on"
-                for name, (wide, fast) in roofs[label].items()]  # fmt: skip
+        readings = [
+            f"the {name} roof is flat at {rate_text(fast)} from {number_text(fast / wide)} FLOP per byte on"
+            for name, (wide, fast) in roofs[label].items()
+        ]
         for kernel, row in series(members).items():
-            hover = [f"{kernel}, N = {p.seq_len:,}<br>{number_text(intensity[p.id])} FLOP/byte, "
-                     f"{rate_text(p.flops / p.time_s)} ({p.id})" for p in row]  # fmt: skip
+            hover = [
+                f"{kernel}, N = {p.seq_len:,}<br>{number_text(intensity[p.id])} FLOP/byte, "
+                f"{rate_text(p.flops / p.time_s)} ({p.id})"
+                for p in row
+            ]
             data.append(axes.line(kernel, [intensity[p.id] for p in row], [p.flops / p.time_s for p in row], hover,
                                   request.kernels.index(kernel)))  # fmt: skip
             readings.append(f"{kernel} reaches {rate_text(max(p.flops / p.time_s for p in row))}")

@@ -47,8 +47,11 @@ def overview(
     panels = []
     for n, (title, members) in enumerate(together.items(), 1):
         asked = (every or {}).get(members[0].gpu.label) or [p.kernel for p in members]
-        panels.append(_lines(request, f"overview-{n}", title, members, values) if lines else
-                      _rows(asked, f"overview-{n}", title, members, values))  # fmt: skip
+        panels.append(
+            _lines(request, f"overview-{n}", title, members, values)
+            if lines
+            else _rows(asked, f"overview-{n}", title, members, values)
+        )
     base = baseline(points)
     which = f"of '{base}' and of the fastest tiled kernel of each GPU" if base and few else "of each kernel"
     words = {"against": " against the sequence length" * lines, "hollow": HOLLOW * any(map(estimated, shown))}
@@ -66,8 +69,10 @@ def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
     for gpu, members in by_gpu(points).items():
         for kernel, row in series(members).items():
             at = {p.seq_len: p for p in row}
-            rows += [(gpu, f"{kernel} {level}", *(getattr(at[n], cell) if n in at else None for n in lengths))
-                     for level, cell in (("SM<->L2", "l2"), ("HBM", "hbm_shown"))]  # fmt: skip
+            rows += [
+                (gpu, f"{kernel} {level}", *(getattr(at[n], cell) if n in at else None for n in lengths))
+                for level, cell in (("SM<->L2", "l2"), ("HBM", "hbm_shown"))
+            ]
         least = least_bytes(members)
         rows.append((gpu, COMPULSORY, *(least.get(n) for n in lengths)))
     columns = (Column(f"n_{n}", f"N = {n:,}", "bytes") for n in lengths)

@@ -64,8 +64,10 @@ def tile_map(request: ReportRequest, rankings: Mapping[str, TileRanking | str], 
             empty = (label, "flash", n, *place, *[None] * 8, why.get(place, "not tried"), command)
             rows.append(_row(label, n, cells[place], ranking, command) if place in cells else empty)
         rows += [_row(label, n, c, ranking, command) for c in ranking.library]
-        short += [(label, c.kernel, str(c.tile), c.tile.warps, c.tile.stages, c.time_s, c.time_s / ranking.best.time_s)
-                  for c in (ranking.best, *ranking.library)]  # fmt: skip
+        short += [
+            (label, c.kernel, str(c.tile), c.tile.warps, c.tile.stages, c.time_s, c.time_s / ranking.best.time_s)
+            for c in (ranking.best, *ranking.library)
+        ]
     p = request.middle
     which = "forward pass" if p.forward else "backward pass"
     words, fastest = {"length": f"{p.seq_q:,}", "which": which}, Table(SHORT_COLUMNS, tuple(short))
@@ -108,9 +110,11 @@ def _panel(
     marks = [_marks(LIBRARY, on_grid, "circle-open", 20)] if on_grid else []
     data = [heat, *marks, _marks(FASTEST, [best], "square-open", 24)]
     libraries = ", ".join(f"{c.kernel} {c.tile} {seconds_text(c.time_s)}" for c in ranking.library)
-    alt = (f"Tile space of {label}: the fastest tile is {best.tile} with {some(best.tile.warps, 'warp')} and "
-           f"{some(best.tile.stages, 'stage')}, {seconds_text(best.time_s)}; {len(cells)} of "
-           f"{len(BLOCK_Q) * len(BLOCK_K)} sizes fit. Libraries: {libraries or 'none runs there'}.")  # fmt: skip
+    alt = (
+        f"Tile space of {label}: the fastest tile is {best.tile} with {some(best.tile.warps, 'warp')} and "
+        f"{some(best.tile.stages, 'stage')}, {seconds_text(best.time_s)}; {len(cells)} of "
+        f"{len(BLOCK_Q) * len(BLOCK_K)} sizes fit. Libraries: {libraries or 'none runs there'}."
+    )
     layout = axes.layout(_blocks("block_k"), _blocks("block_q"))
     return Panel(panel_id, label, alt, tuple(data), layout)
 
@@ -130,7 +134,9 @@ def _marks(series: Series, tiles: Sequence[TileCandidate], symbol: str, size: in
 
 
 def _hover(c: TileCandidate) -> str:
-    return (f"{c.kernel} {c.tile}, {some(c.tile.warps, 'warp')}, "
-            f"{some(c.tile.stages, 'stage')}<br>{seconds_text(c.time_s)}, bound by "
-            f"{c.bound_by}<br>{bytes_text(c.l2_read_bytes + c.l2_write_bytes)} SM<->L2, occupancy "
-            f"{100 * c.occupancy:.0f} %")  # fmt: skip
+    return (
+        f"{c.kernel} {c.tile}, {some(c.tile.warps, 'warp')}, "
+        f"{some(c.tile.stages, 'stage')}<br>{seconds_text(c.time_s)}, bound by "
+        f"{c.bound_by}<br>{bytes_text(c.l2_read_bytes + c.l2_write_bytes)} SM<->L2, occupancy "
+        f"{100 * c.occupancy:.0f} %"
+    )

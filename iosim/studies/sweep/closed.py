@@ -187,10 +187,12 @@ def _within_reach(group: _Group) -> BoolArray:
     pairs = 1.0 * batch_heads * (s["seq_q"] + 4096) * (s["seq_k"] + 4096)
     most = pairs * (columns + 64) * 64 / np.minimum(sides[0], 64)
     return np.asarray(
-        (s["heads"] % s["kv_heads"] == 0) & (1.0 * batch_heads * s["seq_q"] * columns < MAX_TENSOR_ELEMENTS)
-        & (elements <= MAX_TENSOR_ELEMENTS) & (1.0 * s["seq_q"] * s["seq_k"] * columns <= MAX_PAIR_ELEMENTS)
+        (s["heads"] % s["kv_heads"] == 0)
+        & (1.0 * batch_heads * s["seq_q"] * columns < MAX_TENSOR_ELEMENTS)
+        & (elements <= MAX_TENSOR_ELEMENTS)
+        & (1.0 * s["seq_q"] * s["seq_k"] * columns <= MAX_PAIR_ELEMENTS)
         & (most < MOST_BYTES)
-    )  # fmt: skip
+    )
 
 
 def _fill(group: _Group, method: str, l2_start: str, found: Found) -> tuple[IntArray, bool]:

@@ -70,11 +70,14 @@ class TileStudy:
         """Plain types; `excess` is what a rejected tile needs beyond what there is, by resource."""
         nearest = None if self.nearest is None else {"rank": self.nearest[0], **self.nearest[1].to_dict()}
         return {
-            "block_q": self.block_q, "block_k": self.block_k, "fits": self.fits, "answer": self.answer,
+            "block_q": self.block_q,
+            "block_k": self.block_k,
+            "fits": self.fits,
+            "answer": self.answer,
             "ranked": [{"rank": rank, **candidate.to_dict()} for rank, candidate in self.ranked],
             "rejected": [r.to_dict() | {"excess": excess(r.reason)} for r in self.rejected],
             "nearest": nearest,
-        }  # fmt: skip
+        }
 
 
 def study_tile(

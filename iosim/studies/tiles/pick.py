@@ -190,9 +190,13 @@ class PlannedTile:
     def by(self, prediction: Prediction) -> PlannedTile:
         time, total = prediction.time, prediction.total
         replayed = replace(
-            self.candidate, time_s=time.total_s, bound_by=time.bound_by, hbm_read_bytes=total("hbm", "read"),
-            hbm_write_bytes=total("hbm", "write"), method=prediction.method,
-        )  # fmt: skip
+            self.candidate,
+            time_s=time.total_s,
+            bound_by=time.bound_by,
+            hbm_read_bytes=total("hbm", "read"),
+            hbm_write_bytes=total("hbm", "write"),
+            method=prediction.method,
+        )
         return PlannedTile(replayed, self.request)
 
 

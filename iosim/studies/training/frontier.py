@@ -135,8 +135,10 @@ class Frontier(Shown):
         said = " and ".join(f"{some(n, 'token') if n else 'nothing'} at {at[v]}" for v, n in ends)
         cells = sum(p <= self.capacity_bytes for row in self.peak_bytes for p in row)
         of = some(len(self.values) * len(self.seq_lens), "cell")
-        return (f"On {self.profile.name} ({bytes_text(self.capacity_bytes)}) with {self.setup.attention} attention the "
-                f"longest sequence that fits has {said}; {cells} of {of} fit{'s' * (cells == 1)}.")  # fmt: skip
+        return (
+            f"On {self.profile.name} ({bytes_text(self.capacity_bytes)}) with {self.setup.attention} attention the "
+            f"longest sequence that fits has {said}; {cells} of {of} fit{'s' * (cells == 1)}."
+        )
 
     def to_text(self) -> str:
         return f"{self.answer}\n\n{self._head()}\n\n{self._table().text()}"
@@ -153,9 +155,11 @@ class Frontier(Shown):
 
     def _head(self) -> str:
         setup = self.setup
-        return (f"Peak memory in GB on {self.profile.name} ({bytes_text(self.capacity_bytes)}; x does not fit), by "
-                f"{self.axis} and tokens: {setup.attention} attention, {setup.precision}, optimizer {setup.optimizer}, "
-                f"recompute {setup.recompute}")  # fmt: skip
+        return (
+            f"Peak memory in GB on {self.profile.name} ({bytes_text(self.capacity_bytes)}; x does not fit), by "
+            f"{self.axis} and tokens: {setup.attention} attention, {setup.precision}, optimizer {setup.optimizer}, "
+            f"recompute {setup.recompute}"
+        )
 
     def _table(self) -> Table:
         return Table.of(
@@ -182,8 +186,10 @@ class Frontier(Shown):
             for v, row in zip(self.values, self.peak_bytes, strict=True)
         ]
         xs, ys = [length_text(n) for n in self.seq_lens], [f"{v:,}" for v in self.values]
-        cells = [[f"{p / GB:.3g}" + " ✕" * (not self.fits(r, c)) for c, p in enumerate(row)]
-                 for r, row in enumerate(self.peak_bytes)]  # fmt: skip
+        cells = [
+            [f"{p / GB:.3g}" + " ✕" * (not self.fits(r, c)) for c, p in enumerate(row)]
+            for r, row in enumerate(self.peak_bytes)
+        ]
         in_words = len(xs) <= MOST_WORDS and len(ys) <= 2 * MOST_WORDS
         heat = {
             "type": "heatmap", "x": xs, "y": ys, "z": [[min(2.0, s) for s in row] for row in share], "text": cells,

@@ -249,8 +249,10 @@ class Setup:
     def check(self, model: Decoder) -> None:
         """Refuse what PyTorch would not run without another kernel or a padded copy."""
         if self.attention == "flash" and self.backend == "cuda" and model.head_dim % FLASH_COLUMNS:
-            raise InputError(f"`heads` {model.heads} of `width` {model.width}: head dimension {model.head_dim} is not "
-                             f"possible with `attention` flash; accepted: multiples of {FLASH_COLUMNS}")  # fmt: skip
+            raise InputError(
+                f"`heads` {model.heads} of `width` {model.width}: head dimension {model.head_dim} is not "
+                f"possible with `attention` flash; accepted: multiples of {FLASH_COLUMNS}"
+            )
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)

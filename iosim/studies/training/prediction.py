@@ -198,9 +198,11 @@ class TrainingPrediction(Shown):
 
     def subject(self, grouped: str = "", step: str = "") -> str:
         m, s = self.model, self.setup
-        return (f"{some(m.layers, 'layer')} of width {m.width}, {some(m.heads, 'head')}{grouped}, "
-                f"{self.graph.parameter_elements / 1e6:,.1f} M parameters; batch {s.tokens}, {s.attention} attention, "
-                f"{s.precision}, {s.optimizer}{step}, recompute {s.recompute}")  # fmt: skip
+        return (
+            f"{some(m.layers, 'layer')} of width {m.width}, {some(m.heads, 'head')}{grouped}, "
+            f"{self.graph.parameter_elements / 1e6:,.1f} M parameters; batch {s.tokens}, {s.attention} attention, "
+            f"{s.precision}, {s.optimizer}{step}, recompute {s.recompute}"
+        )
 
     def _below(self) -> list[str]:
         peak, fits = self.timeline.peak, "fits" if self.fits else "does not fit"
@@ -268,9 +270,12 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
     chosen.setdefault("heads", max(1, width // HEAD_DIM))
     of_setup = {name: chosen.pop(name) for name in ("batch", "seq_len") if name in chosen}
     model = Decoder(
-        **chosen, mlp_width=mlp, gated=r.gated or its.get("gated", False),
-        tied=not (r.untied or its.get("untied", False)), bias=r.linear_bias and its.get("linear_bias", True),
-    )  # fmt: skip
+        **chosen,
+        mlp_width=mlp,
+        gated=r.gated or its.get("gated", False),
+        tied=not (r.untied or its.get("untied", False)),
+        bias=r.linear_bias and its.get("linear_bias", True),
+    )
     setup = Setup(
         **of_setup, attention=r.attention, causal=r.causal and its.get("causal", True), precision=r.precision,
         optimizer=r.optimizer, step=r.step, recompute=r.recompute, backend=r.backend, accumulate=r.accumulate_gradients,
@@ -301,8 +306,11 @@ def _time_lines(time: StepTime) -> list[str]:
     longest_first = sorted(parts.items(), key=lambda x: -x[1])
     shares = ", ".join(f"{part} {seconds_text(seconds)}" for part, seconds in longest_first)
     told = legend_of([time.method])
-    return [f"step {seconds_text(time.total_s)}: {phases}", f"of it {shares} (attention as {time.kernel})",
-            *([] if told is None else [f"attention's {told}"])]  # fmt: skip
+    return [
+        f"step {seconds_text(time.total_s)}: {phases}",
+        f"of it {shares} (attention as {time.kernel})",
+        *([] if told is None else [f"attention's {told}"]),
+    ]
 
 
 def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, ...]]:
@@ -338,13 +346,17 @@ def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, .
     borders, names = _phases(bins, xs)
     layout = axes.layout(
         axes.axis("time (ms)" if prediction.time else "event", range=[xs[0], xs[-1]]),
-        axes.axis("GB", range=[0, 1.1 * top]), annotations=[*words, *names], shapes=borders,
+        axes.axis("GB", range=[0, 1.1 * top]),
+        annotations=[*words, *names],
+        shapes=borders,
         margin={"l": 8, "r": 12, "t": 24, "b": 8},
-    )  # fmt: skip
+    )
     peak = prediction.timeline.peak
-    alt = (f"Peak {bytes_text(prediction.peak_bytes)} in {peak.phase} at {peak.name}; the GPU has "
-           f"{bytes_text(prediction.capacity_bytes)}."
-           + (f" A step takes {seconds_text(prediction.time.total_s)}." if prediction.time else ""))  # fmt: skip
+    alt = (
+        f"Peak {bytes_text(prediction.peak_bytes)} in {peak.phase} at {peak.name}; the GPU has "
+        f"{bytes_text(prediction.capacity_bytes)}."
+        + (f" A step takes {seconds_text(prediction.time.total_s)}." if prediction.time else "")
+    )
     legend = tuple(Series(trace["name"], trace["line"]["color"], "■") for trace in data if "stackgroup" in trace)
     return Panel("memory-0", prediction.profile.name, alt, tuple(data), layout, MEMORY_REM), legend
 

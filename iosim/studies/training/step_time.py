@@ -43,9 +43,11 @@ class StepTime:
 
     def to_dict(self) -> dict[str, object]:
         return {
-            "time_s": self.total_s, "attention_kernel": self.kernel, "attention_method": self.method,
+            "time_s": self.total_s,
+            "attention_kernel": self.kernel,
+            "attention_method": self.method,
             "phases": {phase: {str(p): s for p, s in parts.items()} for phase, parts in self.parts.items()},
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
