@@ -14,10 +14,10 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from iosim.evidence.times.tables import rows
 from scripts import measurements
 
 from iosim.base.errors import InputError
+from iosim.evidence.times.tables import rows
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
