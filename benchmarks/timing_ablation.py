@@ -69,6 +69,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
                                                         (step_time, "UNHIDDEN_MEETING", 0.0))),
     Mechanism("HBM beside computing, in part", constants=((overlap, "OVERLAP_NORM", 50.0),
                                                           (overlap, "SPLIT_OVERLAP_NORM", 50.0))),
+    Mechanism("the L2 beside computing, in part", constants=((step_time, "L2_OVERLAP_NORM", 50.0),)),
     Mechanism("HBM's three rates", _values(dram_read_bandwidth_bytes_per_s=None)),
     Mechanism("spilled registers", _values(spill_access_cycles=0.0)),
     Mechanism("operations of masked steps", work={"mask": MaskOperations()}),

@@ -119,8 +119,8 @@ class UnitModel:
     """The profile's share of the specified rate that it reaches; empty: all of it."""
     tile_cycles: str = "tile_cycles"
     """The profile's cycles of a work tile beside its steps."""
-    beside_l2: bool = False
-    """Whether a launch's L2 bytes count beside its steps, each once for a cluster, and not inside them."""
+    hides_l2: bool = False
+    """Whether a step's bytes at the L2 are hidden wholly, where they take less than the rest of it."""
     energy: str = "tensor_pj_per_flop"
     """The profile's energy of a FLOP."""
     backward: MatrixUnit | None = None

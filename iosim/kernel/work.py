@@ -54,8 +54,10 @@ class MaskOperations:
     """Of those steps of a tile alone that meet an end of what its rows may see."""
     edge_keys: int = 0
     """Keys of these steps; 0: as many as the tile has rows."""
-    unrolled: float = 0.0
+    unrolled: int = 0
     """Steps of a tile that are compiled apart from the loop, one behind the other."""
+    unrolled_code: float = 1.0
+    """Code of such a step over that of one in the loop."""
 
 
 @dataclass(frozen=True)

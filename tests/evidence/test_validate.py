@@ -279,8 +279,8 @@ def test_spilling_kernels() -> None:
     rows = [r for r in shipped().residuals if r.spills and r.quantity == "hbm_read" and not r.row.chain]
     assert len(rows) > 60
     assert statistic(rows, "median") <= 0.005
-    assert statistic(rows, "p95") <= 0.1
-    assert statistic(rows, "max") <= 0.32  # one problem, which elsewhere in memory reads a fifth less: docs/replay.md
+    assert statistic(rows, "p95") <= 0.115
+    assert statistic(rows, "max") <= 0.33  # one problem, which elsewhere in memory reads a fifth less: docs/replay.md
 
 
 @pytest.mark.slow

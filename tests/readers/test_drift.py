@@ -63,7 +63,7 @@ def test_reads_of_long_launches() -> None:
     found = errors(lambda row: row.call != 19)  # 100 million accesses
     assert found[len(found) // 2] < 0.05
     assert found[len(found) * 9 // 10] < 0.25
-    assert found[-1] < 0.6
+    assert found[-1] < 0.7
 
 
 def test_coarse_steps_keep_ctas_that_wait_together() -> None:

@@ -93,21 +93,37 @@ class TestStep:
 
     def test_one_stream_adds_its_phases(self) -> None:
         # one CTA of four warps: nothing hides the softmax, nor 32 % of the fragments
-        alone = StepCost(100, 50, 10, 5, exposed=7, streams=1, overlap=Overlap.QUEUE)
+        alone = StepCost(100, 50, 10, 0, exposed=7, streams=1, overlap=Overlap.QUEUE)
         assert step_cycles(alone, 1) == 157
         assert step_cycles(replace(alone, fragments=10), 1) == pytest.approx(157 + 0.32 * 10)
 
     def test_further_streams_add_the_busiest_unit(self) -> None:
-        cost = StepCost(100, 50, 10, 5, exposed=7, streams=1, overlap=Overlap.QUEUE)
+        cost = StepCost(100, 50, 10, 0, exposed=7, streams=1, overlap=Overlap.QUEUE)
         assert step_cycles(cost, 3) == 157 + 2 * 100
 
     def test_specialised_warps_hide_most_of_the_softmax(self) -> None:
-        cost = StepCost(100, 50, 10, 5, exposed=0, streams=3, overlap=Overlap.INSIDE, unhidden=0.2)
+        cost = StepCost(100, 50, 10, 0, exposed=0, streams=3, overlap=Overlap.INSIDE, unhidden=0.2)
         assert step_cycles(cost, 1) == 110
 
-    def test_bandwidth_is_a_floor(self) -> None:
-        cost = StepCost(1, 1, 1, 400, exposed=0, streams=1, overlap=Overlap.QUEUE)
-        assert step_cycles(cost, 2) == 800
+    def test_what_the_l2_moves_is_hidden_in_part(self) -> None:
+        """Of two equal parts the step takes 2^(1/3.2) times one; where the L2 is far slower, what it takes."""
+        even, slow = (StepCost(50, 50, 1, l2, exposed=0, streams=1, overlap=Overlap.QUEUE) for l2 in (100, 8000))
+        assert step_cycles(even, 1) == pytest.approx(100 * 2 ** (1 / 3.2))
+        assert step_cycles(replace(even, hides_l2=True), 1) == 100
+        assert step_cycles(slow, 2) == pytest.approx(16000)
+        assert step_cycles(replace(slow, hides_l2=True), 2) == 16000
+
+    @pytest.mark.parametrize(
+        ("tile", "unit", "hidden"),
+        [
+            (Tile(64, 64, 4, 2), MatrixUnit.MMA_SYNC, False),
+            (Tile(64, 64, 4, 3), MatrixUnit.MMA_SYNC, True),  # the keys of a step are asked for two steps before
+            (Tile(128, 128, 12), MatrixUnit.SPECIALISED, True),
+            (Tile(128, 128, 12), MatrixUnit.PINGPONG, False),
+        ],
+    )
+    def test_who_hides_it(self, tile: Tile, unit: MatrixUnit, hidden: bool) -> None:
+        assert self.cost(tile, unit).hides_l2 == hidden
 
     @given(st.lists(st.floats(0, 1e4), min_size=5, max_size=5), st.sampled_from([0.25, 1, 2, 3]), st.integers(1, 8))
     def test_more_ctas_take_longer_but_not_longer_each(self, parts: list[float], streams: float, n: int) -> None:

@@ -71,8 +71,8 @@ rows of queries are there: fitted on h100_random.csv and its later draws."""
 WARP_ROWS = 32
 FRAGMENT_BYTES = 16
 """What a thread loads at once of O, and of dO."""
-PAIR_LOADS, LOCK_LOADS = 2, 3
-"""What all warps wait for: at a pair the LSE and D; of a tile of dQ's sums its lock, its values and the fence."""
+LOCK_LOADS = 3
+"""What all warps wait for, of a tile of dQ's sums: its lock, its values and the fence."""
 PASS_ROWS, PASS_THREADS = 128, 128
 
 
@@ -139,7 +139,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
     fragments, turns = _row_sum_loop(problem, tile) if half else (0, 0)
     locked = tiles if domain.splits > 1 else 0
-    exposed_loads = PAIR_LOADS + LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in key_sums)
+    exposed_loads = LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in key_sums)
     work, (products, depth, columns) = loop_work(problem, kernel), _products(problem, tile)
     main = main_launch(
         problem,

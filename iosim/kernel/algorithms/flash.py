@@ -354,10 +354,10 @@ def _mask_operations(problem: AttentionProblem, kernel: Kernel, options: FlashOp
         return MaskOperations(every_step=float(bounded * options.bound_operations))
     whole = problem.seq_lens is None and problem.seq_q % tile.block_q == 0 and problem.seq_k % tile.block_k == 0
     needed = 1 if mask == "none" else -(-tile.block_q // tile.block_k) + int(not whole)
-    unrolled = needed if whole else RAGGED_CODE * needed
+    code = 1.0 if whole else RAGGED_CODE
     if mask == "window":
-        return MaskOperations(every_step=2.0 * each, unrolled=unrolled)
-    return MaskOperations(edge_steps=0.0 if mask == "none" else float(each), unrolled=unrolled)
+        return MaskOperations(every_step=2.0 * each, unrolled=needed, unrolled_code=code)
+    return MaskOperations(edge_steps=0.0 if mask == "none" else float(each), unrolled=needed, unrolled_code=code)
 
 
 def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool = False) -> tuple[Overhead, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from functools import cached_property
 
 import numpy as np
@@ -12,7 +13,7 @@ from iosim.base.records import dataclass, replace
 from iosim.base.words import Level, Way
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SPILL, Chain, Launch, Mode, Outer, Per
+from iosim.kernel.launch import SPILL, Chain, Domain, Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES, staged
@@ -23,7 +24,6 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 from iosim.readers.timing.makespan import Makespan, makespan
-from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import (
     SmRates,
@@ -150,12 +150,12 @@ class Running:
 
     @property
     def waits_first(self) -> float:
-        """Whether a loop's launch waits as long once more before its first tile: for code that is compiled apart from
-        the loop, or joins warps that divide the keys, and for what warps that load set up (tensor maps, barriers).
-        Which loops wait so was found on calls of one round (the first five draws of an H100)."""
+        """Whether a loop's launch waits as long once more before its first tile: for code that joins warps that divide
+        the keys, and for what warps that load set up (tensor maps, barriers). Which loops wait so was found on calls of
+        one round (the first five draws of an H100)."""
         work = self.launch.work
         joined = (work.loop.key_warps - 1) * (not work.loop.copy_waits)  # else they are in every step
-        return min(1.0, self.unit.loads_apart + work.mask.unrolled + joined)
+        return min(1.0, self.unit.loads_apart + joined)
 
     @property
     def ahead(self) -> float:
@@ -181,8 +181,17 @@ class Running:
 
     def l2_loads(self) -> float:
         """Bytes that are loaded from the L2, and those that could be loaded in the time of its stores. Of a loop those
-        of its steps alone: what a work tile stores at its end, the next one's loads overlap."""
-        return self.moved("l2") + self.stored() * (1 / self.rates.profile.need("l2_write_fraction") - 1)
+        of its steps alone: what a work tile stores at its end, the next one's loads overlap. Loads and stores go
+        different ways, and in a loop at once."""
+        stores = self.stored() / self.rates.profile.need("l2_write_fraction")
+        both = max if self.launch.work.exps_per_pair else operator.add
+        return float(both(self.fetched(), stores))
+
+    def fetched(self) -> float:
+        """Bytes of the launch at the L2 but for `stored`. CTAs of a cluster fetch keys and values once for all of them
+        (TMA multicast)."""
+        shared = sum(self.moved("l2", "read", name) for name in self.loaded(in_steps=True))
+        return self.moved("l2") - self.stored() - shared * (1 - 1 / self.launch.schedule.cluster)
 
     def stored(self) -> int:
         """Bytes of the launch's stores, of a loop those of its steps alone."""
@@ -199,6 +208,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     profile = rates.profile
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
     l2_bytes = running.l2_loads() / max(1, steps, launch.work_tiles)  # splits without keys have no step
+    l2_bytes *= longest_split(launch.domain)
     shared_bytes = running.shared_in_step() if launch.is_backward else None
     cost = step_cost(launch, unit, sm, l2_bytes, running.element_bytes, profile.cc, shared_bytes)
     per_sm = running.per_sm
@@ -213,7 +223,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     waited = launch.work.serial_loads + launch.work.first_loads * (1 - running.ahead)
     tile_cycles += waited * rates.load_latency_s(from_dram=False) * sm.clock_hz
-    tile_cycles += fetched_cycles(launch, per_sm, resident.slots)
+    tile_cycles += fetched_cycles(launch, per_sm, resident.slots, running.conditions.warm)
     on_an_sm = min(per_sm, -(-launch.tiles_with_rows // profile.sm_count))
     tile_cycles += on_an_sm * launch.work.tile_shared_bytes / sm.shared_bytes
     locked = lock_cycles(launch, sm, resident.slots) + launch.work.gather_cycles * rows_a_step(launch)
@@ -227,22 +237,17 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
         return makespan(launch, profile.sm_count // together, per_sm, lambda ctas: step(ctas) / together, tile_cycles)
 
     span = span_of()
-    if cost.l2 == cost.busiest:
-        cost = replace(cost, l2=cost.l2 * span.share(_alone_share(running, sm)))
+    if (share := span.share(_alone_share(running, sm))) < 1.0:
+        cost = replace(cost, l2=cost.l2 * share)
         span = span_of()
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
-    scheduled = span.cycles / sm.clock_hz
-    total = scheduled
-    if unit.beside_l2:
-        total = _pingpong_seconds(scheduled, running)
-    lengthened = total / scheduled / sm.clock_hz if scheduled else 0.0
     return Computing(
         seconds={name: span.steps * cycles / together / sm.clock_hz for name, cycles in units.items() if cycles},
         waves=resident.waves,
-        total_s=total,
+        total_s=span.cycles / sm.clock_hz,
         shared_bytes=steps * cost.smem * min(sm.shared_bytes, WAVEFRONT_BYTES),
-        tile_s=(tile_cycles - own) * lengthened,
-        step_s=tuple(step(ctas) * lengthened for ctas in range(1, per_sm + 1)),
+        tile_s=(tile_cycles - own) / sm.clock_hz,
+        step_s=tuple(step(ctas) / sm.clock_hz for ctas in range(1, per_sm + 1)),
         busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count // together),
         waited_loads=waited_loads(launch, unit, profile.cc),
     )
@@ -262,31 +267,26 @@ def rows_a_step(launch: Launch) -> float:
 
 def _alone_share(running: Running, sm: SmRates) -> float:
     """What an SM alone takes for its bytes at the L2, over what it takes where all draw on it."""
-    stored, drawn = running.stored(), running.l2_loads()
-    alone = (running.moved("l2") - stored) / L2_BYTES_PER_CYCLE + stored / L2_STORED_PER_CYCLE
+    drawn = running.l2_loads()
+    alone = running.fetched() / L2_BYTES_PER_CYCLE + running.stored() / L2_STORED_PER_CYCLE
     return min(1.0, alone * sm.l2_bytes / drawn) if drawn else 1.0
 
 
 def busiest_share(launch: Launch, busiest: float, steps: int, sms: int) -> float:
     """Keys of the busiest SM over those of the mean one, where each SM has a tile and all tiles are equal but for the
-    ends of splits; else 1: it was measured there alone. A ragged last key block has its own keys alone."""
+    ends of splits; else 1: it was measured there alone."""
     d = launch.domain
     if not steps or launch.work_tiles < sms or len(set(d.visited.count.tolist())) > 1:
         return 1.0
-    per = min(d.key_blocks_per_split, d.key_blocks_total)
-    in_longest, in_mean = min(per * d.block_k, d.seq_k) / per, d.seq_k / d.key_blocks_total
-    return busiest * sms / steps * (in_longest / in_mean if d.sequences == 1 else 1.0)
+    return busiest * sms / steps * longest_split(d)
 
 
-def _pingpong_seconds(computing: float, running: Running) -> float:
-    """Seconds of a ping-pong loop beside its L2 bytes.
-
-    CTAs of a cluster fetch keys and values once for all of them (TMA multicast).
-    """
-    launch = running.launch
-    multicast = sum(running.moved("l2", "read", name) for name in running.loaded(in_steps=True))
-    fetched = running.l2_loads() - multicast * (1 - 1 / launch.schedule.cluster)
-    return beside(computing, fetched / running.rates.l2())
+def longest_split(domain: Domain) -> float:
+    """Keys of a step of the longest split over those of the mean step: a ragged last key block has its own alone."""
+    if domain.sequences > 1:
+        return 1.0
+    per = min(domain.key_blocks_per_split, domain.key_blocks_total)
+    return min(per * domain.block_k, domain.seq_k) / per / (domain.seq_k / domain.key_blocks_total)
 
 
 def waiting_cycles(dependent: Dependent, tokens: int, load_cycles: float, cc: int) -> float:

@@ -19,6 +19,7 @@ from iosim.kernel.shared_memory import DEPTH, estimate
 from iosim.kernel.tile_rules import ASYNC_COPY_CC
 from iosim.kernel.unit import UNITS, WARPS_PER_GROUP, MatrixUnit, Overlap, UnitModel
 from iosim.readers.timing.energy import INSTRUCTIONS_PER_SCORE, MMA_FLOPS
+from iosim.readers.timing.overlap import L2_OVERLAP_NORM, beside
 
 FP32_OPERATIONS_PER_SCORE = 3.5
 """fp32 operations a score besides its exponential: scale and subtract, maximum, sum, conversion of P (half an
@@ -53,20 +54,23 @@ EXPOSED_LOADS = 2
 stage. Of two stages one is waited for: wgmma reads from shared memory, so that a buffer is free only when its product
 is done (H200, experiments/measurements/h200_triton_autotune.csv). FlashAttention-2 and iosim's kernel load V behind
 QK^T, and the next K behind PV, with one buffer of each."""
-STAGED_LOADS_PER_PRODUCT = 2
+STAGED_LOADS_PER_PRODUCT = 4
 """Fill and drain of a threadblock product's own pipeline (kernels that fetch Q again for every key block, and the
-backward whose products do)."""
+backward whose products do). Fitted."""
 LOCKED_LOADS = 4
 """Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums. Fitted; pytorch,
 mem_eff_attention/kernel_backward.h has the sums, a fence, the sums again, a fence and the lock."""
 EXCHANGE_TURNS = 7 / 2
 """What a step waits while warps that divide its keys hand one another maxima, sums and P, over the turn of any step:
 nine barriers in place of two (PTX of Triton 3.6, cc 8.0 and 9.0)."""
+DEEP_STAGES = 3
+"""Buffers of keys from which a loop asks for a step's keys so long before that what the L2 is late holds nobody up
+(experiments/measurements/h200_tiles_time.csv, triton_tiles_d64_time.csv)."""
 SCHEDULERS = 4
 """Warp instructions that an SM issues in a cycle."""
 INSTRUCTION_BYTES = 16
-CODE_BYTES_PER_CYCLE = 12
-"""Code that an SM fetches in a cycle where CTAs at different places of a kernel do not share it. Fitted."""
+CODE_BYTES_PER_CYCLE = 16
+"""Code that an SM fetches in a cycle. Fitted."""
 COPIED_BYTES = 16 * 32
 """Of a warp's copy into shared memory."""
 BESIDE_A_COPY = 2
@@ -144,13 +148,14 @@ class StepCost:
     fragments: float = 0.0
     """Of `smem`, what a warp fetches for products of its own."""
     unhidden: float = 0.0
+    hides_l2: bool = False
     chain: float = 0.0
     """Cycles from the scores to P, one operation behind the other; `softmax` is less where its units work side by
     side."""
 
     @property
     def busiest(self) -> float:
-        return max(self.tensor, self.softmax, self.smem, self.l2)
+        return max(self.tensor, self.softmax, self.smem)
 
 
 def edge_share(launch: Launch) -> float:
@@ -226,6 +231,7 @@ def step_cost(
         fragments=smem * unit.issued_by_warps,
         unhidden=unhidden,
         chain=exps + others,
+        hides_l2=unit.hides_l2 or work.stages >= DEEP_STAGES,
     )
 
 
@@ -277,18 +283,25 @@ def lock_cycles(launch: Launch, rates: SmRates, slots: int) -> float:
     return held * max(0.0, at_work / domain.query_blocks - 1)
 
 
-def fetched_cycles(launch: Launch, ctas: int, slots: int) -> float:
-    """SM cycles in which a work tile waits for code that it alone runs, in the mean: steps that are compiled apart from
-    the loop, where tiles have different numbers of steps and so are at different places. NB: the masked steps come
-    first, so that the tiles of the first round begin with them together and share what they fetch.
+def fetched_cycles(launch: Launch, ctas: int, slots: int, warm: bool = False) -> float:
+    """SM cycles in which a work tile waits for code, in the mean: steps that are compiled apart from the loop. Tiles of
+    the first round begin with them together, and wait for what is fetched once for all. Those behind them have it where
+    all have as many steps; else each of an SM's `ctas` is at another place of the kernel and fetches it anew.
+
+    Args:
+        warm: the same call ran just before. It has left its code in the SMs, but for the longer one of lengths that are
+            no whole tiles (experiments/measurements/h200_fetched_code.csv).
     """
-    d, work = launch.domain, launch.work
-    if not work.mask.unrolled or len(set(d.visited.count[d.query_rows > 0].tolist())) < 2:
+    d, work, mask = launch.domain, launch.work, launch.work.mask
+    steps = d.visited.count[d.query_rows > 0]
+    if not mask.unrolled or not len(steps):
         return 0.0
     warps = max(1, launch.resources.threads // 32)
     instructions = d.block_q * d.block_k / warps * (INSTRUCTIONS_PER_SCORE / 32 + work.flops_per_pair / MMA_FLOPS)
-    apart = 1 - min(1.0, slots / launch.tiles_with_rows)
-    return apart * work.mask.unrolled * instructions * INSTRUCTION_BYTES * ctas / CODE_BYTES_PER_CYCLE
+    first = min(1.0, slots / launch.tiles_with_rows)
+    waiting = first * (not warm or mask.unrolled_code > 1) + (1 - first) * ctas * (steps.min() < steps.max())
+    unrolled = min(mask.unrolled, int(steps.max())) * mask.unrolled_code
+    return float(waiting * unrolled * instructions * INSTRUCTION_BYTES / CODE_BYTES_PER_CYCLE)
 
 
 def step_cycles(cost: StepCost, ctas: int) -> float:
@@ -301,14 +314,15 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
     run in a fixed turn, so that one takes its products and its softmax in the time of a step. With mma.sync the
     fragments' shared memory is such a unit. Streams whose warps meet in every step take no turns: all are at the
     products, where one's fragments are fetched during another's, and then all at the softmax. Throughput of each unit
-    and of the L2 is a floor.
+    is a floor. What the L2 moves meanwhile overlaps in part, unless the unit hides it.
     """
     if cost.warps_meet and cost.streams > 1:
         products = max(cost.tensor, cost.smem) + cost.unhidden * min(cost.tensor, cost.fragments)
         path = products + cost.softmax + (ctas - 1) * cost.busiest
     else:
         path = _PATHS[cost.overlap](cost, ctas)
-    return max(cost.exposed + path, ctas * cost.busiest)
+    units, l2 = max(cost.exposed + path, ctas * cost.busiest), ctas * cost.l2
+    return max(units, l2) if cost.hides_l2 else beside(units, l2, norm=L2_OVERLAP_NORM)
 
 
 def _queue(cost: StepCost, ctas: int) -> float:
