@@ -41,7 +41,6 @@ class Tried(SimpleNamespace):
     step_load_cycles: float
     step_sync_cycles: float
     step_single_buffer_cycles: float
-    product_step_cycles: float
     spill_access_cycles: float
     tile_cycles: float
 
@@ -54,7 +53,6 @@ FITTED: tuple[tuple[object, str, float], ...] = (
     (step_time, "UNHIDDEN_FRAGMENTS", 0.01),
     (TRIED, "step_sync_cycles", 10.0),
     (TRIED, "step_single_buffer_cycles", 10.0),
-    (TRIED, "product_step_cycles", 10.0),
     (TRIED, "tile_cycles", 100.0),
 )
 """Fitted constants, of the model and of the H200's profile, and the step in which they are rounded."""

@@ -4,6 +4,7 @@ profiler, a table's provenance, and how they end."""
 from __future__ import annotations
 
 import datetime
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -83,6 +84,29 @@ def profiled(
 def counts(launch: Profiled, counted: Sequence[str]) -> dict[str, int]:
     """What the profiler counted of a launch, by column of the tidy table; 0 where its report lacks one."""
     return {name: round(launch.column(name) or 0) for name in counted}
+
+
+def replayed(run: Callable[[], object], replays: int) -> float:
+    """Seconds of a CUDA graph of what `run` launches on PyTorch's stream: the median of `replays`, after one more."""
+    import torch
+
+    stream = torch.cuda.Stream()  # what a first call makes is made outside of the graph
+    with torch.cuda.stream(stream):
+        run()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    graph.replay()
+    found = []
+    for _ in range(replays):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(found)
 
 
 def record(

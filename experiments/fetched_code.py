@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import pandas as pd
-from experiment import record, run_script
+from experiment import record, replayed, run_script
 
 HEADS = 132
 LENGTHS = (64, 120, 128, 250, 256)
@@ -27,7 +26,7 @@ HEAD_DIMS = (64, 128, 256)
 BETWEEN = (32, 96, 160, 192, 72, 40)
 """head_dims of the builds that stand between, of which the first few are taken."""
 COUNTS = (1, 2, 3, 6)
-ROUNDS, REPEATS = 20, 30
+ROUNDS, REPLAYS = 20, 30
 
 
 def call(tokens: int, head_dim: int, causal: bool) -> Callable[[], Any]:
@@ -41,26 +40,12 @@ def call(tokens: int, head_dim: int, causal: bool) -> Callable[[], Any]:
 
 def seconds(calls: Sequence[Callable[[], Any]]) -> float:
     """Of the calls one behind the other, in a graph of `ROUNDS` of them."""
-    import torch
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for run in calls:
-            run()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for run in list(calls) * ROUNDS:
-            run()
-    found = []
-    for _ in range(REPEATS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end) / 1e3 / ROUNDS)
-    return statistics.median(found)
+    def run() -> None:
+        for made in list(calls) * ROUNDS:
+            made()
+
+    return replayed(run, REPLAYS) / ROUNDS
 
 
 def measure(_: Path) -> pd.DataFrame:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import pandas as pd
-from experiment import record, run_script
+from experiment import record, replayed, run_script
 from streams import BACKENDS
 
 SHAPES = (
@@ -35,7 +34,7 @@ SHAPES = (
     (32, 8, 512, 512, 128, True, True),
 )
 KINDS = ("Kernel", "Memset", "Memcpy")
-NODES = 20
+NODES, REPLAYS = 20, 50
 
 
 def call(
@@ -90,19 +89,7 @@ def gap(with_memset: bool) -> float:
                 word.zero_()
             x.add_(1.0)
 
-    run()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    found = []
-    for _ in range(50):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end) / 1e3 / NODES)
-    return statistics.median(found)
+    return replayed(run, REPLAYS) / NODES
 
 
 def measure(_: Path) -> pd.DataFrame:

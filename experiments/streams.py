@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import pandas as pd
-from experiment import record, run_script
+from experiment import record, replayed, run_script
 
 BACKENDS = {
     "pytorch_flash": "FLASH_ATTENTION",
@@ -54,30 +53,15 @@ def tensors(place: str, heads: int, queries: int, keys: int, head_dim: int) -> t
 
 def seconds(backend: str, q: Any, k: Any, v: Any) -> float:
     """Of one call, in a CUDA graph of several."""
-    import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
+    def run() -> None:
+        for _ in range(CALLS):
+            scaled_dot_product_attention(q, k, v)
+
     with sdpa_kernel(getattr(SDPBackend, BACKENDS[backend])):
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                scaled_dot_product_attention(q, k, v)
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(CALLS):
-                scaled_dot_product_attention(q, k, v)
-    graph.replay()
-    found = []
-    for _ in range(REPLAYS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end) / 1e3 / CALLS)
-    return statistics.median(found)
+        return replayed(run, REPLAYS) / CALLS
 
 
 def measure(_: Path) -> pd.DataFrame:

@@ -202,6 +202,14 @@ class TestCode:
         assert fetched_cycles(whole, 1, 300, warm=True) == 0
         assert fetched_cycles(ragged, 1, 300, warm=True) == fetched_cycles(ragged, 1, 300)
 
+    @pytest.mark.parametrize(("tokens", "cycles"), [(512, step), (500, 0)])
+    def test_a_prediction_says_whether_it_is_behind_itself(self, tokens: int, cycles: float) -> None:
+        made = call("h100", seq_q=tokens, seq_k=tokens)
+        cold, warm = (
+            made.time(made.counted, Conditions(l2_start=start)).launches[0] for start in ("cold", "warm")
+        )  # 32 tiles, all of the first round
+        assert (cold.pace.tile_s - warm.pace.tile_s) * (cold.clock_hz or 0.0) == pytest.approx(cycles, abs=1e-3)
+
     def test_the_time_is_that_of_each_tile(self) -> None:
         made = call("h100", mask="causal", seq_q=512, seq_k=512, heads=256)
         with_code, without = main_launch(made), main_launch(made, mask=MaskOperations(edge_steps=2))

@@ -266,7 +266,7 @@ def rows_a_step(launch: Launch) -> float:
 
 
 def _alone_share(running: Running, sm: SmRates) -> float:
-    """What an SM alone takes for its bytes at the L2, over what it takes where all draw on it."""
+    """What an SM alone takes for its bytes at the L2, loads then stores, over what it takes where all draw on it."""
     drawn = running.l2_loads()
     alone = running.fetched() / L2_BYTES_PER_CYCLE + running.stored() / L2_STORED_PER_CYCLE
     return min(1.0, alone * sm.l2_bytes / drawn) if drawn else 1.0

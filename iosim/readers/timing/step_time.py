@@ -65,7 +65,7 @@ EXCHANGE_TURNS = 7 / 2
 nine barriers in place of two (PTX of Triton 3.6, cc 8.0 and 9.0)."""
 DEEP_STAGES = 3
 """Buffers of keys from which a loop asks for a step's keys so long before that what the L2 is late holds nobody up
-(experiments/measurements/h200_tiles_time.csv, triton_tiles_d64_time.csv)."""
+(seen on tiles of experiments/measurements/triton_tiles_d64_time.csv and of iosim's own kernel)."""
 SCHEDULERS = 4
 """Warp instructions that an SM issues in a cycle."""
 INSTRUCTION_BYTES = 16
