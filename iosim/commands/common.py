@@ -142,11 +142,9 @@ def add_actions(parser: CommandParser, *actions: tuple[str, str, str, str, Seque
 def is_given(args: argparse.Namespace, name: str) -> bool:
     """Whether an option was typed, rather than left at its default."""
     value = getattr(args, name, None)
-    if value is None or isinstance(value, options.Usual):
-        return False
     if isinstance(value, bool):
         return value is not ASKED[name].default
-    return isinstance(value, list) or name == "seq_q" or name in vars(args).get(options.GIVEN, {})
+    return name in vars(args).get(options.GIVEN, {})
 
 
 def values(args: argparse.Namespace) -> dict[str, Any]:

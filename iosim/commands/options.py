@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Any, NoReturn
 
 from iosim.base.errors import InputError, spelled, unknown_name
@@ -64,63 +65,52 @@ def names(text: str) -> list[str]:
 
 
 GIVEN = "_given"
-"""Where parsed arguments keep what options of one value were given."""
+"""Where parsed arguments keep all that each option was given."""
 
 
-class Usual(list[Any]):
-    """The default of an option that takes a list: the first value given stands in its place."""
+class Given(argparse.Action):
+    """An option whose value is made of all that it was given; by default a list, which goes on where the option stands
+    again."""
 
-
-class Several(argparse.Action):
-    """An option that takes a list, and more of it where it is given again."""
+    made_of: Callable[[list[Any]], Any] = staticmethod(list)
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        before = getattr(namespace, self.dest, None)
-        earlier = [] if before is None or isinstance(before, Usual) else before
-        setattr(namespace, self.dest, [*earlier, *values])
+        given: list[Any] = vars(namespace).setdefault(GIVEN, {}).setdefault(self.dest, [])
+        given += values if isinstance(values, list) else [values]
+        if isinstance(self, One) and len(given) > 1:
+            shown = f"{option} {','.join(map(str, given))}"
+            parser.error(f"{shown} are {len(given)} values; '{parser.prog}' takes one, so accepted: one of them")
+        setattr(namespace, self.dest, self.made_of(given))
 
 
-class Joined(argparse.Action):
+class Joined(Given):
     """An option whose list is read later, as text: given again, it goes on after a comma."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        before = getattr(namespace, self.dest, None)
-        setattr(namespace, self.dest, values if before in (None, self.default) else f"{before},{values}")
+    made_of = staticmethod(",".join)
 
 
-class One(argparse.Action):
+class One(Given):
     """An option that takes one value; a list, and a second value, are refused."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        given_before: dict[str, list[Any]] = vars(namespace).setdefault(GIVEN, {})
-        many = given_before.setdefault(self.dest, [])
-        many += values if isinstance(values, list) else [values]
-        if len(many) > 1:
-            shown = f"{option} {','.join(map(str, many))}"
-            parser.error(f"{shown} are {len(many)} values; '{parser.prog}' takes one, so accepted: one of them")
-        setattr(namespace, self.dest, many[0])
+    made_of = staticmethod(itemgetter(0))
 
 
 class OneName(One):
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        super().__call__(parser, namespace, names(values), option)
+    def __call__(self, *place: Any) -> None:
+        parser, namespace, text, *option = place
+        super().__call__(parser, namespace, names(text), *option)
 
 
 def add_names(group: Any, spelling: str, *, usual: str | None, several: bool, help: str, metavar: str = "NAME") -> None:
     """An option that takes a list of names, or one name of those that other commands take a list of; its value is None
     where there is no default."""
-    settings: dict[str, Any] = {"action": OneName, "metavar": metavar, "help": help}
+    settings: dict[str, Any] = {"action": OneName, "default": usual, "metavar": metavar}
     if several:
-        settings |= {"action": Several, "type": names, "metavar": f"{metavar},..."}
-    group.add_argument(spelling, default=Usual(usual.split(",")) if several and usual else usual, **settings)
+        default = None if usual is None else usual.split(",")
+        settings = {"action": Given, "default": default, "type": names, "metavar": f"{metavar},..."}
+    group.add_argument(spelling, help=help, **settings)
 
 
 def add(
@@ -155,13 +145,13 @@ def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
     elif field.kind is Kind.FLAG:
         settings["action"] = "store_true" if field.default is False else argparse.BooleanOptionalAction
     elif field.kind in (Kind.NAMES, Kind.NUMBERS):
-        default = Usual(default) if default else None
-        settings |= {"action": Several, "type": names, "metavar": field.metavar}
+        default = list(default) if default else None
+        settings |= {"action": Given, "type": names, "metavar": field.metavar}
     elif field.kind is Kind.SIZES:
         settings |= {"action": Joined, "metavar": field.metavar}
     elif several:
-        default = None if default is None else Usual([default])
-        settings |= {"action": Several, "type": _reader(field, True), "metavar": f"{field.metavar},..."}
+        default = None if default is None else [default]
+        settings |= {"action": Given, "type": _reader(field, True), "metavar": f"{field.metavar},..."}
     else:
         settings |= {"action": One, "type": _reader(field, False), "metavar": field.metavar}
         if field.kind is Kind.WORD and field.normal is About.normal:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.progress import progress
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options
-from iosim.commands.options import CommandParser, Usual
+from iosim.commands.options import CommandParser
 from iosim.studies.requests import AGAINST, AgainstRequest
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from iosim.studies.models.prediction import run
 
     common.check_place(args.out)
-    default = args.model is not None and isinstance(args.kernel, Usual)
+    default = args.model is not None and not common.is_given(args, "kernel")
     asked = common.request(args, AgainstRequest, kernel=[DEFAULT] if default else args.kernel)
     if asked.against is not None:
         return _tell_differences(args, asked)

@@ -69,7 +69,7 @@ def test_defaults_are_alike(command: str) -> None:
     for spelling, action in shown(PARSERS[command]).items():
         if spelling not in usual or (command, spelling) in OF_ITS_OWN:
             continue
-        default = action.default[0] if isinstance(action.default, options.Usual) else action.default
+        default = action.default[0] if isinstance(action.default, list) else action.default
         if spelling == "--gpu":
             assert default == usual[spelling] or command in measured_on | {"formula", "ncu-rule"}
         else:
@@ -80,8 +80,7 @@ def test_defaults_are_alike(command: str) -> None:
 def test_what_is_a_list_takes_one_by_comma_and_by_repetition(command: str) -> None:
     for spelling, action in shown(PARSERS[command]).items():
         if spelling in ("--gpu", "--kernel", "--seq-len", "--schedule", "--section", "--plan", "--chain"):
-            kinds = (options.Several, options.Joined, options.One)
-            assert isinstance(action, kinds), spelling
+            assert isinstance(action, options.Given), spelling
         assert not isinstance(action, argparse._AppendAction) or spelling == "--fail-above", spelling
 
 
