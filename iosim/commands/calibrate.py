@@ -8,73 +8,37 @@ import sys
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from iosim.base import fields as ask
 from iosim.base.errors import InputError
-from iosim.base.fields import fields_of
 from iosim.base.files import read_object, write_whole
 from iosim.base.progress import announce, counter
-from iosim.base.records import asdict, dataclass
+from iosim.base.records import asdict
 from iosim.base.units import quantity_text
-from iosim.commands import common, options
-from iosim.commands.options import CommandParser
+from iosim.commands import common
+from iosim.evidence.cuda import microbench
+from iosim.evidence.measure import counters
+from iosim.evidence.measure.bundle import bundle, checked_name
+from iosim.evidence.measure.calibrate import Entry, check_schema, derive
+from iosim.evidence.measure.fit import TRIALS
+from iosim.evidence.measure.machine import require
+from iosim.evidence.measure.profile_text import base_profile, profile_text
 from iosim.hardware.profile import load_profile
 from iosim.show.tables import Table
-
-if TYPE_CHECKING:
-    from iosim.evidence.measure.calibrate import Entry
 
 SHOWN = ("sm_count", "l2_bytes", "l2_partitions", "l2_ways", "l2_effective_capacity_fraction",
          "l2_dirty_fraction", "launch_fetch_bytes",
          "l2_read_bandwidth_measured_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "l2_latency_near_cycles",
          "dram_latency_cycles", "exp_per_clock_per_sm", "sustained_clock_hz")  # fmt: skip
 MAX_RAW_BYTES = 4 << 20
-TIMES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")
-"""Columns of a file of times, those of `iosim.studies.latency.fit`, which takes longer to load than a parser may."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrateRequest:
-    out: str | None = ask.file("profile to write", default_text="standard output", spellings=("-o",))
-    name: str | None = ask.name("name inside the profile", default_text="the file's, else my-gpu")
-    raw: str | None = ask.file("also keep the raw numbers, as JSON")
-    bundle: str | None = ask.file("also write one small file to send: raw numbers and profile")
-    given: str | None = ask.file("take raw numbers from there; needs no GPU", option="--from")
-    times: str | None = ask.file(
-        f"fit a serving stack's constants to a CSV of your own times ({', '.join(TIMES)}; causal, dtype; and "
-        "seconds, ms or us); needs no GPU"
-    )
-    stack: str | None = ask.name("with --times: the stack that was timed", default_text="vllm")
-    profiler: bool = ask.flag("ncu, and so without the L2's constants", True, option="--no-profiler")
-
-
-CALIBRATE = fields_of(CalibrateRequest)
-
-
-def add_options(parser: CommandParser) -> None:
-    parser.description = (
-        "Runs microbenchmarks (L2 capacity, bandwidth and latency of L2 and memory, exponentials, matrix "
-        "products, launches) and writes a hardware profile for --gpu, over the shipped one of the same GPU if there is "
-        "one. Needs an NVIDIA GPU and nvcc; miss counters, which the L2's model is fitted to, need ncu as well."
-    )
-    g = parser.group("options")
-    options.add(g, CALIBRATE, (name for name in CALIBRATE if name != "profiler"))
-    common.add_gpu(parser, told="with --times: the GPU that it ran on")
-    options.add(g, CALIBRATE, ("profiler",))
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.evidence.measure.bundle import bundle, checked_name
-    from iosim.evidence.measure.profile_text import profile_text
-
     if args.times is not None:
         return _fit_times(args)
     if args.stack is not None:
         raise InputError(f"--stack '{args.stack}' goes with --times; accepted with it: --times FILE")
     name = checked_name(args.name or Path(args.out or args.bundle or "").name or "my-gpu")
-    for option, path in (("--out", args.out), ("--raw", args.raw), ("--bundle", args.bundle)):
-        common.check_place(path, option)
     raw = _read(args.given) if args.given else _measure(args.profiler)
     if args.raw:
         write_whole(args.raw, json.dumps(raw, indent=1) + "\n")
@@ -103,7 +67,6 @@ def _fit_times(args: argparse.Namespace) -> int:
     for option, name in (("--from", "given"), ("--raw", "raw"), ("--bundle", "bundle"), ("--name", "name")):
         if getattr(args, name) is not None:
             raise InputError(f"{option} contradicts --times, which measures nothing; give one of them")
-    common.check_place(args.out)
     stack, profile = args.stack or "vllm", load_profile(args.gpu)
     rows = read_times(args.times)
     announce(f"predicting {len(rows)} calls")
@@ -122,10 +85,6 @@ def _fit_times(args: argparse.Namespace) -> int:
 
 
 def _measure(profiler: bool) -> dict[str, Any]:
-    from iosim.evidence.cuda import microbench
-    from iosim.evidence.measure import counters
-    from iosim.evidence.measure.machine import require
-
     require(profiler=False, torch=False)
     raw = microbench.measure(lambda what: announce(f"measuring: {what}"))
     if not profiler:
@@ -139,25 +98,18 @@ def _measure(profiler: bool) -> dict[str, Any]:
 
 def _derive(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Entry]:
     """With a bar on standard error, on a terminal only: the fit takes seconds."""
-    from iosim.evidence.measure.calibrate import derive
-    from iosim.evidence.measure.fit import TRIALS
-
     with counter(TRIALS, "fitting the L2's constants") as shown:
         tried = count(1)
         return derive(raw, lambda: shown(next(tried)), left_out)
 
 
 def _read(path: str) -> dict[str, Any]:
-    from iosim.evidence.measure.calibrate import check_schema
-
     raw = read_object(path, f"--from '{path}'", "JSON of calibrate --raw", MAX_RAW_BYTES)
     check_schema(raw, f"--from '{path}'")
     return raw
 
 
 def comparison(raw: Mapping[str, Any], measured: Mapping[str, Entry]) -> str:
-    from iosim.evidence.measure.profile_text import base_profile
-
     base = base_profile(str(raw.get("gpu")))
     numbers = ((name, measured[name].value, getattr(base, name, None)) for name in SHOWN if name in measured)
     return Table.of(

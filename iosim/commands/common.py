@@ -6,24 +6,22 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from iosim.base.errors import InputError
-from iosim.base.fields import Kind
 from iosim.base.files import is_made_by, write_whole
 from iosim.base.progress import announce
-from iosim.base.records import fields, replace
+from iosim.base.records import fields
 from iosim.base.units import some
 from iosim.commands import options
-from iosim.commands.options import COMMON, CommandParser
-from iosim.kernel.conditions import CONDITIONS
+from iosim.commands.options import FORCE, spelling
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.show.page import Page, markdown
 from iosim.show.tables import Table
 from iosim.show.terminal import folded
-from iosim.studies.requests import OF_MODEL, OfProblem
+from iosim.studies.requests import OfProblem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,111 +30,11 @@ if TYPE_CHECKING:
     from iosim.studies.models.layers import Layers, Model
 
 T = TypeVar("T")
-USUAL_GPU = "a100"
-MODEL = "how the L2 and HBM are modelled"
-FORMATS = ("table", "json", "csv")
-LENGTH_ALONE = ("seq_q",)
-ALL_SIZES = ("seq_q", "batch", "heads", "kv_heads", "head_dim", "dtype", "passes", "seq_k", "head_dim_v")
-MOST_USED = ("batch", "heads", "kv_heads", "head_dim", "dtype")
-OF_MASK = ("window", "window_right", "mask_block", "mask_stride", "global_tokens", "mask_file", "key_padding",
-           "mask_storage")  # fmt: skip
 ASKED = {**FIELDS, **OVERRIDES, **BESIDES}
 ACCESSES_PER_S = 10_000_000
 """That a replay plays, about."""
 TOLD_S = 10
 """Replays of so many seconds are announced."""
-
-
-def add_gpu(parser: CommandParser, usual: str | None = USUAL_GPU, told: str = "", several: bool = False) -> None:
-    """--gpu: `args.gpu` is the name of a GPU or profile file, or with `several` a list of them."""
-    told = told or ("GPUs or profile files, such as a100,h100" if several else "GPU or profile file")
-    default = f" (default: {usual})" if usual else ""
-    options.add_names(parser.group(COMMON), "--gpu", usual=usual, several=several, help=told + default)
-
-
-def add_kernel(
-    parser: CommandParser, usual: str | None, told: str = "", several: bool = False, default: str = ""
-) -> None:
-    """--kernel: `args.kernel` is a name, or with `several` a list; `default` says what it is where `usual` does not."""
-    told, default = told or ("kernels, such as naive,fa2" if several else "kernel"), default or usual or ""
-    if default:
-        own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" * ("default" in default)
-        told = f"{told} (default: {default}{own})"
-    options.add_names(parser.group(COMMON), "--kernel", usual=usual, several=several, help=told)
-
-
-def add_conditions(parser: CommandParser, *names: str, **told: str) -> None:
-    """Options of the conditions, all or those among `names`; `told` are defaults in words, in place of their own."""
-    table = {name: replace(CONDITIONS[name], default_text=words) for name, words in told.items()}
-    options.add(parser.group(MODEL), {**CONDITIONS, **table}, names or CONDITIONS)
-
-
-def add_model(parser: CommandParser, *, layers: bool = True, share: bool = True) -> None:
-    """--model, --tensor-parallel and, unless the command has its own, --layers."""
-    told = "take the layers of a model: a name (iosim models list), a Hugging Face config.json or its directory"
-    parser.group(COMMON).add_argument("--model", metavar="NAME|FILE", action=options.One, help=told)
-    if layers or share:
-        options.add(parser.group("of a model"), OF_MODEL, ["layers"] * layers + ["tensor_parallel"] * share)
-
-
-def add_problem_options(
-    parser: CommandParser, *, several: Collection[str] = LENGTH_ALONE, lengths: str | None = None
-) -> None:
-    """--batch, --heads, ... as the problem's fields spell them; --seq-len is `lengths` by default."""
-    g = parser.group(COMMON)
-    listed = "seq_q" in several
-    told = "query tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if listed else "query tokens"
-    length = replace(FIELDS["seq_q"], kind=Kind.SIZES, help=told, metavar="N,..." if listed else "N",
-                     default=None, usual=None, default_text=lengths or str(FIELDS["seq_q"].usual))  # fmt: skip
-    options.add(g, {"seq_q": length})
-    parser.set_defaults(usual_lengths=lengths)
-    options.add(g, FIELDS, MOST_USED, several=several)
-    options.add(g, BESIDES, ("causal",))
-    options.add(g, FIELDS, ("passes",), several=several)
-    more = parser.group("more of the problem")
-    first = {"seq_q", "mask", "passes", *MOST_USED, *OF_MASK}
-    options.add(more, FIELDS, (name for name in FIELDS if name not in first), several=several)
-    options.add(more, BESIDES, ("prefix",))
-    masks = parser.group("mask")
-    options.add(masks, options.without_defaults(FIELDS, "mask"), several=several)
-    options.add(masks, FIELDS, OF_MASK, several=several)
-
-
-def add_kernel_options(parser: CommandParser, *, several: Collection[str] = ()) -> None:
-    """--tile, --warps, ...: settings over the kernel's own choice; those in `several` take lists."""
-    options.add(parser.group("kernel settings, over the kernel's own choice"), OVERRIDES, several=several)
-
-
-def add_output_options(parser: CommandParser, formats: Sequence[str] = FORMATS, *, page: bool = False) -> None:
-    """--format, --out and, of a command that draws, --html: `page`, or a format of it is "html"."""
-    g = parser.group("output")
-    *most, last = (name for name in formats if name != "html")  # --html says it
-    told = f"{', '.join(most)} or {last} (default: {formats[0]})"
-    g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
-    g.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
-    if page or "html" in formats:
-        add_page_options(parser)
-
-
-def add_page_options(parser: CommandParser, told: str = "also write a page with figures there") -> None:
-    g = parser.group("output")
-    g.add_argument("--html", metavar="FILE", help=told)
-    g.add_argument(FORCE, action="store_true", help="write pages over files that this command did not write")
-
-
-def add_actions(parser: CommandParser, *actions: tuple[str, str, str, str, Sequence[str]]) -> list[CommandParser]:
-    """What a command does by its second word: of each action its name, what it does, its own word (empty for none),
-    what that is, and the formats of what it prints. Returns their parsers."""
-    names = "|".join(name for name, *_ in actions)
-    subparsers = parser.add_subparsers(dest="action", required=True, metavar=names)
-    parsers: list[CommandParser] = []
-    for name, does, word, told, formats in actions:
-        parsers.append(subparsers.add_parser(name, help=does))
-        if word:
-            parsers[-1].add_argument(word, metavar=word.upper(), help=told or None)
-        if formats:
-            add_output_options(parsers[-1], formats)
-    return parsers
 
 
 def is_given(args: argparse.Namespace, name: str) -> bool:
@@ -290,7 +188,6 @@ def held(exceeded: Sequence[str | None]) -> int:
 
 
 PLACES = ("--out", "-o", "--html", "--csv")
-FORCE = "--force"
 
 
 def typed(command: str) -> str:
@@ -336,12 +233,15 @@ def check_place(out: str | None, option: str = "--out") -> None:
         raise InputError(f"{option} '{out}' cannot be written: its directory does not exist; accepted: one that does")
 
 
-def check_pages(args: argparse.Namespace) -> None:
-    """Before work is done: that the command's page can be written where it shall go, and is no other file."""
-    check_place(args.html, "--html")
-    for option, place in {"--html": args.html, "--out": args.out if args.format == "html" else None}.items():
+def check_files(args: argparse.Namespace) -> None:
+    """Before work is done: that what the command writes can be written where it shall go, and that its page is put over
+    no other file."""
+    pages = {"html": getattr(args, "html", None), "out": args.out if vars(args).get("format") == "html" else None}
+    for name in (*vars(args).get("places", ()), "html"):
+        check_place(getattr(args, name, None), spelling(name))
+    for name, place in pages.items():
         if place is not None:
-            check_own(place, args, option)
+            check_own(place, args, spelling(name))
 
 
 def check_own(place: str | Path, args: argparse.Namespace, option: str = "--out") -> None:

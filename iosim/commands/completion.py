@@ -23,19 +23,8 @@ from iosim.problem.fields import FIELDS
 
 KERNEL_WORDS = (("kernels", "name"), ("kernels", "base"), ("formula", "name"))
 """(command, word) that takes a kernel, beside --kernel."""
-SHELLS = ("bash", "zsh", "fish")
 FILE = Path(__file__).with_name("completion.toml")
 WORDS = {about.name: about.words for table in (FIELDS, OVERRIDES) for about in table.values()}
-
-
-def add_options(parser: CommandParser) -> None:
-    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
-    parser.add_argument(
-        "--install",
-        action="store_true",
-        help="write the script where the shell looks for it, instead "
-        "of printing it: it works in shells started from then on",
-    )
 
 
 def run(args: argparse.Namespace) -> int:

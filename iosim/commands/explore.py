@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from base64 import b64encode
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
-from iosim.commands import common, options
-from iosim.commands.options import COMMON, CommandParser
+from iosim.commands import cli, common, options
 from iosim.hardware.profile import list_profiles, load_profile
-from iosim.studies.requests import EXPLORE, ExploreRequest
-
-
-def add_options(parser: CommandParser) -> None:
-    options.add(parser.group(COMMON), EXPLORE, [name for name in EXPLORE if name not in ("out", "force", "port")])
-    options.add(parser.group("where the page goes"), EXPLORE, ("port", "force"))
-    parser.group("where the page goes").add_argument("--out", "-o", metavar="DIR", help=EXPLORE["out"].help)
+from iosim.kernel.libraries import entry, entry_names, is_choice
+from iosim.prediction.answer import answer as sentences
+from iosim.prediction.answer import why
+from iosim.prediction.replays import Replays
+from iosim.studies.explore.page import HERE, page, server, write
+from iosim.studies.explore.record import naive, record
+from iosim.studies.models.prediction import requests_of
+from iosim.studies.requests import ExploreRequest, PredictRequest
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.studies.explore.page import page, write
-
     asked = common.request(args, ExploreRequest, **({} if args.out is not None else everything(args)))
     check(asked)
     if asked.out is not None:
         place = write(asked, progress("GPUs and kernels"))
         common.emit(f"{place}: {place.stat().st_size:,} bytes; open it in a browser\n", None)
         return 0
-    from iosim.studies.explore.page import HERE, server
 
     with server(asked.port, page(asked, None), answer) as served:
         common.emit(f"http://{HERE}:{served.server_port}/ answers until Ctrl-C\n", None)
@@ -39,8 +37,6 @@ def run(args: argparse.Namespace) -> int:
 
 def everything(args: argparse.Namespace) -> dict[str, list[str]]:
     """Where Python answers, all GPUs and kernels may be chosen, unless some are named."""
-    from iosim.kernel.libraries import entry_names
-
     found = {"gpu": [name for name in list_profiles() if plays(name)], "kernel": [*entry_names()]}
     return {name: names for name, names in found.items() if not common.is_given(args, name)}
 
@@ -50,8 +46,6 @@ def plays(gpu: str) -> bool:
 
 
 def check(asked: ExploreRequest) -> None:
-    from iosim.kernel.libraries import entry, is_choice
-
     for gpu in asked.gpu:
         if not plays(gpu):
             accepted = "GPUs with one L2; for this one iosim predict, orders and trace"
@@ -65,13 +59,11 @@ def check(asked: ExploreRequest) -> None:
 def answer(line: str) -> dict[str, Any]:
     """What `iosim predict --format json` prints for these options, with the page's record of its prediction; or why
     there is no answer."""
-    from iosim.commands.cli import parsed
-
     try:
         words = shlex.split(line)
         if {"-h", "--help"} & {*words}:
             raise InputError("'iosim predict --help' shows what is accepted")
-        return _answer(parsed(["predict", *words]))
+        return _answer(cli.parsed(["predict", *words]))
     except InputError as error:
         return {"error": " ".join(options.with_options(error).split())}
     except (OSError, ValueError) as error:
@@ -81,14 +73,6 @@ def answer(line: str) -> dict[str, Any]:
 
 
 def _answer(args: argparse.Namespace) -> dict[str, Any]:
-    from base64 import b64encode
-
-    from iosim.prediction.answer import answer as sentences
-    from iosim.prediction.answer import why
-    from iosim.prediction.replays import Replays
-    from iosim.studies.explore.record import naive, record
-    from iosim.studies.models.prediction import requests_of
-    from iosim.studies.requests import PredictRequest
 
     if args.model is not None or args.against is not None:
         raise InputError("--model and --against are not of one call; accepted: the options of one")

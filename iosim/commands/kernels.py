@@ -8,8 +8,11 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.commands import common
-from iosim.commands.options import CommandParser
 from iosim.hardware.profile import cc_text
+from iosim.kernel.libraries import check_file, entry, entry_names, is_choice
+from iosim.kernel.libraries.builds import spills
+from iosim.kernel.libraries.loader import answer, checked, is_file
+from iosim.kernel.libraries.new_file import new_file
 from iosim.show.tables import Table
 
 HIDDEN = ("source", "takes")
@@ -28,50 +31,35 @@ SYSTEMS = (
 )
 
 
-def add_options(parser: CommandParser) -> None:
-    show = "a kernel's tiles, order, and where they come from"
-    *_, new = common.add_actions(
-        parser,
-        ("list", "all kernels", "", "", common.FORMATS),
-        ("show", show, "name", "kernel, or a kernel file", ("table", "json")),
-        ("check", "what is wrong with a kernel file of your own", "file", "", ("table", "json")),
-        ("new", "write a kernel file of your own, from a kernel that is like it", "", "", ()),
-    )
-    new.add_argument("--from", dest="base", metavar="NAME", required=True, help="kernel, or a kernel file")
-    named = "name of the new kernel (default: my-, and the other's)"
-    new.add_argument("--name", dest="named", metavar="NAME", help=named)
-    new.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
+def show(args: argparse.Namespace) -> int:
+    _refuse_choice(args.name, "NAME")
+    data = entry(args.name)
+    tables = {"spill": spills(data), "backward_spill": spills(data, backward=True)}
+    of_it = {} if is_file(args.name) else {"checked": checked(data["name"])}
+    shown = {**data, **of_it, **{key: list(rows) for key, rows in tables.items() if rows}}
+    return common.tell(args, answer(data), json=lambda: {"kernel": shown}, text=lambda _: _text({**data, **of_it}))
 
 
-def run(args: argparse.Namespace) -> int:
-    from iosim.kernel.libraries import entry, entry_names, is_choice
-    from iosim.kernel.libraries.builds import spills
-    from iosim.kernel.libraries.loader import answer, checked, is_file
+def new(args: argparse.Namespace) -> int:
+    _refuse_choice(args.base, "--from")
+    common.emit(new_file(args.base, args.named), args.out, code=True)
+    return 0
 
-    asked, word = {"show": (getattr(args, "name", ""), "NAME"), "new": (getattr(args, "base", ""), "--from")}.get(
-        args.action, ("", "")
-    )
-    if is_choice(asked):
+
+def _refuse_choice(name: str, word: str) -> None:
+    if is_choice(name):
         raise InputError(
-            f"{word} '{asked}' is no kernel but a choice among them for a problem and a GPU; "
+            f"{word} '{name}' is no kernel but a choice among them for a problem and a GPU; "
             f"accepted: {', '.join(entry_names())}"
         )
-    if args.action == "new":
-        from iosim.kernel.libraries.new_file import new_file
 
-        common.emit(new_file(args.base, args.named), args.out, code=True)
-        return 0
-    if args.action == "show":
-        data = entry(args.name)
-        tables = {"spill": spills(data), "backward_spill": spills(data, backward=True)}
-        of_it = {} if is_file(args.name) else {"checked": checked(data["name"])}
-        shown = {**data, **of_it, **{key: list(rows) for key, rows in tables.items() if rows}}
-        return common.tell(args, answer(data), json=lambda: {"kernel": shown}, text=lambda _: _text({**data, **of_it}))
-    if args.action == "check":
-        from iosim.kernel.libraries import check_file
 
-        hint = "`iosim kernels new --from fa2` writes a whole one, with what each key means"
-        return common.tell_problems(args, "kernel file", list(check_file(args.file)), hint)
+def check(args: argparse.Namespace) -> int:
+    hint = "`iosim kernels new --from fa2` writes a whole one, with what each key means"
+    return common.tell_problems(args, "kernel file", list(check_file(args.file)), hint)
+
+
+def listed(args: argparse.Namespace) -> int:
     rows = []
     for name in entry_names():
         data = entry(name)
@@ -84,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         })  # fmt: skip
     systems = [{"name": name, "where": where} for name, where in SYSTEMS]
     table = Table.of([{k: v for k, v in r.items() if k not in HIDDEN} for r in rows]).text()
-    systems_text = Table.of([{"system": name, "where": where} for name, where in SYSTEMS]).text()
+    systems_text = Table.of({"system": name, "where": where} for name, where in SYSTEMS).text()
     return common.tell(args, None, json=lambda: {"kernels": rows, "systems": systems}, rows=lambda: rows,
                        table=lambda: f"{table.rstrip()}\n\n{systems_text}")  # fmt: skip
 
@@ -107,7 +95,6 @@ def _text(data: Mapping[str, Any]) -> str:
         if table in data:
             parts.append(f"\n{table.replace('_', ' ')}: the first row that holds is taken\n")
             parts.append(Table.of(_tile_rows(data[table])).text())
-    from iosim.kernel.libraries.builds import spills
 
     rows_of_spills = len(spills(data)) + len(spills(data, backward=True))
     if rows_of_spills:

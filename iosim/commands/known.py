@@ -13,7 +13,6 @@ from iosim.base.places import CACHE, cache_dir
 from iosim.base.progress import announce
 from iosim.base.units import bytes_text, quantity_text, some
 from iosim.commands import common
-from iosim.commands.options import CommandParser
 from iosim.hardware import trust
 from iosim.hardware.profile import added_profiles, cc_text, check_profile_file, list_profiles, load_profile
 from iosim.show.tables import Cell, Table, columns_of
@@ -31,24 +30,7 @@ COLOURS = {"estimate": "yellow", "inferred": "yellow", "taken": "yellow", "measu
 """Colours of what a number rests on: taken on trust, or measured on this GPU."""
 
 
-def add_profiles(parser: CommandParser) -> None:
-    of_bundle = "of iosim calibrate --bundle, or a profile that ends in .toml"
-    *_, add = common.add_actions(
-        parser,
-        ("list", "all profiles: those shipped, and your own", "", "", common.FORMATS),
-        ("show", "every number of a profile, with its source", "name", "GPU or profile file", common.FORMATS),
-        ("check", "what is wrong with a profile file of your own", "file", "", ("table", "json")),
-        ("add", "take a calibration's bundle, or a profile file, among your own profiles", "file", of_bundle, ()),
-    )
-    add.add_argument("--name", help="name of the profile (default: that in the file)")
-    add.add_argument("--replace", action="store_true", help="put it in the place of your own profile of that name")
-
-
-def run_profiles(args: argparse.Namespace) -> int:
-    return {"list": _list_profiles, "show": _show_profile, "check": _check, "add": _add}[args.action](args)
-
-
-def _list_profiles(args: argparse.Namespace) -> int:
+def profiles(args: argparse.Namespace) -> int:
     rows, unreadable = [], []
     own = added_profiles()
     for name in (*list_profiles(), *own):
@@ -72,9 +54,9 @@ def _list_profiles(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show_profile(args: argparse.Namespace) -> int:
-    profile = load_profile(args.name)
-    data, basis, groups = profile.to_dict(), trust.evidence(profile), trust.by_group(profile)
+def profile(args: argparse.Namespace) -> int:
+    p = load_profile(args.name)
+    data, basis, groups = p.to_dict(), trust.evidence(p), trust.by_group(p)
     rows = []
     for key, value in data.items():
         if key == "validation":
@@ -95,7 +77,7 @@ def _show_profile(args: argparse.Namespace) -> int:
     ]).text()  # fmt: skip
     table = Table.of(shown).coloured("kind", COLOURS).text()
     return common.tell(
-        args, trust.answer(profile), rows=lambda: rows, text=lambda _: f"{table}\n{basis}\n\n{known}\n{models}",
+        args, trust.answer(p), rows=lambda: rows, text=lambda _: f"{table}\n{basis}\n\n{known}\n{models}",
         json=lambda: {"profile": data, "evidence": basis.to_dict(),
                       "evidence_by_group": [group.to_dict() for group in groups]},
     )  # fmt: skip
@@ -108,12 +90,12 @@ def _entry(key: str, value: Any) -> dict[str, Any]:
     return {"quantity": key, "value": value, "kind": "", "source": ""}
 
 
-def _check(args: argparse.Namespace) -> int:
+def check_profile(args: argparse.Namespace) -> int:
     hint = "docs/profiles.md shows what is accepted"
     return common.tell_problems(args, "profile file", check_profile_file(args.file), hint)
 
 
-def _add(args: argparse.Namespace) -> int:
+def add_profile(args: argparse.Namespace) -> int:
     from iosim.evidence.measure.bundle import add
 
     name, place = add(args.file, args.name, replace=args.replace)
@@ -131,20 +113,7 @@ KINDS = columns_of(
 )
 
 
-def add_models(parser: CommandParser) -> None:
-    show = "a model's layers by kind, and where its numbers stand"
-    common.add_actions(
-        parser,
-        ("list", "all models that --model knows by name", "", "", common.FORMATS),
-        ("show", show, "name", "model, config.json, or its directory", common.FORMATS),
-    )
-
-
-def run_models(args: argparse.Namespace) -> int:
-    return (_list_models if args.action == "list" else _show_model)(args)
-
-
-def _list_models(args: argparse.Namespace) -> int:
+def models(args: argparse.Namespace) -> int:
     from iosim.integrations.models import load_model, preset_names
     from iosim.integrations.models.load import preset
 
@@ -166,7 +135,7 @@ def _list_models(args: argparse.Namespace) -> int:
     )
 
 
-def _show_model(args: argparse.Namespace) -> int:
+def model(args: argparse.Namespace) -> int:
     from iosim.integrations.models import load_model
 
     m = load_model(args.name)
@@ -198,16 +167,6 @@ PLACE = Path(__file__).parent / "schemas.json"
 SHARED = "$shared"
 
 
-def add_schema(parser: CommandParser) -> None:
-    parser.add_argument(
-        "name",
-        metavar="COMMAND",
-        nargs="*",
-        help="a command, such as predict or profiles show; none lists those that print JSON",
-    )
-    parser.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
-
-
 def documented() -> list[str]:
     return sorted(_file()["commands"])
 
@@ -231,7 +190,7 @@ def _whole(part: Any) -> Any:
     return {key: _whole(one) for key, one in part.items()}
 
 
-def run_schema(args: argparse.Namespace) -> int:
+def show_schema(args: argparse.Namespace) -> int:
     commands = documented()
     if not args.name:
         common.emit("".join(f"{command}\n" for command in commands), args.out, code=True)
@@ -243,16 +202,7 @@ def run_schema(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_cache(parser: CommandParser) -> None:
-    show = "where they are kept, how many there are and how many bytes they take"
-    common.add_actions(parser, ("show", show, "", "", common.FORMATS), ("clear", "drop all of them", "", "", ()))
-
-
-def run_cache(args: argparse.Namespace) -> int:
-    return {"show": _show_cache, "clear": _clear}[args.action](args)
-
-
-def _show_cache(args: argparse.Namespace) -> int:
+def show_cache(args: argparse.Namespace) -> int:
     from iosim.prediction.cache import MOST_BYTES, replay_cache
 
     cache = replay_cache()
@@ -268,7 +218,7 @@ def _show_cache(args: argparse.Namespace) -> int:
     return common.tell(args, None, json=lambda: {"cache": row}, rows=lambda: [row], table=lambda: text)
 
 
-def _clear(args: argparse.Namespace) -> int:
+def clear_cache(args: argparse.Namespace) -> int:
     from iosim.prediction.cache import replay_cache
 
     cache = replay_cache()

@@ -9,45 +9,24 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.fields import Kind
 from iosim.base.files import json_object
-from iosim.base.records import replace
 from iosim.base.units import sizes
 from iosim.commands import common, options
-from iosim.commands.options import CommandParser
-from iosim.hardware.profile import load_profile
-from iosim.kernel.overrides import OVERRIDES
-from iosim.problem.fields import BESIDES, FIELDS
+from iosim.commands.options import KNOBS, PROFILED, CommandParser
+from iosim.evidence.cuda.ncu import profiled_of
+from iosim.evidence.validate.one_launch import LaunchAnswer, answer_launch
+from iosim.evidence.validate.recognise import KERNELS, Given
+from iosim.evidence.validate.rows import text_of_file
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.integrations.ncu.install import install
 from iosim.show.tables import Table
-
-if TYPE_CHECKING:
-    from iosim.evidence.validate.one_launch import LaunchAnswer
-    from iosim.evidence.validate.recognise import Given
-    from iosim.hardware.profile import HardwareProfile
 
 OPTION = "--launch"
 MAX_CHARACTERS = 1 << 20
 SECTION = "IosimAttention"
-
-
-def add_options(parser: CommandParser) -> None:
-    parser.description = (
-        "Writes a section and a rule for Nsight Compute (ncu --section-folder DIR). The rule asks this "
-        "iosim what an attention launch should move and prints it on the profiler's page, beside what was counted. "
-        "What names and grids of kernels leave open is said by options here, or by an NVTX range around the call "
-        "whose text is 'iosim' and the same options."
-    )
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--install", metavar="DIR", help="write iosim_attention.section and iosim_attention.py there")
-    how.add_argument(
-        OPTION, metavar="FILE", help="answer for one launch, as the rule describes it in JSON (-: standard input)"
-    )
-    common.add_gpu(parser, None, "GPU or profile file (default: the one that the profiler names)")
-    add_calls(parser, "the calls, as far as kernel names, grids and NVTX ranges leave them open")
-    common.add_output_options(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,9 +34,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _install(args: argparse.Namespace) -> int:
-    from iosim.evidence.validate.recognise import KERNELS
-    from iosim.integrations.ncu.install import install
-
     gpu = []
     if args.gpu is not None:
         load_profile(args.gpu)  # a file by its whole path: the rule runs elsewhere
@@ -71,9 +47,6 @@ def _install(args: argparse.Namespace) -> int:
 
 
 def _answer(args: argparse.Namespace) -> int:
-    from iosim.evidence.cuda.ncu import profiled_of
-    from iosim.evidence.validate.one_launch import answer_launch
-
     facts = _facts(args.launch)
     launch = profiled_of(facts)
     found = answer_launch(launch, given(args), _profile(args.gpu, facts), told)
@@ -90,8 +63,6 @@ def _text(found: LaunchAnswer) -> str:
 
 
 def _facts(place: str) -> dict[str, Any]:
-    from iosim.evidence.validate.rows import text_of_file
-
     text = sys.stdin.read(MAX_CHARACTERS) if place == "-" else text_of_file(place, f"{OPTION} '{place}'")
     return json_object(text, f"{OPTION} '{place}'", "a launch as the rule writes it")
 
@@ -110,30 +81,7 @@ def _profile(asked: str | None, facts: dict[str, Any]) -> HardwareProfile:
         ) from None
 
 
-PROFILED = ("batch", "heads", "kv_heads", "head_dim", "dtype", "seq_k", "window")
-KNOBS = ("tile", "stages", "order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "cluster",
-         "splits")  # fmt: skip
-"""Fields of the problem and settings of a kernel that a profile may leave open."""
-
-
-def add_calls(parser: CommandParser, title: str) -> None:
-    """Options that say what a profile leaves open; None is not said, and nothing is guessed."""
-    g = parser.group(title)
-    told = "; of a list each launch takes the one that fits its grid"
-    lengths = replace(FIELDS["seq_q"], kind=Kind.SIZES, help=f"query tokens{told}", metavar="N,...")
-    columns = replace(FIELDS["head_dim"], help="columns of Q and K; of a list the one that fits")
-    fields = {**FIELDS, "seq_q": lengths, "head_dim": columns}
-    options.add(g, options.without_defaults(fields, "seq_q", *PROFILED), several=("head_dim",))
-    causal = replace(BESIDES["causal"], default=None, help="whether keys up to the query are kept")
-    options.add(g, {"causal": causal})
-    k = parser.group("kernel settings of the project's own kernels")
-    options.add(k, OVERRIDES, KNOBS)
-    k.add_argument("--persistent", action="store_true", default=None, help=argparse.SUPPRESS)
-
-
 def given(args: argparse.Namespace) -> Given:
-    from iosim.evidence.validate.recognise import Given
-
     scheduler = "persistent" if args.persistent else args.scheduler
     settings: dict[str, Any] = {
         "stages": args.stages, "order": args.order, "heavy_first": args.heavy_first, "section": args.section_heads,
@@ -158,7 +106,7 @@ def words(args: argparse.Namespace) -> list[str]:
 def told(text: str) -> Given:
     """What the text of an NVTX range says behind the word `iosim`: the options of `add_calls`."""
     parser = CommandParser(prog="iosim", add_help=False)
-    add_calls(parser, "calls")
+    options.add_calls(parser, "calls")
     try:
         words = shlex.split(text)
     except ValueError as error:

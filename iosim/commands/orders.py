@@ -6,21 +6,19 @@ With `--check-constant section=50MiB` it says where a library's constant is righ
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from iosim.base import fields as ask
 from iosim.base.errors import InputError
-from iosim.base.fields import fields_of
 from iosim.base.progress import progress
-from iosim.base.records import dataclass
-from iosim.commands import common, options
-from iosim.commands.options import CommandParser
-from iosim.studies.requests import ORDERS, PINNED, OrdersRequest
-
-if TYPE_CHECKING:
-    from iosim.problem.attention import AttentionProblem
-    from iosim.studies.orders import OrderRanking
-    from iosim.studies.orders.constant import ConstantCheck
+from iosim.commands import common
+from iosim.commands.asked import ORDERS_SHOWN, SHOWN_ORDERS
+from iosim.evidence.claims.readings import parse
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.orders import OrderRanking
+from iosim.studies.orders.constant import check_constant
+from iosim.studies.orders.entry import answer
+from iosim.studies.orders.search import run as search
+from iosim.studies.requests import OrdersRequest
 
 GRID = "4k:64k:x2"
 """Lengths of the problems that a constant is checked on where none are given."""
@@ -29,39 +27,10 @@ GRID = "4k:64k:x2"
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "mask")
 
 
-@dataclass(frozen=True, kw_only=True)
-class OrdersShown:
-    top: int | None = ask.count("orders to list (default 12 in tables, all in json and csv)")
-    code: str | None = ask.word(
-        "print the best order as code: triton, cuda or formula", ("triton", "cuda", "formula"), metavar="LANGUAGE"
-    )
-    check_constant: str | None = ask.name(
-        "where sections of a constant size, such as section=50MiB, are right", metavar="section=SIZE"
-    )
-
-
-ORDER_OPTIONS = fields_of(OrdersShown)
-
-
-def add_options(parser: CommandParser) -> None:
-    common.add_gpu(parser, several=True)
-    common.add_kernel(parser, "default", "kernel whose orders are searched")
-    common.add_problem_options(parser, several=common.ALL_SIZES)
-    common.add_model(parser)
-    common.add_conditions(parser, "l2_start")
-    g = parser.add_argument_group("orders")
-    options.add(g, ORDERS, ("weights",))
-    options.add(g, ORDER_OPTIONS)
-    options.add(g, ORDERS, ("tile", *PINNED), several=("tile",))
-    common.add_output_options(parser, ("table", "json", "csv", "md"))
-
-
 def run(args: argparse.Namespace) -> int:
-    ORDER_OPTIONS["top"].check(args.top)
-    common.check_place(args.out)
+    ORDERS_SHOWN["top"].check(args.top)
     if args.check_constant is not None:
         return tell_constant(args)
-    from iosim.studies.orders.entry import MOST_SHOWN, answer
 
     rankings = ranked(args)
     if args.code is not None:
@@ -76,19 +45,17 @@ def run(args: argparse.Namespace) -> int:
             for r in rankings
             for entry in r.orders[: args.top]
         ),
-        table=lambda: "\n".join(r.listed(args.top or MOST_SHOWN) for r in rankings),
-        md=lambda: "\n".join(r.listed(args.top or MOST_SHOWN, markdown=True) for r in rankings),
+        table=lambda: "\n".join(r.listed(args.top or SHOWN_ORDERS) for r in rankings),
+        md=lambda: "\n".join(r.listed(args.top or SHOWN_ORDERS, markdown=True) for r in rankings),
     )
 
 
 def ranked(args: argparse.Namespace) -> list[OrderRanking]:
-    from iosim.studies.orders.search import run
-
     of_layers = common.layer_problems(args)
     counts = [float(layers.count) for layers, _ in of_layers if layers is not None]
     asked = {"problems": [problem for _, problem in of_layers], "counts": counts or None, "model": None}
     requests = [common.request(args, OrdersRequest, **asked, gpu=gpu) for gpu in args.gpu]
-    return [run(one, progress("predicting orders")) for one in requests]
+    return [search(one, progress("predicting orders")) for one in requests]
 
 
 def as_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
@@ -116,10 +83,8 @@ def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
 
 
 def tell_constant(args: argparse.Namespace) -> int:
-    from iosim.studies.orders.constant import check_constant
-
     size, problems = section_size(args.check_constant), grid(args)
-    checks: list[ConstantCheck] = [
+    checks = [
         check_constant(size, problems, args.kernel, gpu, progress=progress("predicting sections")) for gpu in args.gpu
     ]
     rows = ({"profile": c.profile.name} | row for c in checks for row in c.to_dict()["checks"])
@@ -137,8 +102,6 @@ def tell_constant(args: argparse.Namespace) -> int:
 
 def section_size(text: str) -> int:
     """Bytes of `section=50MiB`. Raises InputError: another constant, or no size."""
-    from iosim.evidence.claims.readings import parse
-
     name, _, size = text.partition("=")
     try:
         if name.strip() == "section":

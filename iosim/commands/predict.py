@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iosim.base.progress import progress
 from iosim.base.words import DEFAULT
-from iosim.commands import common, options
-from iosim.commands.options import CommandParser
-from iosim.studies.requests import AGAINST, AgainstRequest
-
-if TYPE_CHECKING:
-    from iosim.prediction.result import Prediction
-
-
-def add_options(parser: CommandParser) -> None:
-    common.add_gpu(parser, several=True)
-    common.add_kernel(parser, "naive,default", several=True, default="naive,default; with --model default")
-    common.add_model(parser)
-    common.add_problem_options(parser, several=common.ALL_SIZES)
-    common.add_kernel_options(parser)
-    common.add_conditions(parser)
-    options.add(parser.group("against an earlier prediction"), AGAINST, ("against", "fail_above"))
-    common.add_output_options(parser)
+from iosim.commands import common
+from iosim.prediction.answer import answer
+from iosim.prediction.face import body
+from iosim.prediction.result import Prediction
+from iosim.studies.models import prediction as models
+from iosim.studies.requests import AgainstRequest
 
 
 def flat(p: Prediction) -> dict[str, Any]:
@@ -44,19 +33,13 @@ def flat(p: Prediction) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.studies.models.prediction import run
-
-    common.check_place(args.out)
     default = args.model is not None and not common.is_given(args, "kernel")
     asked = common.request(args, AgainstRequest, kernel=[DEFAULT] if default else args.kernel)
     if asked.against is not None:
         return _tell_differences(args, asked)
-    found: Any = run(asked, progress("predicting"))
+    found: Any = models.run(asked, progress("predicting"))
     if asked.model is not None:
         return _tell_models(args, found)
-    from iosim.prediction.answer import answer
-    from iosim.prediction.face import body
-
     return common.tell(
         args,
         answer(found),
@@ -69,13 +52,12 @@ def run(args: argparse.Namespace) -> int:
 def _tell_differences(args: argparse.Namespace, asked: AgainstRequest) -> int:
     """What changed since; the JSON holds today's predictions, too, so that others can be held against it."""
     from iosim.studies.against import run
-    from iosim.studies.models.prediction import as_json
 
     found = run(asked, progress("predicting"))
     results: Any = found.results
 
     def whole() -> dict[str, Any]:
-        made = {"predictions": [p.to_dict() for p in results]} if asked.model is None else as_json(results)
+        made = {"predictions": [p.to_dict() for p in results]} if asked.model is None else models.as_json(results)
         return made | {"against": found.to_dict()}
 
     common.tell(args, found.answer, json=whole, rows=found.records, text=lambda _: found.body())
@@ -83,10 +65,8 @@ def _tell_differences(args: argparse.Namespace, asked: AgainstRequest) -> int:
 
 
 def _tell_models(args: argparse.Namespace, found: Any) -> int:
-    from iosim.studies.models.prediction import answer, as_json, several
-
     return common.tell(
-        args, answer(found), json=lambda: as_json(found), table=lambda: several(found),
+        args, models.answer(found), json=lambda: models.as_json(found), table=lambda: models.several(found),
         rows=lambda: (
             {"model": result.model.name, "layer": one.kind.name, "count": one.count, **flat(one.prediction),
              "kv_cache_bytes": one.cache_bytes}

@@ -6,59 +6,26 @@ With `--triton` the ranking is a list of `triton.Config` in Python.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from iosim.base import fields as ask
 from iosim.base.errors import InputError
-from iosim.base.fields import fields_of
 from iosim.base.progress import progress
-from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, seconds_text
-from iosim.commands import common, options
-from iosim.commands.options import CommandParser
+from iosim.commands import common
+from iosim.commands.asked import SHOWN_TILES, TILES_SHOWN
+from iosim.evidence.cuda.tile_builds import reports
+from iosim.prediction.result import legend_of, mark_of
 from iosim.show.tables import Table
-from iosim.studies.requests import OF_MODEL, TILES, TilesRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from iosim.studies.tiles.one import TileStudy
-    from iosim.studies.tiles.pick import TileCandidate, TileRanking
-
-DEFAULT_TOP = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class TilesShown:
-    top: int | None = ask.count(f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)")
-    rejected: bool = ask.flag("say why the other tiles are rejected, by reason")
-    triton: str | None = ask.name(
-        "print Python: a triton.Config list, best first, out of all configurations or of the tutorial's",
-        metavar="all|tutorial",
-        bare="all",
-    )
-
-
-TILE_OPTIONS = fields_of(TilesShown)
-
-
-def add_options(parser: CommandParser) -> None:
-    common.add_gpu(parser, several=True)
-    common.add_model(parser)
-    common.add_problem_options(parser)
-    g = parser.add_argument_group("tiles")
-    options.add(g, TILE_OPTIONS)
-    options.add(g, TILES, (name for name in TILES if name not in OF_MODEL), several=("tile",))
-    common.add_output_options(parser, ("table", "json", "csv", "md"))
+from iosim.studies.requests import TilesRequest
+from iosim.studies.tiles.one import TileStudy, answer, by_reason, excess_text, study_tile
+from iosim.studies.tiles.pick import TileCandidate, TileRanking
+from iosim.studies.tiles.pick import run as rank
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.evidence.cuda.tile_builds import reports
-    from iosim.studies.tiles.one import answer
-    from iosim.studies.tiles.pick import run as rank
-
-    TILE_OPTIONS["top"].check(args.top)
+    TILES_SHOWN["top"].check(args.top)
     if args.triton is not None:
         return tell_triton(args)
     if args.tile is None and (args.warps or args.stages):
@@ -77,14 +44,12 @@ def run(args: argparse.Namespace) -> int:
         json=lambda: as_json(picks, args.top),
         rows=lambda: as_rows(picks, args.top, args.rejected),
         text=lambda markdown: "\n".join(
-            as_text(r, args.top or DEFAULT_TOP, args.rejected, markdown=markdown) for r in picks
+            as_text(r, args.top or SHOWN_TILES, args.rejected, markdown=markdown) for r in picks
         ),
     )
 
 
 def tell_tiles(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> int:
-    from iosim.studies.tiles.one import study_tile
-
     studies = [
         (r, study_tile(r, sides, args.matrix_unit, warps=args.warps, stages=args.stages))
         for r in rankings
@@ -114,8 +79,6 @@ def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
 
 
 def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str:
-    from iosim.studies.tiles.one import excess_text
-
     shown = study.ranked or ([] if study.nearest is None else [study.nearest])
     parts: list[str | Table] = [f"{study.answer}\n{heading(ranking)}"]
     parts += ["The nearest tile that fits"] * (not study.ranked and bool(shown))
@@ -131,8 +94,6 @@ def _listed(tiles: Iterable[tuple[int | str, TileCandidate]]) -> Table:
 
 
 def _legend(tiles: Iterable[TileCandidate]) -> list[str]:
-    from iosim.prediction.result import legend_of
-
     told = legend_of(c.method for c in tiles)
     return [] if told is None else [told]
 
@@ -156,7 +117,7 @@ def tell_triton(args: argparse.Namespace) -> int:
         raise InputError(f"{option} does not go with --triton; accepted: --top, --format table, json or csv")
     made = partial(compiled.compiled_configs, most=args.compile, progress=progress("compiling"))
     lists = kernel.ranked(
-        args.gpu, common.problems(args), args.top or DEFAULT_TOP, args.triton, None if args.compile is None else made
+        args.gpu, common.problems(args), args.top or SHOWN_TILES, args.triton, None if args.compile is None else made
     )
     rows = [row for one_list in lists for row in one_list.rows()]
     return common.tell(
@@ -179,8 +140,6 @@ def _asked(ranking: TileRanking) -> dict[str, Any]:
 
 
 def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
-    from iosim.studies.tiles.one import by_reason
-
     def entries(kind: str, most: int | None = None) -> list[dict[str, Any]]:
         return [_asked(r) | item.to_dict() for r in rankings for item in getattr(r, kind)[:most]]
 
@@ -206,8 +165,6 @@ def as_rows(rankings: Sequence[TileRanking], top: int | None, rejected: bool) ->
 
 
 def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -> str:
-    from iosim.studies.tiles.one import by_reason
-
     shown = ranking.candidates[:top]
     spilled = ", +N: N bytes of them spilled a thread" if any(c.spilled_bytes for c in shown) else ""
     fit = f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated{spilled}"
@@ -228,8 +185,6 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
 
 
 def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:
-    from iosim.prediction.result import mark_of
-
     estimated = "e" if c.registers_source == "estimated" else ""
     spilled = f"+{c.spilled_bytes}" if c.spilled_bytes else ""
     return {

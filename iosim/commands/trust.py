@@ -8,17 +8,13 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iosim.base import fields as ask
 from iosim.base.errors import InputError
-from iosim.base.fields import fields_of
 from iosim.base.files import write_whole
 from iosim.base.progress import progress
-from iosim.base.records import dataclass
-from iosim.commands import common, ncu_rule, options
-from iosim.commands.options import COMMON, CommandParser
+from iosim.commands import common, ncu_rule
 from iosim.hardware.profile import load_profile
 from iosim.show.tables import Cell, Column, Table, columns_of
-from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
+from iosim.studies.requests import CLAIMS, ClaimRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,50 +25,11 @@ if TYPE_CHECKING:
 
 
 TABLE_WORST = 6
-FORMATS = ("table", "json", "csv", "md", "html")
 FORMATS_OF_TIMES = ("table", "json", "csv")
 NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spills", "html")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ValidateRequest:
-    measurements: str | None = ask.file(
-        "CSV, a row a launch or a row a chain",
-        default_text="the shipped ones: library kernels and chains of an H200, random calls of an H100",
-    )
-    ncu: str | None = ask.file(
-        "instead: a profile of your own, .ncu-rep or its raw page in CSV (ncu --import FILE --csv --page raw)"
-    )
-    with_spills: bool = ask.flag("--fail-above counts kernels with spills, too")
-    across: bool = ask.flag("compare measurements of one GPU with predictions for another")
-    times: bool = ask.flag(
-        "instead: every recorded and published time, by group, with targets; --fail-above then takes "
-        "GROUP[:STATISTIC]=LIMIT (mean, median, p90, max; all: every group)"
-    )
-    every: int | None = ask.count("with --times: every N-th row of each table", default_text="1")
-    split: bool = ask.flag("odd-numbered and even-numbered calls apart, too")
-    report: str | None = ask.name(
-        "write validation.html and validation.md there: errors by level and regime, and the reason of every miss",
-        metavar="DIR",
-    )
-
-
-VALIDATE = fields_of(ValidateRequest)
-
-
-def add_validate(parser: CommandParser) -> None:
-    g = parser.group("options")
-    options.add(g, VALIDATE, ("measurements", "ncu"))
-    common.add_gpu(parser, "h200", "GPU or profile file measured on")
-    parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT",
-                        help="exit code 1 if kernels without spills err by more: hbm_read=5%% (the largest error), "
-                        "hbm_read:p95=5%%, l2_read:median=0.1%% (repeats); what it leaves out is said")  # fmt: skip
-    options.add(g, VALIDATE, (name for name in VALIDATE if name not in ("measurements", "ncu")))
-    common.add_output_options(parser, FORMATS)
-    ncu_rule.add_calls(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
-
-
-def run_validate(args: argparse.Namespace) -> int:
+def validate(args: argparse.Namespace) -> int:
     _check_options(args)
     return _run_times(args) if args.times else _run_bytes(args)
 
@@ -196,14 +153,6 @@ def _run_times(args: argparse.Namespace) -> int:
     return common.held([gate.exceeded(report) for gate in gates])
 
 
-def add_reproduce(parser: CommandParser) -> None:
-    common_options = parser.group(COMMON)
-    told = "sections, such as A,G (default: all; --list says what each is about)"
-    options.add_names(common_options, "--section", usual=None, several=True, metavar="LETTER", help=told)
-    common_options.add_argument("--list", action="store_true", help="the sections' letters and titles alone")
-    common.add_output_options(parser, ("table", "json", "csv", "md"))
-
-
 COLUMNS = columns_of("claim | claimed:right | computed:right | unit | ratio:right")
 
 
@@ -242,7 +191,7 @@ def markdown(titles: dict[str, str], rows: list[Row]) -> str:
     )
 
 
-def run_reproduce(args: argparse.Namespace) -> int:
+def reproduce(args: argparse.Namespace) -> int:
     from iosim.evidence.reproduce import answer, reproduce, sections
 
     if args.list:
@@ -259,16 +208,7 @@ def run_reproduce(args: argparse.Namespace) -> int:
     )
 
 
-def add_check_claim(parser: CommandParser) -> None:
-    options.add(parser.group("the number, as it was published"), CLAIM)
-    common.add_gpu(parser)
-    common.add_kernel(parser, "default")
-    common.add_problem_options(parser, several=())
-    common.add_kernel_options(parser)
-    common.add_output_options(parser)
-
-
-def run_check_claim(args: argparse.Namespace) -> int:
+def check_claim(args: argparse.Namespace) -> int:
     from iosim.evidence.claims.check import as_text
     from iosim.evidence.claims.check import run as check
 

@@ -1,0 +1,109 @@
+"""`iosim compare` and `report`: kernels and GPUs side by side, and as files to hand on."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.files import write_together
+from iosim.base.progress import progress
+from iosim.base.records import replace
+from iosim.commands import common
+from iosim.problem.attention import AttentionProblem
+from iosim.show.html import html
+from iosim.show.page import Page
+from iosim.show.tables import Table
+from iosim.show.terminal import output
+from iosim.studies.compare import as_page, choice_face, face, run_choice
+from iosim.studies.compare.stack import run_model
+from iosim.studies.compare.study import run as run_comparison
+from iosim.studies.models.asked import asked_model, groups_of, one_of_each
+from iosim.studies.report import ReportRequest, beside, build, targets, write
+from iosim.studies.report.collect import baseline
+from iosim.studies.report.face import omission, verdicts
+from iosim.studies.requests import ChoiceRequest, CompareRequest, OfProblem, check_per
+
+
+def compare(args: argparse.Namespace) -> int:
+    check_per(args.per, args.baseline, args.price)
+    told, rows, found, page = _chosen(args) if args.per is not None else _compared(args)
+    files = {Path(args.csv): Table.of(rows).csv()} if args.csv is not None else {}
+    if args.html is not None:
+        files[Path(args.html)] = html(page(common.typed("compare")))
+    write_together(files)
+    return common.tell(args, told, json=found.to_dict, rows=lambda: rows, table=found.to_text)
+
+
+Found = tuple[str, list[dict[str, Any]], Any, "Callable[[str], Page]"]
+
+
+def _chosen(args: argparse.Namespace) -> Found:
+    found = run_choice(common.request(args, ChoiceRequest, problems=None), progress("predicting"))
+    return choice_face.answer(found), found.records(), found, partial(choice_face.as_page, found)
+
+
+def _compared(args: argparse.Namespace) -> Found:
+    of = common.request(args, OfProblem, problems=None)
+    values = one_of_each(of.values)
+    model, asked = asked_model(of), common.request(args, CompareRequest, model=None)
+    if model is None:
+        compared = run_comparison(replace(asked, problems=common.problems(args)), progress("predicting"))
+        return face.answer(compared), compared.records(), compared, partial(as_page, compared)
+    found = run_model(asked, model, values, progress("predicting"))
+    rows = [row | {"cannot_run": " ".join(row["cannot_run"])} for row in found.rows]
+    return found.answer, rows, found, found.as_page
+
+
+LARGE_BYTES = 1_000_000
+"""About 400 predictions."""
+
+
+def report(args: argparse.Namespace) -> int:
+    if args.html is not None and (args.out is not None or args.format == "md"):
+        other = "--format md" if args.out is None else f"--out {args.out}"
+        raise InputError(f"--html {args.html} contradicts {other}; give one of them")
+    if args.html is not None and not args.html.lower().endswith((".html", ".htm")):
+        raise InputError(f"--html '{args.html}' is no name of a page; accepted: one that ends in .html")
+    args.out = "." if args.out is None else args.out
+    if args.html is not None:
+        args.out, args.format = args.html, "html"
+    asked = common.request(args, OfProblem, problems=None)
+    model = asked_model(asked)
+    if model is None:
+        return _write_report(args, tuple(common.problems(args)), args.out)
+    groups = groups_of(model, asked.values)
+    names = [group.kind.name.replace(" ", "-") for group in groups]
+    for n, group in enumerate(groups):
+        with_length = names.count(names[n]) > 1
+        name = f"{names[n]}-{group.calls[0].queries}" if with_length else names[n]
+        place = args.out if len(groups) == 1 else beside(args.out, name, args.format)
+        common.emit(f"{group.kind.title}, {model.title}:\n\n", None)
+        _write_report(args, group.problems, place)
+    common.emit("".join(f"note: {note}\n" for note in model.all_notes), None)
+    return 0
+
+
+def _write_report(args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out: str) -> int:
+    places = targets(out, args.format).values()
+    for path in places:
+        common.check_own(path, args)
+    before = {path for path in places if path.exists()}
+    request = ReportRequest.of(
+        tuple(args.gpu), tuple(args.kernel), problems, l2_start=args.l2_start, method=args.method
+    )
+    made = build(request, progress("predicting"))
+    paths = write(made, out, args.format)
+    with output(for_a_person=True):  # whatever the files' format
+        told = verdicts(made.points, baseline(made.points))
+        common.emit("".join(f"{verdict}\n\n" for verdict in told), None)
+    for path in paths:
+        print(f"{path}: {path.stat().st_size:,} bytes" + ", in place of what was there" * (path in before))
+    if any(path.stat().st_size > LARGE_BYTES for path in paths):
+        print("large for a mail or a web page: fewer GPUs, kernels or lengths make it smaller")
+    for left_out in made.omissions:
+        print(f"left out: {omission(left_out)}")
+    return 0

@@ -1,0 +1,95 @@
+"""`iosim sweep`: predictions of a whole grid, or of the rows of a file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.progress import announce
+from iosim.base.words import DEFAULT
+from iosim.commands import common, options
+from iosim.show.tables import Column, Table, columns_of
+from iosim.studies.requests import SweepRequest
+from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cells, Words
+from iosim.studies.sweep.files import PARQUET, kind_of, written
+from iosim.studies.sweep.run import Summary, Where, asked_cases, checked, in_memory, into_file
+
+MOST_SHOWN = 1000
+"""Rows that a table for a person has."""
+
+
+def run(args: argparse.Namespace) -> int:
+    for name in NOT_SWEPT:
+        if getattr(args, name) is not None:
+            raise InputError(f"{options.spelling(name)} is no part of a sweep; accepted by: iosim predict")
+    typed = {name: getattr(args, name) for name in ("gpu", "kernel", *common.ASKED) if common.is_given(args, name)}
+    made = asked_cases(common.request(args, SweepRequest, values=typed))
+    asked, where = checked(made, args.method, args.l2_start), Where(args.jobs, args.dask)
+    kernels = made.values("kernel")
+    if args.out is not None and args.format != "json":
+        if args.format == "csv" and kind_of(args.out) == PARQUET:
+            raise InputError(f"--format csv contradicts --out '{args.out}'; give one of them")
+        try:
+            summary = into_file(made, asked, where, args.out, fresh=args.fresh)
+        except KeyboardInterrupt:
+            announce(
+                f"iosim: what is done stands in {args.out}.partial; the same command goes on from there", in_pipes=True
+            )
+            raise
+        _tell(summary, args)
+        common.emit(f"{_told(summary, kernels)}: {args.out}\n", None)
+        return 0
+    if args.fresh:
+        raise InputError("--fresh goes with --out FILE.csv or FILE.parquet, which is begun anew")
+    if args.format == "table" and len(made) > MOST_SHOWN:
+        accepted = "--format csv or --out FILE.csv or FILE.parquet"
+        raise InputError(f"--format table shows {MOST_SHOWN:,} rows at most, not {len(made):,}; accepted: {accepted}")
+    cells, summary = in_memory(made, asked, where)
+    _tell(summary, args)
+
+    def rows() -> dict[str, Any]:
+        columns = {name: column.tolist() for name, column in cells.items()}
+        return {"rows": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
+
+    return common.tell(
+        args, _told(summary, kernels), json=rows, csv=lambda: written(cells), text=lambda _: _table(cells).text()
+    )
+
+
+def _told(summary: Summary, kernels: Collection[str]) -> str:
+    rows = f"{summary.rows:,} predictions" if summary.rows != 1 else "1 prediction"
+    refused = f", {summary.refused:,} of them refused with their reason" if summary.refused else ""
+    resumed = f" ({summary.resumed:,} of an earlier run)" if summary.resumed else ""
+    own = "; kernel default: each GPU's own, as runs_as says" * (DEFAULT in kernels)
+    return f"{rows}{refused}{resumed}{own}"
+
+
+def _tell(summary: Summary, args: argparse.Namespace) -> None:
+    if summary.one_by_one:
+        whole = f"{summary.rows:,} rows have no closed form of --method {args.method}: each was predicted by itself"
+        announce(f"iosim: {summary.one_by_one:,} of {whole}", in_pipes=True)
+
+
+FOUND = ("runs_as", "l2_start", "method", "bound_by", "refused")
+SHOWN = columns_of(
+    "l2_read_bytes=SM<->L2 read | l2_write_bytes=written | hbm_read_bytes=HBM read | hbm_write_bytes=written | "
+    "compulsory_read_bytes=compulsory"
+)
+
+
+def _table(cells: Cells) -> Table:
+    values = {name: column.tolist() for name, column in cells.items()}
+    asked = [n for n, c in cells.items() if isinstance(c, Words) and n not in FOUND and len({*values[n]}) > 1]
+    asked = [n for n in asked if values.get(FOLLOWS.get(n, "")) != values[n]] or ["gpu", "kernel"]
+    asked += ["runs_as"] * (DEFAULT in values["kernel"])
+    columns = [Column(name, name, "text" if isinstance(values[name][0], str) else "right") for name in asked]
+    known = {name for name, column in values.items() if any(value is not None for value in column)}
+    columns += [column for column in SHOWN if column.key in known]
+    if "time_s" in cells:
+        columns += columns_of("time_s=time | bound_by=bound by")
+    if any(values["refused"]):
+        columns.append(Column("refused"))
+    rows = zip(*(values[column.key] for column in columns), strict=True)
+    return Table(tuple(columns), tuple(rows))

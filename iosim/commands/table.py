@@ -1,0 +1,475 @@
+"""The commands: what each is called and says of itself, under the question that it answers, which function runs it and
+which options it takes. Nothing that a command computes with is loaded here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from iosim.base.fields import Kind
+from iosim.base.records import dataclass, replace
+from iosim.base.words import DEFAULT
+from iosim.commands.options import (
+    ALL_SIZES,
+    COMMON,
+    FORMATS,
+    MODEL,
+    USUAL_GPU,
+    CommandParser,
+    add,
+    add_actions,
+    add_calls,
+    add_conditions,
+    add_gpu,
+    add_kernel,
+    add_model,
+    add_names,
+    add_output,
+    add_page,
+    add_problem,
+    add_settings,
+)
+from iosim.kernel.overrides import OVERRIDES
+from iosim.problem.fields import BESIDES, FIELDS
+from iosim.studies import requests
+from iosim.studies.requests import DECODE, EXPLORE, LATENCY, OF_MODEL, ORDERS, PINNED, RING, TILES, TRAIN, WHOLE
+
+AddOptions = Callable[[CommandParser], None]
+
+
+@dataclass(frozen=True)
+class Command:
+    told: str
+    run: str
+    add_options: AddOptions
+
+
+COMMAND_GROUPS: dict[str, dict[str, Command]] = {}
+"""Commands under the question that they answer, in the order of the help."""
+
+
+def command(question: str, run: str = "") -> Callable[[AddOptions], AddOptions]:
+    """The function below adds the options of the command of its name, which its docstring says to users. `run` is the
+    MODULE.FUNCTION of this package that runs it; those of a command with actions stand with these."""
+
+    def put(add_options: AddOptions) -> AddOptions:
+        name = add_options.__name__.replace("_", "-")
+        COMMAND_GROUPS.setdefault(question, {})[name] = Command(str(add_options.__doc__), run, add_options)
+        return add_options
+
+    return put
+
+
+WHAT_MOVES = "what moves, and why"
+AXES = ("seq_q", "seq_k", "batch")
+"""Fields whose options take lists in a comparison, the last two with --per."""
+ONE_VALUE = (Kind.FLAG, Kind.PROBABILITY, Kind.LENGTHS, Kind.FILE)
+SWEPT = tuple(n for n, f in {**FIELDS, **OVERRIDES, **BESIDES}.items() if f.kind not in ONE_VALUE and f.low >= 0)
+
+
+@command(WHAT_MOVES, "predict.run")
+def predict(parser: CommandParser) -> None:
+    """bytes by level and tensor, bounds, time and memory of attention on a GPU"""
+    add_gpu(parser, several=True)
+    add_kernel(parser, "naive,default", several=True, default="naive,default; with --model default")
+    add_model(parser)
+    add_problem(parser, several=ALL_SIZES)
+    add_settings(parser)
+    add_conditions(parser)
+    add(parser, "against an earlier prediction", requests.AGAINST, ("against", "fail_above"))
+    add_output(parser)
+
+
+@command(WHAT_MOVES, "compare.compare")
+def compare(parser: CommandParser) -> None:
+    """kernels and GPUs side by side: bytes by level and tensor, time, memory, ratios to a baseline"""
+    add_gpu(parser, several=True)
+    add_kernel(parser, None, several=True, default="naive,default; with --per default and the libraries'")
+    add(parser, "options", requests.COMPARE, ("baseline",))
+    add(parser, "which GPU to take", requests.CHOICE, ("per", "price"))
+    add_model(parser)
+    add_problem(parser, several=AXES)
+    add_conditions(parser, "l2_start", "method")
+    add_output(parser, page=True)
+    parser.add_argument("--csv", metavar="FILE", help="also write the rows there, as CSV")
+    parser.set_defaults(places=("out", "csv"))
+
+
+@command(WHAT_MOVES, "why.explain")
+def explain(parser: CommandParser) -> None:
+    """why a kernel's HBM bytes are what they are, and what would lower them"""
+    add_gpu(parser, several=True)
+    add_kernel(parser, "default", several=True)
+    add_problem(parser, several=ALL_SIZES)
+    add_settings(parser)
+    add_conditions(parser, "l2_start", "clocks", "launched")
+    add(parser, "options", requests.EXPLAIN, ("time",))
+    add_output(parser, ("table", "json", "md"))
+
+
+@command(WHAT_MOVES, "why.trace")
+def trace(parser: CommandParser) -> None:
+    """hits over time, reuse distances and CTAs of a replay, as table, figure or Chrome trace"""
+    add_gpu(parser)
+    add_kernel(parser, "default", several=True)
+    add_problem(parser, several=())
+    add_settings(parser)
+    add_conditions(parser, "l2_start")
+    add(parser, "options", requests.TRACE, ("launch", "bins"))
+    add_output(parser, ("table", "json", "csv", "html", "chrome"))
+
+
+@command(WHAT_MOVES, "explore.run")
+def explore(parser: CommandParser) -> None:
+    """a page in the browser: sliders for problem, kernel, tile and GPU, replayed as they change"""
+    place = "where the page goes"
+    add(parser, COMMON, EXPLORE, (name for name in EXPLORE if name not in ("out", "force", "port")))
+    add(parser, place, EXPLORE, ("port", "force"))
+    parser.group(place).add_argument("--out", "-o", metavar="DIR", help=EXPLORE["out"].help)
+
+
+@command(WHAT_MOVES, "formula.run")
+def formula(parser: CommandParser) -> None:
+    """SM<->L2 bytes in closed form: text, LaTeX, numbers put in, the limit against the papers"""
+    from iosim.commands.asked import FORMULA_SHOWN
+
+    told = "algorithm (flash, flash1, naive, ...) or kernel (fa2, cudnn, ...)"
+    parser.add_argument("name", metavar="NAME", help=told)
+    rest = f"and whose fast memory M the limit is put in numbers for (default: {USUAL_GPU}, with M a symbol)"
+    add_gpu(parser, None, f"GPU for which a library kernel chooses, {rest}")
+    sizes = (*requests.SIZES, "dtype", "splits", "tile")
+    add(parser, "sizes; those not given stay symbols", requests.FORMULA, sizes)
+    add(parser, "what is computed", requests.FORMULA, ("causal", "mask", *requests.CHOICES))
+    add(parser, "output", FORMULA_SHOWN)
+    add_output(parser, ("table", "json", "csv", "md"))
+
+
+@command(WHAT_MOVES, "sweep.run")
+def sweep(parser: CommandParser) -> None:
+    """predictions of a whole grid, or of the rows of a file, as CSV or Parquet"""
+    add_gpu(parser, several=True)
+    add_kernel(parser, "naive,default", several=True)
+    add_model(parser)
+    add_problem(parser, several=SWEPT)
+    add_settings(parser, several=SWEPT)
+    add(parser, MODEL, requests.SWEEP, ("l2_start", "method"))
+    add(parser, "rows and who works them out", requests.SWEEP, ("problems", "jobs", "dask", "fresh"))
+    add_output(parser, ("table", "csv", "json"))
+    parser.group("output").description = (
+        "--out FILE.csv or FILE.parquet appears with the last row; what is done stands in FILE.partial until then, and "
+        "the same command goes on from there."
+    )
+
+
+WHAT_TO_CHOOSE = "what to choose"
+
+
+@command(WHAT_TO_CHOOSE, "tiles.run")
+def tiles(parser: CommandParser) -> None:
+    """tiles that fit a problem on a GPU, ranked by predicted time"""
+    from iosim.commands.asked import TILES_SHOWN
+
+    add_gpu(parser, several=True)
+    add_model(parser)
+    add_problem(parser)
+    add(parser, "tiles", TILES_SHOWN)
+    add(parser, "tiles", TILES, (name for name in TILES if name not in OF_MODEL), several=("tile",))
+    add_output(parser, ("table", "json", "csv", "md"))
+
+
+@command(WHAT_TO_CHOOSE, "orders.run")
+def orders(parser: CommandParser) -> None:
+    """in which order tiles should start: orders ranked by time and HBM bytes, and their code"""
+    from iosim.commands.asked import ORDERS_SHOWN
+
+    add_gpu(parser, several=True)
+    add_kernel(parser, "default", "kernel whose orders are searched")
+    add_problem(parser, several=ALL_SIZES)
+    add_model(parser)
+    add_conditions(parser, "l2_start")
+    add(parser, "orders", ORDERS, ("weights",))
+    add(parser, "orders", ORDERS_SHOWN)
+    add(parser, "orders", ORDERS, ("tile", *PINNED), several=("tile",))
+    add_output(parser, ("table", "json", "csv", "md"))
+
+
+@command(WHAT_TO_CHOOSE, "compare.report")
+def report(parser: CommandParser) -> None:
+    """one HTML and one Markdown report over GPUs, kernels and sequence lengths"""
+    add_gpu(parser, several=True)
+    add_kernel(parser, "naive,default", several=True)
+    add_model(parser)
+    add_problem(parser, lengths="1k:64k:x2")
+    add_conditions(parser, "l2_start", "method")
+    g = parser.group("output")
+    g.add_argument("--format", choices=("both", "html", "md"), default="both", metavar="FORMAT",
+                   help="both, html or md (default: both)")  # fmt: skip
+    told = (
+        "directory that exists, or name of the .html or .md file, beside which the other is written under the same "
+        "name (default: report.html and report.md here)"
+    )
+    g.add_argument("--out", "-o", metavar="PLACE", help=told)
+    add_page(parser, "write the page alone, there")
+
+
+SERVING = "in serving and training"
+OF_STEP = ("batch", "context", "batch_contexts", "heads", "kv_heads", "head_dim", "dtype", "layers")
+OF_TRAINED = ("seq_len", "batch", "layers", "width", "heads", "kv_heads", "causal")
+OF_TRAINING = ("attention", "precision", "optimizer", "step", "recompute", "backend", "accumulate_gradients")
+
+
+@command(SERVING, "serving.decode")
+def decode(parser: CommandParser) -> None:
+    """attention per generated token: bytes, time, tokens a second over the context's length"""
+    add_gpu(parser, several=True)
+    add_kernel(parser, None, several=True, default="default")
+    add_model(parser, layers=False)
+    add(parser, COMMON, DECODE, OF_STEP)
+    rest = (name for name in DECODE if name not in (*OF_STEP, *OF_MODEL))
+    add(parser, "more of the model and the step (the defaults are those of Llama-3-8B)", DECODE, rest)
+    add_output(parser, ("table", "json", "csv", "md", "html"))
+
+
+@command(SERVING, "serving.latency")
+def latency(parser: CommandParser) -> None:
+    """what an attention call takes in a serving stack: kernel, combine, cache write, gaps"""
+    add(parser, COMMON, LATENCY, ("stack",))
+    add_gpu(parser, several=True)
+    add_problem(parser, several=ALL_SIZES)
+    add_model(parser)
+    add(parser, "the call", LATENCY, ("batch_contexts", "cache_write", "calibration"))
+    add_conditions(parser, "method")
+    add(parser, MODEL, LATENCY, ("l2_start", "clocks", "launched"))
+    add_output(parser)
+
+
+@command(SERVING, "serving.ring")
+def ring(parser: CommandParser) -> None:
+    """attention over several GPUs: chunk schedules, idle time, link bytes, time and memory"""
+    add_gpu(parser)
+    add(parser, COMMON, RING, ("num_gpus",))
+    add_kernel(parser, "default", "kernel of a pair of chunks")
+    add_model(parser, layers=False)
+    add_problem(parser, several=())
+    rest = (name for name in RING if name not in ("num_gpus", *OF_MODEL))
+    add(parser, "GPUs, links and schedules", RING, (*rest, "layers"))
+    parser.add_argument("--steps", action="store_true", help="print the chunk schedules, step by step")
+    add_output(parser, page=True)
+
+
+@command(SERVING, "serving.model")
+def model(parser: CommandParser) -> None:
+    """whole models by part: HBM bytes and time of prefill, decoding or training, attention's share"""
+    told = "models side by side: names (iosim models list), Hugging Face config.jsons or their directories"
+    parser.add_argument("models", metavar="NAME,...", help=told)
+    add_gpu(parser, several=True)
+    add_kernel(parser, DEFAULT, "kernel of the attention")
+    add(parser, COMMON, WHOLE, ("batch", "seq_len", "context", "training", "fused", "dtype"))
+    add(parser, "of a model", WHOLE, ("layers", "tensor_parallel"))
+    add_output(parser, ("table", "json", "csv", "md", "html"))
+
+
+@command(SERVING, "serving.train_memory")
+def train_memory(parser: CommandParser) -> None:
+    """memory over time, step time and what fits, of a transformer trained on one GPU"""
+    add_gpu(parser)
+    add_model(parser, layers=False, share=False)
+    add(parser, COMMON, TRAIN, OF_TRAINED)
+    add_kernel(parser, None, "catalog kernel whose time stands for the attention (default: the attention's own)")
+    rest = (name for name in TRAIN if name not in (*OF_TRAINED, *OF_TRAINING, "reserve"))
+    add(parser, "more of the model (the defaults are those of GPT-2 small)", TRAIN, rest)
+    add(parser, "training", TRAIN, OF_TRAINING)
+    told = (
+        "map what fits over sequence lengths and width, batch or layers (default width), whose option then takes a list"
+    )
+    parser.group("what is asked").add_argument("--frontier", nargs="?", const="width", metavar="AXIS", help=told)
+    add(parser, "what is asked", TRAIN, ("reserve",))
+    add_output(parser, page=True)
+
+
+TRUST = "how far to trust it"
+
+
+@command(TRUST, "trust.validate")
+def validate(parser: CommandParser) -> None:
+    """predictions beside recorded measurements, and gates on their errors"""
+    from iosim.commands.asked import VALIDATE
+
+    first = ("measurements", "ncu")
+    add(parser, "options", VALIDATE, first)
+    add_gpu(parser, "h200", "GPU or profile file measured on")
+    parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT",
+                        help="exit code 1 if kernels without spills err by more: hbm_read=5%% (the largest error), "
+                        "hbm_read:p95=5%%, l2_read:median=0.1%% (repeats); what it leaves out is said")  # fmt: skip
+    add(parser, "options", VALIDATE, (name for name in VALIDATE if name not in first))
+    add_output(parser, ("table", "json", "csv", "md", "html"))
+    add_calls(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
+
+
+@command(TRUST, "trust.reproduce")
+def reproduce(parser: CommandParser) -> None:
+    """published numbers computed again: claim, computed, ratio, arithmetic"""
+    told = "sections, such as A,G (default: all; --list says what each is about)"
+    add_names(parser.group(COMMON), "--section", usual=None, several=True, metavar="LETTER", help=told)
+    parser.group(COMMON).add_argument("--list", action="store_true", help="the sections' letters and titles alone")
+    add_output(parser, ("table", "json", "csv", "md"))
+
+
+@command(TRUST, "trust.check_claim")
+def check_claim(parser: CommandParser) -> None:
+    """what a number from elsewhere counts (LLM-Viewer, a paper, a profiler), and why it is off"""
+    add(parser, "the number, as it was published", requests.CLAIM)
+    add_gpu(parser)
+    add_kernel(parser, "default")
+    add_problem(parser, several=())
+    add_settings(parser)
+    add_output(parser)
+
+
+OWN_GPU = "on a GPU of your own"
+MEASURED = ("batch", "heads", "kv_heads", "head_dim", "dtype")
+KNOBS = ("tile", "warps", "stages", "order", "direction", "heavy_first", "section_heads", "scheduler", "splits")
+KNOB_DEFAULTS = {
+    "tile": "each head_dim's own", "order": "head where causal, else query", "direction": "ascending",
+    "heavy_first": "where causal", "section_heads": "0", "scheduler": "static", "splits": "1",
+}  # fmt: skip
+
+
+@command(OWN_GPU, "calibrate.run")
+def calibrate(parser: CommandParser) -> None:
+    """measure this machine's GPU and write its hardware profile"""
+    from iosim.commands.asked import CALIBRATE
+
+    parser.description = (
+        "Runs microbenchmarks (L2 capacity, bandwidth and latency of L2 and memory, exponentials, matrix "
+        "products, launches) and writes a hardware profile for --gpu, over the shipped one of the same GPU if there is "
+        "one. Needs an NVIDIA GPU and nvcc; miss counters, which the L2's model is fitted to, need ncu as well."
+    )
+    add(parser, "options", CALIBRATE, (name for name in CALIBRATE if name != "profiler"))
+    add_gpu(parser, told="with --times: the GPU that it ran on")
+    add(parser, "options", CALIBRATE, ("profiler",))
+    parser.set_defaults(places=("out", "raw", "bundle"))
+
+
+@command(OWN_GPU, "measure.run")
+def measure(parser: CommandParser) -> None:
+    """run the project's kernels on this machine's GPU, check them, and count their bytes"""
+    from iosim.commands.asked import MEASURE, OF_LIBRARY
+
+    parser.description = (
+        "Runs calls of the project's kernels, holds their outputs against float64, and counts their bytes "
+        "under Nsight Compute, a row a launch (or times them, --time). A table that is there already is added to, and "
+        "calls that it holds are not run again. With --chain, a row is a whole call, all its launches through one L2. "
+        "Needs an NVIDIA GPU, nvcc, PyTorch with CUDA, and ncu unless --time."
+    )
+    add(parser, COMMON, MEASURE, ("kernel", "seq_q"))
+    dtype = replace(FIELDS["dtype"], usual=None, default=None, default_text="fp16; fp32 for minimal")
+    problem = {**FIELDS, "dtype": dtype, "causal": BESIDES["causal"]}
+    add(parser, COMMON, problem, (*MEASURED, "causal", "passes"), several=("heads", "head_dim"))
+    add(parser, "more of the problem", FIELDS, ("seq_k", "window"))
+    add(parser, "what is measured", MEASURE, ("plan", *OF_LIBRARY, "time", "l2", "dry_run", "cc", "out"))
+    own = "kernel settings of flash_fwd and flash_bwd, and of naive"
+    knobs = {n: replace(OVERRIDES[n], default_text=KNOB_DEFAULTS.get(n, OVERRIDES[n].default_text)) for n in KNOBS}
+    add(parser, own, knobs, several=("tile", "order", "direction"))
+    parser.group(own).add_argument("--persistent", action="store_true", help=argparse.SUPPRESS)
+    add(parser, own, MEASURE, ("deterministic", "bypass_l1"))
+    chains = "whole chains, with batch, heads, seq-len, head-dim, dtype and pass fwd or fwd+bwd"
+    add(parser, chains, MEASURE, ("chain", "launches"))
+    parser.set_defaults(default_of=parser.get_default, places=("out", "launches"))
+
+
+@command(OWN_GPU, "ncu_rule.run")
+def ncu_rule(parser: CommandParser) -> None:
+    """a rule that shows predicted beside counted bytes on Nsight Compute's page"""
+    parser.description = (
+        "Writes a section and a rule for Nsight Compute (ncu --section-folder DIR). The rule asks this "
+        "iosim what an attention launch should move and prints it on the profiler's page, beside what was counted. "
+        "What names and grids of kernels leave open is said by options here, or by an NVTX range around the call "
+        "whose text is 'iosim' and the same options."
+    )
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--install", metavar="DIR", help="write iosim_attention.section and iosim_attention.py there")
+    told = "answer for one launch, as the rule describes it in JSON (-: standard input)"
+    how.add_argument("--launch", metavar="FILE", help=told)
+    add_gpu(parser, None, "GPU or profile file (default: the one that the profiler names)")
+    add_calls(parser, "the calls, as far as kernel names, grids and NVTX ranges leave them open")
+    add_output(parser, ("table", "json"))
+
+
+KNOWN = "what iosim knows"
+
+
+@command(KNOWN)
+def profiles(parser: CommandParser) -> None:
+    """list, show and check hardware profiles"""
+    bundle = "of iosim calibrate --bundle, or a profile that ends in .toml"
+    checked = "what is wrong with a profile file of your own"
+    *_, put = add_actions(
+        parser,
+        ("list", "known.profiles", "all profiles: those shipped, and your own", "", "", FORMATS),
+        ("show", "known.profile", "every number of a profile, with its source", "name", "GPU or profile file", FORMATS),
+        ("check", "known.check_profile", checked, "file", "", ("table", "json")),
+        ("add", "known.add_profile", "take a calibration's bundle, or a profile file, among your own profiles", "file",
+         bundle, ()),
+    )  # fmt: skip
+    put.add_argument("--name", help="name of the profile (default: that in the file)")
+    put.add_argument("--replace", action="store_true", help="put it in the place of your own profile of that name")
+
+
+@command(KNOWN)
+def kernels(parser: CommandParser) -> None:
+    """list, show, check and write kernels"""
+    shown, kernel = "a kernel's tiles, order, and where they come from", "kernel, or a kernel file"
+    checked = "what is wrong with a kernel file of your own"
+    *_, new = add_actions(
+        parser,
+        ("list", "kernels.listed", "all kernels", "", "", FORMATS),
+        ("show", "kernels.show", shown, "name", kernel, ("table", "json")),
+        ("check", "kernels.check", checked, "file", "", ("table", "json")),
+        ("new", "kernels.new", "write a kernel file of your own, from a kernel that is like it", "", "", ()),
+    )
+    new.add_argument("--from", dest="base", metavar="NAME", required=True, help=kernel)
+    named = "name of the new kernel (default: my-, and the other's)"
+    new.add_argument("--name", dest="named", metavar="NAME", help=named)
+    new.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
+
+
+@command(KNOWN)
+def models(parser: CommandParser) -> None:
+    """list and show models, and what a config.json says of attention"""
+    shown, place = "a model's layers by kind, and where its numbers stand", "model, config.json, or its directory"
+    add_actions(
+        parser,
+        ("list", "known.models", "all models that --model knows by name", "", "", FORMATS),
+        ("show", "known.model", shown, "name", place, FORMATS),
+    )
+
+
+@command(KNOWN, "known.show_schema")
+def schema(parser: CommandParser) -> None:
+    """what a command's JSON holds: every key with its type and meaning, as a JSON schema"""
+    told = "a command, such as predict or profiles show; none lists those that print JSON"
+    parser.add_argument("name", metavar="COMMAND", nargs="*", help=told)
+    parser.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
+
+
+@command(KNOWN)
+def cache(parser: CommandParser) -> None:
+    """show or clear the results of replays that are kept between runs"""
+    shown = "where they are kept, how many there are and how many bytes they take"
+    clear = ("clear", "known.clear_cache", "drop all of them", "", "", ())
+    add_actions(parser, ("show", "known.show_cache", shown, "", "", FORMATS), clear)
+
+
+@command(KNOWN, "completion.run")
+def completion(parser: CommandParser) -> None:
+    """completion of commands, options and names by the Tab key, for bash, zsh and fish"""
+    shells = ("bash", "zsh", "fish")
+    parser.add_argument("shell", metavar="SHELL", choices=shells, help=", ".join(shells))
+    told = (
+        "write the script where the shell looks for it, instead of printing it: it works in shells started from then on"
+    )
+    parser.add_argument("--install", action="store_true", help=told)
+
+
+COMMANDS = {name: each for commands in COMMAND_GROUPS.values() for name, each in commands.items()}
