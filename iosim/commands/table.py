@@ -128,7 +128,7 @@ def explore(parser: CommandParser) -> None:
     parser.group(place).add_argument("--out", "-o", metavar="DIR", help=EXPLORE["out"].help)
 
 
-@command(WHAT_MOVES, "formula.run")
+@command(WHAT_MOVES, "why.formula")
 def formula(parser: CommandParser) -> None:
     """SM<->L2 bytes in closed form: text, LaTeX, numbers put in, the limit against the papers"""
     from iosim.commands.asked import FORMULA_SHOWN
@@ -201,9 +201,9 @@ def report(parser: CommandParser) -> None:
     add_model(parser)
     add_problem(parser, lengths="1k:64k:x2")
     add_conditions(parser, "l2_start", "method")
-    g = parser.group("output")
-    g.add_argument("--format", choices=("both", "html", "md"), default="both", metavar="FORMAT",
-                   help="both, html or md (default: both)")  # fmt: skip
+    g, formats = parser.group("output"), ("both", "html", "md")
+    told = "both, html or md (default: both)"
+    g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
     told = (
         "directory that exists, or name of the .html or .md file, beside which the other is written under the same "
         "name (default: report.html and report.md here)"
@@ -298,9 +298,11 @@ def validate(parser: CommandParser) -> None:
     first = ("measurements", "ncu")
     add(parser, "options", VALIDATE, first)
     add_gpu(parser, "h200", "GPU or profile file measured on")
-    parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT",
-                        help="exit code 1 if kernels without spills err by more: hbm_read=5%% (the largest error), "
-                        "hbm_read:p95=5%%, l2_read:median=0.1%% (repeats); what it leaves out is said")  # fmt: skip
+    told = (
+        "exit code 1 if kernels without spills err by more: hbm_read=5%% (the largest error), hbm_read:p95=5%%, "
+        "l2_read:median=0.1%% (repeats); what it leaves out is said"
+    )
+    parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT", help=told)
     add(parser, "options", VALIDATE, (name for name in VALIDATE if name not in first))
     add_output(parser, ("table", "json", "csv", "md", "html"))
     add_calls(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
@@ -335,7 +337,7 @@ KNOB_DEFAULTS = {
 }  # fmt: skip
 
 
-@command(OWN_GPU, "calibrate.run")
+@command(OWN_GPU, "own_gpu.calibrate")
 def calibrate(parser: CommandParser) -> None:
     """measure this machine's GPU and write its hardware profile"""
     from iosim.commands.asked import CALIBRATE
@@ -351,7 +353,7 @@ def calibrate(parser: CommandParser) -> None:
     parser.set_defaults(places=("out", "raw", "bundle"))
 
 
-@command(OWN_GPU, "measure.run")
+@command(OWN_GPU, "own_gpu.measure")
 def measure(parser: CommandParser) -> None:
     """run the project's kernels on this machine's GPU, check them, and count their bytes"""
     from iosim.commands.asked import MEASURE, OF_LIBRARY
@@ -403,15 +405,15 @@ KNOWN = "what iosim knows"
 def profiles(parser: CommandParser) -> None:
     """list, show and check hardware profiles"""
     bundle = "of iosim calibrate --bundle, or a profile that ends in .toml"
+    adds = "take a calibration's bundle, or a profile file, among your own profiles"
     checked = "what is wrong with a profile file of your own"
     *_, put = add_actions(
         parser,
         ("list", "known.profiles", "all profiles: those shipped, and your own", "", "", FORMATS),
         ("show", "known.profile", "every number of a profile, with its source", "name", "GPU or profile file", FORMATS),
         ("check", "known.check_profile", checked, "file", "", ("table", "json")),
-        ("add", "known.add_profile", "take a calibration's bundle, or a profile file, among your own profiles", "file",
-         bundle, ()),
-    )  # fmt: skip
+        ("add", "known.add_profile", adds, "file", bundle, ()),
+    )
     put.add_argument("--name", help="name of the profile (default: that in the file)")
     put.add_argument("--replace", action="store_true", help="put it in the place of your own profile of that name")
 
@@ -423,10 +425,10 @@ def kernels(parser: CommandParser) -> None:
     checked = "what is wrong with a kernel file of your own"
     *_, new = add_actions(
         parser,
-        ("list", "kernels.listed", "all kernels", "", "", FORMATS),
-        ("show", "kernels.show", shown, "name", kernel, ("table", "json")),
-        ("check", "kernels.check", checked, "file", "", ("table", "json")),
-        ("new", "kernels.new", "write a kernel file of your own, from a kernel that is like it", "", "", ()),
+        ("list", "known.kernels", "all kernels", "", "", FORMATS),
+        ("show", "known.kernel", shown, "name", kernel, ("table", "json")),
+        ("check", "known.check_kernel", checked, "file", "", ("table", "json")),
+        ("new", "known.new_kernel", "write a kernel file of your own, from a kernel that is like it", "", "", ()),
     )
     new.add_argument("--from", dest="base", metavar="NAME", required=True, help=kernel)
     named = "name of the new kernel (default: my-, and the other's)"

@@ -1,4 +1,4 @@
-"""`iosim explain` and `trace`: why a kernel moves what it moves, and step by step."""
+"""`iosim explain`, `trace` and `formula`: why a kernel moves what it moves, step by step, and in closed form."""
 
 from __future__ import annotations
 
@@ -105,3 +105,31 @@ def _tables(traces: Sequence[TraceResult]) -> str:
         + reuse_table(traces).text(),
     ]
     return "\n".join(out)
+
+
+def formula(args: argparse.Namespace) -> int:
+    from iosim.studies.formulas.study import answer, describe, kernel_bounds, markdown, table
+
+    if args.bound:
+        bounds = kernel_bounds(vars(args))
+        return common.tell(
+            args,
+            bounds.answer,
+            json=lambda: {"bounds": bounds.to_dict()},
+            rows=lambda: bounds.table,
+            text=lambda as_markdown: bounds.table.markdown() if as_markdown else bounds.to_text(),
+        )
+    description = describe(vars(args)).to_dict()
+
+    def text(as_markdown: bool) -> str:
+        written = "latex" if args.latex else "text"
+        return markdown(description, args.latex) if as_markdown else table(description, written)
+
+    return common.tell(
+        args,
+        answer(description),
+        json=lambda: {"formula": description},
+        rows=lambda: description["traffic"],
+        text=text,
+        code=args.latex,
+    )

@@ -12,7 +12,15 @@ vulture = pytest.importorskip("vulture")
 
 READ = ("iosim", "benchmarks", "experiments", "docs", "examples")
 DATA = ("iosim/**/*.toml", "iosim/**/*.json", "iosim/**/*.html", "hardware_profiles/*.toml")
-REGISTERED = ["@register_traffic_formula", "@algorithm", "@arithmetic", "@chooses", "@command", "@each_of", "@rule_book"]
+REGISTERED = [
+    "@register_traffic_formula",
+    "@algorithm",
+    "@arithmetic",
+    "@chooses",
+    "@command",
+    "@each_of",
+    "@rule_book",
+]
 """Decorators that put what they decorate into a table, where its name is not needed any more."""
 OTHERS_CALL = {
     "_check_value": "argparse", "format_usage": "argparse", "showwarning": "warnings", "_latex": "SymPy",
