@@ -31,23 +31,18 @@ def run(args: argparse.Namespace) -> int:
     ORDERS_SHOWN["top"].check(args.top)
     if args.check_constant is not None:
         return tell_constant(args)
-
     rankings = ranked(args)
     if args.code is not None:
         common.emit(code_text(args, rankings), args.out, code=True)
         return 0
-    return common.tell(
-        args,
-        " ".join(map(answer, rankings)),
-        json=lambda: as_json(rankings, args.top),
-        rows=lambda: (
-            {"profile": r.profile.name, "kernel": r.kernel} | entry.to_dict()
-            for r in rankings
-            for entry in r.orders[: args.top]
-        ),
-        table=lambda: "\n".join(r.listed(args.top or SHOWN_ORDERS) for r in rankings),
-        md=lambda: "\n".join(r.listed(args.top or SHOWN_ORDERS, markdown=True) for r in rankings),
-    )
+
+    def text(markdown: bool) -> str:
+        return "\n".join(r.listed(args.top or SHOWN_ORDERS, markdown=markdown) for r in rankings)
+
+    shown = [(r, entry) for r in rankings for entry in r.orders[: args.top]]
+    rows = ({"profile": r.profile.name, "kernel": r.kernel} | entry.to_dict() for r, entry in shown)
+    told = " ".join(map(answer, rankings)) if args.format == "json" else None
+    return common.tell(args, told, json=lambda: as_json(rankings, args.top), rows=lambda: rows, text=text)
 
 
 def ranked(args: argparse.Namespace) -> list[OrderRanking]:
@@ -60,44 +55,35 @@ def ranked(args: argparse.Namespace) -> list[OrderRanking]:
 
 def as_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
     plain = [r.to_dict() for r in rankings]
-    return {
-        "orders": [{"profile": r["profile"]} | entry for r in plain for entry in r["orders"][:top]],
-        "searches": [
-            {key: r[key] for key in ("profile", "kernel", "problems", "compulsory_bytes", "own", "left_out", "notes")}
-            for r in plain
-        ],
-    }
+    keys = ("profile", "kernel", "problems", "compulsory_bytes", "own", "left_out", "notes")
+    orders = [{"profile": r["profile"]} | entry for r in plain for entry in r["orders"][:top]]
+    return {"orders": orders, "searches": [{key: r[key] for key in keys} for r in plain]}
 
 
 def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
+    codes = [(r, r.best.choice.words, r.code(args.code)) for r in rankings]
     if args.format == "json":
-        return common.json_text({
-            "schema": 1,
-            "code": [{"profile": r.profile.name, "language": args.code, "words": r.best.choice.words,
-                      "code": r.code(args.code)} for r in rankings],
-        })  # fmt: skip
-    mark = {"triton": "#", "cuda": "//", "formula": "#"}[args.code]
-    return "\n".join(
-        f"{mark} {r.kernel} on {r.profile.name}: {r.best.choice.words}\n{r.code(args.code)}" for r in rankings
-    )
+        keys = ("profile", "language", "words", "code")
+        written = [dict(zip(keys, (r.profile.name, args.code, *of_best), strict=True)) for r, *of_best in codes]
+        return common.json_text({"schema": 1, "code": written})
+    mark = "//" if args.code == "cuda" else "#"
+    return "\n".join(f"{mark} {r.kernel} on {r.profile.name}: {words}\n{code}" for r, words, code in codes)
 
 
 def tell_constant(args: argparse.Namespace) -> int:
     size, problems = section_size(args.check_constant), grid(args)
-    checks = [
-        check_constant(size, problems, args.kernel, gpu, progress=progress("predicting sections")) for gpu in args.gpu
-    ]
-    rows = ({"profile": c.profile.name} | row for c in checks for row in c.to_dict()["checks"])
-    return common.tell(
-        args,
-        " ".join(c.answer for c in checks),
-        json=lambda: {"constants": [c.to_dict() for c in checks]},
-        rows=lambda: (
-            {k: v for k, v in row.items() if k != "problem"} | {name: row["problem"][name] for name in SIZES}
-            for row in rows
-        ),
-        text=lambda markdown: "\n".join(c.table.markdown() if markdown else c.table.text() for c in checks),
-    )
+    shown = progress("predicting sections")
+    checks = [check_constant(size, problems, args.kernel, gpu, progress=shown) for gpu in args.gpu]
+    found = [c.to_dict() for c in checks]
+    rows = [{"profile": c.profile.name} | row for c, one in zip(checks, found, strict=True) for row in one["checks"]]
+    rows = [row | {name: row["problem"][name] for name in SIZES} for row in rows]
+    rows = [{name: value for name, value in row.items() if name != "problem"} for row in rows]
+
+    def text(markdown: bool) -> str:
+        return "\n".join(c.table.markdown() if markdown else c.table.text() for c in checks)
+
+    told = " ".join(c.answer for c in checks)
+    return common.tell(args, told, json=lambda: {"constants": found}, rows=lambda: rows, text=text)
 
 
 def section_size(text: str) -> int:
@@ -116,9 +102,9 @@ def grid(args: argparse.Namespace) -> list[AttentionProblem]:
     quarter of them on the keys, with and without a causal mask."""
     if args.seq_q is None:
         args.usual_lengths = GRID
-    if args.model is not None:
-        return common.problems(args)
     problems = common.problems(args)
+    if args.model is not None:
+        return problems
     if args.kv_heads is None:
         problems += [p.with_(kv_heads=p.heads // 4) for p in problems if p.heads % 4 == 0 and p.kv_heads == p.heads]
     if not args.causal and args.mask is None and args.window is None:

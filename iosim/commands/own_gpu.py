@@ -19,7 +19,7 @@ from iosim.base.progress import announce, counter, progress
 from iosim.base.records import asdict, dataclass
 from iosim.base.units import quantity_text, sizes, some
 from iosim.commands import common, options
-from iosim.commands.asked import CALLS, DRY_RUN_CC, OF_LIBRARY
+from iosim.commands.asked import CALIBRATE, CALLS, DRY_RUN_CC, OF_LIBRARY
 from iosim.evidence.cuda import driver, microbench
 from iosim.evidence.measure import chain_case, choose, counters, library_case
 from iosim.evidence.measure.bundle import bundle, checked_name
@@ -48,11 +48,17 @@ def calibrate(args: argparse.Namespace) -> int:
     if args.stack is not None:
         raise InputError(f"--stack '{args.stack}' goes with --times; accepted with it: --times FILE")
     name = checked_name(args.name or Path(args.out or args.bundle or "").name or "my-gpu")
-    raw = _read(args.given) if args.given else _microbenchmarks(args.profiler)
+    if args.given:
+        raw = read_object(args.given, f"--from '{args.given}'", "JSON of calibrate --raw", MAX_RAW_BYTES)
+        check_schema(raw, f"--from '{args.given}'")
+    else:
+        raw = _microbenchmarks(args.profiler)
     if args.raw:
         write_whole(args.raw, json.dumps(raw, indent=1) + "\n")
     left_out: list[str] = []
-    measured = _derive(raw, left_out)
+    with counter(TRIALS, "fitting the L2's constants") as shown:  # takes seconds
+        tried = count(1)
+        measured = derive(raw, lambda: shown(next(tried)), left_out)
     text = profile_text(raw, name, measured, left_out)
     if args.bundle is not None:
         write_whole(args.bundle, json.dumps(bundle(raw, text), indent=1) + "\n")
@@ -63,9 +69,8 @@ def calibrate(args: argparse.Namespace) -> int:
     for line in left_out:
         announce(f"iosim: left out: {line}", in_pipes=True)
     if not raw.get("counters"):
-        print(
-            f"iosim: no miss counters ({raw.get('no_counters')}); the L2's constants are not measured", file=sys.stderr
-        )
+        why = raw.get("no_counters")
+        announce(f"iosim: no miss counters ({why}); the L2's constants are not measured", in_pipes=True)
     return 0
 
 
@@ -73,8 +78,9 @@ def _fit_times(args: argparse.Namespace) -> int:
     from iosim.studies.latency.calibration import calibration_text
     from iosim.studies.latency.fit import calibrate_times, read_times
 
-    for option, name in (("--from", "given"), ("--raw", "raw"), ("--bundle", "bundle"), ("--name", "name")):
+    for name in ("given", "raw", "bundle", "name"):
         if getattr(args, name) is not None:
+            option = str(CALIBRATE[name].option)
             raise InputError(f"{option} contradicts --times, which measures nothing; give one of them")
     stack, profile = args.stack or "vllm", load_profile(args.gpu)
     rows = read_times(args.times)
@@ -85,11 +91,9 @@ def _fit_times(args: argparse.Namespace) -> int:
         common.emit(text, None, code=True)
         return 0
     common.emit(text, args.out)
-    print(
-        f"{found.answer}\n\n"
-        + Table.of({"constant": k, "value": v} for k, v in asdict(found.constants).items()).text()
-        + f"\nwritten: {args.out}, for iosim latency --stack {stack} --gpu {profile.name} --calibration {args.out}"
-    )
+    constants = Table.of({"constant": k, "value": v} for k, v in asdict(found.constants).items()).text()
+    use = f"iosim latency --stack {stack} --gpu {profile.name} --calibration {args.out}"
+    print(f"{found.answer}\n\n{constants}\nwritten: {args.out}, for {use}")
     return 0
 
 
@@ -105,30 +109,14 @@ def _microbenchmarks(profiler: bool) -> dict[str, Any]:
         return raw | {"counters": None, "no_counters": str(reason)}
 
 
-def _derive(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Entry]:
-    """With a bar on standard error, on a terminal only: the fit takes seconds."""
-    with counter(TRIALS, "fitting the L2's constants") as shown:
-        tried = count(1)
-        return derive(raw, lambda: shown(next(tried)), left_out)
-
-
-def _read(path: str) -> dict[str, Any]:
-    raw = read_object(path, f"--from '{path}'", "JSON of calibrate --raw", MAX_RAW_BYTES)
-    check_schema(raw, f"--from '{path}'")
-    return raw
-
-
 def comparison(raw: Mapping[str, Any], measured: Mapping[str, Entry]) -> str:
     base = base_profile(str(raw.get("gpu")))
-    numbers = ((name, measured[name].value, getattr(base, name, None)) for name in SHOWN if name in measured)
-    return Table.of(
-        {
-            "quantity": name,
-            "measured": quantity_text(name, here),
-            "shipped": "-" if there is None else quantity_text(name, there),
-        }
-        for name, here, there in numbers
-    ).text()
+    rows = []
+    for name in (name for name in SHOWN if name in measured):
+        here, there = quantity_text(name, measured[name].value), getattr(base, name, None)
+        shipped = "-" if there is None else quantity_text(name, there)
+        rows.append({"quantity": name, "measured": here, "shipped": shipped})
+    return Table.of(rows).text()
 
 
 ALONE = ("kernel", "seq_q", "tile", "order", "direction", "deterministic", "bypass_l1")
@@ -173,26 +161,29 @@ def _check_out(args: argparse.Namespace) -> None:
         raise InputError("--out is missing; accepted: a CSV file to write or to add to, or --dry-run")
 
 
-def _set(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    return [name for name in names if getattr(args, name) != args.default_of(name)]
+def _refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Refuses the first of these options that is given; `why` follows its name."""
+    for name in names:
+        if getattr(args, name) != args.default_of(name):
+            raise InputError(f"{options.spelling(name)} {why}")
 
 
 def _calls(args: argparse.Namespace) -> Planned:
-    for name in _set(args, OF_LIBRARY):
-        raise InputError(f"{options.spelling(name)} is for PyTorch's kernels; accepted: with --plan random")
-    if args.launches is not None or args.passes != "fwd":
-        option = "--launches" if args.launches is not None else "--pass"
-        raise InputError(f"{option} is for whole chains; accepted: with --chain or --plan {CHAIN_PLAN}")
+    _refuse(args, OF_LIBRARY, "is for PyTorch's kernels; accepted: with --plan random")
+    _refuse(args, ("launches", "passes"), f"is for whole chains; accepted: with --chain or --plan {CHAIN_PLAN}")
     _check_out(args)
-    cc = _capability(args)
-    cases, left = _cases(args, cc)
+    cc, left = _capability(args), list[str]()
+    if args.plan is None:
+        cases = choose.cases_of(_choice(args), cc)
+    else:
+        _refuse(args, ALONE, "contradicts --plan; give one of them")
+        cases, left = choose.fitted(choose.named(args.plan), cc)
     return Planned(some(len(cases), "call"), _listing(cases, left, cc), partial(_measure, args, cases, cc), left)
 
 
 def _measure(args: argparse.Namespace, cases: list[Case], cc: str, **how: Any) -> Any:
     if args.time:
         return time_plan(Path(args.out), cases, cc, args.l2, how["command"], how["progress"])
-
     return collect(Path(args.out), cases, cc, warm=args.l2 == "warm", **how)
 
 
@@ -209,11 +200,11 @@ def _chains(args: argparse.Namespace) -> Planned:
 
 def _library(args: argparse.Namespace) -> Planned:
     builds = args.plan == ["builds"]
-    refused = _set(args, (*ALONE_OF_CHAINS, *NOT_OF_CHAINS, *(OF_LIBRARY[:2] * builds)))
-    if len(args.plan) > 1 or refused:
-        what = options.spelling(refused[0]) if refused else "another --plan"
-        kept = map(options.spelling, ("plan", "out", "dry_run", *OF_LIBRARY))
-        raise InputError(f"{what} is not for --plan {args.plan[0]}; accepted with it: {', '.join(kept)}")
+    kept = ", ".join(map(options.spelling, ("plan", "out", "dry_run", *OF_LIBRARY)))
+    why = f"is not for --plan {args.plan[0]}; accepted with it: {kept}"
+    _refuse(args, (*ALONE_OF_CHAINS, *NOT_OF_CHAINS, *(OF_LIBRARY[:2] * builds)), why)
+    if len(args.plan) > 1:
+        raise InputError(f"another --plan {why}")
     drawn = args.seed or 0, CALLS if args.calls is None else args.calls
     cases = list(library_case.builds()) if builds else library_case.drawn(*drawn)
     if args.minutes is not None and not args.dry_run and not args.minutes > 0:
@@ -222,19 +213,17 @@ def _library(args: argparse.Namespace) -> Planned:
 
     def measure(**how: Any) -> Any:
         _capability(args)
-        return collect_library(
-            Path(args.out), cases, kernels=args.only or "", spills=builds, minutes=args.minutes, **how
-        )
+        of_library = {"kernels": args.only or "", "spills": builds, "minutes": args.minutes}
+        return collect_library(Path(args.out), cases, **of_library, **how)
 
     text = Table.of([{"call": n} | case.columns() for n, case in enumerate(cases, start=1)]).text()
     return Planned(f"{len(cases)} calls", f"{text}{len(cases)} calls\n", measure, fails=False)
 
 
 def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
-    refused = _set(args, (*NOT_OF_CHAINS, *(() if args.plan is None else ALONE_OF_CHAINS)))
-    if refused:
-        where = "--plan chains" if args.plan else "--chain"
-        raise InputError(f"{options.spelling(refused[0])} is not for {where}; accepted: without it")
+    where = "--plan chains" if args.plan else "--chain"
+    refused = (*NOT_OF_CHAINS, *(() if args.plan is None else ALONE_OF_CHAINS))
+    _refuse(args, refused, f"is not for {where}; accepted: without it")
     if args.plan is not None:
         if set(args.plan) != {CHAIN_PLAN}:
             raise InputError(f"--plan {CHAIN_PLAN} is a table of its own; accepted: without another --plan")
@@ -256,14 +245,6 @@ def _capability(args: argparse.Namespace) -> str:
         return driver.compute_capability()
     except InputError:
         return DRY_RUN_CC
-
-
-def _cases(args: argparse.Namespace, cc: str) -> tuple[list[Case], list[str]]:
-    if args.plan is None:
-        return choose.cases_of(_choice(args), cc), []
-    for name in _set(args, ALONE):
-        raise InputError(f"--plan contradicts {options.spelling(name)}; give one of them")
-    return choose.fitted(choose.named(args.plan), cc)
 
 
 def _choice(args: argparse.Namespace) -> Choice:

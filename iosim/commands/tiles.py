@@ -38,35 +38,22 @@ def run(args: argparse.Namespace) -> int:
             picks.append(rank(asked, known, progress("replaying")))
     if args.tile is not None:
         return tell_tiles(args, picks)
-    return common.tell(
-        args,
-        answer(picks),
-        json=lambda: as_json(picks, args.top),
-        rows=lambda: as_rows(picks, args.top, args.rejected),
-        text=lambda markdown: "\n".join(
-            as_text(r, args.top or SHOWN_TILES, args.rejected, markdown=markdown) for r in picks
-        ),
-    )
+
+    def text(markdown: bool) -> str:
+        return "\n".join(as_text(r, args.top or SHOWN_TILES, args.rejected, markdown=markdown) for r in picks)
+
+    rows = as_rows(picks, args.top, args.rejected)
+    return common.tell(args, answer(picks), json=lambda: as_json(picks, args.top), rows=lambda: rows, text=text)
 
 
 def tell_tiles(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> int:
-    studies = [
-        (r, study_tile(r, sides, args.matrix_unit, warps=args.warps, stages=args.stages))
-        for r in rankings
-        for sides in args.tile
-    ]
-
-    def text(markdown: bool) -> str:
-        return "\n".join(study_text(r, study, markdown=markdown) for r, study in studies)
-
-    return common.tell(
-        args,
-        " ".join(study.answer + "." for _, study in studies),
-        json=lambda: {"studies": [_asked(r) | study.to_dict() for r, study in studies]},
-        rows=lambda: (row for r, study in studies for row in _study_rows(r, study)),
-        table=lambda: text(False),
-        md=lambda: text(True),
-    )
+    how = {"matrix_unit": args.matrix_unit, "warps": args.warps, "stages": args.stages}
+    studies = [(r, study_tile(r, sides, **how)) for r in rankings for sides in args.tile]
+    found = {"studies": [_asked(r) | study.to_dict() for r, study in studies]}
+    rows = (row for r, study in studies for row in _study_rows(r, study))
+    text = "\n".join(study_text(r, study, markdown=args.format == "md") for r, study in studies)
+    told = " ".join(study.answer + "." for _, study in studies) if args.format == "json" else None
+    return common.tell(args, told, json=lambda: found, rows=lambda: rows, text=lambda _: text)
 
 
 def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
@@ -116,18 +103,11 @@ def tell_triton(args: argparse.Namespace) -> int:
         option = "--rejected" if args.rejected else "--format md" if args.format == "md" else "--matrix-unit"
         raise InputError(f"{option} does not go with --triton; accepted: --top, --format table, json or csv")
     made = partial(compiled.compiled_configs, most=args.compile, progress=progress("compiling"))
-    lists = kernel.ranked(
-        args.gpu, common.problems(args), args.top or SHOWN_TILES, args.triton, None if args.compile is None else made
-    )
-    rows = [row for one_list in lists for row in one_list.rows()]
-    return common.tell(
-        args,
-        " ".join(one_list.answer for one_list in lists),
-        json=lambda: {"triton": rows},
-        rows=lambda: rows,
-        table=lambda: kernel.source(lists),
-        code=True,
-    )
+    built = None if args.compile is None else made
+    lists = kernel.ranked(args.gpu, common.problems(args), args.top or SHOWN_TILES, args.triton, built)
+    rows, told = [row for one in lists for row in one.rows()], " ".join(one.answer for one in lists)
+    code = partial(kernel.source, lists)
+    return common.tell(args, told, json=lambda: {"triton": rows}, rows=lambda: rows, table=code, code=True)
 
 
 def _layers(ranking: TileRanking) -> dict[str, Any]:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.base.progress import progress
 from iosim.commands import common, ncu_rule
-from iosim.hardware.profile import load_profile
+from iosim.evidence import reproduce as published
+from iosim.evidence.claims.check import as_text
+from iosim.evidence.claims.check import run as check
+from iosim.evidence.reproduce import Row
+from iosim.evidence.times.groups import TimeGate, times_report
+from iosim.evidence.validate import Comparison, Gate, compare, read, summarise
+from iosim.evidence.validate.profile_rows import read_profile
+from iosim.evidence.validate.report import INTRODUCTION, answer, as_page, comparison_page, tables
+from iosim.evidence.validate.rows import default_files, measured_on, own_file
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.integrations.ncu.report import launches
 from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.studies.requests import CLAIMS, ClaimRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from iosim.evidence.reproduce import Row
-    from iosim.evidence.validate import Comparison, Gate
-    from iosim.hardware.profile import HardwareProfile
-
 
 TABLE_WORST = 6
 FORMATS_OF_TIMES = ("table", "json", "csv")
@@ -30,11 +33,6 @@ NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spil
 
 
 def validate(args: argparse.Namespace) -> int:
-    _check_options(args)
-    return _run_times(args) if args.times else _run_bytes(args)
-
-
-def _check_options(args: argparse.Namespace) -> None:
     for name in NOT_WITH_TIMES if args.times else ("every",):
         if getattr(args, name):
             why = "contradicts --times; accepted: one of both" if args.times else "needs --times; accepted: both"
@@ -43,73 +41,50 @@ def _check_options(args: argparse.Namespace) -> None:
         raise InputError(f"--format {args.format} contradicts --times; accepted with it: {', '.join(FORMATS_OF_TIMES)}")
     if args.every is not None and args.every < 1:
         raise InputError(f"--every {args.every} is out of range; accepted: 1 or more")
+    return _run_times(args) if args.times else _run_bytes(args)
 
 
 def _run_bytes(args: argparse.Namespace) -> int:
-    from iosim.evidence.validate import Gate, compare, read
-
     if args.report is not None and not Path(args.report).is_dir():
         raise InputError(f"--report '{args.report}' is no directory; accepted: one that exists")
     for name in ("validation.html", "validation.md") if args.report is not None else ():
         common.check_own(Path(args.report) / name, args, "--report")
     gates = [Gate.parse(text, spills=args.with_spills) for text in args.fail_above]
     profile = load_profile(args.gpu)
-    if not args.across and args.ncu is None:
-        _check_measured_on(args, profile)
     if args.ncu is not None:
         comparison = _profiled(args, profile)
     else:
         files = _files(args, profile)
         comparison = compare([row for file in files for row in read(file)], profile, progress("predicting"))
     if args.report is not None:
-        write_report(comparison, args.report)
+        for kind, written in common.paged(lambda: as_page(comparison)).items():
+            write_whole(Path(args.report) / f"validation.{kind}", written())
+        print(f"wrote {Path(args.report) / 'validation.html'} and {Path(args.report) / 'validation.md'}")
     if args.report is None or args.out is not None or args.html is not None:
         _tell(args, comparison, gates)
     if not comparison.residuals:
-        raise InputError(_nothing(comparison))
+        reasons = Counter(skipped.reason for skipped in comparison.skipped).most_common(1)
+        told = [f"{n} of {len(comparison.skipped)} rows: {reason}" for reason, n in reasons] or ["there are no rows"]
+        raise InputError(f"nothing was checked; {told[0]}")
     return common.held([gate.exceeded(comparison.residuals) for gate in gates])
-
-
-def _check_measured_on(args: argparse.Namespace, profile: HardwareProfile) -> None:
-    from iosim.evidence.validate.rows import measured_on
-
-    for file in _files(args, profile):
-        gpu = measured_on(file)
-        if gpu is not None and gpu != profile.name:
-            accepted = f"--gpu {gpu}, --measurements FILE of your own, or --across to compare all the same"
-            raise InputError(f"--gpu {args.gpu}: {file.name} was measured on {gpu}; accepted: {accepted}")
-
-
-def _nothing(comparison: Comparison) -> str:
-    reasons = Counter(skipped.reason for skipped in comparison.skipped).most_common(1)
-    why = f"; {reasons[0][1]} of {len(comparison.skipped)} rows: {reasons[0][0]}" if reasons else "; there are no rows"
-    return f"nothing was checked{why}"
 
 
 def _files(args: argparse.Namespace, profile: HardwareProfile) -> list[Path]:
     """The table that is asked for; else the shipped ones of the GPU, for a report on an H200 those of the project's own
-    kernels, too."""
-    from iosim.evidence.validate.rows import default_files, measured_on, own_file
-
-    if args.measurements is not None:
-        return [Path(args.measurements)]
+    kernels, too. Raises InputError: one was measured on another GPU."""
     files, own = default_files(profile.name), own_file()
-    return [*files, *([own] if args.report is not None and measured_on(own) == measured_on(files[0]) else [])]
-
-
-def write_report(comparison: Comparison, folder: str) -> None:
-    from iosim.evidence.validate.report import as_page
-
-    for kind, written in common.paged(lambda: as_page(comparison)).items():
-        write_whole(Path(folder) / f"validation.{kind}", written())
-    print(f"wrote {Path(folder) / 'validation.html'} and {Path(folder) / 'validation.md'}")
+    files += [own] * (args.report is not None and measured_on(own) == measured_on(files[0]))
+    if args.measurements is not None:
+        files = [Path(args.measurements)]
+    for file in () if args.across else files:
+        gpu = measured_on(file)
+        if gpu is not None and gpu != profile.name:
+            accepted = f"--gpu {gpu}, --measurements FILE of your own, or --across to compare all the same"
+            raise InputError(f"--gpu {args.gpu}: {file.name} was measured on {gpu}; accepted: {accepted}")
+    return files
 
 
 def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
-    from iosim.evidence.validate import Comparison, compare
-    from iosim.evidence.validate.profile_rows import read_profile
-    from iosim.integrations.ncu.report import launches
-
     if args.measurements is not None:
         raise InputError(f"--measurements contradicts --ncu {args.ncu}; give one of them")
     profiled_rows = read_profile(args.ncu, ncu_rule.given(args), ncu_rule.told, launches)
@@ -120,9 +95,6 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 
 
 def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate]) -> None:
-    from iosim.evidence.validate import summarise
-    from iosim.evidence.validate.report import INTRODUCTION, answer, comparison_page, tables
-
     def whole() -> dict[str, Any]:
         rows = [r.to_dict() for r in comparison.residuals]
         skipped = [s.to_dict() for s in comparison.skipped]
@@ -140,8 +112,6 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
 
 
 def _run_times(args: argparse.Namespace) -> int:
-    from iosim.evidence.times.groups import TimeGate, times_report
-
     gates = [TimeGate.parse(text) for text in args.fail_above]
     report = times_report(args.every or 1, show=progress("reading tables"))
 
@@ -192,38 +162,27 @@ def markdown(titles: dict[str, str], rows: list[Row]) -> str:
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    from iosim.evidence.reproduce import answer, reproduce, sections
-
+    titles = {s.letter: s.title for s in published.sections()}
     if args.list:
-        common.emit("".join(f"{s.letter}. {s.title}\n" for s in sections()), args.out)
+        common.emit("".join(f"{letter}. {title}\n" for letter, title in titles.items()), args.out)
         return 0
-    rows = reproduce(args.section, progress("sections"))
-    titles = {s.letter: s.title for s in sections()}
-    return common.tell(
-        args,
-        answer(rows),
-        json=lambda: {"rows": [r.to_dict() for r in rows]},
-        rows=lambda: (r.to_dict() for r in rows),
-        text=lambda md: (markdown if md else plain)(titles, rows),
-    )
+    found = published.reproduce(args.section, progress("sections"))
+    rows = [row.to_dict() for row in found]
+    text = (markdown if args.format == "md" else plain)(titles, found)
+    told = published.answer(found)
+    return common.tell(args, told, json=lambda: {"rows": rows}, rows=lambda: rows, text=lambda _: text)
 
 
 def check_claim(args: argparse.Namespace) -> int:
-    from iosim.evidence.claims.check import as_text
-    from iosim.evidence.claims.check import run as check
-
     if all(getattr(args, name) is None for name in CLAIMS):
         examples = ", ".join(f"--{name} {example}" for name, example in CLAIMS.items())
         raise InputError(f"a claim is missing; accepted: {examples}")
     checks = check(common.request(args, ClaimRequest, problem=common.problem(args)))
-    return common.tell(
-        args,
-        " ".join(c.answer() for c in checks),
-        json=lambda: {"claims": [c.to_dict() for c in checks]},
-        rows=lambda: (
-            {"claim": c.claim.text, "quantity": c.claim.quantity} | m.to_dict() | {"slips": "; ".join(m.reading.slips)}
-            for c in checks
-            for m in c.matches
-        ),
-        text=lambda _: "\n".join(map(as_text, checks)),
+    rows = (
+        {"claim": c.claim.text, "quantity": c.claim.quantity} | m.to_dict() | {"slips": "; ".join(m.reading.slips)}
+        for c in checks
+        for m in c.matches
     )
+    told, found = " ".join(c.answer() for c in checks), {"claims": [c.to_dict() for c in checks]}
+    text = "\n".join(map(as_text, checks))
+    return common.tell(args, told, json=lambda: found, rows=lambda: rows, text=lambda _: text)

@@ -11,6 +11,7 @@ from iosim.base.progress import progress
 from iosim.base.records import replace
 from iosim.base.units import seconds_text
 from iosim.commands import common
+from iosim.prediction.answer import who
 from iosim.prediction.face import energy_line, line, time_table
 from iosim.prediction.many import predict_many
 from iosim.prediction.predictor import planned
@@ -37,27 +38,21 @@ def explain(args: argparse.Namespace) -> int:
     for r in calls:
         accesses = check_traceable(planned(r.problem, r.kernel, r.profile, r.overrides))
         tried = accesses <= MAX_ACCESSES
-        common.announce_replays(
-            f"{r.kernel} on {r.profile}",
-            2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0),
-            "" if tried else "; no change is tried",
-        )
+        played = 2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0)
+        common.announce_replays(f"{r.kernel} on {r.profile}", played, "" if tried else "; no change is tried")
     replayed = (replace(r, method="replay").predict(Replays()) for r in calls)
     explanations = [explained.explain(p, progress=progress("trying changes")) for p in replayed]
-    return common.tell(
-        args,
-        explained.answer(explanations),
-        json=lambda: {"explanations": [e.to_dict() for e in explanations]},
-        text=lambda markdown: "\n".join(explained.as_text(e, markdown=markdown) for e in explanations),
-    )
+
+    def text(markdown: bool) -> str:
+        return "\n".join(explained.as_text(e, markdown=markdown) for e in explanations)
+
+    found = {"explanations": [e.to_dict() for e in explanations]}
+    return common.tell(args, explained.answer(explanations), json=lambda: found, text=text)
 
 
 def _tell_time(args: argparse.Namespace, asked: ExplainRequest) -> int:
     predictions = list(predict_many(requests_of(asked), progress=progress("predicting")))
-    answers = [
-        f"{p.kernel.name} on {p.profile.name} takes {seconds_text(p.time_s)}, bound by {p.bound_by}."
-        for p in predictions
-    ]
+    answers = (f"{who(p)} takes {seconds_text(p.time_s)}, bound by {p.bound_by}." for p in predictions)
 
     def text(markdown: bool) -> str:
         written = Table.markdown if markdown else Table.text
@@ -112,24 +107,15 @@ def formula(args: argparse.Namespace) -> int:
 
     if args.bound:
         bounds = kernel_bounds(vars(args))
-        return common.tell(
-            args,
-            bounds.answer,
-            json=lambda: {"bounds": bounds.to_dict()},
-            rows=lambda: bounds.table,
-            text=lambda as_markdown: bounds.table.markdown() if as_markdown else bounds.to_text(),
-        )
-    description = describe(vars(args)).to_dict()
+        made, rows = {"bounds": bounds.to_dict()}, bounds.table
+        shown = rows.markdown() if args.format == "md" else bounds.to_text()
+        return common.tell(args, bounds.answer, json=lambda: made, rows=lambda: rows, text=lambda _: shown)
+    found = describe(vars(args)).to_dict()
 
     def text(as_markdown: bool) -> str:
-        written = "latex" if args.latex else "text"
-        return markdown(description, args.latex) if as_markdown else table(description, written)
+        return markdown(found, args.latex) if as_markdown else table(found, "latex" if args.latex else "text")
 
+    rows = found["traffic"]
     return common.tell(
-        args,
-        answer(description),
-        json=lambda: {"formula": description},
-        rows=lambda: description["traffic"],
-        text=text,
-        code=args.latex,
+        args, answer(found), json=lambda: {"formula": found}, rows=lambda: rows, text=text, code=args.latex
     )

@@ -346,7 +346,7 @@ def test_dry_run_lists_the_calls(capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "said"),
     [
         (["--plan", "slow"], "--plan 'slow' is not known; accepted: quick, full"),
-        (["--plan", "quick", "--seq-len", "512"], "--plan contradicts --seq-len"),
+        (["--plan", "quick", "--seq-len", "512"], "--seq-len contradicts --plan"),
         (["--kernel", "cudnn"], "--kernel 'cudnn' is not measured here"),
         (["--head-dim", "80"], "--head-dim 80"),
         (["--tile", "100x64"], "tile 100x64"),

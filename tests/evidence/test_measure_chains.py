@@ -311,7 +311,7 @@ def test_dry_run_lists_chains(capsys: pytest.CaptureFixture[str]) -> None:
         (["--launches", "x.csv"], "--launches is for whole chains"),
         (["--pass", "fwd+bwd"], "--pass is for whole chains"),
         (["--bypass-l1"], "--bypass-l1 is not built for flash_fwd"),
-        (["--plan", "quick", "--bypass-l1"], "--plan contradicts --bypass-l1"),
+        (["--plan", "quick", "--bypass-l1"], "--bypass-l1 contradicts --plan"),
     ],
 )
 def test_bad_options(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
