@@ -45,6 +45,8 @@ def read_object(path: str | Path, where: str, accepted: str, most: int) -> dict[
 def read_text(path: str | Path, where: str, accepted: str, most: int) -> str:
     """The text in a file of up to `most` bytes. Raises InputError: there is none; `where` begins the message."""
     try:
+        if os.path.isdir(path):
+            raise InputError(f"{where} cannot be read: it is a directory; accepted: {accepted}")
         require_file(path, where)
         with open(path, "rb") as file:
             data = file.read(most + 1)
@@ -53,6 +55,8 @@ def read_text(path: str | Path, where: str, accepted: str, most: int) -> str:
         return data.decode("utf-8-sig")
     except InputError:
         raise
+    except FileNotFoundError:
+        raise InputError(f"{where} cannot be read: it does not exist; accepted: {accepted}") from None
     except UnicodeDecodeError:
         raise InputError(f"{where} is not UTF-8 text; accepted: {accepted}") from None
     except (OSError, ValueError) as error:

@@ -11,7 +11,6 @@ import csv
 import json
 import math
 import re
-import stat
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from iosim.base.errors import InputError
+from iosim.base.files import read_text
 from iosim.base.names import alike
 from iosim.base.records import MISSING, dataclass, field, fields
 
@@ -305,26 +305,7 @@ def read_toml(path: Path, what: str = "file", such_as: str = "") -> dict[str, An
     """The tables of a TOML file, for messages a `what`; what belongs in it is to be read in `such_as`. Raises
     InputError: there is no such regular file, it is empty, longer than a megabyte, not UTF-8 or not valid TOML."""
     name = f"{what} '{one_line(path)}'"
-    try:
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise InputError(f"{name} is a directory; a TOML file is needed")
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{name} is not a regular file; a TOML file is needed")
-        if status.st_size > MAX_FILE_BYTES:
-            raise InputError(f"{name} is too large: {status.st_size:,} bytes; a few KB are expected")
-        raw = path.read_bytes()
-    except InputError:
-        raise
-    except FileNotFoundError:
-        raise InputError(f"{name} does not exist") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{name} cannot be read: {one_line(reason)}") from None
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{name} is not UTF-8 text; a TOML file is needed") from None
+    text = read_text(path, name, "a TOML file", MAX_FILE_BYTES)
     if not text.strip():
         raise InputError(f"{name} is empty" + (f"; {such_as} shows what belongs in it" if such_as else ""))
     return parse_toml(text, name)

@@ -269,7 +269,7 @@ def test_options_take_the_place_of_the_models_numbers_and_are_said() -> None:
 
 @pytest.mark.parametrize(("line", "text"), [
     ("predict --model lama-3-8b", "--model 'lama-3-8b' is not known; did you mean llama-3-8b"),
-    ("predict --model none.json", "--model 'none.json' cannot be read: No such file"),
+    ("predict --model none.json", "--model 'none.json' cannot be read: it does not exist"),
     ("predict --model llama-3-8b:vision", "has no vision part; accepted: without :vision"),
     ("predict --model gemma-3-4b:audio", "'audio' is not known; accepted: text, vision"),
     ("predict --model llama-3-8b --tensor-parallel 3", "--tensor-parallel 3 does not divide the 32 heads"),
