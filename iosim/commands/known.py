@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.data import CACHE, cache_dir
 from iosim.base.errors import InputError, unknown_name
-from iosim.base.places import CACHE, cache_dir
 from iosim.base.progress import announce
 from iosim.base.units import bytes_text, quantity_text, some
 from iosim.commands import common

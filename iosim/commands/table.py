@@ -164,7 +164,7 @@ def sweep(parser: CommandParser) -> None:
 WHAT_TO_CHOOSE = "what to choose"
 
 
-@command(WHAT_TO_CHOOSE, "tiles.run")
+@command(WHAT_TO_CHOOSE, "choose.tiles")
 def tiles(parser: CommandParser) -> None:
     """tiles that fit a problem on a GPU, ranked by predicted time"""
     from iosim.commands.asked import TILES_SHOWN
@@ -177,7 +177,7 @@ def tiles(parser: CommandParser) -> None:
     add_output(parser, ("table", "json", "csv", "md"))
 
 
-@command(WHAT_TO_CHOOSE, "orders.run")
+@command(WHAT_TO_CHOOSE, "choose.orders")
 def orders(parser: CommandParser) -> None:
     """in which order tiles should start: orders ranked by time and HBM bytes, and their code"""
     from iosim.commands.asked import ORDERS_SHOWN
@@ -380,7 +380,7 @@ def measure(parser: CommandParser) -> None:
     parser.set_defaults(default_of=parser.get_default, places=("out", "launches"))
 
 
-@command(OWN_GPU, "ncu_rule.run")
+@command(OWN_GPU, "trust.ncu_rule")
 def ncu_rule(parser: CommandParser) -> None:
     """a rule that shows predicted beside counted bytes on Nsight Compute's page"""
     parser.description = (

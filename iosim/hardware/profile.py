@@ -14,9 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from iosim.base.data import data_dir
+from iosim.base.data import data_dir, profiles_dir
 from iosim.base.errors import InputError, unknown_name
-from iosim.base.places import profiles_dir
 from iosim.base.records import dataclass, field
 from iosim.base.schema import one_line, refuse
 from iosim.hardware import profile_file as _file

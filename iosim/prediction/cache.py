@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from iosim.base.places import cache_dir
+from iosim.base.data import cache_dir
 from iosim.base.records import dataclass
 
 FILE = "replays.sqlite3"

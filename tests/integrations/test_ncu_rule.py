@@ -17,7 +17,7 @@ import pytest
 from scripts import ROOT
 
 from iosim.base.errors import InputError
-from iosim.commands import ncu_rule
+from iosim.commands import trust
 from iosim.commands.cli import main
 from iosim.evidence.cuda.ncu import METRICS as COLUMNS
 from iosim.evidence.cuda.ncu import Profiled, parse_raw, profiled_of, unit_scale
@@ -179,11 +179,11 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_ranges_say_goes_before_what_is_given(untried: None) -> None:
     launch = profiled_of(LONG)
-    found = answer_launch(launch, Given(seqs=(4096,), heads=99), load_profile("h200"), ncu_rule.told)
+    found = answer_launch(launch, Given(seqs=(4096,), heads=99), load_profile("h200"), trust.told)
     assert found.prediction is not None  # 16k and 8 heads stand in the range
     assert found.prediction.problem.seq_q == 16384
     odd = Profiled(launch.kernel, launch.grid, launch.block, launch.metrics, ("x", "iosim --seq-lenn 4k"))
-    assert "NVTX range" in answer_launch(odd, Given(), load_profile("h200"), ncu_rule.told).reason
+    assert "NVTX range" in answer_launch(odd, Given(), load_profile("h200"), trust.told).reason
 
 
 def test_launches_that_are_not_known_say_why() -> None:
@@ -193,7 +193,7 @@ def test_launches_that_are_not_known_say_why() -> None:
         (other, "no catalog kernel has this name"),
         (profiled_of({**LONG, "metrics": {}}), "none of the counters"),
     ):
-        found = answer_launch(launch, Given(), load_profile("h200"), ncu_rule.told)
+        found = answer_launch(launch, Given(), load_profile("h200"), trust.told)
         assert found.status == "unknown"
         assert said in found.reason
         assert found.answer() == f"No prediction: {found.reason}."
@@ -205,7 +205,7 @@ def test_a_difference_is_laid_where_there_is_room(factor: float, untried: None) 
     """With what is read again where less was read; with what the L2 served where more was; the rest with nothing."""
     read, unit = LONG["metrics"]["dram__bytes_read.sum"]
     facts = {**LONG, "metrics": {**LONG["metrics"], "dram__bytes_read.sum": [read * factor, unit]}}
-    found = answer_launch(profiled_of(facts), Given(), load_profile("h200"), ncu_rule.told)
+    found = answer_launch(profiled_of(facts), Given(), load_profile("h200"), trust.told)
     off = next(q["unpredicted"] for q in found.quantities() if q["quantity"] == "hbm_read")
     laid = {x.tensor: x.laid for x in found.parts if x.direction == "read"}
     assert found.status == "differs"
@@ -224,10 +224,10 @@ def test_a_difference_is_laid_where_there_is_room(factor: float, untried: None) 
 def test_a_launch_that_follows_others_needs_all_said(untried: None) -> None:
     kernel = "void pytorch_flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4>>(Params)"
     launch = Profiled(kernel, (64, 1, 1), (128, 1, 1), {"dram__bytes_read.sum": 5e6}, ())
-    found = answer_launch(launch, Given(), load_profile("h200"), ncu_rule.told)
+    found = answer_launch(launch, Given(), load_profile("h200"), trust.told)
     assert "needs --batch, --heads" in found.reason
     said = Given(1, 8, None, (1000,), None, (64,), "bf16", False)
-    known = answer_launch(launch, said, load_profile("h200"), ncu_rule.told)
+    known = answer_launch(launch, said, load_profile("h200"), trust.told)
     assert known.row is not None or "combine" in known.reason
 
 
@@ -236,7 +236,7 @@ def test_a_raw_page_tells_ranges(capsys: pytest.CaptureFixture[str]) -> None:
     launches, notes = parse_raw(CSV.read_text())
     assert notes == []
     assert [bool(launch.ranges) for launch in launches] == [True, True, False, True]
-    rows = read_profile(CSV, Given(), ncu_rule.told)
+    rows = read_profile(CSV, Given(), trust.told)
     assert [(r.implementation, r.facts["seq_q"]) for r in rows.rows] == [
         ("pytorch_flash", "4096"), ("pytorch_flash", "16384"), ("flash_fwd_sm90", "16384"),
     ]  # fmt: skip
@@ -266,7 +266,7 @@ def test_a_report_read_by_the_profilers_own_module(report_there: Path, tmp_path:
     assert {name: unit for name, (_, unit) in facts["metrics"].items()} == {
         name: unit for name, (_, unit) in OWN["metrics"].items()
     }
-    rows = read_profile(report_there, Given(), ncu_rule.told, report.launches).rows
+    rows = read_profile(report_there, Given(), trust.told, report.launches).rows
     assert [(r.implementation, r.measured["hbm_read"]) for r in rows] == [("flash_fwd_sm90", 102184960)]
     cut = tmp_path / "cut.ncu-rep"
     cut.write_bytes(report_there.read_bytes()[:40_000])
@@ -284,7 +284,7 @@ def test_what_the_rule_left_in_the_profilers_own_report(report_there: Path) -> N
     assert told["rule_message"]["title"] == rule.TITLE
     assert "HBM" in advice["rule_message"]["message"]
     (facts,) = report.launches(report_there) or ()
-    found = answer_launch(profiled_of(facts), Given(), load_profile("h200"), ncu_rule.told)
+    found = answer_launch(profiled_of(facts), Given(), load_profile("h200"), trust.told)
     assert [table["headers"] for table in told["result_tables"]] == [table["header"] for table in found.tables()]
     shown = told["result_tables"][0]["data"]
     assert shown[0] == [row[0] for row in found.tables()[0]["rows"]]
@@ -311,12 +311,12 @@ def test_without_the_module_the_profiler_is_asked(tmp_path: Path, monkeypatch: p
     path = tmp_path / "user.ncu-rep"
     path.write_bytes(b"NVR")
     monkeypatch.setattr("iosim.evidence.validate.profile_rows.import_report", lambda given: CSV.read_text())
-    assert len(read_profile(path, Given(), ncu_rule.told, report.launches).rows) == 3
+    assert len(read_profile(path, Given(), trust.told, report.launches).rows) == 3
 
     def broken(given: Path) -> None:
         raise InputError("ncu_report cannot read it")
 
-    assert len(read_profile(path, Given(), ncu_rule.told, broken).rows) == 3
+    assert len(read_profile(path, Given(), trust.told, broken).rows) == 3
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_units_of_rates(unit: str, scale: float) -> None:
 def test_the_schedule_of_flash_fwd_sm90(grid: int, settings: dict[str, str], wanted: str) -> None:
     from iosim.evidence.validate.recognise import recognise
 
-    told = ncu_rule.told(" ".join(OWN["ranges"][1].split()[1:]).replace("--scheduler dynamic", ""))
+    told = trust.told(" ".join(OWN["ranges"][1].split()[1:]).replace("--scheduler dynamic", ""))
     told = told.under(Given(settings=settings))
     found = recognise("flash_fwd_sm90", (grid, 1, 1), told)
     assert (found.facts["schedule"], found.facts["consumers"], found.facts["blocks"]) == (wanted, "2", "heavy_first")
@@ -358,4 +358,4 @@ def test_standard_input_is_taken(capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(UNTOLD)))
     assert main(["ncu-rule", "--launch", "-"]) == 0
     assert capsys.readouterr().out == "No prediction: needs --seq-len.\n"
-    assert ncu_rule.MAX_CHARACTERS > 1 << 16
+    assert trust.MAX_CHARACTERS > 1 << 16

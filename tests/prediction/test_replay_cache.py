@@ -20,8 +20,8 @@ from effort import quick_first
 from house import edges
 
 import iosim
+from iosim.base.data import cache_dir
 from iosim.base.digest import digest
-from iosim.base.places import cache_dir
 from iosim.commands.cli import main
 from iosim.prediction import cache as module
 from iosim.prediction import replays as engine_room

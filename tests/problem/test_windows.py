@@ -30,8 +30,7 @@ from iosim.kernel.libraries.fa3 import window_keys
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import problem_options
-from iosim.readers.formula.limits import leading
-from iosim.readers.formula.symbolic import derive
+from iosim.readers.formula.symbolic import derive, leading
 
 sides = st.none() | st.integers(-1, 40)
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from iosim.readers.replay import build
-from iosim.readers.replay.layout import HEADER, LAYOUT, Layout
-from iosim.readers.replay.library import library
+from iosim.readers.replay.library import HEADER, LAYOUT, Layout, library
 
 pytestmark = pytest.mark.slow
 

@@ -25,9 +25,8 @@ from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.formula.closed_form import access_bytes, closed_form, overhead_bytes
-from iosim.readers.formula.limits import leading
 from iosim.readers.formula.sums import BlockSums
-from iosim.readers.formula.symbolic import derive, symbol
+from iosim.readers.formula.symbolic import derive, leading, symbol
 
 WORKED_EXAMPLES = ("linear",)  # of tests/how_to_add, there where its test was collected before
 SEQUENTIAL = ("delta_rule", "ssd")

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from iosim.base.data import profiles_dir
 from iosim.base.errors import InputError
 from iosim.base.files import read_object, read_text, write_together
-from iosim.base.places import profiles_dir
 from iosim.base.schema import one_line, parse_toml
 from iosim.base.version import __version__
 from iosim.evidence.measure.calibrate import check_schema, sound

@@ -18,8 +18,7 @@ from iosim.base.progress import AFTER_S, counter, go_on, is_worker
 from iosim.base.records import dataclass, replace
 from iosim.readers.replay.coarse import Coarse
 from iosim.readers.replay.l2 import LEAST_SETS, L2Model, Samples, sample_lines, sm_partitions
-from iosim.readers.replay.layout import LAYOUT
-from iosim.readers.replay.library import library
+from iosim.readers.replay.library import LAYOUT, library
 from iosim.readers.replay.lowering import LoweredLaunch, Template
 from iosim.readers.replay.sampling import SamplingPlan, Windows
 

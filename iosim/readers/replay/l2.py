@@ -18,8 +18,7 @@ import numpy.typing as npt
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
-from iosim.readers.replay.layout import LAYOUT
-from iosim.readers.replay.library import library
+from iosim.readers.replay.library import LAYOUT, library
 from iosim.readers.replay.objects import refuse_bytes
 
 LEAST_SETS = 16

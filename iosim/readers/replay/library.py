@@ -1,15 +1,85 @@
-"""The compiled engine as a library: found, compiled again where its sources have changed, and opened."""
+"""The compiled engine as a library: found, compiled again where its sources have changed, and opened. Its structures are
+read from the C header that defines them (shared.h).
+
+They stand in the header alone: nothing here knows a field's name. The header's grammar is small, and what is not of it
+is refused.
+"""
 
 from __future__ import annotations
 
 import ctypes as ct
 import os
+import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.readers.replay import build
-from iosim.readers.replay.layout import LAYOUT
+
+HEADER = Path(__file__).with_name("shared.h")
+INTEGERS: dict[str, type[Any]] = {
+    "int32_t": ct.c_int32,
+    "int64_t": ct.c_int64,
+    "uint8_t": ct.c_uint8,
+    "uint16_t": ct.c_uint16,
+    "uint32_t": ct.c_uint32,
+}
+_COMMENT = re.compile(r"/\*.*?\*/", re.S)
+_CONSTANT = re.compile(r"^#define (\w+) \(?(-?\d+)\)?$", re.M)
+_ENUM = re.compile(r"enum \{([^}]*)\};")
+_STRUCTURE = re.compile(r"typedef struct \{([^}]*)\} (\w+);")
+_PREPROCESSOR = re.compile(r"^#.*$", re.M)
+_DECLARATION = re.compile(r"(?:const )?(\w+) (.+)", re.S)
+_FIELD = re.compile(r"(\*?)(\w+)(?:\[([\w+ ]+)\])?")
+
+
+class Layout:
+    """Attributes:
+    structures: by name, in the header's order.
+    constants: integers by name, of macros and enums.
+    """
+
+    def __init__(self, text: str, pointer: Any = ct.c_void_p) -> None:
+        """Read the text of a header, for a machine of such pointers. Raises ValueError: it holds what is not understood
+        here."""
+        plain = "\n".join(line.rstrip() for line in _COMMENT.sub("", text).splitlines())
+        self.constants = {name: int(value) for name, value in _CONSTANT.findall(plain)}
+        for body in _ENUM.findall(plain):
+            for entry in body.split(","):
+                name, _, value = entry.partition("=")
+                self.constants[name.strip()] = int(value)
+        self.structures: dict[str, type[ct.Structure]] = {}
+        self._pointer = pointer
+        for body, name in _STRUCTURE.findall(plain):
+            declarations = (" ".join(line.split()) for line in body.split(";") if line.strip())
+            fields = [field for declaration in declarations for field in self._fields(declaration)]
+            self.structures[name] = type(name, (ct.Structure,), {"_fields_": fields})
+        rest = _PREPROCESSOR.sub("", _STRUCTURE.sub("", _ENUM.sub("", plain)))
+        if rest.strip():
+            raise ValueError(f"not understood: {' '.join(rest.split())}")
+
+    def _fields(self, declaration: str) -> list[tuple[str, Any]]:
+        """Names and types of `int32_t a, *b, c[N + 1]`."""
+        whole = _DECLARATION.fullmatch(declaration)
+        if whole is None:
+            raise ValueError(f"not understood: {declaration}")
+        kind: Any = INTEGERS.get(whole[1]) or self.structures.get(whole[1])
+        fields = []
+        for part in whole[2].split(","):
+            field = _FIELD.fullmatch(part.strip())
+            if field is None or (kind is None and not field[1]):
+                raise ValueError(f"not understood: {declaration}")
+            each = self._pointer if field[1] else kind
+            fields.append((field[2], each * self._length(field[3]) if field[3] else each))
+        return fields
+
+    def _length(self, text: str) -> int:
+        terms = [term.strip() for term in text.split("+")]
+        return sum(int(term) if term.isdigit() else self.constants[term] for term in terms)
+
+
+LAYOUT = Layout(HEADER.read_text(encoding="utf-8"))
 
 
 class EngineMissing(InputError):

@@ -19,7 +19,7 @@ from iosim.base.errors import InputError
 from iosim.base.records import fields
 from iosim.readers.replay.engine import PS, l2_config, launch_plan
 from iosim.readers.replay.l2 import followed_sets, sampler
-from iosim.readers.replay.layout import HEADER, Layout
+from iosim.readers.replay.library import HEADER, Layout
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower
 from iosim.readers.replay.replay import FOREIGN_OBJECT_BYTES, Inputs, asked_of, ctas_of, refuse_small_l2
 

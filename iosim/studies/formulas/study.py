@@ -104,8 +104,7 @@ def _theta(problem: AttentionProblem, kernel: Kernel, formula: Formula) -> dict[
     """The leading term where blocks are as large as a fast memory of M elements allows, beside the paper's term."""
     import sympy as sp
 
-    from iosim.readers.formula.limits import leading
-    from iosim.readers.formula.symbolic import SYMBOLS, symbol
+    from iosim.readers.formula.symbolic import SYMBOLS, leading, symbol
     from iosim.readers.formula.theory import bound, with_density
 
     kind = "standard" if algorithm_of(kernel.algorithm).standard else "flash"

@@ -1,6 +1,7 @@
-"""`iosim tiles`: the tiles that fit a problem on a GPU, ranked by predicted time, and why the others do not.
+"""`iosim tiles` and `orders`: the tiles that fit a problem on a GPU, and the orders in which they may start, ranked.
 
-With `--triton` the ranking is a list of `triton.Config` in Python.
+With `--triton` a ranking of tiles is a list of `triton.Config` in Python; `--check-constant section=50MiB` says where a
+library's constant is right, and where it loses.
 """
 
 from __future__ import annotations
@@ -14,17 +15,24 @@ from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.base.units import bytes_text, seconds_text
 from iosim.commands import common
-from iosim.commands.asked import SHOWN_TILES, TILES_SHOWN
+from iosim.commands.asked import ORDERS_SHOWN, SHOWN_ORDERS, SHOWN_TILES, TILES_SHOWN
+from iosim.evidence.claims.readings import parse
 from iosim.evidence.cuda.tile_builds import reports
 from iosim.prediction.result import legend_of, mark_of
+from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Table
-from iosim.studies.requests import TilesRequest
-from iosim.studies.tiles.one import TileStudy, answer, by_reason, excess_text, study_tile
+from iosim.studies.orders import OrderRanking
+from iosim.studies.orders.constant import check_constant
+from iosim.studies.orders.entry import answer
+from iosim.studies.orders.search import run as search
+from iosim.studies.requests import OrdersRequest, TilesRequest
+from iosim.studies.tiles.one import TileStudy, by_reason, excess_text, study_tile
+from iosim.studies.tiles.one import answer as tiles_answer
 from iosim.studies.tiles.pick import TileCandidate, TileRanking
 from iosim.studies.tiles.pick import run as rank
 
 
-def run(args: argparse.Namespace) -> int:
+def tiles(args: argparse.Namespace) -> int:
     TILES_SHOWN["top"].check(args.top)
     if args.triton is not None:
         return tell_triton(args)
@@ -43,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
         return "\n".join(as_text(r, args.top or SHOWN_TILES, args.rejected, markdown=markdown) for r in picks)
 
     rows = as_rows(picks, args.top, args.rejected)
-    return common.tell(args, answer(picks), json=lambda: as_json(picks, args.top), rows=lambda: rows, text=text)
+    return common.tell(
+        args, tiles_answer(picks), json=lambda: _tiles_json(picks, args.top), rows=lambda: rows, text=text
+    )
 
 
 def tell_tiles(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> int:
@@ -119,7 +129,7 @@ def _asked(ranking: TileRanking) -> dict[str, Any]:
     return _layers(ranking) | {"profile": ranking.profile.name, "seq_q": p.seq_q, "seq_k": p.seq_k}
 
 
-def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
+def _tiles_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
     def entries(kind: str, most: int | None = None) -> list[dict[str, Any]]:
         return [_asked(r) | item.to_dict() for r in rankings for item in getattr(r, kind)[:most]]
 
@@ -184,3 +194,95 @@ def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:
         "shared memory": "-" if c.shared_memory_bytes is None else f"{c.shared_memory_bytes:,}",
         "registers": f"{c.registers}{estimated}{spilled}",
     }
+
+
+GRID = "4k:64k:x2"
+"""Lengths of the problems that a constant is checked on where none are given."""
+
+
+ASKED_SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "mask")
+
+
+def orders(args: argparse.Namespace) -> int:
+    ORDERS_SHOWN["top"].check(args.top)
+    if args.check_constant is not None:
+        return tell_constant(args)
+    rankings = ranked(args)
+    if args.code is not None:
+        common.emit(code_text(args, rankings), args.out, code=True)
+        return 0
+
+    def text(markdown: bool) -> str:
+        return "\n".join(r.listed(args.top or SHOWN_ORDERS, markdown=markdown) for r in rankings)
+
+    shown = [(r, entry) for r in rankings for entry in r.orders[: args.top]]
+    rows = ({"profile": r.profile.name, "kernel": r.kernel} | entry.to_dict() for r, entry in shown)
+    told = " ".join(map(answer, rankings)) if args.format == "json" else None
+    return common.tell(args, told, json=lambda: _orders_json(rankings, args.top), rows=lambda: rows, text=text)
+
+
+def ranked(args: argparse.Namespace) -> list[OrderRanking]:
+    of_layers = common.layer_problems(args)
+    counts = [float(layers.count) for layers, _ in of_layers if layers is not None]
+    asked = {"problems": [problem for _, problem in of_layers], "counts": counts or None, "model": None}
+    requests = [common.request(args, OrdersRequest, **asked, gpu=gpu) for gpu in args.gpu]
+    return [search(one, progress("predicting orders")) for one in requests]
+
+
+def _orders_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
+    plain = [r.to_dict() for r in rankings]
+    keys = ("profile", "kernel", "problems", "compulsory_bytes", "own", "left_out", "notes")
+    orders = [{"profile": r["profile"]} | entry for r in plain for entry in r["orders"][:top]]
+    return {"orders": orders, "searches": [{key: r[key] for key in keys} for r in plain]}
+
+
+def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
+    codes = [(r, r.best.choice.words, r.code(args.code)) for r in rankings]
+    if args.format == "json":
+        keys = ("profile", "language", "words", "code")
+        written = [dict(zip(keys, (r.profile.name, args.code, *of_best), strict=True)) for r, *of_best in codes]
+        return common.json_text({"schema": 1, "code": written})
+    mark = "//" if args.code == "cuda" else "#"
+    return "\n".join(f"{mark} {r.kernel} on {r.profile.name}: {words}\n{code}" for r, words, code in codes)
+
+
+def tell_constant(args: argparse.Namespace) -> int:
+    size, problems = section_size(args.check_constant), grid(args)
+    shown = progress("predicting sections")
+    checks = [check_constant(size, problems, args.kernel, gpu, progress=shown) for gpu in args.gpu]
+    found = [c.to_dict() for c in checks]
+    rows = [{"profile": c.profile.name} | row for c, one in zip(checks, found, strict=True) for row in one["checks"]]
+    rows = [row | {name: row["problem"][name] for name in ASKED_SIZES} for row in rows]
+    rows = [{name: value for name, value in row.items() if name != "problem"} for row in rows]
+
+    def text(markdown: bool) -> str:
+        return "\n".join(c.table.markdown() if markdown else c.table.text() for c in checks)
+
+    told = " ".join(c.answer for c in checks)
+    return common.tell(args, told, json=lambda: {"constants": found}, rows=lambda: rows, text=text)
+
+
+def section_size(text: str) -> int:
+    """Bytes of `section=50MiB`. Raises InputError: another constant, or no size."""
+    name, _, size = text.partition("=")
+    try:
+        if name.strip() == "section":
+            return round(parse("l2", size).value)
+    except InputError:
+        pass
+    raise InputError(f"--check-constant '{text}' is not known; accepted: section=SIZE, such as section=50MiB")
+
+
+def grid(args: argparse.Namespace) -> list[AttentionProblem]:
+    """The problems asked for. What is not given runs over a grid: lengths and, without a model, all heads and a
+    quarter of them on the keys, with and without a causal mask."""
+    if args.seq_q is None:
+        args.usual_lengths = GRID
+    problems = common.problems(args)
+    if args.model is not None:
+        return problems
+    if args.kv_heads is None:
+        problems += [p.with_(kv_heads=p.heads // 4) for p in problems if p.heads % 4 == 0 and p.kv_heads == p.heads]
+    if not args.causal and args.mask is None and args.window is None:
+        problems += [p.with_(mask="causal") for p in problems]
+    return problems
