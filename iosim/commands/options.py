@@ -105,26 +105,6 @@ class OneName(One):
         super().__call__(parser, namespace, names(text), *option)
 
 
-def add_names(group: Any, spelling: str, *, usual: str | None, several: bool, help: str, metavar: str = "NAME") -> None:
-    """An option that takes a list of names, or one name of those that other commands take a list of; its value is None
-    where there is no default."""
-    settings: dict[str, Any] = {"action": OneName, "default": usual, "metavar": metavar}
-    if several:
-        default = None if usual is None else usual.split(",")
-        settings = {"action": Given, "default": default, "type": names, "metavar": f"{metavar},..."}
-    group.add_argument(spelling, help=help, **settings)
-
-
-def add(
-    parser: CommandParser, group: str, table: Mapping[str, About], names: Iterable[str] | None = None,
-    *, several: Collection[str] = (),
-) -> None:  # fmt: skip
-    """Options of the fields in `table`, or of those among `names`, in a group of the help; `several` take lists."""
-    for name in table if names is None else names:
-        if table[name].option is not None:
-            _add_one(parser.group(group), table[name], name in several)
-
-
 def without_defaults(table: Mapping[str, About], *names: str) -> dict[str, About]:
     return {name: replace(table[name], default=None, default_text="", usual=None) for name in names}
 
@@ -173,6 +153,18 @@ def _reader(field: About, several: bool) -> Callable[[str], Any]:
 
 COMMON = "common options"
 """The group that help prints first: about ten options, alike in every command."""
+USUAL_GPU = "a100"
+MODEL = "how the L2 and HBM are modelled"
+FORMATS = ("table", "json", "csv")
+ALL_SIZES = ("seq_q", "batch", "heads", "kv_heads", "head_dim", "dtype", "passes", "seq_k", "head_dim_v")
+MOST_USED = ("batch", "heads", "kv_heads", "head_dim", "dtype")
+OF_MASK = ("window", "window_right", "mask_block", "mask_stride", "global_tokens", "mask_file", "key_padding",
+           "mask_storage")  # fmt: skip
+FORCE = "--force"
+PROFILED = ("batch", "heads", "kv_heads", "head_dim", "dtype", "seq_k", "window")
+KNOBS = ("tile", "stages", "order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "cluster",
+         "splits")  # fmt: skip
+"""Fields of the problem and settings of a kernel that a profile may leave open."""
 HELP_WIDTH = 100
 """The widest that help is printed; a narrower terminal has its own width."""
 
@@ -191,6 +183,111 @@ class CommandParser(argparse.ArgumentParser):
 
     def group(self, title: str) -> Any:
         return next((g for g in self._action_groups if g.title == title), None) or self.add_argument_group(title)
+
+    def add_names(self, spelling: str, *, usual: str | None, several: bool, help: str, metavar: str = "NAME") -> None:
+        """An option that takes a list of names, or one of those that other commands take a list of; its value is None
+        where there is no default."""
+        settings: dict[str, Any] = {"action": OneName, "default": usual, "metavar": metavar}
+        if several:
+            default = None if usual is None else usual.split(",")
+            settings = {"action": Given, "default": default, "type": names, "metavar": f"{metavar},..."}
+        self.group(COMMON).add_argument(spelling, help=help, **settings)
+
+    def add_fields(
+        self, group: str, table: Mapping[str, About], names: Iterable[str] | None = None, several: Collection[str] = ()
+    ) -> None:
+        """Options of the fields in `table`, or of those among `names`, in a group of the help; `several` take lists."""
+        for name in table if names is None else names:
+            if table[name].option is not None:
+                _add_one(self.group(group), table[name], name in several)
+
+    def add_gpu(self, usual: str | None = USUAL_GPU, told: str = "", several: bool = False) -> None:
+        """--gpu: `args.gpu` is the name of a GPU or profile file, or with `several` a list of them."""
+        told = told or ("GPUs or profile files, such as a100,h100" if several else "GPU or profile file")
+        default = f" (default: {usual})" if usual else ""
+        self.add_names("--gpu", usual=usual, several=several, help=told + default)
+
+    def add_kernel(self, usual: str | None, told: str = "", several: bool = False, default: str = "") -> None:
+        """--kernel: `args.kernel` is a name, or with `several` a list; `default` says it where `usual` does not."""
+        told, default = told or ("kernels, such as naive,fa2" if several else "kernel"), default or usual or ""
+        if default:
+            own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" * ("default" in default)
+            told = f"{told} (default: {default}{own})"
+        self.add_names("--kernel", usual=usual, several=several, help=told)
+
+    def add_conditions(self, *names: str) -> None:
+        self.add_fields(MODEL, CONDITIONS, names or CONDITIONS)
+
+    def add_model(self, *, layers: bool = True, share: bool = True) -> None:
+        """--model, --tensor-parallel and, unless the command has its own, --layers."""
+        told = "take the layers of a model: a name (iosim models list), a Hugging Face config.json or its directory"
+        self.group(COMMON).add_argument("--model", metavar="NAME|FILE", action=One, help=told)
+        if layers or share:
+            self.add_fields("of a model", OF_MODEL, ["layers"] * layers + ["tensor_parallel"] * share)
+
+    def add_problem(self, *, several: Collection[str] = ("seq_q",), lengths: str | None = None) -> None:
+        """--batch, --heads, ... as the problem's fields spell them; --seq-len is `lengths` by default."""
+        listed = "seq_q" in several
+        told = "query tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if listed else "query tokens"
+        length = replace(FIELDS["seq_q"], kind=Kind.SIZES, help=told, metavar="N,..." if listed else "N",
+                         default=None, usual=None, default_text=lengths or str(FIELDS["seq_q"].usual))  # fmt: skip
+        self.set_defaults(usual_lengths=lengths)
+        first = {**FIELDS, "seq_q": length, "causal": BESIDES["causal"]}
+        self.add_fields(COMMON, first, ("seq_q", *MOST_USED, "causal", "passes"), several=several)
+        elsewhere = ("seq_q", "mask", "passes", *MOST_USED, *OF_MASK)
+        self.add_fields(
+            "more of the problem", FIELDS, (name for name in FIELDS if name not in elsewhere), several=several
+        )
+        self.add_fields("more of the problem", BESIDES, ("prefix",))
+        self.add_fields("mask", {**FIELDS, **without_defaults(FIELDS, "mask")}, ("mask", *OF_MASK), several=several)
+
+    def add_settings(self, *, several: Collection[str] = ()) -> None:
+        """--tile, --warps, ...: settings over the kernel's own choice; those in `several` take lists."""
+        self.add_fields("kernel settings, over the kernel's own choice", OVERRIDES, several=several)
+
+    def add_output(self, formats: Sequence[str] = FORMATS, *, page: bool = False) -> None:
+        """--format, --out and, of a command that draws, --html: `page`, or a format of it is "html"."""
+        g = self.group("output")
+        *most, last = (name for name in formats if name != "html")  # --html says it
+        told = f"{', '.join(most)} or {last} (default: {formats[0]})"
+        g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
+        g.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
+        self.set_defaults(places=("out",))
+        if page or "html" in formats:
+            self.add_page()
+
+    def add_page(self, told: str = "also write a page with figures there") -> None:
+        g = self.group("output")
+        g.add_argument("--html", metavar="FILE", help=told)
+        g.add_argument(FORCE, action="store_true", help="write pages over files that this command did not write")
+
+    def add_actions(self, *actions: tuple[str, str, str, str, str, Sequence[str]]) -> list[CommandParser]:
+        """What a command does by its second word: of each action its name, the function that runs it, what it does, its
+        own word (empty for none), what that is, and the formats of what it prints. Returns their parsers."""
+        names = "|".join(name for name, *_ in actions)
+        subparsers = self.add_subparsers(dest="action", required=True, metavar=names)
+        parsers: list[CommandParser] = []
+        for name, run, does, word, told, formats in actions:
+            parsers.append(subparsers.add_parser(name, help=does))
+            parsers[-1].set_defaults(run=run)
+            if word:
+                parsers[-1].add_argument(word, metavar=word.upper(), help=told or None)
+            if formats:
+                parsers[-1].add_output(formats)
+        return parsers
+
+    def add_calls(self, title: str) -> None:
+        """Options that say what a profile leaves open; None is not said, and nothing is guessed."""
+        told = "; of a list each launch takes the one that fits its grid"
+        lengths = replace(FIELDS["seq_q"], kind=Kind.SIZES, help=f"query tokens{told}", metavar="N,...")
+        columns = replace(FIELDS["head_dim"], help="columns of Q and K; of a list the one that fits")
+        fields = {**FIELDS, "seq_q": lengths, "head_dim": columns}
+        self.add_fields(title, without_defaults(fields, "seq_q", *PROFILED), several=("head_dim",))
+        causal = replace(BESIDES["causal"], default=None, help="whether keys up to the query are kept")
+        self.add_fields(title, {"causal": causal})
+        own = "kernel settings of the project's own kernels"
+        self.add_fields(own, OVERRIDES, KNOBS)
+        self.group(own).add_argument("--persistent", action="store_true", default=None, help=argparse.SUPPRESS)
 
     def error(self, message: str) -> NoReturn:
         told = "accepted" in message or "did you mean" in message
@@ -249,117 +346,3 @@ class Formatter(argparse.HelpFormatter):
 
 class ListFormatter(Formatter, argparse.RawDescriptionHelpFormatter):
     """The same, with the lines of the description as they are."""
-
-
-USUAL_GPU = "a100"
-MODEL = "how the L2 and HBM are modelled"
-FORMATS = ("table", "json", "csv")
-ALL_SIZES = ("seq_q", "batch", "heads", "kv_heads", "head_dim", "dtype", "passes", "seq_k", "head_dim_v")
-MOST_USED = ("batch", "heads", "kv_heads", "head_dim", "dtype")
-OF_MASK = ("window", "window_right", "mask_block", "mask_stride", "global_tokens", "mask_file", "key_padding",
-           "mask_storage")  # fmt: skip
-FORCE = "--force"
-
-
-def add_gpu(parser: CommandParser, usual: str | None = USUAL_GPU, told: str = "", several: bool = False) -> None:
-    """--gpu: `args.gpu` is the name of a GPU or profile file, or with `several` a list of them."""
-    told = told or ("GPUs or profile files, such as a100,h100" if several else "GPU or profile file")
-    default = f" (default: {usual})" if usual else ""
-    add_names(parser.group(COMMON), "--gpu", usual=usual, several=several, help=told + default)
-
-
-def add_kernel(
-    parser: CommandParser, usual: str | None, told: str = "", several: bool = False, default: str = ""
-) -> None:
-    """--kernel: `args.kernel` is a name, or with `several` a list; `default` says what it is where `usual` does not."""
-    told, default = told or ("kernels, such as naive,fa2" if several else "kernel"), default or usual or ""
-    if default:
-        own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" * ("default" in default)
-        told = f"{told} (default: {default}{own})"
-    add_names(parser.group(COMMON), "--kernel", usual=usual, several=several, help=told)
-
-
-def add_conditions(parser: CommandParser, *names: str) -> None:
-    add(parser, MODEL, CONDITIONS, names or CONDITIONS)
-
-
-def add_model(parser: CommandParser, *, layers: bool = True, share: bool = True) -> None:
-    """--model, --tensor-parallel and, unless the command has its own, --layers."""
-    told = "take the layers of a model: a name (iosim models list), a Hugging Face config.json or its directory"
-    parser.group(COMMON).add_argument("--model", metavar="NAME|FILE", action=One, help=told)
-    if layers or share:
-        add(parser, "of a model", OF_MODEL, ["layers"] * layers + ["tensor_parallel"] * share)
-
-
-def add_problem(parser: CommandParser, *, several: Collection[str] = ("seq_q",), lengths: str | None = None) -> None:
-    """--batch, --heads, ... as the problem's fields spell them; --seq-len is `lengths` by default."""
-    listed = "seq_q" in several
-    told = "query tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if listed else "query tokens"
-    length = replace(FIELDS["seq_q"], kind=Kind.SIZES, help=told, metavar="N,..." if listed else "N",
-                     default=None, usual=None, default_text=lengths or str(FIELDS["seq_q"].usual))  # fmt: skip
-    parser.set_defaults(usual_lengths=lengths)
-    first = {**FIELDS, "seq_q": length, "causal": BESIDES["causal"]}
-    add(parser, COMMON, first, ("seq_q", *MOST_USED, "causal", "passes"), several=several)
-    elsewhere = ("seq_q", "mask", "passes", *MOST_USED, *OF_MASK)
-    add(parser, "more of the problem", FIELDS, (name for name in FIELDS if name not in elsewhere), several=several)
-    add(parser, "more of the problem", BESIDES, ("prefix",))
-    add(parser, "mask", {**FIELDS, **without_defaults(FIELDS, "mask")}, ("mask", *OF_MASK), several=several)
-
-
-def add_settings(parser: CommandParser, *, several: Collection[str] = ()) -> None:
-    """--tile, --warps, ...: settings over the kernel's own choice; those in `several` take lists."""
-    add(parser, "kernel settings, over the kernel's own choice", OVERRIDES, several=several)
-
-
-def add_output(parser: CommandParser, formats: Sequence[str] = FORMATS, *, page: bool = False) -> None:
-    """--format, --out and, of a command that draws, --html: `page`, or a format of it is "html"."""
-    g = parser.group("output")
-    *most, last = (name for name in formats if name != "html")  # --html says it
-    told = f"{', '.join(most)} or {last} (default: {formats[0]})"
-    g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
-    g.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
-    parser.set_defaults(places=("out",))
-    if page or "html" in formats:
-        add_page(parser)
-
-
-def add_page(parser: CommandParser, told: str = "also write a page with figures there") -> None:
-    g = parser.group("output")
-    g.add_argument("--html", metavar="FILE", help=told)
-    g.add_argument(FORCE, action="store_true", help="write pages over files that this command did not write")
-
-
-def add_actions(parser: CommandParser, *actions: tuple[str, str, str, str, str, Sequence[str]]) -> list[CommandParser]:
-    """What a command does by its second word: of each action its name, the function that runs it, what it does, its own
-    word (empty for none), what that is, and the formats of what it prints. Returns their parsers."""
-    names = "|".join(name for name, *_ in actions)
-    subparsers = parser.add_subparsers(dest="action", required=True, metavar=names)
-    parsers: list[CommandParser] = []
-    for name, run, does, word, told, formats in actions:
-        parsers.append(subparsers.add_parser(name, help=does))
-        parsers[-1].set_defaults(run=run)
-        if word:
-            parsers[-1].add_argument(word, metavar=word.upper(), help=told or None)
-        if formats:
-            add_output(parsers[-1], formats)
-    return parsers
-
-
-PROFILED = ("batch", "heads", "kv_heads", "head_dim", "dtype", "seq_k", "window")
-KNOBS = ("tile", "stages", "order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "cluster",
-         "splits")  # fmt: skip
-"""Fields of the problem and settings of a kernel that a profile may leave open."""
-
-
-def add_calls(parser: CommandParser, title: str) -> None:
-    """Options that say what a profile leaves open; None is not said, and nothing is guessed."""
-    told = "; of a list each launch takes the one that fits its grid"
-    lengths = replace(FIELDS["seq_q"], kind=Kind.SIZES, help=f"query tokens{told}", metavar="N,...")
-    columns = replace(FIELDS["head_dim"], help="columns of Q and K; of a list the one that fits")
-    fields = {**FIELDS, "seq_q": lengths, "head_dim": columns}
-    add(parser, title, without_defaults(fields, "seq_q", *PROFILED), several=("head_dim",))
-    causal = replace(BESIDES["causal"], default=None, help="whether keys up to the query are kept")
-    add(parser, title, {"causal": causal})
-    own = "kernel settings of the project's own kernels"
-    add(parser, own, OVERRIDES, KNOBS)
-    parser.group(own).add_argument("--persistent", action="store_true", default=None, help=argparse.SUPPRESS)

@@ -9,26 +9,7 @@ from collections.abc import Callable
 from iosim.base.fields import Kind
 from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT
-from iosim.commands.options import (
-    ALL_SIZES,
-    COMMON,
-    FORMATS,
-    MODEL,
-    USUAL_GPU,
-    CommandParser,
-    add,
-    add_actions,
-    add_calls,
-    add_conditions,
-    add_gpu,
-    add_kernel,
-    add_model,
-    add_names,
-    add_output,
-    add_page,
-    add_problem,
-    add_settings,
-)
+from iosim.commands.options import ALL_SIZES, COMMON, FORMATS, MODEL, USUAL_GPU, CommandParser
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.studies import requests
@@ -70,27 +51,27 @@ SWEPT = tuple(n for n, f in {**FIELDS, **OVERRIDES, **BESIDES}.items() if f.kind
 @command(WHAT_MOVES, "predict.run")
 def predict(parser: CommandParser) -> None:
     """bytes by level and tensor, bounds, time and memory of attention on a GPU"""
-    add_gpu(parser, several=True)
-    add_kernel(parser, "naive,default", several=True, default="naive,default; with --model default")
-    add_model(parser)
-    add_problem(parser, several=ALL_SIZES)
-    add_settings(parser)
-    add_conditions(parser)
-    add(parser, "against an earlier prediction", requests.AGAINST, ("against", "fail_above"))
-    add_output(parser)
+    parser.add_gpu(several=True)
+    parser.add_kernel("naive,default", several=True, default="naive,default; with --model default")
+    parser.add_model()
+    parser.add_problem(several=ALL_SIZES)
+    parser.add_settings()
+    parser.add_conditions()
+    parser.add_fields("against an earlier prediction", requests.AGAINST, ("against", "fail_above"))
+    parser.add_output()
 
 
 @command(WHAT_MOVES, "compare.compare")
 def compare(parser: CommandParser) -> None:
     """kernels and GPUs side by side: bytes by level and tensor, time, memory, ratios to a baseline"""
-    add_gpu(parser, several=True)
-    add_kernel(parser, None, several=True, default="naive,default; with --per default and the libraries'")
-    add(parser, "options", requests.COMPARE, ("baseline",))
-    add(parser, "which GPU to take", requests.CHOICE, ("per", "price"))
-    add_model(parser)
-    add_problem(parser, several=AXES)
-    add_conditions(parser, "l2_start", "method")
-    add_output(parser, page=True)
+    parser.add_gpu(several=True)
+    parser.add_kernel(None, several=True, default="naive,default; with --per default and the libraries'")
+    parser.add_fields("options", requests.COMPARE, ("baseline",))
+    parser.add_fields("which GPU to take", requests.CHOICE, ("per", "price"))
+    parser.add_model()
+    parser.add_problem(several=AXES)
+    parser.add_conditions("l2_start", "method")
+    parser.add_output(page=True)
     parser.add_argument("--csv", metavar="FILE", help="also write the rows there, as CSV")
     parser.set_defaults(places=("out", "csv"))
 
@@ -98,33 +79,33 @@ def compare(parser: CommandParser) -> None:
 @command(WHAT_MOVES, "why.explain")
 def explain(parser: CommandParser) -> None:
     """why a kernel's HBM bytes are what they are, and what would lower them"""
-    add_gpu(parser, several=True)
-    add_kernel(parser, "default", several=True)
-    add_problem(parser, several=ALL_SIZES)
-    add_settings(parser)
-    add_conditions(parser, "l2_start", "clocks", "launched")
-    add(parser, "options", requests.EXPLAIN, ("time",))
-    add_output(parser, ("table", "json", "md"))
+    parser.add_gpu(several=True)
+    parser.add_kernel("default", several=True)
+    parser.add_problem(several=ALL_SIZES)
+    parser.add_settings()
+    parser.add_conditions("l2_start", "clocks", "launched")
+    parser.add_fields("options", requests.EXPLAIN, ("time",))
+    parser.add_output(("table", "json", "md"))
 
 
 @command(WHAT_MOVES, "why.trace")
 def trace(parser: CommandParser) -> None:
     """hits over time, reuse distances and CTAs of a replay, as table, figure or Chrome trace"""
-    add_gpu(parser)
-    add_kernel(parser, "default", several=True)
-    add_problem(parser, several=())
-    add_settings(parser)
-    add_conditions(parser, "l2_start")
-    add(parser, "options", requests.TRACE, ("launch", "bins"))
-    add_output(parser, ("table", "json", "csv", "html", "chrome"))
+    parser.add_gpu()
+    parser.add_kernel("default", several=True)
+    parser.add_problem(several=())
+    parser.add_settings()
+    parser.add_conditions("l2_start")
+    parser.add_fields("options", requests.TRACE, ("launch", "bins"))
+    parser.add_output(("table", "json", "csv", "html", "chrome"))
 
 
 @command(WHAT_MOVES, "explore.run")
 def explore(parser: CommandParser) -> None:
     """a page in the browser: sliders for problem, kernel, tile and GPU, replayed as they change"""
     place = "where the page goes"
-    add(parser, COMMON, EXPLORE, (name for name in EXPLORE if name not in ("out", "force", "port")))
-    add(parser, place, EXPLORE, ("port", "force"))
+    parser.add_fields(COMMON, EXPLORE, (name for name in EXPLORE if name not in ("out", "force", "port")))
+    parser.add_fields(place, EXPLORE, ("port", "force"))
     parser.group(place).add_argument("--out", "-o", metavar="DIR", help=EXPLORE["out"].help)
 
 
@@ -136,25 +117,25 @@ def formula(parser: CommandParser) -> None:
     told = "algorithm (flash, flash1, naive, ...) or kernel (fa2, cudnn, ...)"
     parser.add_argument("name", metavar="NAME", help=told)
     rest = f"and whose fast memory M the limit is put in numbers for (default: {USUAL_GPU}, with M a symbol)"
-    add_gpu(parser, None, f"GPU for which a library kernel chooses, {rest}")
+    parser.add_gpu(None, f"GPU for which a library kernel chooses, {rest}")
     sizes = (*requests.SIZES, "dtype", "splits", "tile")
-    add(parser, "sizes; those not given stay symbols", requests.FORMULA, sizes)
-    add(parser, "what is computed", requests.FORMULA, ("causal", "mask", *requests.CHOICES))
-    add(parser, "output", FORMULA_SHOWN)
-    add_output(parser, ("table", "json", "csv", "md"))
+    parser.add_fields("sizes; those not given stay symbols", requests.FORMULA, sizes)
+    parser.add_fields("what is computed", requests.FORMULA, ("causal", "mask", *requests.CHOICES))
+    parser.add_fields("output", FORMULA_SHOWN)
+    parser.add_output(("table", "json", "csv", "md"))
 
 
 @command(WHAT_MOVES, "sweep.run")
 def sweep(parser: CommandParser) -> None:
     """predictions of a whole grid, or of the rows of a file, as CSV or Parquet"""
-    add_gpu(parser, several=True)
-    add_kernel(parser, "naive,default", several=True)
-    add_model(parser)
-    add_problem(parser, several=SWEPT)
-    add_settings(parser, several=SWEPT)
-    add(parser, MODEL, requests.SWEEP, ("l2_start", "method"))
-    add(parser, "rows and who works them out", requests.SWEEP, ("problems", "jobs", "dask", "fresh"))
-    add_output(parser, ("table", "csv", "json"))
+    parser.add_gpu(several=True)
+    parser.add_kernel("naive,default", several=True)
+    parser.add_model()
+    parser.add_problem(several=SWEPT)
+    parser.add_settings(several=SWEPT)
+    parser.add_fields(MODEL, requests.SWEEP, ("l2_start", "method"))
+    parser.add_fields("rows and who works them out", requests.SWEEP, ("problems", "jobs", "dask", "fresh"))
+    parser.add_output(("table", "csv", "json"))
     parser.group("output").description = (
         "--out FILE.csv or FILE.parquet appears with the last row; what is done stands in FILE.partial until then, and "
         "the same command goes on from there."
@@ -169,12 +150,12 @@ def tiles(parser: CommandParser) -> None:
     """tiles that fit a problem on a GPU, ranked by predicted time"""
     from iosim.commands.asked import TILES_SHOWN
 
-    add_gpu(parser, several=True)
-    add_model(parser)
-    add_problem(parser)
-    add(parser, "tiles", TILES_SHOWN)
-    add(parser, "tiles", TILES, (name for name in TILES if name not in OF_MODEL), several=("tile",))
-    add_output(parser, ("table", "json", "csv", "md"))
+    parser.add_gpu(several=True)
+    parser.add_model()
+    parser.add_problem()
+    parser.add_fields("tiles", TILES_SHOWN)
+    parser.add_fields("tiles", TILES, (name for name in TILES if name not in OF_MODEL), several=("tile",))
+    parser.add_output(("table", "json", "csv", "md"))
 
 
 @command(WHAT_TO_CHOOSE, "choose.orders")
@@ -182,25 +163,25 @@ def orders(parser: CommandParser) -> None:
     """in which order tiles should start: orders ranked by time and HBM bytes, and their code"""
     from iosim.commands.asked import ORDERS_SHOWN
 
-    add_gpu(parser, several=True)
-    add_kernel(parser, "default", "kernel whose orders are searched")
-    add_problem(parser, several=ALL_SIZES)
-    add_model(parser)
-    add_conditions(parser, "l2_start")
-    add(parser, "orders", ORDERS, ("weights",))
-    add(parser, "orders", ORDERS_SHOWN)
-    add(parser, "orders", ORDERS, ("tile", *PINNED), several=("tile",))
-    add_output(parser, ("table", "json", "csv", "md"))
+    parser.add_gpu(several=True)
+    parser.add_kernel("default", "kernel whose orders are searched")
+    parser.add_problem(several=ALL_SIZES)
+    parser.add_model()
+    parser.add_conditions("l2_start")
+    parser.add_fields("orders", ORDERS, ("weights",))
+    parser.add_fields("orders", ORDERS_SHOWN)
+    parser.add_fields("orders", ORDERS, ("tile", *PINNED), several=("tile",))
+    parser.add_output(("table", "json", "csv", "md"))
 
 
 @command(WHAT_TO_CHOOSE, "compare.report")
 def report(parser: CommandParser) -> None:
     """one HTML and one Markdown report over GPUs, kernels and sequence lengths"""
-    add_gpu(parser, several=True)
-    add_kernel(parser, "naive,default", several=True)
-    add_model(parser)
-    add_problem(parser, lengths="1k:64k:x2")
-    add_conditions(parser, "l2_start", "method")
+    parser.add_gpu(several=True)
+    parser.add_kernel("naive,default", several=True)
+    parser.add_model()
+    parser.add_problem(lengths="1k:64k:x2")
+    parser.add_conditions("l2_start", "method")
     g, formats = parser.group("output"), ("both", "html", "md")
     told = "both, html or md (default: both)"
     g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
@@ -209,7 +190,7 @@ def report(parser: CommandParser) -> None:
         "name (default: report.html and report.md here)"
     )
     g.add_argument("--out", "-o", metavar="PLACE", help=told)
-    add_page(parser, "write the page alone, there")
+    parser.add_page("write the page alone, there")
 
 
 SERVING = "in serving and training"
@@ -221,40 +202,40 @@ OF_TRAINING = ("attention", "precision", "optimizer", "step", "recompute", "back
 @command(SERVING, "serving.decode")
 def decode(parser: CommandParser) -> None:
     """attention per generated token: bytes, time, tokens a second over the context's length"""
-    add_gpu(parser, several=True)
-    add_kernel(parser, None, several=True, default="default")
-    add_model(parser, layers=False)
-    add(parser, COMMON, DECODE, OF_STEP)
+    parser.add_gpu(several=True)
+    parser.add_kernel(None, several=True, default="default")
+    parser.add_model(layers=False)
+    parser.add_fields(COMMON, DECODE, OF_STEP)
     rest = (name for name in DECODE if name not in (*OF_STEP, *OF_MODEL))
-    add(parser, "more of the model and the step (the defaults are those of Llama-3-8B)", DECODE, rest)
-    add_output(parser, ("table", "json", "csv", "md", "html"))
+    parser.add_fields("more of the model and the step (the defaults are those of Llama-3-8B)", DECODE, rest)
+    parser.add_output(("table", "json", "csv", "md", "html"))
 
 
 @command(SERVING, "serving.latency")
 def latency(parser: CommandParser) -> None:
     """what an attention call takes in a serving stack: kernel, combine, cache write, gaps"""
-    add(parser, COMMON, LATENCY, ("stack",))
-    add_gpu(parser, several=True)
-    add_problem(parser, several=ALL_SIZES)
-    add_model(parser)
-    add(parser, "the call", LATENCY, ("batch_contexts", "cache_write", "calibration"))
-    add_conditions(parser, "method")
-    add(parser, MODEL, LATENCY, ("l2_start", "clocks", "launched"))
-    add_output(parser)
+    parser.add_fields(COMMON, LATENCY, ("stack",))
+    parser.add_gpu(several=True)
+    parser.add_problem(several=ALL_SIZES)
+    parser.add_model()
+    parser.add_fields("the call", LATENCY, ("batch_contexts", "cache_write", "calibration"))
+    parser.add_conditions("method")
+    parser.add_fields(MODEL, LATENCY, ("l2_start", "clocks", "launched"))
+    parser.add_output()
 
 
 @command(SERVING, "serving.ring")
 def ring(parser: CommandParser) -> None:
     """attention over several GPUs: chunk schedules, idle time, link bytes, time and memory"""
-    add_gpu(parser)
-    add(parser, COMMON, RING, ("num_gpus",))
-    add_kernel(parser, "default", "kernel of a pair of chunks")
-    add_model(parser, layers=False)
-    add_problem(parser, several=())
+    parser.add_gpu()
+    parser.add_fields(COMMON, RING, ("num_gpus",))
+    parser.add_kernel("default", "kernel of a pair of chunks")
+    parser.add_model(layers=False)
+    parser.add_problem(several=())
     rest = (name for name in RING if name not in ("num_gpus", *OF_MODEL))
-    add(parser, "GPUs, links and schedules", RING, (*rest, "layers"))
+    parser.add_fields("GPUs, links and schedules", RING, (*rest, "layers"))
     parser.add_argument("--steps", action="store_true", help="print the chunk schedules, step by step")
-    add_output(parser, page=True)
+    parser.add_output(page=True)
 
 
 @command(SERVING, "serving.model")
@@ -262,29 +243,29 @@ def model(parser: CommandParser) -> None:
     """whole models by part: HBM bytes and time of prefill, decoding or training, attention's share"""
     told = "models side by side: names (iosim models list), Hugging Face config.jsons or their directories"
     parser.add_argument("models", metavar="NAME,...", help=told)
-    add_gpu(parser, several=True)
-    add_kernel(parser, DEFAULT, "kernel of the attention")
-    add(parser, COMMON, WHOLE, ("batch", "seq_len", "context", "training", "fused", "dtype"))
-    add(parser, "of a model", WHOLE, ("layers", "tensor_parallel"))
-    add_output(parser, ("table", "json", "csv", "md", "html"))
+    parser.add_gpu(several=True)
+    parser.add_kernel(DEFAULT, "kernel of the attention")
+    parser.add_fields(COMMON, WHOLE, ("batch", "seq_len", "context", "training", "fused", "dtype"))
+    parser.add_fields("of a model", WHOLE, ("layers", "tensor_parallel"))
+    parser.add_output(("table", "json", "csv", "md", "html"))
 
 
 @command(SERVING, "serving.train_memory")
 def train_memory(parser: CommandParser) -> None:
     """memory over time, step time and what fits, of a transformer trained on one GPU"""
-    add_gpu(parser)
-    add_model(parser, layers=False, share=False)
-    add(parser, COMMON, TRAIN, OF_TRAINED)
-    add_kernel(parser, None, "catalog kernel whose time stands for the attention (default: the attention's own)")
+    parser.add_gpu()
+    parser.add_model(layers=False, share=False)
+    parser.add_fields(COMMON, TRAIN, OF_TRAINED)
+    parser.add_kernel(None, "catalog kernel whose time stands for the attention (default: the attention's own)")
     rest = (name for name in TRAIN if name not in (*OF_TRAINED, *OF_TRAINING, "reserve"))
-    add(parser, "more of the model (the defaults are those of GPT-2 small)", TRAIN, rest)
-    add(parser, "training", TRAIN, OF_TRAINING)
+    parser.add_fields("more of the model (the defaults are those of GPT-2 small)", TRAIN, rest)
+    parser.add_fields("training", TRAIN, OF_TRAINING)
     told = (
         "map what fits over sequence lengths and width, batch or layers (default width), whose option then takes a list"
     )
     parser.group("what is asked").add_argument("--frontier", nargs="?", const="width", metavar="AXIS", help=told)
-    add(parser, "what is asked", TRAIN, ("reserve",))
-    add_output(parser, page=True)
+    parser.add_fields("what is asked", TRAIN, ("reserve",))
+    parser.add_output(page=True)
 
 
 TRUST = "how far to trust it"
@@ -296,36 +277,36 @@ def validate(parser: CommandParser) -> None:
     from iosim.commands.asked import VALIDATE
 
     first = ("measurements", "ncu")
-    add(parser, "options", VALIDATE, first)
-    add_gpu(parser, "h200", "GPU or profile file measured on")
+    parser.add_fields("options", VALIDATE, first)
+    parser.add_gpu("h200", "GPU or profile file measured on")
     told = (
         "exit code 1 if kernels without spills err by more: hbm_read=5%% (the largest error), hbm_read:p95=5%%, "
         "l2_read:median=0.1%% (repeats); what it leaves out is said"
     )
     parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT", help=told)
-    add(parser, "options", VALIDATE, (name for name in VALIDATE if name not in first))
-    add_output(parser, ("table", "json", "csv", "md", "html"))
-    add_calls(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
+    parser.add_fields("options", VALIDATE, (name for name in VALIDATE if name not in first))
+    parser.add_output(("table", "json", "csv", "md", "html"))
+    parser.add_calls("the calls in --ncu FILE, as far as kernel names and grids leave them open")
 
 
 @command(TRUST, "trust.reproduce")
 def reproduce(parser: CommandParser) -> None:
     """published numbers computed again: claim, computed, ratio, arithmetic"""
     told = "sections, such as A,G (default: all; --list says what each is about)"
-    add_names(parser.group(COMMON), "--section", usual=None, several=True, metavar="LETTER", help=told)
+    parser.add_names("--section", usual=None, several=True, metavar="LETTER", help=told)
     parser.group(COMMON).add_argument("--list", action="store_true", help="the sections' letters and titles alone")
-    add_output(parser, ("table", "json", "csv", "md"))
+    parser.add_output(("table", "json", "csv", "md"))
 
 
 @command(TRUST, "trust.check_claim")
 def check_claim(parser: CommandParser) -> None:
     """what a number from elsewhere counts (LLM-Viewer, a paper, a profiler), and why it is off"""
-    add(parser, "the number, as it was published", requests.CLAIM)
-    add_gpu(parser)
-    add_kernel(parser, "default")
-    add_problem(parser, several=())
-    add_settings(parser)
-    add_output(parser)
+    parser.add_fields("the number, as it was published", requests.CLAIM)
+    parser.add_gpu()
+    parser.add_kernel("default")
+    parser.add_problem(several=())
+    parser.add_settings()
+    parser.add_output()
 
 
 OWN_GPU = "on a GPU of your own"
@@ -347,9 +328,9 @@ def calibrate(parser: CommandParser) -> None:
         "products, launches) and writes a hardware profile for --gpu, over the shipped one of the same GPU if there is "
         "one. Needs an NVIDIA GPU and nvcc; miss counters, which the L2's model is fitted to, need ncu as well."
     )
-    add(parser, "options", CALIBRATE, (name for name in CALIBRATE if name != "profiler"))
-    add_gpu(parser, told="with --times: the GPU that it ran on")
-    add(parser, "options", CALIBRATE, ("profiler",))
+    parser.add_fields("options", CALIBRATE, (name for name in CALIBRATE if name != "profiler"))
+    parser.add_gpu(told="with --times: the GPU that it ran on")
+    parser.add_fields("options", CALIBRATE, ("profiler",))
     parser.set_defaults(places=("out", "raw", "bundle"))
 
 
@@ -364,19 +345,19 @@ def measure(parser: CommandParser) -> None:
         "calls that it holds are not run again. With --chain, a row is a whole call, all its launches through one L2. "
         "Needs an NVIDIA GPU, nvcc, PyTorch with CUDA, and ncu unless --time."
     )
-    add(parser, COMMON, MEASURE, ("kernel", "seq_q"))
+    parser.add_fields(COMMON, MEASURE, ("kernel", "seq_q"))
     dtype = replace(FIELDS["dtype"], usual=None, default=None, default_text="fp16; fp32 for minimal")
     problem = {**FIELDS, "dtype": dtype, "causal": BESIDES["causal"]}
-    add(parser, COMMON, problem, (*MEASURED, "causal", "passes"), several=("heads", "head_dim"))
-    add(parser, "more of the problem", FIELDS, ("seq_k", "window"))
-    add(parser, "what is measured", MEASURE, ("plan", *OF_LIBRARY, "time", "l2", "dry_run", "cc", "out"))
+    parser.add_fields(COMMON, problem, (*MEASURED, "causal", "passes"), several=("heads", "head_dim"))
+    parser.add_fields("more of the problem", FIELDS, ("seq_k", "window"))
+    parser.add_fields("what is measured", MEASURE, ("plan", *OF_LIBRARY, "time", "l2", "dry_run", "cc", "out"))
     own = "kernel settings of flash_fwd and flash_bwd, and of naive"
     knobs = {n: replace(OVERRIDES[n], default_text=KNOB_DEFAULTS.get(n, OVERRIDES[n].default_text)) for n in KNOBS}
-    add(parser, own, knobs, several=("tile", "order", "direction"))
+    parser.add_fields(own, knobs, several=("tile", "order", "direction"))
     parser.group(own).add_argument("--persistent", action="store_true", help=argparse.SUPPRESS)
-    add(parser, own, MEASURE, ("deterministic", "bypass_l1"))
+    parser.add_fields(own, MEASURE, ("deterministic", "bypass_l1"))
     chains = "whole chains, with batch, heads, seq-len, head-dim, dtype and pass fwd or fwd+bwd"
-    add(parser, chains, MEASURE, ("chain", "launches"))
+    parser.add_fields(chains, MEASURE, ("chain", "launches"))
     parser.set_defaults(default_of=parser.get_default, places=("out", "launches"))
 
 
@@ -393,9 +374,9 @@ def ncu_rule(parser: CommandParser) -> None:
     how.add_argument("--install", metavar="DIR", help="write iosim_attention.section and iosim_attention.py there")
     told = "answer for one launch, as the rule describes it in JSON (-: standard input)"
     how.add_argument("--launch", metavar="FILE", help=told)
-    add_gpu(parser, None, "GPU or profile file (default: the one that the profiler names)")
-    add_calls(parser, "the calls, as far as kernel names, grids and NVTX ranges leave them open")
-    add_output(parser, ("table", "json"))
+    parser.add_gpu(None, "GPU or profile file (default: the one that the profiler names)")
+    parser.add_calls("the calls, as far as kernel names, grids and NVTX ranges leave them open")
+    parser.add_output(("table", "json"))
 
 
 KNOWN = "what iosim knows"
@@ -407,8 +388,7 @@ def profiles(parser: CommandParser) -> None:
     bundle = "of iosim calibrate --bundle, or a profile that ends in .toml"
     adds = "take a calibration's bundle, or a profile file, among your own profiles"
     checked = "what is wrong with a profile file of your own"
-    *_, put = add_actions(
-        parser,
+    *_, put = parser.add_actions(
         ("list", "known.profiles", "all profiles: those shipped, and your own", "", "", FORMATS),
         ("show", "known.profile", "every number of a profile, with its source", "name", "GPU or profile file", FORMATS),
         ("check", "known.check_profile", checked, "file", "", ("table", "json")),
@@ -423,8 +403,7 @@ def kernels(parser: CommandParser) -> None:
     """list, show, check and write kernels"""
     shown, kernel = "a kernel's tiles, order, and where they come from", "kernel, or a kernel file"
     checked = "what is wrong with a kernel file of your own"
-    *_, new = add_actions(
-        parser,
+    *_, new = parser.add_actions(
         ("list", "known.kernels", "all kernels", "", "", FORMATS),
         ("show", "known.kernel", shown, "name", kernel, ("table", "json")),
         ("check", "known.check_kernel", checked, "file", "", ("table", "json")),
@@ -440,8 +419,7 @@ def kernels(parser: CommandParser) -> None:
 def models(parser: CommandParser) -> None:
     """list and show models, and what a config.json says of attention"""
     shown, place = "a model's layers by kind, and where its numbers stand", "model, config.json, or its directory"
-    add_actions(
-        parser,
+    parser.add_actions(
         ("list", "known.models", "all models that --model knows by name", "", "", FORMATS),
         ("show", "known.model", shown, "name", place, FORMATS),
     )
@@ -460,7 +438,7 @@ def cache(parser: CommandParser) -> None:
     """show or clear the results of replays that are kept between runs"""
     shown = "where they are kept, how many there are and how many bytes they take"
     clear = ("clear", "known.clear_cache", "drop all of them", "", "", ())
-    add_actions(parser, ("show", "known.show_cache", shown, "", "", FORMATS), clear)
+    parser.add_actions(("show", "known.show_cache", shown, "", "", FORMATS), clear)
 
 
 @command(KNOWN, "completion.run")

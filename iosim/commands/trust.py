@@ -281,7 +281,7 @@ def words(args: argparse.Namespace) -> list[str]:
 def told(text: str) -> Given:
     """What the text of an NVTX range says behind the word `iosim`: the options of `add_calls`."""
     parser = CommandParser(prog="iosim", add_help=False)
-    options.add_calls(parser, "calls")
+    parser.add_calls("calls")
     try:
         words = shlex.split(text)
     except ValueError as error:

@@ -22,7 +22,7 @@ from strategies import disagreements, flash1_cases, flash_cases, naive_cases, ta
 from iosim import InputError, load_profile, predict
 from iosim.commands import common
 from iosim.commands.cli import main
-from iosim.commands.options import CommandParser, add_problem
+from iosim.commands.options import CommandParser
 from iosim.evidence.validate.match import problem_of
 from iosim.evidence.validate.rows import Row, read
 from iosim.kernel.algorithms import plan
@@ -409,7 +409,7 @@ def test_a_reports_line_gives_the_problem_back(values: dict[str, Any]) -> None:
     sizes = {} if "seq_lens" in values else {"seq_q": 512}
     problem = AttentionProblem(heads=2, **sizes, **values)
     parser = CommandParser()
-    add_problem(parser)
+    parser.add_problem()
     line = [*length_options(problem), *problem_options(problem)]
     assert common.problems(parser.parse_args(line)) == [problem]
 

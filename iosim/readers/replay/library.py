@@ -1,4 +1,4 @@
-"""The compiled engine as a library: found, compiled again where its sources have changed, and opened. Its structures are
+"""The compiled engine as a library: found, compiled again where its sources have changed, and opened; its structures,
 read from the C header that defines them (shared.h).
 
 They stand in the header alone: nothing here knows a field's name. The header's grammar is small, and what is not of it
