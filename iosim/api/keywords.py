@@ -102,27 +102,16 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     named = [p.name for p in (*own, *rest)]
 
     @functools.wraps(function)
-    @in_keywords
     def called(*args: P.args, **given: P.kwargs) -> R:
-        values = _by_keyword(function.__name__, given, named, bool(others))
-        check_types(dict(zip(named, args, strict=False)) | values, whole_signature, taken)
-        return function(*args, **values)
+        try:
+            values = _by_keyword(function.__name__, given, named, bool(others))
+            check_types(dict(zip(named, args, strict=False)) | values, whole_signature, taken)
+            return function(*args, **values)
+        except InputError as error:  # what is further down names fields
+            raise type(error)(spelled(error.marked, _keyword)) from None
 
     called.__signature__ = whole_signature  # type: ignore[attr-defined]
     called.__doc__ = _documented(function, keywords)
-    return called
-
-
-def in_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Lets a function's errors name keywords where what is further down names fields."""
-
-    @functools.wraps(function)
-    def called(*args: P.args, **given: P.kwargs) -> R:
-        try:
-            return function(*args, **given)
-        except InputError as error:
-            raise type(error)(spelled(error.marked, _keyword)) from None
-
     return called
 
 
@@ -141,12 +130,8 @@ def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str], o
             known = {n: n for n in named} | {other: own for other, own in KEYWORD_OF.items() if own in named}
             near = ", ".join(dict.fromkeys(known[n] for n in alike(name, known)))
             others = ", ".join(f"iosim.{other}" for other, has in KEYWORDS.items() if keyword in has)
-            hint = (
-                f"accepted by: {others}"
-                if others
-                else out_of_scope("option", name)
-                or (f"did you mean {near}?" if near else f"accepted: {', '.join(named)}")
-            )
+            hint = f"accepted by: {others}" if others else out_of_scope("option", name)
+            hint = hint or (f"did you mean {near}?" if near else f"accepted: {', '.join(named)}")
             raise InputError(f"{function}() has no keyword '{name}'; {hint}")
         if keyword in values:
             twice = " and ".join(n for n in given if keyword in (n, KEYWORD_OF.get(n)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from numbers import Real
-from typing import Any, Generic, SupportsIndex, TypeVar, overload
+from typing import Any, Generic, SupportsIndex, TypeVar
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.records import dataclass, field, fields, replace
@@ -25,11 +25,7 @@ T = TypeVar("T")
 class Resolved(Generic[T]):
     """The annotation of a field that is given as a T or None, and read as a T: `__post_init__` puts the default in."""
 
-    @overload
-    def __get__(self, instance: None, owner: type[object]) -> Resolved[T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type[object]) -> T: ...
-    def __get__(self, instance: object | None, owner: type[object]) -> Resolved[T] | T:
+    def __get__(self, instance: object, owner: type[object]) -> T:
         raise NotImplementedError
 
     def __set__(self, instance: object, value: T | None) -> None:
@@ -253,14 +249,16 @@ def put_checked(owner: Any) -> None:
 
 
 def fields_of(owner: type[Any]) -> Mapping[str, About]:
+    return table_of(**{one.name: one for one in fields(owner) if "about" in one.metadata})
+
+
+def table_of(**several: Any) -> Mapping[str, About]:
+    """What fields say of themselves, by name: a dataclass's, or fields that are of none."""
     table: dict[str, About] = {}
-    for one in fields(owner):
-        about_field: About | None = one.metadata.get("about")
-        if about_field is not None:
-            option = f"--{one.name.replace('_', '-')}" if about_field.option == "" else about_field.option
-            table[one.name] = replace(
-                about_field, name=one.name, default=one.default, option=option, key=about_field.key or one.name
-            )
+    for name, one in several.items():
+        said: About = one.metadata["about"]
+        option = f"--{name.replace('_', '-')}" if said.option == "" else said.option
+        table[name] = replace(said, name=name, default=one.default, option=option, key=said.key or name)
     return table
 
 

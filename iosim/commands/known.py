@@ -71,11 +71,8 @@ def profile(args: argparse.Namespace) -> int:
         else:
             rows.append(_entry(key, value))
     shown = [row | {"value": quantity_text(row["quantity"].split(".")[0], row["value"])} for row in rows]
-    known = (
-        Table.of([{"group": one.group, "known": one.how, "numbers": " ".join(one.numbers)} for one in groups])
-        .coloured("known", COLOURS)
-        .text()
-    )
+    by_group = Table.of({"group": one.group, "known": one.how, "numbers": " ".join(one.numbers)} for one in groups)
+    known = by_group.coloured("known", COLOURS).text()
     models = Table.of([
         {"model": one.model, "rests on": how, "numbers": " ".join(names), "validated by": one.validated_by or "nothing"}
         for one in basis.bases for how, names in one.rests_on.items()
@@ -143,10 +140,8 @@ def new_kernel(args: argparse.Namespace) -> int:
 
 def _refuse_choice(name: str, word: str) -> None:
     if is_choice(name):
-        raise InputError(
-            f"{word} '{name}' is no kernel but a choice among them for a problem and a GPU; "
-            f"accepted: {', '.join(entry_names())}"
-        )
+        what = "is no kernel but a choice among them for a problem and a GPU"
+        raise InputError(f"{word} '{name}' {what}; accepted: {', '.join(entry_names())}")
 
 
 def check_kernel(args: argparse.Namespace) -> int:
@@ -166,21 +161,18 @@ def kernels(args: argparse.Namespace) -> int:
             "takes": " ".join((*requires.get("takes", ()), *(["dropout"] * requires.get("dropout", True)))),
         })  # fmt: skip
     systems = [{"name": name, "where": where} for name, where in SYSTEMS]
-    table = Table.of([{k: v for k, v in r.items() if k not in HIDDEN} for r in rows]).text()
-    systems_text = Table.of({"system": name, "where": where} for name, where in SYSTEMS).text()
-    return common.tell(args, None, json=lambda: {"kernels": rows, "systems": systems}, rows=lambda: rows,
-                       table=lambda: f"{table.rstrip()}\n\n{systems_text}")  # fmt: skip
+    table = Table.of({k: v for k, v in r.items() if k not in HIDDEN} for r in rows).text()
+    text = f"{table.rstrip()}\n\n{Table.of({'system': name, 'where': where} for name, where in SYSTEMS).text()}"
+    found = {"kernels": rows, "systems": systems}
+    return common.tell(args, None, json=lambda: found, rows=lambda: rows, text=lambda _: text)
 
 
 def _kernel_text(data: Mapping[str, Any]) -> str:
     requires, settings = data["requires"], data["kernel"]
     rows = [("algorithm", data["algorithm"]), ("aliases", _words(data.get("aliases", ())))]
     rows += [("rules at launch", data.get("rules", "none")), ("runs on", _gpus(requires))]
-    rows += [
-        (f"requires {key.replace('_', ' ')}", _words(value))
-        for key, value in requires.items()
-        if key not in ("min_cc", "max_cc")
-    ]
+    others = {key: value for key, value in requires.items() if key not in ("min_cc", "max_cc")}
+    rows += [(f"requires {key.replace('_', ' ')}", _words(value)) for key, value in others.items()]
     rows += [(key.replace("_", " "), _words(value)) for key, value in settings.items() if key != "options"]
     rows += [(f"option {key}", _words(value)) for key, value in settings.get("options", {}).items()]
     rows += [(f"backward {key}", _words(value)) for key, value in data.get("backward", {}).items()]
@@ -190,7 +182,6 @@ def _kernel_text(data: Mapping[str, Any]) -> str:
         if table in data:
             parts.append(f"\n{table.replace('_', ' ')}: the first row that holds is taken\n")
             parts.append(Table.of(_tile_rows(data[table])).text())
-
     rows_of_spills = len(spills(data)) + len(spills(data, backward=True))
     if rows_of_spills:
         parts.append(f"\nspilled registers: {rows_of_spills} builds; --format json lists them\n")
@@ -205,8 +196,8 @@ def _tile_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     table = []
     used = [key for key in TILE_COLUMNS if any(key in row for row in rows)]
     for row in rows:
-        below = f"below {_cc(row['cc_below'])}" if "cc_below" in row else ""
-        cells = {"head_dim up to": row["head_dim"], "cc": below or " ".join(map(_cc, row.get("cc", ()))) or "any"}
+        below = f"below {cc_text(row['cc_below'])}" if "cc_below" in row else ""
+        cells = {"head_dim up to": row["head_dim"], "cc": below or " ".join(map(cc_text, row.get("cc", ()))) or "any"}
         cells |= {"tile": f"{row['block_q']}x{row['block_k']}", "warps": row["warps"]}
         table.append(cells | {key.replace("_", " "): _words(row.get(key, "")) for key in used})
     return table
@@ -214,17 +205,11 @@ def _tile_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _gpus(requires: Mapping[str, Any]) -> str:
     first, last = requires.get("min_cc"), requires.get("max_cc")
-    if first is None and last is None:
-        return "any GPU"
-    if first == last:
-        return f"cc {_cc(first)}"
-    return " ".join(
-        [f"cc {_cc(first)} and later"] * (first is not None) + [f"up to cc {_cc(last)}"] * (last is not None)
-    )
-
-
-def _cc(number: int | None) -> str:
-    return "" if number is None else cc_text(number)
+    if first is not None and first == last:
+        return f"cc {cc_text(first)}"
+    parts = [] if first is None else [f"cc {cc_text(first)} and later"]
+    parts += [] if last is None else [f"up to cc {cc_text(last)}"]
+    return " ".join(parts) or "any GPU"
 
 
 def _words(value: Any) -> str:
@@ -260,11 +245,9 @@ def models(args: argparse.Namespace) -> int:
             "kv_heads": first.kv_heads, "head_dim": width,
             "token_bytes": m.token_bytes(m.dtype or "bf16"), "aliases": " ".join(preset(name).get("aliases", ())),
         })  # fmt: skip
-    table = Table(LISTED, tuple(tuple(row.values()) for row in rows)).without("aliases")
-    also = "also: a Hugging Face config.json, or a directory that holds one\n"
-    return common.tell(
-        args, None, json=lambda: {"models": rows}, rows=lambda: rows, table=lambda: f"{table.text()}\n{also}"
-    )
+    table = Table(LISTED, tuple(tuple(row.values()) for row in rows)).without("aliases").text()
+    text = f"{table}\nalso: a Hugging Face config.json, or a directory that holds one\n"
+    return common.tell(args, None, json=lambda: {"models": rows}, rows=lambda: rows, text=lambda _: text)
 
 
 def model(args: argparse.Namespace) -> int:
@@ -339,13 +322,9 @@ def show_cache(args: argparse.Namespace) -> int:
 
     cache = replay_cache()
     state = None if cache is None else cache.state()
-    row: dict[str, Any] = {
-        "place": None if state is None else str(state.place),
-        "replays": 0 if state is None else state.results,
-        "current": 0 if state is None else state.current,
-        "bytes": 0 if state is None else state.bytes,
-        "most_bytes": MOST_BYTES,
-    }
+    counts = (None, 0, 0, 0) if state is None else (str(state.place), state.results, state.current, state.bytes)
+    keys = ("place", "replays", "current", "bytes", "most_bytes")
+    row: dict[str, Any] = dict(zip(keys, (*counts, MOST_BYTES), strict=True))
     text = _off() if state is None else f"{_kept(state)}\nat most {bytes_text(MOST_BYTES)} are kept\n"
     return common.tell(args, None, json=lambda: {"cache": row}, rows=lambda: [row], table=lambda: text)
 
@@ -367,8 +346,8 @@ def clear_cache(args: argparse.Namespace) -> int:
 
 
 def _kept(state: CacheState) -> str:
-    replays = "1 replay" if state.results == 1 else f"{state.results:,} replays"
-    return f"{replays}, {state.current:,} of this version of iosim, {bytes_text(state.bytes)} in {state.place}"
+    where = f"{bytes_text(state.bytes)} in {state.place}"
+    return f"{some(state.results, 'replay')}, {state.current:,} of this version of iosim, {where}"
 
 
 def _off() -> str:

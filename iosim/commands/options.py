@@ -8,7 +8,7 @@ refuses a second.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NoReturn
 
@@ -66,6 +66,7 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
+Names, Fields = Collection[str], Mapping[str, About]
 GIVEN = "_given"
 """Where parsed arguments keep all that each option was given."""
 
@@ -105,7 +106,7 @@ class OneName(One):
         super().__call__(parser, namespace, names(text), *option)
 
 
-def without_defaults(table: Mapping[str, About], *names: str) -> dict[str, About]:
+def without_defaults(table: Fields, *names: str) -> dict[str, About]:
     return {name: replace(table[name], default=None, default_text="", usual=None) for name in names}
 
 
@@ -194,11 +195,12 @@ class CommandParser(argparse.ArgumentParser):
         self.group(COMMON).add_argument(spelling, help=help, **settings)
 
     def add_fields(
-        self, group: str, table: Mapping[str, About], names: Iterable[str] | None = None, several: Collection[str] = ()
+        self, group: str, table: Fields, names: Names | None = None, *, several: Names = (), but: Names = ()
     ) -> None:
-        """Options of the fields in `table`, or of those among `names`, in a group of the help; `several` take lists."""
+        """Options of the fields in `table`, or of those among `names`, in a group of the help, but for those in `but`;
+        `several` take lists."""
         for name in table if names is None else names:
-            if table[name].option is not None:
+            if table[name].option is not None and name not in but:
                 _add_one(self.group(group), table[name], name in several)
 
     def add_gpu(self, usual: str | None = USUAL_GPU, told: str = "", several: bool = False) -> None:
@@ -225,7 +227,7 @@ class CommandParser(argparse.ArgumentParser):
         if layers or share:
             self.add_fields("of a model", OF_MODEL, ["layers"] * layers + ["tensor_parallel"] * share)
 
-    def add_problem(self, *, several: Collection[str] = ("seq_q",), lengths: str | None = None) -> None:
+    def add_problem(self, *, several: Names = ("seq_q",), lengths: str | None = None) -> None:
         """--batch, --heads, ... as the problem's fields spell them; --seq-len is `lengths` by default."""
         listed = "seq_q" in several
         told = "query tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if listed else "query tokens"
@@ -235,13 +237,11 @@ class CommandParser(argparse.ArgumentParser):
         first = {**FIELDS, "seq_q": length, "causal": BESIDES["causal"]}
         self.add_fields(COMMON, first, ("seq_q", *MOST_USED, "causal", "passes"), several=several)
         elsewhere = ("seq_q", "mask", "passes", *MOST_USED, *OF_MASK)
-        self.add_fields(
-            "more of the problem", FIELDS, (name for name in FIELDS if name not in elsewhere), several=several
-        )
+        self.add_fields("more of the problem", FIELDS, but=elsewhere, several=several)
         self.add_fields("more of the problem", BESIDES, ("prefix",))
         self.add_fields("mask", {**FIELDS, **without_defaults(FIELDS, "mask")}, ("mask", *OF_MASK), several=several)
 
-    def add_settings(self, *, several: Collection[str] = ()) -> None:
+    def add_settings(self, *, several: Names = ()) -> None:
         """--tile, --warps, ...: settings over the kernel's own choice; those in `several` take lists."""
         self.add_fields("kernel settings, over the kernel's own choice", OVERRIDES, several=several)
 

@@ -104,7 +104,7 @@ def trace(parser: CommandParser) -> None:
 def explore(parser: CommandParser) -> None:
     """a page in the browser: sliders for problem, kernel, tile and GPU, replayed as they change"""
     place = "where the page goes"
-    parser.add_fields(COMMON, EXPLORE, (name for name in EXPLORE if name not in ("out", "force", "port")))
+    parser.add_fields(COMMON, EXPLORE, but=("out", "force", "port"))
     parser.add_fields(place, EXPLORE, ("port", "force"))
     parser.group(place).add_argument("--out", "-o", metavar="DIR", help=EXPLORE["out"].help)
 
@@ -154,7 +154,7 @@ def tiles(parser: CommandParser) -> None:
     parser.add_model()
     parser.add_problem()
     parser.add_fields("tiles", TILES_SHOWN)
-    parser.add_fields("tiles", TILES, (name for name in TILES if name not in OF_MODEL), several=("tile",))
+    parser.add_fields("tiles", TILES, but=OF_MODEL, several=("tile",))
     parser.add_output(("table", "json", "csv", "md"))
 
 
@@ -206,8 +206,8 @@ def decode(parser: CommandParser) -> None:
     parser.add_kernel(None, several=True, default="default")
     parser.add_model(layers=False)
     parser.add_fields(COMMON, DECODE, OF_STEP)
-    rest = (name for name in DECODE if name not in (*OF_STEP, *OF_MODEL))
-    parser.add_fields("more of the model and the step (the defaults are those of Llama-3-8B)", DECODE, rest)
+    more = "more of the model and the step (the defaults are those of Llama-3-8B)"
+    parser.add_fields(more, DECODE, but=(*OF_STEP, *OF_MODEL))
     parser.add_output(("table", "json", "csv", "md", "html"))
 
 
@@ -232,8 +232,8 @@ def ring(parser: CommandParser) -> None:
     parser.add_kernel("default", "kernel of a pair of chunks")
     parser.add_model(layers=False)
     parser.add_problem(several=())
-    rest = (name for name in RING if name not in ("num_gpus", *OF_MODEL))
-    parser.add_fields("GPUs, links and schedules", RING, (*rest, "layers"))
+    parser.add_fields("GPUs, links and schedules", RING, but=("num_gpus", *OF_MODEL))
+    parser.add_fields("GPUs, links and schedules", RING, ("layers",))
     parser.add_argument("--steps", action="store_true", help="print the chunk schedules, step by step")
     parser.add_output(page=True)
 
@@ -257,8 +257,8 @@ def train_memory(parser: CommandParser) -> None:
     parser.add_model(layers=False, share=False)
     parser.add_fields(COMMON, TRAIN, OF_TRAINED)
     parser.add_kernel(None, "catalog kernel whose time stands for the attention (default: the attention's own)")
-    rest = (name for name in TRAIN if name not in (*OF_TRAINED, *OF_TRAINING, "reserve"))
-    parser.add_fields("more of the model (the defaults are those of GPT-2 small)", TRAIN, rest)
+    more = "more of the model (the defaults are those of GPT-2 small)"
+    parser.add_fields(more, TRAIN, but=(*OF_TRAINED, *OF_TRAINING, "reserve"))
     parser.add_fields("training", TRAIN, OF_TRAINING)
     told = (
         "map what fits over sequence lengths and width, batch or layers (default width), whose option then takes a list"
@@ -284,7 +284,7 @@ def validate(parser: CommandParser) -> None:
         "l2_read:median=0.1%% (repeats); what it leaves out is said"
     )
     parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT", help=told)
-    parser.add_fields("options", VALIDATE, (name for name in VALIDATE if name not in first))
+    parser.add_fields("options", VALIDATE, but=first)
     parser.add_output(("table", "json", "csv", "md", "html"))
     parser.add_calls("the calls in --ncu FILE, as far as kernel names and grids leave them open")
 
@@ -328,7 +328,7 @@ def calibrate(parser: CommandParser) -> None:
         "products, launches) and writes a hardware profile for --gpu, over the shipped one of the same GPU if there is "
         "one. Needs an NVIDIA GPU and nvcc; miss counters, which the L2's model is fitted to, need ncu as well."
     )
-    parser.add_fields("options", CALIBRATE, (name for name in CALIBRATE if name != "profiler"))
+    parser.add_fields("options", CALIBRATE, but=("profiler",))
     parser.add_gpu(told="with --times: the GPU that it ran on")
     parser.add_fields("options", CALIBRATE, ("profiler",))
     parser.set_defaults(places=("out", "raw", "bundle"))

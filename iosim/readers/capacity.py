@@ -52,6 +52,11 @@ def estimate(
     return Traffic(tuple(rows))
 
 
+def _is_looped(access: Access) -> bool:
+    """Whether it loads rows that CTAs share at each step of their loops."""
+    return access.per is Per.PAIR and access.mode is Mode.LOAD and access.rows is not Rows.PAIR
+
+
 class CapacityRule:
     """The rule over one chain.
 
@@ -103,8 +108,7 @@ class CapacityRule:
 
     def _reread_factor(self, launch: Launch, slots: Number) -> Number:
         """How many times the data shared along the loop is fetched from HBM: 1 where it fits."""
-        looped = [a for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD and a.rows is not Rows.PAIR]
-        looped = [a for a in looped if not self.chain.tensors[a.tensor].is_list]
+        looped = [a for a in launch.accesses if _is_looped(a) and not self.chain.tensors[a.tensor].is_list]
         if launch.outer not in (Outer.QUERY, Outer.KEY, Outer.SPLIT) or not looped:
             return 1.0
         heads = self.value(launch.domain.grid_heads)
@@ -161,11 +165,8 @@ class CapacityRule:
 
     def _taken(self, tensor: str) -> Number:
         """L2 bytes that a tensor takes, the copies on the other side counted."""
-        looped = any(
-            a.tensor == tensor and a.per is Per.PAIR and a.mode is Mode.LOAD and a.rows is not Rows.PAIR
-            for launch in self.chain.launches
-            for a in launch.accesses
-        )
+        accesses = (a for launch in self.chain.launches for a in launch.accesses)
+        looped = any(a.tensor == tensor and _is_looped(a) for a in accesses)
         times = self.partitions if looped else (self.partitions + 1) / 2
         return self._bytes(self.chain.tensors[tensor]) * times
 

@@ -119,17 +119,16 @@ def level_bounds(
         if fast < d:
             raise InputError(f"`head_dim` {d} is more than the {fast} elements of {what}; accepted: up to {fast}")
         quadratic, linear = 0.0, 0.0
-        texts, sources = [], []
+        terms = []
         large = fast >= d * d
         if problem.forward:
             quadratic += min(pairs * d**2 / fast, pairs * d / math.sqrt(fast))
-            texts.append("P*d^2/M" if large else "P*d/sqrt(M)")
-            sources.append(FORWARD)
+            terms.append(("P*d^2/M" if large else "P*d/sqrt(M)", FORWARD))
         if problem.backward:
             quadratic += backward_elements(pairs, 0, d, fast)
             linear += backward_elements(0, rows, d, fast)
-            texts.append("(P*d^2 + N*d^3)/M" if large else "(P*d + N*d^2)/sqrt(M)")
-            sources.append(BACKWARD)
+            terms.append(("(P*d^2 + N*d^3)/M" if large else "(P*d + N*d^2)/sqrt(M)", BACKWARD))
+        texts, sources = zip(*terms, strict=True)
         scale = element * heads
         # Tokens t times as many: t^2 and t times the parts of the term, t times the compulsory bytes.
         times = (compulsory_bytes - scale * linear) / (scale * quadratic) if grows else 0.0

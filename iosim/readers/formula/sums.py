@@ -22,7 +22,7 @@ ceil((r - 1) block_k / keys)) floor((E + L - r) / L), each term a clipped floor 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -249,12 +249,9 @@ class BlockSums:
             return self._line_to_end(keys, keys - 1, most) + last
         past = ceil_div(self.key_blocks * bk, keys) - most
         full = -past * self.reaching_last.full
-        length, parts = _period(bk, keys)
-        for r in range(1, min(length, int(self.key_blocks)) + 1):
-            weight = ceil_div(r * bk, keys) - ceil_div((r - 1) * bk, keys)
-            if weight:
-                top = (self.key_blocks + length - r) // length
-                full += weight * self._line_to_end(parts, bk - 1 + (length - r) * bk, top)
+        for before, weight, length in self._weights(keys, lambda r: ceil_div(r * bk, keys)):
+            top = (self.key_blocks + before) // length
+            full += weight * self._line_to_end(length * bk, bk - 1 + before * bk, top)
         return full + last
 
     def _starts(self, keys: int) -> int:
@@ -265,13 +262,18 @@ class BlockSums:
         last = self._last_visits * (self._last_first_key // bk * bk // keys)
         if keys % bk == 0:
             return self._line_to_first(keys) + last
-        length, parts = _period(bk, keys)
         full = 0
-        for r in range(1, min(length, int(self.key_blocks)) + 1):
-            weight = r * bk // keys - (r - 1) * bk // keys
-            if weight:
-                full += weight * self._shifted_first(parts, (length - r) * bk)
+        for before, weight, length in self._weights(keys, lambda r: r * bk // keys):
+            full += weight * self._shifted_first(length * bk, before * bk)
         return full + last
+
+    def _weights(self, keys: int, sectors: Callable[[int], int]) -> Iterator[tuple[int, int, int]]:
+        """Of each key block r of the `length` after which block and sector boundaries meet again, where it adds to the
+        `sectors` of the blocks so far: (length - r, what it adds, length)."""
+        length = keys // math.gcd(int(self.domain.block_k), keys)
+        for r in range(1, min(length, int(self.key_blocks)) + 1):
+            if weight := sectors(r) - sectors(r - 1):
+                yield length - r, weight, length
 
     def _shifted_first(self, step: int, shift: int) -> int:
         """Sum over used full blocks of floor((first key + shift) / step), for 0 <= shift < step."""
@@ -293,12 +295,6 @@ class PickedSums(BlockSums):
         if edge is not Edge.NEEDED:
             return super().key_rows(edge)
         return BlockSums(replace(d, seq_k=minimum(d.seq_k, mask.seen), mask=mask.plain)).key_rows(edge)
-
-
-def _period(block_k: int, keys: int) -> tuple[int, int]:
-    """Key blocks after which block and sector boundaries meet again, and the keys in them."""
-    length = keys // math.gcd(block_k, keys)
-    return length, length * block_k
 
 
 # Of a list of blocks

@@ -16,7 +16,8 @@ form itself does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Mapping
 from typing import Any
 
 import sympy as sp
@@ -60,15 +61,6 @@ class ClippedFloorSum(sp.Function):  # type: ignore[misc]  # SymPy has no types
         return text if exp is None else rf"\left({text}\right)^{{{exp}}}"
 
 
-_RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "lt": sp.Lt,
-    "le": sp.Le,
-    "gt": sp.Gt,
-    "ge": sp.Ge,
-    "eq": sp.Eq,
-}
-
-
 class SymbolKind(Kind):
     """Companions are SymPy expressions; `conditions` are the branches taken that are not always so."""
 
@@ -96,7 +88,8 @@ class SymbolKind(Kind):
         return sp.Min(a, b)
 
     def compared(self, compare: Compare, a: Any, b: Any, outcome: bool) -> None:
-        relation = _RELATIONS[compare.__name__](a, b)
+        a, b = sp.sympify(a), sp.sympify(b)
+        relation = sp.Eq(a, b) if compare is operator.eq else compare(a, b)
         relation = relation if outcome else sp.Not(relation)
         if relation in (True, sp.true) or relation in self.conditions:
             return
@@ -154,17 +147,16 @@ def symbol(name: str) -> sp.Symbol:
 
 def _companions(problem: AttentionProblem, kernel: Kernel) -> tuple[dict[str, Any], dict[str, int]]:
     """(companion of each size, value of each symbol used). Equal sizes share a symbol."""
-    p, back = problem, (kernel.backward.tile if problem.backward else None)
-    sizes = {
-        "batch": p.batch, "heads": p.heads, "kv_heads": p.kv_heads, "seq_q": p.seq_q, "seq_k": p.seq_k,
-        "head_dim": p.head_dim, "head_dim_v": p.head_dim_v, "window": p.window, "offset": p.offset,
-        "window_right": p.window_right if (p.window_right or 0) > 0 else None,
-        "element_bytes": p.input_type.bytes, "output_bytes": p.output_type.bytes,
-        "block_q": kernel.tile.block_q, "block_k": kernel.tile.block_k,
-        "backward_block_q": back.block_q if back else None, "backward_block_k": back.block_k if back else None,
-        "splits": kernel.splits if kernel.splits > 1 else None,
-    }  # fmt: skip
-    known = {size: value for size, value in sizes.items() if value is not None}
+    own = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "offset")
+    known = {size: value for size in own if (value := getattr(problem, size)) is not None}
+    if (problem.window_right or 0) > 0:
+        known["window_right"] = problem.window_right
+    known |= {"element_bytes": problem.input_type.bytes, "output_bytes": problem.output_type.bytes}
+    known |= {"block_q": kernel.tile.block_q, "block_k": kernel.tile.block_k}
+    if problem.backward and (back := kernel.backward.tile):
+        known |= {"backward_block_q": back.block_q, "backward_block_k": back.block_k}
+    if kernel.splits > 1:
+        known["splits"] = kernel.splits
     tied = {size: leader for size, leader in TIED.items() if known[size] == known[leader]}
     values = {size: value for size, value in known.items() if size not in tied}
     companions: dict[str, Any] = {}
@@ -172,7 +164,7 @@ def _companions(problem: AttentionProblem, kernel: Kernel) -> tuple[dict[str, An
         values = {"seq" if size == "seq_q" else size: value for size, value in values.items()}
         companions["seq_q"] = symbol("seq")
     if "kv_heads" not in tied:
-        values["group"] = p.group
+        values["group"] = problem.group
         del values["heads"]
         companions["heads"] = symbol("group") * symbol("kv_heads")
     companions |= {size: symbol(size) for size in values if size in known}

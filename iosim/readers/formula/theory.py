@@ -29,11 +29,12 @@ BLOCKS_IN_FAST_MEMORY = 4
 
 @dataclass(frozen=True)
 class Bound:
-    """One Theta term: `text` and `latex` say it in the symbols N, d, M and s."""
+    """One Theta term: `text` and `latex` say it in the symbols N, d, M and s, `value` takes their numbers."""
 
     source: str
     text: str
     latex: str
+    value: Callable[[int, int, int, float], float]
 
     def elements(self, seq: int, head_dim: int, fast_elements: int, kept: float = 1.0) -> float:
         """The term's value in elements, for one head.
@@ -55,7 +56,7 @@ class Bound:
         if fast_elements < head_dim:
             raise InputError(f"fast_elements {fast_elements} is out of range; accepted: head_dim {head_dim} or more")
         memory = min(fast_elements, seq * head_dim)
-        return _TERMS[self.text](seq, head_dim, memory, kept)
+        return self.value(seq, head_dim, memory, kept)
 
     def times_above(
         self, moved_bytes: float, element_bytes: int, seq: int, head_dim: int, fast_elements: int,
@@ -72,15 +73,14 @@ class Bound:
         return sp.sympify(self.text.replace("^", "**"), locals={"N": n, "d": d, "M": m, "s": s})
 
 
-_TERMS: dict[str, Callable[[int, int, int, float], float]] = {
-    "N*d + N^2": lambda n, d, m, s: n * d + n * n,
-    "N^2*d^2/M": lambda n, d, m, s: n * n * d * d / m,
-    "N*d + N^2*d^2*s/M": lambda n, d, m, s: n * d + n * n * d * d * s / m,
-}
 _PAPER = "arXiv 2205.14135"
-_STANDARD = "N*d + N^2", r"\Theta(N d + N^2)"
-_FLASH = "N^2*d^2/M", r"\Theta\left(\frac{N^2 d^2}{M}\right)"
-_SPARSE = "N*d + N^2*d^2*s/M", r"\Theta\left(N d + \frac{N^2 d^2}{M} s\right)"
+_STANDARD = "N*d + N^2", r"\Theta(N d + N^2)", lambda n, d, m, s: n * d + n * n
+_FLASH = "N^2*d^2/M", r"\Theta\left(\frac{N^2 d^2}{M}\right)", lambda n, d, m, s: n * n * d * d / m
+_SPARSE = (
+    "N*d + N^2*d^2*s/M",
+    r"\Theta\left(N d + \frac{N^2 d^2}{M} s\right)",
+    lambda n, d, m, s: n * d + n * n * d * d * s / m,
+)
 BOUNDS = {
     "standard": Bound(f"{_PAPER}, Theorem 2", *_STANDARD),
     "flash": Bound(f"{_PAPER}, Theorem 2", *_FLASH),
