@@ -66,7 +66,8 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-Names, Fields = Collection[str], Mapping[str, About]
+Names = Collection[str]
+Fields = Mapping[str, About]
 GIVEN = "_given"
 """Where parsed arguments keep all that each option was given."""
 

@@ -354,25 +354,18 @@ def _wait(thread: threading.Thread, over: threading.Event) -> None:
 
 def l2_config(model: L2Model, sets: int, stride: float) -> Any:
     """The L2 for the engine: so many followed sets of a partition, each line of which stands for `stride`."""
-    side = model.side
-    behind = (
-        {}
-        if side is None
-        else {
-            "side_sets": sets * max(1, round(side.sets / model.sets)),
-            "side_ways": side.ways,
-            "side_ps_per_kib": round(1024 * PS / side.bytes_per_s),
-            "side_latency_ps": round(side.latency_s * PS),
-        }
-    )
+    rates = {"dram": model.dram_bytes_per_s, "l2": model.l2_bytes_per_s}
+    rates["dram_write"] = model.dram_write_bytes_per_s or model.dram_bytes_per_s
+    waits = {"l2": model.l2_latency_s, "far": model.far_latency_s, "dram": model.dram_latency_s}
+    behind = {}
+    if model.side is not None:
+        behind = {"side_sets": sets * max(1, round(model.side.sets / model.sets)), "side_ways": model.side.ways}
+        rates["side"], waits["side"] = model.side.bytes_per_s, model.side.latency_s
     return _L2Config(
         partitions=model.partitions, sets=sets, ways=model.ways, dirty_share=round(model.dirty_ways * 256),
-        sample_bytes=round(stride * model.line_bytes),
-        dram_ps_per_kib=round(1024 * PS / model.dram_bytes_per_s),
-        dram_write_ps_per_kib=round(1024 * PS / (model.dram_write_bytes_per_s or model.dram_bytes_per_s)),
-        l2_ps_per_kib=round(1024 * PS / model.l2_bytes_per_s), l2_latency_ps=round(model.l2_latency_s * PS),
-        far_latency_ps=round(model.far_latency_s * PS), dram_latency_ps=round(model.dram_latency_s * PS),
-        apart=int(model.apart), **behind,
+        sample_bytes=round(stride * model.line_bytes), apart=int(model.apart), **behind,
+        **{f"{name}_ps_per_kib": round(1024 * PS / rate) for name, rate in rates.items()},
+        **{f"{name}_latency_ps": round(seconds * PS) for name, seconds in waits.items()},
     )  # fmt: skip
 
 
@@ -388,9 +381,9 @@ def launch_plan(
     if coarse is not None:  # what moves on with the loop, then what every small step stores to again
         loop = tuple(sorted(loop, key=lambda t: t.stays))
     plan = _work_tiles(launch, loop)
-    plan.slots, plan.sms, plan.static_stride, plan.group = ctas.slots, ctas.sms, stride, launch.group
-    plan.ahead, plan.sms_alike, plan.step_spread_ppm = int(ctas.ahead), ctas.sms_alike, ctas.step_spread_ppm
-    plan.sm_spread_ppm, plan.waits = ctas.sm_spread_ppm, ctas.waits
+    for name in ("slots", "sms", "ahead", "sms_alike", "step_spread_ppm", "sm_spread_ppm", "waits"):
+        setattr(plan, name, int(getattr(ctas, name)))
+    plan.static_stride, plan.group = stride, launch.group
     plan.step_ps, plan.start_ps, plan.open_ps = (round(s * PS) for s in (ctas.step_s, ctas.start_s, ctas.open_s))
     slow = np.rint(np.array(ctas.slow) * 1e6).astype(np.int64)
     plan.crowds, plan.slow_ppm = slow.size, _pointer(slow)
@@ -417,8 +410,8 @@ def _work_tiles(launch: LoweredLaunch, loop: tuple[Template, ...]) -> Any:
             raise InputError(f"a launch has {len(templates)} accesses in one place; the replay takes {MAX_TEMPLATES}")
         setattr(plan, f"n_{name}", len(templates))
         for slot, t in zip(getattr(plan, name), templates, strict=False):
-            slot.mode, slot.coef, slot.span, slot.rows, slot.row_stride = t.mode, t.coef, t.span, t.rows, t.row_stride
-            slot.turn, slot.turn_coef = t.turn, t.turn_coef
+            for field in ("mode", "coef", "span", "rows", "row_stride", "turn", "turn_coef"):
+                setattr(slot, field, getattr(t, field))
             slot.base = _address(f"objects of {t.tensor}", t.base, np.int32, n)
             if t.skips is not None and t.block is not None:
                 slot.skips = _address(f"skips of {t.tensor}", t.skips, np.int32, t.skips.size)

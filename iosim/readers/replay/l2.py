@@ -97,13 +97,9 @@ def model(profile: HardwareProfile) -> L2Model:
     bandwidth = 1 / per_byte[0] if per_byte else profile.need("dram_bandwidth_bytes_per_s")
     side = None
     if profile.memory_side_bytes:
-        side_ways = profile.need_int("memory_side_ways")
-        side = SideCache(
-            sets=profile.memory_side_bytes // (side_ways * line),
-            ways=side_ways,
-            bytes_per_s=profile.need("memory_side_bandwidth_bytes_per_s"),
-            latency_s=max(0.0, profile.need("memory_side_latency_cycles") / clock - near),
-        )
+        side_ways, latency = profile.need_int("memory_side_ways"), profile.need("memory_side_latency_cycles") / clock
+        rate = profile.need("memory_side_bandwidth_bytes_per_s")
+        side = SideCache(profile.memory_side_bytes // (side_ways * line), side_ways, rate, max(0.0, latency - near))
     return L2Model(
         partitions=partitions,
         sets=max(1, size // (ways * line)),

@@ -189,10 +189,9 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
         blocks = d.splits * _rounds(launch)
     sequences = d.sequences  # packed ones: each has as many of the grid's blocks, as sequences of a batch have
     b, h, i = d.batch * sequences, d.heads, blocks // sequences
+    schedule = s if launch.outer is Outer.QUERY else replace(s, cluster=1)
     if launch.outer is Outer.HEAD:
-        schedule = replace(s, order=Order.QUERY, section_heads=0, cluster=1)
-    else:
-        schedule = s if launch.outer is Outer.QUERY else replace(s, cluster=1)
+        schedule = replace(schedule, order=Order.QUERY, section_heads=0)
     whole = -(-i // schedule.cluster) * schedule.cluster
     order = np.arange(b * h * whole, dtype=np.int64)
     head, block = place(schedule, order, blocks=i, heads=b * h, batch=b)
@@ -227,9 +226,7 @@ def _lower_launch(
     first, count = steps.first.astype(np.int32), steps.count.astype(np.int32)
     if there is not None:
         count = np.where(there, count, 0).astype(np.int32)
-    prologue: list[Template] = []
-    loop: list[Template] = []
-    epilogue: list[Template] = []
+    templates: dict[str, list[Template]] = {"pro": [], "loop": [], "epi": []}
     for access in progress(f"work tiles of {launch.name}")(launch.accesses):
         grid = grids[access.tensor]
         for run in _runs(launch, access):
@@ -239,24 +236,24 @@ def _lower_launch(
             if access.skip:
                 skips, of_tile = _skips(launch, access, block, steps)
                 template = replace(template, skips=skips, block=of_tile)
-            {"pro": prologue, "loop": loop, "epi": epilogue}[where].append(template)
+            templates[where].append(template)
     takes = count > 0 if there is None else np.ones_like(there)  # without rows a work tile ends at once
     slot = (np.cumsum(takes) - 1) % spill_slots
     frames = [np.where(count > 0, at + slot, NONE).astype(np.int32) for at in frame_first]
-    for at, frame, templates in zip(frame_first, frames, (loop, prologue), strict=False):
+    for at, frame, where in zip(frame_first, frames, ("loop", "pro"), strict=False):
         if at != NONE:
-            templates.append(Template(SPILL, MODES[Mode.STORE], frame))
+            templates[where].append(Template(SPILL, MODES[Mode.STORE], frame))
     reloaded = _spills(launch, Mode.LOAD)
     if reloaded is not None and reloaded.per_pair and frame_first and frame_first[0] != NONE:
-        loop.append(Template(SPILL, MODES[Mode.LOAD], frames[0]))
-    down = {
-        Direction.ASCENDING: np.zeros(block.size, dtype=np.uint8),
-        Direction.DESCENDING: np.ones(block.size, dtype=np.uint8),
-        Direction.ALTERNATING: (block // launch.schedule.cluster & 1).astype(np.uint8),
-    }[launch.schedule.direction]
+        templates["loop"].append(Template(SPILL, MODES[Mode.LOAD], frames[0]))
+    if launch.schedule.direction is Direction.ALTERNATING:
+        down = (block // launch.schedule.cluster & 1).astype(np.uint8)
+    else:
+        down = np.full(block.size, launch.schedule.direction is Direction.DESCENDING, dtype=np.uint8)
+    prologue, loop, epilogue = map(tuple, templates.values())
     return LoweredLaunch(
-        launch.name, first, count, tuple(prologue), tuple(loop), tuple(epilogue), down,
-        head, block, group=_rounds(launch) if launch.outer is Outer.HEAD else 1,
+        launch.name, first, count, prologue, loop, epilogue, down, head, block,
+        group=_rounds(launch) if launch.outer is Outer.HEAD else 1,
         indices=None if steps.indices is None else steps.indices.astype(np.int32),
     )  # fmt: skip
 
