@@ -17,9 +17,8 @@ from keyword import iskeyword
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ParamSpec, SupportsIndex, TypeVar
 
-from iosim.base.errors import InputError, spelled
+from iosim.base.errors import InputError, alike, out_of_scope, spelled
 from iosim.base.fields import MAX_SIZE, About, Kind, default_text, described, fields_of
-from iosim.base.names import alike, out_of_scope
 from iosim.base.schema import one_line
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.overrides import OVERRIDES, Overrides

@@ -1,7 +1,9 @@
-"""The one exception that a user's mistake raises; everything else that escapes is a defect of iosim.
+"""The one exception that a user's mistake raises; everything else that escapes is a defect of iosim. And which known
+names a misspelt one may stand for, and which names iosim does not model (scope.toml, docs/scope.md).
 
 A message marks what a caller gave by its name in Python, in backticks: "`page_size` 48: not supported". Python's users
-read the name; the command line, which alone knows options, puts the option in its place.
+read the name; the command line, which alone knows options, puts the option in its place. Alike are names a slip or two
+apart, a name and its beginning, and names of which one has all the words of the other.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-
-from iosim.base.names import alike, out_of_scope
+from functools import cache
+from pathlib import Path
 
 FEW_NAMES = 12
 """So many accepted names are listed beside the nearest of them."""
@@ -62,3 +64,76 @@ def unknown_name(what: str, value: str, known: Iterable[str], shown: Iterable[st
 
 class TooLargeError(InputError):
     """A replay that would take more memory than iosim allows itself; other methods may do."""
+
+
+MOST_SLIPS = 3
+LETTERS_A_SLIP = 3
+SHORTEST_BEGINNING = 3
+
+
+def alike(value: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """Known names that are like `value`, the likest first; empty where none is."""
+    letters, words = _plain(value), _words(value)
+    found: list[tuple[float, str]] = []
+    for name in dict.fromkeys(known):
+        other = _plain(name)
+        slips = min(MOST_SLIPS, max(1, len(letters) // LETTERS_A_SLIP))
+        away = _slips(letters, other, slips)
+        begins = len(letters) >= SHORTEST_BEGINNING and other.startswith(letters)
+        if away <= slips:
+            found.append((away - begins / 2 if away else -1, name))
+        elif begins or (words and _words(name) and (words < _words(name) or _words(name) < words)):
+            found.append((MOST_SLIPS + 1, name))
+    found.sort(key=lambda one: one[0])
+    same = [name for away, name in found if away < 0]  # but for case and punctuation
+    return (same or [name for _, name in found])[:most] if letters else []
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.lower())
+
+
+def _words(name: str) -> set[str]:
+    return {word for word in re.split(r"[\W_]+", name.lower()) if len(word) >= SHORTEST_BEGINNING}
+
+
+def _slips(a: str, b: str, most: int) -> int:
+    """Letters to put in, leave out, replace or swap with their neighbour to make `b` of `a`; `most` + 1 for more."""
+    if abs(len(a) - len(b)) > most:
+        return most + 1
+    before, row = [0] * (len(b) + 1), list(range(len(b) + 1))
+    for i, letter in enumerate(a, 1):
+        further = [i]
+        for j, other in enumerate(b, 1):
+            cost = min(row[j] + 1, further[j - 1] + 1, row[j - 1] + (letter != other))
+            if i > 1 and j > 1 and letter == b[j - 2] and a[i - 2] == other:
+                cost = min(cost, before[j - 2] + 1)
+            further.append(cost)
+        if min(further) > most:
+            return most + 1
+        before, row = row, further
+    return row[-1]
+
+
+PAGE = "docs/scope.md"
+PATTERNS = Path(__file__).with_name("scope.toml")
+
+
+@cache
+def topics() -> list[dict[str, str]]:
+    """What is out of scope: a `title` each, and patterns of the names that ask for it, by kind."""
+    import tomllib  # a name that is known needs no reason
+
+    found: list[dict[str, str]] = tomllib.loads(PATTERNS.read_text(encoding="utf-8"))["topic"]
+    return found
+
+
+def out_of_scope(kind: str, name: str) -> str:
+    """A clause on why iosim has no `name` of a "GPU", "kernel", "dtype" or "option"; empty where that is not known."""
+    plain = re.sub(r"[\W_]", "", name.lower())
+    for topic in topics():
+        if kind in topic and re.fullmatch(topic[kind], plain):
+            title = topic["title"]
+            title = title if title[1].isupper() else title[0].lower() + title[1:]
+            return f"out of scope: {title} ({PAGE})"
+    return ""

@@ -19,9 +19,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from iosim.base.errors import InputError
+from iosim.base.errors import InputError, alike
 from iosim.base.files import read_text
-from iosim.base.names import alike
 from iosim.base.records import MISSING, dataclass, field, fields
 
 MAX_FILE_BYTES = 1_000_000

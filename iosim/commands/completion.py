@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from iosim.base.errors import alike, out_of_scope
 from iosim.base.files import write_whole
-from iosim.base.names import alike, out_of_scope
 from iosim.base.schema import read_toml
 from iosim.commands import common
 from iosim.commands.options import CommandParser, UnknownWordError

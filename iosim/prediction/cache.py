@@ -1,4 +1,4 @@
-"""Results of replays kept on disk between runs, in one SQLite file of the user's cache directory.
+"""Results of replays kept on disk between runs, as plain data, in one SQLite file of the user's cache directory.
 
 A result is found again only under the digest of all inputs of its replay, made by the same source code. The file is
 bounded: what was used longest ago goes first. Nothing here is needed for a prediction: a file that cannot be opened,
@@ -7,6 +7,7 @@ read or written is as good as an empty one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import threading
@@ -14,11 +15,20 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from iosim.base.data import cache_dir
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, fields, is_dataclass
+from iosim.kernel.traffic import Traffic, TrafficRow
+from iosim.readers.replay import build
+from iosim.readers.replay.coarse import CoarseSteps
+from iosim.readers.replay.play import PlayedHeads
+from iosim.readers.replay.replay import Replay, ReplayedLaunch
+from iosim.readers.replay.sampling import Windows
 
 FILE = "replays.sqlite3"
 MOST_BYTES = 256 << 20
@@ -135,7 +145,45 @@ def _used_bytes(file: sqlite3.Connection) -> int:
 
 def replay_cache() -> ReplayCache | None:
     """The user's cache of replays; None where it is switched off."""
-    from iosim.readers.replay.saved import version
-
     folder = cache_dir()
     return None if folder is None else ReplayCache(folder / FILE, version())
+
+
+PACKAGE = Path(__file__).resolve().parents[1]
+SOURCES = ("kernel", "problem/masks", "readers/replay")
+"""Directories whose Python files decide what a replay finds from its inputs; what is imported beside them only makes
+the inputs. The engine's own sources are in its mark."""
+
+
+@cache
+def version() -> str:
+    """Changes with any source file that a replay's result may depend on, and with NumPy."""
+    text = hashlib.sha256(build.mark() + np.__version__.encode() + Path(__file__).read_bytes())
+    for folder in SOURCES:
+        for source in sorted((PACKAGE / folder).glob("*.py")):
+            text.update(f"\0{folder}/{source.name}\0".encode() + source.read_bytes())
+    return text.hexdigest()[:32]
+
+
+def to_plain(value: Any) -> Any:
+    """A replay as dicts and lists."""
+    if is_dataclass(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return list(map(to_plain, value))
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def from_plain(plain: dict[str, Any]) -> Replay:
+    """The replay that `to_plain` was given. Raises KeyError, TypeError, ValueError: it is not what `to_plain` makes."""
+    traffic = Traffic(tuple(TrafficRow(**row) for row in plain["traffic"]["rows"]))
+    share = plain["share"] and PlayedHeads(**plain["share"])
+    return Replay(**plain | {"traffic": traffic, "launches": tuple(map(_launch, plain["launches"])), "share": share})
+
+
+def _launch(plain: dict[str, Any]) -> ReplayedLaunch:
+    windows, coarse = plain["windows"], plain["coarse"]
+    if windows is not None:
+        arrays = {name: np.array(each, dtype=np.int64) for name, each in windows.items() if isinstance(each, list)}
+        windows = Windows(**windows | arrays)
+    return ReplayedLaunch(**plain | {"coarse": coarse and CoarseSteps(**coarse), "windows": windows})

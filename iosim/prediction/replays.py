@@ -119,8 +119,7 @@ class Replays:
 
 
 def _kept(key: str, inputs: Inputs) -> Replay:
-    from iosim.prediction.cache import replay_cache
-    from iosim.readers.replay.saved import from_plain, to_plain
+    from iosim.prediction.cache import from_plain, replay_cache, to_plain
 
     cache = replay_cache()
     plain = None if cache is None else cache.get(key)

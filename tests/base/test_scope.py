@@ -11,7 +11,7 @@ from refusals import refused
 from scripts import ROOT
 
 import iosim
-from iosim.base.names import PAGE, alike, out_of_scope, topics
+from iosim.base.errors import PAGE, alike, out_of_scope, topics
 from iosim.hardware.profile import list_profiles
 from iosim.kernel.libraries import choice_names, entry_names
 from iosim.problem.dtypes import INPUT_DTYPES

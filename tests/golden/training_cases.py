@@ -9,7 +9,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
-from iosim.readers.replay.caching_allocator import CachingAllocator
+from iosim.readers.replay.blocks import CachingAllocator
 from iosim.studies.training import (
     Decoder,
     Setup,

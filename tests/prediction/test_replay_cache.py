@@ -30,7 +30,7 @@ from iosim.prediction.cache import ReplayCache, replay_cache
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import planned
 from iosim.prediction.replays import Replays, tile_accesses
-from iosim.readers.replay import build, saved
+from iosim.readers.replay import build
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Inputs
@@ -88,10 +88,10 @@ def test_windows_are_kept_without_loss(folder: Path) -> None:
     call = planned(problem, "cutlass", "t4")
     low = call.replay(Play(part=True))
     windows = np.arange(12, dtype=np.int64)
-    played = replace(low.launches[0], windows=saved.Windows(windows, windows + 7, np.outer(windows, windows),
+    played = replace(low.launches[0], windows=module.Windows(windows, windows + 7, np.outer(windows, windows),
                                                             np.outer(windows, windows + 1), 0.1))  # fmt: skip
     one = replace(low, launches=(played,))
-    assert digest(saved.from_plain(saved.to_plain(one))) == digest(one)
+    assert digest(module.from_plain(module.to_plain(one))) == digest(one)
 
 
 def changed(value: Any) -> Any:
@@ -177,8 +177,8 @@ def test_the_version_covers_every_module_that_a_replay_runs() -> None:
             reached.add(name)
             todo += arrows[name]
     covered = {
-        ".".join(("iosim", *path.relative_to(saved.PACKAGE).with_suffix("").parts))
-        for folder in saved.SOURCES for path in (saved.PACKAGE / folder).glob("*.py")
+        ".".join(("iosim", *path.relative_to(module.PACKAGE).with_suffix("").parts))
+        for folder in module.SOURCES for path in (module.PACKAGE / folder).glob("*.py")
     }  # fmt: skip
     beside = {name for name in reached - covered if name.split(".")[1] not in ("base", "hardware")}
     assert beside <= {f"iosim.problem.{name}" for name in ("attention", "dtypes", "fields")}
@@ -190,13 +190,13 @@ def test_another_version_misses(mark: str, folder: Path, plays: list[Inputs], mo
     if mark == "mark":
         monkeypatch.setattr(build, "mark", lambda: b"another engine")
     else:
-        monkeypatch.setattr(saved.np, "__version__", "0.1")
-    saved.version.cache_clear()
+        monkeypatch.setattr(module.np, "__version__", "0.1")
+    module.version.cache_clear()
     try:
         predicted("chain")
     finally:
         monkeypatch.undo()
-        saved.version.cache_clear()
+        module.version.cache_clear()
     assert len(plays) == 2
 
 

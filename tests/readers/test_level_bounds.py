@@ -16,7 +16,7 @@ from iosim.commands.cli import main
 from iosim.hardware.profile import list_profiles, load_profile
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.formula.levels import FLASH_CONSTANT, LevelBound, fast_memories, level_bounds
+from iosim.readers.formula.theory import FLASH_CONSTANT, LevelBound, fast_memories, level_bounds
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -16,7 +16,7 @@ from scripts import measurements
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.readers.replay.caching_allocator import MIB, CachingAllocator
+from iosim.readers.replay.blocks import MIB, CachingAllocator
 from iosim.studies.training import Decoder, Kind, Setup, frontier, longest_sequence, plan, predict_training
 from iosim.studies.training.frontier import peak_bytes, step_seconds
 from iosim.studies.training.graph import Graph, saved_storages

@@ -20,7 +20,7 @@ from iosim.prediction.predictor import predict
 from iosim.problem.asked import mask_of
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import LIST_MASKS
-from iosim.readers.formula.levels import LEVELS, LevelBound, explanation, level_bounds
+from iosim.readers.formula.theory import LEVELS, LevelBound, explanation, level_bounds
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Table, columns_of
 from iosim.studies.requests import CHOICES, SIZES

@@ -21,7 +21,7 @@ from iosim.kernel.traffic import CODE, FOREIGN
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
-from iosim.readers.replay.caching_allocator import Block, CachingAllocator
+from iosim.readers.replay.blocks import Block, CachingAllocator
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import MODES

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from iosim.base.records import dataclass
-from iosim.readers.replay.caching_allocator import Block, CachingAllocator
+from iosim.readers.replay.blocks import Block, CachingAllocator
 from iosim.studies.training.graph import Gradient, Graph, Kind, Node, Storage
 
 
