@@ -25,10 +25,9 @@ from iosim.base.data import cache_dir
 from iosim.base.records import dataclass, fields, is_dataclass
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.readers.replay import build
-from iosim.readers.replay.coarse import CoarseSteps
 from iosim.readers.replay.play import PlayedHeads
 from iosim.readers.replay.replay import Replay, ReplayedLaunch
-from iosim.readers.replay.sampling import Windows
+from iosim.readers.replay.sampling import CoarseSteps, Windows
 
 FILE = "replays.sqlite3"
 MOST_BYTES = 256 << 20

@@ -33,12 +33,11 @@ from iosim.readers.bounds import needed_bytes
 from iosim.readers.formula.closed_form import added_bytes
 from iosim.readers.replay import engine
 from iosim.readers.replay import replay as replays
-from iosim.readers.replay.coarse import coarse_plan
 from iosim.readers.replay.l2 import L2Model, Samples, model, sample_lines
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import CODE, FOREIGN, Replay
-from iosim.readers.replay.sampling import sampling_plan
+from iosim.readers.replay.sampling import coarse_plan, sampling_plan
 from iosim.studies.explain import explain
 
 LAW = settings(

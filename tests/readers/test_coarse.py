@@ -14,13 +14,13 @@ from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.replay import coarse as coarses
 from iosim.readers.replay import replay as replays
-from iosim.readers.replay.coarse import Coarse, coarse_plan
+from iosim.readers.replay import sampling as coarses
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
+from iosim.readers.replay.sampling import Coarse, coarse_plan
 
 
 def problem_of(tokens: int, heads: int, mask: str, **more: object) -> AttentionProblem:

@@ -19,14 +19,13 @@ from iosim.kernel.pace import Pace
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.traffic import CODE, FOREIGN, Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.replay.coarse import ERROR, HELD_STEPS, CoarseSteps, coarse_plan
 from iosim.readers.replay.engine import L2, PS, Ctas
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import gathers, streams, tile_bytes
 from iosim.readers.replay.play import ERROR as HEADS_ERROR
 from iosim.readers.replay.play import Play, PlayedHeads
-from iosim.readers.replay.sampling import Windows, sampling_plan
+from iosim.readers.replay.sampling import ERROR, HELD_STEPS, CoarseSteps, Windows, coarse_plan, sampling_plan
 from iosim.readers.replay.sharing import rates_of
 
 FOREIGN_OBJECT_BYTES = 65536
