@@ -8,7 +8,6 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TextIO
 
 from iosim.base.errors import EngineWarning, InputError, unknown_name
 from iosim.base.version import __version__
@@ -80,7 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise InputError(f"COMMAND is missing; accepted: {', '.join(COMMANDS)}")
         with warnings.catch_warnings():
             warnings.simplefilter("once", EngineWarning)
-            warnings.showwarning = _warn
+            usual = warnings.showwarning
+            warnings.showwarning = lambda warning, kind, *where: (
+                _complain(str(warning)) if issubclass(kind, EngineWarning) else usual(warning, kind, *where)
+            )
             for_a_person = getattr(args, "format", "table") == "table" and getattr(args, "out", None) is None
             with output(for_a_person=for_a_person):
                 check_files(args)
@@ -104,21 +106,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("iosim: interrupted", file=sys.stderr)
         return 130
-
-
-def _warn(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """A warning of iosim's as a line of its own; all others as Python writes them."""
-    if issubclass(category, EngineWarning):
-        _complain(str(message))
-    else:
-        (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def _complain(message: str) -> None:

@@ -74,9 +74,8 @@ def request(args: argparse.Namespace, asked: type[T], **more: Any) -> T:
     """What a command is asked for, of the options that the fields of `asked` became; `more` are its other fields."""
     names = [field.name for field in fields(asked) if field.name not in more]  # type: ignore[arg-type]
     read = {name: READ[name](args) for name in names if name in READ}
-    return asked(
-        **read, **{name: getattr(args, name) for name in names if name not in READ and hasattr(args, name)}, **more
-    )
+    given = {name: getattr(args, name) for name in names if name not in READ and hasattr(args, name)}
+    return asked(**read, **given, **more)
 
 
 def layer_problems(args: argparse.Namespace) -> list[tuple[Layers | None, AttentionProblem]]:
@@ -102,12 +101,8 @@ def problem(args: argparse.Namespace) -> AttentionProblem:
 
 def tell_problems(args: argparse.Namespace, what: str, problems: Sequence[object], hint: str) -> int:
     lines = [str(problem) for problem in problems]
-    tell(
-        args,
-        None,
-        json=lambda: {"file": args.file, "problems": lines},
-        table=lambda: "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n",
-    )
+    told = "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n"
+    tell(args, None, json=lambda: {"file": args.file, "problems": lines}, text=lambda _: told)
     if lines:
         raise InputError(f"{what} '{args.file}' has {some(len(lines), 'problem')}, as listed; {hint}")
     return 0

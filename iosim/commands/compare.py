@@ -63,14 +63,14 @@ LARGE_BYTES = 1_000_000
 
 
 def report(args: argparse.Namespace) -> int:
-    if args.html is not None and (args.out is not None or args.format == "md"):
-        other = "--format md" if args.out is None else f"--out {args.out}"
-        raise InputError(f"--html {args.html} contradicts {other}; give one of them")
-    if args.html is not None and not args.html.lower().endswith((".html", ".htm")):
-        raise InputError(f"--html '{args.html}' is no name of a page; accepted: one that ends in .html")
-    args.out = "." if args.out is None else args.out
     if args.html is not None:
+        if args.out is not None or args.format == "md":
+            other = "--format md" if args.out is None else f"--out {args.out}"
+            raise InputError(f"--html {args.html} contradicts {other}; give one of them")
+        if not args.html.lower().endswith((".html", ".htm")):
+            raise InputError(f"--html '{args.html}' is no name of a page; accepted: one that ends in .html")
         args.out, args.format = args.html, "html"
+    args.out = "." if args.out is None else args.out
     asked = common.request(args, OfProblem, problems=None)
     model = asked_model(asked)
     if model is None:
@@ -92,9 +92,8 @@ def _write_report(args: argparse.Namespace, problems: tuple[AttentionProblem, ..
     for path in places:
         common.check_own(path, args)
     before = {path for path in places if path.exists()}
-    request = ReportRequest.of(
-        tuple(args.gpu), tuple(args.kernel), problems, l2_start=args.l2_start, method=args.method
-    )
+    conditions = {"l2_start": args.l2_start, "method": args.method}
+    request = ReportRequest.of(tuple(args.gpu), tuple(args.kernel), problems, **conditions)
     made = build(request, progress("predicting"))
     paths = write(made, out, args.format)
     with output(for_a_person=True):  # whatever the files' format

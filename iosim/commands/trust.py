@@ -199,13 +199,18 @@ def check_claim(args: argparse.Namespace) -> int:
     return common.tell(args, told, json=lambda: found, rows=lambda: rows, text=lambda _: text)
 
 
-OPTION = "--launch"
 MAX_CHARACTERS = 1 << 20
 SECTION = "IosimAttention"
 
 
 def ncu_rule(args: argparse.Namespace) -> int:
-    return _install_rule(args) if args.install is not None else _answer_launch(args)
+    if args.install is not None:
+        return _install_rule(args)
+    place, where = args.launch, f"--launch '{args.launch}'"
+    text = sys.stdin.read(MAX_CHARACTERS) if place == "-" else text_of_file(place, where)
+    facts = json_object(text, where, "a launch as the rule writes it")
+    found = answer_launch(profiled_of(facts), given(args), _profile(args.gpu, facts), told)
+    return common.tell(args, found.answer(), json=found.to_dict, table=lambda: _launch_text(found))
 
 
 def _install_rule(args: argparse.Namespace) -> int:
@@ -221,13 +226,6 @@ def _install_rule(args: argparse.Namespace) -> int:
     return 0
 
 
-def _answer_launch(args: argparse.Namespace) -> int:
-    facts = _facts(args.launch)
-    launch = profiled_of(facts)
-    found = answer_launch(launch, given(args), _profile(args.gpu, facts), told)
-    return common.tell(args, found.answer(), json=found.to_dict, table=lambda: _launch_text(found))
-
-
 def _launch_text(found: LaunchAnswer) -> str:
     parts = [f"{found.answer()}\n"]
     for table in found.tables():
@@ -235,11 +233,6 @@ def _launch_text(found: LaunchAnswer) -> str:
         if rows:
             parts.append(f"{table['title']}\n{Table.of(rows).text()}")
     return "\n".join([*parts, *([f"{found.advice}\n"] if found.advice else [])])
-
-
-def _facts(place: str) -> dict[str, Any]:
-    text = sys.stdin.read(MAX_CHARACTERS) if place == "-" else text_of_file(place, f"{OPTION} '{place}'")
-    return json_object(text, f"{OPTION} '{place}'", "a launch as the rule writes it")
 
 
 def _profile(asked: str | None, facts: dict[str, Any]) -> HardwareProfile:
@@ -251,26 +244,22 @@ def _profile(asked: str | None, facts: dict[str, Any]) -> HardwareProfile:
     except InputError as error:
         if asked:
             raise
-        raise InputError(
-            f"no hardware profile is of the GPU '{name[:60]}'; --gpu NAME or FILE is needed: {error}"
-        ) from None
+        needed = f"--gpu NAME or FILE is needed: {error}"
+        raise InputError(f"no hardware profile is of the GPU '{name[:60]}'; {needed}") from None
 
 
 def given(args: argparse.Namespace) -> Given:
     scheduler = "persistent" if args.persistent else args.scheduler
-    settings: dict[str, Any] = {
-        "stages": args.stages, "order": args.order, "heavy_first": args.heavy_first, "section": args.section_heads,
-        "direction": args.direction, "splits": args.splits, "scheduler": scheduler, "fold": args.fold,
-        "cluster": args.cluster, "persistent": None if scheduler is None else scheduler == "persistent",
-    }  # fmt: skip
+    as_named = ("stages", "order", "heavy_first", "direction", "splits", "fold", "cluster")
+    settings: dict[str, Any] = {name: getattr(args, name) for name in as_named}
+    settings |= {"section": args.section_heads, "scheduler": scheduler}
+    settings["persistent"] = None if scheduler is None else scheduler == "persistent"
     if args.tile is not None:
         settings |= dict(zip(("block_q", "block_k"), args.tile, strict=True))
-    return Given(
-        batch=args.batch, heads=args.heads, kv_heads=args.kv_heads, seq_k=args.seq_k, dtype=args.dtype,
-        causal=args.causal, window=args.window,
-        seqs=sizes(args.seq_q, "--seq-len") if args.seq_q else (), head_dims=args.head_dim or (),
-        settings={k: str(int(v) if isinstance(v, bool) else v) for k, v in settings.items() if v is not None},
-    )  # fmt: skip
+    stated = {k: str(int(v) if isinstance(v, bool) else v) for k, v in settings.items() if v is not None}
+    own = {name: getattr(args, name) for name in ("batch", "heads", "kv_heads", "seq_k", "dtype", "causal", "window")}
+    seqs = sizes(args.seq_q, "--seq-len") if args.seq_q else ()
+    return Given(**own, seqs=seqs, head_dims=args.head_dim or (), settings=stated)
 
 
 def words(args: argparse.Namespace) -> list[str]:

@@ -157,11 +157,6 @@ def _inferred_stores(chain: Chain) -> bool:
 
 
 def _fp32_products(chain: Chain) -> bool:
-    return any(
-        launch.work.flops_per_pair
-        and any(
-            a.per is Per.PAIR and a.mode is Mode.LOAD and chain.tensors[a.tensor].element_bytes == 4
-            for a in launch.accesses
-        )
-        for launch in chain.launches
-    )
+    products = (launch for launch in chain.launches if launch.work.flops_per_pair)
+    loads = (a for launch in products for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD)
+    return any(chain.tensors[a.tensor].element_bytes == 4 for a in loads)

@@ -213,16 +213,12 @@ class Prediction(Shown):
         return self.method != "bounds"
 
     def _totals(self, launch: str | None = None) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        levels: dict[Level, bool] = {
-            "hbm": self.hbm_known,
-            "side": self.side is not None,
-            "l2": True,
-            "smem": self.smem_known(launch),
+        levels: dict[Level, bool] = {"hbm": self.hbm_known, "side": self.side is not None, "l2": True}
+        levels["smem"] = self.smem_known(launch)
+        return {
+            level: {d: int(self.traffic.total(level, d, launch=launch)) for d in WAYS} if known else None
+            for level, known in levels.items()
         }
-        for level, known in levels.items():
-            out[level] = {d: int(self.traffic.total(level, d, launch=launch)) for d in WAYS} if known else None
-        return out
 
     def to_dict(self, *, ranged: bool = True) -> dict[str, Any]:
         """One entry of `predictions` in the command line's JSON; bytes are integers. `ranged`: with `range`, for which
