@@ -155,11 +155,11 @@ class Pairs:
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
             yield Problem(key, f"must be a list of pairs [{self.names[0]}, {self.names[1]}]")
             return
-        wrong = [
-            problem
-            for n, (one, other) in enumerate(value)
-            for problem in (*self.first.problems(one, f"{key}[{n}]"), *self.second.problems(other, f"{key}[{n}]"))
-        ]
+        sides = (self.first, self.second)
+        both = (
+            (spec, one, f"{key}[{n}]") for n, pair in enumerate(value) for spec, one in zip(sides, pair, strict=True)
+        )
+        wrong = [problem for spec, one, place in both for problem in spec.problems(one, place)]
         yield from wrong
         if not wrong and any(b[0] <= a[0] for a, b in pairwise(value)):
             yield Problem(key, f"{self.names[0]} must be in ascending order")
@@ -218,9 +218,7 @@ class Table:
 
     def problems(self, value: Any, key: str = "") -> Iterator[Problem]:
         if not isinstance(value, dict):
-            yield Problem(
-                key, f"write {self.form}, not {shown(value)}" if self.form else f"must be a table, not {shown(value)}"
-            )
+            yield Problem(key, f"{f'write {self.form}' if self.form else 'must be a table'}, not {shown(value)}")
             return
         fine = True
         for name, one in value.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -91,8 +92,7 @@ def _listed(tiles: Iterable[tuple[int | str, TileCandidate]]) -> Table:
 
 
 def _legend(tiles: Iterable[TileCandidate]) -> list[str]:
-    told = legend_of(c.method for c in tiles)
-    return [] if told is None else [told]
+    return list(filter(None, [legend_of(c.method for c in tiles)]))
 
 
 def _written(parts: Sequence[str | Table], markdown: bool) -> str:
@@ -265,11 +265,9 @@ def tell_constant(args: argparse.Namespace) -> int:
 def section_size(text: str) -> int:
     """Bytes of `section=50MiB`. Raises InputError: another constant, or no size."""
     name, _, size = text.partition("=")
-    try:
+    with suppress(InputError):
         if name.strip() == "section":
             return round(parse("l2", size).value)
-    except InputError:
-        pass
     raise InputError(f"--check-constant '{text}' is not known; accepted: section=SIZE, such as section=50MiB")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -87,10 +88,12 @@ def _lifted_mask(problem: AttentionProblem, symbols: Callable[[str, int, bool], 
     return lifted
 
 
-def lifted_problem(problem: AttentionProblem, companions: Mapping[str, Any], kind: Kind) -> AttentionProblem:
-    def lift(name: str, value: int) -> int:
-        return Dual(value, companions[name], kind) if name in companions else value
+def _lift(companions: Mapping[str, Any], kind: Kind, name: str, value: int) -> int:
+    return Dual(value, companions[name], kind) if name in companions else value
 
+
+def lifted_problem(problem: AttentionProblem, companions: Mapping[str, Any], kind: Kind) -> AttentionProblem:
+    lift = partial(_lift, companions, kind)
     lifted = object.__new__(_LiftedProblem)
     put = object.__setattr__
     for f in fields(problem):
@@ -110,12 +113,10 @@ def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[
     backward_block_k, splits); what is not among them stays an int. The offset follows seq_k - seq_q where the problem
     sets none. Raises InputError: an algorithm that has no formula in symbols.
     """
-
     if not algorithm_of(kernel.algorithm).symbolic:
         raise InputError(f"`kernel` {kernel.name}: its launches go by the number of blocks, which no formula has")
 
-    def lift(name: str, value: int) -> int:
-        return Dual(value, companions[name], kind) if name in companions else value
+    lift = partial(_lift, companions, kind)
 
     def lift_tile(tile: Tile, prefix: str = "") -> Tile:
         lifted = copy.copy(tile)
