@@ -50,9 +50,6 @@ class PackedMask(Mask):
     def kept_queries(self, seq_q: int, seq_k: int) -> int:
         return sum(mask.kept_queries(q, k) for mask, q, k in self._each())
 
-    def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
-        return any(mask.leaves_rows_empty(q, k) for mask, q, k in self._each())
-
     def query_axis(self, rows: int, pack: int) -> Axis:
         return Axis(tuple(q * pack for q in self.seq_q))
 
@@ -101,9 +98,6 @@ class HeadsInTurn(Mask):
 
     def kept_queries(self, seq_q: int, seq_k: int) -> int:
         return seq_q // self.seq_q * self.of_head.kept_queries(self.seq_q, seq_k)
-
-    def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
-        return self.of_head.leaves_rows_empty(self.seq_q, seq_k)
 
     def key_axis(self, seq_k: int) -> Axis:
         return self.of_head.key_axis(seq_k)
