@@ -118,20 +118,16 @@ def row_domain(problem: AttentionProblem, block: int, *, keys: bool = False, hea
 
 def resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
     """What a CTA of the kernel's main launch takes: as the kernel states it, else (block_q + 2 x stages x block_k) rows
-    of shared memory, the two operands at their own widths; without Q's where it is held in registers, and with P where
-    that goes through shared memory."""
-    shared = kernel.shared_memory_bytes
-    source = "stated by the kernel"
+    of shared memory, the two operands at their own widths; without Q's where it is held in registers, with P where that
+    goes through shared memory, and of a latent cache with P and without V, which is part of K."""
+    shared, latent = kernel.shared_memory_bytes, problem.latent_kv
     if shared is None:
-        d = max(problem.head_dim, kernel.compiled_head_dim or 0)
-        dv = max(problem.head_dim_v, kernel.compiled_head_dim or 0)
+        d, dv = (max(n, kernel.compiled_head_dim or 0) for n in (problem.head_dim, problem.head_dim_v))
         t = kernel.tile
-        q, p = (0 if kernel.loop.q_in_registers else d), (t.block_k if kernel.loop.p_in_shared else 0)
+        q, p = (0 if kernel.loop.q_in_registers else d), (t.block_k if kernel.loop.p_in_shared or latent else 0)
         shared = t.block_q * (q + p) * problem.input_type.bytes
-        shared += t.stages * t.block_k * (d + dv) * problem.cache_type.bytes
-        columns = " + ".join(["d"] * (q > 0) + ["block_k"] * (p > 0)) or "0"
-        source = f"(block_q x {f'({columns})' if q and p else columns} + stages x block_k x (d + d_v)) x element bytes"
-    return Resources(kernel.cta_threads, kernel.registers, shared, source)
+        shared += t.stages * t.block_k * (d if latent else d + dv) * problem.cache_type.bytes
+    return Resources(kernel.cta_threads, kernel.registers, shared)
 
 
 def load(tensor: str, rows: Rows, per: Per, **kw: object) -> Access:

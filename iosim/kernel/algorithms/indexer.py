@@ -163,7 +163,7 @@ def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) 
             store("logits", Rows.PAIR, Per.PAIR, edge=Edge.WHOLE),
         ),
         schedule=Schedule(scheduler=Scheduler.PERSISTENT, overlaps_tiles=True),
-        resources=Resources(options.index_threads, options.index_registers, options.index_shared_bytes, "stated"),
+        resources=Resources(options.index_threads, options.index_registers, options.index_shared_bytes),
         persistent_ctas=options.index_ctas,
         work=Work(
             flops_per_pair=2 * heads * problem.index_dim,
@@ -192,7 +192,7 @@ def _select(problem: AttentionProblem, kernel: Kernel) -> Launch:
         Domain(problem.batch, 1, problem.seq_q, problem.scored_keys, 1, SELECT_KEYS, mask=problem.scored_mask),
         Outer.QUERY,
         (load("logits", Rows.PAIR, Per.PAIR, edge=Edge.NEEDED, times=WALKS), store(LISTS, Rows.QUERY, Per.QUERY)),
-        resources=Resources(options.select_threads, 32, options.select_shared_bytes, "stated"),
+        resources=Resources(options.select_threads, 32, options.select_shared_bytes),
         overheads=(places,) if problem.page_size is not None else (),
         walks_again=True,
         work=Work(serial_loads=_mean_waits(problem, options)),

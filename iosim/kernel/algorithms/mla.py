@@ -20,12 +20,12 @@ from __future__ import annotations
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.kernel.algorithms.cache import append_tensors, in_cache, table_access, table_tensor
-from iosim.kernel.algorithms.common import load, loop_work, main_launch, matrices, matrix, resources
+from iosim.kernel.algorithms.common import load, loop_work, main_launch, matrices, matrix
 from iosim.kernel.algorithms.flash import SplitOptions, finish, grid, split_domain
 from iosim.kernel.algorithms.indexer import LISTS, IndexerOptions, index_chain, lists
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Edge, Fetch, Per, Resources, Role, Rows, Tensor, tensors
+from iosim.kernel.launch import Chain, Edge, Fetch, Per, Role, Rows, Tensor, tensors
 from iosim.problem.attention import AttentionProblem
 
 
@@ -69,7 +69,6 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
                 fetch=Fetch.SECTORS if picks else Fetch.BYTES,
             ),
         ),
-        resources=_resources(problem, kernel),
         persistent_ctas=grid(kernel, together),
         schedule=replace(kernel.schedule, cluster=kernel.schedule.cluster // together),
         tile_ctas=together,
@@ -113,13 +112,3 @@ def latent_rows(problem: AttentionProblem) -> Tensor:
         return plain
     packed = replace(plain, cols=problem.latent_row_bytes, element_bytes=1, format=problem.cache_dtype)
     return replace(packed, strided=True) if compressed else packed
-
-
-def _resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
-    """What a CTA takes of an SM: as stated, else a tile of Q, `stages` of K and the scores' tile."""
-    if kernel.shared_memory_bytes is not None:
-        return resources(problem, kernel)
-    t, size = kernel.tile, problem.input_type.bytes
-    shared = ((t.block_q + t.stages * t.block_k) * problem.head_dim + t.block_q * t.block_k) * size
-    source = "(block_q x d + stages x block_k x d + block_q x block_k) x element bytes"
-    return Resources(kernel.cta_threads, kernel.registers, shared, source)
