@@ -14,16 +14,7 @@ from enum import StrEnum
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
-from iosim.kernel.algorithms.cache import (
-    CacheOptions,
-    append_launch,
-    append_tensors,
-    check_append,
-    in_cache,
-    page_notes,
-    table_access,
-    table_tensor,
-)
+from iosim.kernel.algorithms import cache
 from iosim.kernel.algorithms.common import (
     attention_domain,
     head_gradients,
@@ -90,7 +81,7 @@ and 0.71 to 0.98."""
 
 
 @dataclass(frozen=True)
-class SplitOptions(CacheOptions):
+class SplitOptions(cache.CacheOptions):
     """How splits of the keys are combined. `statistics_per_row`: fp32 values a row that a split leaves, 1 for a
     log-sum-exp, 2 for a max and a sum. `combine_rows`: rows a CTA of the combine takes; None for FlashAttention's,
     which go by the width and its `combine_threads`. Of the loads that wait for one another there, `combine_waits` are
@@ -195,7 +186,7 @@ class FlashOptions(SplitOptions, TermOptions):
     packs=Packs.WHERE_ASKED,
 )
 def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    check_append(problem, kernel)
+    cache.check_append(problem, kernel)
     if problem.forward:
         return forward_terms(forward(problem, kernel), problem, kernel)
     return backward_terms(backward(problem, kernel), problem, kernel)
@@ -213,12 +204,12 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     reads = (
         load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q,
              visited_only=not options.empty_splits, fetch=kernel.fetch),
-        *table_access(problem),
+        *cache.table_access(problem),
         load("K", Rows.KEY, Per.PAIR, **per_row),
         load("V", Rows.KEY, Per.PAIR, **per_row),
     )  # fmt: skip
     q, o = matrix(problem, "Q", Role.INPUT), output_tensor(problem, kernel)
-    k, v = (in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
+    k, v = (cache.in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
     lse = matrices(problem, "LSE" if kernel.writes_lse else "", Role.OUTPUT)
     columns, value_columns = _product_columns(problem, kernel)
     value_tiles = -(-value_columns // kernel.tile.block_k) if options.columns_by_keys else 1
@@ -247,7 +238,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     lists = tuple(Tensor(n, 1, 1, 1, 1, 4, Role.TEMP) for n in LISTS if options.fills_lists and problem.mask == "none")
     fills = tuple(row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists))
-    by_name = tensors((q, k, v, o, *lse, *table_tensor(problem), *append_tensors(problem, kernel), *lists))
+    by_name = tensors((q, k, v, o, *lse, *cache.table_tensor(problem), *cache.append_tensors(problem, kernel), *lists))
     chain = finish(problem, kernel, main, by_name)
     return replace(chain, launches=(*fills, *chain.launches))
 
@@ -378,8 +369,8 @@ def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool
 def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:
     """The chain of a forward whose main launch lacks its stores yet: what appends to the cache before it, the outputs
     or the splits' partial results, and the combine."""
-    notes = (*kernel.notes, *page_notes(by_name))
-    before = append_launch(problem, kernel)
+    notes = (*kernel.notes, *cache.page_notes(by_name))
+    before = cache.append_launch(problem, kernel)
     if main.domain.splits > 1 or options_of(kernel, SplitOptions).combines_one:
         split_chain = _split_chain(problem, kernel, main, by_name)
         return Chain(split_chain.tensors, (*before, *split_chain.launches), notes)

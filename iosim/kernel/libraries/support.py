@@ -30,21 +30,17 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
 
 def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
     requires, name, page = data["requires"], data["name"], problem.page_size
+
+    def runs_there(one: Entry) -> bool:
+        return _on(one, profile.is_amd) and _runs(one, problem.dtype, profile.cc)
+
     if not _on(data, profile.is_amd):
-        there = _kernels(lambda one: _on(one, profile.is_amd) and _runs(one, problem.dtype, profile.cc))
-        yield f"`kernel` {name}: it does not run on {profile.name}; accepted there: {there}"
+        yield f"`kernel` {name}: it does not run on {profile.name}; accepted there: {_kernels(runs_there)}"
     first, last = requires.get("min_cc", 0), requires.get("max_cc", profile.cc)
     has = f"{profile.name} has cc {cc_text(profile.cc)}; accepted there:"
     if not first <= profile.cc <= last:
         needed = f"{cc_text(first)} or later" if profile.cc < first else cc_text(last)
-        latent = problem.latent_kv
-        there = _kernels(
-            lambda one: (
-                _on(one, profile.is_amd)
-                and _runs(one, problem.dtype, profile.cc)
-                and (latent or not one["requires"].get("latent_only"))
-            )
-        )
+        there = _kernels(lambda one: runs_there(one) and (problem.latent_kv or not one["requires"].get("latent_only")))
         yield f"`kernel` {name}: {data['title'].split(',')[0]} needs cc {needed}; {has} {there}"
     if problem.dtype not in requires["dtypes"]:
         yield f"`dtype` {problem.dtype}: not supported by kernel {name}; accepted: {', '.join(requires['dtypes'])}"
