@@ -181,11 +181,7 @@ class DeltaChain(StateChain):
         solved = Dependent(loads=1, rows=part)
         self.over_chunks("solve", ("KK_near",), ("near",), block=part, dependent=solved)
         self.over_chunks(
-            "merge",
-            ("near", "KK_far"),
-            ("A",),
-            kept=2 * square,
-            dependent=Dependent(loads=1, products=MERGES),
+            "merge", ("near", "KK_far"), ("A",), kept=2 * square, dependent=Dependent(loads=1, products=MERGES)
         )
 
     def recompute(self) -> None:

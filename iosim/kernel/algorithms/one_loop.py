@@ -24,15 +24,7 @@ from typing import Any, ClassVar
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
-from iosim.kernel.algorithms.common import (
-    attention_domain,
-    load,
-    loop_work,
-    main_launch,
-    matrix,
-    row_vector,
-    store,
-)
+from iosim.kernel.algorithms.common import attention_domain, load, loop_work, main_launch, matrix, row_vector, store
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Outer, Per, Role, Rows, tensors

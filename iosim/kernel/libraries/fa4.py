@@ -82,9 +82,7 @@ class Fa4Sm90Rules(Fa4Rules):
         width, width_v = (-(-columns // 16) * 16 for columns in (problem.head_dim, problem.head_dim_v))
         rows = kernel.tile.block_q * width + kernel.tile.stages * TILE_ROWS * (width + width_v)
         return replace(
-            kernel,
-            tile=replace(kernel.tile, block_k=TILE_ROWS),
-            shared_memory_bytes=rows * problem.input_type.bytes,
+            kernel, tile=replace(kernel.tile, block_k=TILE_ROWS), shared_memory_bytes=rows * problem.input_type.bytes
         )
 
 
