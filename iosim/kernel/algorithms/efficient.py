@@ -141,22 +141,17 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     locked = tiles if domain.splits > 1 else 0
     exposed_loads = LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in key_sums)
     work, (products, depth, columns) = loop_work(problem, kernel), _products(problem, tile)
-    main = main_launch(
-        problem,
-        kernel,
-        domain,
-        Outer.KEY if domain.splits == domain.key_blocks_total else Outer.HEAD,
-        accesses,
-        (*_locks(tile, locked), *_local_fragments(tile, turns, domain.query_blocks)),
-        walks_round=domain.splits > 1 and (problem.mask == "none" or problem.mask_storage != "implicit"),
-        work=replace(
-            work,
-            flops_per_pair=2 * columns,
-            pipelines=Pipelines(products, depth, exposed_loads, 2 * tile.block_q * tile.block_k**2 if locked else 0),
-            serial_loads=fragments * domain.query_blocks,
-            spill=replace(work.spill, tile=work.spill.tile + 4 * turns * domain.query_blocks),
-        ),
+    work = replace(
+        work,
+        flops_per_pair=2 * columns,
+        pipelines=Pipelines(products, depth, exposed_loads, 2 * tile.block_q * tile.block_k**2 if locked else 0),
+        serial_loads=fragments * domain.query_blocks,
+        spill=replace(work.spill, tile=work.spill.tile + 4 * turns * domain.query_blocks),
     )
+    outer = Outer.KEY if domain.splits == domain.key_blocks_total else Outer.HEAD
+    beside = (*_locks(tile, locked), *_local_fragments(tile, turns, domain.query_blocks))
+    walks_round = domain.splits > 1 and (problem.mask == "none" or problem.mask_storage != "implicit")
+    main = main_launch(problem, kernel, domain, outer, accesses, beside, walks_round=walks_round, work=work)
     main = replace(main, overheads=tuple(_spilled(o, problem, main, locked, bool(key_sums)) for o in main.overheads))
     before = () if half else _row_sums(problem)
     fill = (_fill(problem, workspace, tiles * domain.query_blocks),) if zeroed else ()
@@ -256,17 +251,10 @@ def _spilled(spill: Overhead, problem: AttentionProblem, main: Launch, locked: i
 
 def _fill(problem: AttentionProblem, workspace: list[Tensor], headers: int) -> Launch:
     sums, *others = workspace
-    return row_pass(
-        "bwd.fill",
-        row_domain(problem, sums.rows),
-        (),
-        (
-            store(sums.name, Rows.QUERY, Per.QUERY, edge=Edge.WHOLE),
-            *(store(b.name, Rows.OWN, Per.QUERY) for b in others),
-        ),
-        resources=Resources(PASS_THREADS),
-        overheads=(Overhead("locks", Mode.STORE, per_tile=HEADER_BYTES * headers),),
-    )
+    cleared = store(sums.name, Rows.QUERY, Per.QUERY, edge=Edge.WHOLE)
+    stores = (cleared, *(store(b.name, Rows.OWN, Per.QUERY) for b in others))
+    locks, taken = Overhead("locks", Mode.STORE, per_tile=HEADER_BYTES * headers), Resources(PASS_THREADS)
+    return row_pass("bwd.fill", row_domain(problem, sums.rows), (), stores, resources=taken, overheads=(locks,))
 
 
 def _row_sums(problem: AttentionProblem) -> tuple[Launch, ...]:

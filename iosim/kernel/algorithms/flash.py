@@ -31,7 +31,7 @@ from iosim.kernel.algorithms.common import (
     sum_groups,
 )
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
-from iosim.kernel.algorithms.terms import TermOptions, backward_terms, forward_terms
+from iosim.kernel.algorithms.terms import SCORE_TERMS, TermOptions, backward_terms, forward_terms
 from iosim.kernel.kernel import KEY_SUMS, Kernel, RowPass, Tile
 from iosim.kernel.launch import (
     SECTOR_BYTES,
@@ -167,19 +167,7 @@ class FlashOptions(SplitOptions, TermOptions):
 
 @algorithm(
     "flash",
-    takes=(
-        "bias",
-        "alibi",
-        "bias_grad",
-        "key_padding",
-        "mask_tensor",
-        "cache_dtype",
-        "page_size",
-        "block_lists",
-        "seq_lens",
-        "looks_ahead",
-        "sinks",
-    ),
+    takes=(*SCORE_TERMS, "cache_dtype", "page_size", "seq_lens", "sinks"),
     options=FlashOptions,
     splits=True,
     appends=True,
@@ -213,28 +201,32 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     lse = matrices(problem, "LSE" if kernel.writes_lse else "", Role.OUTPUT)
     columns, value_columns = _product_columns(problem, kernel)
     value_tiles = -(-value_columns // kernel.tile.block_k) if options.columns_by_keys else 1
+    work = replace(
+        _by_lists(loop_work(problem, kernel), problem, kernel, options),
+        flops_per_pair=2 * (columns + value_columns),
+        pipelines=Pipelines(1 + value_tiles, columns, over_keys=value_tiles) if kernel.rereads_q else None,
+        serial_loads=options.tile_waits,
+        first_loads=options.first_waits,
+        tile_shared_bytes=options.merged_bytes,
+    )
+    ctas, apart = grid(kernel, together), domain.sequences > 1 < problem.heads
+    beside: tuple[Overhead, ...] = (
+        TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ()
+    )
+    beside += _columns_outside(problem, kernel)
+    beside += _narrow_stores(problem, kernel, lambda: domain.query_rows, NARROW_STORES, apart=apart)
+    schedule = replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule
     main = main_launch(
         problem,
         kernel,
         domain,
         outer,
         reads,
-        (TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ())
-        + _columns_outside(problem, kernel)
-        + _narrow_stores(
-            problem, kernel, lambda: domain.query_rows, NARROW_STORES, apart=domain.sequences > 1 < problem.heads
-        ),
-        schedule=replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule,
-        persistent_ctas=grid(kernel, together),
+        beside,
+        schedule=schedule,
+        persistent_ctas=ctas,
         tile_ctas=together,
-        work=replace(
-            _by_lists(loop_work(problem, kernel), problem, kernel, options),
-            flops_per_pair=2 * (columns + value_columns),
-            pipelines=Pipelines(1 + value_tiles, columns, over_keys=value_tiles) if kernel.rereads_q else None,
-            serial_loads=options.tile_waits,
-            first_loads=options.first_waits,
-            tile_shared_bytes=options.merged_bytes,
-        ),
+        work=work,
     )
     lists = tuple(Tensor(n, 1, 1, 1, 1, 4, Role.TEMP) for n in LISTS if options.fills_lists and problem.mask == "none")
     fills = tuple(row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists))
@@ -255,9 +247,10 @@ def split_domain(
     return (domain, Outer.SPLIT, Per.SPLIT) if kernel.splits > 1 else (domain, Outer.QUERY, Per.QUERY)
 
 
-def grid(kernel: Kernel, together: int = 1) -> int | None:
-    """Work tiles that a persistent grid takes at once, each by so many CTAs together."""
-    if kernel.schedule.scheduler is Scheduler.STATIC or kernel.persistent_ctas is None:
+def grid(kernel: Kernel, together: int = 1, schedule: Schedule | None = None) -> int | None:
+    """Work tiles that a persistent grid takes at once, each by so many CTAs together; the forward's, without another
+    `schedule`."""
+    if (schedule or kernel.schedule).scheduler is Scheduler.STATIC or kernel.persistent_ctas is None:
         return None
     return kernel.persistent_ctas // together
 
@@ -499,31 +492,25 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     gradients = [f"{n}_heads" if grouped else n for n in ("dK", "dV")]
     walked = heads_in_turn if options.heads_in_turn else attention_domain
     domain = walked(problem, tile, mask_block=options.mask_block)
-    main = main_launch(
-        problem,
-        kernel,
-        domain,
-        Outer.KEY,
-        (
-            *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch) for n in "KV"),
-            *(load(n, Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch) for n in ("Q", d_o)),
-            load(lse, Rows.QUERY, Per.PAIR, edge=whole if lse in copies else Edge.EXACT),
-            load("D", Rows.QUERY, Per.PAIR, edge=whole),
-            *(() if apart else (Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),)),
-            *(Access(n, Mode.REDUCE, Rows.KEY, Per.KEY, visited_only=True, edge=whole) for n in sums),
-            *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients if not sums),
-        ),
-        _columns_outside(problem, kernel, keys_outer=True)
-        + _narrow_stores(
-            problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=grouped or domain.sequences > 1
-        ),
-        persistent_ctas=None if kernel.backward.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
-        work=replace(
-            loop_work(problem, kernel),
-            add_requests_per_row=0 if apart or options.adds is Adds.APART else -(-sums_of_dq.cols // SUMS_PER_LINE),
-            add_packets_per_row=problem.head_dim * 4 // SECTOR_BYTES if options.adds is Adds.PACKETS else 0,
-        ),
+    accesses = (
+        *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch) for n in "KV"),
+        *(load(n, Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch) for n in ("Q", d_o)),
+        load(lse, Rows.QUERY, Per.PAIR, edge=whole if lse in copies else Edge.EXACT),
+        load("D", Rows.QUERY, Per.PAIR, edge=whole),
+        *(() if apart else (Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),)),
+        *(Access(n, Mode.REDUCE, Rows.KEY, Per.KEY, visited_only=True, edge=whole) for n in sums),
+        *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients if not sums),
     )
+    between = grouped or domain.sequences > 1
+    beside = _columns_outside(problem, kernel, keys_outer=True)
+    beside += _narrow_stores(problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=between)
+    work = replace(
+        loop_work(problem, kernel),
+        add_requests_per_row=0 if apart or options.adds is Adds.APART else -(-sums_of_dq.cols // SUMS_PER_LINE),
+        add_packets_per_row=problem.head_dim * 4 // SECTOR_BYTES if options.adds is Adds.PACKETS else 0,
+    )
+    ctas = grid(kernel, schedule=kernel.backward.schedule)
+    main = main_launch(problem, kernel, domain, Outer.KEY, accesses, beside, persistent_ctas=ctas, work=work)
     return Chain(held, (*before, *(query_owners(problem, kernel, main) if apart else (main,)), *after), kernel.notes)
 
 
@@ -540,22 +527,16 @@ def query_owners(problem: AttentionProblem, kernel: Kernel, main: Launch) -> tup
     joins = options.adds is Adds.SAME_GRID
     lse, d_o = (next(a.tensor for a in main.accesses if a.tensor.startswith(n)) for n in ("LSE", "dO"))
     loop = Loop() if joins else main.work.loop
-    own = Launch(
-        "bwd.dq",
-        attention_domain(problem, Tile(tile.block_k, tile.block_q), mask_block=options.mask_block),
-        Outer.QUERY,
-        (
-            *(load(name, Rows.QUERY, Per.QUERY) for name in ("Q", d_o, lse, "D")),
-            load("K", Rows.KEY, Per.PAIR),
-            load("V", Rows.KEY, Per.PAIR),
-            store("dQ", Rows.QUERY, Per.QUERY),
-        ),
-        schedule=main.schedule if joins else Schedule(),
-        overheads=main.overheads if joins else (),
-        resources=main.resources,
-        work=Work(2 * (2 * d + d_v), exps_per_pair=1, stages=tile.stages),
-        joins=joins,
+    domain = attention_domain(problem, Tile(tile.block_k, tile.block_q), mask_block=options.mask_block)
+    accesses = (
+        *(load(name, Rows.QUERY, Per.QUERY) for name in ("Q", d_o, lse, "D")),
+        *(load(name, Rows.KEY, Per.PAIR) for name in "KV"),
+        store("dQ", Rows.QUERY, Per.QUERY),
     )
+    work = Work(2 * (2 * d + d_v), exps_per_pair=1, stages=tile.stages)
+    own = Launch("bwd.dq", domain, Outer.QUERY, accesses, resources=main.resources, work=work, joins=joins)
+    if joins:
+        own = replace(own, schedule=main.schedule, overheads=main.overheads)
     return replace(main, work=replace(main.work, flops_per_pair=4 * (d + d_v), loop=loop)), own
 
 
@@ -600,15 +581,8 @@ def _row_launch(
         split = int(float(domain.query_rows.mean()) * row_bytes * one.split_percent) // 100
         overheads = (Overhead("split_sectors", Mode.STORE, per_tile=split),)
     of_a_thread = rows * max(problem.head_dim, kernel.compiled_head_dim or 0) // one.threads
-    return row_pass(
-        f"bwd.{one.name}",
-        domain,
-        (access(Mode.LOAD, n) for n in reads),
-        (access(Mode.STORE, n) for n in one.writes),
-        resources=Resources(one.threads, one.registers),
-        overheads=overheads,
-        values_per_thread=one.values,
-        work=Work(
-            operations_per_value=round(one.operations), thread_loads=one.waits + one.waits_per_value * of_a_thread
-        ),
-    )
+    loads, stores = (access(Mode.LOAD, n) for n in reads), (access(Mode.STORE, n) for n in one.writes)
+    waits, taken = one.waits + one.waits_per_value * of_a_thread, Resources(one.threads, one.registers)
+    work = Work(operations_per_value=round(one.operations), thread_loads=waits)
+    made = row_pass(f"bwd.{one.name}", domain, loads, stores, resources=taken, overheads=overheads, work=work)
+    return replace(made, values_per_thread=one.values)

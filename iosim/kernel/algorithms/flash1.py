@@ -75,17 +75,10 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *(store(n, Rows.QUERY, Per.PAIR) for n in state[1:]),
         *(store(n, Rows.KEY, Per.KEY) for n in gradients if backward),
     ]
-    main = main_launch(
-        problem,
-        kernel,
-        attention_domain(problem, kernel.tile_backward if backward else kernel.tile),
-        Outer.HEAD,
-        accesses,
-        schedule=kernel.schedule,
-        resources=resources(problem, kernel),
-        overheads=() if backward else kernel.overheads,
-        work=replace(loop_work(problem, kernel), stages=kernel.tile.stages),
-    )
+    domain = attention_domain(problem, kernel.tile_backward if backward else kernel.tile)
+    work = replace(loop_work(problem, kernel), stages=kernel.tile.stages)
+    main = main_launch(problem, kernel, domain, Outer.HEAD, accesses, resources=resources(problem, kernel), work=work)
+    main = replace(main, schedule=kernel.schedule, overheads=() if backward else kernel.overheads)
     held = tensors(
         (
             *matrices(problem, "Q K V O dO l m" if backward else "Q K V", Role.INPUT),

@@ -53,26 +53,17 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if picks:
         _check_picks(problem, kernel, tile.block_q)
     domain, outer, per_q = split_domain(problem, kernel, tile, problem.group)
+    edge, fetch = (Edge.NEEDED, Fetch.SECTORS) if picks else (kernel.edge_k, Fetch.BYTES)
+    accesses = (
+        load("Q", Rows.QUERY, per_q, edge=kernel.edge_q, visited_only=True),
+        *((load(LISTS, Rows.KEY, Per.PAIR),) if picks else table_access(problem)),
+        load("K", Rows.KEY, Per.PAIR, edge=edge, fetch=fetch),
+    )
+    work = replace(loop_work(problem, kernel), gather_cycles=options_of(kernel, IndexerOptions).gather_cycles)
+    schedule = replace(kernel.schedule, cluster=kernel.schedule.cluster // together)
+    ctas = grid(kernel, together)
     main = main_launch(
-        problem,
-        kernel,
-        domain,
-        outer,
-        (
-            load("Q", Rows.QUERY, per_q, edge=kernel.edge_q, visited_only=True),
-            *((load(LISTS, Rows.KEY, Per.PAIR),) if picks else table_access(problem)),
-            load(
-                "K",
-                Rows.KEY,
-                Per.PAIR,
-                edge=Edge.NEEDED if picks else kernel.edge_k,
-                fetch=Fetch.SECTORS if picks else Fetch.BYTES,
-            ),
-        ),
-        persistent_ctas=grid(kernel, together),
-        schedule=replace(kernel.schedule, cluster=kernel.schedule.cluster // together),
-        tile_ctas=together,
-        work=replace(loop_work(problem, kernel), gather_cycles=options_of(kernel, IndexerOptions).gather_cycles),
+        problem, kernel, domain, outer, accesses, schedule=schedule, persistent_ctas=ctas, tile_ctas=together, work=work
     )
     all_tensors = (
         matrix(problem, "Q", Role.INPUT),

@@ -89,7 +89,7 @@ def softmax_values(keys: int) -> int:
 
 @algorithm(
     "naive",
-    takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists", "looks_ahead"),
+    takes=terms.SCORE_TERMS,
     options=NaiveOptions,
     standard=True,
 )

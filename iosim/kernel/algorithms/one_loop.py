@@ -70,15 +70,10 @@ class LoopAlgorithm:
         domain, loads = attention_domain(problem, kernel.tile), [_load(t, per, kernel) for t, per in cls.loads.items()]
         anew = any(a.rows is Rows.QUERY and a.per is Per.PAIR for a in loads)
         pipelines = Pipelines(2, problem.head_dim, over_keys=1) if anew else None
-        launch = main_launch(
-            problem,
-            kernel,
-            domain,
-            Outer.QUERY,
-            (*loads, *(store(tensor, Rows.QUERY, per) for tensor, per in stored.items())),
-            persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
-            work=replace(work, flops_per_pair=flops, exps_per_pair=cls.exps_per_pair, pipelines=pipelines),
-        )
+        accesses = (*loads, *(store(tensor, Rows.QUERY, per) for tensor, per in stored.items()))
+        work = replace(work, flops_per_pair=flops, exps_per_pair=cls.exps_per_pair, pipelines=pipelines)
+        ctas = None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas
+        launch = main_launch(problem, kernel, domain, Outer.QUERY, accesses, persistent_ctas=ctas, work=work)
         names = dict.fromkeys((*cls.loads, *stored))
         moved = [matrix(problem, t, Role.OUTPUT if t in stored else Role.INPUT) for t in names if t in MATRICES]
         moved += [row_vector(problem, "LSE", Role.OUTPUT)] * ("LSE" in names)

@@ -22,6 +22,9 @@ from iosim.kernel.launch import Access, Chain, Domain, Launch, Outer, Per, Resou
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.problem.attention import AttentionProblem
 
+SCORE_TERMS = ("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists", "looks_ahead")
+"""What a problem may add to its scores, or take from them, by its terms' names."""
+
 
 @dataclass(frozen=True)
 class TermOptions(AlgorithmOptions):
