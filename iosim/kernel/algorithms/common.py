@@ -28,18 +28,13 @@ def matrix(problem: AttentionProblem, name: str, role: Role, *, element_bytes: i
         raise ValueError(f"matrix {name} is not known; accepted: {', '.join(MATRICES)}")
     on_keys = shape in ("K", "V", "dK", "dV")
     default = problem.input_type if shape in ("Q", "K", "V") else problem.output_type
-    return Tensor(
-        name=name,
-        batch=problem.batch,
-        heads=problem.kv_heads if on_keys else problem.heads,
-        rows=problem.seq_k if on_keys else problem.seq_q,
-        cols=problem.head_dim_v if shape in ("V", "O", "dV", "dO") else problem.head_dim,
-        element_bytes=default.bytes if element_bytes is None else element_bytes,
-        role=role,
-        along=Rows.KEY if on_keys else Rows.QUERY,
-        format=default.name,
-        strided=problem.layout == "bshd",
-    )
+    size = default.bytes if element_bytes is None else element_bytes
+    cols = problem.head_dim_v if shape in ("V", "O", "dV", "dO") else problem.head_dim
+    heads, rows, along = problem.heads, problem.seq_q, Rows.QUERY
+    if on_keys:
+        heads, rows, along = problem.kv_heads, problem.seq_k, Rows.KEY
+    strided = problem.layout == "bshd"
+    return Tensor(name, problem.batch, heads, rows, cols, size, role, along, default.name, strided=strided)
 
 
 def row_vector(problem: AttentionProblem, name: str, role: Role) -> Tensor:
@@ -77,17 +72,10 @@ def attention_domain(
         keys = problem.attended_keys
     elif problem.top_k is not None:
         mask, keys = PickedMask.of(problem.interval_mask, problem.seq_k), problem.top_k
-    return Domain(
-        batch=problem.batch,
-        heads=problem.kv_heads if pack > 1 else problem.heads,
-        rows=problem.seq_q * pack,
-        seq_k=keys,
-        block_q=tile.block_q,
-        block_k=tile.block_k,
-        mask=mask if problem.mask_storage == "implicit" else IntervalMask(),
-        pack=pack,
-        splits=splits,
-    )
+    if problem.mask_storage != "implicit":
+        mask = IntervalMask()
+    heads = problem.kv_heads if pack > 1 else problem.heads
+    return Domain(problem.batch, heads, problem.seq_q * pack, keys, tile.block_q, tile.block_k, mask, pack, splits)
 
 
 def heads_in_turn(problem: AttentionProblem, tile: Tile, mask_block: int | None = None) -> Domain:
@@ -106,14 +94,8 @@ def heads_in_turn(problem: AttentionProblem, tile: Tile, mask_block: int | None 
 
 def row_domain(problem: AttentionProblem, block: int, *, keys: bool = False, heads: int | None = None) -> Domain:
     """Blocks of rows of every head, with nothing on the key axis: preprocessing, conversions, fills, copies."""
-    return Domain(
-        batch=problem.batch,
-        heads=heads if heads is not None else (problem.kv_heads if keys else problem.heads),
-        rows=problem.seq_k if keys else problem.seq_q,
-        seq_k=1,
-        block_q=block,
-        block_k=1,
-    )
+    own, rows = (problem.kv_heads, problem.seq_k) if keys else (problem.heads, problem.seq_q)
+    return Domain(problem.batch, own if heads is None else heads, rows, 1, block, 1)
 
 
 def resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
@@ -209,18 +191,11 @@ def matrices(problem: AttentionProblem, names: str, role: Role) -> tuple[Tensor,
 
 def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS, whole: Edge = Edge.EXACT) -> Launch:
     """dK and dV of a key/value head, the sums over its group's query heads; or what these sums are added up in."""
-    return row_pass(
-        f"bwd.{one.name}",
-        row_domain(problem, one.rows, keys=True),
-        (
-            load(n, Rows.QUERY, Per.QUERY, **({"edge": whole} if n in KEY_SUMS else {"times": problem.group}))
-            for n in one.reads
-        ),
-        (
-            store(n, Rows.QUERY, Per.QUERY, times=one.store_packets, edge=whole if n in KEY_SUMS else Edge.EXACT)
-            for n in one.writes
-        ),
-        values_per_thread=one.values * problem.group,
-        resources=Resources(one.threads, one.registers),
-        work=Work(thread_loads=one.waits),
-    )
+    edges = {n: whole if n in KEY_SUMS else Edge.EXACT for n in (*one.reads, *one.writes)}
+    times = {n: 1 if n in KEY_SUMS else problem.group for n in one.reads}
+    loads = [load(n, Rows.QUERY, Per.QUERY, edge=edges[n], times=times[n]) for n in one.reads]
+    stores = [store(n, Rows.QUERY, Per.QUERY, edge=edges[n], times=one.store_packets) for n in one.writes]
+    domain, taken = row_domain(problem, one.rows, keys=True), Resources(one.threads, one.registers)
+    work = Work(thread_loads=one.waits)
+    made = row_pass(f"bwd.{one.name}", domain, loads, stores, resources=taken, work=work)
+    return replace(made, values_per_thread=one.values * problem.group)

@@ -29,7 +29,7 @@ from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.kernel.algorithms.common import store
 from iosim.kernel.algorithms.registry import algorithm
-from iosim.kernel.algorithms.states import GATE_BYTES, StateChain, StateOptions
+from iosim.kernel.algorithms.states import GATE_BYTES, Reads, StateChain, StateOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Access, Chain, Per, Role, Rows
 from iosim.kernel.options import number
@@ -119,7 +119,7 @@ class DeltaChain(StateChain):
         if self.by_column:
             self.states("decay", 1, d, Role.TEMP, GATE_BYTES, chunks=True)
             written.append(store("decay", Rows.OWN, Per.QUERY))
-        self.over_chunks("cumsum", ("g",), written, dependent=Dependent(loads=1))
+        self.over_chunks("cumsum", ("g",), written, Dependent(loads=1))
 
     def inverse(self) -> None:
         """A; of KDA what a query takes of its own chunk, too."""
@@ -131,38 +131,23 @@ class DeltaChain(StateChain):
         elif self.options.separate_solve:
             self._inverse_in_parts()
         else:
-            self.over_chunks(
-                "kkt_solve",
-                (self.k, "g_sum", "beta"),
-                ("A",),
-                kept=2 * self.chunk * self.chunk,
-                flops_per_pair=2 * self.chunk * self.problem.head_dim,
-                dependent=Dependent(loads=self.halves, products=MERGES, rows=self.chunk),
-            )
+            waits = Dependent(loads=self.halves, products=MERGES, rows=self.chunk)
+            flops, kept = 2 * self.chunk * self.problem.head_dim, 2 * self.chunk * self.chunk
+            self.over_chunks("kkt_solve", (self.k, "g_sum", "beta"), ("A",), waits, flops, kept=kept)
 
     def _inverse_by_column(self) -> None:
         """A CTA a token reads the keys and gates of its part before it, half of them in the mean; then one a chunk."""
-        part, halves = self.options.sub_chunk, self.halves
+        part, halves, d = self.options.sub_chunk, self.halves, self.problem.head_dim
         self.rows("near", part, size=GATE_BYTES)
         self.rows("Aqk_near", part)
         self.rows("Aqk_far", self.chunk - part)
-        self.over_chunks(
-            "kkt",
-            (self.q, "beta", *(self.read(n, part // 2 + 1) for n in (self.k, "g_sum"))),
-            ("near", "Aqk_near"),
-            flops_per_pair=COLUMN_OPERATIONS * part * self.problem.head_dim,
-            tensor_cores=False,
-            product_ctas=self.chunk,
-            dependent=Dependent(loads=2),
-        )
-        self.over_chunks(
-            "solve",
-            (self.q, self.k, "g_sum", "beta", "near"),
-            ("Aqk_far", "A"),
-            kept=2 * self.chunk * self.chunk,
-            flops_per_pair=4 * self.chunk * self.problem.head_dim,
-            dependent=Dependent(loads=PARTS * halves, products=PARTS * halves + MERGES, rows=self.chunk),
-        )
+        reads: Reads = (self.q, "beta", *(self.read(n, part // 2 + 1) for n in (self.k, "g_sum")))
+        flops, written = COLUMN_OPERATIONS * part * d, ("near", "Aqk_near")
+        ctas = self.chunk
+        self.over_chunks("kkt", reads, written, Dependent(loads=2), flops, tensor_cores=False, product_ctas=ctas)
+        reads, kept = (self.q, self.k, "g_sum", "beta", "near"), 2 * self.chunk * self.chunk
+        waits = Dependent(loads=PARTS * halves, products=PARTS * halves + MERGES, rows=self.chunk)
+        self.over_chunks("solve", reads, ("Aqk_far", "A"), waits, 4 * self.chunk * d, kept=kept)
 
     def _inverse_in_parts(self) -> None:
         """K K^T, the inverse of each part of a chunk, and theirs merged."""
@@ -170,19 +155,11 @@ class DeltaChain(StateChain):
         self.rows("KK_near", part, size=GATE_BYTES)
         self.rows("KK_far", self.chunk - part, size=GATE_BYTES)
         self.rows("near", part, size=GATE_BYTES)
-        self.over_chunks(
-            "kkt",
-            (self.k, "g_sum", "beta"),
-            ("KK_near", "KK_far"),
-            kept=square,
-            flops_per_pair=2 * self.chunk * self.problem.head_dim,
-            dependent=Dependent(loads=1, products=self.halves),
-        )
-        solved = Dependent(loads=1, rows=part)
-        self.over_chunks("solve", ("KK_near",), ("near",), block=part, dependent=solved)
-        self.over_chunks(
-            "merge", ("near", "KK_far"), ("A",), kept=2 * square, dependent=Dependent(loads=1, products=MERGES)
-        )
+        flops, waits = 2 * self.chunk * self.problem.head_dim, Dependent(loads=1, products=self.halves)
+        self.over_chunks("kkt", (self.k, "g_sum", "beta"), ("KK_near", "KK_far"), waits, flops, kept=square)
+        self.over_chunks("solve", ("KK_near",), ("near",), Dependent(loads=1, rows=part), block=part)
+        merged = Dependent(loads=1, products=MERGES)
+        self.over_chunks("merge", ("near", "KK_far"), ("A",), merged, kept=2 * square)
 
     def recompute(self) -> None:
         """w and u, and of KDA K decayed to its chunk's end."""
@@ -192,15 +169,9 @@ class DeltaChain(StateChain):
         written = ["w", "u"]
         if self.by_column:
             written.append(self.rows("K_end", d))
-        self.over_chunks(
-            "recompute",
-            (self.k, "V", "beta", "g_sum", "A"),
-            written,
-            kept=self.chunk * SIDE,
-            staged=self.chunk * (self.chunk + 2 * SIDE),
-            flops_per_pair=2 * self.chunk * (d + dv),
-            dependent=Dependent(loads=2, products=self.halves - (-dv // SIDE)),
-        )
+        reads, waits = (self.k, "V", "beta", "g_sum", "A"), Dependent(loads=2, products=self.halves - (-dv // SIDE))
+        flops, kept, staged = 2 * self.chunk * (d + dv), self.chunk * SIDE, self.chunk * (self.chunk + 2 * SIDE)
+        self.over_chunks("recompute", reads, written, waits, flops, kept=kept, staged=staged)
 
     def state(self) -> None:
         """The walk over the chunks."""
@@ -220,13 +191,8 @@ class DeltaChain(StateChain):
         ctas, depth = self.columns_shared(columns), min(d, OUTPUT_DEPTH)
         shared = (self.q, "g_sum", *(("Aqk_near", "Aqk_far") if self.by_column else (self.k,)))
         within = dv if self.by_column else dv + ctas * d
-        self.over_chunks(
-            "output",
-            (*(self.read(n, ctas) for n in shared), "v_new", self.own("h")),
-            ("O",),
-            flops_per_pair=2 * d * dv + 2 * self.chunk * within,
-            kept=self.chunk * (self.chunk + columns),
-            staged=2 * self.chunk * depth + (self.chunk + depth) * columns,
-            product_ctas=ctas,
-            dependent=Dependent(loads=3, products=3),
-        )
+        reads: Reads = (*(self.read(n, ctas) for n in shared), "v_new", self.own("h"))
+        waits, flops = Dependent(loads=3, products=3), 2 * d * dv + 2 * self.chunk * within
+        kept = self.chunk * (self.chunk + columns)
+        staged = 2 * self.chunk * depth + (self.chunk + depth) * columns
+        self.over_chunks("output", reads, ("O",), waits, flops, kept=kept, staged=staged, product_ctas=ctas)

@@ -216,18 +216,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     beside += _columns_outside(problem, kernel)
     beside += _narrow_stores(problem, kernel, lambda: domain.query_rows, NARROW_STORES, apart=apart)
     schedule = replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule
-    main = main_launch(
-        problem,
-        kernel,
-        domain,
-        outer,
-        reads,
-        beside,
-        schedule=schedule,
-        persistent_ctas=ctas,
-        tile_ctas=together,
-        work=work,
-    )
+    placed = {"schedule": schedule, "persistent_ctas": ctas, "tile_ctas": together}
+    main = main_launch(problem, kernel, domain, outer, reads, beside, work=work, **placed)
     lists = tuple(Tensor(n, 1, 1, 1, 1, 4, Role.TEMP) for n in LISTS if options.fills_lists and problem.mask == "none")
     fills = tuple(row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists))
     by_name = tensors((q, k, v, o, *lse, *cache.table_tensor(problem), *cache.append_tensors(problem, kernel), *lists))

@@ -36,6 +36,8 @@ MOST_REGISTERS = 255
 STEP_LOADS, STEP_SUMS = 2, 3
 """Of a step of decoding: where its state lies, and what it reads; then for each token three sums over a state's rows or
 a key's columns, one behind the other: lengths of Q and K, what the state holds for the key, and the output."""
+Reads = tuple[str | Access, ...]
+"""What a launch reads: a name stands for a chunk's rows of the tensor."""
 ROWS = {Per.QUERY: Rows.QUERY, Per.PAIR: Rows.KEY}
 """A chunk's tokens stand on the query axis, or on the key axis of the launch that walks them."""
 
@@ -93,18 +95,10 @@ class StateChain:
     ) -> str:
         """A tensor with a row a token and head (of Q and K where `keys`), in the inputs' type or of `size` bytes; heads
         lie between tokens and columns where the problem's layout says so, unless they are not `apart`."""
-        p = self.problem
-        self.held[name] = Tensor(
-            name,
-            p.batch,
-            p.kv_heads if keys else p.heads,
-            p.seq_q,
-            cols,
-            p.input_type.bytes if size is None else size,
-            role,
-            format=p.input_type.name if size is None else "fp32",
-            strided=apart and p.layout == "bshd",
-        )
+        p, heads = self.problem, self.problem.kv_heads if keys else self.problem.heads
+        width, kind = (p.input_type.bytes, p.input_type.name) if size is None else (size, "fp32")
+        strided = apart and p.layout == "bshd"
+        self.held[name] = Tensor(name, p.batch, heads, p.seq_q, cols, width, role, format=kind, strided=strided)
         return name
 
     def states(self, name: str, rows: int, cols: int, role: Role, size: int, *, chunks: bool = False) -> str:
@@ -136,6 +130,8 @@ class StateChain:
         name: str,
         reads: Iterable[str | Access],
         writes: Iterable[str | Access],
+        dependent: Dependent | None = None,
+        flops: int = 0,
         *,
         keys: bool = False,
         block: int | None = None,
@@ -144,14 +140,14 @@ class StateChain:
         **work: Any,
     ) -> None:
         """A launch that takes all chunks side by side, of V's heads or of Q's and K's; a name stands for a chunk's rows
-        of the tensor. A CTA keeps so many fp32 numbers
-        and stages so many of the inputs in shared memory, by the kernel's source."""
+        of the tensor. `flops` are of a token. A CTA keeps so many fp32 numbers and stages so many of the inputs in
+        shared memory, by the kernel's source."""
         p = self.problem
         domain = Domain(p.batch, p.kv_heads if keys else p.heads, p.seq_q, 1, self.chunk if block is None else block, 1)
         loads = (self.read(n) if isinstance(n, str) else n for n in reads)
         stores = (self.write(n) if isinstance(n, str) else n for n in writes)
-        taken = self._taken(kept, staged)
-        self.launches.append(row_pass(name, domain, loads, stores, resources=taken, work=Work(**work)))
+        taken, computed = self._taken(kept, staged), Work(flops, dependent=dependent, **work)
+        self.launches.append(row_pass(name, domain, loads, stores, resources=taken, work=computed))
 
     def walk(
         self, name: str, accesses: tuple[Access, ...], ctas: int, kept: int, dependent: Dependent, flops: int = 0
@@ -194,14 +190,10 @@ class StateChain:
 
     def step(self, *reads: str | Access) -> None:
         """A step of decoding: one launch that reads every state, changes it for each new token, and writes it."""
-        self.over_chunks(
-            "step",
-            (*reads, self.own(self.initial())),
-            ("O", store(self.last(), Rows.OWN, Per.QUERY)),
-            block=self.problem.seq_q,
-            product_ctas=self.columns_shared(self.options.step_columns),
-            dependent=Dependent(loads=STEP_LOADS, products=STEP_SUMS * self.problem.seq_q),
-        )
+        tokens, ctas = self.problem.seq_q, self.columns_shared(self.options.step_columns)
+        reads, writes = (*reads, self.own(self.initial())), ("O", store(self.last(), Rows.OWN, Per.QUERY))
+        dependent = Dependent(loads=STEP_LOADS, products=STEP_SUMS * tokens)
+        self.over_chunks("step", reads, writes, dependent, block=tokens, product_ctas=ctas)
 
     def chain(self) -> Chain:
         return Chain(self.held, tuple(self.launches), self.kernel.notes)
