@@ -171,11 +171,8 @@ class Parsed:
                 return None
             if not isinstance(stated, str):
                 if raw is not None and raw != stated["value"]:
-                    self.problems.append(
-                        Problem(
-                            key, f"{schema.shown(raw)} is not what {other} states ({schema.shown(stated['value'])})"
-                        )
-                    )
+                    theirs = f"is not what {other} states ({schema.shown(stated['value'])})"
+                    self.problems.append(Problem(key, f"{schema.shown(raw)} {theirs}"))
                     return None
                 raw = stated["value"]
                 source = source or f"{other}: {stated['source']}"

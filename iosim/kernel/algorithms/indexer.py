@@ -119,17 +119,15 @@ def scored_chain(problem: AttentionProblem, kernel: Kernel) -> Chain:
         Tensor("index_K", p.batch, 1, there, p.index_dim, 1, Role.INPUT, along, "fp8"),
         Tensor("index_scale", p.batch, 1, there, 1, 4, Role.INPUT, along),
     )
-    by_name = tensors(
-        (
-            Tensor("index_Q", p.batch, 1, p.seq_q, heads * p.index_dim, 1, Role.INPUT, Rows.QUERY, "fp8"),
-            Tensor("index_weights", p.batch, 1, p.seq_q, heads, 4, Role.INPUT, Rows.QUERY),
-            *(in_cache(p, tensor) if paged else tensor for tensor in keys),
-            Tensor("logits", p.batch, 1, p.seq_q, there, 4, Role.TEMP, Rows.PAIR),
-            lists(p, Role.TEMP),
-            *(table_tensor(p, there) if paged else ()),
-        )
+    held = (
+        Tensor("index_Q", p.batch, 1, p.seq_q, heads * p.index_dim, 1, Role.INPUT, Rows.QUERY, "fp8"),
+        Tensor("index_weights", p.batch, 1, p.seq_q, heads, 4, Role.INPUT, Rows.QUERY),
+        *(in_cache(p, tensor) if paged else tensor for tensor in keys),
+        Tensor("logits", p.batch, 1, p.seq_q, there, 4, Role.TEMP, Rows.PAIR),
+        lists(p, Role.TEMP),
+        *(table_tensor(p, there) if paged else ()),
     )
-    return Chain(by_name, (_logits(p, kernel, heads, paged), _select(p, kernel)), ())
+    return Chain(tensors(held), (_logits(p, kernel, heads, paged), _select(p, kernel)), ())
 
 
 def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) -> Launch:

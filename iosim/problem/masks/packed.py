@@ -61,21 +61,16 @@ class PackedMask(Mask):
         its sequence's end visits nothing."""
         each_q = self.query_axis(rows, pack).blocks_each(block_q)
         each_k = self.key_axis(seq_k).blocks_each(block_k)
-        parts: dict[tuple[IntervalMask, int, int], tuple[IntArray, IntArray, IntArray]] = {}
+        parts: dict[tuple[IntervalMask, int, int], IntArray] = {}
         for one in self._each():
             if one not in parts:
                 mask, q, k = one
                 v = mask.key_blocks(q * pack, k, block_q, block_k, pack)
                 past = (0, each_q - v.count.size)
-                parts[one] = (
-                    np.pad(v.first, past, mode="edge"),
-                    np.pad(v.end, past, mode="edge"),
-                    np.pad(v.end_row, past, mode="edge"),
-                )
-                first, end, end_row = parts[one]
+                first, end, end_row = parts[one] = np.pad((v.first, v.end, v.end_row), ((0, 0), past), mode="edge")
                 first[v.count.size :] = end[v.count.size :]
                 end_row[v.count.size :] = end[v.count.size :] * block_k
-        first, end, end_row = (np.concatenate(x) for x in zip(*(parts[one] for one in self._each()), strict=True))
+        first, end, end_row = np.concatenate([parts[one] for one in self._each()], axis=1)
         base = np.repeat(np.arange(len(self.seq_q), dtype=np.int64) * each_k, each_q)
         return KeyBlocks(first + base, end + base, end_row + base * block_k, base)
 
