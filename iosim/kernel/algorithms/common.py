@@ -85,10 +85,8 @@ def heads_in_turn(problem: AttentionProblem, tile: Tile, mask_block: int | None 
     if problem.group == 1:
         return domain
     if problem.seq_q % tile.block_q:
-        raise InputError(
-            f"`seq_q` {problem.seq_q}: grouped heads of {problem.seq_q} queries are no whole blocks of "
-            f"{tile.block_q}, and this backward takes them in turn; accepted: multiples"
-        )
+        why = f"no whole blocks of {tile.block_q}, and this backward takes them in turn; accepted: multiples"
+        raise InputError(f"`seq_q` {problem.seq_q}: grouped heads of {problem.seq_q} queries are {why}")
     return replace(domain, mask=HeadsInTurn(domain.mask, problem.seq_q), in_turn=True)
 
 

@@ -105,10 +105,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     heads dK and dV are written per query head and summed over the group by one more launch. Raises InputError: packed
     sequences."""
     if problem.seq_lens is not None:
-        raise InputError(
-            f"`seq_lens` with `passes` {problem.passes}: the backward of kernel {kernel.name} is described for "
-            "sequences of one length; accepted: passes fwd"
-        )
+        why = f"the backward of kernel {kernel.name} is described for sequences of one length; accepted: passes fwd"
+        raise InputError(f"`seq_lens` with `passes` {problem.passes}: {why}")
     tile, domain = kernel.tile_backward, _domain(problem, kernel)
     half = problem.input_type.bytes < 4
     keeps = keeps_sums(problem, kernel) and options_of(kernel, EfficientOptions).keeps_keys

@@ -401,10 +401,9 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     threads = options.combine_threads
     combine_rows = options.combine_rows or _combine_rows(_product_columns(problem, kernel)[1], threads)
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
-        raise InputError(
-            f"`splits` {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
-            f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)"
-        )
+        accepted = f"up to {MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)"
+        taken = f"their combination takes {rows // combine_rows:,} CTAs"
+        raise InputError(f"`splits` {splits}: {taken}; accepted: {accepted}")
     left = [v.name for v in vectors]
     lse = ("LSE",) if kernel.writes_lse else ()
     before, of_rows = _statistics(kernel, shape, splits) if options.combine_launches > 1 else ((), ())

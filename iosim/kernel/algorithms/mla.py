@@ -42,9 +42,8 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     latent, a backward pass, more splits than key blocks, or a tile that holds rows of two queries which pick their
     keys."""
     if not problem.latent_kv:
-        raise InputError(
-            f"`kernel` {kernel.name}: algorithm mla reads one latent K/V; accepted with it: `latent_kv=True`"
-        )
+        hint = "algorithm mla reads one latent K/V; accepted with it: `latent_kv=True`"
+        raise InputError(f"`kernel` {kernel.name}: {hint}")
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: algorithm mla serves inference; accepted: fwd")
     picks = problem.gathers
@@ -81,15 +80,11 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 def _check_picks(problem: AttentionProblem, kernel: Kernel, rows: int) -> None:
     if problem.group % rows:
-        raise InputError(
-            f"`tile` {kernel.tile} holds rows of several queries, each with a list of its own, of "
-            f"{problem.group} heads; accepted: a block_q that divides them"
-        )
+        rows_of = f"rows of several queries, each with a list of its own, of {problem.group} heads"
+        raise InputError(f"`tile` {kernel.tile} holds {rows_of}; accepted: a block_q that divides them")
     if options_of(kernel, SplitOptions).append_kv:
-        raise InputError(
-            "`append_kv=True` contradicts `top_k` and `compress_ratio`: what appends to a cache of which queries pick "
-            "keys is not described; accepted with it: neither"
-        )
+        why = "what appends to a cache of which queries pick keys is not described; accepted with it: neither"
+        raise InputError(f"`append_kv=True` contradicts `top_k` and `compress_ratio`: {why}")
 
 
 def latent_rows(problem: AttentionProblem) -> Tensor:

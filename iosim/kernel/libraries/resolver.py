@@ -239,9 +239,8 @@ def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
     if not algorithm_of(data["algorithm"]).splits:
         raise InputError(f"`splits` {asked}: kernel {data['name']} does not split its keys; accepted: 1")
     if not problem.forward:
-        raise InputError(
-            f"`splits` {asked} contradicts `passes` {problem.passes}: only a forward splits its keys; accepted: 1"
-        )
+        why = "only a forward splits its keys; accepted: 1"
+        raise InputError(f"`splits` {asked} contradicts `passes` {problem.passes}: {why}")
     rows = problem.batch * problem.heads * problem.seq_q
     if rows > MAX_SPLIT_ROWS:
         accepted = f"up to {MAX_SPLIT_ROWS} rows (batch x heads x tokens)"
@@ -272,9 +271,8 @@ def _options(
     if append_kv:
         if not algorithm_of(data["algorithm"]).appends:
             able = ", ".join(name for name in algorithms() if algorithm_of(name).appends)
-            raise InputError(
-                f"`append_kv=True`: kernel {data['name']} has no cache; accepted: kernels of algorithm {able}"
-            )
+            hint = f"accepted: kernels of algorithm {able}"
+            raise InputError(f"`append_kv=True`: kernel {data['name']} has no cache; {hint}")
         options["append_kv"] = True
     return options_for(data["algorithm"], options)
 
@@ -331,9 +329,8 @@ def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:
 def check_cluster(cluster: int, profile: HardwareProfile) -> int:
     """The number of CTAs of a cluster, as asked for; an InputError on a GPU that has none."""
     if cluster > 1 and (profile.cc < CLUSTER_CC or profile.is_amd):
-        raise InputError(
-            f"`cluster` {cluster}: {profile.name} has no clusters of CTAs, which cc 9.0 brought; accepted there: 1"
-        )
+        why = "has no clusters of CTAs, which cc 9.0 brought; accepted there: 1"
+        raise InputError(f"`cluster` {cluster}: {profile.name} {why}")
     return cluster
 
 

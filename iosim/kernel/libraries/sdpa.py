@@ -68,10 +68,8 @@ def choose(
 @chooses("sdpa", "pytorch", "scaled-dot-product-attention")
 def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
     if profile.is_amd:
-        raise InputError(
-            f"`kernel` sdpa: PyTorch's choice is described on NVIDIA's GPUs alone; accepted on {profile.name}: "
-            "default, or a kernel by its name"
-        )
+        hint = f"accepted on {profile.name}: default, or a kernel by its name"
+        raise InputError(f"`kernel` sdpa: PyTorch's choice is described on NVIDIA's GPUs alone; {hint}")
     backend, why = choose(problem, profile, ORDER[:-1], None)
     if backend == "flash":
         hopper = " (cuDNN comes first with cuDNN later than 9.15.0)" if profile.cc // 10 in (9, 10) else ""

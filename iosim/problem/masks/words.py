@@ -59,9 +59,8 @@ def check_window(p: ProblemFields) -> dict[str, Any]:
             accepted = f"{FIELDS['window'].accepted}"
             raise InputError(f"`window` is missing; `mask` window needs one, or `window_right`; accepted: {accepted}")
         if left is None and right == NO_BOUND:
-            raise InputError(
-                f"`window_right` {NO_BOUND} bounds nothing without `window`; accepted: 0 or more, or with it `window`"
-            )
+            hint = "accepted: 0 or more, or with it `window`"
+            raise InputError(f"`window_right` {NO_BOUND} bounds nothing without `window`; {hint}")
         if left is None and right == 0:
             return {"mask": "causal", "window_right": None}
         return {"window_right": right or None}
@@ -88,9 +87,8 @@ def check_words(p: ProblemFields) -> dict[str, Any]:
         return _check_blocks(p)
     sides = _sides(p) or (DEFAULT_BLOCK, DEFAULT_BLOCK)
     if sides[0] != sides[1]:
-        raise InputError(
-            f"`mask_block` {sides[0]}x{sides[1]} with `mask` '{p.mask}' is not square; accepted: one number"
-        )
+        block = FIELDS["mask_block"].text(sides)
+        raise InputError(f"`mask_block` {block} with `mask` '{p.mask}' is not square; accepted: one number")
     if p.mask in FIRST_TOKENS_MASKS and p.global_tokens is None:
         return {"mask_block": sides, "global_tokens": sides[0]}
     return {"mask_block": sides}
@@ -157,18 +155,16 @@ def check_lengths(p: ProblemFields) -> dict[str, Any]:
         if sum(lengths) > MAX_TOKENS:
             raise InputError(f"`{name}` add up to {sum(lengths)} tokens; accepted: up to {MAX_TOKENS}")
     if len(lens) != len(lens_k):
-        raise InputError(
-            f"`seq_lens` has {len(lens)} sequences and `seq_lens_k` {len(lens_k)}; accepted: as many of both"
-        )
+        both = f"{len(lens)} sequences and `seq_lens_k` {len(lens_k)}"
+        raise InputError(f"`seq_lens` has {both}; accepted: as many of both")
     for name, size in (("batch", 1), ("seq_q", sum(lens)), ("seq_k", sum(lens_k))):
         if getattr(p, name) not in (None, 1, size):
             raise InputError(f"`{name}` {getattr(p, name)} contradicts `seq_lens`; accepted with it: {size}")
     for name, accepted in ONE_LENGTH_ONLY.items():
         value = getattr(p, name)
         if value not in accepted:
-            raise InputError(
-                f"`{name}` {value!r} contradicts `seq_lens`; accepted with it: {', '.join(map(str, accepted))}"
-            )
+            hint = f"accepted with it: {', '.join(map(str, accepted))}"
+            raise InputError(f"`{name}` {value!r} contradicts `seq_lens`; {hint}")
     return {"seq_lens": lens, "seq_lens_k": lens_k, "seq_q": sum(lens), "seq_k": sum(lens_k)}
 
 
