@@ -8,7 +8,7 @@ from typing import Any
 
 from iosim.base import fields as ask
 from iosim.base.errors import InputError
-from iosim.base.fields import fields_of
+from iosim.base.fields import fields_of, put_checked
 from iosim.base.records import dataclass
 from iosim.base.words import CLOCKS, L2_STARTS, LAUNCHED, METHODS, Method
 
@@ -54,8 +54,7 @@ class Conditions:
     )
 
     def __post_init__(self) -> None:
-        for name in ("l2_start", "method", "launched"):
-            CONDITIONS[name].check(getattr(self, name))
+        put_checked(self)
         object.__setattr__(self, "clocks", _clocks(self.clocks))
 
     @property

@@ -87,12 +87,7 @@ def softmax_values(keys: int) -> int:
     return -(-keys // (32 if keys <= LONGEST_ROW_OF_A_WARP else 1024))
 
 
-@algorithm(
-    "naive",
-    takes=terms.SCORE_TERMS,
-    options=NaiveOptions,
-    standard=True,
-)
+@algorithm("naive", takes=terms.SCORE_TERMS, options=NaiveOptions, standard=True)
 def plan_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return forward(problem, kernel) if problem.forward else backward(problem, kernel)
 

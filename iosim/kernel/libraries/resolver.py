@@ -344,7 +344,7 @@ def _check_blocks(problem: AttentionProblem, tile: Tile) -> None:
 def _apply(
     kernel: Kernel, rules: Rules, problem: AttentionProblem, over: Overrides, profile: HardwareProfile, of_both: bool
 ) -> Kernel:
-    tile = replace(kernel.tile, **typed(Tile, {"warps": over.warps, "stages": over.stages}))
+    tile = replace(kernel.tile, **typed(Tile, vars(over)))
     if over.tile is not None:
         tile = replace(tile, block_q=over.tile[0], block_k=over.tile[1])
     if (over.tile, over.warps, over.stages) != (None, None, None):
@@ -355,12 +355,8 @@ def _apply(
     if over.pack_group is not None and not of_both:
         kernel = replace(kernel, packs_group=_packs_by_hand(kernel, problem, over.pack_group))
     check_cluster(over.cluster or 1, profile)
-    asked = {
-        name: getattr(over, name)
-        for name in ("order", "section_heads", "chiplets", "direction", "scheduler", "cluster")
-    }
-    schedule = replace(kernel.schedule, start=_start(kernel.schedule.start, over.heavy_first, over.fold))
-    schedule = replace(schedule, **typed(Schedule, asked))
+    start = _start(kernel.schedule.start, over.heavy_first, over.fold)
+    schedule = replace(kernel.schedule, start=start, **typed(Schedule, vars(over)))
     if schedule.scheduler is not Scheduler.DYNAMIC:  # no queue, and nothing that is asked of it
         schedule = replace(schedule, claims_ahead=False)
         kernel = replace(kernel, overheads=tuple(o for o in kernel.overheads if o.name != QUEUE))

@@ -199,15 +199,12 @@ def _list_mask(p: ProblemFields) -> Mask:
         return files.load_block_mask(p.mask_file, p.seq_q, p.seq_k, sides)
     refuse_rectangle(p.mask, p.seq_q, p.seq_k)
     assert sides is not None
-    block = sides[0]
-    if p.mask == "butterfly":
-        return butterfly(p.seq_q, block, p.mask_stride)
-    if p.mask == "strided":
-        return strided(p.seq_q, block, p.mask_stride)
+    if p.mask in ("butterfly", "strided"):
+        return (butterfly if p.mask == "butterfly" else strided)(p.seq_q, sides[0], p.mask_stride)
     assert p.window is not None
     assert p.global_tokens is not None
     pattern = window_global if p.mask == "window+global" else window_first
-    return pattern(p.seq_q, block, p.window, p.global_tokens)
+    return pattern(p.seq_q, sides[0], p.window, p.global_tokens)
 
 
 def said_offset(p: ProblemFields) -> int | None:
@@ -285,12 +282,8 @@ def window_global(seq: int, block: int, window: int, global_tokens: int) -> Bloc
     i = np.arange(n, dtype=np.int64)
     reach = -(-window // block)  # blocks to either side that hold a key within the window
     parts = [_band(np.maximum(i - reach, 0), np.minimum(i + reach + 1, n))]
-    g = min(-(-global_tokens // block), n)
-    if g:
-        every = np.zeros(n, dtype=np.int64)
-        parts.append(_band(every, every + g))
-        rows, cols = _band(every[:g], every[:g] + n)
-        parts.append((rows, cols))
+    g, every = min(-(-global_tokens // block), n), np.zeros(n, dtype=np.int64)
+    parts += [_band(every, every + g), _band(every[:g], every[:g] + n)]
     return _joined(seq, block, *parts)
 
 
