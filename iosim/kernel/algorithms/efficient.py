@@ -30,8 +30,8 @@ from iosim.kernel.algorithms.common import (
     store,
     sum_groups,
 )
-from iosim.kernel.algorithms.flash import DEPTH, FlashOptions, output_tensor, plan_flash
-from iosim.kernel.algorithms.registry import Packs, algorithm, algorithm_of, options_of
+from iosim.kernel.algorithms.flash import DEPTH, TAKES, FlashOptions, output_tensor, plan_flash
+from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.algorithms.terms import backward_terms
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import (
@@ -85,14 +85,7 @@ class EfficientOptions(FlashOptions):
     keeps_keys: bool = True
 
 
-@algorithm(
-    "efficient",
-    takes=algorithm_of("flash").takes,
-    options=EfficientOptions,
-    splits=True,
-    appends=True,
-    packs=Packs.WHERE_ASKED,
-)
+@algorithm("efficient", takes=TAKES, options=EfficientOptions, splits=True, appends=True, packs=Packs.WHERE_ASKED)
 def plan_efficient(problem: AttentionProblem, kernel: Kernel) -> Chain:
     check_append(problem, kernel)
     if problem.forward:
@@ -147,7 +140,9 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         spill=replace(work.spill, tile=work.spill.tile + 4 * turns * domain.query_blocks),
     )
     outer = Outer.KEY if domain.splits == domain.key_blocks_total else Outer.HEAD
-    beside = (*_locks(tile, locked), *_local_fragments(tile, turns, domain.query_blocks))
+    amounts = ((Mode.LOAD, LOCK_READ), (Mode.STORE, LOCK_WRITE + LOCK_WRITE_PER_WARP * tile.warps))
+    locks = (Overhead("locks", m, per_pair=n * locked, inferred_from=SOURCE) for m, n in amounts if locked)
+    beside = (*locks, *_local_fragments(tile, turns, domain.query_blocks))
     walks_round = domain.splits > 1 and (problem.mask == "none" or problem.mask_storage != "implicit")
     main = main_launch(problem, kernel, domain, outer, accesses, beside, walks_round=walks_round, work=work)
     main = replace(main, overheads=tuple(_spilled(o, problem, main, locked, bool(key_sums)) for o in main.overheads))
@@ -216,11 +211,6 @@ def _row_sum_loop(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
     columns = max(1, 32 * tile.warps // tile.block_q) * (FRAGMENT_BYTES // problem.input_type.bytes)
     fragments = -(-problem.head_dim_v // columns)
     return fragments, fragments * columns if _width(problem) > UNROLLED_COLUMNS else 0
-
-
-def _locks(tile: Tile, tiles: int) -> tuple[Overhead, ...]:
-    amounts = ((Mode.LOAD, LOCK_READ), (Mode.STORE, LOCK_WRITE + LOCK_WRITE_PER_WARP * tile.warps))
-    return tuple(Overhead("locks", m, per_pair=n * tiles, inferred_from=SOURCE) for m, n in amounts if tiles)
 
 
 def _local_fragments(tile: Tile, turns: int, query_blocks: int) -> tuple[Overhead, ...]:

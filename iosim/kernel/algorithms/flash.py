@@ -165,14 +165,10 @@ class FlashOptions(SplitOptions, TermOptions):
     adds: Adds = Adds.LINES
 
 
-@algorithm(
-    "flash",
-    takes=(*SCORE_TERMS, "cache_dtype", "page_size", "seq_lens", "sinks"),
-    options=FlashOptions,
-    splits=True,
-    appends=True,
-    packs=Packs.WHERE_ASKED,
-)
+TAKES = (*SCORE_TERMS, "cache_dtype", "page_size", "seq_lens", "sinks")
+
+
+@algorithm("flash", takes=TAKES, options=FlashOptions, splits=True, appends=True, packs=Packs.WHERE_ASKED)
 def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
     cache.check_append(problem, kernel)
     if problem.forward:
@@ -201,6 +197,10 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     lse = matrices(problem, "LSE" if kernel.writes_lse else "", Role.OUTPUT)
     columns, value_columns = _product_columns(problem, kernel)
     value_tiles = -(-value_columns // kernel.tile.block_k) if options.columns_by_keys else 1
+    ctas, apart = grid(kernel, together), domain.sequences > 1 < problem.heads
+    queued = together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC
+    beside = (TILE_NUMBERS if queued else ()) + _columns_outside(problem, kernel)
+    beside += _narrow_stores(problem, kernel, lambda: domain.query_rows, NARROW_STORES, apart=apart)
     work = replace(
         _by_lists(loop_work(problem, kernel), problem, kernel, options),
         flops_per_pair=2 * (columns + value_columns),
@@ -209,12 +209,6 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         first_loads=options.first_waits,
         tile_shared_bytes=options.merged_bytes,
     )
-    ctas, apart = grid(kernel, together), domain.sequences > 1 < problem.heads
-    beside: tuple[Overhead, ...] = (
-        TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ()
-    )
-    beside += _columns_outside(problem, kernel)
-    beside += _narrow_stores(problem, kernel, lambda: domain.query_rows, NARROW_STORES, apart=apart)
     schedule = replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule
     placed = {"schedule": schedule, "persistent_ctas": ctas, "tile_ctas": together}
     main = main_launch(problem, kernel, domain, outer, reads, beside, work=work, **placed)
@@ -456,7 +450,9 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     in_order = 1 in (problem.heads, problem.seq_q)
     passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
     passes = [one for one in passes if not (in_order and one.reorders)]
-    passes = _without_sums_of_dq(passes) if apart else passes
+    if apart:
+        without_sums = (replace(one, writes=tuple(n for n in one.writes if n != "dQ_acc")) for one in passes)
+        passes = [one for one in without_sums if one.writes and "dQ_acc" not in one.reads]
     sums = [n for n in KEY_SUMS if any(n in one.writes for one in passes)]
     copies = [name for one in passes for name in one.writes if name.endswith("_copy")]
     sums_of_dq = dq_sums(problem, kernel)
@@ -501,11 +497,6 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     ctas = grid(kernel, schedule=kernel.backward.schedule)
     main = main_launch(problem, kernel, domain, Outer.KEY, accesses, beside, persistent_ctas=ctas, work=work)
     return Chain(held, (*before, *(query_owners(problem, kernel, main) if apart else (main,)), *after), kernel.notes)
-
-
-def _without_sums_of_dq(passes: Sequence[RowPass]) -> list[RowPass]:
-    kept = (replace(one, writes=tuple(n for n in one.writes if n != "dQ_acc")) for one in passes)
-    return [one for one in kept if one.writes and "dQ_acc" not in one.reads]
 
 
 def query_owners(problem: AttentionProblem, kernel: Kernel, main: Launch) -> tuple[Launch, Launch]:

@@ -28,15 +28,10 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Edge, Fetch, Per, Role, Rows, Tensor, tensors
 from iosim.problem.attention import AttentionProblem
 
+TAKES = ("latent_kv", "page_size", "top_k", "indexer", "cache_dtype", "compressed")
 
-@algorithm(
-    "mla",
-    takes=("latent_kv", "page_size", "top_k", "indexer", "cache_dtype", "compressed"),
-    options=IndexerOptions,
-    splits=True,
-    appends=True,
-    packs=Packs.ALWAYS,
-)
+
+@algorithm("mla", takes=TAKES, options=IndexerOptions, splits=True, appends=True, packs=Packs.ALWAYS)
 def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launch over the latent cache, or the split launch and its combine. Raises InputError: a cache that is not
     latent, a backward pass, more splits than key blocks, or a tile that holds rows of two queries which pick their
