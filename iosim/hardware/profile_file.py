@@ -166,16 +166,16 @@ class Parsed:
         if "from" in entry:
             kind, other = "taken", str(entry["from"])
             stated = _stated(other, key)
-            if raw is None and isinstance(stated, str):
-                self.problems.append(Problem(f"{key}.from", stated))
-                return None
-            if not isinstance(stated, str):
-                if raw is not None and raw != stated["value"]:
-                    theirs = f"is not what {other} states ({schema.shown(stated['value'])})"
-                    self.problems.append(Problem(key, f"{schema.shown(raw)} {theirs}"))
+            if isinstance(stated, str):
+                if raw is None:
+                    self.problems.append(Problem(f"{key}.from", stated))
                     return None
-                raw = stated["value"]
-                source = source or f"{other}: {stated['source']}"
+            elif raw not in (None, stated["value"]):
+                theirs = f"is not what {other} states ({schema.shown(stated['value'])})"
+                self.problems.append(Problem(key, f"{schema.shown(raw)} {theirs}"))
+                return None
+            else:
+                raw, source = stated["value"], source or f"{other}: {stated['source']}"
             self.taken[key] = other
             if "per" in entry:
                 self.proportions[key] = other, str(entry["per"])

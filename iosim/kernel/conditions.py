@@ -68,7 +68,6 @@ CONDITIONS = fields_of(Conditions)
 
 def _clocks(value: Any) -> str | float:
     """A word, or hertz; a text of a number is in MHz. Raises InputError: another word, or a clock that no GPU has."""
-    accepted = f"{', '.join(CLOCKS)}, or MHz such as 1500"
     if isinstance(value, Real) and not isinstance(value, bool):
         if not LEAST_HZ <= float(value) <= MOST_HZ:
             raise InputError(f"`clocks` {value} is out of range; accepted: boost, sustained, or hertz (1e8 to 1e10)")
@@ -80,7 +79,7 @@ def _clocks(value: Any) -> str | float:
     except ValueError:
         megahertz = 0.0
     if not LEAST_HZ <= 1e6 * megahertz <= MOST_HZ:
-        raise InputError(f"`clocks` '{value}' is not known; accepted: {accepted}")
+        raise InputError(f"`clocks` '{value}' is not known; accepted: {', '.join(CLOCKS)}, or MHz such as 1500")
     return 1e6 * megahertz
 
 

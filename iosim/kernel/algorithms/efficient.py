@@ -149,7 +149,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     before = () if half else _row_sums(problem)
     fill = (_fill(problem, workspace, tiles * domain.query_blocks),) if zeroed else ()
     after = (sum_groups(problem),) if problem.group > 1 else ()
-    all_tensors = tensors((
+    held = (
         *matrices(problem, "Q K V dO", Role.INPUT),
         replace(output_tensor(problem, kernel), role=Role.INPUT),
         row_vector(problem, "LSE", Role.INPUT),
@@ -158,8 +158,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *workspace,
         *matrices(problem, "dQ dK dV", Role.OUTPUT),
         *head_gradients(problem),
-    ))  # fmt: skip
-    return Chain(all_tensors, (*before, *fill, main, *after), kernel.notes)
+    )
+    return Chain(tensors(held), (*before, *fill, main, *after), kernel.notes)
 
 
 def _domain(problem: AttentionProblem, kernel: Kernel) -> Domain:

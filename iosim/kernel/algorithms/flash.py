@@ -184,14 +184,12 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     together = kernel.schedule.cluster if options.clusters_in_step else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
     domain, outer, per_q = split_domain(problem, kernel, tile, pack, options.mask_block)
-    per_row = {"edge": kernel.edge_k, "fetch": kernel.fetch, "times": 1 if options.shares_fetches else together}
+    per_q, times = Per.PAIR if kernel.rereads_q else per_q, 1 if options.shares_fetches else together
     reads = (
-        load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q,
-             visited_only=not options.empty_splits, fetch=kernel.fetch),
+        load("Q", Rows.QUERY, per_q, edge=kernel.edge_q, visited_only=not options.empty_splits, fetch=kernel.fetch),
         *cache.table_access(problem),
-        load("K", Rows.KEY, Per.PAIR, **per_row),
-        load("V", Rows.KEY, Per.PAIR, **per_row),
-    )  # fmt: skip
+        *(load(n, Rows.KEY, Per.PAIR, edge=kernel.edge_k, fetch=kernel.fetch, times=times) for n in "KV"),
+    )
     q, o = matrix(problem, "Q", Role.INPUT), output_tensor(problem, kernel)
     k, v = (cache.in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
     lse = matrices(problem, "LSE" if kernel.writes_lse else "", Role.OUTPUT)

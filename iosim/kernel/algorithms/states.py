@@ -13,7 +13,6 @@ NB: launches beside the walk are passes over rows: what overlaps inside them is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
@@ -36,8 +35,11 @@ MOST_REGISTERS = 255
 STEP_LOADS, STEP_SUMS = 2, 3
 """Of a step of decoding: where its state lies, and what it reads; then for each token three sums over a state's rows or
 a key's columns, one behind the other: lengths of Q and K, what the state holds for the key, and the output."""
-Reads = tuple[str | Access, ...]
-"""What a launch reads: a name stands for a chunk's rows of the tensor."""
+Moved = Iterable[str | Access]
+"""What a launch reads, or writes: a name stands for a chunk's rows of the tensor."""
+Kept = tuple[int, int]
+"""fp32 numbers that a CTA keeps, and numbers of the inputs that it stages in shared memory, by the kernel's source."""
+IDLE = Work()
 ROWS = {Per.QUERY: Rows.QUERY, Per.PAIR: Rows.KEY}
 """A chunk's tokens stand on the query axis, or on the key axis of the launch that walks them."""
 
@@ -125,29 +127,19 @@ class StateChain:
         """CTAs that take so many columns of V each, and read what they share for themselves."""
         return -(-self.problem.head_dim_v // columns)
 
-    def over_chunks(
-        self,
-        name: str,
-        reads: Iterable[str | Access],
-        writes: Iterable[str | Access],
-        dependent: Dependent | None = None,
-        flops: int = 0,
-        *,
-        keys: bool = False,
-        block: int | None = None,
-        kept: int = 0,
-        staged: int = 0,
-        **work: Any,
-    ) -> None:
-        """A launch that takes all chunks side by side, of V's heads or of Q's and K's; a name stands for a chunk's rows
-        of the tensor. `flops` are of a token. A CTA keeps so many fp32 numbers and stages so many of the inputs in
-        shared memory, by the kernel's source."""
+    def side_by_side(self, keys: bool = False, block: int | None = None) -> Domain:
+        """All chunks of V's heads, or of Q's and K's, or as many blocks of tokens."""
         p = self.problem
-        domain = Domain(p.batch, p.kv_heads if keys else p.heads, p.seq_q, 1, self.chunk if block is None else block, 1)
+        return Domain(p.batch, p.kv_heads if keys else p.heads, p.seq_q, 1, self.chunk if block is None else block, 1)
+
+    def over_chunks(
+        self, name: str, reads: Moved, writes: Moved, work: Work = IDLE, over: Domain | None = None, kept: Kept = (0, 0)
+    ) -> None:
+        """A launch that takes all chunks of V's heads, or what it goes `over`, side by side."""
+        domain = over or self.side_by_side()
         loads = (self.read(n) if isinstance(n, str) else n for n in reads)
         stores = (self.write(n) if isinstance(n, str) else n for n in writes)
-        taken, computed = self._taken(kept, staged), Work(flops, dependent=dependent, **work)
-        self.launches.append(row_pass(name, domain, loads, stores, resources=taken, work=computed))
+        self.launches.append(row_pass(name, domain, loads, stores, resources=self._taken(*kept), work=work))
 
     def walk(
         self, name: str, accesses: tuple[Access, ...], ctas: int, kept: int, dependent: Dependent, flops: int = 0
@@ -193,7 +185,9 @@ class StateChain:
         tokens, ctas = self.problem.seq_q, self.columns_shared(self.options.step_columns)
         reads, writes = (*reads, self.own(self.initial())), ("O", store(self.last(), Rows.OWN, Per.QUERY))
         dependent = Dependent(loads=STEP_LOADS, products=STEP_SUMS * tokens)
-        self.over_chunks("step", reads, writes, dependent, block=tokens, product_ctas=ctas)
+        self.over_chunks(
+            "step", reads, writes, Work(product_ctas=ctas, dependent=dependent), self.side_by_side(block=tokens)
+        )
 
     def chain(self) -> Chain:
         return Chain(self.held, tuple(self.launches), self.kernel.notes)

@@ -25,7 +25,7 @@ from iosim.kernel.unit import MatrixUnit, Specialisation, stated_unit
 from iosim.kernel.work import Fragments, Layout, Loop
 from iosim.problem.attention import AttentionProblem
 
-AS_STATED = ("rereads_q", "clears_queue", "sm_spread", "hbm_share", "cta_shares")
+AS_STATED = ("writes_lse", "rereads_q", "clears_queue", "sm_spread", "hbm_share", "cta_shares")
 """Fields of a kernel that are keys of [kernel], too."""
 MAX_BLOCKS = 1 << 22
 MAX_SPLIT_ROWS = 1 << 24
@@ -166,7 +166,6 @@ def _resolved(
         warp_size=profile.warp_size,
         schedule=rules.schedule(seen, _schedule(data, "kernel", seen), splits, packed),
         splits=splits,
-        writes_lse=settings["writes_lse"],
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
         edge_k=Edge(row.get("edge_k", settings["edge_k"])),
         fetch=Fetch({**settings, **row}.get("fetch", Fetch.BYTES)) if profile.cc >= ASYNC_COPY_CC else Fetch.BYTES,
