@@ -9,6 +9,7 @@ from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.kernel.kernel import KEY_SUMS, SUM_GROUPS, Kernel, RowPass, Spill, Tile
 from iosim.kernel.launch import Access, Domain, Edge, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.kernel.shared_memory import by_chunk
 from iosim.kernel.unit import MatrixUnit
 from iosim.kernel.work import Layout, Loop, SpillAccesses, Work
@@ -173,6 +174,14 @@ def main_launch(
         "work": loop_work(problem, kernel),
     }
     return Launch("bwd.main" if backward else "main", domain, outer, tuple(accesses), **{**fields, **more})
+
+
+def grid(kernel: Kernel, together: int = 1, schedule: Schedule | None = None) -> int | None:
+    """Work tiles that a persistent grid takes at once, each by so many CTAs together; the forward's, without another
+    `schedule`."""
+    if (schedule or kernel.schedule).scheduler is Scheduler.STATIC or kernel.persistent_ctas is None:
+        return None
+    return kernel.persistent_ctas // together
 
 
 def head_gradients(problem: AttentionProblem) -> tuple[Tensor, ...]:

@@ -17,6 +17,7 @@ from iosim.base.records import dataclass, replace
 from iosim.kernel.algorithms import cache
 from iosim.kernel.algorithms.common import (
     attention_domain,
+    grid,
     head_gradients,
     heads_in_turn,
     load,
@@ -52,7 +53,7 @@ from iosim.kernel.launch import (
     tensors,
 )
 from iosim.kernel.options import number
-from iosim.kernel.schedule import Schedule, Scheduler
+from iosim.kernel.schedule import Scheduler
 from iosim.kernel.work import Fragments, Layout, Loop, MaskOperations, Pipelines, Work
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntArray
@@ -227,14 +228,6 @@ def split_domain(
     if kernel.splits > most and not options_of(kernel, SplitOptions).empty_splits:
         raise InputError(f"`splits` {kernel.splits} is out of range; accepted: 1 to {most} (key blocks)")
     return (domain, Outer.SPLIT, Per.SPLIT) if kernel.splits > 1 else (domain, Outer.QUERY, Per.QUERY)
-
-
-def grid(kernel: Kernel, together: int = 1, schedule: Schedule | None = None) -> int | None:
-    """Work tiles that a persistent grid takes at once, each by so many CTAs together; the forward's, without another
-    `schedule`."""
-    if (schedule or kernel.schedule).scheduler is Scheduler.STATIC or kernel.persistent_ctas is None:
-        return None
-    return kernel.persistent_ctas // together
 
 
 def _stored(kernel: Kernel) -> Fetch:

@@ -20,8 +20,8 @@ from __future__ import annotations
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.kernel.algorithms.cache import append_tensors, in_cache, table_access, table_tensor
-from iosim.kernel.algorithms.common import load, loop_work, main_launch, matrices, matrix
-from iosim.kernel.algorithms.flash import SplitOptions, finish, grid, split_domain
+from iosim.kernel.algorithms.common import grid, load, loop_work, main_launch, matrices, matrix
+from iosim.kernel.algorithms.flash import SplitOptions, finish, split_domain
 from iosim.kernel.algorithms.indexer import LISTS, IndexerOptions, index_chain, lists
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.kernel import Kernel

@@ -197,7 +197,9 @@ def _list_mask(p: ProblemFields) -> Mask:
             return p.mask_blocks
         assert p.mask_file is not None
         return files.load_block_mask(p.mask_file, p.seq_q, p.seq_k, sides)
-    refuse_rectangle(p.mask, p.seq_q, p.seq_k)
+    if p.seq_q != p.seq_k:
+        why = "the pattern is square; accepted: as many queries as keys, or mask 'blocks' from a file"
+        raise InputError(f"`mask` '{p.mask}' with `seq_q` {p.seq_q} and `seq_k` {p.seq_k}: {why}")
     assert sides is not None
     if p.mask in ("butterfly", "strided"):
         return (butterfly if p.mask == "butterfly" else strided)(p.seq_q, sides[0], p.mask_stride)
@@ -295,10 +297,3 @@ def window_first(seq: int, block: int, window: int, first_tokens: int) -> BlockM
     return _joined(
         seq, block, _band(np.maximum(i - reach, 0), i + 1), _band(np.zeros_like(i), np.minimum(i + 1, first))
     )
-
-
-def refuse_rectangle(word: str, seq_q: int, seq_k: int) -> None:
-    """A pattern is made for as many queries as keys. Raises InputError: there are not."""
-    if seq_q != seq_k:
-        hint = "accepted: as many queries as keys, or mask 'blocks' from a file"
-        raise InputError(f"`mask` '{word}' with `seq_q` {seq_q} and `seq_k` {seq_k}: the pattern is square; {hint}")
