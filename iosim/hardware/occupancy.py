@@ -79,7 +79,7 @@ def occupancy(
     limit_blocks = profile.need_int("max_blocks_per_sm")
     max_threads = profile.need_int("max_threads_per_block")
     limit_warps = max_warps // warps if threads_per_cta <= max_threads else 0
-    limit_registers, registers_per_cta = _by_registers(profile, warps, registers_per_thread)
+    limit_registers, registers_per_cta, too_many_registers = _by_registers(profile, warps, registers_per_thread)
     limit_shared, shared_per_cta, shared_per_sm = _by_shared_memory(profile, shared_memory_bytes, carveout)
 
     limits = {"warps": limit_warps, "registers": limit_registers, "shared_memory": limit_shared, "blocks": limit_blocks}
@@ -90,8 +90,8 @@ def occupancy(
     reasons = []
     if limit_warps == 0:
         reasons.append(f"needs {threads_per_cta:,} threads a CTA, {sm} allows {max_threads:,}")
-    if limit_registers == 0:
-        reasons.append(_registers_reason(profile, warps, registers_per_thread))
+    if too_many_registers:
+        reasons.append(too_many_registers)
     if limit_shared == 0:
         allowed = profile.need_int("shared_memory_per_block_optin_bytes")
         reasons.append(f"needs {shared_memory_bytes:,} bytes of shared memory, {sm} allows {allowed:,}")
@@ -111,20 +111,21 @@ def occupancy(
     )
 
 
-def _by_registers(profile: HardwareProfile, warps: int, registers_per_thread: int) -> tuple[int, int]:
-    """CTAs that the register file allows, and the registers set aside for one. Registers are given to whole warps in
-    units. Each of the SM's sub-partitions has its share of the file and holds whole warps; a launch is also refused
-    when a CTA, its warps rounded up to all sub-partitions, exceeds the limit of a block."""
-    parts = profile.need_int("warp_allocation_granularity")
+def _by_registers(profile: HardwareProfile, warps: int, registers_per_thread: int) -> tuple[int, int, str]:
+    """CTAs that the register file allows, the registers set aside for one, and why it allows none. Registers are given
+    to whole warps in units. Each of the SM's sub-partitions has its share of the file and holds whole warps; a launch
+    is also refused when a CTA, its warps rounded up to all sub-partitions, exceeds the limit of a block."""
+    parts, sm = profile.need_int("warp_allocation_granularity"), profile.target
     per_warp = _round_up(registers_per_thread * profile.warp_size, profile.need_int("register_allocation_unit"))
-    if registers_per_thread > profile.need_int("max_registers_per_thread"):
-        return 0, per_warp * warps
-    if per_warp * _round_up(warps, parts) > profile.need_int("registers_per_block"):
-        return 0, per_warp * warps
+    taken, needed = per_warp * warps, per_warp * _round_up(warps, parts)
+    if registers_per_thread > (most := profile.need_int("max_registers_per_thread")):
+        return 0, taken, f"needs {registers_per_thread:,} registers a thread, {sm} allows {most:,}"
+    if needed > (most := profile.need_int("registers_per_block")):
+        return 0, taken, f"needs {needed:,} registers a CTA, {sm} allows {most:,}"
     if per_warp == 0:
-        return _UNLIMITED, 0
+        return _UNLIMITED, 0, ""
     warps_per_part = profile.need_int("registers_per_sm") // parts // per_warp
-    return warps_per_part * parts // warps, per_warp * warps
+    return warps_per_part * parts // warps, taken, ""
 
 
 def _by_shared_memory(profile: HardwareProfile, requested: int, carveout: int | None) -> tuple[int, int, int]:
@@ -145,16 +146,6 @@ def _carveout(profile: HardwareProfile, needed: int) -> int:
     if settings is None:
         raise InputError(f"profile '{profile.name}' does not know shared_memory_carveouts_bytes")
     return next((size for size in settings if size >= needed), settings[-1])
-
-
-def _registers_reason(profile: HardwareProfile, warps: int, registers_per_thread: int) -> str:
-    sm, most = profile.target, profile.need_int("max_registers_per_thread")
-    if registers_per_thread > most:
-        return f"needs {registers_per_thread:,} registers a thread, {sm} allows {most:,}"
-    unit = profile.need_int("register_allocation_unit")
-    rounded = _round_up(warps, profile.need_int("warp_allocation_granularity"))
-    needed = _round_up(registers_per_thread * profile.warp_size, unit) * rounded
-    return f"needs {needed:,} registers a CTA, {sm} allows {profile.need_int('registers_per_block'):,}"
 
 
 def _round_up(number: int, unit: int) -> int:

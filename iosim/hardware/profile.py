@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,8 @@ from iosim.base.schema import one_line, refuse
 from iosim.hardware import profile_file as _file
 from iosim.hardware.quantities import QUANTITIES, Quantities
 
-_DTYPE_WORDS = {
-    "float16": "fp16",
-    "half": "fp16",
-    "bfloat16": "bf16",
-    "float32": "fp32",
-    "float8": "fp8",
-    "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8",
-    "e4m3": "fp8",
-    "e5m2": "fp8",
-}
+_FP8 = ("float8", "fp8_e4m3", "fp8_e5m2", "e4m3", "e5m2")
+_DTYPE_WORDS = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32"} | dict.fromkeys(_FP8, "fp8")
 
 
 @dataclass(frozen=True)
@@ -208,10 +200,7 @@ class HardwareProfile(Quantities):
             title=parsed.header.get("title", name),
             aliases=tuple(parsed.header.get("aliases", ())),
             compute_capability=capability,
-            sources=parsed.sources,
-            kinds=parsed.kinds,
-            taken=parsed.taken,
-            validation=parsed.validation,
+            **{noted: getattr(parsed, noted) for noted in ("sources", "kinds", "taken", "validation")},
             **parsed.values,
         )
 
@@ -229,10 +218,8 @@ def load_profile(name_or_path: str | os.PathLike[str] | HardwareProfile) -> Hard
     if stem is not None:
         return _load_shipped(stem)
     added = next((path for stem, path in added_profiles().items() if _key(stem) == _key(name_or_path)), None)
-    if added is not None:
-        return _load_file(added)
-    if name_or_path and os.path.exists(name_or_path):
-        return _load_file(Path(name_or_path))
+    if added is not None or (name_or_path and os.path.exists(name_or_path)):
+        return _load_file(added or Path(name_or_path))
     shown, stems = one_line(name_or_path, 60), list_profiles()
     stems += list(added_profiles())
     names = [*stems, *(alias for stem in list_profiles() for alias in _head_names(stem)[1:])]
@@ -284,15 +271,10 @@ def _key(name: str) -> str:
 
 def _find(name: str) -> str | None:
     """The file stem of the shipped profile called `name`; opens files only where no stem matches."""
-    key = _key(name)
-    stems = list_profiles()
-    for stem in stems:
-        if _key(stem) == key:
-            return stem
-    for stem in stems:
-        if any(_key(other) == key for other in _head_names(stem)):
-            return stem
-    return None
+    key, stems = _key(name), list_profiles()
+    by_stem = (stem for stem in stems if _key(stem) == key)
+    by_other_names = (stem for stem in stems if key in map(_key, _head_names(stem)))
+    return next(chain(by_stem, by_other_names), None)
 
 
 def _head_names(stem: str) -> list[str]:

@@ -166,19 +166,16 @@ class Parsed:
         if "from" in entry:
             kind, other = "taken", str(entry["from"])
             stated = _stated(other, key)
-            if raw is None and isinstance(stated, str):
-                self.problems.append(Problem(f"{key}.from", stated))
-                return None
-            if not isinstance(stated, str):
-                if raw is not None and raw != stated["value"]:
-                    self.problems.append(
-                        Problem(
-                            key, f"{schema.shown(raw)} is not what {other} states ({schema.shown(stated['value'])})"
-                        )
-                    )
+            if isinstance(stated, str):
+                if raw is None:
+                    self.problems.append(Problem(f"{key}.from", stated))
                     return None
-                raw = stated["value"]
-                source = source or f"{other}: {stated['source']}"
+            elif raw not in (None, stated["value"]):
+                theirs = f"is not what {other} states ({schema.shown(stated['value'])})"
+                self.problems.append(Problem(key, f"{schema.shown(raw)} {theirs}"))
+                return None
+            else:
+                raw, source = stated["value"], source or f"{other}: {stated['source']}"
             self.taken[key] = other
             if "per" in entry:
                 self.proportions[key] = other, str(entry["per"])
@@ -195,7 +192,8 @@ def parse(data: Mapping[str, Any]) -> Parsed:
     capability, short = data.get("compute_capability"), _texts(data.get("sources"))
     validation = {name: _expand(text, short) for name, text in _texts(data.get("validation")).items()}
     parsed = Parsed({key: data[key] for key in HEADER_KEYS if key in data}, validation, problems)
-    own = {name: data[name] for name in QUANTITIES if name in data and not _mentions(problems, name)}
+    wrong = {re.split(r"[.\[]", problem.key)[0] for problem in problems}
+    own = {name: data[name] for name in QUANTITIES if name in data and name not in wrong}
     inherited = _inherited(capability if isinstance(capability, str) else "")
     for name, entry in {name: entry for name, entry in inherited.items() if name not in data}.items():
         parsed.take(name, entry)
@@ -264,10 +262,6 @@ def _typed(quantity: Quantity, raw: Any) -> Any:
     if quantity.form == "points":
         return tuple((size, float(rate)) for size, rate in raw)
     return raw if quantity.form == "int" else float(raw)
-
-
-def _mentions(problems: list[Problem], field: str) -> bool:
-    return any(p.key == field or p.key.startswith((f"{field}.", f"{field}[")) for p in problems)
 
 
 def _contradictions(v: Mapping[str, Any]) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ stands in the profile's `validation`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from iosim.base.records import dataclass
@@ -137,14 +137,19 @@ class Group:
 
 
 def by_group(profile: HardwareProfile) -> tuple[Group, ...]:
-    found = []
-    for group, names in GROUPS.items():
-        known: dict[str, list[str]] = {}
-        for name in _known(profile, names):
-            how = WORDS[profile.kinds[name]]
-            known.setdefault(f"{how} from {profile.taken[name]}" if name in profile.taken else how, []).append(name)
-        found += [Group(group, how, tuple(numbers)) for how, numbers in known.items()]
-    return tuple(found)
+    def how(name: str) -> str:
+        word = WORDS[profile.kinds[name]]
+        return f"{word} from {profile.taken[name]}" if name in profile.taken else word
+
+    by_how = {group: _grouped(_known(profile, names), how) for group, names in GROUPS.items()}
+    return tuple(Group(group, how, names) for group, known in by_how.items() for how, names in known.items())
+
+
+def _grouped(names: Iterable[str], of: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
+    groups: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        groups[of(name)] = (*groups.get(of(name), ()), name)
+    return groups
 
 
 def unmeasured_rates(profile: HardwareProfile) -> tuple[str, ...]:
@@ -162,18 +167,10 @@ def borrowed_l2(profile: HardwareProfile) -> tuple[str, ...]:
 
 
 def _basis(profile: HardwareProfile, model: str) -> Basis:
-    rests_on: dict[str, list[str]] = {}
-    taken: Counter[str] = Counter()
-    for name in read_by(profile, model):
-        rests_on.setdefault(WORDS[profile.kinds[name]], []).append(name)
-        if name in profile.taken:
-            taken[profile.taken[name]] += 1
-    return Basis(
-        model,
-        {how: tuple(names) for how, names in rests_on.items()},
-        dict(taken.most_common()),
-        profile.validation.get(model),
-    )
+    names = read_by(profile, model)
+    rests_on = _grouped(names, lambda name: WORDS[profile.kinds[name]])
+    taken = Counter(profile.taken[name] for name in names if name in profile.taken)
+    return Basis(model, rests_on, dict(taken.most_common()), profile.validation.get(model))
 
 
 def read_by(profile: HardwareProfile, model: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from iosim.base import fields as ask
 from iosim.base.errors import InputError
-from iosim.base.fields import fields_of
+from iosim.base.fields import fields_of, put_checked
 from iosim.base.records import dataclass
 from iosim.base.words import CLOCKS, L2_STARTS, LAUNCHED, METHODS, Method
 
@@ -54,8 +54,7 @@ class Conditions:
     )
 
     def __post_init__(self) -> None:
-        for name in ("l2_start", "method", "launched"):
-            CONDITIONS[name].check(getattr(self, name))
+        put_checked(self)
         object.__setattr__(self, "clocks", _clocks(self.clocks))
 
     @property
@@ -69,7 +68,6 @@ CONDITIONS = fields_of(Conditions)
 
 def _clocks(value: Any) -> str | float:
     """A word, or hertz; a text of a number is in MHz. Raises InputError: another word, or a clock that no GPU has."""
-    accepted = f"{', '.join(CLOCKS)}, or MHz such as 1500"
     if isinstance(value, Real) and not isinstance(value, bool):
         if not LEAST_HZ <= float(value) <= MOST_HZ:
             raise InputError(f"`clocks` {value} is out of range; accepted: boost, sustained, or hertz (1e8 to 1e10)")
@@ -81,7 +79,7 @@ def _clocks(value: Any) -> str | float:
     except ValueError:
         megahertz = 0.0
     if not LEAST_HZ <= 1e6 * megahertz <= MOST_HZ:
-        raise InputError(f"`clocks` '{value}' is not known; accepted: {accepted}")
+        raise InputError(f"`clocks` '{value}' is not known; accepted: {', '.join(CLOCKS)}, or MHz such as 1500")
     return 1e6 * megahertz
 
 

@@ -337,7 +337,6 @@ class Resources:
     threads: int
     registers: int | None = None
     shared_memory_bytes: int | None = None
-    source: str = ""
 
 
 @dataclass(frozen=True)

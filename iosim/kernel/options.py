@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from types import NoneType
-from typing import Any, Self, get_args, get_type_hints
+from typing import Any, Self, TypeVar, get_args, get_type_hints
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.records import MISSING, dataclass, field, fields
 from iosim.base.schema import Spec, Table
+
+Kind = TypeVar("Kind")
 
 
 def number(default: int | None, low: int = 0, high: int | None = None, means: str = "") -> Any:
@@ -76,3 +78,8 @@ def typed(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of `values` that are fields of a dataclass: words as members of their enums, lists as tuples."""
     hints = _hints(kind)
     return {name: _typed(hints[name], value) for name, value in values.items() if name in hints and value is not None}
+
+
+def built(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
+    """A dataclass of those of `values` that are its fields, typed; the others keep their defaults."""
+    return kind(**typed(kind, values))

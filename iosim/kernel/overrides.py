@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from iosim.base import fields as ask
-from iosim.base.fields import Kind, about, fields_of
+from iosim.base.fields import Kind, about, fields_of, put_checked
 from iosim.base.records import dataclass
 from iosim.kernel.schedule import Direction, Order, Scheduler
 
@@ -60,8 +60,7 @@ class Overrides:
     append_kv: bool = ask.flag("a launch before writes the queries' K and V to the cache")
 
     def __post_init__(self) -> None:
-        for name, field in OVERRIDES.items():
-            object.__setattr__(self, name, field.check(getattr(self, name)))
+        put_checked(self)
 
 
 OVERRIDES = fields_of(Overrides)

@@ -257,9 +257,8 @@ class TwoWays:
     """Whether O stays in registers; else it is staged in every step, as many columns at a time as a block has keys."""
     depth_keys: float
     """Turns of the second product's loop."""
-    missing_q: float
     missing_k: float
-    """Rows of the blocks past the last query, and past the last key that the tile needs."""
+    """Rows of the blocks past the last key that the tile needs."""
     missing_lines: float
     """Lines of a turn of the first product with such rows."""
 
@@ -277,7 +276,6 @@ class TwoWays:
             tile,
             max(tile.head_dim, tile.head_dim_v) <= bk,
             float(turns.sum() / steps),
-            float((missing_q * count).sum() / steps),
             float(missing_k.sum() / steps),
             float(lines / steps),
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from iosim.base.records import dataclass
 from iosim.base.schema import Table, checked, read_toml
-from iosim.kernel.options import typed
+from iosim.kernel.options import built
 
 MMA_ROWS = 16
 """Query rows of one mma.sync.m16n8k16 (PTX ISA): what a warp computes at least."""
@@ -136,7 +136,7 @@ class UnitModel:
 
 
 UNITS: Mapping[MatrixUnit, UnitModel] = {
-    MatrixUnit(name): UnitModel(**typed(UnitModel, checked(row, Table.of(UnitModel), f"units.toml: {name}")))
+    MatrixUnit(name): built(UnitModel, checked(row, Table.of(UnitModel), f"units.toml: {name}"))
     for name, row in read_toml(Path(__file__).with_name("units.toml")).items()
 }
 """What the kinds of units are like."""

@@ -52,9 +52,8 @@ def _keys(keys: int | None, prefix: int | None, queries: Any) -> Any:
     if prefix is None:
         return keys
     if keys is not None:
-        raise InputError(
-            f"`prefix` {prefix} contradicts `seq_k` {keys}: both say how many keys there are; give one of them"
-        )
+        why = "both say how many keys there are; give one of them"
+        raise InputError(f"`prefix` {prefix} contradicts `seq_k` {keys}: {why}")
     return prefix + queries
 
 

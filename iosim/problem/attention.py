@@ -45,8 +45,7 @@ class AttentionProblem(ProblemFields):
     def __post_init__(self) -> None:
         for name, about in FIELDS.items():
             self._put(name, about.check(getattr(self, name)))
-        for name, value in words.check_lengths(self).items():
-            self._put(name, value)
+        self._put_all(words.check_lengths(self))
         for name, about in FIELDS.items():
             if about.default_of is not None and getattr(self, name) is None:
                 self._put(name, about.default_of(self))
@@ -63,22 +62,22 @@ class AttentionProblem(ProblemFields):
             raise InputError(f"`batch` x `heads` x tokens x `head_dim` {largest} is out of range; accepted: {accepted}")
         pairs = self.seq_q * self.seq_k * columns
         if pairs > MAX_PAIR_ELEMENTS:
-            raise InputError(
-                f"`seq_q` x `seq_k` x `head_dim` {pairs} is out of range; accepted: up to {MAX_PAIR_ELEMENTS}"
-            )
+            accepted = f"up to {MAX_PAIR_ELEMENTS}"
+            raise InputError(f"`seq_q` x `seq_k` x `head_dim` {pairs} is out of range; accepted: {accepted}")
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
+    def _put_all(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self._put(name, value)
+
     def _check_mask(self) -> None:
-        for name, value in words.check_window(self).items():
-            self._put(name, value)
+        self._put_all(words.check_window(self))
         if self.offset is not None and self.mask not in ("causal", "window"):
-            raise InputError(
-                f"`offset` {self.offset} contradicts `mask` '{self.mask}'; it shifts a causal or window diagonal"
-            )
-        for name, value in words.check_words(self).items():
-            self._put(name, value)
+            hint = "it shifts a causal or window diagonal"
+            raise InputError(f"`offset` {self.offset} contradicts `mask` '{self.mask}'; {hint}")
+        self._put_all(words.check_words(self))
         self._put("pair_mask", words.make_mask(self))
 
     def _check_cache(self) -> None:
@@ -86,9 +85,8 @@ class AttentionProblem(ProblemFields):
             why = f"V is part of K's columns; accepted: 1 to {self.head_dim} (`head_dim`)"
             raise InputError(f"`head_dim_v` {self.head_dim_v} contradicts `latent_kv`: {why}")
         if self.cache_dtype is not None and self.input_type.bytes != BYTES_OF_16_BITS:
-            raise InputError(
-                f"`cache_dtype` {self.cache_dtype} contradicts `dtype` '{self.dtype}'; accepted with it: fp16, bf16"
-            )
+            hint = "accepted with it: fp16, bf16"
+            raise InputError(f"`cache_dtype` {self.cache_dtype} contradicts `dtype` '{self.dtype}'; {hint}")
         for name in ("latent_kv", "page_size", "cache_dtype", "shared_prefix"):
             value = getattr(self, name)
             if value and self.passes != "fwd":
@@ -102,23 +100,17 @@ class AttentionProblem(ProblemFields):
         by, masks = ("top_k", ("none", "causal")) if self.compress_ratio is None else ("compress_ratio", ("window",))
         if self.gathers and (self.mask not in masks or self.window_right or self.seq_lens is not None):
             what = f"`window_right` {self.window_right}" if self.window_right else f"`mask` {self.mask}"
-            raise InputError(
-                f"`{by}` {getattr(self, by)} contradicts {what if self.seq_lens is None else '`seq_lens`'}; accepted "
-                f"with it: mask {' or '.join(masks)}, sequences of one length"
-            )
+            what = what if self.seq_lens is None else "`seq_lens`"
+            hint = f"accepted with it: mask {' or '.join(masks)}, sequences of one length"
+            raise InputError(f"`{by}` {getattr(self, by)} contradicts {what}; {hint}")
         if self.compress_ratio is not None and (self.offset is not None or self.seq_q > self.seq_k):
-            raise InputError(
-                f"`compress_ratio` {self.compress_ratio} needs queries that are the last tokens; accepted with it: "
-                f"`seq_q` up to {self.seq_k} (`seq_k`), no `offset`"
-            )
-
+            hint = f"accepted with it: `seq_q` up to {self.seq_k} (`seq_k`), no `offset`"
+            raise InputError(f"`compress_ratio` {self.compress_ratio} needs queries that are the last tokens; {hint}")
         if self.shared_prefix is not None:
             own = min(k - (q if self.mask == "causal" else 1) for q, k in self.sequences)
             if self.shared_prefix > own:
-                raise InputError(
-                    f"`shared_prefix` {self.shared_prefix} leaves a sequence no keys of its own for its queries; "
-                    f"accepted: up to {own}"
-                )
+                why = f"leaves a sequence no keys of its own for its queries; accepted: up to {own}"
+                raise InputError(f"`shared_prefix` {self.shared_prefix} {why}")
             if self.mask not in ("none", "causal") or self.offset is not None:
                 told = f"`mask` {self.mask}" if self.offset is None else f"`offset` {self.offset}"
                 raise InputError(f"`shared_prefix` {self.shared_prefix} contradicts {told}; accepted: none, causal")
@@ -134,9 +126,8 @@ class AttentionProblem(ProblemFields):
         if self.bias_grad and self.bias != "full":
             raise InputError(f"`bias_grad=True` contradicts `bias` '{self.bias}'; accepted with it: bias full")
         if self.sinks and self.backward:
-            raise InputError(
-                f"`sinks=True` contradicts `passes` '{self.passes}': their gradient is unknown; accepted with it: fwd"
-            )
+            why = "their gradient is unknown; accepted with it: fwd"
+            raise InputError(f"`sinks=True` contradicts `passes` '{self.passes}': {why}")
         if self.mask_storage != "implicit" and self.mask == "none":
             raise InputError(f"`mask_storage` '{self.mask_storage}' contradicts `mask` 'none'; accepted: implicit")
         if self.bias_dtype is not None and self.bias != "full" and self.mask_storage != "additive":

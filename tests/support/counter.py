@@ -52,7 +52,7 @@ def tile_bytes(tensor: Tensor, access: Access, rows: IntArray | int) -> IntArray
 
 def visited_splits(domain: Domain) -> IntArray:
     """Splits that hold at least one visited key block, per query block."""
-    return domain.visited.splits(domain.key_blocks_per_split)
+    return domain.visited.splits(domain.key_blocks_per_split, domain.splits)
 
 
 def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:

@@ -333,7 +333,7 @@ def _with_facts(launch: Launch, row: Row) -> Launch:
         return launch
     _within("registers", registers, 1, MAX_REGISTERS)
     threads, own = _product(row, "block", MAX_THREADS), max(0, shared - DRIVER_SHARED_BYTES)
-    return replace(launch, resources=Resources(threads, registers, own, "the measured row"))
+    return replace(launch, resources=Resources(threads, registers, own))
 
 
 def _product(row: Row, name: str, most: int) -> int:

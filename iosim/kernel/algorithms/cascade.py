@@ -49,13 +49,10 @@ def levels(problem: AttentionProblem, *, pages: bool = False) -> tuple[Attention
     return own, own.with_(seq_k=shared, **alone)
 
 
-@algorithm(
-    "cascade",
-    takes=("cache_dtype", "page_size", "seq_lens", "shared_prefix"),
-    options=CascadeOptions,
-    splits=True,
-    packs=Packs.WHERE_ASKED,
-)
+TAKES = ("cache_dtype", "page_size", "seq_lens", "shared_prefix")
+
+
+@algorithm("cascade", takes=TAKES, options=CascadeOptions, splits=True, packs=Packs.WHERE_ASKED)
 def plan_cascade(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launches of a forward. Raises InputError: a backward."""
     if problem.backward:

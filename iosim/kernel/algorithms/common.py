@@ -9,6 +9,7 @@ from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.kernel.kernel import KEY_SUMS, SUM_GROUPS, Kernel, RowPass, Spill, Tile
 from iosim.kernel.launch import Access, Domain, Edge, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.kernel.shared_memory import by_chunk
 from iosim.kernel.unit import MatrixUnit
 from iosim.kernel.work import Layout, Loop, SpillAccesses, Work
@@ -28,18 +29,13 @@ def matrix(problem: AttentionProblem, name: str, role: Role, *, element_bytes: i
         raise ValueError(f"matrix {name} is not known; accepted: {', '.join(MATRICES)}")
     on_keys = shape in ("K", "V", "dK", "dV")
     default = problem.input_type if shape in ("Q", "K", "V") else problem.output_type
-    return Tensor(
-        name=name,
-        batch=problem.batch,
-        heads=problem.kv_heads if on_keys else problem.heads,
-        rows=problem.seq_k if on_keys else problem.seq_q,
-        cols=problem.head_dim_v if shape in ("V", "O", "dV", "dO") else problem.head_dim,
-        element_bytes=default.bytes if element_bytes is None else element_bytes,
-        role=role,
-        along=Rows.KEY if on_keys else Rows.QUERY,
-        format=default.name,
-        strided=problem.layout == "bshd",
-    )
+    size = default.bytes if element_bytes is None else element_bytes
+    cols = problem.head_dim_v if shape in ("V", "O", "dV", "dO") else problem.head_dim
+    heads, rows, along = problem.heads, problem.seq_q, Rows.QUERY
+    if on_keys:
+        heads, rows, along = problem.kv_heads, problem.seq_k, Rows.KEY
+    strided = problem.layout == "bshd"
+    return Tensor(name, problem.batch, heads, rows, cols, size, role, along, default.name, strided=strided)
 
 
 def row_vector(problem: AttentionProblem, name: str, role: Role) -> Tensor:
@@ -77,17 +73,10 @@ def attention_domain(
         keys = problem.attended_keys
     elif problem.top_k is not None:
         mask, keys = PickedMask.of(problem.interval_mask, problem.seq_k), problem.top_k
-    return Domain(
-        batch=problem.batch,
-        heads=problem.kv_heads if pack > 1 else problem.heads,
-        rows=problem.seq_q * pack,
-        seq_k=keys,
-        block_q=tile.block_q,
-        block_k=tile.block_k,
-        mask=mask if problem.mask_storage == "implicit" else IntervalMask(),
-        pack=pack,
-        splits=splits,
-    )
+    if problem.mask_storage != "implicit":
+        mask = IntervalMask()
+    heads = problem.kv_heads if pack > 1 else problem.heads
+    return Domain(problem.batch, heads, problem.seq_q * pack, keys, tile.block_q, tile.block_k, mask, pack, splits)
 
 
 def heads_in_turn(problem: AttentionProblem, tile: Tile, mask_block: int | None = None) -> Domain:
@@ -97,41 +86,29 @@ def heads_in_turn(problem: AttentionProblem, tile: Tile, mask_block: int | None 
     if problem.group == 1:
         return domain
     if problem.seq_q % tile.block_q:
-        raise InputError(
-            f"`seq_q` {problem.seq_q}: grouped heads of {problem.seq_q} queries are no whole blocks of "
-            f"{tile.block_q}, and this backward takes them in turn; accepted: multiples"
-        )
+        why = f"no whole blocks of {tile.block_q}, and this backward takes them in turn; accepted: multiples"
+        raise InputError(f"`seq_q` {problem.seq_q}: grouped heads of {problem.seq_q} queries are {why}")
     return replace(domain, mask=HeadsInTurn(domain.mask, problem.seq_q), in_turn=True)
 
 
 def row_domain(problem: AttentionProblem, block: int, *, keys: bool = False, heads: int | None = None) -> Domain:
     """Blocks of rows of every head, with nothing on the key axis: preprocessing, conversions, fills, copies."""
-    return Domain(
-        batch=problem.batch,
-        heads=heads if heads is not None else (problem.kv_heads if keys else problem.heads),
-        rows=problem.seq_k if keys else problem.seq_q,
-        seq_k=1,
-        block_q=block,
-        block_k=1,
-    )
+    own, rows = (problem.kv_heads, problem.seq_k) if keys else (problem.heads, problem.seq_q)
+    return Domain(problem.batch, own if heads is None else heads, rows, 1, block, 1)
 
 
 def resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
     """What a CTA of the kernel's main launch takes: as the kernel states it, else (block_q + 2 x stages x block_k) rows
-    of shared memory, the two operands at their own widths; without Q's where it is held in registers, and with P where
-    that goes through shared memory."""
-    shared = kernel.shared_memory_bytes
-    source = "stated by the kernel"
+    of shared memory, the two operands at their own widths; without Q's where it is held in registers, with P where that
+    goes through shared memory, and of a latent cache with P and without V, which is part of K."""
+    shared, latent = kernel.shared_memory_bytes, problem.latent_kv
     if shared is None:
-        d = max(problem.head_dim, kernel.compiled_head_dim or 0)
-        dv = max(problem.head_dim_v, kernel.compiled_head_dim or 0)
+        d, dv = (max(n, kernel.compiled_head_dim or 0) for n in (problem.head_dim, problem.head_dim_v))
         t = kernel.tile
-        q, p = (0 if kernel.loop.q_in_registers else d), (t.block_k if kernel.loop.p_in_shared else 0)
+        q, p = (0 if kernel.loop.q_in_registers else d), (t.block_k if kernel.loop.p_in_shared or latent else 0)
         shared = t.block_q * (q + p) * problem.input_type.bytes
-        shared += t.stages * t.block_k * (d + dv) * problem.cache_type.bytes
-        columns = " + ".join(["d"] * (q > 0) + ["block_k"] * (p > 0)) or "0"
-        source = f"(block_q x {f'({columns})' if q and p else columns} + stages x block_k x (d + d_v)) x element bytes"
-    return Resources(kernel.cta_threads, kernel.registers, shared, source)
+        shared += t.stages * t.block_k * (d if latent else d + dv) * problem.cache_type.bytes
+    return Resources(kernel.cta_threads, kernel.registers, shared)
 
 
 def load(tensor: str, rows: Rows, per: Per, **kw: object) -> Access:
@@ -199,6 +176,14 @@ def main_launch(
     return Launch("bwd.main" if backward else "main", domain, outer, tuple(accesses), **{**fields, **more})
 
 
+def grid(kernel: Kernel, together: int = 1, schedule: Schedule | None = None) -> int | None:
+    """Work tiles that a persistent grid takes at once, each by so many CTAs together; the forward's, without another
+    `schedule`."""
+    if (schedule or kernel.schedule).scheduler is Scheduler.STATIC or kernel.persistent_ctas is None:
+        return None
+    return kernel.persistent_ctas // together
+
+
 def head_gradients(problem: AttentionProblem) -> tuple[Tensor, ...]:
     """dK and dV of every query head, where heads are grouped: what `sum_groups` sums. Empty where they are not."""
     if problem.group == 1:
@@ -213,18 +198,11 @@ def matrices(problem: AttentionProblem, names: str, role: Role) -> tuple[Tensor,
 
 def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS, whole: Edge = Edge.EXACT) -> Launch:
     """dK and dV of a key/value head, the sums over its group's query heads; or what these sums are added up in."""
-    return row_pass(
-        f"bwd.{one.name}",
-        row_domain(problem, one.rows, keys=True),
-        (
-            load(n, Rows.QUERY, Per.QUERY, **({"edge": whole} if n in KEY_SUMS else {"times": problem.group}))
-            for n in one.reads
-        ),
-        (
-            store(n, Rows.QUERY, Per.QUERY, times=one.store_packets, edge=whole if n in KEY_SUMS else Edge.EXACT)
-            for n in one.writes
-        ),
-        values_per_thread=one.values * problem.group,
-        resources=Resources(one.threads, one.registers),
-        work=Work(thread_loads=one.waits),
-    )
+    edges = {n: whole if n in KEY_SUMS else Edge.EXACT for n in (*one.reads, *one.writes)}
+    times = {n: 1 if n in KEY_SUMS else problem.group for n in one.reads}
+    loads = [load(n, Rows.QUERY, Per.QUERY, edge=edges[n], times=times[n]) for n in one.reads]
+    stores = [store(n, Rows.QUERY, Per.QUERY, edge=edges[n], times=one.store_packets) for n in one.writes]
+    domain, taken = row_domain(problem, one.rows, keys=True), Resources(one.threads, one.registers)
+    work = Work(thread_loads=one.waits)
+    made = row_pass(f"bwd.{one.name}", domain, loads, stores, resources=taken, work=work)
+    return replace(made, values_per_thread=one.values * problem.group)

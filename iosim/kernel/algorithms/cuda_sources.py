@@ -102,7 +102,7 @@ def _multiply_adds(launch: Launch, problem: AttentionProblem) -> Launch:
         return launch
     registers, shared = NAIVE_RESOURCES[launch.name]
     row = 4 * problem.seq_k if launch.name == "softmax" else 0
-    return replace(launch, resources=Resources(256, registers, shared + row, "the compiler's report of naive.cu"))
+    return replace(launch, resources=Resources(256, registers, shared + row))
 
 
 @algorithm("minimal", keys_outside=True, dtypes=("fp32", "tf32"), example_tile=Tile(32, 32))

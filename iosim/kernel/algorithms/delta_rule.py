@@ -29,11 +29,11 @@ from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.kernel.algorithms.common import store
 from iosim.kernel.algorithms.registry import algorithm
-from iosim.kernel.algorithms.states import GATE_BYTES, StateChain, StateOptions
+from iosim.kernel.algorithms.states import GATE_BYTES, Moved, StateChain, StateOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Access, Chain, Per, Role, Rows
 from iosim.kernel.options import number
-from iosim.kernel.work import Dependent
+from iosim.kernel.work import Dependent, Work
 from iosim.problem.attention import AttentionProblem
 
 
@@ -113,13 +113,13 @@ class DeltaChain(StateChain):
         if self.options.norm:
             self.q, self.k = (self.rows(f"{name}_norm", d, keys=True) for name in "QK")
             for name, to in (("Q", self.q), ("K", self.k)):
-                self.over_chunks(f"norm_{name.lower()}", (name,), (to,), keys=True)
+                self.over_chunks(f"norm_{name.lower()}", (name,), (to,), over=self.side_by_side(keys=True))
         self.rows("g_sum", d if self.by_column else 1, size=GATE_BYTES)
         written: list[str | Access] = ["g_sum"]
         if self.by_column:
             self.states("decay", 1, d, Role.TEMP, GATE_BYTES, chunks=True)
             written.append(store("decay", Rows.OWN, Per.QUERY))
-        self.over_chunks("cumsum", ("g",), written, dependent=Dependent(loads=1))
+        self.over_chunks("cumsum", ("g",), written, Work(dependent=Dependent(loads=1)))
 
     def inverse(self) -> None:
         """A; of KDA what a query takes of its own chunk, too."""
@@ -131,62 +131,35 @@ class DeltaChain(StateChain):
         elif self.options.separate_solve:
             self._inverse_in_parts()
         else:
-            self.over_chunks(
-                "kkt_solve",
-                (self.k, "g_sum", "beta"),
-                ("A",),
-                kept=2 * self.chunk * self.chunk,
-                flops_per_pair=2 * self.chunk * self.problem.head_dim,
-                dependent=Dependent(loads=self.halves, products=MERGES, rows=self.chunk),
-            )
+            dependent = Dependent(loads=self.halves, products=MERGES, rows=self.chunk)
+            work, kept = Work(2 * self.chunk * self.problem.head_dim, dependent=dependent), (2 * self.chunk**2, 0)
+            self.over_chunks("kkt_solve", (self.k, "g_sum", "beta"), ("A",), work, kept=kept)
 
     def _inverse_by_column(self) -> None:
         """A CTA a token reads the keys and gates of its part before it, half of them in the mean; then one a chunk."""
-        part, halves = self.options.sub_chunk, self.halves
+        part, halves, d = self.options.sub_chunk, self.halves, self.problem.head_dim
         self.rows("near", part, size=GATE_BYTES)
         self.rows("Aqk_near", part)
         self.rows("Aqk_far", self.chunk - part)
-        self.over_chunks(
-            "kkt",
-            (self.q, "beta", *(self.read(n, part // 2 + 1) for n in (self.k, "g_sum"))),
-            ("near", "Aqk_near"),
-            flops_per_pair=COLUMN_OPERATIONS * part * self.problem.head_dim,
-            tensor_cores=False,
-            product_ctas=self.chunk,
-            dependent=Dependent(loads=2),
-        )
-        self.over_chunks(
-            "solve",
-            (self.q, self.k, "g_sum", "beta", "near"),
-            ("Aqk_far", "A"),
-            kept=2 * self.chunk * self.chunk,
-            flops_per_pair=4 * self.chunk * self.problem.head_dim,
-            dependent=Dependent(loads=PARTS * halves, products=PARTS * halves + MERGES, rows=self.chunk),
-        )
+        reads: Moved = (self.q, "beta", *(self.read(n, part // 2 + 1) for n in (self.k, "g_sum")))
+        flops, ctas = COLUMN_OPERATIONS * part * d, self.chunk
+        work = Work(flops, tensor_cores=False, product_ctas=ctas, dependent=Dependent(loads=2))
+        self.over_chunks("kkt", reads, ("near", "Aqk_near"), work)
+        dependent = Dependent(loads=PARTS * halves, products=PARTS * halves + MERGES, rows=self.chunk)
+        reads, work = (self.q, self.k, "g_sum", "beta", "near"), Work(4 * self.chunk * d, dependent=dependent)
+        self.over_chunks("solve", reads, ("Aqk_far", "A"), work, kept=(2 * self.chunk**2, 0))
 
     def _inverse_in_parts(self) -> None:
         """K K^T, the inverse of each part of a chunk, and theirs merged."""
-        part, square = self.options.sub_chunk, self.chunk * self.chunk
+        part, square, solved = self.options.sub_chunk, self.chunk**2, Dependent(loads=1, rows=self.options.sub_chunk)
         self.rows("KK_near", part, size=GATE_BYTES)
         self.rows("KK_far", self.chunk - part, size=GATE_BYTES)
         self.rows("near", part, size=GATE_BYTES)
-        self.over_chunks(
-            "kkt",
-            (self.k, "g_sum", "beta"),
-            ("KK_near", "KK_far"),
-            kept=square,
-            flops_per_pair=2 * self.chunk * self.problem.head_dim,
-            dependent=Dependent(loads=1, products=self.halves),
-        )
-        solved = Dependent(loads=1, rows=part)
-        self.over_chunks("solve", ("KK_near",), ("near",), block=part, dependent=solved)
-        self.over_chunks(
-            "merge",
-            ("near", "KK_far"),
-            ("A",),
-            kept=2 * square,
-            dependent=Dependent(loads=1, products=MERGES),
-        )
+        work = Work(2 * self.chunk * self.problem.head_dim, dependent=Dependent(loads=1, products=self.halves))
+        self.over_chunks("kkt", (self.k, "g_sum", "beta"), ("KK_near", "KK_far"), work, kept=(square, 0))
+        self.over_chunks("solve", ("KK_near",), ("near",), Work(dependent=solved), self.side_by_side(block=part))
+        work = Work(dependent=Dependent(loads=1, products=MERGES))
+        self.over_chunks("merge", ("near", "KK_far"), ("A",), work, kept=(2 * square, 0))
 
     def recompute(self) -> None:
         """w and u, and of KDA K decayed to its chunk's end."""
@@ -196,15 +169,10 @@ class DeltaChain(StateChain):
         written = ["w", "u"]
         if self.by_column:
             written.append(self.rows("K_end", d))
-        self.over_chunks(
-            "recompute",
-            (self.k, "V", "beta", "g_sum", "A"),
-            written,
-            kept=self.chunk * SIDE,
-            staged=self.chunk * (self.chunk + 2 * SIDE),
-            flops_per_pair=2 * self.chunk * (d + dv),
-            dependent=Dependent(loads=2, products=self.halves - (-dv // SIDE)),
-        )
+        dependent = Dependent(loads=2, products=self.halves - (-dv // SIDE))
+        work = Work(2 * self.chunk * (d + dv), dependent=dependent)
+        kept = self.chunk * SIDE, self.chunk * (self.chunk + 2 * SIDE)
+        self.over_chunks("recompute", (self.k, "V", "beta", "g_sum", "A"), written, work, kept=kept)
 
     def state(self) -> None:
         """The walk over the chunks."""
@@ -224,13 +192,7 @@ class DeltaChain(StateChain):
         ctas, depth = self.columns_shared(columns), min(d, OUTPUT_DEPTH)
         shared = (self.q, "g_sum", *(("Aqk_near", "Aqk_far") if self.by_column else (self.k,)))
         within = dv if self.by_column else dv + ctas * d
-        self.over_chunks(
-            "output",
-            (*(self.read(n, ctas) for n in shared), "v_new", self.own("h")),
-            ("O",),
-            flops_per_pair=2 * d * dv + 2 * self.chunk * within,
-            kept=self.chunk * (self.chunk + columns),
-            staged=2 * self.chunk * depth + (self.chunk + depth) * columns,
-            product_ctas=ctas,
-            dependent=Dependent(loads=3, products=3),
-        )
+        reads: Moved = (*(self.read(n, ctas) for n in shared), "v_new", self.own("h"))
+        flops, dependent = 2 * d * dv + 2 * self.chunk * within, Dependent(loads=3, products=3)
+        kept = self.chunk * (self.chunk + columns), 2 * self.chunk * depth + (self.chunk + depth) * columns
+        self.over_chunks("output", reads, ("O",), Work(flops, product_ctas=ctas, dependent=dependent), kept=kept)

@@ -30,8 +30,8 @@ from iosim.kernel.algorithms.common import (
     store,
     sum_groups,
 )
-from iosim.kernel.algorithms.flash import DEPTH, FlashOptions, output_tensor, plan_flash
-from iosim.kernel.algorithms.registry import Packs, algorithm, algorithm_of, options_of
+from iosim.kernel.algorithms.flash import DEPTH, TAKES, FlashOptions, output_tensor, plan_flash
+from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.algorithms.terms import backward_terms
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import (
@@ -85,14 +85,7 @@ class EfficientOptions(FlashOptions):
     keeps_keys: bool = True
 
 
-@algorithm(
-    "efficient",
-    takes=algorithm_of("flash").takes,
-    options=EfficientOptions,
-    splits=True,
-    appends=True,
-    packs=Packs.WHERE_ASKED,
-)
+@algorithm("efficient", takes=TAKES, options=EfficientOptions, splits=True, appends=True, packs=Packs.WHERE_ASKED)
 def plan_efficient(problem: AttentionProblem, kernel: Kernel) -> Chain:
     check_append(problem, kernel)
     if problem.forward:
@@ -105,10 +98,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     heads dK and dV are written per query head and summed over the group by one more launch. Raises InputError: packed
     sequences."""
     if problem.seq_lens is not None:
-        raise InputError(
-            f"`seq_lens` with `passes` {problem.passes}: the backward of kernel {kernel.name} is described for "
-            "sequences of one length; accepted: passes fwd"
-        )
+        why = f"the backward of kernel {kernel.name} is described for sequences of one length; accepted: passes fwd"
+        raise InputError(f"`seq_lens` with `passes` {problem.passes}: {why}")
     tile, domain = kernel.tile_backward, _domain(problem, kernel)
     half = problem.input_type.bytes < 4
     keeps = keeps_sums(problem, kernel) and options_of(kernel, EfficientOptions).keeps_keys
@@ -141,27 +132,24 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     locked = tiles if domain.splits > 1 else 0
     exposed_loads = LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in key_sums)
     work, (products, depth, columns) = loop_work(problem, kernel), _products(problem, tile)
-    main = main_launch(
-        problem,
-        kernel,
-        domain,
-        Outer.KEY if domain.splits == domain.key_blocks_total else Outer.HEAD,
-        accesses,
-        (*_locks(tile, locked), *_local_fragments(tile, turns, domain.query_blocks)),
-        walks_round=domain.splits > 1 and (problem.mask == "none" or problem.mask_storage != "implicit"),
-        work=replace(
-            work,
-            flops_per_pair=2 * columns,
-            pipelines=Pipelines(products, depth, exposed_loads, 2 * tile.block_q * tile.block_k**2 if locked else 0),
-            serial_loads=fragments * domain.query_blocks,
-            spill=replace(work.spill, tile=work.spill.tile + 4 * turns * domain.query_blocks),
-        ),
+    work = replace(
+        work,
+        flops_per_pair=2 * columns,
+        pipelines=Pipelines(products, depth, exposed_loads, 2 * tile.block_q * tile.block_k**2 if locked else 0),
+        serial_loads=fragments * domain.query_blocks,
+        spill=replace(work.spill, tile=work.spill.tile + 4 * turns * domain.query_blocks),
     )
+    outer = Outer.KEY if domain.splits == domain.key_blocks_total else Outer.HEAD
+    amounts = ((Mode.LOAD, LOCK_READ), (Mode.STORE, LOCK_WRITE + LOCK_WRITE_PER_WARP * tile.warps))
+    locks = (Overhead("locks", m, per_pair=n * locked, inferred_from=SOURCE) for m, n in amounts if locked)
+    beside = (*locks, *_local_fragments(tile, turns, domain.query_blocks))
+    walks_round = domain.splits > 1 and (problem.mask == "none" or problem.mask_storage != "implicit")
+    main = main_launch(problem, kernel, domain, outer, accesses, beside, walks_round=walks_round, work=work)
     main = replace(main, overheads=tuple(_spilled(o, problem, main, locked, bool(key_sums)) for o in main.overheads))
     before = () if half else _row_sums(problem)
     fill = (_fill(problem, workspace, tiles * domain.query_blocks),) if zeroed else ()
     after = (sum_groups(problem),) if problem.group > 1 else ()
-    all_tensors = tensors((
+    held = (
         *matrices(problem, "Q K V dO", Role.INPUT),
         replace(output_tensor(problem, kernel), role=Role.INPUT),
         row_vector(problem, "LSE", Role.INPUT),
@@ -170,8 +158,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *workspace,
         *matrices(problem, "dQ dK dV", Role.OUTPUT),
         *head_gradients(problem),
-    ))  # fmt: skip
-    return Chain(all_tensors, (*before, *fill, main, *after), kernel.notes)
+    )
+    return Chain(tensors(held), (*before, *fill, main, *after), kernel.notes)
 
 
 def _domain(problem: AttentionProblem, kernel: Kernel) -> Domain:
@@ -225,11 +213,6 @@ def _row_sum_loop(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
     return fragments, fragments * columns if _width(problem) > UNROLLED_COLUMNS else 0
 
 
-def _locks(tile: Tile, tiles: int) -> tuple[Overhead, ...]:
-    amounts = ((Mode.LOAD, LOCK_READ), (Mode.STORE, LOCK_WRITE + LOCK_WRITE_PER_WARP * tile.warps))
-    return tuple(Overhead("locks", m, per_pair=n * tiles, inferred_from=SOURCE) for m, n in amounts if tiles)
-
-
 def _local_fragments(tile: Tile, turns: int, query_blocks: int) -> tuple[Overhead, ...]:
     """What a CTA keeps in local memory as it computes D: fragments of O and of dO, stored at each turn and before the
     first; two of each are under way."""
@@ -256,17 +239,10 @@ def _spilled(spill: Overhead, problem: AttentionProblem, main: Launch, locked: i
 
 def _fill(problem: AttentionProblem, workspace: list[Tensor], headers: int) -> Launch:
     sums, *others = workspace
-    return row_pass(
-        "bwd.fill",
-        row_domain(problem, sums.rows),
-        (),
-        (
-            store(sums.name, Rows.QUERY, Per.QUERY, edge=Edge.WHOLE),
-            *(store(b.name, Rows.OWN, Per.QUERY) for b in others),
-        ),
-        resources=Resources(PASS_THREADS),
-        overheads=(Overhead("locks", Mode.STORE, per_tile=HEADER_BYTES * headers),),
-    )
+    cleared = store(sums.name, Rows.QUERY, Per.QUERY, edge=Edge.WHOLE)
+    stores = (cleared, *(store(b.name, Rows.OWN, Per.QUERY) for b in others))
+    locks, taken = Overhead("locks", Mode.STORE, per_tile=HEADER_BYTES * headers), Resources(PASS_THREADS)
+    return row_pass("bwd.fill", row_domain(problem, sums.rows), (), stores, resources=taken, overheads=(locks,))
 
 
 def _row_sums(problem: AttentionProblem) -> tuple[Launch, ...]:

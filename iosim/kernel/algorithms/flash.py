@@ -14,18 +14,10 @@ from enum import StrEnum
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
-from iosim.kernel.algorithms.cache import (
-    CacheOptions,
-    append_launch,
-    append_tensors,
-    check_append,
-    in_cache,
-    page_notes,
-    table_access,
-    table_tensor,
-)
+from iosim.kernel.algorithms import cache
 from iosim.kernel.algorithms.common import (
     attention_domain,
+    grid,
     head_gradients,
     heads_in_turn,
     load,
@@ -40,7 +32,7 @@ from iosim.kernel.algorithms.common import (
     sum_groups,
 )
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
-from iosim.kernel.algorithms.terms import TermOptions, backward_terms, forward_terms
+from iosim.kernel.algorithms.terms import SCORE_TERMS, TermOptions, backward_terms, forward_terms
 from iosim.kernel.kernel import KEY_SUMS, Kernel, RowPass, Tile
 from iosim.kernel.launch import (
     SECTOR_BYTES,
@@ -61,7 +53,7 @@ from iosim.kernel.launch import (
     tensors,
 )
 from iosim.kernel.options import number
-from iosim.kernel.schedule import Schedule, Scheduler
+from iosim.kernel.schedule import Scheduler
 from iosim.kernel.work import Fragments, Layout, Loop, MaskOperations, Pipelines, Work
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntArray
@@ -90,7 +82,7 @@ and 0.71 to 0.98."""
 
 
 @dataclass(frozen=True)
-class SplitOptions(CacheOptions):
+class SplitOptions(cache.CacheOptions):
     """How splits of the keys are combined. `statistics_per_row`: fp32 values a row that a split leaves, 1 for a
     log-sum-exp, 2 for a max and a sum. `combine_rows`: rows a CTA of the combine takes; None for FlashAttention's,
     which go by the width and its `combine_threads`. Of the loads that wait for one another there, `combine_waits` are
@@ -174,28 +166,12 @@ class FlashOptions(SplitOptions, TermOptions):
     adds: Adds = Adds.LINES
 
 
-@algorithm(
-    "flash",
-    takes=(
-        "bias",
-        "alibi",
-        "bias_grad",
-        "key_padding",
-        "mask_tensor",
-        "cache_dtype",
-        "page_size",
-        "block_lists",
-        "seq_lens",
-        "looks_ahead",
-        "sinks",
-    ),
-    options=FlashOptions,
-    splits=True,
-    appends=True,
-    packs=Packs.WHERE_ASKED,
-)
+TAKES = (*SCORE_TERMS, "cache_dtype", "page_size", "seq_lens", "sinks")
+
+
+@algorithm("flash", takes=TAKES, options=FlashOptions, splits=True, appends=True, packs=Packs.WHERE_ASKED)
 def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    check_append(problem, kernel)
+    cache.check_append(problem, kernel)
     if problem.forward:
         return forward_terms(forward(problem, kernel), problem, kernel)
     return backward_terms(backward(problem, kernel), problem, kernel)
@@ -209,45 +185,35 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     together = kernel.schedule.cluster if options.clusters_in_step else 1
     tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
     domain, outer, per_q = split_domain(problem, kernel, tile, pack, options.mask_block)
-    per_row = {"edge": kernel.edge_k, "fetch": kernel.fetch, "times": 1 if options.shares_fetches else together}
+    per_q, times = Per.PAIR if kernel.rereads_q else per_q, 1 if options.shares_fetches else together
     reads = (
-        load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q,
-             visited_only=not options.empty_splits, fetch=kernel.fetch),
-        *table_access(problem),
-        load("K", Rows.KEY, Per.PAIR, **per_row),
-        load("V", Rows.KEY, Per.PAIR, **per_row),
-    )  # fmt: skip
+        load("Q", Rows.QUERY, per_q, edge=kernel.edge_q, visited_only=not options.empty_splits, fetch=kernel.fetch),
+        *cache.table_access(problem),
+        *(load(n, Rows.KEY, Per.PAIR, edge=kernel.edge_k, fetch=kernel.fetch, times=times) for n in "KV"),
+    )
     q, o = matrix(problem, "Q", Role.INPUT), output_tensor(problem, kernel)
-    k, v = (in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
+    k, v = (cache.in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
     lse = matrices(problem, "LSE" if kernel.writes_lse else "", Role.OUTPUT)
     columns, value_columns = _product_columns(problem, kernel)
     value_tiles = -(-value_columns // kernel.tile.block_k) if options.columns_by_keys else 1
-    main = main_launch(
-        problem,
-        kernel,
-        domain,
-        outer,
-        reads,
-        (TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ())
-        + _columns_outside(problem, kernel)
-        + _narrow_stores(
-            problem, kernel, lambda: domain.query_rows, NARROW_STORES, apart=domain.sequences > 1 < problem.heads
-        ),
-        schedule=replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule,
-        persistent_ctas=grid(kernel, together),
-        tile_ctas=together,
-        work=replace(
-            _by_lists(loop_work(problem, kernel), problem, kernel, options),
-            flops_per_pair=2 * (columns + value_columns),
-            pipelines=Pipelines(1 + value_tiles, columns, over_keys=value_tiles) if kernel.rereads_q else None,
-            serial_loads=options.tile_waits,
-            first_loads=options.first_waits,
-            tile_shared_bytes=options.merged_bytes,
-        ),
+    ctas, apart = grid(kernel, together), domain.sequences > 1 < problem.heads
+    queued = together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC
+    beside = (TILE_NUMBERS if queued else ()) + _columns_outside(problem, kernel)
+    beside += _narrow_stores(problem, kernel, lambda: domain.query_rows, NARROW_STORES, apart=apart)
+    work = replace(
+        _by_lists(loop_work(problem, kernel), problem, kernel, options),
+        flops_per_pair=2 * (columns + value_columns),
+        pipelines=Pipelines(1 + value_tiles, columns, over_keys=value_tiles) if kernel.rereads_q else None,
+        serial_loads=options.tile_waits,
+        first_loads=options.first_waits,
+        tile_shared_bytes=options.merged_bytes,
     )
+    schedule = replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule
+    placed = {"schedule": schedule, "persistent_ctas": ctas, "tile_ctas": together}
+    main = main_launch(problem, kernel, domain, outer, reads, beside, work=work, **placed)
     lists = tuple(Tensor(n, 1, 1, 1, 1, 4, Role.TEMP) for n in LISTS if options.fills_lists and problem.mask == "none")
     fills = tuple(row_pass(f"fill{n}", Domain(1, 1, 1, 1, 1, 1), (), (t.name,)) for n, t in enumerate(lists))
-    by_name = tensors((q, k, v, o, *lse, *table_tensor(problem), *append_tensors(problem, kernel), *lists))
+    by_name = tensors((q, k, v, o, *lse, *cache.table_tensor(problem), *cache.append_tensors(problem, kernel), *lists))
     chain = finish(problem, kernel, main, by_name)
     return replace(chain, launches=(*fills, *chain.launches))
 
@@ -262,13 +228,6 @@ def split_domain(
     if kernel.splits > most and not options_of(kernel, SplitOptions).empty_splits:
         raise InputError(f"`splits` {kernel.splits} is out of range; accepted: 1 to {most} (key blocks)")
     return (domain, Outer.SPLIT, Per.SPLIT) if kernel.splits > 1 else (domain, Outer.QUERY, Per.QUERY)
-
-
-def grid(kernel: Kernel, together: int = 1) -> int | None:
-    """Work tiles that a persistent grid takes at once, each by so many CTAs together."""
-    if kernel.schedule.scheduler is Scheduler.STATIC or kernel.persistent_ctas is None:
-        return None
-    return kernel.persistent_ctas // together
 
 
 def _stored(kernel: Kernel) -> Fetch:
@@ -378,8 +337,8 @@ def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool
 def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:
     """The chain of a forward whose main launch lacks its stores yet: what appends to the cache before it, the outputs
     or the splits' partial results, and the combine."""
-    notes = (*kernel.notes, *page_notes(by_name))
-    before = append_launch(problem, kernel)
+    notes = (*kernel.notes, *cache.page_notes(by_name))
+    before = cache.append_launch(problem, kernel)
     if main.domain.splits > 1 or options_of(kernel, SplitOptions).combines_one:
         split_chain = _split_chain(problem, kernel, main, by_name)
         return Chain(split_chain.tensors, (*before, *split_chain.launches), notes)
@@ -427,10 +386,9 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     threads = options.combine_threads
     combine_rows = options.combine_rows or _combine_rows(_product_columns(problem, kernel)[1], threads)
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
-        raise InputError(
-            f"`splits` {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
-            f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)"
-        )
+        accepted = f"up to {MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)"
+        taken = f"their combination takes {rows // combine_rows:,} CTAs"
+        raise InputError(f"`splits` {splits}: {taken}; accepted: {accepted}")
     left = [v.name for v in vectors]
     lse = ("LSE",) if kernel.writes_lse else ()
     before, of_rows = _statistics(kernel, shape, splits) if options.combine_launches > 1 else ((), ())
@@ -483,7 +441,9 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     in_order = 1 in (problem.heads, problem.seq_q)
     passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
     passes = [one for one in passes if not (in_order and one.reorders)]
-    passes = _without_sums_of_dq(passes) if apart else passes
+    if apart:
+        without_sums = (replace(one, writes=tuple(n for n in one.writes if n != "dQ_acc")) for one in passes)
+        passes = [one for one in without_sums if one.writes and "dQ_acc" not in one.reads]
     sums = [n for n in KEY_SUMS if any(n in one.writes for one in passes)]
     copies = [name for one in passes for name in one.writes if name.endswith("_copy")]
     sums_of_dq = dq_sums(problem, kernel)
@@ -508,37 +468,26 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     gradients = [f"{n}_heads" if grouped else n for n in ("dK", "dV")]
     walked = heads_in_turn if options.heads_in_turn else attention_domain
     domain = walked(problem, tile, mask_block=options.mask_block)
-    main = main_launch(
-        problem,
-        kernel,
-        domain,
-        Outer.KEY,
-        (
-            *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch) for n in "KV"),
-            *(load(n, Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch) for n in ("Q", d_o)),
-            load(lse, Rows.QUERY, Per.PAIR, edge=whole if lse in copies else Edge.EXACT),
-            load("D", Rows.QUERY, Per.PAIR, edge=whole),
-            *(() if apart else (Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),)),
-            *(Access(n, Mode.REDUCE, Rows.KEY, Per.KEY, visited_only=True, edge=whole) for n in sums),
-            *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients if not sums),
-        ),
-        _columns_outside(problem, kernel, keys_outer=True)
-        + _narrow_stores(
-            problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=grouped or domain.sequences > 1
-        ),
-        persistent_ctas=None if kernel.backward.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
-        work=replace(
-            loop_work(problem, kernel),
-            add_requests_per_row=0 if apart or options.adds is Adds.APART else -(-sums_of_dq.cols // SUMS_PER_LINE),
-            add_packets_per_row=problem.head_dim * 4 // SECTOR_BYTES if options.adds is Adds.PACKETS else 0,
-        ),
+    accesses = (
+        *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch) for n in "KV"),
+        *(load(n, Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch) for n in ("Q", d_o)),
+        load(lse, Rows.QUERY, Per.PAIR, edge=whole if lse in copies else Edge.EXACT),
+        load("D", Rows.QUERY, Per.PAIR, edge=whole),
+        *(() if apart else (Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),)),
+        *(Access(n, Mode.REDUCE, Rows.KEY, Per.KEY, visited_only=True, edge=whole) for n in sums),
+        *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients if not sums),
     )
+    between = grouped or domain.sequences > 1
+    beside = _columns_outside(problem, kernel, keys_outer=True)
+    beside += _narrow_stores(problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=between)
+    work = replace(
+        loop_work(problem, kernel),
+        add_requests_per_row=0 if apart or options.adds is Adds.APART else -(-sums_of_dq.cols // SUMS_PER_LINE),
+        add_packets_per_row=problem.head_dim * 4 // SECTOR_BYTES if options.adds is Adds.PACKETS else 0,
+    )
+    ctas = grid(kernel, schedule=kernel.backward.schedule)
+    main = main_launch(problem, kernel, domain, Outer.KEY, accesses, beside, persistent_ctas=ctas, work=work)
     return Chain(held, (*before, *(query_owners(problem, kernel, main) if apart else (main,)), *after), kernel.notes)
-
-
-def _without_sums_of_dq(passes: Sequence[RowPass]) -> list[RowPass]:
-    kept = (replace(one, writes=tuple(n for n in one.writes if n != "dQ_acc")) for one in passes)
-    return [one for one in kept if one.writes and "dQ_acc" not in one.reads]
 
 
 def query_owners(problem: AttentionProblem, kernel: Kernel, main: Launch) -> tuple[Launch, Launch]:
@@ -549,22 +498,16 @@ def query_owners(problem: AttentionProblem, kernel: Kernel, main: Launch) -> tup
     joins = options.adds is Adds.SAME_GRID
     lse, d_o = (next(a.tensor for a in main.accesses if a.tensor.startswith(n)) for n in ("LSE", "dO"))
     loop = Loop() if joins else main.work.loop
-    own = Launch(
-        "bwd.dq",
-        attention_domain(problem, Tile(tile.block_k, tile.block_q), mask_block=options.mask_block),
-        Outer.QUERY,
-        (
-            *(load(name, Rows.QUERY, Per.QUERY) for name in ("Q", d_o, lse, "D")),
-            load("K", Rows.KEY, Per.PAIR),
-            load("V", Rows.KEY, Per.PAIR),
-            store("dQ", Rows.QUERY, Per.QUERY),
-        ),
-        schedule=main.schedule if joins else Schedule(),
-        overheads=main.overheads if joins else (),
-        resources=main.resources,
-        work=Work(2 * (2 * d + d_v), exps_per_pair=1, stages=tile.stages),
-        joins=joins,
+    domain = attention_domain(problem, Tile(tile.block_k, tile.block_q), mask_block=options.mask_block)
+    accesses = (
+        *(load(name, Rows.QUERY, Per.QUERY) for name in ("Q", d_o, lse, "D")),
+        *(load(name, Rows.KEY, Per.PAIR) for name in "KV"),
+        store("dQ", Rows.QUERY, Per.QUERY),
     )
+    work = Work(2 * (2 * d + d_v), exps_per_pair=1, stages=tile.stages)
+    own = Launch("bwd.dq", domain, Outer.QUERY, accesses, resources=main.resources, work=work, joins=joins)
+    if joins:
+        own = replace(own, schedule=main.schedule, overheads=main.overheads)
     return replace(main, work=replace(main.work, flops_per_pair=4 * (d + d_v), loop=loop)), own
 
 
@@ -609,15 +552,8 @@ def _row_launch(
         split = int(float(domain.query_rows.mean()) * row_bytes * one.split_percent) // 100
         overheads = (Overhead("split_sectors", Mode.STORE, per_tile=split),)
     of_a_thread = rows * max(problem.head_dim, kernel.compiled_head_dim or 0) // one.threads
-    return row_pass(
-        f"bwd.{one.name}",
-        domain,
-        (access(Mode.LOAD, n) for n in reads),
-        (access(Mode.STORE, n) for n in one.writes),
-        resources=Resources(one.threads, one.registers),
-        overheads=overheads,
-        values_per_thread=one.values,
-        work=Work(
-            operations_per_value=round(one.operations), thread_loads=one.waits + one.waits_per_value * of_a_thread
-        ),
-    )
+    loads, stores = (access(Mode.LOAD, n) for n in reads), (access(Mode.STORE, n) for n in one.writes)
+    waits, taken = one.waits + one.waits_per_value * of_a_thread, Resources(one.threads, one.registers)
+    work = Work(operations_per_value=round(one.operations), thread_loads=waits)
+    made = row_pass(f"bwd.{one.name}", domain, loads, stores, resources=taken, overheads=overheads, work=work)
+    return replace(made, values_per_thread=one.values)

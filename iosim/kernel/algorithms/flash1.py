@@ -75,26 +75,17 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *(store(n, Rows.QUERY, Per.PAIR) for n in state[1:]),
         *(store(n, Rows.KEY, Per.KEY) for n in gradients if backward),
     ]
-    main = main_launch(
-        problem,
-        kernel,
-        attention_domain(problem, kernel.tile_backward if backward else kernel.tile),
-        Outer.HEAD,
-        accesses,
-        schedule=kernel.schedule,
-        resources=resources(problem, kernel),
-        overheads=() if backward else kernel.overheads,
-        work=replace(loop_work(problem, kernel), stages=kernel.tile.stages),
-    )
-    held = tensors(
-        (
-            *matrices(problem, "Q K V O dO l m" if backward else "Q K V", Role.INPUT),
-            *matrices(problem, "dQ dK dV" if backward else "O l m", Role.OUTPUT),
-            *(head_gradients(problem) if backward else ()),
-            *([] if same else [matrix(problem, running, Role.TEMP, element_bytes=size)]),
-        )
+    domain = attention_domain(problem, kernel.tile_backward if backward else kernel.tile)
+    work = replace(loop_work(problem, kernel), stages=kernel.tile.stages)
+    main = main_launch(problem, kernel, domain, Outer.HEAD, accesses, resources=resources(problem, kernel), work=work)
+    main = replace(main, schedule=kernel.schedule, overheads=() if backward else kernel.overheads)
+    held = (
+        *matrices(problem, "Q K V O dO l m" if backward else "Q K V", Role.INPUT),
+        *matrices(problem, "dQ dK dV" if backward else "O l m", Role.OUTPUT),
+        *(head_gradients(problem) if backward else ()),
+        *([] if same else [matrix(problem, running, Role.TEMP, element_bytes=size)]),
     )
     fill = (row_pass("bwd.fill" if backward else "fill", row_domain(problem, FILL_ROWS), (), state),) if letter else ()
     after = (sum_groups(problem),) if backward and problem.group > 1 else ()
-    chain = Chain(held, (*fill, main, *after), kernel.notes)
+    chain = Chain(tensors(held), (*fill, main, *after), kernel.notes)
     return backward_terms(chain, problem, kernel, Per.LAUNCH) if backward else forward_terms(chain, problem, kernel)

@@ -85,9 +85,8 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
     fused = (subtracted,) * (options.smooth_k is Smooth.FUSED)
     if options.smooth_k is not Smooth.NONE:
         sums = _moved("K_mean", Mode.STORE, MEANS, per_tile=4 * width)
-        copies.launches.append(
-            row_pass("mean_K", row_domain(problem, MEAN_ROWS, keys=True), ("K",), (), overheads=(sums,))
-        )
+        rows = row_domain(problem, MEAN_ROWS, keys=True)
+        copies.launches.append(row_pass("mean_K", rows, ("K",), (), overheads=(sums,)))
     if options.smooth_k is Smooth.APART:
         copies.make("K", "smooth", "K_smooth", None, max(1, DIFFERENCE_VALUES // width), subtracted)
     copies.make("Q", "quantise", f"Q_{kind_q.name}", kind_q, rows_q, q_scale)

@@ -119,17 +119,15 @@ def scored_chain(problem: AttentionProblem, kernel: Kernel) -> Chain:
         Tensor("index_K", p.batch, 1, there, p.index_dim, 1, Role.INPUT, along, "fp8"),
         Tensor("index_scale", p.batch, 1, there, 1, 4, Role.INPUT, along),
     )
-    by_name = tensors(
-        (
-            Tensor("index_Q", p.batch, 1, p.seq_q, heads * p.index_dim, 1, Role.INPUT, Rows.QUERY, "fp8"),
-            Tensor("index_weights", p.batch, 1, p.seq_q, heads, 4, Role.INPUT, Rows.QUERY),
-            *(in_cache(p, tensor) if paged else tensor for tensor in keys),
-            Tensor("logits", p.batch, 1, p.seq_q, there, 4, Role.TEMP, Rows.PAIR),
-            lists(p, Role.TEMP),
-            *(table_tensor(p, there) if paged else ()),
-        )
+    held = (
+        Tensor("index_Q", p.batch, 1, p.seq_q, heads * p.index_dim, 1, Role.INPUT, Rows.QUERY, "fp8"),
+        Tensor("index_weights", p.batch, 1, p.seq_q, heads, 4, Role.INPUT, Rows.QUERY),
+        *(in_cache(p, tensor) if paged else tensor for tensor in keys),
+        Tensor("logits", p.batch, 1, p.seq_q, there, 4, Role.TEMP, Rows.PAIR),
+        lists(p, Role.TEMP),
+        *(table_tensor(p, there) if paged else ()),
     )
-    return Chain(by_name, (_logits(p, kernel, heads, paged), _select(p, kernel)), ())
+    return Chain(tensors(held), (_logits(p, kernel, heads, paged), _select(p, kernel)), ())
 
 
 def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) -> Launch:
@@ -138,41 +136,29 @@ def _logits(problem: AttentionProblem, kernel: Kernel, heads: int, paged: bool) 
     rows = max(1, options.index_rows // heads)
     if paged:
         rows = 1 if problem.compress_ratio is not None else problem.seq_q
-    domain = Domain(
-        problem.batch,
-        1,
-        problem.seq_q,
-        problem.scored_keys,
-        rows,
-        INDEX_KEYS,
-        mask=problem.scored_mask,
-        splits=_even_splits(problem, rows, options.index_ctas) if paged else 1,
+    splits = _even_splits(problem, rows, options.index_ctas) if paged else 1
+    sizes = (problem.batch, 1, problem.seq_q, problem.scored_keys, rows, INDEX_KEYS)
+    outer, per = (Outer.SPLIT, Per.SPLIT) if splits > 1 else (Outer.QUERY, Per.QUERY)
+    accesses = (
+        load("index_Q", Rows.QUERY, per),
+        load("index_weights", Rows.QUERY, per),
+        *(table_access(problem) if paged else ()),
+        load("index_K", Rows.KEY, Per.PAIR),
+        load("index_scale", Rows.KEY, Per.PAIR),
+        store("logits", Rows.PAIR, Per.PAIR, edge=Edge.WHOLE),
     )
-    per = Per.SPLIT if domain.splits > 1 else Per.QUERY
     in_step = options.index_unit != MatrixUnit.TCGEN05  # a warp of its own issues products into tensor memory there
+    loop = Loop(producer_warps=LOADING_WARPS, warps_meet=in_step, score_operations=options.index_operations)
+    flops = 2 * heads * problem.index_dim
     return Launch(
         "logits",
-        domain,
-        Outer.SPLIT if domain.splits > 1 else Outer.QUERY,
-        (
-            load("index_Q", Rows.QUERY, per),
-            load("index_weights", Rows.QUERY, per),
-            *(table_access(problem) if paged else ()),
-            load("index_K", Rows.KEY, Per.PAIR),
-            load("index_scale", Rows.KEY, Per.PAIR),
-            store("logits", Rows.PAIR, Per.PAIR, edge=Edge.WHOLE),
-        ),
+        Domain(*sizes, mask=problem.scored_mask, splits=splits),
+        outer,
+        accesses,
         schedule=Schedule(scheduler=Scheduler.PERSISTENT, overlaps_tiles=True),
-        resources=Resources(options.index_threads, options.index_registers, options.index_shared_bytes, "stated"),
+        resources=Resources(options.index_threads, options.index_registers, options.index_shared_bytes),
         persistent_ctas=options.index_ctas,
-        work=Work(
-            flops_per_pair=2 * heads * problem.index_dim,
-            scores_per_pair=heads,
-            dtype="fp8",
-            unit=options.index_unit,
-            stages=3,
-            loop=Loop(producer_warps=LOADING_WARPS, warps_meet=in_step, score_operations=options.index_operations),
-        ),
+        work=Work(flops, scores_per_pair=heads, dtype="fp8", unit=options.index_unit, stages=3, loop=loop),
     )
 
 
@@ -192,7 +178,7 @@ def _select(problem: AttentionProblem, kernel: Kernel) -> Launch:
         Domain(problem.batch, 1, problem.seq_q, problem.scored_keys, 1, SELECT_KEYS, mask=problem.scored_mask),
         Outer.QUERY,
         (load("logits", Rows.PAIR, Per.PAIR, edge=Edge.NEEDED, times=WALKS), store(LISTS, Rows.QUERY, Per.QUERY)),
-        resources=Resources(options.select_threads, 32, options.select_shared_bytes, "stated"),
+        resources=Resources(options.select_threads, 32, options.select_shared_bytes),
         overheads=(places,) if problem.page_size is not None else (),
         walks_again=True,
         work=Work(serial_loads=_mean_waits(problem, options)),

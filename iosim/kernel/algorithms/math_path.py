@@ -63,12 +63,10 @@ def _safe_softmax(b: ChainBuilder, scores: str) -> None:
     b.also(load(flags.name, Rows.QUERY, Per.QUERY, times=readers), load("zero", Rows.OWN, Per.LAUNCH))
 
 
-@algorithm(
-    "math",
-    takes=("bias", "key_padding", "mask_tensor", "block_lists", "looks_ahead"),
-    options=ProductOptions,
-    standard=True,
-)
+TAKES = ("bias", "key_padding", "mask_tensor", "block_lists", "looks_ahead")
+
+
+@algorithm("math", takes=TAKES, options=ProductOptions, standard=True)
 def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Forward chain. Raises InputError: a backward pass; autograd's backward of this path is not described."""
     if problem.passes != "fwd":

@@ -20,31 +20,25 @@ from __future__ import annotations
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.kernel.algorithms.cache import append_tensors, in_cache, table_access, table_tensor
-from iosim.kernel.algorithms.common import load, loop_work, main_launch, matrices, matrix, resources
-from iosim.kernel.algorithms.flash import SplitOptions, finish, grid, split_domain
+from iosim.kernel.algorithms.common import grid, load, loop_work, main_launch, matrices, matrix
+from iosim.kernel.algorithms.flash import SplitOptions, finish, split_domain
 from iosim.kernel.algorithms.indexer import LISTS, IndexerOptions, index_chain, lists
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Edge, Fetch, Per, Resources, Role, Rows, Tensor, tensors
+from iosim.kernel.launch import Chain, Edge, Fetch, Per, Role, Rows, Tensor, tensors
 from iosim.problem.attention import AttentionProblem
 
+TAKES = ("latent_kv", "page_size", "top_k", "indexer", "cache_dtype", "compressed")
 
-@algorithm(
-    "mla",
-    takes=("latent_kv", "page_size", "top_k", "indexer", "cache_dtype", "compressed"),
-    options=IndexerOptions,
-    splits=True,
-    appends=True,
-    packs=Packs.ALWAYS,
-)
+
+@algorithm("mla", takes=TAKES, options=IndexerOptions, splits=True, appends=True, packs=Packs.ALWAYS)
 def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launch over the latent cache, or the split launch and its combine. Raises InputError: a cache that is not
     latent, a backward pass, more splits than key blocks, or a tile that holds rows of two queries which pick their
     keys."""
     if not problem.latent_kv:
-        raise InputError(
-            f"`kernel` {kernel.name}: algorithm mla reads one latent K/V; accepted with it: `latent_kv=True`"
-        )
+        hint = "algorithm mla reads one latent K/V; accepted with it: `latent_kv=True`"
+        raise InputError(f"`kernel` {kernel.name}: {hint}")
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: algorithm mla serves inference; accepted: fwd")
     picks = problem.gathers
@@ -53,27 +47,17 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if picks:
         _check_picks(problem, kernel, tile.block_q)
     domain, outer, per_q = split_domain(problem, kernel, tile, problem.group)
+    edge, fetch = (Edge.NEEDED, Fetch.SECTORS) if picks else (kernel.edge_k, Fetch.BYTES)
+    accesses = (
+        load("Q", Rows.QUERY, per_q, edge=kernel.edge_q, visited_only=True),
+        *((load(LISTS, Rows.KEY, Per.PAIR),) if picks else table_access(problem)),
+        load("K", Rows.KEY, Per.PAIR, edge=edge, fetch=fetch),
+    )
+    work = replace(loop_work(problem, kernel), gather_cycles=options_of(kernel, IndexerOptions).gather_cycles)
+    schedule = replace(kernel.schedule, cluster=kernel.schedule.cluster // together)
+    ctas = grid(kernel, together)
     main = main_launch(
-        problem,
-        kernel,
-        domain,
-        outer,
-        (
-            load("Q", Rows.QUERY, per_q, edge=kernel.edge_q, visited_only=True),
-            *((load(LISTS, Rows.KEY, Per.PAIR),) if picks else table_access(problem)),
-            load(
-                "K",
-                Rows.KEY,
-                Per.PAIR,
-                edge=Edge.NEEDED if picks else kernel.edge_k,
-                fetch=Fetch.SECTORS if picks else Fetch.BYTES,
-            ),
-        ),
-        resources=_resources(problem, kernel),
-        persistent_ctas=grid(kernel, together),
-        schedule=replace(kernel.schedule, cluster=kernel.schedule.cluster // together),
-        tile_ctas=together,
-        work=replace(loop_work(problem, kernel), gather_cycles=options_of(kernel, IndexerOptions).gather_cycles),
+        problem, kernel, domain, outer, accesses, schedule=schedule, persistent_ctas=ctas, tile_ctas=together, work=work
     )
     all_tensors = (
         matrix(problem, "Q", Role.INPUT),
@@ -91,15 +75,11 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 def _check_picks(problem: AttentionProblem, kernel: Kernel, rows: int) -> None:
     if problem.group % rows:
-        raise InputError(
-            f"`tile` {kernel.tile} holds rows of several queries, each with a list of its own, of "
-            f"{problem.group} heads; accepted: a block_q that divides them"
-        )
+        rows_of = f"rows of several queries, each with a list of its own, of {problem.group} heads"
+        raise InputError(f"`tile` {kernel.tile} holds {rows_of}; accepted: a block_q that divides them")
     if options_of(kernel, SplitOptions).append_kv:
-        raise InputError(
-            "`append_kv=True` contradicts `top_k` and `compress_ratio`: what appends to a cache of which queries pick "
-            "keys is not described; accepted with it: neither"
-        )
+        why = "what appends to a cache of which queries pick keys is not described; accepted with it: neither"
+        raise InputError(f"`append_kv=True` contradicts `top_k` and `compress_ratio`: {why}")
 
 
 def latent_rows(problem: AttentionProblem) -> Tensor:
@@ -113,13 +93,3 @@ def latent_rows(problem: AttentionProblem) -> Tensor:
         return plain
     packed = replace(plain, cols=problem.latent_row_bytes, element_bytes=1, format=problem.cache_dtype)
     return replace(packed, strided=True) if compressed else packed
-
-
-def _resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
-    """What a CTA takes of an SM: as stated, else a tile of Q, `stages` of K and the scores' tile."""
-    if kernel.shared_memory_bytes is not None:
-        return resources(problem, kernel)
-    t, size = kernel.tile, problem.input_type.bytes
-    shared = ((t.block_q + t.stages * t.block_k) * problem.head_dim + t.block_q * t.block_k) * size
-    source = "(block_q x d + stages x block_k x d + block_q x block_k) x element bytes"
-    return Resources(kernel.cta_threads, kernel.registers, shared, source)

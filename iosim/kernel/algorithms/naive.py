@@ -87,12 +87,7 @@ def softmax_values(keys: int) -> int:
     return -(-keys // (32 if keys <= LONGEST_ROW_OF_A_WARP else 1024))
 
 
-@algorithm(
-    "naive",
-    takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists", "looks_ahead"),
-    options=NaiveOptions,
-    standard=True,
-)
+@algorithm("naive", takes=terms.SCORE_TERMS, options=NaiveOptions, standard=True)
 def plan_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return forward(problem, kernel) if problem.forward else backward(problem, kernel)
 
@@ -149,11 +144,9 @@ class ChainBuilder:
         p = self.problem
         self.hold(score_matrix(p, out, Role.TEMP, self.score_bytes))
         product_tile = self.tile(p.seq_q, p.seq_k, narrow=False)
-        self.launches.append(
-            Launch(name, self._domain((product_tile.rows, product_tile.cols)), Outer.PAIR,
-                   (load(left, Rows.QUERY, Per.PAIR), load(right, Rows.KEY, Per.PAIR), store(out, Rows.PAIR, Per.PAIR)),
-                   resources=WIDE, work=Work(2 * cols, stages=3))
-        )  # fmt: skip
+        domain, work = self._domain((product_tile.rows, product_tile.cols)), Work(2 * cols, stages=3)
+        accesses = (load(left, Rows.QUERY, Per.PAIR), load(right, Rows.KEY, Per.PAIR), store(out, Rows.PAIR, Per.PAIR))
+        self.launches.append(Launch(name, domain, Outer.PAIR, accesses, resources=WIDE, work=work))
 
     def product_over(self, outer: Outer, name: str, scores: str, right: str, out: str, cols: int) -> None:
         """out[q, :] = sum over k of scores[q, k] right[k, :], where a work tile is a query block (or a cluster);
@@ -162,14 +155,14 @@ class ChainBuilder:
         by_query = outer is Outer.QUERY
         mine, other, per = (Rows.QUERY, Rows.KEY, Per.QUERY) if by_query else (Rows.KEY, Rows.QUERY, Per.KEY)
         product_tile = self.tile(self.problem.seq_q if by_query else self.problem.seq_k, cols, narrow=True)
-        edge = Edge.WHOLE if product_tile.cluster > 1 else Edge.EXACT
-        own, beside = product_tile.rows * product_tile.cluster, -(-cols // product_tile.cols)
-        self.launches.append(
-            Launch(name, self._domain((own, 64) if by_query else (64, own)), outer,
-                   (load(scores, Rows.PAIR, Per.PAIR, times=beside, edge=edge),
-                    load(right, other, Per.PAIR, times=product_tile.cluster, edge=edge), store(out, mine, per)),
-                   resources=WIDE, work=Work(2 * cols, product_ctas=product_tile.cluster * beside, stages=3))
-        )  # fmt: skip
+        cluster, edge = product_tile.cluster, Edge.WHOLE if product_tile.cluster > 1 else Edge.EXACT
+        own, beside = product_tile.rows * cluster, -(-cols // product_tile.cols)
+        domain = self._domain((own, 64) if by_query else (64, own))
+        loads = [load(scores, Rows.PAIR, Per.PAIR, times=beside, edge=edge)]
+        loads.append(load(right, other, Per.PAIR, times=cluster, edge=edge))
+        work = Work(2 * cols, product_ctas=cluster * beside, stages=3)
+        accesses = (*loads, store(out, mine, per))
+        self.launches.append(Launch(name, domain, outer, accesses, resources=WIDE, work=work))
 
     def pass_over_scores(
         self,
@@ -187,10 +180,8 @@ class ChainBuilder:
         self.hold(*made)
         moved = (*(load(n, Rows.PAIR, Per.PAIR) for n in reads), *(store(t.name, Rows.PAIR, Per.PAIR) for t in made))
         values = softmax_values(p.seq_k) if exps else values
-        work = Work(exps_per_pair=exps)
-        self.launches.append(
-            terms.score_pass(name, p, p.batch, p.heads, moved, rows, work=work, values_per_thread=values)
-        )
+        more = {"work": Work(exps_per_pair=exps), "values_per_thread": values}
+        self.launches.append(terms.score_pass(name, p, p.batch, p.heads, moved, rows, **more))
         return made[0].name if made else ""
 
     def also(self, *accesses: Access) -> None:
@@ -207,9 +198,8 @@ class ChainBuilder:
     def copy(self, name: str, source: str, target: Tensor, *, keys: bool = False) -> None:
         """A pass over one N x d tensor of the queries (or the keys): a cast, a copy or a scaling."""
         self.hold(target)
-        self.launches.append(
-            row_pass(name, row_domain(self.problem, COPY_ROWS, keys=keys), (source,), (target.name,), resources=WIDE)
-        )
+        rows = row_domain(self.problem, COPY_ROWS, keys=keys)
+        self.launches.append(row_pass(name, rows, (source,), (target.name,), resources=WIDE))
 
     def chain(self) -> Chain:
         return Chain(self.held, tuple(self.launches), self.kernel.notes)

@@ -24,23 +24,13 @@ from typing import Any, ClassVar
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
-from iosim.kernel.algorithms.common import (
-    attention_domain,
-    load,
-    loop_work,
-    main_launch,
-    matrix,
-    row_vector,
-    store,
-)
+from iosim.kernel.algorithms.common import attention_domain, grid, load, loop_work, main_launch, matrices, store
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Outer, Per, Role, Rows, tensors
-from iosim.kernel.schedule import Scheduler
 from iosim.kernel.work import Pipelines
 from iosim.problem.attention import AttentionProblem
 
-MATRICES = ("Q", "K", "V", "O")
 PAIR_OF = {"Q": Rows.QUERY, "O": Rows.QUERY, "LSE": Rows.QUERY, "K": Rows.KEY, "V": Rows.KEY}
 
 
@@ -78,18 +68,12 @@ class LoopAlgorithm:
         domain, loads = attention_domain(problem, kernel.tile), [_load(t, per, kernel) for t, per in cls.loads.items()]
         anew = any(a.rows is Rows.QUERY and a.per is Per.PAIR for a in loads)
         pipelines = Pipelines(2, problem.head_dim, over_keys=1) if anew else None
-        launch = main_launch(
-            problem,
-            kernel,
-            domain,
-            Outer.QUERY,
-            (*loads, *(store(tensor, Rows.QUERY, per) for tensor, per in stored.items())),
-            persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
-            work=replace(work, flops_per_pair=flops, exps_per_pair=cls.exps_per_pair, pipelines=pipelines),
-        )
+        accesses = (*loads, *(store(tensor, Rows.QUERY, per) for tensor, per in stored.items()))
+        work = replace(work, flops_per_pair=flops, exps_per_pair=cls.exps_per_pair, pipelines=pipelines)
+        launch = main_launch(problem, kernel, domain, Outer.QUERY, accesses, persistent_ctas=grid(kernel), work=work)
         names = dict.fromkeys((*cls.loads, *stored))
-        moved = [matrix(problem, t, Role.OUTPUT if t in stored else Role.INPUT) for t in names if t in MATRICES]
-        moved += [row_vector(problem, "LSE", Role.OUTPUT)] * ("LSE" in names)
+        roles = {t: Role.OUTPUT if t in stored else Role.INPUT for t in names}
+        moved = [tensor for t, role in roles.items() for tensor in matrices(problem, t, role)]
         return Chain(tensors(moved), (launch,), kernel.notes)
 
 

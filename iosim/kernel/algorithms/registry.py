@@ -115,17 +115,12 @@ def check_options(kernel: Kernel) -> None:
         raise InputError(f"kernel '{kernel.name}' has {type(kernel.options).__name__}; {hint}")
 
 
+_defaults: Callable[[Any], Any] = cache(lambda kind: kind())
+
+
 def options_of(kernel: Kernel, kind: type[Kind]) -> Kind:
-    if isinstance(kernel.options, kind):
-        return kernel.options
-    asked: Any = kind
-    defaults: Kind = _defaults(asked)
-    return defaults
-
-
-@cache
-def _defaults(kind: Any) -> Any:
-    return kind()
+    options: Kind = kernel.options if isinstance(kernel.options, kind) else _defaults(kind)
+    return options
 
 
 def reading(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:

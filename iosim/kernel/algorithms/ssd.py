@@ -21,11 +21,11 @@ from __future__ import annotations
 from iosim.base.records import dataclass
 from iosim.kernel.algorithms.common import store
 from iosim.kernel.algorithms.registry import algorithm, options_of
-from iosim.kernel.algorithms.states import GATE_BYTES, STATE_BYTES, StateChain, StateOptions
+from iosim.kernel.algorithms.states import GATE_BYTES, STATE_BYTES, Moved, StateChain, StateOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Per, Role, Rows, Tensor
 from iosim.kernel.options import number
-from iosim.kernel.work import Dependent
+from iosim.kernel.work import Dependent, Work
 from iosim.problem.attention import AttentionProblem
 
 
@@ -64,15 +64,10 @@ def _states(b: StateChain, options: SsdOptions) -> None:
     b.rows("sums", 1, size=GATE_BYTES, apart=False)
     b.states("decay", 1, 1, Role.TEMP, GATE_BYTES, chunks=True)
     written = ("dt_chunk", "sums", store("decay", Rows.OWN, Per.QUERY))
-    b.over_chunks("chunk_cumsum", ("dt", b.own("A")), written, dependent=Dependent(loads=1))
+    b.over_chunks("chunk_cumsum", ("dt", b.own("A")), written, Work(dependent=Dependent(loads=1)))
     b.states("added", n, columns, Role.TEMP, STATE_BYTES, chunks=True)
-    b.over_chunks(
-        "chunk_state",
-        ("K", "V", "dt_chunk", "sums"),
-        (store("added", Rows.OWN, Per.QUERY),),
-        flops_per_pair=2 * n * columns,
-        dependent=Dependent(loads=2, products=1),
-    )
+    work = Work(2 * n * columns, dependent=Dependent(loads=2, products=1))
+    b.over_chunks("chunk_state", ("K", "V", "dt_chunk", "sums"), (store("added", Rows.OWN, Per.QUERY),), work)
     b.states("before", n, columns, Role.TEMP, b.problem.input_type.bytes, chunks=True)
     walkers = -(-(n * columns) // options.pass_numbers)
     reads = (b.own("added", per=Per.PAIR), b.own("decay", walkers, Per.PAIR))
@@ -83,21 +78,9 @@ def _states(b: StateChain, options: SsdOptions) -> None:
 def _outputs(b: StateChain, options: SsdOptions) -> None:
     n, columns, blocks = b.problem.head_dim, b.problem.head_dim_v, -(-b.chunk // options.scan_rows)
     b.rows("CB", b.chunk, size=GATE_BYTES, keys=True)
-    b.over_chunks(
-        "bmm",
-        ("Q", b.read("K", blocks)),
-        ("CB",),
-        keys=True,
-        flops_per_pair=2 * b.chunk * n,
-        product_ctas=blocks,
-        dependent=Dependent(loads=1, products=1),
-    )
-    beside = tuple(b.read(x, blocks) for x in ("V", "dt_chunk", "sums"))
-    b.over_chunks(
-        "chunk_scan",
-        ("Q", "CB", *beside, b.own("before", blocks)),
-        ("O",),
-        flops_per_pair=2 * n * columns + 2 * b.chunk * columns,
-        product_ctas=blocks,
-        dependent=Dependent(loads=2, products=2),
-    )
+    work = Work(2 * b.chunk * n, product_ctas=blocks, dependent=Dependent(loads=1, products=1))
+    b.over_chunks("bmm", ("Q", b.read("K", blocks)), ("CB",), work, b.side_by_side(keys=True))
+    reads: Moved = ("Q", "CB", *(b.read(x, blocks) for x in ("V", "dt_chunk", "sums")), b.own("before", blocks))
+    flops = 2 * n * columns + 2 * b.chunk * columns
+    work = Work(flops, product_ctas=blocks, dependent=Dependent(loads=2, products=2))
+    b.over_chunks("chunk_scan", reads, ("O",), work)

@@ -13,7 +13,6 @@ NB: launches beside the walk are passes over rows: what overlaps inside them is 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
@@ -36,6 +35,11 @@ MOST_REGISTERS = 255
 STEP_LOADS, STEP_SUMS = 2, 3
 """Of a step of decoding: where its state lies, and what it reads; then for each token three sums over a state's rows or
 a key's columns, one behind the other: lengths of Q and K, what the state holds for the key, and the output."""
+Moved = Iterable[str | Access]
+"""What a launch reads, or writes: a name stands for a chunk's rows of the tensor."""
+Kept = tuple[int, int]
+"""fp32 numbers that a CTA keeps, and numbers of the inputs that it stages in shared memory, by the kernel's source."""
+IDLE = Work()
 ROWS = {Per.QUERY: Rows.QUERY, Per.PAIR: Rows.KEY}
 """A chunk's tokens stand on the query axis, or on the key axis of the launch that walks them."""
 
@@ -93,18 +97,10 @@ class StateChain:
     ) -> str:
         """A tensor with a row a token and head (of Q and K where `keys`), in the inputs' type or of `size` bytes; heads
         lie between tokens and columns where the problem's layout says so, unless they are not `apart`."""
-        p = self.problem
-        self.held[name] = Tensor(
-            name,
-            p.batch,
-            p.kv_heads if keys else p.heads,
-            p.seq_q,
-            cols,
-            p.input_type.bytes if size is None else size,
-            role,
-            format=p.input_type.name if size is None else "fp32",
-            strided=apart and p.layout == "bshd",
-        )
+        p, heads = self.problem, self.problem.kv_heads if keys else self.problem.heads
+        width, kind = (p.input_type.bytes, p.input_type.name) if size is None else (size, "fp32")
+        strided = apart and p.layout == "bshd"
+        self.held[name] = Tensor(name, p.batch, heads, p.seq_q, cols, width, role, format=kind, strided=strided)
         return name
 
     def states(self, name: str, rows: int, cols: int, role: Role, size: int, *, chunks: bool = False) -> str:
@@ -131,27 +127,19 @@ class StateChain:
         """CTAs that take so many columns of V each, and read what they share for themselves."""
         return -(-self.problem.head_dim_v // columns)
 
-    def over_chunks(
-        self,
-        name: str,
-        reads: Iterable[str | Access],
-        writes: Iterable[str | Access],
-        *,
-        keys: bool = False,
-        block: int | None = None,
-        kept: int = 0,
-        staged: int = 0,
-        **work: Any,
-    ) -> None:
-        """A launch that takes all chunks side by side, of V's heads or of Q's and K's; a name stands for a chunk's rows
-        of the tensor. A CTA keeps so many fp32 numbers
-        and stages so many of the inputs in shared memory, by the kernel's source."""
+    def side_by_side(self, keys: bool = False, block: int | None = None) -> Domain:
+        """All chunks of V's heads, or of Q's and K's, or as many blocks of tokens."""
         p = self.problem
-        domain = Domain(p.batch, p.kv_heads if keys else p.heads, p.seq_q, 1, self.chunk if block is None else block, 1)
+        return Domain(p.batch, p.kv_heads if keys else p.heads, p.seq_q, 1, self.chunk if block is None else block, 1)
+
+    def over_chunks(
+        self, name: str, reads: Moved, writes: Moved, work: Work = IDLE, over: Domain | None = None, kept: Kept = (0, 0)
+    ) -> None:
+        """A launch that takes all chunks of V's heads, or what it goes `over`, side by side."""
+        domain = over or self.side_by_side()
         loads = (self.read(n) if isinstance(n, str) else n for n in reads)
         stores = (self.write(n) if isinstance(n, str) else n for n in writes)
-        taken = self._taken(kept, staged)
-        self.launches.append(row_pass(name, domain, loads, stores, resources=taken, work=Work(**work)))
+        self.launches.append(row_pass(name, domain, loads, stores, resources=self._taken(*kept), work=work))
 
     def walk(
         self, name: str, accesses: tuple[Access, ...], ctas: int, kept: int, dependent: Dependent, flops: int = 0
@@ -194,13 +182,11 @@ class StateChain:
 
     def step(self, *reads: str | Access) -> None:
         """A step of decoding: one launch that reads every state, changes it for each new token, and writes it."""
+        tokens, ctas = self.problem.seq_q, self.columns_shared(self.options.step_columns)
+        reads, writes = (*reads, self.own(self.initial())), ("O", store(self.last(), Rows.OWN, Per.QUERY))
+        dependent = Dependent(loads=STEP_LOADS, products=STEP_SUMS * tokens)
         self.over_chunks(
-            "step",
-            (*reads, self.own(self.initial())),
-            ("O", store(self.last(), Rows.OWN, Per.QUERY)),
-            block=self.problem.seq_q,
-            product_ctas=self.columns_shared(self.options.step_columns),
-            dependent=Dependent(loads=STEP_LOADS, products=STEP_SUMS * self.problem.seq_q),
+            "step", reads, writes, Work(product_ctas=ctas, dependent=dependent), self.side_by_side(block=tokens)
         )
 
     def chain(self) -> Chain:

@@ -22,6 +22,9 @@ from iosim.kernel.launch import Access, Chain, Domain, Launch, Outer, Per, Resou
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.problem.attention import AttentionProblem
 
+SCORE_TERMS = ("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists", "looks_ahead")
+"""What a problem may add to its scores, or take from them, by its terms' names."""
+
 
 @dataclass(frozen=True)
 class TermOptions(AlgorithmOptions):
@@ -128,10 +131,8 @@ def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once
     gradients = bias_gradient(problem)
     writes = [store(one.name, Rows.PAIR, Per.PAIR) for one in gradients[:1]]
     skips = problem.mask != "none" and problem.mask_storage == "implicit"
-    fill = (
-        score_pass("bwd.fill_bias", problem, problem.batch, problem.heads, tuple(writes)),
-    )  # where no tile is visited
-    before = fill if gradients and skips else ()
+    fill = score_pass("bwd.fill_bias", problem, problem.batch, problem.heads, tuple(writes))  # where no tile is visited
+    before = (fill,) if gradients and skips else ()
     after = (sum_bias(problem),) if len(gradients) > 1 else ()
     more = replace(main, accesses=(*(read for _, read in terms), *main.accesses, *writes))
     return _with(chain, more, [*(tensor for tensor, _ in terms), *gradients], before, after)

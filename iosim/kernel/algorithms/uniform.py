@@ -72,10 +72,8 @@ def one_head(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
 def _check(problem: AttentionProblem, kernel: Kernel) -> None:
     refused = f"is not possible with kernel '{kernel.name}':"
     if problem.group != 1:
-        raise InputError(
-            f"`kv_heads` {problem.kv_heads} {refused} all {problem.heads} value heads share one Q and K; "
-            f"accepted: {problem.heads}"
-        )
+        why = f"all {problem.heads} value heads share one Q and K; accepted: {problem.heads}"
+        raise InputError(f"`kv_heads` {problem.kv_heads} {refused} {why}")
     if problem.dropout:
         raise InputError(f"`dropout` {problem.dropout} {refused} it has none")
 
@@ -90,14 +88,11 @@ def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
         return flash.plan_flash(read, kernel)
     refused = f"is not possible with value_heads_per_tile {_stated_heads(kernel)}:"
     if problem.backward:
-        raise InputError(
-            f"`passes` '{problem.passes}' {refused} the backward takes all {problem.heads} heads in a "
-            "tile; accepted: fwd"
-        )
+        why = f"the backward takes all {problem.heads} heads in a tile; accepted: fwd"
+        raise InputError(f"`passes` '{problem.passes}' {refused} {why}")
     if kernel.writes_lse:
-        raise InputError(
-            f"writes_lse {kernel.writes_lse} {refused} every tile of a query block would write it; accepted: False"
-        )
+        why = "every tile of a query block would write it; accepted: False"
+        raise InputError(f"writes_lse {kernel.writes_lse} {refused} {why}")
     chain = flash.plan_flash(read, kernel)
     shared = {n: replace(t, heads=1, strided=False) if n in ("Q", "K") else t for n, t in chain.tensors.items()}
     return replace(chain, tensors=shared)
@@ -110,8 +105,6 @@ def plan_uniform_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
     _check(problem, kernel)
     read = one_head(problem, kernel)
     if read.heads != 1:
-        raise InputError(
-            f"value_heads_per_tile {_stated_heads(kernel)} is not possible with kernel "
-            f"'{kernel.name}': one product takes all; accepted: {problem.heads}"
-        )
+        refused = f"is not possible with kernel '{kernel.name}': one product takes all; accepted: {problem.heads}"
+        raise InputError(f"value_heads_per_tile {_stated_heads(kernel)} {refused}")
     return naive.plan_naive(read, kernel)

@@ -45,8 +45,13 @@ class Place(StrEnum):
     REGISTERS = "registers"
 
 
+def _words(kind: type[StrEnum]) -> Text:
+    return Text(tuple(kind))
+
+
 NAME = "[a-z0-9][a-z0-9-]*"
 MAX_WIDTH = 1 << 16
+
 _CC = Whole(30, 999, "a compute capability without its point, such as 90")
 _WIDTH = Whole(1, MAX_WIDTH)
 _SHARED = Whole(0, 1 << 20)
@@ -81,33 +86,27 @@ REQUIRES: Mapping[str, Key] = {
 KERNEL: Mapping[str, Key] = {
     "matrix_unit": Key(Text((FMA, *MatrixUnit)), "fma, mma.sync, wgmma or tcgen05"),
     "specialisation": Key(
-        Text(tuple(Specialisation)),
-        "none; producer: some warps only load; ping-pong: and the others take turns",
-        '"none"',
+        _words(Specialisation), "none; producer: some warps only load; ping-pong: and the others take turns", '"none"'
     ),
     "producer_warps": Key(Whole(1, 16), "warps that load, of a ping-pong kernel"),
     "loads_ahead": Key(Flag(), "whether a step's K and V are fetched during the step before", "true"),
     "copy_waits": Key(Whole(0, 2), "places of a step at which all warps wait for copies together (Triton)", "0"),
-    "q_in": Key(Text(tuple(Place)), "shared or registers: where products take Q from", '"shared"'),
-    "p_in": Key(Text(tuple(Place)), "registers or shared: where P waits for the second product", '"registers"'),
+    "q_in": Key(_words(Place), "shared or registers: where products take Q from", '"shared"'),
+    "p_in": Key(_words(Place), "registers or shared: where P waits for the second product", '"registers"'),
     "rereads_q": Key(Flag(), "whether Q is fetched again at every key block", "false"),
-    "fragments": Key(Text(tuple(Layout)), "how operands pass through shared memory; bytes there are unknown without"),
+    "fragments": Key(_words(Layout), "how operands pass through shared memory; bytes there are unknown without"),
     "score_operations": Key(Real(0, 100), "instructions a score beside those of every softmax", "0"),
     "copy_instructions": Key(Real(0, 1000), "instructions of a copy of 16 bytes a lane, of ragged lengths", "0"),
     "list_cycles": Key(Real(0, 1e5), "cycles in which a step waits for its list of blocks, under a mask", "0"),
     "order": Key(
-        Text(tuple(Order)),
-        "query: blocks fastest, then heads; head: heads fastest; batch: blocks, batch, heads",
-        '"query"',
+        _words(Order), "query: blocks fastest, then heads; head: heads fastest; batch: blocks, batch, heads", '"query"'
     ),
-    "start": Key(Text(tuple(Start)), "light-first, heavy-first or fold: which blocks start first", '"light-first"'),
+    "start": Key(_words(Start), "light-first, heavy-first or fold: which blocks start first", '"light-first"'),
     "section_heads": Key(Whole(0, 1 << 20), "heads of a section of the grid; 0: none", "0"),
     "chiplets": Key(Whole(1, 64), "L2s of their own among which heads are shared out; 1: they are not", "1"),
-    "direction": Key(Text(tuple(Direction)), "of the key loop", '"ascending"'),
+    "direction": Key(_words(Direction), "of the key loop", '"ascending"'),
     "scheduler": Key(
-        Text(tuple(Scheduler)),
-        "static: a CTA a tile; persistent: tiles in turn; dynamic: tiles from a counter",
-        '"static"',
+        _words(Scheduler), "static: a CTA a tile; persistent: tiles in turn; dynamic: tiles from a counter", '"static"'
     ),
     "persistent_ctas_per_sm": Key(Whole(1, 32), "CTAs an SM of a persistent or dynamic grid"),
     "clears_queue": Key(Flag(), "whether a memset clears its queue's counter before each launch", "false"),
@@ -115,9 +114,9 @@ KERNEL: Mapping[str, Key] = {
     "overlaps_tiles": Key(Flag(), "whether a CTA begins its next tile while it ends one", "false"),
     "cluster": Key(Whole(1, MAX_CLUSTER), "CTAs that fetch K and V once for all of them (multicast)", "1"),
     "writes_lse": Key(Flag(), "whether the log-sum-exp of every row is written"),
-    "fetch": Key(Text(tuple(Fetch)), "how rows are asked for: bytes, sectors, ..."),
-    "edge_q": Key(Text(tuple(Edge)), "rows moved of a ragged block of queries: exact, whole, needed"),
-    "edge_k": Key(Text(tuple(Edge)), "the same of keys"),
+    "fetch": Key(_words(Fetch), "how rows are asked for: bytes, sectors, ..."),
+    "edge_q": Key(_words(Edge), "rows moved of a ragged block of queries: exact, whole, needed"),
+    "edge_k": Key(_words(Edge), "the same of keys"),
     "packs_group": Key(Flag(), "whether query heads that share keys share a tile, when decoding"),
     "threads": Key(Whole(32, 1024), "threads a CTA, where not 32 x warps"),
     "registers": Key(Whole(1, 512), "registers a thread (cuobjdump -res-usage); estimated without"),
@@ -156,9 +155,9 @@ ROW: Mapping[str, Key] = {
     "warps_along": Key(
         ListOf(Whole(1, 32), exactly=3), "warps along the first side of a backward's products: scores, dK and dV, dQ"
     ),
-    "v_in": Key(Text(tuple(Place)), "where a backward's products without dropout take V from"),
-    "edge_k": Key(Text(tuple(Edge)), "rows moved of a ragged block of keys"),
-    "fetch": Key(Text(tuple(Fetch)), "how rows are asked for"),
+    "v_in": Key(_words(Place), "where a backward's products without dropout take V from"),
+    "edge_k": Key(_words(Edge), "rows moved of a ragged block of keys"),
+    "fetch": Key(_words(Fetch), "how rows are asked for"),
     "matrix_unit": Key(Text((FMA, *MatrixUnit)), "what computes its products, where not as in [kernel]"),
     "score_operations": Key(Real(0, 100), "instructions a score beside those of every softmax"),
     "options": Key(MapOf(OneOrMany(Text())), "of the algorithm, over those of [kernel]"),
@@ -172,7 +171,7 @@ ROW: Mapping[str, Key] = {
     "frame": Key(Whole(0, 1 << 16), "bytes of a thread's stack frame"),
     "source": Key(Text(), "where it was counted"),
     "name": Key(Text(pattern="[A-Za-z_]+"), "of what is moved beside the tensors"),
-    "mode": Key(Text(tuple(Mode)), "load, store or reduce"),
+    "mode": Key(_words(Mode), "load, store or reduce"),
     "per_cta": Key(Whole(0, 1 << 20), "bytes a CTA"),
     "per_tile": Key(Whole(0, 1 << 20), "bytes a work tile"),
     "per_pair": Key(Whole(0, 1 << 20), "bytes a visited key block"),

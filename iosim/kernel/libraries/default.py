@@ -26,14 +26,9 @@ FEW_QUERIES = 256
 """Query tokens below which keys in greater number are split: the rows of FlashAttention-4's tile."""
 
 
-def _fills_tiles(problem: AttentionProblem) -> bool:
-    """FlashAttention-4 splits no keys, as a step of decoding wants."""
-    return problem.longest_q >= min(FEW_QUERIES, problem.longest_k)
-
-
 SUITS: Mapping[str, Callable[[AttentionProblem], bool]] = {
     "fa3": lambda p: p.passes == "fwd" or p.head_dim == p.head_dim_v,
-    **dict.fromkeys(("fa4", "fa4-256"), _fills_tiles),
+    **dict.fromkeys(("fa4", "fa4-256"), lambda p: p.longest_q >= min(FEW_QUERIES, p.longest_k)),  # it splits no keys
     "fa2": lambda p: p.head_dim == p.head_dim_v,
     "aiter": lambda p: "fwd" not in p.passes or p.head_dim == 128,  # narrower ones go to ck
 }

@@ -64,10 +64,8 @@ class Fa4Rules(Rules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """Raises InputError: it is to split its keys."""
         if kernel.splits > 1:
-            raise InputError(
-                f"`splits` {kernel.splits}: kernel {kernel.name} splits none at `head_dim` "
-                f"{problem.head_dim}; accepted: 1"
-            )
+            why = f"kernel {kernel.name} splits none at `head_dim` {problem.head_dim}; accepted: 1"
+            raise InputError(f"`splits` {kernel.splits}: {why}")
         return kernel
 
 
@@ -82,9 +80,7 @@ class Fa4Sm90Rules(Fa4Rules):
         width, width_v = (-(-columns // 16) * 16 for columns in (problem.head_dim, problem.head_dim_v))
         rows = kernel.tile.block_q * width + kernel.tile.stages * TILE_ROWS * (width + width_v)
         return replace(
-            kernel,
-            tile=replace(kernel.tile, block_k=TILE_ROWS),
-            shared_memory_bytes=rows * problem.input_type.bytes,
+            kernel, tile=replace(kernel.tile, block_k=TILE_ROWS), shared_memory_bytes=rows * problem.input_type.bytes
         )
 
 
@@ -99,10 +95,8 @@ class Fa4Sm100Rules(Fa4Rules):
         """With pairs and the share of polynomials. Raises InputError: widths without a kernel, or not to be split."""
         widths, width = (problem.head_dim, problem.head_dim_v), -(-problem.head_dim // 16) * 16
         if max(widths) > TILE_ROWS and widths not in ((192, TILE_ROWS), (OWN_WIDTH, OWN_WIDTH)):
-            raise InputError(
-                f"`head_dim` {widths[0]}, `head_dim_v` {widths[1]}: not made for kernel {kernel.name}; "
-                f"accepted: {WIDTHS}"
-            )
+            why = f"not made for kernel {kernel.name}; accepted: {WIDTHS}"
+            raise InputError(f"`head_dim` {widths[0]}, `head_dim_v` {widths[1]}: {why}")
         if max(widths) > TILE_ROWS:
             kernel = super().finish(kernel, problem, profile)
         pairs = width == OWN_WIDTH or pairs_of_ctas(problem, kernel.splits)

@@ -65,20 +65,15 @@ class FlashMlaRules(Rules):
         together = self.together(problem, later, decodes)
         rows = min(kernel.tile.block_q, max(1, problem.group // together))
         tile = replace(kernel.tile, block_q=rows, warps=max(SPARSE_WARPS, kernel.tile.warps))
-        unit = MatrixUnit.TCGEN05 if later else MatrixUnit.SPECIALISED
-        loop = replace(kernel.loop, producer_warps=SPARSE_WARPS)
-        options = replace(options_of(kernel, IndexerOptions), gather_cycles=GATHER_CYCLES)
-        schedule = replace(kernel.schedule, cluster=together)
-        registers = profile.need_int("registers_per_sm") // (256 * tile.warps) * 8  # a CTA an SM, in eights a thread
         return replace(
             kernel,
             tile=tile,
-            schedule=schedule,
-            matrix_unit=unit,
-            loop=loop,
+            schedule=replace(kernel.schedule, cluster=together),
+            matrix_unit=MatrixUnit.TCGEN05 if later else MatrixUnit.SPECIALISED,
+            loop=replace(kernel.loop, producer_warps=SPARSE_WARPS),
             threads=None,
-            registers=registers,
-            options=options,
+            registers=profile.need_int("registers_per_sm") // (256 * tile.warps) * 8,  # a CTA an SM, in eights a thread
+            options=replace(options_of(kernel, IndexerOptions), gather_cycles=GATHER_CYCLES),
         )
 
     def together(self, problem: AttentionProblem, later: bool, decodes: bool) -> int:

@@ -13,7 +13,9 @@ from iosim.base.errors import InputError, unknown_name
 from iosim.base.registry import Registry
 from iosim.base.schema import Problem, read_toml, refuse
 from iosim.hardware.profile import HardwareProfile, cc_text
+from iosim.kernel.launch import Overhead
 from iosim.kernel.libraries import catalog_file
+from iosim.kernel.options import built
 from iosim.problem.attention import AttentionProblem
 
 _HERE = Path(__file__).resolve().parent
@@ -183,6 +185,11 @@ def entry_name(name: str) -> str:
 
 def entry(name: str) -> Entry:
     return _own(name) if is_file(name) else _read(entry_name(name))
+
+
+def overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
+    """What a file's kernel moves beside its tensors, in one of its tables."""
+    return tuple(built(Overhead, {**one, "inferred_from": data["source"]}) for one in data.get(table, ()))
 
 
 TILE_TABLES = ("tile", "split_tile", "backward_tile")

@@ -11,13 +11,13 @@ from iosim.hardware.profile import HardwareProfile, cc_text
 from iosim.kernel.algorithms import algorithm_of, algorithms, options_for
 from iosim.kernel.algorithms.registry import Packs
 from iosim.kernel.kernel import BACKWARD_PASSES, QUEUE, Kernel, PassSettings, RowPass, Spill, Tile
-from iosim.kernel.launch import Edge, Fetch, Overhead
+from iosim.kernel.launch import Edge, Fetch
 from iosim.kernel.libraries.builds import spills
 from iosim.kernel.libraries.catalog_file import Place
-from iosim.kernel.libraries.loader import Entry, chosen, entry, entry_names, is_choice
+from iosim.kernel.libraries.loader import Entry, chosen, entry, entry_names, is_choice, overheads
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rules_of
 from iosim.kernel.libraries.support import check_support
-from iosim.kernel.options import AlgorithmOptions, typed
+from iosim.kernel.options import AlgorithmOptions, built, typed
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.schedule import CLUSTER_CC, Schedule, Scheduler, Start
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, refuse_tile, retiled
@@ -25,7 +25,7 @@ from iosim.kernel.unit import MatrixUnit, Specialisation, stated_unit
 from iosim.kernel.work import Fragments, Layout, Loop
 from iosim.problem.attention import AttentionProblem
 
-AS_STATED = ("rereads_q", "clears_queue", "sm_spread", "hbm_share", "cta_shares")
+AS_STATED = ("writes_lse", "rereads_q", "clears_queue", "sm_spread", "hbm_share", "cta_shares")
 """Fields of a kernel that are keys of [kernel], too."""
 MAX_BLOCKS = 1 << 22
 MAX_SPLIT_ROWS = 1 << 24
@@ -69,13 +69,9 @@ def tile_row(
     return row
 
 
-def _tile(row: Mapping[str, Any], kernel: Mapping[str, Any]) -> Tile:
-    return Tile(**typed(Tile, {"stages": kernel.get("stages"), **row}))
-
-
 def _schedule(data: Entry, table: str, problem: AttentionProblem) -> Schedule:
     masked = {} if problem.mask == "none" else data.get(f"{table}_masked", {})
-    return Schedule(**typed(Schedule, {**data.get(table, {}), **masked}))
+    return built(Schedule, {**data.get(table, {}), **masked})
 
 
 def _unit(settings: Mapping[str, Any]) -> MatrixUnit | None:
@@ -85,11 +81,8 @@ def _unit(settings: Mapping[str, Any]) -> MatrixUnit | None:
 
 
 def _loop(settings: Mapping[str, Any]) -> Loop:
-    kept = {
-        "q_in_registers": settings.get("q_in") == Place.REGISTERS,
-        "p_in_shared": settings.get("p_in") == Place.SHARED,
-    }
-    return Loop(**typed(Loop, {**settings, **kept}))
+    in_registers, in_shared = settings.get("q_in") == Place.REGISTERS, settings.get("p_in") == Place.SHARED
+    return built(Loop, {**settings, "q_in_registers": in_registers, "p_in_shared": in_shared})
 
 
 def _build(
@@ -103,10 +96,6 @@ def _build(
     rows = (row for row in spills(data, backward) if row.get("split", False) == split)
     facts = {"whole_tiles": whole, "narrow": narrow, "block_q": tile[0], "block_k": tile[1]}
     return _first(rows, problem, profile, width, **facts)
-
-
-def _spill(row: Mapping[str, Any]) -> Spill | None:
-    return Spill(**typed(Spill, row)) if row else None
 
 
 def resolve(
@@ -169,14 +158,14 @@ def _resolved(
     packed = _packs_group(data, rules, problem, splits, block_q, block_k)
     build = _build(data, seen, profile, width, split_table, (block_q, block_k))
     a_sm = settings.get("persistent_ctas_per_sm")
+    known_fragments = "fragments" in settings and "matrix_unit" not in row  # another unit may take another way
     kernel = Kernel(
         name=data["name"],
         algorithm=data["algorithm"],
-        tile=_tile(row, settings),
+        tile=built(Tile, {"stages": settings.get("stages"), **row}),
         warp_size=profile.warp_size,
         schedule=rules.schedule(seen, _schedule(data, "kernel", seen), splits, packed),
         splits=splits,
-        writes_lse=settings["writes_lse"],
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
         edge_k=Edge(row.get("edge_k", settings["edge_k"])),
         fetch=Fetch({**settings, **row}.get("fetch", Fetch.BYTES)) if profile.cc >= ASYNC_COPY_CC else Fetch.BYTES,
@@ -186,11 +175,11 @@ def _resolved(
         registers=row.get("registers", build.get("registers", settings.get("registers"))),
         shared_memory_bytes=row.get("shared_memory_bytes", settings.get("shared_memory_bytes")),
         persistent_ctas=None if a_sm is None else int(a_sm * profile.need("sm_count")),
-        overheads=rules.split_overheads(problem, block_q) if split_table else _overheads(data, "overhead"),
+        overheads=rules.split_overheads(problem, block_q) if split_table else overheads(data, "overhead"),
         backward=_backward(data, problem, profile, width),
-        spill=_spill(build),
+        spill=built(Spill, build) if build else None,
         matrix_unit=_unit(row if "matrix_unit" in row else settings),
-        fragments=_fragments(settings, row),
+        fragments=Fragments(Layout(settings["fragments"])) if known_fragments else None,
         loop=_loop({**settings, **row}),
         **{name: settings[name] for name in AS_STATED if name in settings},
         options=_options(data, row, rules, profile, split_table, overrides.append_kv),
@@ -206,12 +195,6 @@ def _resolved(
     if asked_splits is None and kernel.splits > 1 and not getattr(kernel.options, "empty_splits", False):
         kernel = replace(kernel, splits=min(kernel.splits, -(-problem.longest_k // kernel.tile.block_k)))
     return kernel
-
-
-def _fragments(settings: Mapping[str, Any], row: Mapping[str, Any]) -> Fragments | None:
-    """How the forward's operands pass through shared memory; not known where a tile has another unit."""
-    known = "fragments" in settings and "matrix_unit" not in row
-    return Fragments(Layout(settings["fragments"])) if known else None
 
 
 def split_alike(name: str) -> bool:
@@ -255,9 +238,8 @@ def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
     if not algorithm_of(data["algorithm"]).splits:
         raise InputError(f"`splits` {asked}: kernel {data['name']} does not split its keys; accepted: 1")
     if not problem.forward:
-        raise InputError(
-            f"`splits` {asked} contradicts `passes` {problem.passes}: only a forward splits its keys; accepted: 1"
-        )
+        why = "only a forward splits its keys; accepted: 1"
+        raise InputError(f"`splits` {asked} contradicts `passes` {problem.passes}: {why}")
     rows = problem.batch * problem.heads * problem.seq_q
     if rows > MAX_SPLIT_ROWS:
         accepted = f"up to {MAX_SPLIT_ROWS} rows (batch x heads x tokens)"
@@ -288,9 +270,8 @@ def _options(
     if append_kv:
         if not algorithm_of(data["algorithm"]).appends:
             able = ", ".join(name for name in algorithms() if algorithm_of(name).appends)
-            raise InputError(
-                f"`append_kv=True`: kernel {data['name']} has no cache; accepted: kernels of algorithm {able}"
-            )
+            hint = f"accepted: kernels of algorithm {able}"
+            raise InputError(f"`append_kv=True`: kernel {data['name']} has no cache; {hint}")
         options["append_kv"] = True
     return options_for(data["algorithm"], options)
 
@@ -309,26 +290,28 @@ def _notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tupl
     return tuple(notes)
 
 
-def _overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
-    return tuple(Overhead(**typed(Overhead, {**o, "inferred_from": data["source"]})) for o in data.get(table, ()))
-
-
 def _backward(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> PassSettings:
-    overheads = _overheads(data, "backward_overhead")
-    schedule = _schedule(data, "backward", problem)
-    passes = tuple(RowPass(**typed(RowPass, row)) for row in data.get("backward_pass", ())) or BACKWARD_PASSES
+    passes = tuple(built(RowPass, row) for row in data.get("backward_pass", ())) or BACKWARD_PASSES
+    stated = PassSettings(
+        schedule=_schedule(data, "backward", problem), overheads=overheads(data, "backward_overhead"), passes=passes
+    )
     if not problem.backward or "backward_tile" not in data:
-        return PassSettings(schedule=schedule, overheads=overheads, passes=passes)
+        return stated
     row = tile_row(data, "backward_tile", problem, profile, width)
-    tile = _tile(row, data.get("backward", {}))
+    tile = built(Tile, {"stages": data.get("backward", {}).get("stages"), **row})
     build = _build(data, problem, profile, width, False, (tile.block_q, tile.block_k), backward=True)
-    registers = row.get("registers", build.get("registers"))
-    shared = row.get("shared_memory_bytes")
     fragments = None
     if "warps_along" in row:
         holds_v = row.get("v_in") == Place.REGISTERS and not problem.dropout
         fragments = Fragments(Layout.GRADIENTS, warps_along=tuple(row["warps_along"]), holds_v=holds_v)
-    return PassSettings(tile, schedule, registers, overheads, _spill(build), shared, passes, fragments)
+    return replace(
+        stated,
+        tile=tile,
+        registers=row.get("registers", build.get("registers")),
+        spill=built(Spill, build) if build else None,
+        shared_memory_bytes=row.get("shared_memory_bytes"),
+        fragments=fragments,
+    )
 
 
 def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:
@@ -345,9 +328,8 @@ def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:
 def check_cluster(cluster: int, profile: HardwareProfile) -> int:
     """The number of CTAs of a cluster, as asked for; an InputError on a GPU that has none."""
     if cluster > 1 and (profile.cc < CLUSTER_CC or profile.is_amd):
-        raise InputError(
-            f"`cluster` {cluster}: {profile.name} has no clusters of CTAs, which cc 9.0 brought; accepted there: 1"
-        )
+        why = "has no clusters of CTAs, which cc 9.0 brought; accepted there: 1"
+        raise InputError(f"`cluster` {cluster}: {profile.name} {why}")
     return cluster
 
 
@@ -361,7 +343,7 @@ def _check_blocks(problem: AttentionProblem, tile: Tile) -> None:
 def _apply(
     kernel: Kernel, rules: Rules, problem: AttentionProblem, over: Overrides, profile: HardwareProfile, of_both: bool
 ) -> Kernel:
-    tile = replace(kernel.tile, **typed(Tile, {"warps": over.warps, "stages": over.stages}))
+    tile = replace(kernel.tile, **typed(Tile, vars(over)))
     if over.tile is not None:
         tile = replace(tile, block_q=over.tile[0], block_k=over.tile[1])
     if (over.tile, over.warps, over.stages) != (None, None, None):
@@ -372,18 +354,13 @@ def _apply(
     if over.pack_group is not None and not of_both:
         kernel = replace(kernel, packs_group=_packs_by_hand(kernel, problem, over.pack_group))
     check_cluster(over.cluster or 1, profile)
-    asked = {
-        name: getattr(over, name)
-        for name in ("order", "section_heads", "chiplets", "direction", "scheduler", "cluster")
-    }
-    schedule = replace(kernel.schedule, start=_start(kernel.schedule.start, over.heavy_first, over.fold))
-    schedule = replace(schedule, **typed(Schedule, asked))
-    overheads = kernel.overheads
+    start = _start(kernel.schedule.start, over.heavy_first, over.fold)
+    schedule = replace(kernel.schedule, start=start, **typed(Schedule, vars(over)))
     if schedule.scheduler is not Scheduler.DYNAMIC:  # no queue, and nothing that is asked of it
         schedule = replace(schedule, claims_ahead=False)
-        overheads = tuple(o for o in overheads if o.name != QUEUE)
+        kernel = replace(kernel, overheads=tuple(o for o in kernel.overheads if o.name != QUEUE))
     taken = typed(Kernel, {name: getattr(over, name) for name in ("registers", "shared_memory_bytes")})
-    kernel = replace(kernel, schedule=schedule, overheads=overheads, **taken)
+    kernel = replace(kernel, schedule=schedule, **taken)
     if schedule.scheduler is not Scheduler.STATIC and kernel.persistent_ctas is None:
         kernel = replace(kernel, persistent_ctas=int(profile.need("sm_count")))
     return kernel

@@ -115,30 +115,20 @@ class Rules:
 
 
 NO_RULES = Rules()
-_BOOKS: Registry[str, Rules] = Registry(
-    "rules",
-    {
-        "iosim.kernel.libraries.amd": ("amd",),
-        "iosim.kernel.libraries.cudnn": ("cudnn",),
-        "iosim.kernel.libraries.cutlass": ("cutlass", "eager"),
-        "iosim.kernel.libraries.fa2": ("fa2", "moba"),
-        "iosim.kernel.libraries.fa3": ("fa3",),
-        "iosim.kernel.libraries.fa4": (
-            "fa4",
-            "fa4-deterministic",
-            "fa4-one-tile",
-            "fa4-sm90",
-            "fa4-splits",
-            "fa4-stealing",
-            "fa4-varlen",
-        ),
-        "iosim.kernel.libraries.flashinfer": ("flashinfer", "flashinfer-cascade", "flashinfer-decode", "xqa"),
-        "iosim.kernel.libraries.flashmla": ("dsa", "dsv4", "flashmla", "mla"),
-        "iosim.kernel.libraries.tiled": ("flash1", "tiled", "uniform"),
-        "iosim.kernel.libraries.triton": ("flex", "triton", "vllm-triton"),
-        "iosim.kernel.libraries.varlen": ("fa3-sm80", "fa3-varlen", "vllm-fa2", "vllm-fa3"),
-    },
-)
+_IN_MODULES = {
+    "amd": ("amd",),
+    "cudnn": ("cudnn",),
+    "cutlass": ("cutlass", "eager"),
+    "fa2": ("fa2", "moba"),
+    "fa3": ("fa3",),
+    "fa4": ("fa4", *(f"fa4-{how}" for how in ("deterministic", "one-tile", "sm90", "splits", "stealing", "varlen"))),
+    "flashinfer": ("flashinfer", "flashinfer-cascade", "flashinfer-decode", "xqa"),
+    "flashmla": ("dsa", "dsv4", "flashmla", "mla"),
+    "tiled": ("flash1", "tiled", "uniform"),
+    "triton": ("flex", "triton", "vllm-triton"),
+    "varlen": ("fa3-sm80", "fa3-varlen", "vllm-fa2", "vllm-fa3"),
+}
+_BOOKS: Registry[str, Rules] = Registry("rules", {f"{__package__}.{name}": of for name, of in _IN_MODULES.items()})
 
 
 def rule_book(name: str) -> Callable[[type[Rules]], type[Rules]]:

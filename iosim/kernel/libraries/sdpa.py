@@ -8,7 +8,8 @@ order and a version of cuDNN.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, cc_text
@@ -53,15 +54,11 @@ def choose(
         problem: with `passes` "fwd+bwd" where gradients are asked for.
         backends: keys of `BACKENDS` in the order in which they are tried.
     """
-    checks: dict[str, Callable[[], str]] = {
-        "cudnn": lambda: why_not_cudnn(problem, profile, cudnn_version),
-        "flash": lambda: why_not_flash(problem, profile),
-        "efficient": lambda: why_not_efficient(problem, profile),
-        "math": lambda: "",
-    }
+    checks = {"flash": why_not_flash, "efficient": why_not_efficient}
+    checks["cudnn"] = partial(why_not_cudnn, version=cudnn_version)
     refused = ""
     for backend in backends:
-        why = checks[backend]()
+        why = checks[backend](problem, profile) if backend in checks else ""  # nothing keeps the math path away
         if not why:
             return backend, refused and f"since {refused}"
         refused = why
@@ -71,10 +68,8 @@ def choose(
 @chooses("sdpa", "pytorch", "scaled-dot-product-attention")
 def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
     if profile.is_amd:
-        raise InputError(
-            f"`kernel` sdpa: PyTorch's choice is described on NVIDIA's GPUs alone; accepted on {profile.name}: "
-            "default, or a kernel by its name"
-        )
+        hint = f"accepted on {profile.name}: default, or a kernel by its name"
+        raise InputError(f"`kernel` sdpa: PyTorch's choice is described on NVIDIA's GPUs alone; {hint}")
     backend, why = choose(problem, profile, ORDER[:-1], None)
     if backend == "flash":
         hopper = " (cuDNN comes first with cuDNN later than 9.15.0)" if profile.cc // 10 in (9, 10) else ""

@@ -30,21 +30,17 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
 
 def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
     requires, name, page = data["requires"], data["name"], problem.page_size
+
+    def runs_there(one: Entry) -> bool:
+        return _on(one, profile.is_amd) and _runs(one, problem.dtype, profile.cc)
+
     if not _on(data, profile.is_amd):
-        there = _kernels(lambda one: _on(one, profile.is_amd) and _runs(one, problem.dtype, profile.cc))
-        yield f"`kernel` {name}: it does not run on {profile.name}; accepted there: {there}"
+        yield f"`kernel` {name}: it does not run on {profile.name}; accepted there: {_kernels(runs_there)}"
     first, last = requires.get("min_cc", 0), requires.get("max_cc", profile.cc)
     has = f"{profile.name} has cc {cc_text(profile.cc)}; accepted there:"
     if not first <= profile.cc <= last:
         needed = f"{cc_text(first)} or later" if profile.cc < first else cc_text(last)
-        latent = problem.latent_kv
-        there = _kernels(
-            lambda one: (
-                _on(one, profile.is_amd)
-                and _runs(one, problem.dtype, profile.cc)
-                and (latent or not one["requires"].get("latent_only"))
-            )
-        )
+        there = _kernels(lambda one: runs_there(one) and (problem.latent_kv or not one["requires"].get("latent_only")))
         yield f"`kernel` {name}: {data['title'].split(',')[0]} needs cc {needed}; {has} {there}"
     if problem.dtype not in requires["dtypes"]:
         yield f"`dtype` {problem.dtype}: not supported by kernel {name}; accepted: {', '.join(requires['dtypes'])}"
@@ -56,10 +52,8 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
         yield f"`dropout` {problem.dropout:g}: kernel {name} has none; accepted by: {others}"
     tensors = [asked for term, asked in problem.terms.items() if term in SCORE_TENSORS]
     if requires.get("one_score_tensor") and len(tensors) > 1:
-        yield (
-            f"`{tensors[1]}` beside `{tensors[0]}`: kernel {name} takes one tensor of scores; accepted: one of them "
-            "(add the masks to the bias)"
-        )
+        hint = "accepted: one of them (add the masks to the bias)"
+        yield f"`{tensors[1]}` beside `{tensors[0]}`: kernel {name} takes one tensor of scores; {hint}"
     if problem.passes not in requires.get("passes", (problem.passes,)):
         yield f"`passes` {problem.passes}: kernel {name} has no model of it; accepted: {', '.join(requires['passes'])}"
     if problem.mask not in requires.get("masks", (problem.mask,)):
@@ -69,17 +63,14 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
         there = ", ".join(d for d in requires["dtypes"] if _runs(data, d, profile.cc))
         yield f"`dtype` {problem.dtype}: kernel {name} needs cc {cc_text(first_of_type)} or later for it; {has} {there}"
     if requires.get("rows_need_keys") and problem.pair_mask.leaves_rows_empty(problem.seq_q, problem.seq_k):
-        yield (
-            f"`offset` {problem.offset}: the mask leaves queries without keys, for which kernel {name} writes nothing"
-        )
+        why = f"the mask leaves queries without keys, for which kernel {name} writes nothing"
+        yield f"`offset` {problem.offset}: {why}"
     if requires.get("latent_only") and not problem.latent_kv:
         yield f"`kernel` {name}: it reads one latent K/V; accepted with it: `latent_kv=True`"
     widths = requires.get("widths")
     if widths and [problem.head_dim, problem.head_dim_v] != widths:
-        yield (
-            f"`head_dim` {problem.head_dim}, `head_dim_v` {problem.head_dim_v}: not made for kernel {name}; "
-            f"accepted: {widths[0]} and {widths[1]}"
-        )
+        why = f"not made for kernel {name}; accepted: {widths[0]} and {widths[1]}"
+        yield f"`head_dim` {problem.head_dim}, `head_dim_v` {problem.head_dim_v}: {why}"
     if page is not None and page not in requires.get("page_sizes", (page,)):
         sizes = ", ".join(map(str, requires["page_sizes"]))
         yield f"`page_size` {page}: not supported by kernel {name}; accepted: {sizes}"

@@ -76,7 +76,16 @@ class UniformRules(Rules):
     """The largest tile that fits, with as many heads' values as fit."""
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-        return with_values(kernel, problem, profile)
+        """With the first tile that fits, and as many value heads in it as fit. A backward takes all value heads, and so
+        the first tile that holds them; the last one where none does."""
+        tiles = [Tile(*sides, kernel.tile.stages) for sides in VALUE_TILES]
+        for tile in tiles:
+            for per_tile in range(int(problem.heads), 0, -1):
+                if problem.heads % per_tile or (problem.backward and per_tile < problem.heads):
+                    continue
+                if _fits(tile, per_tile, problem, profile):
+                    return _with(kernel, tile, per_tile)
+        return _with(kernel, tiles[-1], int(problem.heads) if problem.backward else 1)
 
     def leading(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """All value heads in a tile, which alone writes the log-sum-exp of its rows, as in the backward."""
@@ -87,24 +96,8 @@ class UniformRules(Rules):
         other = f"it takes {per_tile} value heads in a tile of {alone.tile}"
         note = f"{kernel.name}: so that one tile writes it, the forward takes all value heads in a tile; alone {other}"
         kernel = replace(kernel, notes=tuple(n for n in kernel.notes if n not in alone.notes[-1:]))
-        whole = with_values(kernel, problem.with_(passes="bwd"), profile)
+        whole = self.finish(kernel, problem.with_(passes="bwd"), profile)
         return replace(whole, notes=(*whole.notes, note))
-
-
-def with_values(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-    """The kernel with the first tile that fits, and as many value heads in it as fit.
-
-    A backward takes all value heads, and so the first tile that holds them; the last one where none does.
-    """
-    for block_q, block_k, warps in VALUE_TILES:
-        for per_tile in range(int(problem.heads), 0, -1):
-            if problem.heads % per_tile or (problem.backward and per_tile < problem.heads):
-                continue
-            if _fits(block_q, block_k, warps, per_tile, problem, profile):
-                return _with(kernel, Tile(block_q, block_k, warps, kernel.tile.stages), per_tile)
-    block_q, block_k, warps = VALUE_TILES[-1]
-    heads = int(problem.heads) if problem.backward else 1
-    return _with(kernel, Tile(block_q, block_k, warps, kernel.tile.stages), heads)
 
 
 def _with(kernel: Kernel, tile: Tile, per_tile: int) -> Kernel:
@@ -113,12 +106,10 @@ def _with(kernel: Kernel, tile: Tile, per_tile: int) -> Kernel:
     return replace(kernel, tile=tile, options=options, notes=(*kernel.notes, note))
 
 
-def _fits(
-    block_q: int, block_k: int, warps: int, per_tile: int, problem: AttentionProblem, profile: HardwareProfile
-) -> bool:
+def _fits(tile: Tile, per_tile: int, problem: AttentionProblem, profile: HardwareProfile) -> bool:
     width = per_tile * problem.head_dim_v
-    rows = block_q * problem.head_dim + block_k * (problem.head_dim + width)
+    rows = tile.block_q * problem.head_dim + tile.block_k * (problem.head_dim + width)
     allowed = profile.shared_memory_per_block_optin_bytes
     if allowed is not None and rows * problem.input_type.bytes > allowed:
         return False
-    return block_q * width <= ACCUMULATORS_PER_THREAD * 32 * warps
+    return tile.block_q * width <= ACCUMULATORS_PER_THREAD * 32 * tile.warps

@@ -17,9 +17,8 @@ from iosim.kernel.algorithms.common import resources
 from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Overhead
-from iosim.kernel.libraries.loader import entry
+from iosim.kernel.libraries.loader import entry, overheads
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rule_book
-from iosim.kernel.options import typed
 from iosim.kernel.tile_rules import backward_shared_bytes
 from iosim.kernel.unit import MMA_ROWS, WARPS_PER_GROUP, WGMMA_CC, WGMMA_ROWS, MatrixUnit
 from iosim.problem.attention import AttentionProblem
@@ -73,8 +72,7 @@ class FlexRules(TritonRules):
         return problem.group > 1 and self.split_kernel(problem, SplitGrid(1, 1, 1, block_q, block_k))[1]
 
     def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
-        data = entry("flex")
-        return tuple(Overhead(**typed(Overhead, {**one, "inferred_from": data["source"]})) for one in data["overhead"])
+        return overheads(entry("flex"), "overhead")
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         if problem.backward:

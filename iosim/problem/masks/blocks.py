@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass, field
-from iosim.problem.masks.mask import BoolArray, IntArray, IntervalMask, Mask, Steps
+from iosim.base.records import dataclass, field, replace
+from iosim.problem.masks.mask import BoolArray, IntArray, IntervalMask, Mask, Steps, Visited
 
 MAX_BLOCKS = 1 << 25
 """Kept blocks, or visited tiles, of one head: some seconds and a few GB."""
@@ -32,6 +32,31 @@ def ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
     owner = np.repeat(np.arange(count.size, dtype=np.int64), count)
     begin = np.cumsum(count) - count
     return np.arange(owner.size, dtype=np.int64) - begin[owner] + first[owner], owner
+
+
+def _by_row(
+    height: int, width: int, rows: IntArray, cols: IntArray, marks: BoolArray | None
+) -> tuple[IntArray, IntArray, BoolArray | None]:
+    """(indptr, columns, marks) of entries row by row, columns ascending. A repeated entry is marked if all are."""
+    key = rows * width + cols
+    if (np.diff(key) <= 0).any():
+        key, back = np.unique(key, return_inverse=True)
+        if marks is not None:
+            every = np.ones(key.size, dtype=np.bool_)
+            np.logical_and.at(every, back.reshape(-1), marks)
+            marks = every
+    return _starts(np.bincount(key // width, minlength=height)), key % width, marks
+
+
+def _starts(count: IntArray) -> IntArray:
+    """Where each of several lists of `count` entries begins, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+
+
+def _grouped(owner: IntArray, size: int, values: IntArray) -> Steps:
+    """`values` listed by the owner of each, of which there are `size`; those of an owner keep their order."""
+    starts = _starts(np.bincount(owner, minlength=size))
+    return Steps(starts[:-1], np.diff(starts), values[np.argsort(owner, kind="stable")])
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +102,8 @@ class BlockMask(Mask):
         """From the coordinates of kept blocks in any order, repeats allowed; a repeated block is full if all its
         entries are."""
         _refuse_too_many(rows.size, "kept blocks")
-        height, width = -(-seq_q // block_q), -(-seq_k // block_k)
-        key, back = np.unique(rows * width + cols, return_inverse=True)
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(key // width, minlength=height))]).astype(np.int64)
-        marks = None
-        if full is not None:
-            marks = np.ones(key.size, dtype=np.bool_)
-            np.logical_and.at(marks, back.reshape(-1), full)
-        return cls(seq_q, seq_k, block_q, block_k, indptr, key % width, marks)
+        lists = _by_row(-(-seq_q // block_q), -(-seq_k // block_k), rows, cols, full)
+        return cls(seq_q, seq_k, block_q, block_k, *lists)
 
     @classmethod
     def of_dense(cls, kept: npt.NDArray[Any], seq_q: int, seq_k: int, block_q: int, block_k: int) -> BlockMask:
@@ -152,9 +171,6 @@ class BlockMask(Mask):
         some = np.flatnonzero(np.diff(self.indptr) > 0)
         return int(np.minimum(self.block_q, self.seq_q - some * self.block_q).sum())
 
-    def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
-        return bool((np.diff(self.indptr) == 0).any())
-
     def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> BlockLists:
         """The tiles that overlap a kept block; `block_q` x `block_k` are the tile's sides."""
         n = -(-rows // block_q)
@@ -178,14 +194,11 @@ class BlockMask(Mask):
 
 
 @dataclass(frozen=True)
-class BlockLists:
-    """`Visited` as lists: query block i visits indices[indptr[i]:indptr[i + 1]], in the order of the walk."""
+class BlockLists(Visited):
+    """Each query block has a list: block i visits indices[indptr[i]:indptr[i + 1]], in the order of the walk."""
 
     indptr: IntArray
     indices: IntArray
-    end_row: IntArray
-    first: IntArray
-    end: IntArray
 
     @classmethod
     def of_pairs(
@@ -194,53 +207,26 @@ class BlockLists:
     ) -> BlockLists:  # fmt: skip
         """From (query block, key block) pairs, repeats allowed. Each list ascends, twice where some are walked
         `later` than the others."""
-        key = rows * key_blocks + cols
-        if (np.diff(key) <= 0).any():
-            key, back = np.unique(key, return_inverse=True)
-            rows, cols = key // key_blocks, key % key_blocks
-            if later is not None:
-                every = np.ones(key.size, dtype=np.bool_)
-                np.logical_and.at(every, back.reshape(-1), later)
-                later = every
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=query_blocks))]).astype(np.int64)
+        indptr, cols, later = _by_row(query_blocks, key_blocks, rows, cols, later)
         some = np.diff(indptr) > 0
-        first = np.zeros(query_blocks, dtype=np.int64)
-        end = np.zeros(query_blocks, dtype=np.int64)
+        first, end = np.zeros((2, query_blocks), dtype=np.int64)
         first[some] = cols[indptr[:-1][some]]
         end[some] = cols[indptr[1:][some] - 1] + 1
-        walked = cols if later is None else cols[np.lexsort((cols, later, rows))]
-        return cls(indptr, walked, end_row, first, end)
-
-    @property
-    def count(self) -> IntArray:
-        return np.diff(self.indptr)
+        lists = cls(first, end, end_row, indptr, cols)
+        return lists if later is None else replace(lists, indices=cols[np.lexsort((cols, later, lists.rows))])
 
     @cached_property
     def rows(self) -> IntArray:
         """Query block of every entry."""
-        return np.repeat(np.arange(self.indptr.size - 1, dtype=np.int64), self.count)
-
-    def total(self, values: IntArray) -> IntArray:
-        upto = np.concatenate([[0], np.cumsum(values[self.indices])])
-        return np.asarray(upto[self.indptr[1:]] - upto[self.indptr[:-1]], dtype=np.int64)
+        return np.repeat(np.arange(self.first.size, dtype=np.int64), self.count)
 
     def by_query(self) -> Steps:
-        return Steps(self.indptr[:-1], self.count, self.indices)
+        return Steps(self.indptr[:-1], np.diff(self.indptr), self.indices)
 
     def by_key(self, key_blocks: int) -> Steps:
         """The transposed lists: ascending query blocks of each key block."""
-        order = np.argsort(self.indices, kind="stable")
-        count = np.bincount(self.indices, minlength=key_blocks).astype(np.int64)
-        return Steps(np.cumsum(count) - count, count, self.rows[order])
+        return _grouped(self.indices, key_blocks, self.rows)
 
     def by_split(self, per: int, splits: int) -> Steps:
         """Each list cut at multiples of `per` key blocks; a split keeps the order of the walk."""
-        part = self.rows * splits + self.indices // per
-        order = np.argsort(part, kind="stable")
-        count = np.bincount(part, minlength=self.count.size * splits).astype(np.int64)
-        return Steps(np.cumsum(count) - count, count, self.indices[order])
-
-    def splits(self, per: int) -> IntArray:
-        wide = int(self.indices.max(initial=0)) // per + 1
-        parts = np.unique(self.rows * wide + self.indices // per)
-        return np.bincount(parts // wide, minlength=self.count.size).astype(np.int64)
+        return _grouped(self.rows * splits + self.indices // per, self.first.size * splits, self.indices)

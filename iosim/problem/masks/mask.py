@@ -2,8 +2,7 @@
 
 A query row i keeps the keys j with  i + offset - left <= j <= i + offset + right,  cut to [0, seq_k).
 `None` for `left` or `right` means unbounded. Masks that are lists of blocks live in `iosim.problem.masks.blocks`,
-sequences of different lengths in `iosim.problem.masks.packed`; readers know them all by the protocols `Mask` and
-`Visited`.
+sequences of different lengths in `iosim.problem.masks.packed`; readers know them all as `Mask` and `Visited`.
 """
 
 from __future__ import annotations
@@ -56,33 +55,43 @@ class Steps:
     indices: IntArray | None = None
 
 
-class Visited(Protocol):
-    """The key blocks that each query block visits. The arrays have one entry a query block: how many, the first, one
-    past the last, and one past the last key row that its mask keeps, in rows counted block_k a key block. An empty
-    query block has count 0 and first == end."""
+@dataclass(frozen=True)
+class Visited:
+    """The key blocks that each query block visits. The arrays have one entry a query block: the first, one past the
+    last, and one past the last key row that its mask keeps, in rows counted block_k a key block. An empty query block
+    has count 0 and first == end."""
 
-    @property
-    def count(self) -> IntArray: ...
-    @property
-    def first(self) -> IntArray: ...
-    @property
-    def end(self) -> IntArray: ...
-    @property
-    def end_row(self) -> IntArray: ...
-    def total(self, values: IntArray) -> IntArray:
-        """Of each query block: the sum of `values`, one a key block, over the key blocks that it visits."""
+    first: IntArray
+    end: IntArray
+    end_row: IntArray
 
     def by_query(self) -> Steps:
         """The key blocks of each query block, in the order of the walk."""
+        raise NotImplementedError
 
     def by_key(self, key_blocks: int) -> Steps:
         """The query blocks that visit each key block."""
+        raise NotImplementedError
 
     def by_split(self, per: int, splits: int) -> Steps:
         """The key blocks of each (query block, split of `per` key blocks), splits fastest."""
+        raise NotImplementedError
 
-    def splits(self, per: int) -> IntArray:
-        """Splits of `per` key blocks of which each query block visits one."""
+    @property
+    def count(self) -> IntArray:
+        """Key blocks of each query block."""
+        return self.by_query().count
+
+    def total(self, values: IntArray) -> IntArray:
+        """Of each query block: the sum of `values`, one a key block, over the key blocks that it visits."""
+        steps = self.by_query()
+        upto = np.concatenate([[0], np.cumsum(values if steps.indices is None else values[steps.indices])])
+        return np.asarray(upto[steps.first + steps.count] - upto[steps.first], dtype=np.int64)
+
+    def splits(self, per: int, splits: int) -> IntArray:
+        """Of `splits` of `per` key blocks, those of which each query block visits one."""
+        each = self.by_split(per, splits).count.reshape(-1, splits)
+        return np.asarray((each > 0).sum(axis=1), dtype=np.int64)
 
 
 class Mask(Protocol):
@@ -102,6 +111,7 @@ class Mask(Protocol):
 
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
         """Whether some query keeps no key."""
+        return self.kept_queries(seq_q, seq_k) < seq_q
 
     def query_axis(self, rows: int, pack: int) -> Axis:
         return Axis((rows,))
@@ -170,12 +180,6 @@ class IntervalMask(Mask):
         end = seq_q if self.left is None else min(seq_q, seq_k + self.left - self.offset)
         return max(0, end - first)
 
-    def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
-        """Whether the first or the last query, and so any, keeps no key."""
-        before = self.right is not None and self.offset + self.right + 1 < self.ratio
-        beyond = self.left is not None and seq_q - 1 + self.offset - self.left >= seq_k
-        return before or beyond
-
     def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int = 1) -> KeyBlocks:
         """The visited key blocks of every query block. O(rows / block_q) time and memory."""
         starts = np.arange(0, rows, block_q, dtype=np.int64)
@@ -190,25 +194,14 @@ class IntervalMask(Mask):
 
 
 @dataclass(frozen=True)
-class KeyBlocks:
-    """`Visited` where each query block visits an interval of key blocks, [first, end). Neither end falls from one query
-    block to the next. `base` is the first key block of the query block's sequence, where there are several."""
+class KeyBlocks(Visited):
+    """Each query block visits an interval of key blocks, [first, end). Neither end falls from one query block to the
+    next. `base` is the first key block of the query block's sequence, where there are several."""
 
-    first: IntArray
-    end: IntArray
-    end_row: IntArray
     base: IntArray | None = None
 
-    @property
-    def count(self) -> IntArray:
-        return self.end - self.first
-
-    def total(self, values: IntArray) -> IntArray:
-        upto = np.concatenate([[0], np.cumsum(values)])
-        return np.asarray(upto[self.end] - upto[self.first], dtype=np.int64)
-
     def by_query(self) -> Steps:
-        return Steps(self.first, self.count)
+        return Steps(self.first, self.end - self.first)
 
     def by_key(self, key_blocks: int) -> Steps:
         change = np.zeros(key_blocks + 1, dtype=np.int64)
@@ -225,7 +218,3 @@ class KeyBlocks:
         first = np.maximum(self.first[:, None], start)
         end = np.minimum(self.end[:, None], start + per)
         return Steps(first.reshape(-1), np.maximum(end - first, 0).reshape(-1))
-
-    def splits(self, per: int) -> IntArray:
-        base = 0 if self.base is None else self.base
-        return np.where(self.count > 0, (self.end - 1 - base) // per - (self.first - base) // per + 1, 0)

@@ -50,9 +50,6 @@ class PackedMask(Mask):
     def kept_queries(self, seq_q: int, seq_k: int) -> int:
         return sum(mask.kept_queries(q, k) for mask, q, k in self._each())
 
-    def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
-        return any(mask.leaves_rows_empty(q, k) for mask, q, k in self._each())
-
     def query_axis(self, rows: int, pack: int) -> Axis:
         return Axis(tuple(q * pack for q in self.seq_q))
 
@@ -64,21 +61,16 @@ class PackedMask(Mask):
         its sequence's end visits nothing."""
         each_q = self.query_axis(rows, pack).blocks_each(block_q)
         each_k = self.key_axis(seq_k).blocks_each(block_k)
-        parts: dict[tuple[IntervalMask, int, int], tuple[IntArray, IntArray, IntArray]] = {}
+        parts: dict[tuple[IntervalMask, int, int], IntArray] = {}
         for one in self._each():
             if one not in parts:
                 mask, q, k = one
                 v = mask.key_blocks(q * pack, k, block_q, block_k, pack)
                 past = (0, each_q - v.count.size)
-                parts[one] = (
-                    np.pad(v.first, past, mode="edge"),
-                    np.pad(v.end, past, mode="edge"),
-                    np.pad(v.end_row, past, mode="edge"),
-                )
-                first, end, end_row = parts[one]
+                first, end, end_row = parts[one] = np.pad((v.first, v.end, v.end_row), ((0, 0), past), mode="edge")
                 first[v.count.size :] = end[v.count.size :]
                 end_row[v.count.size :] = end[v.count.size :] * block_k
-        first, end, end_row = (np.concatenate(x) for x in zip(*(parts[one] for one in self._each()), strict=True))
+        first, end, end_row = np.concatenate([parts[one] for one in self._each()], axis=1)
         base = np.repeat(np.arange(len(self.seq_q), dtype=np.int64) * each_k, each_q)
         return KeyBlocks(first + base, end + base, end_row + base * block_k, base)
 
@@ -101,9 +93,6 @@ class HeadsInTurn(Mask):
 
     def kept_queries(self, seq_q: int, seq_k: int) -> int:
         return seq_q // self.seq_q * self.of_head.kept_queries(self.seq_q, seq_k)
-
-    def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
-        return self.of_head.leaves_rows_empty(self.seq_q, seq_k)
 
     def key_axis(self, seq_k: int) -> Axis:
         return self.of_head.key_axis(seq_k)

@@ -59,9 +59,8 @@ def check_window(p: ProblemFields) -> dict[str, Any]:
             accepted = f"{FIELDS['window'].accepted}"
             raise InputError(f"`window` is missing; `mask` window needs one, or `window_right`; accepted: {accepted}")
         if left is None and right == NO_BOUND:
-            raise InputError(
-                f"`window_right` {NO_BOUND} bounds nothing without `window`; accepted: 0 or more, or with it `window`"
-            )
+            hint = "accepted: 0 or more, or with it `window`"
+            raise InputError(f"`window_right` {NO_BOUND} bounds nothing without `window`; {hint}")
         if left is None and right == 0:
             return {"mask": "causal", "window_right": None}
         return {"window_right": right or None}
@@ -88,9 +87,8 @@ def check_words(p: ProblemFields) -> dict[str, Any]:
         return _check_blocks(p)
     sides = _sides(p) or (DEFAULT_BLOCK, DEFAULT_BLOCK)
     if sides[0] != sides[1]:
-        raise InputError(
-            f"`mask_block` {sides[0]}x{sides[1]} with `mask` '{p.mask}' is not square; accepted: one number"
-        )
+        block = FIELDS["mask_block"].text(sides)
+        raise InputError(f"`mask_block` {block} with `mask` '{p.mask}' is not square; accepted: one number")
     if p.mask in FIRST_TOKENS_MASKS and p.global_tokens is None:
         return {"mask_block": sides, "global_tokens": sides[0]}
     return {"mask_block": sides}
@@ -157,18 +155,16 @@ def check_lengths(p: ProblemFields) -> dict[str, Any]:
         if sum(lengths) > MAX_TOKENS:
             raise InputError(f"`{name}` add up to {sum(lengths)} tokens; accepted: up to {MAX_TOKENS}")
     if len(lens) != len(lens_k):
-        raise InputError(
-            f"`seq_lens` has {len(lens)} sequences and `seq_lens_k` {len(lens_k)}; accepted: as many of both"
-        )
+        both = f"{len(lens)} sequences and `seq_lens_k` {len(lens_k)}"
+        raise InputError(f"`seq_lens` has {both}; accepted: as many of both")
     for name, size in (("batch", 1), ("seq_q", sum(lens)), ("seq_k", sum(lens_k))):
         if getattr(p, name) not in (None, 1, size):
             raise InputError(f"`{name}` {getattr(p, name)} contradicts `seq_lens`; accepted with it: {size}")
     for name, accepted in ONE_LENGTH_ONLY.items():
         value = getattr(p, name)
         if value not in accepted:
-            raise InputError(
-                f"`{name}` {value!r} contradicts `seq_lens`; accepted with it: {', '.join(map(str, accepted))}"
-            )
+            hint = f"accepted with it: {', '.join(map(str, accepted))}"
+            raise InputError(f"`{name}` {value!r} contradicts `seq_lens`; {hint}")
     return {"seq_lens": lens, "seq_lens_k": lens_k, "seq_q": sum(lens), "seq_k": sum(lens_k)}
 
 
@@ -201,17 +197,16 @@ def _list_mask(p: ProblemFields) -> Mask:
             return p.mask_blocks
         assert p.mask_file is not None
         return files.load_block_mask(p.mask_file, p.seq_q, p.seq_k, sides)
-    refuse_rectangle(p.mask, p.seq_q, p.seq_k)
+    if p.seq_q != p.seq_k:
+        why = "the pattern is square; accepted: as many queries as keys, or mask 'blocks' from a file"
+        raise InputError(f"`mask` '{p.mask}' with `seq_q` {p.seq_q} and `seq_k` {p.seq_k}: {why}")
     assert sides is not None
-    block = sides[0]
-    if p.mask == "butterfly":
-        return butterfly(p.seq_q, block, p.mask_stride)
-    if p.mask == "strided":
-        return strided(p.seq_q, block, p.mask_stride)
+    if p.mask in ("butterfly", "strided"):
+        return (butterfly if p.mask == "butterfly" else strided)(p.seq_q, sides[0], p.mask_stride)
     assert p.window is not None
     assert p.global_tokens is not None
     pattern = window_global if p.mask == "window+global" else window_first
-    return pattern(p.seq_q, block, p.window, p.global_tokens)
+    return pattern(p.seq_q, sides[0], p.window, p.global_tokens)
 
 
 def said_offset(p: ProblemFields) -> int | None:
@@ -289,12 +284,8 @@ def window_global(seq: int, block: int, window: int, global_tokens: int) -> Bloc
     i = np.arange(n, dtype=np.int64)
     reach = -(-window // block)  # blocks to either side that hold a key within the window
     parts = [_band(np.maximum(i - reach, 0), np.minimum(i + reach + 1, n))]
-    g = min(-(-global_tokens // block), n)
-    if g:
-        every = np.zeros(n, dtype=np.int64)
-        parts.append(_band(every, every + g))
-        rows, cols = _band(every[:g], every[:g] + n)
-        parts.append((rows, cols))
+    g, every = min(-(-global_tokens // block), n), np.zeros(n, dtype=np.int64)
+    parts += [_band(every, every + g), _band(every[:g], every[:g] + n)]
     return _joined(seq, block, *parts)
 
 
@@ -306,10 +297,3 @@ def window_first(seq: int, block: int, window: int, first_tokens: int) -> BlockM
     return _joined(
         seq, block, _band(np.maximum(i - reach, 0), i + 1), _band(np.zeros_like(i), np.minimum(i + 1, first))
     )
-
-
-def refuse_rectangle(word: str, seq_q: int, seq_k: int) -> None:
-    """A pattern is made for as many queries as keys. Raises InputError: there are not."""
-    if seq_q != seq_k:
-        hint = "accepted: as many queries as keys, or mask 'blocks' from a file"
-        raise InputError(f"`mask` '{word}' with `seq_q` {seq_q} and `seq_k` {seq_k}: the pattern is square; {hint}")

@@ -359,7 +359,7 @@ class ListSums(BlockSums):
 
     @cached_property
     def visited_splits(self) -> Sums:
-        return self._added("splits_visited", self._visited.splits(self._plain.key_blocks_per_split))
+        return self._added("splits_visited", self._visited.splits(self._plain.key_blocks_per_split, self._plain.splits))
 
     def key_range(self) -> tuple[int, int]:
         some = self._plain.visitors.count > 0
