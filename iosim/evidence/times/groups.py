@@ -44,7 +44,7 @@ class Group:
             and all(word in case.regime for word in where.get("has", []))
             and not any(word in case.regime for word in where.get("lacks", []))
             and gpu in where.get("gpus", [gpu])
-            and case.warm == where.get("warm", case.warm)
+            and case.conditions.warm == where.get("warm", case.conditions.warm)
         )
 
 
