@@ -155,7 +155,7 @@ def called(problem: AttentionProblem, kernel: str, gpu: HardwareProfile, over: O
 
 
 def built(r: Mapping[str, str], **more: Any) -> Overrides:
-    sizes = {name: int(r[name]) for name in ("warps", "stages", "registers")}
+    sizes: dict[str, Any] = {name: int(r[name]) for name in ("warps", "stages", "registers")}
     shared = int(r["smem_bytes"]) - 1024
     return Overrides(tile=(int(r["block_q"]), int(r["block_k"])), shared_memory_bytes=shared, **sizes, **more)
 
