@@ -18,29 +18,10 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
+from iosim.evidence.columns import METRICS
 
-SECTOR_BYTES = 32
 SHOWN = 240
 """Characters of a report that a complaint quotes."""
-
-METRICS: dict[str, tuple[str, int]] = {
-    "hbm_read": ("dram__bytes_read.sum", 1),
-    "hbm_write": ("dram__bytes_write.sum", 1),
-    "l2_read": ("l1tex__m_xbar2l1tex_read_bytes.sum", 1),
-    "l2_write": ("l1tex__m_l1tex2xbar_write_bytes.sum", 1),
-    "l2_slice_read": ("lts__t_sectors_srcunit_tex_op_read.sum", SECTOR_BYTES),
-    "l2_slice_write": ("lts__t_sectors_srcunit_tex_op_write.sum", SECTOR_BYTES),
-    "l2_slice_miss": ("lts__t_sectors_srcunit_tex_lookup_miss.sum", SECTOR_BYTES),
-    "l2_fabric": ("lts__t_sectors_srcunit_ltcfabric.sum", SECTOR_BYTES),
-    "seconds": ("gpu__time_duration.sum", 1),
-    "local_read": ("l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum", 1),
-    "local_write": ("l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum", 1),
-    "smem_wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1),
-    "sm_clock_hz": ("smsp__cycles_elapsed.avg.per_second", 1),
-    "registers": ("launch__registers_per_thread", 1),
-    "smem_bytes": ("launch__shared_mem_per_block", 1),
-}
-"""Column of the tidy table: the metric that it comes from and what one unit of the metric is worth."""
 
 _PREFIX = {"": 1, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _UNIT = re.compile(r"^([numkKMGT]?)(byte|s|second|sec|[hH]z)$")

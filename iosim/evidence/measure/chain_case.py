@@ -12,6 +12,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import asdict, dataclass
+from iosim.evidence import columns
 from iosim.evidence.cuda.launch import Shape
 from iosim.evidence.cuda.spec import NaiveSpec
 from iosim.evidence.measure.case import DTYPE_NAMES, Case
@@ -20,9 +21,7 @@ OWN = "iosim_naive"
 CHAINS = {"naive": "eager", "math": "math", "flash": "pytorch_flash", "cudnn": "cudnn", OWN: "naive"}
 """Chains as their table names them, and as a table of launches does."""
 PASSES = {"fwd": "", "fwd+bwd": "_fwdbwd"}
-PROBLEM = ("implementation", "batch", "heads", "seq", "head_dim", "dtype")
-COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_write")
-COLUMNS = (*PROBLEM, *COUNTED, "range_seconds", "launches")
+COLUMNS = (*columns.CHAIN, *columns.COUNTED, "range_seconds", "launches")
 """Of a table of chains. `range_seconds` counts the gaps between launches, which the host's pace decides: validate does
 not compare it. `launches` is empty where they were not listed."""
 HEAD_DIMS = (64, 96, 128, 256)
@@ -63,7 +62,7 @@ class ChainCase:
 
     def columns(self) -> dict[str, str]:
         row = {**asdict(self), "implementation": self.chain + PASSES[self.passes], "dtype": DTYPE_NAMES[self.dtype]}
-        return {name: str(row[name]) for name in PROBLEM}
+        return {name: str(row[name]) for name in columns.CHAIN}
 
 
 def describe_launches(case: ChainCase) -> dict[str, str]:

@@ -31,8 +31,8 @@ from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, replace
+from iosim.evidence.columns import COUNTED, METRICS
 from iosim.evidence.cuda.ncu import (
-    METRICS,
     Profiled,
     available_metrics,
     find_ncu,
@@ -58,11 +58,11 @@ WARM = "warm: as a launch of the same kernel just before, and the profiler betwe
 CHECKED = "every call against float64 before it was profiled"
 CALL_RANGE = re.compile(r"iosim call (\d+)")
 NAME_LENGTH, CHAIN_NAME_LENGTH = 240, 200
-LIBRARY_COLUMNS = ("call", "launch", *library_case.PROBLEM, "kernel", "grid", "block", *METRICS, "left_out")
-LIBRARY_COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_write", "seconds", "sm_clock_hz", "registers", "smem_bytes")
+LIBRARY_COLUMNS = ("call", "launch", *library_case.COLUMNS, "kernel", "grid", "block", *METRICS, "left_out")
+LIBRARY_COUNTED = (*COUNTED, "seconds", "sm_clock_hz", "registers", "smem_bytes")
 """Of METRICS: each more takes the profiler more passes over every launch."""
 SPILLED = ("local_read", "local_write")
-RANGE_COUNTED = (*chain_case.COUNTED, "seconds")
+RANGE_COUNTED = (*COUNTED, "seconds")
 RANGE_OPTIONS = ("--replay-mode", "app-range", "--cache-control", "all", "--clock-control", "none", "--metrics",
                  ",".join(METRICS[name][0] for name in RANGE_COUNTED))  # fmt: skip
 
@@ -380,7 +380,7 @@ def _measure_chain(case: ChainCase, table: Table, listed: Sequence[Row]) -> None
         return
     want = describe_launches(case)
     calls = [row["call"] for row in listed if want.items() <= row.items()]
-    counted = {name: counted_text(name, values[name]) for name in chain_case.COUNTED}
+    counted = {name: counted_text(name, values[name]) for name in COUNTED}
     seconds, launches = counted_text("seconds", values["seconds"]), str(calls.count(calls[-1])) if calls else ""
     table.rows.append(case.columns() | counted | {"range_seconds": seconds, "launches": launches})
     table.measured += 1

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from iosim.base.errors import InputError
 from iosim.base.records import asdict, dataclass
 from iosim.base.schema import read_toml
+from iosim.evidence.columns import PROBLEM
 from iosim.evidence.crossed import crossed
 from iosim.evidence.measure.case import DTYPE_NAMES
 from iosim.problem.attention import AttentionProblem
@@ -26,8 +27,7 @@ IMPLEMENTATIONS = {
     "flex": "pytorch_flex",
 }
 BACKWARD = "_backward"
-PROBLEM = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype", "window",
-           "seq_lens")  # fmt: skip
+COLUMNS = (*PROBLEM, "window", "seq_lens")
 LONGEST = 131_072
 MOST_BYTES, MOST_FLOPS, MOST_FLOPS_SLOW = 4e9, 6e12, 2e12
 """A drawn call is drawn again where its tensors or its operations exceed these; the memory-efficient kernel, which
@@ -95,7 +95,7 @@ class LibraryCase:
     def columns(self) -> dict[str, str]:
         row = asdict(self) | {"implementation": self.implementation, "causal": int(self.mask == "causal")}
         row |= {"dtype": DTYPE_NAMES[self.dtype], "seq_lens": " ".join(map(str, self.seq_lens))}
-        return {name: "" if row[name] is None else str(row[name]) for name in PROBLEM}
+        return {name: "" if row[name] is None else str(row[name]) for name in COLUMNS}
 
 
 # Random draws

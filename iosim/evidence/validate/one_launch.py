@@ -13,7 +13,8 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, seconds_text
-from iosim.evidence.cuda.ncu import METRICS, Profiled
+from iosim.evidence.columns import METRICS
+from iosim.evidence.cuda.ncu import Profiled
 from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.profile_rows import Told, row_of, said_of
 from iosim.evidence.validate.recognise import Given, Unknown, recognise, whole_call
@@ -201,8 +202,6 @@ def answer_launch(launch: Profiled, stated: Given, profile: HardwareProfile, tol
             raise Unknown("the profile has none of the counters that are compared")
         case = match([row], profile)
         (chain,) = case.chains
-        if isinstance(chain, str):
-            raise Unknown(chain)
         prediction = Request(case.problem, case.kernel, profile, chain=chain).predict(Replays())
         parts = _parts(prediction, row)
         explanation, untried = _explained(case, chain, prediction)

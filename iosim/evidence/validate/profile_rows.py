@@ -9,7 +9,8 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
-from iosim.evidence.cuda.ncu import METRICS, Profiled, find_ncu, import_report, parse_raw, profiled_of
+from iosim.evidence.columns import METRICS
+from iosim.evidence.cuda.ncu import Profiled, find_ncu, import_report, parse_raw, profiled_of
 from iosim.evidence.validate.recognise import Call, Given, Unknown, recognise
 from iosim.evidence.validate.residuals import Skipped
 from iosim.evidence.validate.rows import COLUMN, QUANTITIES, UNIT, Row, text_of_file

@@ -105,9 +105,6 @@ def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = 
             skipped += [Skipped(row, str(reason)) for row in members]
             continue
         for row, chain in zip(case.rows, case.chains, strict=True):
-            if isinstance(chain, str):
-                skipped.append(Skipped(row, chain))
-                continue
             try:
                 call = Call.of(case.problem, case.kernel, flushed if row.chain else profile, chain)
                 residuals += _residuals(row, case, call)
