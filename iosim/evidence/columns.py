@@ -1,4 +1,4 @@
-"""The columns of tidy tables of measurements, as columns.toml has them: measuring writes them, validating reads them."""
+"""The columns of tidy tables of measurements (columns.toml): measuring writes them, validating reads them."""
 
 from __future__ import annotations
 

@@ -226,9 +226,8 @@ class Naive(Loaded[NaiveSpec]):
         row_bytes = 4 * shape.seq_k
         most = (shared_bytes_per_cta(self.built.cc) or row_bytes + 1_024) - 1_024
         if row_bytes > most:
-            raise InputError(
-                f"seq_k {shape.seq_k} is too long for naive_softmax, which holds a row; at most {most // 4}"
-            )
+            why = f"seq_k {shape.seq_k} is too long for naive_softmax, which holds a row"
+            raise InputError(f"{why}; at most {most // 4}")
         return [
             Launch(self.function("naive_scores"), (k_tiles, q_tiles, heads), 256, p, 0),
             Launch(self.function("naive_softmax", row_bytes), (shape.seq_q, heads, 1), 256, p, row_bytes),

@@ -124,11 +124,8 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
             notes.append(f"row {number} breaks off in its last column and is left out")
             continue
         cells = dict(zip(names, row, strict=True))
-        metrics = {
-            name: _value(name, cells[name]) * scale
-            for name, scale in scales.items()
-            if cells[name] and cells[name].lower() != "n/a"
-        }
+        there = {name: scale for name, scale in scales.items() if cells[name].lower() not in ("", "n/a")}
+        metrics = {name: _value(name, cells[name]) * scale for name, scale in there.items()}
         grid, block = _triple(cells["Grid Size"]), _triple(cells["Block Size"])
         ranges = tuple(cells[name] for name in names if _RANGE_COLUMN.search(name) and cells[name])
         launches.append(Profiled(cells["Kernel Name"], grid, block, metrics, ranges))
@@ -206,14 +203,11 @@ def import_report(path: Path) -> str:
 def refusal(output: str) -> str | None:
     """Why the profiler did not measure, in one line, from what it printed; None where it found no fault."""
     if "ERR_NVGPUCTRPERM" in output:
-        return (
-            "the profiler may not read the GPU's counters (ERR_NVGPUCTRPERM); accepted: as root, or with the driver's "
-            "option NVreg_RestrictProfilingToAdminUsers=0"
-        )
+        accepted = "as root, or with the driver's option NVreg_RestrictProfilingToAdminUsers=0"
+        return f"the profiler may not read the GPU's counters (ERR_NVGPUCTRPERM); accepted: {accepted}"
     if "ERR_NVGPUCTR" in output or "LibraryNotLoaded" in output:
-        return next(
-            line.removeprefix("==ERROR== ") for line in output.splitlines() if "ERR" in line or "Library" in line
-        )
+        said = (line for line in output.splitlines() if "ERR" in line or "Library" in line)
+        return next(said).removeprefix("==ERROR== ")
     return None
 
 

@@ -6,7 +6,7 @@ the three launches of kernels/naive.cu. In a chain a launch finds in the L2 what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -24,7 +24,9 @@ PASSES = {"fwd": "", "fwd+bwd": "_fwdbwd"}
 COLUMNS = (*columns.CHAIN, *columns.COUNTED, "range_seconds", "launches")
 """Of a table of chains. `range_seconds` counts the gaps between launches, which the host's pace decides: validate does
 not compare it. `launches` is empty where they were not listed."""
-HEAD_DIMS = (64, 96, 128, 256)
+ACCEPTED: Mapping[str, Collection[object]] = {
+    "chain": CHAINS, "passes": PASSES, "dtype": DTYPE_NAMES, "head_dim": (64, 96, 128, 256),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,10 @@ class ChainCase:
     passes: str = "fwd"
 
     def check(self) -> None:
-        for option, value, accepted in (
-            ("`chain`", self.chain, tuple(CHAINS)),
-            ("`passes`", self.passes, tuple(PASSES)),
-            ("`dtype`", self.dtype, tuple(DTYPE_NAMES)),
-            ("`head_dim`", self.head_dim, HEAD_DIMS),
-        ):
-            if value not in accepted:
-                raise InputError(f"{option} '{value}' is not measured here; accepted: {', '.join(map(str, accepted))}")
+        for option, accepted in ACCEPTED.items():
+            if (value := getattr(self, option)) not in accepted:
+                known = ", ".join(map(str, accepted))
+                raise InputError(f"`{option}` '{value}' is not measured here; accepted: {known}")
         if self.chain == OWN and self.passes != "fwd":
             raise InputError(f"`passes` {self.passes} is not built for {OWN}; accepted: fwd")
         if self.chain in ("flash", "cudnn") and self.dtype == "fp32":
@@ -74,10 +72,8 @@ def describe_launches(case: ChainCase) -> dict[str, str]:
 
 def cases_of(chains: Sequence[str], seqs: Sequence[int], heads: Sequence[int], head_dims: Sequence[int],
              batch: int, dtype: str, passes: str) -> list[ChainCase]:  # fmt: skip
-    cases = [
-        ChainCase(chain, batch, h, seq, d, dtype, passes)
-        for d, seq, h, chain in product(head_dims, seqs, heads, chains)
-    ]
+    points = product(head_dims, seqs, heads, chains)
+    cases = [ChainCase(chain, batch, h, seq, d, dtype, passes) for d, seq, h, chain in points]
     for case in cases:
         case.check()
     return cases
@@ -93,7 +89,5 @@ def planned() -> Iterator[ChainCase]:
 
 
 def unlisted(cases: Iterable[ChainCase], rows: Iterable[Mapping[str, str]]) -> list[ChainCase]:
-    held = list(rows)
-    return [
-        case for case in dict.fromkeys(cases) if not any(describe_launches(case).items() <= row.items() for row in held)
-    ]
+    held, wanted = list(rows), {case: describe_launches(case).items() for case in cases}
+    return [case for case, items in wanted.items() if not any(items <= row.items() for row in held)]

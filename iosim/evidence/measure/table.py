@@ -73,9 +73,8 @@ def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
             reader = csv.DictReader(file)
             names, rows = list(reader.fieldnames or ()), list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(
-            f"`out` '{path}' cannot be read: {error}; accepted: a new file, or a table made here"
-        ) from None
+        why = f"{error}; accepted: a new file, or a table made here"
+        raise InputError(f"`out` '{path}' cannot be read: {why}") from None
     if names != list(columns) or any(None in row.values() for row in rows):
         raise InputError(f"`out` '{path}' is another table; accepted: a new file, or one that this command wrote")
     return rows
