@@ -55,7 +55,7 @@ def read_profile(
         raise InputError(f"{where} holds no whole launch{why}; accepted: a profile of at least one kernel")
     if not any(_measured(launch) for launch in launches):
         raise InputError(f"{where} holds none of the counters; accepted: a profile made with --metrics {metrics()}")
-    return matched(launches, stated, Path(path).name, tuple(notes), told)
+    return matched(launches, stated, Path(path).name, notes, told)
 
 
 def metrics() -> str:
@@ -115,7 +115,7 @@ def matched(
     launches: Sequence[Profiled],
     stated: Given,
     source: str,
-    notes: tuple[str, ...] = (),
+    notes: Sequence[str] = (),
     told: Told = lambda text: Given(),
 ) -> ProfileRows:
     """The launches as rows; those of one call, a main launch and the ones that belong to it, share its number."""
@@ -144,14 +144,12 @@ def matched(
         facts = recognised.facts if first is None else dict(first.facts)
         rows.append(row_of(launch, recognised, facts, source, call, len(parts)))
         first = first or rows[-1]
-    return ProfileRows(tuple(rows), tuple(unmatched), notes)
+    return ProfileRows(tuple(rows), tuple(unmatched), tuple(notes))
 
 
 def _measured(launch: Profiled) -> dict[str, int | float]:
-    counted = {quantity: launch.column(COLUMN[quantity]) for quantity in QUANTITIES}
-    return {
-        q: value if q == "time" else round(value) * UNIT.get(q, 1) for q, value in counted.items() if value is not None
-    }
+    counted = {q: value for q in QUANTITIES if (value := launch.column(COLUMN[q])) is not None}
+    return {q: value if q == "time" else round(value) * UNIT.get(q, 1) for q, value in counted.items()}
 
 
 def row_of(

@@ -86,10 +86,8 @@ def _shipped(name: str) -> Path:
 
 def measured_on(path: str | Path) -> str | None:
     """The GPU that a shipped table was measured on; None for a table of someone's own."""
-    for gpu, names in SHIPPED.items():
-        if any(Path(path).absolute() == _shipped(name).absolute() for name in names):
-            return gpu
-    return None
+    place = Path(path).absolute()
+    return next((gpu for gpu, names in SHIPPED.items() if place in [_shipped(n).absolute() for n in names]), None)
 
 
 def read(path: str | Path) -> list[Row]:
@@ -158,17 +156,13 @@ def _row(values: dict[str, str], where: str, source: str, chain: bool, index: in
         if not text and name in ("call", "launch", "implementation"):
             raise InputError(f"{where}: {name} is empty; accepted: a value")
         if text and name in WHOLE and not re.fullmatch(DIGITS, text):
-            raise InputError(
-                f"{where}: {name} '{_short(text)}' is not a whole number of up to {MAX_DIGITS} digits; "
-                "accepted: numbers such as 4096"
-            )
+            wrong = f"is not a whole number of up to {MAX_DIGITS} digits; accepted: numbers such as 4096"
+            raise InputError(f"{where}: {name} '{_short(text)}' {wrong}")
         if text and name in FLAGS and text not in ("0", "1"):
             raise InputError(f"{where}: {name} '{_short(text)}' is not known; accepted: 0, 1")
     measured = {q: m for q in QUANTITIES if (m := _measured(values.get(COLUMN[q], ""), q, where)) is not None}
-    return Row(
-        source, index if chain else int(facts["call"]), 0 if chain else int(facts["launch"]), chain,
-        facts["implementation"], facts, measured,
-    )  # fmt: skip
+    call, launch = (index, 0) if chain else (int(facts["call"]), int(facts["launch"]))
+    return Row(source, call, launch, chain, facts["implementation"], facts, measured)
 
 
 def _measured(text: str, quantity: str, where: str) -> int | float | None:
