@@ -186,17 +186,12 @@ def head(c: Check) -> str:
 
 
 def table(c: Check) -> Table:
-    columns = columns_of(
-        "counts=what it may count | direction | value | error=claim is off by | slips=if it is | "
-        "why=why a counter differs"
-    )
-    listed = c.matches[:MOST_SHOWN] or (c.nearest,)
-    rows = (
-        (m.reading.counts, m.reading.direction or None, c.text(m.reading.value), f"{100 * m.error:+.2f} %",
-         "; ".join(m.reading.slips) or "as asked", m.reading.why or None)
-        for m in listed
-    )  # fmt: skip
-    return Table(columns, tuple(rows))
+    columns = "counts=what it may count | direction | value | error=claim is off by | slips=if it is"
+    rows = []
+    for r, error in ((m.reading, m.error) for m in c.matches[:MOST_SHOWN] or (c.nearest,)):
+        counted = (r.counts, r.direction or None, c.text(r.value), f"{100 * error:+.2f} %")
+        rows.append((*counted, "; ".join(r.slips) or "as asked", r.why or None))
+    return Table(columns_of(f"{columns} | why=why a counter differs"), tuple(rows))
 
 
 def as_text(c: Check) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import groupby, takewhile
+from math import prod
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -261,19 +262,11 @@ def overrides_of(row: Row) -> Overrides | None:
     by_head = facts.get("order") == "head"
     section = row.number("section_heads" if row.implementation in SM90 else "section")
     scheduler = SCHEDULERS.get(facts.get("schedule", ""), "persistent" if row.flag("persistent") else None)
-    return Overrides(
-        tile=(sides[0], sides[1]) if sides[0] and sides[1] else None,
-        warps=row.number("warps"),
-        stages=row.number("stages") if sides[0] else None,
-        order=facts.get("order") or None,
-        heavy_first=heavy,
-        fold=fold,
-        section_heads=section if by_head else None,
-        direction=facts.get("direction") or None,
-        scheduler=scheduler,
-        cluster=row.number("cluster"),
-        splits=row.number("splits"),
-    )
+    tile, stages = ((sides[0], sides[1]), row.number("stages")) if sides[0] and sides[1] else (None, None)
+    numbers: dict[str, Any] = {name: row.number(name) for name in ("warps", "cluster", "splits")}
+    words: dict[str, Any] = {name: facts.get(name) or None for name in ("order", "direction")}
+    return Overrides(tile=tile, stages=stages, heavy_first=heavy, fold=fold, scheduler=scheduler,
+                     section_heads=section if by_head else None, **numbers, **words)  # fmt: skip
 
 
 def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
@@ -281,13 +274,9 @@ def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
     blocks = facts.get("blocks") or "heavy_first"
     if blocks not in BACKWARD_STARTS:
         raise NoModel(f"{OPTION}: {row.implementation} with blocks {blocks}; accepted: {', '.join(BACKWARD_STARTS)}")
-    order = Order(facts.get("order") or Order.QUERY)
-    schedule = Schedule(
-        order=order,
-        start=BACKWARD_STARTS[blocks],
-        direction=Direction(facts.get("direction") or "ascending"),
-        section_heads=row.number("section_heads") or 0 if order is Order.HEAD else 0,
-    )
+    order, direction = Order(facts.get("order") or Order.QUERY), Direction(facts.get("direction") or "ascending")
+    section = row.number("section_heads") or 0 if order is Order.HEAD else 0
+    schedule = Schedule(order=order, start=BACKWARD_STARTS[blocks], direction=direction, section_heads=section)
     tile = replace(tile, block_q=row.number("block_q") or tile.block_q)
     return kernel.with_(backward=replace(kernel.backward, tile=tile, schedule=schedule))
 
@@ -328,8 +317,7 @@ def _product(row: Row, name: str, most: int) -> int:
     match = re.fullmatch(r"\((\d{1,10}), (\d{1,10}), (\d{1,10})\)", text)
     if not match:
         raise NoModel(f"{name} '{text[:40]}' is not of the form (x, y, z)")
-    x, y, z = (int(n) for n in match.groups())
-    return _within(name, x * y * z, 1, most)
+    return _within(name, prod(map(int, match.groups())), 1, most)
 
 
 def _within(name: str, value: int, low: int, high: int) -> int:

@@ -85,8 +85,7 @@ def answer(comparison: Comparison) -> str:
     every = comparison.residuals
     parts = []
     for kind, some in (("without spills", clean(every)), ("with spills", [r for r in every if r.spills])):
-        s = by_quantity(some).get("hbm_read")
-        if s is not None and s.n:
+        if (s := by_quantity(some).get("hbm_read")) and s.n:
             largest = name_text(worst(some, "hbm_read", 1)[0])
             rest = f"{percent(s.p95)} at p95 and {percent(s.max)} at most ({largest})"
             parts.append(f"HBM reads of {s.n} rows {kind} are off by {percent(s.median)} at the median, {rest}")
@@ -209,12 +208,9 @@ def least(r: Residual) -> float:
 
 
 def hover(r: Residual) -> str:
-    settings = f"<br>{r.variant}" if r.variant else ""
-    return (
-        f"{name_text(r)}: {size_text(r.problem)}{settings}"
-        f"<br>measured {amount(r.quantity, r.measured)}, predicted {amount(r.quantity, r.predicted)}"
-        f"<br>error {percent(r.error)}, {r.regime}"
-    )
+    what = f"{name_text(r)}: {size_text(r.problem)}"
+    both = f"measured {amount(r.quantity, r.measured)}, predicted {amount(r.quantity, r.predicted)}"
+    return "<br>".join(filter(None, [what, r.variant, both, f"error {percent(r.error)}, {r.regime}"]))
 
 
 def _scatter(points: Sequence[Residual], quantity: str, panel: str, title: str, bands: Sequence[float]) -> Panel:
@@ -228,19 +224,18 @@ def _scatter(points: Sequence[Residual], quantity: str, panel: str, title: str, 
             line = [end * (1 + share) for end in ends]
             data.append(axes.guide(f"{share:+.0%}", ends, line, f"{share:+.0%} of measured", "dot"))
     for n, regime, mine in _regimes(points):
-        data.append(axes.line(regime, [r.measured for r in mine], [r.predicted for r in mine],
-                              [hover(r) for r in mine], n, mode="markers"))  # fmt: skip
+        x, y = [r.measured for r in mine], [r.predicted for r in mine]
+        data.append(axes.line(regime, x, y, list(map(hover, mine)), n, mode="markers"))
     layout = axes.layout(axes.log_axis(values, "measured", text, MOST_ACROSS), axes.log_axis(values, "predicted", text))
     return Panel(panel, title, f"{title}, {len(points)} rows.", tuple(data), layout)
 
 
 def _by_regime(residuals: Sequence[Residual]) -> Panel:
     points = [r for r in residuals if r.quantity == "hbm_read" and r.error is not None]
-    data = [
-        axes.line(regime, [regime] * len(mine), [r.difference / r.measured for r in mine], [hover(r) for r in mine], n,
-                  mode="markers")
-        for n, regime, mine in _regimes(points)
-    ]  # fmt: skip
+    data = []
+    for n, regime, mine in _regimes(points):
+        errors = [r.difference / r.measured for r in mine]
+        data.append(axes.line(regime, [regime] * len(mine), errors, list(map(hover, mine)), n, mode="markers"))
     x = {"type": "category", "automargin": True}
     y = axes.axis("error", tickformat="+.2~%", zeroline=True)
     title = f"{NAMES['hbm_read']}: (predicted - measured) / measured, by regime"
@@ -269,9 +264,8 @@ OPEN = "no reason found yet"
 
 
 def parts(comparison: Comparison) -> dict[str, list[Residual]]:
-    by_kind = grouped(
-        comparison.residuals, lambda r: "chain" if r.row.chain else "own" if r.row.implementation in OWN else "library"
-    )
+    own = {True: "own", False: "library"}
+    by_kind = grouped(comparison.residuals, lambda r: "chain" if r.row.chain else own[r.row.implementation in OWN])
     return {kind: by_kind[kind] for kind in KINDS if kind in by_kind}
 
 
@@ -303,10 +297,9 @@ def _levels(kind: str, residuals: Sequence[Residual]) -> Section:
 
 
 def _why(kind: str, missed: Sequence[Residual]) -> Section:
-    among = {group.name: group for group in reasons()}
     of_group = grouped(missed, lambda r: getattr(reason_of(r, reasons()), "name", ""))
-    known = sorted((name for name in among if name in of_group), key=lambda name: -len(of_group[name]))
-    items = [_group(among[name], of_group[name]) for name in known]
+    known = sorted((g for g in reasons() if g.name in of_group), key=lambda g: -len(of_group[g.name]))
+    items = [_group(group, of_group[group.name]) for group in known]
     if rest := of_group.get(""):
         items.append(f"**{OPEN}** ({_found(rest)})")
     title = f"{KINDS[kind]}: why {len(missed)} rows miss their target"
