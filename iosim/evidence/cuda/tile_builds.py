@@ -155,9 +155,7 @@ def source_digest() -> str:
 def read_table(path: Path) -> dict[tuple[str, ...], Row]:
     """Rows by key; none where the table is missing or describes other sources than those here."""
     stamp = path.with_suffix(".toml")
-    if not path.is_file() or not stamp.is_file():
-        return {}
-    if read_stamp(stamp)["sources"] != source_digest():
+    if not path.is_file() or not stamp.is_file() or read_stamp(stamp)["sources"] != source_digest():
         return {}
     with path.open(newline="") as text:
         return {tuple(row[name] for name in KEY): row for row in csv.DictReader(text)}
