@@ -172,7 +172,7 @@ class Forward(Loaded[FwdSpec]):
         scale = self.scale_of(shape, scale)
         if order.splits > 1 and not spec.split:
             raise InputError(f"splits {order.splits} needs a kernel built with split keys")
-        tiles = -(-shape.seq_q // spec.block_q) * order.splits * shape.all_heads
+        ctas = tiles = -(-shape.seq_q // spec.block_q) * order.splits * shape.all_heads
         d, strides = shape.head_dim, dict[str, int]()
         for name in "qkvo":
             heads, seq = (shape.heads, shape.seq_q) if name in "qo" else (shape.kv_heads, shape.seq_k)
@@ -182,7 +182,6 @@ class Forward(Loaded[FwdSpec]):
             section=order.section(shape.all_heads), heavy_first=int(order.heavy_first),
             direction=DIRECTIONS[order.direction], splits=order.splits, tiles=tiles, scale2=scale * LOG2_E,
         )  # fmt: skip
-        ctas = tiles
         if spec.persistent:
             ctas = min(tiles, multiprocessors() * self.main.ctas_per_sm(spec.threads))
         launches = [Launch(self.main, (ctas, 1, 1), spec.threads, p, spec.dynamic_shared_bytes)]

@@ -146,20 +146,18 @@ def parse_range(text: str, wanted: tuple[str, ...]) -> dict[str, float]:
         names, units, rows = raw_page(text)
     except InputError as error:
         raise refused(str(error)) from None
-    if lacking := [METRICS[name][0] for name in wanted if METRICS[name][0] not in names]:
+    metrics = [METRICS[name][0] for name in wanted]
+    if lacking := [metric for metric in metrics if metric not in names]:
         raise refused(f"it lacks {', '.join(lacking)}; it has {', '.join(names)}")
-    first = names.index(METRICS[wanted[0]][0])
-    ranges = [row for row in rows if len(row) == len(names) and _count(row[first]) is not None]
+    places = list(map(names.index, metrics))
+    ranges = [row for row in rows if len(row) == len(names) and _count(row[places[0]]) is not None]
     if len(ranges) != 1:
-        raise refused(f"it has {len(ranges)} rows with {METRICS[wanted[0]][0]}, not the one of a range")
+        raise refused(f"it has {len(ranges)} rows with {metrics[0]}, not the one of a range")
     values = {}
-    for name in wanted:
-        metric, factor = METRICS[name]
-        at = names.index(metric)
-        value = _count(ranges[0][at])
-        if value is None:
-            raise refused(f"{metric} is '{ranges[0][at][:40]}', no number")
-        values[name] = value * unit_scale(units[at]) * factor
+    for name, at in zip(wanted, places, strict=True):
+        if (value := _count(ranges[0][at])) is None:
+            raise refused(f"{names[at]} is '{ranges[0][at][:40]}', no number")
+        values[name] = value * unit_scale(units[at]) * METRICS[name][1]
     return values
 
 

@@ -101,10 +101,9 @@ def _forward(choice: Choice, head_dim: int, mask: str, cc: str) -> list[FwdSpec]
     base = TILES.get(head_dim)
     if base is None:
         raise InputError(f"`head_dim` {head_dim} is not built; accepted: {', '.join(map(str, TILES))}")
-    dtype = choice.dtype or "fp16"
-    base = replace(base, mask=mask, dtype=dtype, persistent=choice.persistent, split=choice.splits > 1)
-    if choice.stages or cc == "7.5":
-        base = replace(base, stages=choice.stages or 1)
+    stages = choice.stages or (1 if cc == "7.5" else base.stages)
+    settings: dict[str, Any] = {"persistent": choice.persistent, "split": choice.splits > 1, "stages": stages}
+    base = replace(base, mask=mask, dtype=choice.dtype or "fp16", **settings)
     if choice.tile is None and choice.warps is None:
         return [tuned(base, cc) if choice.stages or cc != "9.0" else base]
     sides = choice.tile or ((base.block_q, base.block_k),)

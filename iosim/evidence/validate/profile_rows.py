@@ -155,10 +155,8 @@ def _measured(launch: Profiled) -> dict[str, int | float]:
 def row_of(
     launch: Profiled, recognised: Call, facts: dict[str, str], source: str, call: int = 1, number: int = 1
 ) -> Row:
-    own = {
-        "implementation": recognised.implementation, "kernel": launch.kernel, "grid": str(launch.grid),
-        "block": str(launch.block), "call": str(call), "launch": str(number), "stage": recognised.part,
-    }  # fmt: skip
+    own = {"implementation": recognised.implementation, "stage": recognised.part, "kernel": launch.kernel}
+    own |= {"grid": str(launch.grid), "block": str(launch.block), "call": str(call), "launch": str(number)}
     for name in ("registers", "smem_bytes"):
         value = launch.column(name)
         own[name] = "" if value is None else str(round(value))
