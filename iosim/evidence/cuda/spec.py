@@ -29,6 +29,7 @@ MASKS = {"none": 0, "causal": 1, "window": 2}
 ORDERS = ("query", "head")
 DIRECTIONS = {"ascending": 0, "descending": 1, "alternating": 2}
 DTYPES = ("fp16", "bf16")
+HEAD_DIMS = (64, 96, 128, 256)
 Accepted = Mapping[str, Sequence[object]]
 MASK_AND_DTYPE: Accepted = {"mask": tuple(MASKS), "dtype": DTYPES}
 Codes = dict[str, dict[str, int]]
@@ -97,8 +98,7 @@ class FwdSpec(Spec):
 
     source = "flash_fwd.cu"
     functions = ("flash_fwd", "flash_combine")
-    accepted: ClassVar[Accepted] = {"head_dim": (64, 96, 128, 256), "warps": (2, 4, 8), "stages": (1, 2, 3, 4),
-                                    **MASK_AND_DTYPE}  # fmt: skip
+    accepted: ClassVar[Accepted] = {"head_dim": HEAD_DIMS, "warps": (2, 4, 8), "stages": (1, 2, 3, 4), **MASK_AND_DTYPE}
 
     @property
     def threads(self) -> int:
@@ -168,7 +168,7 @@ class NaiveSpec(Spec):
 
     source = "naive.cu"
     functions = ("naive_scores", "naive_softmax", "naive_values")
-    accepted: ClassVar[Accepted] = {"head_dim": (64, 96, 128, 256), "dtype": ("fp16", "bf16", "fp32")}
+    accepted: ClassVar[Accepted] = {"head_dim": HEAD_DIMS, "dtype": ("fp16", "bf16", "fp32")}
     dtype_macro = "ELEMENT"
 
 

@@ -24,9 +24,8 @@ PASSES = {"fwd": "", "fwd+bwd": "_fwdbwd"}
 COLUMNS = (*columns.CHAIN, *columns.COUNTED, "range_seconds", "launches")
 """Of a table of chains. `range_seconds` counts the gaps between launches, which the host's pace decides: validate does
 not compare it. `launches` is empty where they were not listed."""
-ACCEPTED: Mapping[str, Collection[object]] = {
-    "chain": CHAINS, "passes": PASSES, "dtype": DTYPE_NAMES, "head_dim": (64, 96, 128, 256),
-}  # fmt: skip
+Known = Mapping[str, Collection[object]]
+ACCEPTED: Known = {"chain": CHAINS, "passes": PASSES, "dtype": DTYPE_NAMES, "head_dim": (64, 96, 128, 256)}
 
 
 @dataclass(frozen=True)

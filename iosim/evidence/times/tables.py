@@ -219,10 +219,9 @@ def call_cases(every: int = 1) -> Iterator[Case]:
         problem, over, spills = asked(r), None, ", spills" if name == "pytorch_flash" else ""
         if name == "flash_fwd":
             causal, shown = problem.mask == "causal", f"iosim {name}"
-            over = Overrides(
-                tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"]), stages=2, registers=255,
-                order="head" if causal else "query", heavy_first=causal,
-            )  # fmt: skip
+            tile, order = (int(r["block_q"]), int(r["block_k"])), "head" if causal else "query"
+            taken = Overrides(tile=tile, warps=int(r["warps"]), stages=2, registers=255)
+            over = replace(taken, order=order, heavy_first=causal)
         call = called(problem, name, gpu, over)
         yield Case(shown, f"call, not profiled{spills}", number, call, moved(call), (float(r["ms"]) / 1e3,))
 

@@ -263,10 +263,10 @@ def overrides_of(row: Row) -> Overrides | None:
     section = row.number("section_heads" if row.implementation in SM90 else "section")
     scheduler = SCHEDULERS.get(facts.get("schedule", ""), "persistent" if row.flag("persistent") else None)
     tile, stages = ((sides[0], sides[1]), row.number("stages")) if sides[0] and sides[1] else (None, None)
-    numbers: dict[str, Any] = {name: row.number(name) for name in ("warps", "cluster", "splits")}
-    words: dict[str, Any] = {name: facts.get(name) or None for name in ("order", "direction")}
-    return Overrides(tile=tile, stages=stages, heavy_first=heavy, fold=fold, scheduler=scheduler,
-                     section_heads=section if by_head else None, **numbers, **words)  # fmt: skip
+    stated: dict[str, Any] = {name: row.number(name) for name in ("warps", "cluster", "splits")}
+    stated |= {name: facts.get(name) or None for name in ("order", "direction")}
+    stated |= {"section_heads": section if by_head else None, "scheduler": scheduler}
+    return Overrides(tile=tile, stages=stages, heavy_first=heavy, fold=fold, **stated)
 
 
 def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
