@@ -28,7 +28,6 @@ def main_times(members: list[Row], profile: HardwareProfile, values: list[float]
     """log(predicted / measured) of a call's main launch, for each value of the constant."""
     case = match(members, profile)
     chain = case.chains[MAIN]
-    assert not isinstance(chain, str)
     call = Call.of(case.problem, case.kernel, profile, chain)
     traffic = call.counted + call.replay().traffic
     times = (replace(call, profile=replace(profile, add_packet_cycles=value)).time(traffic).total_s for value in values)
@@ -39,7 +38,6 @@ def step_cycles(members: list[Row], profile: HardwareProfile) -> float:
     """Measured SM cycles of a step of the main launch, at the profile's clock."""
     case = match(members, profile)
     chain = case.chains[MAIN]
-    assert not isinstance(chain, str)
     domain = chain.launches[0].domain
     steps = int(domain.visited.count.sum()) * domain.grid_heads
     clock = profile.sustained_clock_hz or profile.boost_clock_hz or 0.0

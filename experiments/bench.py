@@ -23,9 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench_time import chains, library
 
 from iosim.base.errors import InputError
+from iosim.evidence.columns import PROBLEM
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
-from iosim.evidence.measure.case import PROBLEM, Case, flops
+from iosim.evidence.measure.case import Case, flops
 from iosim.evidence.measure.choose import BWD_TILES, HEAVY, TILES, named, parts
 from iosim.evidence.measure.harness import trusted
 from iosim.evidence.measure.machine import prebuild, require

@@ -16,7 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from iosim.evidence.cuda.ncu import METRICS, find_ncu, import_report, parse_raw
+from iosim.evidence.columns import METRICS
+from iosim.evidence.cuda.ncu import find_ncu, import_report, parse_raw
 
 BACKENDS = {"pytorch_flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
 SHAPES = (

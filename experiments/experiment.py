@@ -17,9 +17,10 @@ import pandas as pd
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
+from iosim.evidence.columns import METRICS
 from iosim.evidence.cuda import driver
 from iosim.evidence.cuda.compiler import compiler_version, find_nvcc
-from iosim.evidence.cuda.ncu import METRICS, Profiled, import_report
+from iosim.evidence.cuda.ncu import Profiled, import_report
 from iosim.evidence.measure import machine
 from iosim.evidence.measure.collect import run_profiler
 from iosim.evidence.measure.machine import profiler_version

@@ -18,7 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from iosim.evidence.cuda.ncu import METRICS, find_ncu, import_report, parse_raw
+from iosim.evidence.columns import METRICS
+from iosim.evidence.cuda.ncu import find_ncu, import_report, parse_raw
 
 WINDOW_GLOBAL = {"window": 1024, "global_tokens": 256}
 CASES: tuple[tuple[int, int, int, int, str, dict[str, int]], ...] = (

@@ -379,7 +379,8 @@ def launch_all(cases_of: Sequence[Case]) -> None:
 
 def profile(predicted: Path, grouped: dict[Shape, list[Case]]) -> dict[tuple[str, ...], tuple[int, int]]:
     """HBM bytes (read, written) of every case with an order."""
-    from iosim.evidence.cuda.ncu import METRICS, find_ncu, import_report, parse_raw
+    from iosim.evidence.columns import METRICS
+    from iosim.evidence.cuda.ncu import find_ncu, import_report, parse_raw
 
     metrics = ",".join(METRICS[name][0] for name in ("hbm_read", "hbm_write"))
     listed = [case for several in grouped.values() for case in several if case.schedule is not None]

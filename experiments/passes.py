@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from experiment import profiled, record, run_script
 
 from iosim.base.errors import InputError
-from iosim.evidence.cuda.ncu import METRICS, raw_page, unit_scale
+from iosim.evidence.columns import METRICS
+from iosim.evidence.cuda.ncu import raw_page, unit_scale
 
 MIB = 1 << 20
 SIZES = (8, 16, 20, 24, 26, 28, 30, 32, 34, 36, 40, 44, 48, 56, 64)

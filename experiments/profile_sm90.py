@@ -21,8 +21,9 @@ from sm90 import Sm90Order, Sm90Spec, fastest
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
+from iosim.evidence.columns import METRICS
 from iosim.evidence.cuda.launch import Shape
-from iosim.evidence.cuda.ncu import METRICS, Profiled, find_ncu, import_report, parse_raw
+from iosim.evidence.cuda.ncu import Profiled, find_ncu, import_report, parse_raw
 
 COUNTERS = ("hbm_read", "hbm_write", "l2_read", "l2_write", "l2_slice_read", "l2_slice_write", "l2_slice_miss",
             "l2_fabric", "seconds", "registers", "smem_bytes")  # fmt: skip

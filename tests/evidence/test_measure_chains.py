@@ -17,7 +17,8 @@ from scripts import measurements, read_provenance
 
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
-from iosim.evidence.cuda.ncu import METRICS, Profiled, parse_range
+from iosim.evidence.columns import COUNTED, METRICS
+from iosim.evidence.cuda.ncu import Profiled, parse_range
 from iosim.evidence.measure import chain_case, collect, table
 from iosim.evidence.measure.chain_case import COLUMNS, OWN, ChainCase, planned, unlisted
 from iosim.evidence.measure.table import COLUMNS as LAUNCH_COLUMNS
@@ -188,7 +189,7 @@ def test_a_row_a_chain_and_a_row_a_launch(fake: Fake, tmp_path: Path) -> None:
     assert (made.measured, made.left_out) == (2, [])
     first, second = read_table(out, COLUMNS)
     assert (first["implementation"], second["implementation"]) == ("naive", OWN)
-    assert [first[name] for name in (*chain_case.COUNTED, "range_seconds", "launches")] == [
+    assert [first[name] for name in (*COUNTED, "range_seconds", "launches")] == [
         "1635000", "0", "19923000", "9437000", "6.144e-05", "2",
     ]  # fmt: skip
     listed = read_table(launches, LAUNCH_COLUMNS)
@@ -328,7 +329,7 @@ def test_a_chain_needs_a_place(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_own_chain_is_predicted(tmp_path: Path) -> None:
     """8 heads, 1,024 tokens, head_dim 64, fp16, tiles of 64: 16 x 16 tiles a head."""
     path = tmp_path / "chains.csv"
-    values = ChainCase(OWN, 1, 8, 1024, 64).columns() | dict.fromkeys(chain_case.COUNTED, "4000000")
+    values = ChainCase(OWN, 1, 8, 1024, 64).columns() | dict.fromkeys(COUNTED, "4000000")
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="")
         writer.writeheader()

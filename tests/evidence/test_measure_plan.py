@@ -14,10 +14,11 @@ from scripts import measurements
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
+from iosim.evidence.columns import KNOBS, PROBLEM, TILE
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.spec import BUILT, FwdSpec, NaiveSpec
 from iosim.evidence.measure import choose
-from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, flops
+from iosim.evidence.measure.case import Case, flops
 from iosim.evidence.measure.choose import Choice, cases_of, fitted
 from iosim.evidence.measure.table import COLUMNS, TIME_COLUMNS, missing, next_call, read_table, write_table
 

@@ -55,8 +55,7 @@ def test_every_row_of_the_own_kernels_has_a_model() -> None:
     for members in calls(read(OWN)):
         case = match(members, PROFILE)
         assert len(case.chains) == len(members)
-        for row, chain in zip(members, case.chains, strict=True):
-            assert not isinstance(chain, str), (row.call, row.launch)
+        for chain in case.chains:
             assert len(chain.launches) == 1
 
 
@@ -183,7 +182,6 @@ def test_products_of_naive_go_through_shared_memory(call: int) -> None:
         counted = {r["launch"]: int(r["smem_wavefronts"]) for r in csv.DictReader(file) if r["call"] == str(call)}
     at = found(rows)
     for row, chain in zip(rows, match(rows, PROFILE).chains, strict=True):
-        assert not isinstance(chain, str)
         (launch,) = chain.launches
         assert not launch.work.tensor_cores
         if launch.name == "softmax":

@@ -28,7 +28,6 @@ def counted(row: Row) -> dict[str, int]:
     """Bytes between SMs and L2 of a row's launch."""
     case = match([row], PROFILE)
     (chain,) = case.chains
-    assert not isinstance(chain, str)
     total = Call.of(case.problem, case.kernel, PROFILE, chain).counted.total
     return {f"l2_{direction}": int(total("l2", direction)) for direction in ("read", "write")}
 
@@ -103,7 +102,6 @@ def test_who_misses_waits_longer_than_a_stream_would(rows: list[Row]) -> None:
     (row,) = (row for row in rows if row.call == 338)
     case = match([row], PROFILE)
     (chain,) = case.chains
-    assert not isinstance(chain, str)
     slow, fast = (
         Call.of(case.problem, case.kernel.with_(hbm_share=share), PROFILE, chain).replay()
         for share in (case.kernel.hbm_share, 1.0)

@@ -19,7 +19,7 @@ from scripts import ROOT
 from iosim.base.errors import InputError
 from iosim.commands import trust
 from iosim.commands.cli import main
-from iosim.evidence.cuda.ncu import METRICS as COLUMNS
+from iosim.evidence.columns import METRICS as COLUMNS
 from iosim.evidence.cuda.ncu import Profiled, parse_raw, profiled_of, unit_scale
 from iosim.evidence.validate.one_launch import answer_launch
 from iosim.evidence.validate.profile_rows import metrics, read_profile

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from iosim.base.errors import InputError
-from iosim.evidence.cuda.ncu import METRICS, parse_raw, unit_scale
+from iosim.evidence.columns import METRICS
+from iosim.evidence.cuda.ncu import parse_raw, unit_scale
 
 RAW = (Path(__file__).parent / "raw_page.csv").read_text()
 

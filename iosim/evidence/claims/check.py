@@ -19,7 +19,7 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Face, Shown, shows
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Table, columns_of, grouped
 from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
 TOLERANCE = 0.01
@@ -147,22 +147,16 @@ def check(
     fewest = min(map(len, least), default=0)
     agreeing = [m for m in held if abs(m.error) <= allowed and len(m.reading.slips) == fewest]
     agreeing.sort(key=lambda m: (m.reading.level != claim.quantity, round(abs(m.error), 3), bool(m.reading.why)))
-    return Check(claim, p, allowed, _distinct(agreeing), min(held, key=lambda m: (abs(m.error), len(m.reading.slips))),
-                 len(tried))  # fmt: skip
-
-
-def _distinct(matches: list[Match]) -> tuple[Match, ...]:
-    seen: dict[tuple[str, str, tuple[str, ...]], Match] = {}
-    for m in matches:
-        seen.setdefault((m.reading.counts, m.reading.direction, m.reading.slips), m)
-    return tuple(seen.values())
+    alike = grouped(agreeing, lambda m: (m.reading.counts, m.reading.direction, m.reading.slips))
+    nearest = min(held, key=lambda m: (abs(m.error), len(m.reading.slips)))
+    return Check(claim, p, allowed, tuple(first for first, *_ in alike.values()), nearest, len(tried))
 
 
 def _readings(claim: Amount, p: Prediction, overrides: Overrides | None, layers: int | None) -> Iterator[Reading]:
     for words, problem in (("", p.problem), *readings.other_problems(p.problem)):
+        factors = list(readings.factors(problem, claim, layers))
         for reading in _of_problem(claim, problem, p, overrides, replayed=not words):
             one = reading.slipped(words) if words else reading
-            factors = readings.factors(problem, claim, layers)
             yield from (one, *(one.slipped(slip, factor) for slip, factor in factors))
 
 
@@ -192,21 +186,16 @@ def head(c: Check) -> str:
 
 
 def table(c: Check) -> Table:
-    columns = columns_of(
-        "counts=what it may count | direction | value | error=claim is off by | slips=if it is | "
-        "why=why a counter differs"
-    )
-    listed = c.matches[:MOST_SHOWN] or (c.nearest,)
-    rows = (
-        (m.reading.counts, m.reading.direction or None, c.text(m.reading.value), f"{100 * m.error:+.2f} %",
-         "; ".join(m.reading.slips) or "as asked", m.reading.why or None)
-        for m in listed
-    )  # fmt: skip
-    return Table(columns, tuple(rows))
+    columns = "counts=what it may count | direction | value | error=claim is off by | slips=if it is"
+    rows = []
+    for r, error in ((m.reading, m.error) for m in c.matches[:MOST_SHOWN] or (c.nearest,)):
+        counted = (r.counts, r.direction or None, c.text(r.value), f"{100 * error:+.2f} %")
+        rows.append((*counted, "; ".join(r.slips) or "as asked", r.why or None))
+    return Table(columns_of(f"{columns} | why=why a counter differs"), tuple(rows))
 
 
 def as_text(c: Check) -> str:
-    left = len(c.matches) - min(len(c.matches), MOST_SHOWN)
+    left = len(c.matches) - MOST_SHOWN
     more = f"and {left} more; --format json has all\n" if left > 0 else ""
     return f"{head(c)}\n\n{table(c).text()}{more}"
 

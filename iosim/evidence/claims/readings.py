@@ -8,7 +8,7 @@ head in place of all, ...). A slip is also a factor that a claim may be off by.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.base.schema import read_toml
 from iosim.base.units import bytes_text
+from iosim.base.words import WAYS
 from iosim.evidence.reproduce.side import moved, standard, standard_kernel
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
@@ -78,30 +79,28 @@ def byte_readings(
         if replayed or tile_accesses(call.chain) <= QUICK_ACCESSES:
             p = predict(problem, name, gpu, overrides=settings)
             if p.hbm_known:
-                why = "; ".join([*([FEWER_AT_HBM] if quantity == "l2" else []), *other])
-                yield from _both_ways(
-                    f"{name}'s HBM bytes by {p.method}", "hbm", p.total("hbm", "read"), p.total("hbm", "write"), why
-                )
-        why = "; ".join([*([L2_SERVES] if quantity == "hbm" else []), *other])
-        yield from _both_ways(f"{name}'s SM<->L2 bytes", "l2", int(call.counted.total("l2", "read")),
-                              int(call.counted.total("l2", "write")), why)  # fmt: skip
+                moved_by = (int(p.total("hbm", way)) for way in WAYS)
+                reasons = [FEWER_AT_HBM, *other] if quantity == "l2" else other
+                yield from _both_ways(f"{name}'s HBM bytes by {p.method}", "hbm", moved_by, reasons)
+        reasons = [L2_SERVES, *other] if quantity == "hbm" else other
+        counted = (int(call.counted.total("l2", way)) for way in WAYS)
+        yield from _both_ways(f"{name}'s SM<->L2 bytes", "l2", counted, reasons)
         if name == kernel:
-            bounds = call.bounds
+            least = call.bounds.compulsory_read, call.bounds.compulsory_write
             why = FEWER_AT_HBM if quantity == "l2" else WHILE_IT_FITS
             yield from _both_ways("the compulsory bytes, every input read and every output written once", "hbm",
-                                  bounds.compulsory_read, bounds.compulsory_write, why)  # fmt: skip
+                                  least, [why])  # fmt: skip
     yield from _by_tools(problem, gpu)
 
 
-def _both_ways(counts: str, level: str, read: int, written: int, why: str) -> Iterator[Reading]:
-    yield Reading(counts, level, "read and written", read + written, why)
-    yield Reading(counts, level, "read", read, why)
-    yield Reading(counts, level, "written", written, why)
+def _both_ways(counts: str, level: str, ways: Iterable[int], reasons: Sequence[str]) -> Iterator[Reading]:
+    """`ways`: the bytes that are read and those that are written."""
+    read, written = ways
+    for direction, value in (("read and written", read + written), ("read", read), ("written", written)):
+        yield Reading(counts, level, direction, value, "; ".join(reasons))
 
 
-@cache
-def _texts() -> Mapping[str, Mapping[str, str]]:
-    return read_toml(Path(__file__).with_suffix(".toml"))
+_texts = cache(lambda: read_toml(Path(__file__).with_suffix(".toml")))
 
 
 def _said(key: str, value: float, **words: object) -> Reading:
@@ -169,28 +168,27 @@ def flop_readings(p: Prediction) -> Iterator[Reading]:
 # Slips
 
 
+PASSES = {"fwd": "forward alone", "bwd": "backward alone", "fwd+bwd": "forward and backward"}
+
+
 def other_problems(p: AttentionProblem) -> Iterator[tuple[str, AttentionProblem]]:
-    for words, values in _changes(p):
+    changes: dict[str, dict[str, object]] = {}
+    if p.input_type.bytes == 2:
+        changes[f"fp32 in place of {p.dtype}"] = {"dtype": "fp32", "output": "fp32"}
+    elif p.dtype == "fp32":
+        changes["fp16 in place of fp32"] = {"dtype": "fp16", "output": "fp16"}
+    if p.mask == "causal":
+        changes["without the causal mask"] = {"mask": "none"}
+    elif p.mask == "none" and p.seq_lens is None:
+        changes["with a causal mask"] = {"mask": "causal"}
+    changes |= {words: {"passes": passes} for passes, words in PASSES.items() if passes != p.passes}
+    if p.group > 1:
+        changes[f"with {p.heads} key/value heads in place of {p.kv_heads}"] = {"kv_heads": p.heads}
+    for words, values in changes.items():
         try:
             yield words, p.with_(**values)
         except InputError:
             continue
-
-
-def _changes(p: AttentionProblem) -> Iterator[tuple[str, dict[str, object]]]:
-    if p.input_type.bytes == 2:
-        yield f"fp32 in place of {p.dtype}", {"dtype": "fp32", "output": "fp32"}
-    elif p.dtype == "fp32":
-        yield "fp16 in place of fp32", {"dtype": "fp16", "output": "fp16"}
-    if p.mask == "causal":
-        yield "without the causal mask", {"mask": "none"}
-    elif p.mask == "none" and p.seq_lens is None:
-        yield "with a causal mask", {"mask": "causal"}
-    for passes, words in (("fwd", "forward alone"), ("bwd", "backward alone"), ("fwd+bwd", "forward and backward")):
-        if passes != p.passes:
-            yield words, {"passes": passes}
-    if p.group > 1:
-        yield f"with {p.heads} key/value heads in place of {p.kv_heads}", {"kv_heads": p.heads}
 
 
 def factors(p: AttentionProblem, claim: Amount, layers: int | None) -> Iterator[tuple[str, float]]:

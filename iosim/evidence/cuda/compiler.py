@@ -18,10 +18,13 @@ from iosim.base.records import asdict, dataclass
 from iosim.evidence.cuda.spec import Spec
 
 _INCLUDE = re.compile(r'#include "([^"]+)"')
-_FUNCTION = re.compile(r"Function properties for (\w+)")
-_SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
-_SHARED = re.compile(r"(\d+) bytes smem")
+_REPORT = re.compile(
+    r"Function properties for (?P<name>\w+)(?:(?!Function properties).)*?"
+    r"(?P<stored>\d+) bytes spill stores, (?P<loaded>\d+) bytes spill loads(?:(?!Function properties).)*?"
+    r"Used (?P<registers>\d+) registers(?:[^\n]*?(?P<shared>\d+) bytes smem)?",
+    re.S,
+)
+"""Of a kernel; a function that it calls has no line of what is used."""
 _WARNING = re.compile(r"^ptxas warning\s*: *(.+)$", re.M)
 
 OPTIONS = ("-std=c++17", "-O3", "-cubin", "-Xptxas", "-v,--warn-on-spills")
@@ -89,17 +92,8 @@ def source_files(name: str) -> list[Path]:
 
 
 def parse_report(text: str) -> dict[str, Resources]:
-    resources: dict[str, Resources] = {}
-    name, spills = "", (0, 0)
-    for line in text.splitlines():
-        if match := _FUNCTION.search(line):
-            name = match.group(1)
-        if match := _SPILL.search(line):
-            spills = int(match.group(2)), int(match.group(3))
-        if name and (match := _USED.search(line)):
-            shared = _SHARED.search(line)
-            resources[name] = Resources(int(match.group(1)), *spills, int(shared.group(1)) if shared else 0)
-    return resources
+    counts = ("registers", "stored", "loaded", "shared")
+    return {m["name"]: Resources(*(int(m[count] or 0) for count in counts)) for m in _REPORT.finditer(text)}
 
 
 def cache_dir() -> Path:

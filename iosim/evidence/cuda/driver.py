@@ -6,14 +6,16 @@ import ctypes
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
 
-_MAX_DYNAMIC_SHARED = 8
-_NUM_REGS = 4
-_MULTIPROCESSORS, _CC_MAJOR, _CC_MINOR, _L2_BYTES = 16, 75, 76, 38
-_CLOCK_KHZ, _MEMORY_CLOCK_KHZ, _MEMORY_BUS_BITS = 13, 36, 37
+_MAX_DYNAMIC_SHARED, _NUM_REGS = 8, 4
+_ATTRIBUTES = {"sms": 16, "cc_major": 75, "cc_minor": 76, "l2_bytes": 38, "clock_khz": 13, "memory_clock_khz": 36,
+               "memory_bus_bits": 37}  # fmt: skip
+"""Of a device, by cuda.h's CUdevice_attribute."""
+
+T = TypeVar("T")
 
 
 @functools.cache
@@ -38,57 +40,54 @@ def call(name: str, *arguments: object) -> None:
         raise RuntimeError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
 
 
+def _given(kind: type[T], name: str, *arguments: object) -> T:
+    """What a function of the driver writes to where its first argument points."""
+    value = kind()
+    call(name, ctypes.byref(value), *arguments)  # type: ignore[arg-type]
+    return value
+
+
 @functools.cache
 def _device() -> int:
-    count = ctypes.c_int()
-    call("cuDeviceGetCount", ctypes.byref(count))
-    if count.value == 0:
+    if _given(ctypes.c_int, "cuDeviceGetCount").value == 0:
         raise InputError("no GPU: the NVIDIA driver sees no device")
-    device = ctypes.c_int()
-    call("cuDeviceGet", ctypes.byref(device), 0)
-    return device.value
+    return _given(ctypes.c_int, "cuDeviceGet", 0).value
 
 
 @functools.cache
 def use_device() -> None:
     """Makes the first GPU's primary context (the one that PyTorch uses) current. Raises InputError where there is no
     driver or no GPU."""
-    context = ctypes.c_void_p()
-    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), _device())
-    call("cuCtxSetCurrent", context)
+    call("cuCtxSetCurrent", _given(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", _device()))
 
 
-def _attribute(which: int) -> int:
-    value = ctypes.c_int()
-    call("cuDeviceGetAttribute", ctypes.byref(value), which, _device())
-    return value.value
+def _attribute(name: str) -> int:
+    return _given(ctypes.c_int, "cuDeviceGetAttribute", _ATTRIBUTES[name], _device()).value
 
 
 def compute_capability() -> str:
-    return f"{_attribute(_CC_MAJOR)}.{_attribute(_CC_MINOR)}"
+    return f"{_attribute('cc_major')}.{_attribute('cc_minor')}"
 
 
 def multiprocessors() -> int:
-    return _attribute(_MULTIPROCESSORS)
+    return _attribute("sms")
 
 
 def properties() -> dict[str, Any]:
     """What the driver says of the first GPU: its name and compute capability, the newest CUDA version that the driver
     knows, sizes in bytes (of device memory as much as it gives out), and the highest clocks in hertz."""
-    name, size, version = ctypes.create_string_buffer(256), ctypes.c_size_t(), ctypes.c_int()
+    name, version = ctypes.create_string_buffer(256), _given(ctypes.c_int, "cuDriverGetVersion").value
     call("cuDeviceGetName", name, len(name), _device())
-    call("cuDeviceTotalMem_v2", ctypes.byref(size), _device())
-    call("cuDriverGetVersion", ctypes.byref(version))
     return {
         "gpu": name.value.decode(),
         "compute_capability": compute_capability(),
-        "driver_cuda": f"{version.value // 1000}.{version.value % 1000 // 10}",
+        "driver_cuda": f"{version // 1000}.{version % 1000 // 10}",
         "sms": multiprocessors(),
-        "l2_bytes": _attribute(_L2_BYTES),
-        "memory_bytes": size.value,
-        "clock_hz": _attribute(_CLOCK_KHZ) * 1e3,
-        "memory_clock_hz": _attribute(_MEMORY_CLOCK_KHZ) * 1e3,
-        "memory_bus_bits": _attribute(_MEMORY_BUS_BITS),
+        "l2_bytes": _attribute("l2_bytes"),
+        "memory_bytes": _given(ctypes.c_size_t, "cuDeviceTotalMem_v2", _device()).value,
+        "clock_hz": _attribute("clock_khz") * 1e3,
+        "memory_clock_hz": _attribute("memory_clock_khz") * 1e3,
+        "memory_bus_bits": _attribute("memory_bus_bits"),
     }
 
 
@@ -118,16 +117,14 @@ class Buffer:
 def elapsed_s(work: Callable[[], None], before: Callable[[], None] | None = None) -> float:
     """Device time from start to end of what `work` launches on the default stream. `before` launches something long
     that is not timed, behind which short work can queue."""
-    start, end, ms = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float()
-    for event in (start, end):
-        call("cuEventCreate", ctypes.byref(event), 0)
+    start, end = (_given(ctypes.c_void_p, "cuEventCreate", 0) for _ in range(2))
     if before is not None:
         before()
     call("cuEventRecord", start, None)
     work()
     call("cuEventRecord", end, None)
     call("cuEventSynchronize", end)
-    call("cuEventElapsedTime", ctypes.byref(ms), start, end)
+    ms = _given(ctypes.c_float, "cuEventElapsedTime", start, end)
     for event in (start, end):
         call("cuEventDestroy_v2", event)
     return ms.value * 1e-3
@@ -136,26 +133,19 @@ def elapsed_s(work: Callable[[], None], before: Callable[[], None] | None = None
 class Function:
     def __init__(self, cubin: Path, name: str, shared_bytes: int = 0) -> None:
         use_device()
-        self.name = name
-        self.shared_bytes = shared_bytes
-        self._module = ctypes.c_void_p()
-        call("cuModuleLoadData", ctypes.byref(self._module), cubin.read_bytes())
-        self._handle = ctypes.c_void_p()
-        call("cuModuleGetFunction", ctypes.byref(self._handle), self._module, name.encode())
+        self.name, self.shared_bytes = name, shared_bytes
+        module = _given(ctypes.c_void_p, "cuModuleLoadData", cubin.read_bytes())
+        self._handle = _given(ctypes.c_void_p, "cuModuleGetFunction", module, name.encode())
         if shared_bytes:
             call("cuFuncSetAttribute", self._handle, _MAX_DYNAMIC_SHARED, shared_bytes)
 
     @property
     def registers(self) -> int:
-        value = ctypes.c_int()
-        call("cuFuncGetAttribute", ctypes.byref(value), _NUM_REGS, self._handle)
-        return value.value
+        return _given(ctypes.c_int, "cuFuncGetAttribute", _NUM_REGS, self._handle).value
 
     def ctas_per_sm(self, threads: int) -> int:
-        count = ctypes.c_int()
-        name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-        call(name, ctypes.byref(count), self._handle, threads, ctypes.c_size_t(self.shared_bytes))
-        return count.value
+        name, shared = "cuOccupancyMaxActiveBlocksPerMultiprocessor", ctypes.c_size_t(self.shared_bytes)
+        return _given(ctypes.c_int, name, self._handle, threads, shared).value
 
     def launch(
         self, grid: tuple[int, int, int], threads: int, parameters: ctypes.Structure, stream: int, shared_bytes: int

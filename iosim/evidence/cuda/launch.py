@@ -172,7 +172,7 @@ class Forward(Loaded[FwdSpec]):
         scale = self.scale_of(shape, scale)
         if order.splits > 1 and not spec.split:
             raise InputError(f"splits {order.splits} needs a kernel built with split keys")
-        tiles = -(-shape.seq_q // spec.block_q) * order.splits * shape.all_heads
+        ctas = tiles = -(-shape.seq_q // spec.block_q) * order.splits * shape.all_heads
         d, strides = shape.head_dim, dict[str, int]()
         for name in "qkvo":
             heads, seq = (shape.heads, shape.seq_q) if name in "qo" else (shape.kv_heads, shape.seq_k)
@@ -182,7 +182,6 @@ class Forward(Loaded[FwdSpec]):
             section=order.section(shape.all_heads), heavy_first=int(order.heavy_first),
             direction=DIRECTIONS[order.direction], splits=order.splits, tiles=tiles, scale2=scale * LOG2_E,
         )  # fmt: skip
-        ctas = tiles
         if spec.persistent:
             ctas = min(tiles, multiprocessors() * self.main.ctas_per_sm(spec.threads))
         launches = [Launch(self.main, (ctas, 1, 1), spec.threads, p, spec.dynamic_shared_bytes)]
@@ -226,9 +225,8 @@ class Naive(Loaded[NaiveSpec]):
         row_bytes = 4 * shape.seq_k
         most = (shared_bytes_per_cta(self.built.cc) or row_bytes + 1_024) - 1_024
         if row_bytes > most:
-            raise InputError(
-                f"seq_k {shape.seq_k} is too long for naive_softmax, which holds a row; at most {most // 4}"
-            )
+            why = f"seq_k {shape.seq_k} is too long for naive_softmax, which holds a row"
+            raise InputError(f"{why}; at most {most // 4}")
         return [
             Launch(self.function("naive_scores"), (k_tiles, q_tiles, heads), 256, p, 0),
             Launch(self.function("naive_softmax", row_bytes), (shape.seq_q, heads, 1), 256, p, row_bytes),

@@ -33,10 +33,7 @@ SUSTAINED_S = 1.0
 
 
 class MicroParams(ctypes.Structure):
-    _fields_ = [
-        *laid_out(c_void_p="data out", c_int64="bytes", c_int32="passes all_by_all"),
-        *laid_out(c_void_p="clock"),
-    ]
+    _fields_ = laid_out(c_void_p="data out", c_int64="bytes", c_int32="passes all_by_all") + laid_out(c_void_p="clock")
 
 
 class Bench:
@@ -147,24 +144,17 @@ def measure(step: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
     step("exponentials, products, launches")
     exps, exp_clock = bench.math_rate("micro_exp", CHAINS)
     products, product_clock = bench.math_rate("micro_tensor", CHAINS * MMA_FLOPS / 32)
-    return facts | {
-        "hbm_read_bandwidth_bytes_per_s": hbm_read,
-        "hbm_write_bandwidth_bytes_per_s": hbm_write,
-        "l2_read_bandwidth_bytes_per_s": max(rate for _, rate in curves["private"]),
-        "l2_shared_read_bandwidth_bytes_per_s": max(rate for _, rate in curves["shared"]),
-        "l2_latency_s": l2_latency,
-        "l2_latency_clock_hz": l2_clock,
-        "hbm_latency_s": hbm_latency,
-        "hbm_latency_clock_hz": hbm_clock,
-        "exp_per_s": exps,
-        "exp_clock_hz": exp_clock,
-        "tensor_fp16_mma_flop_per_s": products,
-        "tensor_clock_hz": product_clock,
-        "sustained_clock_hz": bench.sustained_clock_hz(),
-        "launch_interval_s": _launch_interval_s(bench),
+    best = {name: max(rate for _, rate in curve) for name, curve in curves.items()}
+    rates = {"hbm_read": hbm_read, "hbm_write": hbm_write, "l2_read": best["private"], "l2_shared_read": best["shared"]}
+    return facts | {f"{name}_bandwidth_bytes_per_s": rate for name, rate in rates.items()} | {
+        "l2_latency_s": l2_latency, "l2_latency_clock_hz": l2_clock,
+        "hbm_latency_s": hbm_latency, "hbm_latency_clock_hz": hbm_clock,
+        "exp_per_s": exps, "exp_clock_hz": exp_clock,
+        "tensor_fp16_mma_flop_per_s": products, "tensor_clock_hz": product_clock,
+        "sustained_clock_hz": bench.sustained_clock_hz(), "launch_interval_s": _launch_interval_s(bench),
         "l2_private_cliff_bytes": cliff_bytes(curves["private"], hbm_read),
         "l2_curves": {name: [list(point) for point in curve] for name, curve in curves.items()},
-    }
+    }  # fmt: skip
 
 
 def _launch_interval_s(bench: Bench, launches: int = 200) -> float:
@@ -173,10 +163,7 @@ def _launch_interval_s(bench: Bench, launches: int = 200) -> float:
         for _ in range(launches):
             bench.launch("micro_empty", 1, 32)
 
-    def long_work() -> None:
-        bench.launch("micro_chase", 1, 1, passes=40_000)
-
-    return bench.best_s(work, long_work) / launches
+    return bench.best_s(work, lambda: bench.launch("micro_chase", 1, 1, passes=40_000)) / launches
 
 
 def play(plan: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

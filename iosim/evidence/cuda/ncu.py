@@ -18,29 +18,10 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
+from iosim.evidence.columns import METRICS
 
-SECTOR_BYTES = 32
 SHOWN = 240
 """Characters of a report that a complaint quotes."""
-
-METRICS: dict[str, tuple[str, int]] = {
-    "hbm_read": ("dram__bytes_read.sum", 1),
-    "hbm_write": ("dram__bytes_write.sum", 1),
-    "l2_read": ("l1tex__m_xbar2l1tex_read_bytes.sum", 1),
-    "l2_write": ("l1tex__m_l1tex2xbar_write_bytes.sum", 1),
-    "l2_slice_read": ("lts__t_sectors_srcunit_tex_op_read.sum", SECTOR_BYTES),
-    "l2_slice_write": ("lts__t_sectors_srcunit_tex_op_write.sum", SECTOR_BYTES),
-    "l2_slice_miss": ("lts__t_sectors_srcunit_tex_lookup_miss.sum", SECTOR_BYTES),
-    "l2_fabric": ("lts__t_sectors_srcunit_ltcfabric.sum", SECTOR_BYTES),
-    "seconds": ("gpu__time_duration.sum", 1),
-    "local_read": ("l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum", 1),
-    "local_write": ("l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum", 1),
-    "smem_wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1),
-    "sm_clock_hz": ("smsp__cycles_elapsed.avg.per_second", 1),
-    "registers": ("launch__registers_per_thread", 1),
-    "smem_bytes": ("launch__shared_mem_per_block", 1),
-}
-"""Column of the tidy table: the metric that it comes from and what one unit of the metric is worth."""
 
 _PREFIX = {"": 1, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _UNIT = re.compile(r"^([numkKMGT]?)(byte|s|second|sec|[hH]z)$")
@@ -143,11 +124,8 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
             notes.append(f"row {number} breaks off in its last column and is left out")
             continue
         cells = dict(zip(names, row, strict=True))
-        metrics = {
-            name: _value(name, cells[name]) * scale
-            for name, scale in scales.items()
-            if cells[name] and cells[name].lower() != "n/a"
-        }
+        there = {name: scale for name, scale in scales.items() if cells[name].lower() not in ("", "n/a")}
+        metrics = {name: _value(name, cells[name]) * scale for name, scale in there.items()}
         grid, block = _triple(cells["Grid Size"]), _triple(cells["Block Size"])
         ranges = tuple(cells[name] for name in names if _RANGE_COLUMN.search(name) and cells[name])
         launches.append(Profiled(cells["Kernel Name"], grid, block, metrics, ranges))
@@ -168,20 +146,18 @@ def parse_range(text: str, wanted: tuple[str, ...]) -> dict[str, float]:
         names, units, rows = raw_page(text)
     except InputError as error:
         raise refused(str(error)) from None
-    if lacking := [METRICS[name][0] for name in wanted if METRICS[name][0] not in names]:
+    metrics = [METRICS[name][0] for name in wanted]
+    if lacking := [metric for metric in metrics if metric not in names]:
         raise refused(f"it lacks {', '.join(lacking)}; it has {', '.join(names)}")
-    first = names.index(METRICS[wanted[0]][0])
-    ranges = [row for row in rows if len(row) == len(names) and _count(row[first]) is not None]
+    places = list(map(names.index, metrics))
+    ranges = [row for row in rows if len(row) == len(names) and _count(row[places[0]]) is not None]
     if len(ranges) != 1:
-        raise refused(f"it has {len(ranges)} rows with {METRICS[wanted[0]][0]}, not the one of a range")
+        raise refused(f"it has {len(ranges)} rows with {metrics[0]}, not the one of a range")
     values = {}
-    for name in wanted:
-        metric, factor = METRICS[name]
-        at = names.index(metric)
-        value = _count(ranges[0][at])
-        if value is None:
-            raise refused(f"{metric} is '{ranges[0][at][:40]}', no number")
-        values[name] = value * unit_scale(units[at]) * factor
+    for name, at in zip(wanted, places, strict=True):
+        if (value := _count(ranges[0][at])) is None:
+            raise refused(f"{names[at]} is '{ranges[0][at][:40]}', no number")
+        values[name] = value * unit_scale(units[at]) * METRICS[name][1]
     return values
 
 
@@ -225,14 +201,11 @@ def import_report(path: Path) -> str:
 def refusal(output: str) -> str | None:
     """Why the profiler did not measure, in one line, from what it printed; None where it found no fault."""
     if "ERR_NVGPUCTRPERM" in output:
-        return (
-            "the profiler may not read the GPU's counters (ERR_NVGPUCTRPERM); accepted: as root, or with the driver's "
-            "option NVreg_RestrictProfilingToAdminUsers=0"
-        )
+        accepted = "as root, or with the driver's option NVreg_RestrictProfilingToAdminUsers=0"
+        return f"the profiler may not read the GPU's counters (ERR_NVGPUCTRPERM); accepted: {accepted}"
     if "ERR_NVGPUCTR" in output or "LibraryNotLoaded" in output:
-        return next(
-            line.removeprefix("==ERROR== ") for line in output.splitlines() if "ERR" in line or "Library" in line
-        )
+        said = (line for line in output.splitlines() if "ERR" in line or "Library" in line)
+        return next(said).removeprefix("==ERROR== ")
     return None
 
 

@@ -29,7 +29,9 @@ MASKS = {"none": 0, "causal": 1, "window": 2}
 ORDERS = ("query", "head")
 DIRECTIONS = {"ascending": 0, "descending": 1, "alternating": 2}
 DTYPES = ("fp16", "bf16")
+HEAD_DIMS = (64, 96, 128, 256)
 Accepted = Mapping[str, Sequence[object]]
+MASK_AND_DTYPE: Accepted = {"mask": tuple(MASKS), "dtype": DTYPES}
 Codes = dict[str, dict[str, int]]
 CODES: Codes = {"mask": MASKS, "dtype": {"fp16": 0, "bf16": 1, "fp32": 2}}
 """Template parameters that are words, and what stands for each in a macro."""
@@ -51,11 +53,10 @@ class Spec:
         return 0
 
     def defines(self) -> dict[str, int]:
+        macros = {"dtype": self.dtype_macro}
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        return {
-            self.dtype_macro if name == "dtype" else name.upper(): int(self.codes.get(name, {}).get(value, value))
-            for name, value in values.items()
-        }
+        codes = {name: self.codes.get(name, {}).get(value, value) for name, value in values.items()}
+        return {macros.get(name, name.upper()): int(code) for name, code in codes.items()}
 
     def check(self, cc: str) -> None:
         major, _, minor = cc.partition(".")
@@ -97,13 +98,7 @@ class FwdSpec(Spec):
 
     source = "flash_fwd.cu"
     functions = ("flash_fwd", "flash_combine")
-    accepted: ClassVar[Accepted] = {
-        "head_dim": (64, 96, 128, 256),
-        "warps": (2, 4, 8),
-        "stages": (1, 2, 3, 4),
-        "mask": tuple(MASKS),
-        "dtype": DTYPES,
-    }
+    accepted: ClassVar[Accepted] = {"head_dim": HEAD_DIMS, "warps": (2, 4, 8), "stages": (1, 2, 3, 4), **MASK_AND_DTYPE}
 
     @property
     def threads(self) -> int:
@@ -140,7 +135,7 @@ class BwdSpec(Spec):
 
     source = "flash_bwd.cu"
     functions = ("flash_bwd", "flash_bwd_rows", "flash_bwd_query")
-    accepted: ClassVar[Accepted] = {"head_dim": (64, 128), "warps": (4, 8), "mask": tuple(MASKS), "dtype": DTYPES}
+    accepted: ClassVar[Accepted] = {"head_dim": (64, 128), "warps": (4, 8), **MASK_AND_DTYPE}
 
     @property
     def threads(self) -> int:
@@ -173,7 +168,7 @@ class NaiveSpec(Spec):
 
     source = "naive.cu"
     functions = ("naive_scores", "naive_softmax", "naive_values")
-    accepted: ClassVar[Accepted] = {"head_dim": (64, 96, 128, 256), "dtype": ("fp16", "bf16", "fp32")}
+    accepted: ClassVar[Accepted] = {"head_dim": HEAD_DIMS, "dtype": ("fp16", "bf16", "fp32")}
     dtype_macro = "ELEMENT"
 
 

@@ -17,7 +17,7 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import replace
-from iosim.evidence.cuda.compiler import Built, build, find_nvcc, source_files
+from iosim.evidence.cuda.compiler import build, find_nvcc, source_files
 from iosim.evidence.cuda.spec import BUILT, DTYPES, STATIC_BYTES_MARGIN, FwdSpec
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.profile_file import capability_fact
@@ -37,7 +37,7 @@ def reports(
     problem: AttentionProblem,
     profile: str | HardwareProfile,
     most: int | None,
-    matrix_unit: str = "mma.sync",
+    matrix_unit: str = OWN_UNIT,
     progress: Progress = silent,
 ) -> dict[Tile, BuildReport]:
     """What the compiler says of the first `most` tiles that no recorded build covers; nothing where `most` is None.
@@ -106,20 +106,14 @@ def _spec(tile: Tile, problem: AttentionProblem, cc: str) -> FwdSpec | None:
 
 
 def _report(spec: FwdSpec, cc: str) -> BuildReport:
-    built = _best(spec, cc)
-    used = built.resources[FUNCTION]
-    frame = read_cubin(built.cubin.read_bytes())[FUNCTION].frame_bytes
-    shared = used.static_smem_bytes + spec.dynamic_shared_bytes
-    return BuildReport(used.registers, shared, frame)
-
-
-def _best(spec: FwdSpec, cc: str) -> Built:
     """Of the builds for fewer and fewer CTAs an SM the first that spills nothing, or the last."""
-    for ctas in range(most_ctas(spec, cc), 1, -1):
+    for ctas in range(most_ctas(spec, cc), 0, -1):
         built = build(replace(spec, min_ctas=ctas), cc)
-        if built.resources[FUNCTION].spill_store_bytes == 0:
-            return built
-    return build(replace(spec, min_ctas=1), cc)
+        used = built.resources[FUNCTION]
+        if used.spill_store_bytes == 0:
+            break
+    frame = read_cubin(built.cubin.read_bytes())[FUNCTION].frame_bytes
+    return BuildReport(used.registers, used.static_smem_bytes + spec.dynamic_shared_bytes, frame)
 
 
 KEY = tuple(resource_table.COLUMNS)[:9]
@@ -161,17 +155,13 @@ def source_digest() -> str:
 def read_table(path: Path) -> dict[tuple[str, ...], Row]:
     """Rows by key; none where the table is missing or describes other sources than those here."""
     stamp = path.with_suffix(".toml")
-    if not path.is_file() or not stamp.is_file():
-        return {}
-    if read_stamp(stamp)["sources"] != source_digest():
+    if not path.is_file() or not stamp.is_file() or read_stamp(stamp)["sources"] != source_digest():
         return {}
     with path.open(newline="") as text:
         return {tuple(row[name] for name in KEY): row for row in csv.DictReader(text)}
 
 
-@cache
-def _shipped() -> dict[tuple[str, ...], Row]:
-    return read_table(data_dir("kernels") / "resources.csv")
+_shipped = cache(lambda: read_table(data_dir("kernels") / "resources.csv"))
 
 
 def tuned(spec: FwdSpec, cc: str) -> FwdSpec:

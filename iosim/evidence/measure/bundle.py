@@ -32,14 +32,9 @@ RESERVED = re.compile(r"con|prn|aux|nul|(com|lpt)\d", re.IGNORECASE)
 
 
 def bundle(raw: Mapping[str, Any], profile: str) -> dict[str, Any]:
-    return {
-        "iosim_bundle": SCHEMA,
-        "iosim": __version__,
-        "gpu": raw.get("gpu"),
-        "l2_misses_by_time": [list(point) for point in misses_by_time(sound(raw, []))],
-        "raw": dict(raw),
-        "profile": profile,
-    }
+    misses = [list(point) for point in misses_by_time(sound(raw, []))]
+    about = {"iosim_bundle": SCHEMA, "iosim": __version__, "gpu": raw.get("gpu"), "l2_misses_by_time": misses}
+    return {**about, "raw": dict(raw), "profile": profile}
 
 
 def read_bundle(path: str | Path) -> dict[str, Any]:
@@ -104,7 +99,6 @@ def _place(name: str, replace: bool) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"'{folder}' cannot be made: {error.strerror}; accepted: a directory in IOSIM_PROFILES"
-        ) from None
+        why = f"{error.strerror}; accepted: a directory in IOSIM_PROFILES"
+        raise InputError(f"'{folder}' cannot be made: {why}") from None
     return there or folder / f"{name}.toml"

@@ -48,10 +48,8 @@ class Entry:
 
 
 def check_schema(raw: Mapping[str, Any], origin: str) -> None:
-    if raw.get("schema") != SCHEMA:
-        raise InputError(
-            f"{origin} has schema {shown(raw.get('schema'))}; accepted: {SCHEMA}, as iosim calibrate --raw writes"
-        )
+    if (schema := raw.get("schema")) != SCHEMA:
+        raise InputError(f"{origin} has schema {shown(schema)}; accepted: {SCHEMA}, as iosim calibrate --raw writes")
 
 
 def sound(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
@@ -71,27 +69,23 @@ def sound(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
     left_out += [f"{name}: missing" for name in NEEDED if raw.get(name) is None]
     curves = raw.get("l2_curves")
     private = curves.get("private") if isinstance(curves, Mapping) else None
-    points = [p for p in private if _point(p)] if isinstance(private, list) else []
+    told = private if isinstance(private, list) else []
+    pairs = [p for p in told if isinstance(p, list | tuple) and len(p) == 2]
+    points = [(int(size), rate) for size, rate in pairs if _positive(size) and _positive(rate) and size >= 1]
     if not points:
         left_out.append("l2_curves: no curve of private scans")
-    elif len(points) < len(private or ()):
-        left_out.append(f"l2_curves: {len(private or ()) - len(points)} points are no two numbers above 0")
-    by_size = dict(sorted((int(size), rate) for size, rate in points))
-    return kept | {"private": list(by_size.items()), "rows": _rows(raw.get("counters"), kept, left_out)}
+    elif len(points) < len(told):
+        left_out.append(f"l2_curves: {len(told) - len(points)} points are no two numbers above 0")
+    return kept | {"private": list(dict(sorted(points)).items()), "rows": _rows(raw.get("counters"), left_out)}
 
 
-def _rows(counters: Any, kept: Mapping[str, Any], left_out: list[str]) -> list[Mapping[str, Any]]:
+def _rows(counters: Any, left_out: list[str]) -> list[Mapping[str, Any]]:
     rows = counters.get("rows") if isinstance(counters, Mapping) else None
     if counters is not None and not isinstance(rows, list):
         left_out.append("counters: they hold no rows")
-    usable = []
-    for number, row in enumerate(rows if isinstance(rows, list) else (), 1):
-        why = _why_not(row)
-        if why:
-            left_out.append(f"counters, row {number}: {why}")
-        else:
-            usable.append(row)
-    return usable
+    judged = [(row, _why_not(row)) for row in rows or ()] if isinstance(rows, list) else []
+    left_out += [f"counters, row {number}: {why}" for number, (_, why) in enumerate(judged, 1) if why]
+    return [row for row, why in judged if not why]
 
 
 def _number(value: Any) -> bool:
@@ -100,10 +94,6 @@ def _number(value: Any) -> bool:
 
 def _positive(value: Any) -> bool:
     return _number(value) and value > 0
-
-
-def _point(point: Any) -> bool:
-    return isinstance(point, list | tuple) and len(point) == 2 and all(map(_positive, point)) and point[0] >= 1
 
 
 def _why_not(row: Any) -> str:
@@ -197,9 +187,8 @@ def tensor(raw: Mapping[str, Any]) -> dict[str, Entry]:
     rate, source = digits(raw["tensor_fp16_mma_flop_per_s"]), _said(raw, "mma.sync m16n8k16 on all SMs, fp32 sums")
     entries = {"tensor_flops_achieved_per_s.fp16": Entry(rate, source)}
     if _capability(raw) >= 80:
-        entries["tensor_flops_achieved_per_s.bf16"] = Entry(
-            rate, "the fp16 figure: both have the same rate", "inferred"
-        )
+        same = "the fp16 figure: both have the same rate"
+        entries["tensor_flops_achieved_per_s.bf16"] = Entry(rate, same, "inferred")
     if raw.get("sustained_clock_hz"):
         clock = digits(min(raw["sustained_clock_hz"], raw.get("clock_hz") or LARGEST))
         entries["sustained_clock_hz"] = Entry(clock, _said(raw, "after a second of mma.sync on all SMs"))
@@ -214,8 +203,7 @@ def _capability(raw: Mapping[str, Any]) -> int:
 
 def _from_counters(raw: Mapping[str, Any], tried: Callable[[], object], left_out: list[str]) -> dict[str, Entry]:
     rows, fitted = raw["rows"], None
-    points = points_of(rows)
-    if points:
+    if points := points_of(rows):
         try:
             fitted = fit(_enough(raw), points, tried)
         except InputError as error:
@@ -260,10 +248,8 @@ def _enough(raw: Mapping[str, Any]) -> HardwareProfile:
     """A profile that holds what a replay of scans asks for. Raises InputError where a number of them is missing or
     out of range."""
     entries = figures(raw)
-    measured = entries.get("dram_bandwidth_measured_bytes_per_s")
-    if measured is not None:
+    if measured := entries.get("dram_bandwidth_measured_bytes_per_s"):
         entries["dram_bandwidth_bytes_per_s"] = measured
-    capability = raw["compute_capability"] or "9.0"
-    header = {"schema": 1, "name": "raw", "compute_capability": capability}
-    fitting = in_range(entries, [])
-    return HardwareProfile.from_dict(header | {name: asdict(e) for name, e in fitting.items()}, "the raw file")
+    header = {"schema": 1, "name": "raw", "compute_capability": raw["compute_capability"] or "9.0"}
+    fitting = {name: asdict(entry) for name, entry in in_range(entries, []).items()}
+    return HardwareProfile.from_dict(header | fitting, "the raw file")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from iosim.base.records import asdict, dataclass, field
+from iosim.evidence.columns import KNOBS, PROBLEM, TILE
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
 from iosim.problem.attention import AttentionProblem
@@ -19,9 +20,6 @@ KINDS: Mapping[str, type] = {"flash_fwd": FwdSpec, "flash_bwd": BwdSpec, "naive"
 
 BUILDS = {"deterministic": "deterministic", "bypass_l1": "bypass L1"}
 """Parameters of a spec that a row's note names."""
-PROBLEM = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype")
-TILE = ("block_q", "block_k", "warps", "stages", "note")
-KNOBS = ("order", "heavy_first", "section", "direction", "persistent", "window", "splits", "min_ctas")
 
 
 @dataclass(frozen=True)
@@ -42,9 +40,8 @@ class Case:
 
     @property
     def launches(self) -> int:
-        if isinstance(self.spec, FwdSpec):
-            return 2 if self.spec.split else 1
-        return 1 if isinstance(self.spec, MinimalSpec) else 3
+        """Each kernel of the source once, but the one that combines splits only where there are some."""
+        return 1 if isinstance(self.spec, FwdSpec) and not self.spec.split else len(self.spec.functions)
 
     def to_dict(self) -> dict[str, Any]:
         return {"implementation": self.implementation, **asdict(self)}

@@ -6,12 +6,13 @@ the three launches of kernels/naive.cu. In a chain a launch finds in the L2 what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import asdict, dataclass
+from iosim.evidence import columns
 from iosim.evidence.cuda.launch import Shape
 from iosim.evidence.cuda.spec import NaiveSpec
 from iosim.evidence.measure.case import DTYPE_NAMES, Case
@@ -20,12 +21,11 @@ OWN = "iosim_naive"
 CHAINS = {"naive": "eager", "math": "math", "flash": "pytorch_flash", "cudnn": "cudnn", OWN: "naive"}
 """Chains as their table names them, and as a table of launches does."""
 PASSES = {"fwd": "", "fwd+bwd": "_fwdbwd"}
-PROBLEM = ("implementation", "batch", "heads", "seq", "head_dim", "dtype")
-COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_write")
-COLUMNS = (*PROBLEM, *COUNTED, "range_seconds", "launches")
+COLUMNS = (*columns.CHAIN, *columns.COUNTED, "range_seconds", "launches")
 """Of a table of chains. `range_seconds` counts the gaps between launches, which the host's pace decides: validate does
 not compare it. `launches` is empty where they were not listed."""
-HEAD_DIMS = (64, 96, 128, 256)
+Known = Mapping[str, Collection[object]]
+ACCEPTED: Known = {"chain": CHAINS, "passes": PASSES, "dtype": DTYPE_NAMES, "head_dim": (64, 96, 128, 256)}
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,10 @@ class ChainCase:
     passes: str = "fwd"
 
     def check(self) -> None:
-        for option, value, accepted in (
-            ("`chain`", self.chain, tuple(CHAINS)),
-            ("`passes`", self.passes, tuple(PASSES)),
-            ("`dtype`", self.dtype, tuple(DTYPE_NAMES)),
-            ("`head_dim`", self.head_dim, HEAD_DIMS),
-        ):
-            if value not in accepted:
-                raise InputError(f"{option} '{value}' is not measured here; accepted: {', '.join(map(str, accepted))}")
+        for option, accepted in ACCEPTED.items():
+            if (value := getattr(self, option)) not in accepted:
+                known = ", ".join(map(str, accepted))
+                raise InputError(f"`{option}` '{value}' is not measured here; accepted: {known}")
         if self.chain == OWN and self.passes != "fwd":
             raise InputError(f"`passes` {self.passes} is not built for {OWN}; accepted: fwd")
         if self.chain in ("flash", "cudnn") and self.dtype == "fp32":
@@ -63,7 +59,7 @@ class ChainCase:
 
     def columns(self) -> dict[str, str]:
         row = {**asdict(self), "implementation": self.chain + PASSES[self.passes], "dtype": DTYPE_NAMES[self.dtype]}
-        return {name: str(row[name]) for name in PROBLEM}
+        return {name: str(row[name]) for name in columns.CHAIN}
 
 
 def describe_launches(case: ChainCase) -> dict[str, str]:
@@ -75,10 +71,8 @@ def describe_launches(case: ChainCase) -> dict[str, str]:
 
 def cases_of(chains: Sequence[str], seqs: Sequence[int], heads: Sequence[int], head_dims: Sequence[int],
              batch: int, dtype: str, passes: str) -> list[ChainCase]:  # fmt: skip
-    cases = [
-        ChainCase(chain, batch, h, seq, d, dtype, passes)
-        for d, seq, h, chain in product(head_dims, seqs, heads, chains)
-    ]
+    points = product(head_dims, seqs, heads, chains)
+    cases = [ChainCase(chain, batch, h, seq, d, dtype, passes) for d, seq, h, chain in points]
     for case in cases:
         case.check()
     return cases
@@ -94,7 +88,5 @@ def planned() -> Iterator[ChainCase]:
 
 
 def unlisted(cases: Iterable[ChainCase], rows: Iterable[Mapping[str, str]]) -> list[ChainCase]:
-    held = list(rows)
-    return [
-        case for case in dict.fromkeys(cases) if not any(describe_launches(case).items() <= row.items() for row in held)
-    ]
+    held, wanted = list(rows), {case: describe_launches(case).items() for case in cases}
+    return [case for case, items in wanted.items() if not any(items <= row.items() for row in held)]

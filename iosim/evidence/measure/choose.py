@@ -82,11 +82,8 @@ def _calls(choice: Choice, kernel: str, head_dim: int, seq: int, heads: int, cc:
     shape = Shape(choice.batch, heads, kv_heads, seq, seq_k, head_dim, choice.window)
     mask = "window" if choice.window is not None else "causal" if choice.causal else "none"
     if kernel == "flash_fwd":
-        return [
-            Case(spec, shape, order, choice.causal)
-            for spec in _forward(choice, head_dim, mask, cc)
-            for order in _orders(choice)
-        ]
+        both = product(_forward(choice, head_dim, mask, cc), _orders(choice))
+        return [Case(spec, shape, order, choice.causal) for spec, order in both]
     if choice.window is not None and kernel != "flash_bwd":
         raise InputError(f"`window` {choice.window} is not built for {kernel}; accepted: flash_fwd, flash_bwd")
     if kernel == "flash_bwd":
@@ -104,26 +101,20 @@ def _forward(choice: Choice, head_dim: int, mask: str, cc: str) -> list[FwdSpec]
     base = TILES.get(head_dim)
     if base is None:
         raise InputError(f"`head_dim` {head_dim} is not built; accepted: {', '.join(map(str, TILES))}")
-    dtype = choice.dtype or "fp16"
-    base = replace(base, mask=mask, dtype=dtype, persistent=choice.persistent, split=choice.splits > 1)
-    if choice.stages or cc == "7.5":
-        base = replace(base, stages=choice.stages or 1)
+    stages = choice.stages or (1 if cc == "7.5" else base.stages)
+    settings: dict[str, Any] = {"persistent": choice.persistent, "split": choice.splits > 1, "stages": stages}
+    base = replace(base, mask=mask, dtype=choice.dtype or "fp16", **settings)
     if choice.tile is None and choice.warps is None:
         return [tuned(base, cc) if choice.stages or cc != "9.0" else base]
-    specs = []
-    for block_q, block_k in choice.tile or ((base.block_q, base.block_k),):
-        spec = replace(base, block_q=block_q, block_k=block_k)
-        specs.append(tuned(replace(spec, warps=choice.warps or _warps(spec)), cc))
-    return specs
+    sides = choice.tile or ((base.block_q, base.block_k),)
+    specs = (replace(base, block_q=block_q, block_k=block_k) for block_q, block_k in sides)
+    return [tuned(replace(spec, warps=choice.warps or _warps(spec)), cc) for spec in specs]
 
 
 def _warps(spec: FwdSpec) -> int:
     """4 warps where they divide the rows and hold the scores in registers, else 8, else 2."""
-    for warps in (4, 8, 2):
-        one = replace(spec, warps=warps)
-        if spec.block_q % (16 * warps) == 0 and live_registers(one) <= LIVE_LIMIT:
-            return warps
-    return 4
+    holding = (n for n in (4, 8, 2) if live_registers(replace(spec, warps=n)) <= LIVE_LIMIT)
+    return next((n for n in holding if spec.block_q % (16 * n) == 0), 4)
 
 
 def _backward(choice: Choice, head_dim: int, mask: str) -> list[BwdSpec]:

@@ -31,8 +31,8 @@ from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, replace
+from iosim.evidence.columns import COUNTED, METRICS
 from iosim.evidence.cuda.ncu import (
-    METRICS,
     Profiled,
     available_metrics,
     find_ncu,
@@ -58,11 +58,11 @@ WARM = "warm: as a launch of the same kernel just before, and the profiler betwe
 CHECKED = "every call against float64 before it was profiled"
 CALL_RANGE = re.compile(r"iosim call (\d+)")
 NAME_LENGTH, CHAIN_NAME_LENGTH = 240, 200
-LIBRARY_COLUMNS = ("call", "launch", *library_case.PROBLEM, "kernel", "grid", "block", *METRICS, "left_out")
-LIBRARY_COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_write", "seconds", "sm_clock_hz", "registers", "smem_bytes")
+LIBRARY_COLUMNS = ("call", "launch", *library_case.COLUMNS, "kernel", "grid", "block", *METRICS, "left_out")
+LIBRARY_COUNTED = (*COUNTED, "seconds", "sm_clock_hz", "registers", "smem_bytes")
 """Of METRICS: each more takes the profiler more passes over every launch."""
 SPILLED = ("local_read", "local_write")
-RANGE_COUNTED = (*chain_case.COUNTED, "seconds")
+RANGE_COUNTED = (*COUNTED, "seconds")
 RANGE_OPTIONS = ("--replay-mode", "app-range", "--cache-control", "all", "--clock-control", "none", "--metrics",
                  ",".join(METRICS[name][0] for name in RANGE_COUNTED))  # fmt: skip
 
@@ -171,12 +171,12 @@ def counted_text(name: str, value: float | None) -> str:
 
 
 def launch_rows(common: Row, launches: Iterable[Profiled], length: int = NAME_LENGTH) -> list[Row]:
-    return [
-        common
-        | {name: counted_text(name, one.column(name)) for name in METRICS}
-        | {"launch": str(n), "kernel": one.kernel[:length], "grid": str(one.grid), "block": str(one.block)}
-        for n, one in enumerate(launches, start=1)
-    ]
+    rows = []
+    for n, one in enumerate(launches, start=1):
+        counted = {name: counted_text(name, one.column(name)) for name in METRICS}
+        own = {"launch": str(n), "kernel": one.kernel[:length], "grid": str(one.grid), "block": str(one.block)}
+        rows.append(common | counted | own)
+    return rows
 
 
 def _portions(items: Sequence[T], size: int) -> list[Sequence[T]]:
@@ -206,11 +206,8 @@ def collect(
         calls = dict(enumerate(portion, start=next_call(table.rows)))
         done = run_calls("own", calls, options, warm=warm)
         made = {line["call"]: line["launches"] for line in done.lines if "left_out" not in line}
-        table.left_out += [
-            f"{calls[line['call']].implementation} call {line['call']}: {line['left_out']}"
-            for line in done.lines
-            if "left_out" in line
-        ]
+        refused = {line["call"]: line["left_out"] for line in done.lines if "left_out" in line}
+        table.left_out += [f"{calls[n].implementation} call {n}: {why}" for n, why in refused.items()]
         if done.page or done.why or made or not done.lines:
             counted, notes = done.launches()
             fresh, lost = join(calls, made, counted)
@@ -320,13 +317,8 @@ def collect_chains(
     they had. `launches_out`: where a row for each launch of the chains goes, or None."""
 
     def told(options: Sequence[str], before: str) -> Mapping[str, object]:
-        return provenance(
-            command,
-            options,
-            inputs="random normal; fresh for the check, of one seed under the profiler",
-            l2_start=f"cold: flushed before {before}",
-            check=CHECKED,
-        )
+        inputs, start = "random normal; fresh for the check, of one seed under the profiler", "cold: flushed before"
+        return provenance(command, options, inputs=inputs, l2_start=f"{start} {before}", check=CHECKED)
 
     table = Table(out, chain_case.COLUMNS, told(RANGE_OPTIONS, "the first launch of a call"))
     options, listing = profiler_options(False), None
@@ -378,11 +370,10 @@ def _measure_chain(case: ChainCase, table: Table, listed: Sequence[Row]) -> None
             raise
         table.left_out.append(f"{_named(case)}: {reason}")
         return
-    want = describe_launches(case)
-    calls = [row["call"] for row in listed if want.items() <= row.items()]
-    counted = {name: counted_text(name, values[name]) for name in chain_case.COUNTED}
-    seconds, launches = counted_text("seconds", values["seconds"]), str(calls.count(calls[-1])) if calls else ""
-    table.rows.append(case.columns() | counted | {"range_seconds": seconds, "launches": launches})
+    calls = [row["call"] for row in listed if describe_launches(case).items() <= row.items()]
+    counted = {name: counted_text(name, value) for name, value in values.items()}
+    counted["range_seconds"] = counted.pop("seconds")
+    table.rows.append(case.columns() | counted | {"launches": str(calls.count(calls[-1])) if calls else ""})
     table.measured += 1
     table.save()
 

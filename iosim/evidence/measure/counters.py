@@ -23,18 +23,12 @@ COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_fabric", "seconds")
 
 def scan_plan(l2_bytes: int) -> list[dict[str, Any]]:
     sizes = sorted({size for part in PARTS if (size := int(l2_bytes * part / 32) // MIB * MIB)})
-    plan = [
-        {"pattern": f"{name}_scan", "kernel": "micro_scan", "bytes": size, "passes": PASSES, "shared": name == "shared"}
-        for name in ("shared", "private")
-        for size in sizes
-    ]
     far = far_bytes(l2_bytes)
-    once = {"bytes": far, "passes": 1, "shared": False}
-    return [
-        *plan,
-        {"pattern": "sum", "kernel": "micro_scan", **once},
-        {"pattern": "fill", "kernel": "micro_fill", **once},
-    ]
+    scans = [("shared_scan", "micro_scan", size, PASSES) for size in sizes]
+    scans += [("private_scan", "micro_scan", size, PASSES) for size in sizes]
+    scans += [("sum", "micro_scan", far, 1), ("fill", "micro_fill", far, 1)]
+    names = ("pattern", "kernel", "bytes", "passes")
+    return [{**dict(zip(names, one, strict=True)), "shared": one[0] == "shared_scan"} for one in scans]
 
 
 def count(l2_bytes: int) -> dict[str, Any]:

@@ -65,11 +65,9 @@ class L2Fit:
 
 
 def points_of(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
-    return [
-        Point(r["pattern"], int(r["footprint_bytes"]), int(r["passes"]), int(r["ctas"]), int(r["hbm_read"]))
-        for r in rows
-        if r["pattern"] in PATTERNS and r["hbm_read"] is not None
-    ]
+    names = ("footprint_bytes", "passes", "ctas", "hbm_read")
+    counted = (r for r in rows if r["pattern"] in PATTERNS and r["hbm_read"] is not None)
+    return [Point(r["pattern"], *(int(r[name]) for name in names)) for r in counted]
 
 
 def misses_by_time(raw: Mapping[str, Any]) -> list[tuple[int, float]]:

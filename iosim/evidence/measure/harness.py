@@ -25,17 +25,13 @@ SAMPLED_PAIRS = 1 << 28
 
 
 Loaded = Forward | Backward | Naive | Minimal
-LOADERS: Mapping[type, Callable[[Any], Loaded]] = {
-    FwdSpec: Forward,
-    BwdSpec: Backward,
-    NaiveSpec: Naive,
-    MinimalSpec: Minimal,
-}
 
 
 @cache
 def loaded(spec: Spec) -> Loaded:
-    return LOADERS[type(spec)](spec)
+    kinds: Mapping[type, Callable[[Any], Loaded]]
+    kinds = {FwdSpec: Forward, BwdSpec: Backward, NaiveSpec: Naive, MinimalSpec: Minimal}
+    return kinds[type(spec)](spec)
 
 
 def inputs(case: Case, seed: int, magnitude: float = 1.0) -> dict[str, torch.Tensor]:

@@ -15,19 +15,15 @@ from typing import Any, TypeVar
 from iosim.base.errors import InputError
 from iosim.base.records import asdict, dataclass
 from iosim.base.schema import read_toml
+from iosim.evidence.columns import PROBLEM
 from iosim.evidence.crossed import crossed
 from iosim.evidence.measure.case import DTYPE_NAMES
 from iosim.problem.attention import AttentionProblem
 
-IMPLEMENTATIONS = {
-    "flash": "pytorch_flash",
-    "efficient": "pytorch_mem_efficient",
-    "cudnn": "cudnn",
-    "flex": "pytorch_flex",
-}
+IMPLEMENTATIONS = {"flash": "pytorch_flash", "efficient": "pytorch_mem_efficient", "cudnn": "cudnn",
+                   "flex": "pytorch_flex"}  # fmt: skip
 BACKWARD = "_backward"
-PROBLEM = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype", "window",
-           "seq_lens")  # fmt: skip
+COLUMNS = (*PROBLEM, "window", "seq_lens")
 LONGEST = 131_072
 MOST_BYTES, MOST_FLOPS, MOST_FLOPS_SLOW = 4e9, 6e12, 2e12
 """A drawn call is drawn again where its tensors or its operations exceed these; the memory-efficient kernel, which
@@ -77,13 +73,8 @@ class LibraryCase:
 
     @property
     def problem(self) -> AttentionProblem:
-        lengths: dict[str, Any] = {"seq_lens": self.seq_lens}
-        if not self.seq_lens:
-            lengths = {"seq_q": self.seq_q, "seq_k": self.seq_k}
-        return AttentionProblem(
-            batch=self.batch, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, dtype=self.dtype,
-            mask=self.mask, window=self.window, passes=self.passes, **lengths,
-        )  # fmt: skip
+        packed = ("seq_q", "seq_k") if self.seq_lens else ("seq_lens",)
+        return AttentionProblem(**{k: v for k, v in asdict(self).items() if k not in ("backend", *packed)})
 
     @property
     def tensor_bytes(self) -> int:
@@ -95,7 +86,7 @@ class LibraryCase:
     def columns(self) -> dict[str, str]:
         row = asdict(self) | {"implementation": self.implementation, "causal": int(self.mask == "causal")}
         row |= {"dtype": DTYPE_NAMES[self.dtype], "seq_lens": " ".join(map(str, self.seq_lens))}
-        return {name: "" if row[name] is None else str(row[name]) for name in PROBLEM}
+        return {name: "" if row[name] is None else str(row[name]) for name in COLUMNS}
 
 
 # Random draws
@@ -159,14 +150,8 @@ def _draw(rng: random.Random) -> LibraryCase:
     dtype = "bf16" if rng.random() < 0.6 else "fp16"
     if backend == "efficient" and rng.random() < 0.1:
         dtype = "fp32"
-    sizes: dict[str, Any] = {
-        "backend": backend,
-        "heads": kv_heads * group,
-        "kv_heads": kv_heads,
-        "head_dim": head_dim,
-        "dtype": dtype,
-        "passes": "bwd" if kind == "backward" else "fwd",
-    }
+    sizes: dict[str, Any] = {"backend": backend, "heads": kv_heads * group, "kv_heads": kv_heads}
+    sizes |= {"head_dim": head_dim, "dtype": dtype, "passes": "bwd" if kind == "backward" else "fwd"}
     causal: dict[str, Any] = {"mask": "causal" if rng.random() < 0.5 else "none"}
     if kind == "packed":
         lens = tuple(_length(rng, 16_384) for _ in range(_log_uniform(rng, 2, 24)))

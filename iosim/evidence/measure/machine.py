@@ -51,14 +51,9 @@ def prebuild(specs: Iterable[Spec], cc: str) -> None:
 
 def facts() -> dict[str, str]:
     query = "name,driver_version,vbios_version,clocks.max.sm,clocks.max.mem"
-    return {
-        "gpu": _said(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]) or driver.properties()["gpu"],
-        "gpu_query": query,
-        "cuda_compiler": compiler_version(find_nvcc()),
-        "pytorch": _version("torch"),
-        "iosim": _version("iosim"),
-        "date": datetime.date.today().isoformat(),
-    }
+    gpu = _said(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]) or driver.properties()["gpu"]
+    versions = {"pytorch": _version("torch"), "iosim": _version("iosim"), "date": datetime.date.today().isoformat()}
+    return {"gpu": gpu, "gpu_query": query, "cuda_compiler": compiler_version(find_nvcc()), **versions}
 
 
 def profiler_version() -> str:

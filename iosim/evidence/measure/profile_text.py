@@ -20,6 +20,14 @@ from iosim.hardware.profile_file import parse, read_toml, source_heads
 
 VENDORS = ("boost_clock_hz",)
 """What a shipped profile knows better than the driver."""
+REMARKS = {
+    "launch_interval_s": "{:.3g} s from one launch of an empty kernel to the next",
+    "hbm_write_bandwidth_bytes_per_s": "{:.4g} bytes/s written to device memory",
+    "tensor_fp16_mma_flop_per_s": "{:.4g} fp16 operations/s of mma.sync",
+    "l2_shared_read_bandwidth_bytes_per_s": "{:.4g} bytes/s into the SMs where all read the same data in step",
+    "sustained_clock_hz": "{:.4g} Hz of the SMs after a second of mma.sync",
+}
+"""What is measured and has no key in a profile."""
 BURST = 2
 """Transfers a clock of the memory (double data rate), by which the driver's clock and bus width give its bandwidth."""
 
@@ -69,14 +77,14 @@ def combined(
     told: list[str] = [] if left_out is None else left_out
     kept = sound(raw, [])
     base = base_profile(str(kept["gpu"]))
-    entries = dict(measured) if base is not None else in_range(specified(kept), told) | dict(measured)
     if base is not None:
-        entries = {key: entry for key, entry in entries.items() if key not in VENDORS}
-    needed = {"compute_capability": kept["compute_capability"], "sms": "sm_count" in entries}
-    missing = [key for key, there in needed.items() if not there]
-    if base is None and missing:
-        more = f"and its raw numbers lack {' and '.join(missing)}; accepted: what iosim calibrate --raw writes"
-        raise InputError(f"no shipped profile describes '{kept['gpu']}', {more}")
+        entries = {key: entry for key, entry in measured.items() if key not in VENDORS}
+    else:
+        entries = in_range(specified(kept), told) | dict(measured)
+        needed = {"compute_capability": kept["compute_capability"], "sms": "sm_count" in entries}
+        if missing := [key for key, there in needed.items() if not there]:
+            more = f"and its raw numbers lack {' and '.join(missing)}; accepted: what iosim calibrate --raw writes"
+            raise InputError(f"no shipped profile describes '{kept['gpu']}', {more}")
     while True:
         values = _values(kept, base, entries, name)
         wrong = parse(values).problems
@@ -95,21 +103,17 @@ def _guilty(
     """The entry without which a profile has fewer problems: one that they name, if that is enough; None where none
     is."""
     named = [key for key in entries if any(problem.key == key for problem in wrong)]
-    for key in dict.fromkeys((*named, *entries)):
-        if len(problems({k: e for k, e in entries.items() if k != key})) < len(wrong):
-            return key
-    return None
+    less = ((key, {k: e for k, e in entries.items() if k != key}) for key in dict.fromkeys((*named, *entries)))
+    return next((key for key, others in less if len(problems(others)) < len(wrong)), None)
 
 
 def _values(
     raw: Mapping[str, Any], base: HardwareProfile | None, entries: Mapping[str, Entry], name: str
 ) -> dict[str, Any]:
-    capability = str(raw["compute_capability"])
-    if base is not None:
-        capability = ".".join(map(str, base.compute_capability))
-    title = f"{raw['gpu']}, calibrated"
+    title, capability = f"{raw['gpu']}, calibrated", str(raw["compute_capability"])
     values: dict[str, Any] = {"schema": 1, "name": name, "title": title, "compute_capability": capability}
     if base is not None:
+        values["compute_capability"] = ".".join(map(str, base.compute_capability))
         known = read_toml(data_dir("hardware_profiles") / f"{base.name}.toml")
         values |= {key: value for key, value in known.items() if key not in (*values, "aliases")}
     for key, entry in entries.items():
@@ -153,15 +157,7 @@ def profile_text(
 def remarks(raw: Mapping[str, Any]) -> list[str]:
     base = base_profile(str(raw["gpu"]))
     lines = [f"Over the shipped profile {base.name}." if base else "No shipped profile describes this GPU."]
-    for key, text in (
-        ("launch_interval_s", "{:.3g} s from one launch of an empty kernel to the next"),
-        ("hbm_write_bandwidth_bytes_per_s", "{:.4g} bytes/s written to device memory"),
-        ("tensor_fp16_mma_flop_per_s", "{:.4g} fp16 operations/s of mma.sync"),
-        ("l2_shared_read_bandwidth_bytes_per_s", "{:.4g} bytes/s into the SMs where all read the same data in step"),
-        ("sustained_clock_hz", "{:.4g} Hz of the SMs after a second of mma.sync"),
-    ):
-        if raw.get(key):
-            lines.append("Measured: " + text.format(raw[key]) + ".")
+    lines += [f"Measured: {text.format(raw[key])}." for key, text in REMARKS.items() if raw.get(key)]
     if not raw["rows"]:
         reason = raw["no_counters"]
         lines.append(f"Not measured ({reason}): partitions, ways, effective capacity, dirty share.")

@@ -16,16 +16,11 @@ from typing import Any, Protocol, TypeVar
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.base.records import dataclass, field
-from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE
+from iosim.evidence.columns import KNOBS, LAUNCH, METRICS, PROBLEM, TILE
 from iosim.evidence.measure.machine import facts, write_provenance
 
-COUNTED = (
-    "hbm_read", "hbm_write", "l2_read", "l2_write", "l2_slice_read", "l2_slice_write", "l2_slice_miss", "l2_fabric",
-)  # fmt: skip
-COLUMNS = (
-    "call", "launch", *PROBLEM, *TILE, "kernel", "grid", "block", "registers", "smem_bytes", *COUNTED, "seconds",
-    "local_read", "local_write", "smem_wavefronts", "sm_clock_hz", *KNOBS, "spill_store_bytes", "sources",
-)  # fmt: skip
+COLUMNS = ("call", "launch", *PROBLEM, *TILE, *LAUNCH, *(name for name in METRICS if name not in LAUNCH), *KNOBS,
+           "spill_store_bytes", "sources")  # fmt: skip
 """Of a profiled table; kernels/measurements/README.md says what each counts."""
 TIME_COLUMNS = ("call", *PROBLEM, *TILE, *KNOBS, "l2_start", "ms", "tflops")
 """Of a table of times: `l2_start` is warm or cold, `ms` the median, `tflops` over the kept pairs."""
@@ -78,9 +73,8 @@ def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
             reader = csv.DictReader(file)
             names, rows = list(reader.fieldnames or ()), list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(
-            f"`out` '{path}' cannot be read: {error}; accepted: a new file, or a table made here"
-        ) from None
+        why = f"{error}; accepted: a new file, or a table made here"
+        raise InputError(f"`out` '{path}' cannot be read: {why}") from None
     if names != list(columns) or any(None in row.values() for row in rows):
         raise InputError(f"`out` '{path}' is another table; accepted: a new file, or one that this command wrote")
     return rows

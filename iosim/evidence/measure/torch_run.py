@@ -142,12 +142,6 @@ def errors(case: ChainCase, seed: int) -> dict[str, float]:
     return {name: relative(got[name][:, :, rows] if name == "o" else got[name], x) for name, x in want.items()}
 
 
-def checked(case: ChainCase) -> None:
-    error_of = errors(case, harness.fresh_seed())
-    if not all(error <= TOLERANCE[case.dtype] for error in error_of.values()):
-        raise InputError(f"wrong against float64: {error_of}")
-
-
 def _once(case: ChainCase, call: int) -> None:
     _, run = prepared_chain(case, SEED)
     for _ in range(WARM_UPS):
@@ -159,7 +153,9 @@ def _once(case: ChainCase, call: int) -> None:
 
 def _chain(planned: Call, call: int, *, profile: list[int]) -> Answer:
     case = ChainCase(**planned)
-    checked(case)
+    error_of = errors(case, harness.fresh_seed())
+    if not all(error <= TOLERANCE[case.dtype] for error in error_of.values()):
+        raise InputError(f"wrong against float64: {error_of}")
     torch.cuda.empty_cache()
     if call in profile:
         _once(case, call)
@@ -262,12 +258,8 @@ def _flex(case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) 
     return lambda: compiled(q, k, v, block_mask=blocks, enable_gqa=case.heads != case.kv_heads)
 
 
-FORWARDS: dict[str, Callable[..., Callable[[], Any]]] = {
-    "flash": _flash,
-    "efficient": _efficient,
-    "cudnn": _cudnn,
-    "flex": _flex,
-}
+Makes = Callable[..., Callable[[], Any]]
+FORWARDS: dict[str, Makes] = {"flash": _flash, "efficient": _efficient, "cudnn": _cudnn, "flex": _flex}
 REFUSED = (InputError, RuntimeError)
 """PyTorch raises RuntimeError for a refusal or short memory."""
 KINDS: dict[str, tuple[Callable[..., Answer], tuple[type[Exception], ...]]] = {

@@ -148,16 +148,13 @@ def iterated(
     times = ChunkTimes(problem, KERNEL, profile)
     if scheme == "DistFlashAttn":
         built = (build("balanced", problem, gpus, backward=backward) for backward in (False, True))
-        forward_s, backward_s = (
-            simulate(one, problem, nodes, times, overlap=overlap, merged=times.merged).total_s for one in built
-        )
+        timed = (simulate(one, problem, nodes, times, overlap=overlap, merged=times.merged) for one in built)
+        forward_s, backward_s = (one.total_s for one in timed)
         return Iteration(LAYERS * ((2 if recompute else 1) * forward_s + backward_s), linear_s, 0.0)
     name = "megatron" if scheme == "Megatron-LM" else "rsa"
-    both = [spread(name, problem, gpus, times, nodes, backward=b) for b in (False, True)]
-    compute_s, communication_s = (
-        LAYERS * (2 * getattr(both[0], part) + getattr(both[1], part)) for part in ("compute_s", "communication_s")
-    )
-    return Iteration(compute_s, linear_s, communication_s)
+    forward, backward = (spread(name, problem, gpus, times, nodes, backward=b) for b in (False, True))
+    compute_s = LAYERS * (2 * forward.compute_s + backward.compute_s)
+    return Iteration(compute_s, linear_s, LAYERS * (2 * forward.communication_s + backward.communication_s))
 
 
 @arithmetic

@@ -51,10 +51,8 @@ def _setup(attention: str, precision: str) -> Setup:
     return Setup(attention=attention, precision=precision, optimizer="none")
 
 
-READINGS = tuple(
-    Reading(one["name"], MODELS[one["model"]], _setup(*one["base"]), _setup(*one["flash"]))
-    for one in read_toml(PLACE / "memory-constrained-study.toml")["reading"]
-)
+_STATED = read_toml(PLACE / "memory-constrained-study.toml")["reading"]
+READINGS = tuple(Reading(r["name"], MODELS[r["model"]], _setup(*r["base"]), _setup(*r["flash"])) for r in _STATED)
 
 
 @dataclass(frozen=True)
@@ -90,13 +88,9 @@ def closest() -> Reading:
 
     def distance(reading: Reading) -> float:
         times, memory = ([cell.saved[what] for cell in grid(reading)] for what in ("time", "memory"))
-        pairs = (
-            (fmean(times), TIME_SAVED),
-            (min(times), TIME_SAVED_LEAST),
-            (min(memory), MEMORY_SAVED),
-            (max(memory), MEMORY_SAVED),
-        )
-        return float(max(abs(100 * computed / published - 1) for computed, published in pairs))
+        computed = fmean(times), min(times), min(memory), max(memory)
+        published = TIME_SAVED, TIME_SAVED_LEAST, MEMORY_SAVED, MEMORY_SAVED
+        return max(abs(100 * one / other - 1) for one, other in zip(computed, published, strict=True))
 
     return min(READINGS, key=distance)
 
@@ -131,12 +125,8 @@ def configurations_that_fit(number: int | str, side: str, bytes: int) -> dict[st
     """How many of a reading's configurations fit on one side; a reading by its number, or the closest."""
     reading = READINGS[number] if isinstance(number, int) else closest()
     cells = grid(reading)
-    return {
-        "computed": sum(cell.bytes[side] <= bytes for cell in cells),
-        "cells": len(cells),
-        "reading": reading,
-        "setup": getattr(reading, side),
-    }
+    fitting = sum(cell.bytes[side] <= bytes for cell in cells)
+    return {"computed": fitting, "cells": len(cells), "reading": reading, "setup": getattr(reading, side)}
 
 
 @arithmetic

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -18,6 +18,7 @@ from iosim.evidence.times.tables import Case, Timed
 from iosim.show.tables import Cell, Table, columns_of, grouped
 
 Reads = Callable[[int], Iterator[Case]]
+Shows = Callable[[Sequence[Reads]], Iterable[Reads]]
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,14 @@ class Group:
         return tuple(_reader(tuple(table.items())) for table in self.tables)
 
     def chooses(self, case: Case, launch: str) -> bool:
-        where, gpu = self.where, case.call.profile.name
+        where, regime = self.where, case.regime
+        among = {"launches": launch, "regimes": regime, "gpus": case.call.profile.name}
         return (
-            launch in where.get("launches", [launch])
+            all(value in where.get(name, [value]) for name, value in among.items())
             and launch not in where.get("other_launches", [])
-            and case.regime in where.get("regimes", [case.regime])
-            and all(word in case.regime for word in where.get("has", []))
-            and not any(word in case.regime for word in where.get("lacks", []))
-            and gpu in where.get("gpus", [gpu])
-            and case.warm == where.get("warm", case.warm)
+            and all(word in regime for word in where.get("has", []))
+            and not any(word in regime for word in where.get("lacks", []))
+            and case.conditions.warm == where.get("warm", case.conditions.warm)
         )
 
 
@@ -54,10 +54,8 @@ def _reader(table: tuple[tuple[str, str], ...]) -> Reads:
     return partial(getattr(tables, name), **dict(settings))
 
 
-GROUPS = tuple(
-    Group(**{**entry, "tables": tuple(entry["tables"])})
-    for entry in read_toml(Path(__file__).with_suffix(".toml"))["group"]
-)
+_ENTRIES = read_toml(Path(__file__).with_suffix(".toml"))["group"]
+GROUPS = tuple(Group(**{**entry, "tables": tuple(entry["tables"])}) for entry in _ENTRIES)
 KEYS = tuple(group.key for group in GROUPS)
 STATISTICS = ("mean", "median", "p90", "max")
 
@@ -73,11 +71,9 @@ class Row:
         return not self.group.fitted or self.case.number % 2 == 0
 
     def record(self) -> dict[str, Any]:
-        case = plain(self, "group=group.key kernel=case.name gpu=case.call.profile.name regime=case.regime")
-        times = plain(self.timed, "measured_s predicted_s error")
-        return (
-            case | {"row": self.case.number, "launch": self.timed.launch or "call", "held_out": self.held_out} | times
-        )
+        case = "group=group.key kernel=case.name gpu=case.call.profile.name regime=case.regime row=case.number"
+        times = "measured_s=timed.measured_s predicted_s=timed.predicted_s error=timed.error"
+        return plain(self, case) | {"launch": self.timed.launch or "call"} | plain(self, f"held_out {times}")
 
 
 @dataclass(frozen=True)
@@ -96,14 +92,12 @@ class Errors:
         if not errors:
             return None
         sizes = sorted(map(abs, errors))
-        ninth = sizes[-(-9 * len(sizes) // 10) - 1]
-        return cls(
-            len(sizes), statistics.fmean(sizes), statistics.median(sizes), ninth, sizes[-1], statistics.median(errors)
-        )
+        ninth, mean = sizes[-(-9 * len(sizes) // 10) - 1], fmean(sizes)
+        return cls(len(sizes), mean, median(sizes), ninth, sizes[-1], median(errors))
 
 
 def collect(
-    every: int = 1, keys: Iterable[str] = KEYS, show: Callable[[Sequence[Reads]], Iterable[Reads]] = iter
+    every: int = 1, keys: Iterable[str] = KEYS, show: Shows = iter
 ) -> tuple[list[tuple[Group, Case]], dict[str, str]]:
     """The cases of the groups, and the reason of each group whose tables this installation lacks. `every`: take
     every n-th row of a table."""
@@ -170,24 +164,17 @@ class TimesReport:
         return Table(columns_of(columns), tuple(lines))
 
     def to_dict(self) -> dict[str, Any]:
-        groups = [
-            {"group": g.key, "title": g.title, "target": g.target, **asdict(e),
-             "meets": None if g.target is None else e.mean <= g.target}
-            for g in GROUPS
-            if (e := self.held_out.get(g.key))
-        ]  # fmt: skip
-        return {
-            "answer": self.answer,
-            "groups": groups,
-            "rows": [row.record() for row in self.rows],
-            "fitted": [{**asdict(f), "gpu": f.gpu or None} for f in fitted()],
-            "missing": self.missing,
-        }
+        groups = []
+        for g, e in ((g, self.held_out.get(g.key)) for g in GROUPS):
+            if e is not None:
+                meets = None if g.target is None else e.mean <= g.target
+                groups.append(plain(g, "group=key title target") | asdict(e) | {"meets": meets})
+        numbers = [{**asdict(f), "gpu": f.gpu or None} for f in fitted()]
+        found = {"answer": self.answer, "groups": groups, "rows": [row.record() for row in self.rows]}
+        return {**found, "fitted": numbers, "missing": self.missing}
 
 
-def times_report(
-    every: int = 1, keys: Iterable[str] = KEYS, show: Callable[[Sequence[Any]], Iterable[Any]] = iter
-) -> TimesReport:
+def times_report(every: int = 1, keys: Iterable[str] = KEYS, show: Shows = iter) -> TimesReport:
     """Predicts every n-th timed row of these groups."""
     cases, missing = collect(every, keys, show)
     return TimesReport(tuple(rows_of(cases)), missing)
@@ -210,8 +197,6 @@ class TimeGate:
         groups = {k: e for k, e in report.held_out.items() if self.group in ("all", k)}
         if not groups:
             return f"{self.group}: no row to hold against {self.limit:.3g}"
-        wrong = {k: getattr(e, self.statistic) for k, e in groups.items() if getattr(e, self.statistic) > self.limit}
-        return (
-            "; ".join(f"{k}: {self.statistic} {found:.1%} is above {self.limit:.1%}" for k, found in wrong.items())
-            or None
-        )
+        found = {k: getattr(e, self.statistic) for k, e in groups.items()}
+        wrong = [f"{k}: {self.statistic} {error:.1%}" for k, error in found.items() if error > self.limit]
+        return "; ".join(f"{one} is above {self.limit:.1%}" for one in wrong) or None

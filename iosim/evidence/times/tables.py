@@ -17,7 +17,7 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.base.words import Method
-from iosim.hardware.profile import load_profile
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import Overrides, resolve
@@ -46,6 +46,16 @@ class Timed:
         return self.predicted_s / self.measured_s - 1
 
 
+SHORT_PREFILL_S = 2e-4
+"""Below it the host's work between launches shows in a serving stack."""
+IDLE_W = 200.0
+"""Rows of the tables of clocks below it were read before the load."""
+PLAYED = 2.0
+"""Warm starts are replayed where tensors are up to so many times the L2; others find nothing of use there."""
+ALONE, SUSTAINED = Conditions(), Conditions(l2_start="warm", clocks="sustained")
+WARM, GRAPH = Conditions(l2_start="warm"), Conditions(l2_start="warm", launched="graph")
+
+
 @dataclass(frozen=True)
 class Case:
     """One call of a table, numbered as it stands there.
@@ -53,11 +63,8 @@ class Case:
     Attributes:
         name: the kernel, as tables show it.
         regime: what sets its rows apart.
-        seconds: of each launch; one for the whole chain where `whole`.
+        seconds: of the whole chain; of each launch where not `whole`.
         fits: constants of a step were fitted on it, where its number is odd.
-        launched: from a CUDA graph ("graph"), or "alone".
-        warm: the L2 at its start.
-        clocks: "boost" after a pause, "sustained" after seconds of load.
         extra_s: seconds beside the launches, of a serving stack between calls.
     """
 
@@ -67,18 +74,14 @@ class Case:
     call: Call
     traffic: Traffic
     seconds: tuple[float, ...]
-    whole: bool = False
+    conditions: Conditions = ALONE
+    whole: bool = True
     fits: bool = False
-    launched: str = "alone"
-    warm: bool = False
-    clocks: str = "boost"
     extra_s: float = 0.0
 
     def times(self, call: Call | None = None) -> Iterator[Timed]:
         """Predicted and measured times by launch; of `call` in place of its own, where something was changed."""
-        start = "warm" if self.warm else "cold"
-        conditions = Conditions(l2_start=start, clocks=self.clocks, launched=self.launched)
-        found = (call or self.call).time(self.traffic, conditions)
+        found = (call or self.call).time(self.traffic, self.conditions)
         if self.whole:
             yield Timed("", found.total_s + self.extra_s, self.seconds[0])
             return
@@ -106,7 +109,6 @@ def rows(name: str) -> tuple[dict[str, str], ...]:
 
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "window_right",
          "page_size")  # fmt: skip
-TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 SERVING_GPUS = {"a100_sxm": "a100-sxm-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm"}
 NVIDIA_GPUS = {"NVIDIA H200": ("h200-sxm", "cudnn"), "NVIDIA GB200": ("gb200", "fa4"), "NVIDIA GB300": ("gb300", "fa4")}
 """cuDNN's kernel on Blackwell is not published: its rows are predicted as FlashAttention-4."""
@@ -142,47 +144,48 @@ def replayed(call: Call, l2_start: str = "warm") -> Traffic:
 
 
 def asked(r: Mapping[str, str], **more: Any) -> AttentionProblem:
+    """The problem of a row; bf16 where its table has no column of types."""
     stated: dict[str, Any] = {name: int(r[name]) for name in SIZES if r.get(name)}
-    stated |= {"dtype": TYPES.get(r["dtype"], r["dtype"]), "mask": "causal" if r.get("causal") == "1" else "none"}
+    stated |= {"dtype": r.get("dtype", "bf16"), "mask": "causal" if r.get("causal") == "1" else "none"}
     return AttentionProblem(**{**stated, **more})
 
 
-def built(r: dict[str, str], **more: Any) -> Overrides:
-    return Overrides(
-        tile=(int(r["block_q"]), int(r["block_k"])),
-        warps=int(r["warps"]),
-        stages=int(r["stages"]),
-        registers=int(r["registers"]),
-        shared_memory_bytes=int(r["smem_bytes"]) - 1024,
-        **more,
-    )
+def called(problem: AttentionProblem, kernel: str, gpu: HardwareProfile, over: Overrides | None = None) -> Call:
+    return Call.of(problem, resolve(kernel, problem, gpu, over), gpu)
+
+
+def built(r: Mapping[str, str], **more: Any) -> Overrides:
+    sizes: dict[str, Any] = {name: int(r[name]) for name in ("warps", "stages", "registers")}
+    shared = int(r["smem_bytes"]) - 1024
+    return Overrides(tile=(int(r["block_q"]), int(r["block_k"])), shared_memory_bytes=shared, **sizes, **more)
+
+
+def short_or_long(seconds: float) -> str:
+    return "short" if seconds < SHORT_S else "long"
+
+
+def under(seconds: float) -> str:
+    return ", under 30 us" if seconds < SHORT_S else ""
 
 
 def library_cases(every: int = 1, file: str = "h200_library_kernels.csv", gpu_name: str = "h200-sxm") -> Iterator[Case]:
     """The launches of such a table; masks that no interval describes (flex) are left out."""
     gpu, calls = load_profile(gpu_name), grouped(rows(file), lambda row: int(row["call"]))
     for number, launches in some(calls.items(), every):
-        r = launches[0]
-        name = r["implementation"]
+        r, name = launches[0], launches[0]["implementation"]
         if name == "pytorch_flex":
             continue
         problem = asked(r, passes="bwd" if "backward" in name else "fwd")
-        kernel = resolve(name, problem, gpu, built(r) if name == "triton_plain" else Overrides())
-        call = Call.of(problem, kernel, gpu)
+        call = called(problem, name, gpu, built(r) if name == "triton_plain" else None)
         seconds = tuple(float(x["seconds"]) for x in launches)
         spills = (
             name.startswith("pytorch_flash")
-            or (name == "triton_plain" and r["block_q"] == "256" and r["warps"] == "4")
+            or (name == "triton_plain" and (r["block_q"], r["warps"]) == ("256", "4"))
             or (name == "pytorch_mem_efficient" and (r["head_dim"] == "256" or r["dtype"] == "float32"))
         )
-        regime = (
-            "backward"
-            if problem.passes == "bwd"
-            else "decode"
-            if problem.seq_q == 1
-            else ("short" if sum(seconds) < SHORT_S else "long")
-        )
-        yield Case(name, regime + (", spills" if spills else ""), number, call, flushed(call), seconds,
+        kind = "decode" if problem.seq_q == 1 else short_or_long(sum(seconds))
+        regime = "backward" if problem.passes == "bwd" else kind
+        yield Case(name, regime + ", spills" * spills, number, call, flushed(call), seconds, whole=False,
                    fits=not spills and regime in ("short", "long"))  # fmt: skip
 
 
@@ -192,64 +195,50 @@ def own_cases(every: int = 1) -> Iterator[Case]:
     for r in some(rows("h200_iosim_kernels.csv"), every):
         if r["kernel"] != "flash_fwd" or r["splits"] != "1" or r["window"]:
             continue
-        problem = asked({**r, "dtype": "bfloat16"})
-        persistent = r["persistent"] == "1"
+        problem, persistent = asked(r, dtype="bf16"), r["persistent"] == "1"
         kernel = resolve("flash-cu", problem, gpu, built(
             r, order=r["order"], heavy_first=r["heavy_first"] == "1", section_heads=int(r["section"]),
             direction=r["direction"], scheduler="persistent" if persistent else "static",
         ))  # fmt: skip
         if persistent:
             kernel = kernel.with_(persistent_ctas=int(r["grid"].strip("()").split(",")[0]))
-        call, seconds = Call.of(problem, kernel, gpu), float(r["seconds"])
-        spills = r["spill_store_bytes"] not in ("", "0")
-        regime = (
-            "decode"
-            if problem.seq_q < MMA_ROWS
-            else "short"
-            if seconds < SHORT_S
-            else ("tile sweep" if r["note"] == "sweep" else "long")
-        )
-        yield Case("iosim flash_fwd", regime + (", spills" if spills else ""), int(r["call"]), call, moved(call),
-                   (seconds,), fits=not spills)  # fmt: skip
+        call, seconds, spills = Call.of(problem, kernel, gpu), float(r["seconds"]), int(r["spill_store_bytes"] or 0) > 0
+        length = "decode" if problem.seq_q < MMA_ROWS else short_or_long(seconds)
+        regime = "tile sweep" if length == "long" and r["note"] == "sweep" else length
+        yield Case("iosim flash_fwd", regime + ", spills" * spills, int(r["call"]), call, moved(call), (seconds,),
+                   whole=False, fits=not spills)  # fmt: skip
 
 
 def call_cases(every: int = 1) -> Iterator[Case]:
     """Calls timed outside the profiler (h200_iosim_times.csv), forward, numbered as they stand: never fitted on."""
     gpu = load_profile("h200-sxm")
     for number, r in numbered("h200_iosim_times.csv", every):
-        name = r["implementation"]
+        shown = name = r["implementation"]
         if name not in ("flash_fwd", "cudnn", "pytorch_flash", "pytorch_mem_efficient"):
             continue
-        problem = asked(r)
+        problem, over, spills = asked(r), None, ", spills" if name == "pytorch_flash" else ""
         if name == "flash_fwd":
-            causal = problem.mask == "causal"
-            over = Overrides(
-                tile=(int(r["block_q"]), int(r["block_k"])),
-                warps=int(r["warps"]),
-                stages=2,
-                registers=255,
-                order="head" if causal else "query",
-                heavy_first=causal,
-            )
-        call = Call.of(problem, resolve(name, problem, gpu, over if name == "flash_fwd" else None), gpu)
-        shown, spills = f"iosim {name}" if name == "flash_fwd" else name, ", spills" if name == "pytorch_flash" else ""
-        yield Case(shown, f"call, not profiled{spills}", number, call, moved(call), (float(r["ms"]) / 1e3,), whole=True)
+            causal, shown = problem.mask == "causal", f"iosim {name}"
+            tile, order = (int(r["block_q"]), int(r["block_k"])), "head" if causal else "query"
+            taken = Overrides(tile=tile, warps=int(r["warps"]), stages=2, registers=255)
+            over = replace(taken, order=order, heavy_first=causal)
+        call = called(problem, name, gpu, over)
+        yield Case(shown, f"call, not profiled{spills}", number, call, moved(call), (float(r["ms"]) / 1e3,))
 
 
 def triton_cases(every: int = 1) -> Iterator[Case]:
     """The tiles of triton_tiles_d64_time.csv, numbered as they stand; inputs are warm in L2, so no HBM bytes."""
     gpu = load_profile("h200-sxm")
     problem = AttentionProblem(heads=32, seq_q=4096, head_dim=64, dtype="bf16")
+    names = {"warps": "warps", "stages": "stages", "registers": "regs", "shared_memory_bytes": "smem"}
     for number, r in numbered("triton_tiles_d64_time.csv", every):
         if not r["BM"]:
             continue
-        sides = int(float(r["BM"])), int(float(r["BN"]))
-        names = {"warps": "warps", "stages": "stages", "registers": "regs", "shared_memory_bytes": "smem"}
         settings: dict[str, Any] = {name: int(float(r[column])) for name, column in names.items()}
-        over = Overrides(tile=sides, **settings)
-        call, spills = Call.of(problem, resolve("triton", problem, gpu, over), gpu), float(r["spills"]) > 0
-        yield Case("triton tiles, head_dim 64", "warm, spills" if spills else "warm", number, call, call.counted,
-                   (float(r["ms"]) / 1e3,), fits=not spills)  # fmt: skip
+        over = Overrides(tile=(int(float(r["BM"])), int(float(r["BN"]))), **settings)
+        call, spills = called(problem, "triton", gpu, over), float(r["spills"]) > 0
+        yield Case("triton tiles, head_dim 64", "warm" + ", spills" * spills, number, call, call.counted,
+                   (float(r["ms"]) / 1e3,), whole=False, fits=not spills)  # fmt: skip
 
 
 def graph_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
@@ -257,28 +246,24 @@ def graph_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
     constants were fitted on odd ones."""
     gpu = load_profile(gpu_name)
     for number, r in numbered(f"{gpu_name[:4]}_graph_latency.csv", every):
-        problem, seconds = asked(r), float(r["graph_ms"]) / 1e3
-        call = Call.of(problem, resolve(r["implementation"], problem, gpu), gpu)
-        regime = ("decode" if problem.seq_q == 1 else "prefill") + (", under 30 us" if seconds < SHORT_S else "")
-        name = f"{r['implementation']} in a graph"
-        yield Case(name, regime, number, call, replayed(call), (seconds,), whole=True, warm=True, launched="graph")
+        problem, seconds, name = asked(r), float(r["graph_ms"]) / 1e3, r["implementation"]
+        call, regime = called(problem, name, gpu), ("decode" if problem.seq_q == 1 else "prefill") + under(seconds)
+        yield Case(f"{name} in a graph", regime, number, call, replayed(call), (seconds,), GRAPH)
 
 
 def stream_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
     """Calls whose heads have one block of queries each, one behind the other in a CUDA graph (h200_streams.csv,
     h100_streams.csv), but for those whose heads all read the same keys: never fitted on."""
-    gpu = load_profile(gpu_name)
+    gpu, replays = load_profile(gpu_name), Replays()
     between = gpu.need("graph_launch_latency_s") - gpu.need("graph_call_latency_s")
-    replays = Replays()
     for number, r in numbered(f"{gpu_name[:4]}_streams.csv", every):
         if r["keys_lie"] == "shared":
             continue
-        problem, seconds = asked(r | {"dtype": "bfloat16", "batch": "1"}), float(r["seconds"])
-        call = Call.of(problem, resolve(r["implementation"], problem, gpu), gpu)
-        regime = "one block of queries" + (", under 30 us" if seconds < SHORT_S else "")
-        hbm = hbm_traffic(call, warm_method(call), "warm", replays)[0]
-        yield Case(f"{r['implementation']} of one block", regime, number, call, call.counted + hbm,
-                   (seconds,), whole=True, warm=True, launched="graph", extra_s=between)  # fmt: skip
+        name, seconds = r["implementation"], float(r["seconds"])
+        call = called(asked(r, batch=1), name, gpu)
+        traffic = call.counted + hbm_traffic(call, warm_method(call), "warm", replays)[0]
+        yield Case(f"{name} of one block", "one block of queries" + under(seconds), number, call, traffic, (seconds,),
+                   GRAPH, extra_s=between)  # fmt: skip
 
 
 def warm_method(call: Call) -> Method:
@@ -292,16 +277,11 @@ def clock_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
     """Kernels that run for seconds without a pause (h200_clocks.csv, h100_clocks.csv): never fitted on."""
     gpu = load_profile(gpu_name)
     for number, r in numbered(f"{gpu_name[:4]}_clocks.csv", every):
-        if float(r["power_w"]) < IDLE_W or r["implementation"] in ("matmul", "copy"):
+        name = r["implementation"]
+        if float(r["power_w"]) < IDLE_W or name in ("matmul", "copy"):
             continue
-        problem = asked({**r, "kv_heads": r["heads"], "seq_q": r["seq"], "seq_k": r["seq"], "dtype": "bfloat16"})
-        call = Call.of(problem, resolve(r["implementation"], problem, gpu), gpu)
-        yield Case(r["implementation"], "for seconds", number, call, moved(call), (float(r["ms"]) / 1e3,), whole=True,
-                   warm=True, clocks="sustained")  # fmt: skip
-
-
-IDLE_W = 200.0
-"""Rows of these tables below it were read before the load."""
+        call = called(asked(r | {"kv_heads": r["heads"], "seq_q": r["seq"], "seq_k": r["seq"]}), name, gpu)
+        yield Case(name, "for seconds", number, call, moved(call), (float(r["ms"]) / 1e3,), SUSTAINED)
 
 
 def nvidia_cases(every: int = 1) -> Iterator[Case]:
@@ -314,15 +294,14 @@ def nvidia_cases(every: int = 1) -> Iterator[Case]:
         wanted = r["dtype"] == "bfloat16" and r["deterministic"] == "False"
         if not wanted or (r["pass"] == "bwd" and name != "h200-sxm"):
             continue
-        gpu, window = load_profile(name), int(r["window"]) - 1 if r["window"] else None
+        window = int(r["window"]) - 1 if r["window"] else None
         mask = "window" if window is not None else "none" if r["mask"] == "no_mask" else "causal"
-        problem = asked(r, mask=mask, window=window, passes=r["pass"])
         try:
-            call = Call.of(problem, resolve(kernel_name, problem, gpu), gpu)
+            call = called(asked(r, mask=mask, window=window, passes=r["pass"]), kernel_name, load_profile(name))
         except InputError:
             continue
         shown = f"NVIDIA's cuDNN on {r['gpu'].removeprefix('NVIDIA ')}"
-        yield Case(shown, r["pass"], number, call, moved(call), (float(r["ms"]) / 1e3,), whole=True)
+        yield Case(shown, r["pass"], number, call, moved(call), (float(r["ms"]) / 1e3,))
 
 
 def serving_cases(every: int = 1) -> Iterator[Case]:
@@ -331,25 +310,18 @@ def serving_cases(every: int = 1) -> Iterator[Case]:
     replays = Replays()
     for number, r in numbered("published_latency.csv", every):
         gpu, name = load_profile(SERVING_GPUS[r["gpu"]]), r["source"].split("/")[0]
-        prefill, seconds = r["phase"] == "prefill", float(r["latency"]) / 1e3
-        stack = read_stack(name)
+        prefill, seconds, stack = r["phase"] == "prefill", float(r["latency"]) / 1e3, read_stack(name)
         problem = AttentionProblem(
             batch=int(r["batch_size"]), heads=int(r["num_heads"]), kv_heads=int(r["num_key_value_heads"]),
             seq_q=int(r["seq"]) if prefill else 1, seq_k=int(r["seq"]), head_dim=int(r["head_dim"]), dtype="bf16",
             mask="causal", page_size=stack.page_size,
         )  # fmt: skip
-        call = Call.of(problem, resolve(stack.kernel(gpu), problem, gpu, Overrides(append_kv=stack.append_kv)), gpu)
+        call = called(problem, stack.kernel(gpu), gpu, Overrides(append_kv=stack.append_kv))
         how = warm_method(call)
         made = Request(problem, call.kernel, gpu, l2_start="warm", launched="graph", method=how).predict(replays)
         regime = "decode" if not prefill else "prefill under 0.2 ms" if seconds < SHORT_PREFILL_S else "prefill"
-        yield Case(f"{name} on {gpu.name}", regime, number, call, made.traffic, (seconds,), whole=True,
-                   launched="graph", warm=True, extra_s=latency_of(stack, made).total_s - made.time_s)  # fmt: skip
-
-
-PLAYED = 2.0
-"""Warm starts are replayed where tensors are up to so many times the L2; others find nothing of use there."""
-SHORT_PREFILL_S = 2e-4
-"""Below it the host's work between launches shows in a serving stack."""
+        yield Case(f"{name} on {gpu.name}", regime, number, call, made.traffic, (seconds,), GRAPH,
+                   extra_s=latency_of(stack, made).total_s - made.time_s)  # fmt: skip
 
 
 # Calls that others timed
@@ -388,9 +360,8 @@ def published_cases(every: int = 1, file: str = WHEEL_A30) -> Iterator[Case]:
     for number, r in some(mine, every):
         shape, seconds = tuple(v for k, v in r.items() if k not in ("seconds", "source")), (float(r["seconds"]),)
         if shape not in played:
-            problem = problem_of(r)
+            problem, start = problem_of(r), r["l2_start"]
             call = Call.of(problem, kernel_of(r, problem), load_profile(r["gpu"]))
-            played[shape] = Case(f"{r['kernel']} on {r['gpu']}", f"{r['phase']}, {r['l2_start']}", number, call,
-                                 replayed(call, r["l2_start"]), seconds, whole=True,
-                                 warm=r["l2_start"] == "warm")  # fmt: skip
+            played[shape] = Case(f"{r['kernel']} on {r['gpu']}", f"{r['phase']}, {start}", number, call,
+                                 replayed(call, start), seconds, WARM if start == "warm" else ALONE)  # fmt: skip
         yield replace(played[shape], number=number, seconds=seconds)

@@ -13,11 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import groupby, takewhile
+from math import prod
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
-from iosim.evidence.validate.rows import CHAIN_COLUMNS, LAUNCH_COLUMNS, OPTION, Row
+from iosim.evidence.columns import CHAIN, KNOBS, PROBLEM, TILE
+from iosim.evidence.validate.rows import LAUNCH_COLUMNS, OPTION, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.cuda_sources import CudaOptions
@@ -58,21 +60,16 @@ SAME_PASS = re.compile(r"(\d|_d[KV])$")
 DRIVER_SHARED_BYTES = 1024
 """Shared memory that the driver keeps for every CTA; `smem_bytes` of a row counts it."""
 VARIANT = {
-    "tile": "{}", "sums": "{} sums", "warps": "{} warps", "stages": "{} stages", "order": "{}",
-    "heavy_first": "heavy first", "blocks": "{}", "section": "sections of {}", "direction": "{}",
-    "persistent": "persistent", "schedule": "{}", "cluster": "clusters of {}", "splits": "{} splits",
+    "tile": ("{}", ""), "sums": ("{} sums", ""), "warps": ("{} warps", ""), "stages": ("{} stages", ""),
+    "order": ("{}", ""), "heavy_first": ("heavy first", "0"), "blocks": ("{}", ""), "section": ("sections of {}", "0"),
+    "direction": ("{}", ""), "persistent": ("persistent", "0"), "schedule": ("{}", ""),
+    "cluster": ("clusters of {}", "1"), "splits": ("{} splits", "1"),
 }  # fmt: skip
-"""A row's settings in words, in order."""
-SILENT = {("heavy first", "0"), ("persistent", "0"), ("sections of {}", "0"), ("clusters of {}", "1"),
-          ("{} splits", "1")}  # fmt: skip
-"""Of these values nothing is said."""
+"""A row's settings in words, in order, and the value of which nothing is said."""
 MAX_PAIRS = 200_000_000
 """Visited tile pairs of a row: more are not replayed here."""
 MAX_CTAS, MAX_THREADS, MAX_REGISTERS, MAX_SPILLED_BYTES = (1 << 31) - 1, 1024, 255, 1 << 19
 """What CUDA lets a launch have: CTAs, threads a CTA, registers and local memory a thread."""
-CALL_FACTS = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype",
-              "block_q", "block_k", "warps", "stages", "note", "order", "heavy_first", "section", "direction",
-              "persistent", "window", "splits")  # fmt: skip
 
 
 class NoModel(Exception):
@@ -83,12 +80,11 @@ class NoModel(Exception):
 class Case:
     """What one call, or one chain, is predicted as. `chains` holds one chain for each row: the row's launch by itself,
     since such rows were measured with the L2 flushed before each launch; or all launches of a row that is a whole
-    chain. A reason stands where a row has no launch. `rows` are the measured ones, those of a pass that PyTorch
-    launches in pieces as one."""
+    chain. `rows` are the measured ones, those of a pass that PyTorch launches in pieces as one."""
 
     problem: AttentionProblem
     kernel: Kernel
-    chains: tuple[Chain | str, ...]
+    chains: tuple[Chain, ...]
     variant: str
     rows: tuple[Row, ...]
 
@@ -96,16 +92,12 @@ class Case:
 def problem_of(row: Row) -> AttentionProblem:
     """The attention problem of a row. Raises InputError where its sizes make no sense; NoModel where the row leaves
     one empty."""
-    name = row.implementation
-    noted = _noted_mask(row.facts.get("note", ""))
-    missing = [
-        n
-        for n in (CHAIN_COLUMNS if row.chain else LAUNCH_COLUMNS)
-        if not row.facts[n] and not (noted and n == "causal")
-    ]
-    if missing:
+    name, facts = row.implementation, row.facts
+    noted = _noted_mask(facts.get("note", ""))
+    needed = CHAIN if row.chain else LAUNCH_COLUMNS
+    if missing := [n for n in needed if not facts[n] and not (noted and n == "causal")]:
         raise NoModel(f"no model for '{name}' without {', '.join(missing)}, which the row leaves empty")
-    facts, backward = row.facts, name in BACKWARD or name.endswith("_backward")
+    backward = name in BACKWARD or name.endswith("_backward")
     values: dict[str, Any] = {n: row.number(n) for n in ("batch", "heads", "head_dim")}
     if row.chain:
         values |= {"seq_q": row.number("seq"), "passes": "fwd+bwd" if name.endswith(BOTH) else "fwd"}
@@ -114,12 +106,10 @@ def problem_of(row: Row) -> AttentionProblem:
         mask = "window" if window is not None else "causal" if row.flag("causal") else "none"
         values |= {"kv_heads": row.number("kv_heads"), "passes": "bwd" if backward else "fwd"}
         values |= noted or {"mask": mask, "window": window}
-        lengths = facts.get("seq_lens")
-        values |= (
-            {"seq_lens": tuple(map(int, lengths.split()))}
-            if lengths
-            else {n: row.number(n) for n in ("seq_q", "seq_k")}
-        )
+        if lengths := facts.get("seq_lens"):
+            values["seq_lens"] = tuple(map(int, lengths.split()))
+        else:
+            values |= {n: row.number(n) for n in ("seq_q", "seq_k")}
     try:
         return AttentionProblem(dtype=facts["dtype"], **values)
     except InputError as error:
@@ -171,7 +161,7 @@ def _check_call(rows: Sequence[Row]) -> None:
         raise NoModel(f"not measured: {refused}")
     if [r.launch for r in rows] != list(range(1, len(rows) + 1)):
         raise NoModel(f"launches {', '.join(str(r.launch) for r in rows)} of the call are there, not 1 to {len(rows)}")
-    for name in CALL_FACTS:
+    for name in (*PROBLEM, *TILE, *KNOBS):
         if len({r.facts.get(name) for r in rows}) > 1:
             raise NoModel(f"the call's rows differ in {name}")
     note = first.facts.get("note", "")
@@ -187,22 +177,19 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
         chain = _as_described(rows, chain)
     _check_size(chain)
     own = row.implementation in OWN
-    launches: list[Launch | str] = [n for n in chain.launches if not n.joins and not (own and n.name in HOST_FILLS)]
+    launches = [n for n in chain.launches if not n.joins and not (own and n.name in HOST_FILLS)]
     if row.facts.get("stage"):
-        wanted = [r.facts["stage"] for r in rows]
-        launches = [n for n in launches if isinstance(n, str) or n.name in wanted]
+        launches = [n for n in launches if n.name in [r.facts["stage"] for r in rows]]
     if len(rows) == 1 < len(launches) and MAIN_ALONE.search(row.facts.get("kernel", "")):
         launches = [n for n in chain.launches if n.name in ("main", "bwd.main")]
-    rows = _joined(rows, [n if isinstance(n, str) else n.name for n in launches])
+    rows = _joined(rows, [n.name for n in launches])
     if len(launches) != len(rows):
         more = f"the call has {len(rows)}"
         raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), {more}")
     # rows that say what their kernel was built as have its resources
     described = own or bool(row.facts.get("block_q"))
     chains = tuple(
-        n
-        if isinstance(n, str)
-        else replace(chain, launches=(_with_facts(n, r) if described else n, *_joining(chain, n)))
+        replace(chain, launches=(_with_facts(n, r) if described else n, *_joining(chain, n)))
         for n, r in zip(launches, rows, strict=True)
     )
     return Case(problem, kernel, chains, _variant(row), tuple(rows))
@@ -275,19 +262,11 @@ def overrides_of(row: Row) -> Overrides | None:
     by_head = facts.get("order") == "head"
     section = row.number("section_heads" if row.implementation in SM90 else "section")
     scheduler = SCHEDULERS.get(facts.get("schedule", ""), "persistent" if row.flag("persistent") else None)
-    return Overrides(
-        tile=(sides[0], sides[1]) if sides[0] and sides[1] else None,
-        warps=row.number("warps"),
-        stages=row.number("stages") if sides[0] else None,
-        order=facts.get("order") or None,
-        heavy_first=heavy,
-        fold=fold,
-        section_heads=section if by_head else None,
-        direction=facts.get("direction") or None,
-        scheduler=scheduler,
-        cluster=row.number("cluster"),
-        splits=row.number("splits"),
-    )
+    tile, stages = ((sides[0], sides[1]), row.number("stages")) if sides[0] and sides[1] else (None, None)
+    stated: dict[str, Any] = {name: row.number(name) for name in ("warps", "cluster", "splits")}
+    stated |= {name: facts.get(name) or None for name in ("order", "direction")}
+    stated |= {"section_heads": section if by_head else None, "scheduler": scheduler}
+    return Overrides(tile=tile, stages=stages, heavy_first=heavy, fold=fold, **stated)
 
 
 def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
@@ -295,13 +274,9 @@ def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
     blocks = facts.get("blocks") or "heavy_first"
     if blocks not in BACKWARD_STARTS:
         raise NoModel(f"{OPTION}: {row.implementation} with blocks {blocks}; accepted: {', '.join(BACKWARD_STARTS)}")
-    order = Order(facts.get("order") or Order.QUERY)
-    schedule = Schedule(
-        order=order,
-        start=BACKWARD_STARTS[blocks],
-        direction=Direction(facts.get("direction") or "ascending"),
-        section_heads=row.number("section_heads") or 0 if order is Order.HEAD else 0,
-    )
+    order, direction = Order(facts.get("order") or Order.QUERY), Direction(facts.get("direction") or "ascending")
+    section = row.number("section_heads") or 0 if order is Order.HEAD else 0
+    schedule = Schedule(order=order, start=BACKWARD_STARTS[blocks], direction=direction, section_heads=section)
     tile = replace(tile, block_q=row.number("block_q") or tile.block_q)
     return kernel.with_(backward=replace(kernel.backward, tile=tile, schedule=schedule))
 
@@ -342,8 +317,7 @@ def _product(row: Row, name: str, most: int) -> int:
     match = re.fullmatch(r"\((\d{1,10}), (\d{1,10}), (\d{1,10})\)", text)
     if not match:
         raise NoModel(f"{name} '{text[:40]}' is not of the form (x, y, z)")
-    x, y, z = (int(n) for n in match.groups())
-    return _within(name, x * y * z, 1, most)
+    return _within(name, prod(map(int, match.groups())), 1, most)
 
 
 def _within(name: str, value: int, low: int, high: int) -> int:
@@ -353,14 +327,14 @@ def _within(name: str, value: int, low: int, high: int) -> int:
 
 
 def _variant(row: Row) -> str:
-    f, sm90 = dict(row.facts), row.implementation in SM90
-    if not (f.get("block_q") or sm90):
+    f = dict(row.facts)
+    if f.get("block_q"):
+        f["tile"] = f"{f['block_q']}x{f.get('block_k') or 128}"
+    if row.implementation in SM90:
+        f |= {"warps": "", "stages": "", "section": f.get("section_heads", "")}
+    elif "tile" in f:
+        f |= {"warps": str(f.get("warps")), "stages": f.get("stages") or "1"}
+    else:
         return ""
-    f |= {"tile": f"{f['block_q']}x{f.get('block_k') or 128}"} if f.get("block_q") else {}
-    f |= (
-        {"warps": "", "stages": "", "section": f.get("section_heads", "")}
-        if sm90
-        else ({"warps": str(f.get("warps")), "stages": f.get("stages") or "1"})
-    )
-    said = ((text, f.get(name, "").replace("_", " ")) for name, text in VARIANT.items())
-    return ", ".join(text.format(value) for text, value in said if value and (text, value) not in SILENT)
+    said = ((text, silent, f.get(name, "").replace("_", " ")) for name, (text, silent) in VARIANT.items())
+    return ", ".join(text.format(value) for text, silent, value in said if value not in ("", silent))

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, seconds_text
-from iosim.evidence.cuda.ncu import METRICS, Profiled
+from iosim.evidence.columns import METRICS
+from iosim.evidence.cuda.ncu import Profiled
 from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.profile_rows import Told, row_of, said_of
 from iosim.evidence.validate.recognise import Given, Unknown, recognise, whole_call
@@ -98,10 +99,8 @@ class LaunchAnswer:
     def _by_tensor(self) -> str:
         """Predicted bytes at HBM of each tensor, small ones left out: the profiler prints no tables on a terminal."""
         large = [x for x in self.parts if x.predicted >= SMALL] or self.parts[:1]
-        return ", ".join(
-            f"{x.tensor} {bytes_text(x.predicted)} {MOVED[x.direction]} ({bytes_text(x.once)} compulsory)"
-            for x in large
-        )
+        moved = ((x, f"{bytes_text(x.predicted)} {MOVED[x.direction]}") for x in large)
+        return ", ".join(f"{x.tensor} {text} ({bytes_text(x.once)} compulsory)" for x, text in moved)
 
     def _where(self, direction: str) -> str:
         one = next((q for q in self.quantities() if q["quantity"] == f"hbm_{direction}"), None)
@@ -130,20 +129,18 @@ class LaunchAnswer:
 
     def to_dict(self) -> dict[str, Any]:
         quantities = self.quantities()
-        return {
-            "kernel": self.kernel, "status": self.status, "reason": self.reason,
-            "problem": None if self.prediction is None else self.prediction.problem.to_dict(),
-            "implementation": None if self.row is None else self.row.implementation,
-            "profile": None if self.prediction is None else self.prediction.profile.name, "quantities": quantities,
+        metrics = []
+        for q in (q for q in quantities if q["quantity"] != "time"):
+            name, words = q["quantity"], f"predicted: {_text(q['quantity'], q['predicted'])}"
+            both = {side: q[side] // UNIT.get(name, 1) for side in ("predicted", "counted")}
+            metrics.append({"name": METRICS[COLUMN[name]][0], **both, "differs": q["differs"], "words": words})
+        p, row = self.prediction, self.row
+        return plain(self, "kernel status reason") | {
+            "problem": None if p is None else p.problem.to_dict(),
+            "implementation": None if row is None else row.implementation,
+            "profile": None if p is None else p.profile.name, "quantities": quantities,
             "tensors": [vars(x) for x in self.parts], "advice": self.advice, "speedup_percent": self.speedup_percent,
-            "metrics": [
-                {"name": METRICS[COLUMN[q["quantity"]]][0],
-                 "predicted": q["predicted"] // UNIT.get(q["quantity"], 1),
-                 "counted": q["counted"] // UNIT.get(q["quantity"], 1),
-                 "differs": q["differs"], "words": f"predicted: {_text(q['quantity'], q['predicted'])}"}
-                for q in quantities if q["quantity"] != "time"
-            ],
-            "tables": self.tables(),
+            "metrics": metrics, "tables": self.tables(),
         }  # fmt: skip
 
     def tables(self) -> list[dict[str, Any]]:
@@ -201,8 +198,6 @@ def answer_launch(launch: Profiled, stated: Given, profile: HardwareProfile, tol
             raise Unknown("the profile has none of the counters that are compared")
         case = match([row], profile)
         (chain,) = case.chains
-        if isinstance(chain, str):
-            raise Unknown(chain)
         prediction = Request(case.problem, case.kernel, profile, chain=chain).predict(Replays())
         parts = _parts(prediction, row)
         explanation, untried = _explained(case, chain, prediction)
@@ -237,10 +232,8 @@ def _parts(p: Prediction, row: Row) -> tuple[Part, ...]:
         else:
             rooms = [s.hbm_bytes for s in mine]
         laid = _laid(off, rooms)
-        found += [
-            Part(s.tensor, direction, s.hbm_bytes, s.once_bytes, n, part)
-            for s, n, part in zip(mine, l2, laid, strict=True)
-        ]
+        parts = zip(mine, l2, laid, strict=True)
+        found += [Part(s.tensor, direction, s.hbm_bytes, s.once_bytes, n, part) for s, n, part in parts]
     return tuple(sorted(found, key=lambda x: -x.predicted))
 
 

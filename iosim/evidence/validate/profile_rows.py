@@ -9,7 +9,8 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
-from iosim.evidence.cuda.ncu import METRICS, Profiled, find_ncu, import_report, parse_raw, profiled_of
+from iosim.evidence.columns import METRICS
+from iosim.evidence.cuda.ncu import Profiled, find_ncu, import_report, parse_raw, profiled_of
 from iosim.evidence.validate.recognise import Call, Given, Unknown, recognise
 from iosim.evidence.validate.residuals import Skipped
 from iosim.evidence.validate.rows import COLUMN, QUANTITIES, UNIT, Row, text_of_file
@@ -54,7 +55,7 @@ def read_profile(
         raise InputError(f"{where} holds no whole launch{why}; accepted: a profile of at least one kernel")
     if not any(_measured(launch) for launch in launches):
         raise InputError(f"{where} holds none of the counters; accepted: a profile made with --metrics {metrics()}")
-    return matched(launches, stated, Path(path).name, tuple(notes), told)
+    return matched(launches, stated, Path(path).name, notes, told)
 
 
 def metrics() -> str:
@@ -114,7 +115,7 @@ def matched(
     launches: Sequence[Profiled],
     stated: Given,
     source: str,
-    notes: tuple[str, ...] = (),
+    notes: Sequence[str] = (),
     told: Told = lambda text: Given(),
 ) -> ProfileRows:
     """The launches as rows; those of one call, a main launch and the ones that belong to it, share its number."""
@@ -143,23 +144,19 @@ def matched(
         facts = recognised.facts if first is None else dict(first.facts)
         rows.append(row_of(launch, recognised, facts, source, call, len(parts)))
         first = first or rows[-1]
-    return ProfileRows(tuple(rows), tuple(unmatched), notes)
+    return ProfileRows(tuple(rows), tuple(unmatched), tuple(notes))
 
 
 def _measured(launch: Profiled) -> dict[str, int | float]:
-    counted = {quantity: launch.column(COLUMN[quantity]) for quantity in QUANTITIES}
-    return {
-        q: value if q == "time" else round(value) * UNIT.get(q, 1) for q, value in counted.items() if value is not None
-    }
+    counted = {q: value for q in QUANTITIES if (value := launch.column(COLUMN[q])) is not None}
+    return {q: value if q == "time" else round(value) * UNIT.get(q, 1) for q, value in counted.items()}
 
 
 def row_of(
     launch: Profiled, recognised: Call, facts: dict[str, str], source: str, call: int = 1, number: int = 1
 ) -> Row:
-    own = {
-        "implementation": recognised.implementation, "kernel": launch.kernel, "grid": str(launch.grid),
-        "block": str(launch.block), "call": str(call), "launch": str(number), "stage": recognised.part,
-    }  # fmt: skip
+    own = {"implementation": recognised.implementation, "stage": recognised.part, "kernel": launch.kernel}
+    own |= {"grid": str(launch.grid), "block": str(launch.block), "call": str(call), "launch": str(number)}
     for name in ("registers", "smem_bytes"):
         value = launch.column(name)
         own[name] = "" if value is None else str(round(value))

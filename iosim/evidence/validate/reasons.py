@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from iosim.base.records import dataclass
-from iosim.base.schema import Flag, ListOf, OneOrMany, Table, Text, Whole, checked, read_toml
+from iosim.base.schema import ListOf, OneOrMany, Table, Text, Whole, checked, read_toml
 from iosim.evidence.validate.residuals import REGIMES, Residual
 from iosim.evidence.validate.rows import QUANTITIES
 
@@ -22,17 +22,10 @@ SECTOR_ROWS = 8
 """Query rows whose fp32 log-sum-exp fills a sector of 32 bytes."""
 FACTS = ("implementation", "order", "direction", "persistent", "heavy_first", "causal", "note", "window", "head_dim")
 TEXTS = ("title", "reason", "experiment", "command")
-_YES_NO = Text(("yes", "no"))
-WHEN = Table(
-    {**dict.fromkeys(FACTS, OneOrMany(Text())), "regime": OneOrMany(Text(REGIMES)), "stage": OneOrMany(Text()),
-     "sign": Text(("over", "under")), "ragged": _YES_NO, "sections": _YES_NO, "small": _YES_NO},
-)  # fmt: skip
-GROUP = Table(
-    {"name": Text(), "quantities": ListOf(Text(QUANTITIES)), "when": WHEN, "found": Flag(),
-     **dict.fromkeys(TEXTS, Text(lines=True))},
-    required=("name", "quantities", "when", "found", *TEXTS),
-)  # fmt: skip
-REASONS = Table({"schema": Whole(SCHEMA, SCHEMA), "group": ListOf(GROUP)}, required=("schema", "group"))
+WHEN = Table({
+    **dict.fromkeys((*FACTS, "stage"), OneOrMany(Text())), "regime": OneOrMany(Text(REGIMES)),
+    "sign": Text(("over", "under")), **dict.fromkeys(("ragged", "sections", "small"), Text(("yes", "no"))),
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,10 +34,10 @@ class Group:
     (over, under), `ragged` (lengths whose log-sum-exp rows end inside a sector), `sections`, `small` (under 2 MB)."""
 
     name: str
-    title: str
     quantities: tuple[str, ...]
     when: Mapping[str, tuple[str, ...]]
     found: bool
+    title: str
     reason: str
     experiment: str
     command: str
@@ -53,37 +46,35 @@ class Group:
         return r.quantity in self.quantities and all(answer(r, key) in accepted for key, accepted in self.when.items())
 
 
-ANSWERS: Mapping[str, Callable[[Residual], str]] = {
-    "regime": lambda r: r.regime,
-    "stage": lambda r: r.launch,
-    "sign": lambda r: "over" if r.difference > 0 else "under",
-    "ragged": lambda r: _yes(r.problem.seq_q % SECTOR_ROWS != 0),
-    "sections": lambda r: _yes(r.row.facts.get("section", "0") not in ("", "0")),
-    "small": lambda r: _yes(r.error is None),
-    "implementation": lambda r: r.row.implementation,
+_LINES: dict[str, Any] = dict.fromkeys(TEXTS, Text(lines=True))
+GROUP = Table.of(Group, quantities=ListOf(Text(QUANTITIES)), when=WHEN, **_LINES)
+REASONS = Table({"schema": Whole(SCHEMA, SCHEMA), "group": ListOf(GROUP)}, required=("schema", "group"))
+YES_NO: Mapping[str, Callable[[Residual], bool]] = {
+    "ragged": lambda r: r.problem.seq_q % SECTOR_ROWS != 0,
+    "sections": lambda r: r.row.facts.get("section", "0") not in ("", "0"),
+    "small": lambda r: r.error is None,
 }
-"""What a row says to a key of a condition that is no column."""
 
 
 def answer(r: Residual, key: str) -> str:
-    return ANSWERS[key](r) if key in ANSWERS else r.row.facts.get(key, "")
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+    """What a row says to a key of a condition."""
+    if key in YES_NO:
+        return "yes" if YES_NO[key](r) else "no"
+    sign = "over" if r.difference > 0 else "under"
+    own = {"regime": r.regime, "stage": r.launch, "sign": sign, "implementation": r.row.implementation}
+    return own[key] if key in own else r.row.facts.get(key, "")
 
 
 @cache
 def groups(path: Path = FILE) -> tuple[Group, ...]:
     """The groups of a file, in order. Raises InputError where the file names something that is not known."""
-    data = checked(read_toml(path), REASONS, path.name)
-    return tuple(_group(entry) for entry in data["group"])
+    return tuple(_group(entry) for entry in checked(read_toml(path), REASONS, path.name)["group"])
 
 
 def _group(entry: Mapping[str, Any]) -> Group:
     when = {key: tuple(v) if isinstance(v, list) else (v,) for key, v in entry["when"].items()}
     texts = {key: " ".join(entry[key].split()) for key in TEXTS}
-    return Group(entry["name"], quantities=tuple(entry["quantities"]), when=when, found=entry["found"], **texts)
+    return Group(**{**entry, "quantities": tuple(entry["quantities"]), "when": when, **texts})
 
 
 def reason_of(r: Residual, among: Sequence[Group]) -> Group | None:

@@ -102,11 +102,9 @@ def facts_of(stated: Given) -> Facts:
     kv = stated.kv_heads if stated.kv_heads is not None else heads
     if heads % kv:
         raise Unknown(f"--kv-heads {kv} does not divide its {heads} heads")
-    return {
-        "batch": str(stated.batch), "heads": str(heads), "kv_heads": str(kv), "seq_q": str(seq),
-        "seq_k": str(stated.seq_k or seq), "head_dim": str(head_dim), "causal": str(int(bool(stated.causal))),
-        "dtype": str(stated.dtype), "window": "" if stated.window is None else str(stated.window),
-    }  # fmt: skip
+    facts = {"batch": stated.batch, "heads": heads, "kv_heads": kv, "seq_q": seq, "seq_k": stated.seq_k or seq}
+    facts |= {"head_dim": head_dim, "causal": int(bool(stated.causal)), "window": stated.window}
+    return {name: "" if value is None else str(value) for name, value in facts.items()} | {"dtype": str(stated.dtype)}
 
 
 # Names

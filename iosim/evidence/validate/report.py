@@ -48,8 +48,10 @@ def with_rows(sections: Iterable[Section]) -> list[Section]:
     return [s for s in sections if s.table is None or s.table.rows]
 
 
-def errors(s: Summary) -> tuple[Cell, ...]:
-    return s.n, s.median, s.p95, s.max, s.near
+def errors(title: str, columns: str, summaries: Iterable[tuple[tuple[Cell, ...], Summary | None]]) -> Section:
+    """A table of errors: the cells of `columns`, then those of the summary beside them, where it has rows."""
+    rows = ((*cells, s.n, s.median, s.p95, s.max, s.near) for cells, s in summaries if s is not None and s.n)
+    return titled(title, f"{columns} | {ERRORS}", rows)
 
 
 def percent(error: float | None) -> str:
@@ -71,11 +73,7 @@ def size_text(p: AttentionProblem) -> str:
 
 def name_text(r: Residual) -> str:
     row = r.row
-    return (
-        f"{row.implementation}, chain {row.call}"
-        if row.chain
-        else (f"{row.implementation} {row.call}.{row.launch} {r.launch}")
-    )
+    return f"{row.implementation}" + (f", chain {row.call}" if row.chain else f" {row.call}.{row.launch} {r.launch}")
 
 
 def worst(residuals: Iterable[Residual], quantity: str, n: int = WORST) -> list[Residual]:
@@ -87,8 +85,7 @@ def answer(comparison: Comparison) -> str:
     every = comparison.residuals
     parts = []
     for kind, some in (("without spills", clean(every)), ("with spills", [r for r in every if r.spills])):
-        s = by_quantity(some).get("hbm_read")
-        if s is not None and s.n:
+        if (s := by_quantity(some).get("hbm_read")) and s.n:
             largest = name_text(worst(some, "hbm_read", 1)[0])
             rest = f"{percent(s.p95)} at p95 and {percent(s.max)} at most ({largest})"
             parts.append(f"HBM reads of {s.n} rows {kind} are off by {percent(s.median)} at the median, {rest}")
@@ -132,22 +129,20 @@ def _half(name: str) -> str:
 
 
 def _summary(title: str, by_quantity_name: Mapping[str, Summary]) -> Section:
-    return titled(title, f"quantity | {ERRORS}", ((NAMES[q], *errors(s)) for q, s in by_quantity_name.items() if s.n))
+    return errors(title, "quantity", (((NAMES[q],), s) for q, s in by_quantity_name.items()))
 
 
 def _small(residuals: Sequence[Residual]) -> Section:
     columns = "quantity | rows:count | median_difference:right=median difference | max_difference:right=max difference"
-    rows = (
-        (NAMES[q], s["n"], amount(q, s["median_difference"]), amount(q, s["max_difference"]))
-        for q, s in small(residuals).items()
-    )
+    differences = ("median_difference", "max_difference")
+    rows = ((NAMES[q], s["n"], *(amount(q, s[name]) for name in differences)) for q, s in small(residuals).items())
     return titled("Rows under 2 MB", columns, rows)
 
 
 def _by(what: str, by_group: Mapping[str, Mapping[str, Summary]]) -> Section:
-    of = [(group, q, s.get(q)) for q in ("hbm_read", "hbm_write", "smem") for group, s in by_group.items()]
-    rows = ((group, NAMES[q], *errors(s)) for group, q, s in of if s is not None and s.n)
-    return titled(f"By {what}", f"{what} | quantity | {ERRORS}", rows)
+    quantities = ("hbm_read", "hbm_write", "smem")
+    cells = (((group, NAMES[q]), s.get(q)) for q in quantities for group, s in by_group.items())
+    return errors(f"By {what}", f"{what} | quantity", cells)
 
 
 def _worst(residuals: Sequence[Residual], quantity: str, most: int) -> Section:
@@ -169,11 +164,9 @@ def skipped_section(comparison: Comparison) -> Section:
 
 # Figures, and the page of any comparison
 
-LEAST_SHOWN = {"time": 1e-7}
+LEAST_S, LEAST_BYTES = 1e-7, 1000
 MOST_ACROSS = 3
 """Ticks of an axis whose words lie beside each other."""
-LEAST_BYTES = 1000
-"""Left edge of the figures: less, and zero, which has no place on a logarithmic axis, is left out of them."""
 
 
 def comparison_page(comparison: Comparison, command: str = "", *, split: bool = False) -> Page:
@@ -201,30 +194,27 @@ def legend(residuals: Sequence[Residual], bands: Sequence[float] = ()) -> tuple[
 
 
 def scatters(residuals: Sequence[Residual], name: str, what: str, bands: Sequence[float] = ()) -> list[Panel]:
+    of_quantity = grouped((r for r in residuals if min(r.measured, r.predicted) >= least(r)), lambda r: r.quantity)
     return [
-        _scatter(residuals, quantity, f"{name}-{quantity}", f"{NAMES[quantity]}: {what}", bands)
+        _scatter(of_quantity[quantity], quantity, f"{name}-{quantity}", f"{NAMES[quantity]}: {what}", bands)
         for quantity in QUANTITIES
-        if any(drawable(r, quantity) for r in residuals)
+        if quantity in of_quantity
     ]
 
 
-def drawable(r: Residual, quantity: str) -> bool:
-    least = LEAST_SHOWN.get(quantity, LEAST_BYTES)
-    return r.quantity == quantity and r.measured >= least and r.predicted >= least
+def least(r: Residual) -> float:
+    """Left edge of a quantity's figure: less, and zero, which has no place on a logarithmic axis, is left out of it."""
+    return LEAST_S if r.quantity == "time" else LEAST_BYTES
 
 
 def hover(r: Residual) -> str:
-    settings = f"<br>{r.variant}" if r.variant else ""
-    return (
-        f"{name_text(r)}: {size_text(r.problem)}{settings}"
-        f"<br>measured {amount(r.quantity, r.measured)}, predicted {amount(r.quantity, r.predicted)}"
-        f"<br>error {percent(r.error)}, {r.regime}"
-    )
+    what = f"{name_text(r)}: {size_text(r.problem)}"
+    both = f"measured {amount(r.quantity, r.measured)}, predicted {amount(r.quantity, r.predicted)}"
+    return "<br>".join(filter(None, [what, r.variant, both, f"error {percent(r.error)}, {r.regime}"]))
 
 
-def _scatter(residuals: Sequence[Residual], quantity: str, panel: str, title: str, bands: Sequence[float]) -> Panel:
+def _scatter(points: Sequence[Residual], quantity: str, panel: str, title: str, bands: Sequence[float]) -> Panel:
     """Logarithmic axes: a series a regime, equality, and lines at `bands` around it."""
-    points = [r for r in residuals if drawable(r, quantity)]
     values = [float(v) for r in points for v in (r.measured, r.predicted)]
     text = seconds_text if quantity == "time" else bytes_text
     ends = [min(values), max(values)]
@@ -234,19 +224,18 @@ def _scatter(residuals: Sequence[Residual], quantity: str, panel: str, title: st
             line = [end * (1 + share) for end in ends]
             data.append(axes.guide(f"{share:+.0%}", ends, line, f"{share:+.0%} of measured", "dot"))
     for n, regime, mine in _regimes(points):
-        data.append(axes.line(regime, [r.measured for r in mine], [r.predicted for r in mine],
-                              [hover(r) for r in mine], n, mode="markers"))  # fmt: skip
+        x, y = [r.measured for r in mine], [r.predicted for r in mine]
+        data.append(axes.line(regime, x, y, list(map(hover, mine)), n, mode="markers"))
     layout = axes.layout(axes.log_axis(values, "measured", text, MOST_ACROSS), axes.log_axis(values, "predicted", text))
     return Panel(panel, title, f"{title}, {len(points)} rows.", tuple(data), layout)
 
 
 def _by_regime(residuals: Sequence[Residual]) -> Panel:
     points = [r for r in residuals if r.quantity == "hbm_read" and r.error is not None]
-    data = [
-        axes.line(regime, [regime] * len(mine), [r.difference / r.measured for r in mine], [hover(r) for r in mine], n,
-                  mode="markers")
-        for n, regime, mine in _regimes(points)
-    ]  # fmt: skip
+    data = []
+    for n, regime, mine in _regimes(points):
+        errors = [r.difference / r.measured for r in mine]
+        data.append(axes.line(regime, [regime] * len(mine), errors, list(map(hover, mine)), n, mode="markers"))
     x = {"type": "category", "automargin": True}
     y = axes.axis("error", tickformat="+.2~%", zeroline=True)
     title = f"{NAMES['hbm_read']}: (predicted - measured) / measured, by regime"
@@ -275,22 +264,19 @@ OPEN = "no reason found yet"
 
 
 def parts(comparison: Comparison) -> dict[str, list[Residual]]:
-    by_kind = grouped(
-        comparison.residuals, lambda r: "chain" if r.row.chain else "own" if r.row.implementation in OWN else "library"
-    )
+    own = {True: "own", False: "library"}
+    by_kind = grouped(comparison.residuals, lambda r: "chain" if r.row.chain else own[r.row.implementation in OWN])
     return {kind: by_kind[kind] for kind in KINDS if kind in by_kind}
 
 
 def report_sections(comparison: Comparison) -> list[Section]:
-    every: list[Section] = []
+    levels: list[Section] = []
+    why: list[Section] = []
     for kind, residuals in parts(comparison).items():
-        every += [_targets(KINDS[kind], residuals), _levels(KINDS[kind], residuals)]
-    for kind, residuals in parts(comparison).items():
+        levels += [_targets(KINDS[kind], residuals), _levels(KINDS[kind], residuals)]
         missed = misses(residuals)
-        every += [_why(kind, missed)] if missed else []
-        every.append(_missed(KINDS[kind], missed))
-    every.append(skipped_section(comparison))
-    return with_rows(every)
+        why += [*([_why(kind, missed)] if missed else []), _missed(KINDS[kind], missed)]
+    return with_rows([*levels, *why, skipped_section(comparison)])
 
 
 def _targets(kind: str, residuals: Sequence[Residual]) -> Section:
@@ -306,16 +292,14 @@ def _targets(kind: str, residuals: Sequence[Residual]) -> Section:
 
 def _levels(kind: str, residuals: Sequence[Residual]) -> Section:
     of_regime = {name: by_quantity(rows) for name, rows in grouped(residuals, lambda r: r.regime).items()}
-    cells = ((q, regime, of_regime.get(regime, {}).get(q)) for q in QUANTITIES for regime in REGIMES)
-    rows = ((NAMES[q], regime, *errors(s)) for q, regime, s in cells if s is not None and s.n)
-    return titled(f"{kind}: errors by level and regime", f"quantity | regime | {ERRORS}", rows)
+    cells = (((NAMES[q], regime), of_regime.get(regime, {}).get(q)) for q in QUANTITIES for regime in REGIMES)
+    return errors(f"{kind}: errors by level and regime", "quantity | regime", cells)
 
 
 def _why(kind: str, missed: Sequence[Residual]) -> Section:
-    among = {group.name: group for group in reasons()}
     of_group = grouped(missed, lambda r: getattr(reason_of(r, reasons()), "name", ""))
-    known = sorted((name for name in among if name in of_group), key=lambda name: -len(of_group[name]))
-    items = [_group(among[name], of_group[name]) for name in known]
+    known = sorted((g for g in reasons() if g.name in of_group), key=lambda g: -len(of_group[g.name]))
+    items = [_group(group, of_group[group.name]) for group in known]
     if rest := of_group.get(""):
         items.append(f"**{OPEN}** ({_found(rest)})")
     title = f"{KINDS[kind]}: why {len(missed)} rows miss their target"
@@ -349,17 +333,10 @@ def _missed(kind: str, missed: Sequence[Residual]) -> Section:
 
 
 def as_page(comparison: Comparison) -> Page:
-    drawn = tuple(
-        Section(
-            kind,
-            KINDS[kind],
-            legend=legend(residuals, BANDS),
-            panels=tuple(
-                scatters(residuals, f"figure-{kind}", "predicted against measured, with lines at 5 and 10 %", BANDS)
-            ),
-        )
-        for kind, residuals in parts(comparison).items()
-    )
+    what, drawn = "predicted against measured, with lines at 5 and 10 %", []
+    for kind, residuals in parts(comparison).items():
+        panels = tuple(scatters(residuals, f"figure-{kind}", what, BANDS))
+        drawn.append(Section(kind, KINDS[kind], legend=legend(residuals, BANDS), panels=panels))
     first, *others = (*drawn, *report_sections(comparison))
     kept = [s if "targets" in s.id else replace(s, folded=True) for s in others]
     return _page(REPORT_TITLE, SUBJECT, (first, *kept), COMMAND, comparison)

@@ -9,7 +9,7 @@ from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain, replace
 from iosim.evidence.validate.match import Case, NoModel, match
-from iosim.evidence.validate.rows import COUNTED, QUANTITIES, Row
+from iosim.evidence.validate.rows import COUNTED, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import SPILL, Chain, Mode, Outer
 from iosim.kernel.residency import needed_registers
@@ -105,9 +105,6 @@ def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = 
             skipped += [Skipped(row, str(reason)) for row in members]
             continue
         for row, chain in zip(case.rows, case.chains, strict=True):
-            if isinstance(chain, str):
-                skipped.append(Skipped(row, chain))
-                continue
             try:
                 call = Call.of(case.problem, case.kernel, flushed if row.chain else profile, chain)
                 residuals += _residuals(row, case, call)
@@ -138,15 +135,13 @@ def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
     launches = call.chain.launches
     most = call.profile.need_int("max_registers_per_thread")
     spilled = int(call.counted.total("l2", "write", tensor=SPILL))
-    spills = spilled >= SPILL_SHARE * max(1, values["l2_write"]) or any(
-        launch.work.exps_per_pair and needed_registers(launch) > most for launch in launches
-    )
-    regime = _regime(row, call, values, spills)
-    stage = "" if row.chain else launches[0].name
+    wanting = any(launch.work.exps_per_pair and needed_registers(launch) > most for launch in launches)
+    spills = wanting or spilled >= SPILL_SHARE * max(1, values["l2_write"])
+    regime, stage = _regime(row, call, values, spills), "" if row.chain else launches[0].name
     return [
-        Residual(row, case.problem, stage, case.variant, q, row.measured[q], values[q], regime, spills)
-        for q in QUANTITIES
-        if q in row.measured and q in values
+        Residual(row, case.problem, stage, case.variant, q, row.measured[q], value, regime, spills)
+        for q, value in values.items()
+        if q in row.measured
     ]
 
 

@@ -18,6 +18,8 @@ from iosim.base.errors import InputError
 from iosim.base.files import read_text
 from iosim.base.records import dataclass
 from iosim.base.words import WAYS, Level, Way
+from iosim.evidence import columns
+from iosim.evidence.columns import CHAIN, FLAGS, WHOLE
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES
 
 COUNTED: dict[str, tuple[Level, Way]] = {f"{level}_{way}": (level, way) for level in ("hbm", "l2") for way in WAYS}
@@ -27,18 +29,10 @@ COLUMN = {**{q: q for q in QUANTITIES}, "smem": "smem_wavefronts", "time": "seco
 UNIT = {"smem": WAVEFRONT_BYTES}
 """Bytes of what a column counts; 1 where it has bytes."""
 NEEDED = tuple(COUNTED)
-LAUNCH_COLUMNS = ("call", "launch", "implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim",
-                  "causal", "dtype")  # fmt: skip
+LAUNCH_COLUMNS = ("call", "launch", *columns.PROBLEM)
 """`call` and `launch` may both be left out: each row is then a call of one launch, numbered as it stands."""
-CHAIN_COLUMNS = ("implementation", "batch", "heads", "seq", "head_dim", "dtype")
-LAUNCH_FACTS = ("block_q", "block_k", "warps", "stages", "note", "kernel", "grid", "block", "registers", "smem_bytes",
-                "order", "heavy_first", "section", "direction", "persistent", "window", "splits", "min_ctas",
-                "spill_store_bytes", "consumers", "q_stages", "schedule", "cluster", "pipeline", "turns", "poly",
-                "blocks", "section_heads", "sums", "seq_lens", "left_out")  # fmt: skip
-WHOLE = ("call", "launch", "batch", "heads", "kv_heads", "seq_q", "seq_k", "seq", "head_dim", "block_q", "block_k",
-         "warps", "stages", "registers", "smem_bytes", "section", "window", "splits", "spill_store_bytes", "consumers",
-         "q_stages", "cluster", "poly", "section_heads")  # fmt: skip
-FLAGS = ("causal", "heavy_first", "persistent")
+LAUNCH_FACTS = (*columns.TILE, *columns.LAUNCH, *columns.KNOBS, "spill_store_bytes", *columns.SM90, "seq_lens",
+                "left_out")  # fmt: skip
 MAX_FILE_BYTES = 64 << 20
 MAX_DIGITS = 18
 DIGITS = rf"[0-9]{{1,{MAX_DIGITS}}}"
@@ -92,10 +86,8 @@ def _shipped(name: str) -> Path:
 
 def measured_on(path: str | Path) -> str | None:
     """The GPU that a shipped table was measured on; None for a table of someone's own."""
-    for gpu, names in SHIPPED.items():
-        if any(Path(path).absolute() == _shipped(name).absolute() for name in names):
-            return gpu
-    return None
+    place = Path(path).absolute()
+    return next((gpu for gpu, names in SHIPPED.items() if place in [_shipped(n).absolute() for n in names]), None)
 
 
 def read(path: str | Path) -> list[Row]:
@@ -138,7 +130,7 @@ def text_of_file(path: str | Path, where: str) -> str:
 
 
 def _accepted() -> str:
-    return f"a header with {', '.join(LAUNCH_COLUMNS + NEEDED)}; or, a row a chain, {', '.join(CHAIN_COLUMNS + NEEDED)}"
+    return f"a header with {', '.join(LAUNCH_COLUMNS + NEEDED)}; or, a row a chain, {', '.join(CHAIN + NEEDED)}"
 
 
 def _form(header: list[str], where: str) -> bool:
@@ -146,7 +138,7 @@ def _form(header: list[str], where: str) -> bool:
         twice = next(c for c in header if header.count(c) > 1)
         raise InputError(f"{where} names column '{twice}' twice; accepted: once")
     chain = "seq" in header and "call" not in header
-    needed: tuple[str, ...] = CHAIN_COLUMNS if chain else LAUNCH_COLUMNS
+    needed: tuple[str, ...] = CHAIN if chain else LAUNCH_COLUMNS
     if not {"call", "launch"} & {*header}:
         needed = tuple(c for c in needed if c not in ("call", "launch"))
     missing = [c for c in needed + NEEDED if c not in header]
@@ -156,7 +148,7 @@ def _form(header: list[str], where: str) -> bool:
 
 
 def _row(values: dict[str, str], where: str, source: str, chain: bool, index: int) -> Row:
-    names = CHAIN_COLUMNS if chain else LAUNCH_COLUMNS
+    names = CHAIN if chain else LAUNCH_COLUMNS
     if not chain and "call" not in values:
         values = {**values, "call": str(index), "launch": "1"}
     facts = {n: values[n].strip() for n in (*names, *(() if chain else LAUNCH_FACTS)) if n in values}
@@ -164,17 +156,13 @@ def _row(values: dict[str, str], where: str, source: str, chain: bool, index: in
         if not text and name in ("call", "launch", "implementation"):
             raise InputError(f"{where}: {name} is empty; accepted: a value")
         if text and name in WHOLE and not re.fullmatch(DIGITS, text):
-            raise InputError(
-                f"{where}: {name} '{_short(text)}' is not a whole number of up to {MAX_DIGITS} digits; "
-                "accepted: numbers such as 4096"
-            )
+            wrong = f"is not a whole number of up to {MAX_DIGITS} digits; accepted: numbers such as 4096"
+            raise InputError(f"{where}: {name} '{_short(text)}' {wrong}")
         if text and name in FLAGS and text not in ("0", "1"):
             raise InputError(f"{where}: {name} '{_short(text)}' is not known; accepted: 0, 1")
     measured = {q: m for q in QUANTITIES if (m := _measured(values.get(COLUMN[q], ""), q, where)) is not None}
-    return Row(
-        source, index if chain else int(facts["call"]), 0 if chain else int(facts["launch"]), chain,
-        facts["implementation"], facts, measured,
-    )  # fmt: skip
+    call, launch = (index, 0) if chain else (int(facts["call"]), int(facts["launch"]))
+    return Row(source, call, launch, chain, facts["implementation"], facts, measured)
 
 
 def _measured(text: str, quantity: str, where: str) -> int | float | None:

@@ -4,9 +4,10 @@ at: for each row, and for the whole, of kernels without spills."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import median
 from typing import Any
 
-from iosim.base.records import asdict, dataclass
+from iosim.base.records import asdict, dataclass, plain
 from iosim.base.units import parse_limit
 from iosim.evidence.validate.residuals import SMALL_BYTES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
@@ -34,10 +35,8 @@ class Summary:
     @classmethod
     def of(cls, errors: Iterable[float], near: float | None = None) -> Summary:
         e = sorted(errors)
-        if not e:
-            return cls(0, None, None, None, near)
         n = len(e)
-        return cls(n, (e[(n - 1) // 2] + e[n // 2]) / 2, e[-(-95 * n // 100) - 1], e[-1], near)
+        return cls(n, median(e), e[-(-95 * n // 100) - 1], e[-1], near) if e else cls(0, None, None, None, near)
 
 
 def is_near(r: Residual) -> bool:
@@ -50,20 +49,17 @@ def _of_quantities(residuals: Iterable[Residual]) -> Iterator[tuple[str, list[Re
 
 
 def by_quantity(residuals: Iterable[Residual]) -> dict[str, Summary]:
-    return {
-        q: Summary.of(
-            (r.error for r in rows if r.error is not None), None if q == "time" else sum(map(is_near, rows)) / len(rows)
-        )
-        for q, rows in _of_quantities(residuals)
-    }
+    summaries = {}
+    for q, rows in _of_quantities(residuals):
+        near = None if q == "time" else _share(rows, is_near)
+        summaries[q] = Summary.of((r.error for r in rows if r.error is not None), near)
+    return summaries
 
 
 def small(residuals: Iterable[Residual]) -> dict[str, dict[str, Any]]:
-    return {
-        q: {"n": s.n, "median_difference": s.median, "max_difference": s.max}
-        for q, rows in _of_quantities(r for r in residuals if r.error is None)
-        if (s := Summary.of(abs(r.difference) for r in rows))
-    }
+    of_small = _of_quantities(r for r in residuals if r.error is None)
+    differences = {q: Summary.of(abs(r.difference) for r in rows) for q, rows in of_small}
+    return {q: plain(s, "n median_difference=median max_difference=max") for q, s in differences.items()}
 
 
 def clean(residuals: Iterable[Residual]) -> list[Residual]:
@@ -141,11 +137,9 @@ class Gate:
 
     def to_dict(self, residuals: Sequence[Residual]) -> dict[str, Any]:
         error, rows = self.error(residuals)
-        return {
-            "quantity": self.quantity, "statistic": self.statistic, "limit": self.limit,
-            "error": error, "rows": rows, "with_spills": self.spills,
-            "rows_left_out": len(self.left_out(residuals)), "holds": self.exceeded(residuals) is None,
-        }  # fmt: skip
+        found = {**plain(self, "quantity statistic limit"), "error": error, "rows": rows, "with_spills": self.spills}
+        left, holds = len(self.left_out(residuals)), self.exceeded(residuals) is None
+        return {**found, "rows_left_out": left, "holds": holds}
 
     def exceeded(self, residuals: Iterable[Residual]) -> str | None:
         """What is wrong, in words; None where the limit holds. A quantity that no row compares does not pass."""
@@ -195,10 +189,10 @@ _L2 = ("every row within 0.1 % or 1 kB", _within(L2_SHARE, L2_BYTES))
 _READ = ("median 1 %, 95 % within 5 %, all within 10 % (or 100 kB)", _within(READ_SHARE, READ_BYTES))
 TARGETS = {
     "hbm_read": Target("hbm_read", *_READ),
-    "hbm_write": Target("hbm_write", "95 % of rows within 5 % or 2 MB", _within(NEAR, SMALL_BYTES), 0.95),
+    "hbm_write": Target("hbm_write", "95 % of rows within 5 % or 2 MB", is_near, 0.95),
     "l2_read": Target("l2_read", *_L2),
     "l2_write": Target("l2_write", *_L2),
-    "smem": Target("smem", "95 % of rows within 5 % or 2 MB", _within(NEAR, SMALL_BYTES), 0.95),
+    "smem": Target("smem", "95 % of rows within 5 % or 2 MB", is_near, 0.95),
     "time": Target("time", "mean error 10 %", lambda r: True),
 }
 

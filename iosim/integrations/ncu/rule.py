@@ -54,24 +54,15 @@ def facts_of(action: Any) -> Any:
         value = None if metric is None else metric.value()
         if isinstance(value, (int, float)):
             metrics[name] = [value, metric.unit() or ""]
-    return {
-        "kernel": action.name(action.NameBase_DEMANGLED),
-        "grid": _sizes(action, "grid"),
-        "block": _sizes(action, "block"),
-        "device": _text(action, "device__attribute_display_name"),
-        "ranges": _ranges(action),
-        "metrics": metrics,
-    }
+    name, device = action.name(action.NameBase_DEMANGLED), action.metric_by_name("device__attribute_display_name")
+    sizes = {"grid": _sizes(action, "grid"), "block": _sizes(action, "block")}
+    device_name = "" if device is None else str(device.value())
+    return {"kernel": name, **sizes, "device": device_name, "ranges": _ranges(action), "metrics": metrics}
 
 
 def _sizes(action: Any, what: str) -> Any:
     found = (action.metric_by_name("launch__" + what + "_dim_" + axis) for axis in "xyz")
     return [1 if metric is None else int(metric.value()) for metric in found]
-
-
-def _text(action: Any, name: str) -> str:
-    metric = action.metric_by_name(name)
-    return "" if metric is None else str(metric.value())
 
 
 def _ranges(action: Any) -> Any:
@@ -96,20 +87,16 @@ def ask(facts: Any) -> Any:
         with open(names[0], "w") as file:
             json.dump(facts, file)
         command = [python, "-m", "iosim", "ncu-rule", "--launch", names[0], "--format", "json", *INSTALLED["words"]]
-        code = _run(command, _environment(), names[1], names[2])
+        environment = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
+        if INSTALLED.get("path"):
+            environment["PYTHONPATH"] = INSTALLED["path"]
+        code = _run(command, environment, names[1], names[2])
         with open(names[2]) as file:
             said = file.read().strip().splitlines()
         if code != 0:
             raise OSError(said[-1] if said else "iosim ended with exit code " + str(code))
         with open(names[1]) as file:
             return json.load(file), ""
-
-
-def _environment() -> Any:
-    environment = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
-    if INSTALLED.get("path"):
-        environment["PYTHONPATH"] = INSTALLED["path"]
-    return environment
 
 
 def _run(command: Any, environment: Any, out: str, errors: str) -> int:
@@ -144,19 +131,15 @@ def apply(handle: Any) -> None:
         else:
             frontend.message(kinds.MsgType_MSG_NONE, "No prediction: " + refusal + ".", TITLE)
     except Exception as error:  # a rule that raises leaves nothing on the page
-        text = "No prediction: " + type(error).__name__ + ": " + str(error)
+        text = "No prediction: " + type(error).__name__ + ": " + str(error) + ". "
         frontend.message(
-            kinds.MsgType_MSG_WARNING, text + ". 'iosim ncu-rule --install DIR' writes this rule anew.", TITLE
+            kinds.MsgType_MSG_WARNING, text + "'iosim ncu-rule --install DIR' writes this rule anew.", TITLE
         )
 
 
 def show(frontend: Any, kinds: Any, answer: Any) -> None:
-    kind = {
-        "as_predicted": kinds.MsgType_MSG_OK,
-        "differs": kinds.MsgType_MSG_WARNING,
-        "unknown": kinds.MsgType_MSG_NONE,
-    }
-    message = frontend.message(kind[answer["status"]], answer["answer"], TITLE)
+    kind = {"as_predicted": "MSG_OK", "differs": "MSG_WARNING", "unknown": "MSG_NONE"}[answer["status"]]
+    message = frontend.message(getattr(kinds, "MsgType_" + kind), answer["answer"], TITLE)
     for table in answer["tables"]:
         if table["rows"] and hasattr(frontend, "generate_table"):
             about = {"title": table["title"], "description": table["description"]}

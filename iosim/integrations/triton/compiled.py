@@ -11,6 +11,7 @@ thread's frame. Both versions agree in all of these. Triton is imported only to 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -49,35 +50,31 @@ QUERY_NAMES = ("Q", "q", "desc_q")
 def tutorial_problem(arguments: Arguments) -> AttentionProblem:
     """The problem behind the arguments of the tutorial's kernels: Z, H, N_CTX and HEAD_DIM; STAGE or CAUSAL for the
     mask; the type of Q (fp16 where no tensor tells). Raises InputError: an argument is missing, or makes no sense."""
-    missing = [n for n in ("Z", "H", "N_CTX", "HEAD_DIM") if n not in arguments]
-    if missing:
-        raise InputError(f"the kernel's arguments lack {', '.join(missing)}; give TritonModel a problem of your own")
-    causal = bool(arguments.get("CAUSAL", arguments.get("STAGE") == CAUSAL_STAGE))
-    return AttentionProblem(
-        batch=int(arguments["Z"]),
-        heads=int(arguments["H"]),
-        seq_q=int(arguments["N_CTX"]),
-        head_dim=int(arguments["HEAD_DIM"]),
-        mask="causal" if causal else "none",
-        dtype=dtype_of(arguments),
-    )
+    hint = "give TritonModel a problem of your own"
+    batch, heads, tokens, head_dim = _numbers(arguments, ("Z", "H", "N_CTX", "HEAD_DIM"), hint)
+    mask = "causal" if arguments.get("CAUSAL", arguments.get("STAGE") == CAUSAL_STAGE) else "none"
+    dtype = dtype_of(arguments)
+    return AttentionProblem(batch=batch, heads=heads, seq_q=tokens, head_dim=head_dim, mask=mask, dtype=dtype)
 
 
 def sides_of(arguments: Arguments, names: tuple[str, str]) -> tuple[int, int]:
     """(query rows, key rows) of a tile, by the arguments that hold them. Raises InputError: one is missing."""
-    missing = [n for n in names if n not in arguments]
-    if missing:
-        raise InputError(f"the kernel's arguments lack {', '.join(missing)}; `names` is {names}")
-    return int(arguments[names[0]]), int(arguments[names[1]])
+    rows, columns = _numbers(arguments, names, f"`names` is {names}")
+    return rows, columns
+
+
+def _numbers(arguments: Arguments, names: Sequence[str], hint: str) -> list[int]:
+    if missing := [n for n in names if n not in arguments]:
+        raise InputError(f"the kernel's arguments lack {', '.join(missing)}; {hint}")
+    return [int(arguments[n]) for n in names]
 
 
 def dtype_of(arguments: Arguments, default: str = "fp16") -> str:
     for name in QUERY_NAMES:
         tensor = arguments.get(name)
-        tensor = getattr(tensor, "base", tensor)
-        tensor_dtype = getattr(tensor, "dtype", None)
-        if tensor_dtype is not None:
-            word = str(tensor_dtype).removeprefix("torch.")
+        kind = getattr(getattr(tensor, "base", tensor), "dtype", None)
+        if kind is not None:
+            word = str(kind).removeprefix("torch.")
             if word not in DTYPES:
                 raise InputError(f"dtype '{word}' of {name} is not known; accepted: {', '.join(DTYPES)}")
             return DTYPES[word]
@@ -192,8 +189,7 @@ def compiled_configs(
     for config in progress(list(configs)[:most]):
         blocks = {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
         made = compile_for(flash_forward, tensors | sizes | blocks, profile, config.num_warps, config.num_stages)
-        report = report_of(made)
-        if report is not None:
+        if (report := report_of(made)) is not None:
             found[config] = report
     return found
 
@@ -248,9 +244,7 @@ def schedule_of(grid: Grid, problem: AttentionProblem, tile: Tile) -> tuple[Sche
     sides = [int(side) for side in grid]
     if not 1 <= len(sides) <= 3 or min(sides) < 1:
         raise InputError(f"`grid` {tuple(grid)} is no grid; accepted: one to three whole numbers from 1")
-    programs = 1
-    for side in sides:
-        programs *= side
+    programs = math.prod(sides)
     blocks, heads = -(-problem.seq_q // tile.block_q), problem.batch * problem.heads
     if programs > blocks * heads:
         needed = f"{heads:,} heads of {blocks:,} query blocks need {blocks * heads:,} at most"

@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass, plain
+from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
@@ -32,6 +32,9 @@ from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 
 KERNEL = "triton"
+MS_PER_S = 1e3
+CHOICES = ("all", "tutorial")
+Report = BuildReport | None
 BLOCK_M = (16, 32, 64, 128, 256)
 BLOCK_N = (16, 32, 64, 128)
 NUM_WARPS = (4, 8)
@@ -81,33 +84,29 @@ class TimedConfig:
     compiled: bool = False
     """Whether registers, spills and shared memory are the compiler's; else registers are estimated."""
 
+    @property
+    def time_ms(self) -> float:
+        return self.time_s * MS_PER_S
+
+    @property
+    def registers_source(self) -> str:
+        return "compiled" if self.compiled else "estimated"
+
 
 def configured(
-    config: Config,
-    problem: AttentionProblem,
-    profile: HardwareProfile,
-    name: str = KERNEL,
-    report: BuildReport | None = None,
+    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL, report: Report = None
 ) -> Kernel:
     """The catalog's Triton kernel `name` with this configuration, and with what the compiler's report says of it."""
-    unit = unit_of(config.tile, problem, profile)
-    over = Overrides(
-        tile=(config.block_m, config.block_n),
-        warps=config.num_warps,
-        stages=config.num_stages,
-        shared_memory_bytes=report.shared_memory_bytes if report else shared_bytes(config.tile, problem, unit),
-        registers=report.registers if report else None,
-    )
-    kernel = resolve(name, problem, profile, over)
+    unit, sides = unit_of(config.tile, problem, profile), (config.block_m, config.block_n)
+    shared = report.shared_memory_bytes if report else shared_bytes(config.tile, problem, unit)
+    over = Overrides(tile=sides, warps=config.num_warps, stages=config.num_stages, shared_memory_bytes=shared)
+    kernel = resolve(name, problem, profile, replace(over, registers=report.registers) if report else over)
     return kernel.with_(matrix_unit=unit, spill=report.spill if report else kernel.spill)
 
 
-Placed = tuple[Kernel, Chain, Residency]
-
-
 def _placed(
-    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str, report: BuildReport | None
-) -> Placed | str:
+    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str, report: Report = None
+) -> tuple[Kernel, Chain, Residency] | str:
     """The kernel, its launches and what fits on an SM; or why a configuration cannot run or wastes its tile, or must be
     thought to spill where no report tells how much."""
     if config.num_stages > 1 and profile.cc < ASYNC_COPY_CC:
@@ -124,16 +123,12 @@ def _placed(
 
 
 def misfit(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> str:
-    placed = _placed(config, problem, profile, name, None)
+    placed = _placed(config, problem, profile, name)
     return placed if isinstance(placed, str) else ""
 
 
 def try_config(
-    config: Config,
-    problem: AttentionProblem,
-    profile: HardwareProfile,
-    name: str = KERNEL,
-    report: BuildReport | None = None,
+    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL, report: Report = None
 ) -> TimedConfig | str:
     placed = _placed(config, problem, profile, name, report)
     if isinstance(placed, str):
@@ -152,17 +147,15 @@ def unspilled(
     configs: Iterable[Config], problem: AttentionProblem, profile: HardwareProfile
 ) -> dict[Config, BuildReport]:
     """Reports of the configurations as they would be with all the registers that they want, and no spills."""
-    found = {}
-    for config in configs:
-        launch = plan(problem, configured(config, problem, profile)).launches[0]
-        shared = int(launch.resources.shared_memory_bytes or 0)
-        found[config] = BuildReport(estimated_registers(launch, profile), shared)
-    return found
+    firsts = ((c, plan(problem, configured(c, problem, profile)).launches[0]) for c in configs)
+    return {
+        c: BuildReport(estimated_registers(launch, profile), int(launch.resources.shared_memory_bytes or 0))
+        for c, launch in firsts
+    }
 
 
 def space() -> Iterator[Config]:
-    for block_m, block_n, warps, stages in product(BLOCK_M, BLOCK_N, NUM_WARPS, NUM_STAGES):
-        yield Config(block_m, block_n, warps, stages)
+    return (Config(*sizes) for sizes in product(BLOCK_M, BLOCK_N, NUM_WARPS, NUM_STAGES))
 
 
 def tutorial_configs() -> list[Config]:
@@ -191,10 +184,6 @@ def rank(
     return sorted(fitting, key=lambda t: (t.time_s, t.shared_memory_bytes))
 
 
-MS_PER_S = 1e3
-CHOICES = ("all", "tutorial")
-
-
 @dataclass(frozen=True)
 class TritonList:
     profile: str
@@ -203,40 +192,30 @@ class TritonList:
 
     @property
     def answer(self) -> str:
-        best, p = self.configs[0], self.problem
+        best, p, c = self.configs[0], self.problem, self.configs[0].config
         how = "by the compiler's report" if best.compiled else "estimated"
         spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" if best.spilled_bytes else ""
-        return (
-            f"On {self.profile} at {some(p.seq_q, 'token')} and head_dim {p.head_dim} the fastest Triton "
-            "configuration is "
-            f"{best.config.block_m}x{best.config.block_n} with {some(best.config.num_warps, 'warp')} and "
-            f"{some(best.config.num_stages, 'stage')}: {best.time_s * MS_PER_S:.4g} ms, bound by {best.bound_by}, "
-            f"{best.registers} registers a thread, {how}{spilled}."
-        )
+        where = f"On {self.profile} at {some(p.seq_q, 'token')} and head_dim {p.head_dim}"
+        made = f"{c.block_m}x{c.block_n} with {some(c.num_warps, 'warp')} and {some(c.num_stages, 'stage')}"
+        took = f"{best.time_ms:.4g} ms, bound by {best.bound_by}, {best.registers} registers a thread, {how}"
+        return f"{where} the fastest Triton configuration is {made}: {took}{spilled}."
 
     @property
     def heading(self) -> str:
         return f"{self.profile}: {self.problem.line}"
 
     def rows(self) -> list[dict[str, Any]]:
-        p = self.problem
-        head = {"profile": self.profile, "seq_q": p.seq_q, "seq_k": p.seq_k}
+        head = {"profile": self.profile, **plain(self.problem, "seq_q seq_k")}
         config = "BLOCK_M=config.block_m BLOCK_N=config.block_n num_warps=config.num_warps num_stages=config.num_stages"
-        rows = []
-        for t in self.configs:
-            row = head | plain(t, config) | {"time_ms": t.time_s * MS_PER_S}
-            row |= plain(t, "bound_by ctas_per_sm registers")
-            row |= {"registers_source": "compiled" if t.compiled else "estimated"}
-            rows.append(row | plain(t, "spilled_bytes shared_memory_bytes"))
-        return rows
+        found = f"{config} time_ms bound_by ctas_per_sm registers registers_source spilled_bytes shared_memory_bytes"
+        return [head | plain(t, found) for t in self.configs]
+
+
+Compiles = Callable[[list[Config], AttentionProblem, HardwareProfile], dict[Config, BuildReport]]
 
 
 def ranked(
-    gpus: Sequence[str],
-    problems: Iterable[AttentionProblem],
-    top: int,
-    choice: str,
-    compiled: Callable[[list[Config], AttentionProblem, HardwareProfile], dict[Config, BuildReport]] | None = None,
+    gpus: Sequence[str], problems: Iterable[AttentionProblem], top: int, choice: str, compiled: Compiles | None = None
 ) -> list[TritonList]:
     """The `top` best configurations of every problem on every GPU, out of all or of the tutorial's; those that
     `compiled` has a report of are ranked with it. Raises InputError: an unknown choice, nothing fits, or Triton's
@@ -244,22 +223,15 @@ def ranked(
     if choice not in CHOICES:
         raise InputError(f"`triton` '{choice}' is not known; accepted: {', '.join(CHOICES)}")
     configs = tutorial_configs() if choice == "tutorial" else list(space())
-    asked = list(problems)
-    profiles = [load_profile(name) for name in gpus]
-    reports: dict[tuple[str, AttentionProblem], dict[Config, BuildReport]] = {}
-    if compiled is not None:
-        reports = {(gpu.name, p): compiled(_likely(p, gpu, configs), p, gpu) for gpu, p in product(profiles, asked)}
-    return [
-        TritonList(gpu.name, p, tuple(rank(p, gpu, configs, reports=reports.get((gpu.name, p)))[:top]))
-        for gpu in profiles
-        for p in asked
-    ]
-
-
-def _likely(problem: AttentionProblem, gpu: HardwareProfile, configs: Sequence[Config]) -> list[Config]:
-    """The configurations as fast as they could be first: those that fit by estimate, and those that are thought to
-    spill, as if they did not."""
-    return [t.config for t in rank(problem, gpu, configs, reports=unspilled(configs, problem, gpu))]
+    lists = []
+    for gpu, p in product([load_profile(name) for name in gpus], problems):
+        reports = None
+        if compiled is not None:
+            # as fast as they could be first: those that are thought to spill, as if they did not
+            likely = [t.config for t in rank(p, gpu, configs, reports=unspilled(configs, p, gpu))]
+            reports = compiled(likely, p, gpu)
+        lists.append(TritonList(gpu.name, p, tuple(rank(p, gpu, configs, reports=reports)[:top])))
+    return lists
 
 
 def source(lists: Sequence[TritonList]) -> str:
@@ -267,7 +239,7 @@ def source(lists: Sequence[TritonList]) -> str:
     for number, one_list in enumerate(lists, 1):
         name = "configs" if len(lists) == 1 else f"configs_{number}"
         entries = "".join(
-            f"    {t.config.text()},  # {t.time_s * MS_PER_S:.4g} ms predicted{_report(t)}\n" for t in one_list.configs
+            f"    {t.config.text()},  # {t.time_ms:.4g} ms predicted{_report(t)}\n" for t in one_list.configs
         )
         parts.append(f"# {one_list.heading}\n{name} = [\n{entries}]\n")
     return "\n".join(parts)
