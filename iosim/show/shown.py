@@ -13,6 +13,7 @@ from iosim.base.errors import InputError, unknown_name
 from iosim.base.records import dataclass, replace
 from iosim.show.page import Page, Panel
 from iosim.show.tables import NOTHING, Cell, Table
+from iosim.show.template import STATIC, environment, filled
 
 if TYPE_CHECKING:
     import pandas
@@ -123,32 +124,8 @@ def panels_of(page: Page) -> tuple[Panel, ...]:
 
 def html(parts: Sequence[Part]) -> str:
     """Parts as HTML that a notebook shows: paragraphs, tables with numbers to the right, lists."""
-    return "<div>\n" + "".join(map(_part, parts)) + "</div>"
-
-
-def _part(part: Part) -> str:
-    if isinstance(part, Table):
-        return _table(part)
-    if isinstance(part, tuple):
-        return "".join(["<ul>\n", *(f"<li>{_plain(item)}</li>\n" for item in part), "</ul>\n"]) if part else ""
-    return f"<p>{_plain(part)}</p>\n"
-
-
-def _table(table: Table) -> str:
-    if not table.rows:
-        return f"<p>{NOTHING.strip()}</p>\n"
-    sides = ["right" if column.to_the_right else "left" for column in table.columns]
-
-    def row(kind: str, cells: Sequence[str]) -> str:
-        written = (
-            f'<{kind} style="text-align: {side}">{_plain(cell.strip())}</{kind}>'
-            for cell, side in zip(cells, sides, strict=True)
-        )
-        return f"<tr>{''.join(written)}</tr>\n"
-
-    head = row("th", [column.title for column in table.columns])
-    body = "".join(row("td", cells) for cells in table.cells())
-    return f"<table>\n<thead>\n{head}</thead>\n<tbody>\n{body}</tbody>\n</table>\n"
+    environment(STATIC).filters["plain"] = _plain
+    return filled(STATIC / "notebook.html", parts=parts, nothing=NOTHING).rstrip("\n")
 
 
 def _plain(text: str) -> str:

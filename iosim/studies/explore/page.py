@@ -22,10 +22,10 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import build
 from iosim.readers.replay.packed import layouts, squeezed
+from iosim.show.template import STATIC
 from iosim.studies.explore.record import naive, record
 from iosim.studies.requests import ExploreRequest
 
-STATIC = Path(__file__).resolve().parents[2] / "show" / "static"
 PARTS = {"engine": "explore/engine.js", "draw": "explore/draw.js", "page": "explore/page.js"}
 
 

@@ -6,6 +6,7 @@ Which sizes stay symbols is what a caller leaves out; the stand-ins for them dec
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
@@ -23,6 +24,7 @@ from iosim.problem.fields import LIST_MASKS
 from iosim.readers.formula.levels import LEVELS, LevelBound, explanation, level_bounds
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Table, columns_of
+from iosim.show.template import filled
 from iosim.studies.requests import CHOICES, SIZES
 from iosim.studies.requests import SYMBOLS as GIVEN
 
@@ -269,12 +271,13 @@ class FormulaStudy(Shown):
             f"leading term: {d['leading']['text']}",
             _limit_text(d, "text"),
             tuple(d["why"]["text"].splitlines()) if d["why"] else (),
-            tuple(f"{_value(s)}: {s['meaning']}" for s in d["symbols"]),
+            tuple(map(_told, d["symbols"])),
         ]
 
 
-def _value(symbol: Mapping[str, Any]) -> str:
-    return f"{symbol['symbol']}" if symbol["value"] is None else f"{symbol['symbol']} = {symbol['value']:,}"
+def _told(symbol: Mapping[str, Any]) -> str:
+    number = "" if symbol["value"] is None else f" = {symbol['value']:,}"
+    return f"{symbol['symbol']}{number}: {symbol['meaning']}"
 
 
 def _title(description: Mapping[str, Any]) -> str:
@@ -315,32 +318,21 @@ def _limit_text(description: Mapping[str, Any], key: str) -> str:
 
 def table(description: Mapping[str, Any], key: str) -> str:
     """The whole text, its formulas under `key`: text or latex."""
-    lines = [_title(description), ""]
-    launch = None
-    rows = _rows(description, "all launches")
-    wide = max(len(r["tensor"]) for r in rows)
-    for r in rows:
-        if r["launch"] != launch:
-            launch = r["launch"]
-            lines.append(launch)
-        number = "" if r["bytes"] is None else f"{r['bytes']:,}"
-        formula = r[key] if r["bytes"] is None else number
-        lines.append(f"  {r['tensor']:<{wide}}  {r['direction']:<5}  {formula}")
-    lines += ["", f"leading term: {description['leading'][key]}", _limit_text(description, key)]
-    if description["sparse"]:
+    rows, sparse = _rows(description, "all launches"), description["sparse"]
+    if sparse:
         from iosim.readers.formula.theory import beside_text
 
-        lines.append(beside_text(description["sparse"]))
-    if description["why"]:
-        lines += ["", description["why"]["text"]]
-    lines += ["", "where"]
-    for s in description["symbols"]:
-        lines.append(f"  {_value(s)}: {s['meaning']}")
-    if "FloorSum(" in "".join(r["text"] for r in rows):
-        lines.append("  ClippedFloorSum(n, m, a, b, h): sum over 0 <= i < n of min(h, max(0, floor((a i + b) / m)))")
-    if description["conditions"]:
-        lines.append("holds where " + " and ".join(description["conditions"]))
-    return "\n".join(lines) + "\n"
+        sparse = beside_text(sparse)
+    return filled(
+        Path(__file__).with_name("formula.txt"),
+        title=_title(description),
+        rows=rows,
+        wide=max(len(row["tensor"]) for row in rows),
+        key=key,
+        of={**description, "sparse": sparse, "symbols": map(_told, description["symbols"])},
+        limit=_limit_text(description, key),
+        is_clipped="FloorSum(" in "".join(row["text"] for row in rows),
+    )
 
 
 def markdown(description: Mapping[str, Any], latex: bool) -> str:
@@ -348,20 +340,18 @@ def markdown(description: Mapping[str, Any], latex: bool) -> str:
         return f"${entry['latex']}$" if latex else f"`{entry['text']}`"
 
     rows = [{**row, "formula": cell(row)} for row in _rows(description, "all")]
-    lines = [
+    leading = f"Leading term: {cell(description['leading'])}"
+    parts = [
         f"### {_title(description)}",
-        "",
-        Table.of(rows, COLUMNS).markdown(),
-        f"Leading term: {cell(description['leading'])}",
-        "",
+        Table.of(rows, COLUMNS).markdown().rstrip(),
+        leading,
         _limit_text(description, "text"),
-        "",
     ]
     if description["why"]:
         first, *rest = description["why"]["text"].splitlines()
-        lines += [f"{first[0].upper()}{first[1:]}:", "", *(f"- {line.strip()}" for line in rest), ""]
-    lines += [f"- `{s['symbol']}`: {s['meaning']}" for s in description["symbols"]]
-    return "\n".join(lines) + "\n"
+        parts += [f"{first[0].upper()}{first[1:]}:", "\n".join(f"- {line.strip()}" for line in rest)]
+    symbols = "\n".join(f"- `{s['symbol']}`: {s['meaning']}" for s in description["symbols"])
+    return "\n\n".join([*parts, symbols]) + "\n"
 
 
 BOUND_COLUMNS = columns_of(
