@@ -25,7 +25,7 @@ from iosim.kernel.launch import SPILL
 from iosim.prediction.answer import ONCE, left_out_spills, times_text, who, why
 from iosim.prediction.face import LEVEL_NAMES
 from iosim.prediction.result import Prediction
-from iosim.show.shown import Face, Part, Shown, shows
+from iosim.show.shown import Part, Shown
 from iosim.show.tables import Table, columns_of
 from iosim.studies.models.prediction import LayerPrediction, ModelPrediction
 from iosim.studies.models.prediction import run as predictions_of
@@ -284,6 +284,16 @@ class Differences(Shown):
         parts.append(f"not predicted again: {', '.join(self.left_out)}" if self.left_out else "")
         return [part for part in parts if part]
 
+    def _line(self) -> str:
+        within = "within" if self.holds else "above"
+        return f"{some(len(self.differences), 'prediction')} against {self.file}, {within} the limits"
+
+    def _parts(self) -> list[Part]:
+        return [self.answer, *self.sections()]
+
+    def to_text(self) -> str:
+        return f"{self.answer}\n\n{self.body()}"
+
     def body(self) -> str:
         parts = (part.text().rstrip() if isinstance(part, Table) else part for part in self.sections())
         texts = (part if isinstance(part, str) else "\n".join(part) for part in parts)
@@ -297,18 +307,6 @@ class Differences(Shown):
         for d in self.differences:
             named = {"gpu": d.prediction.profile.name, "kernel": d.prediction.kernel.name}
             yield from (named | c.to_dict() for c in (*d.levels, *d.parts))
-
-
-shows(
-    Differences,
-    Face(
-        lambda d: (
-            f"{some(len(d.differences), 'prediction')} against {d.file}, {'within' if d.holds else 'above'} the limits"
-        ),
-        lambda d: f"{d.answer}\n\n{d.body()}",
-        lambda d: [d.answer, *d.sections()],
-    ),
-)
 
 
 def run(asked: AgainstRequest, progress: Progress = silent) -> Differences:

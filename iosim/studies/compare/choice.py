@@ -194,6 +194,8 @@ class Choice(Shown):
     """GPUs, ranked for each length: those with the memory first, and among them those of which is known what they are
     ranked by."""
 
+    _face = "iosim.studies.compare.choice_face"
+
     per: str
     """"token", "joule" or "dollar"."""
     model: Model | None

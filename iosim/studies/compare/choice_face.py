@@ -11,7 +11,7 @@ from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.page import Figure, Page, Section, Series, listed
 from iosim.show.page import Panel as Plot
-from iosim.show.shown import Face, Part, panels_of, shows
+from iosim.show.shown import Part
 from iosim.show.tables import Cell, Table, columns_of, grouped
 from iosim.studies.compare.choice import FRONTIERS, MILLION, Amount, Choice, Option
 from iosim.studies.compare.face import closing
@@ -289,6 +289,3 @@ def figure(choice: Choice, word: str) -> Figure | None:
         left_out,
         by=("gpu", "batch"),
     )
-
-
-shows(Choice, Face(line, as_text, parts, lambda choice: panels_of(as_page(choice))))

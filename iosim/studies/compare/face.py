@@ -17,7 +17,7 @@ from iosim.show import axes
 from iosim.show.axes import Beside, bars
 from iosim.show.axes import Part as BarPart
 from iosim.show.page import Figure, Page, Section, Series, listed
-from iosim.show.shown import Face, Part, panels_of, shows
+from iosim.show.shown import Part
 from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.show.tables import grouped as grouped_by
 from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
@@ -179,9 +179,6 @@ def parts(comparison: Comparison) -> list[Part]:
     for n in comparison.request.lengths:
         shown += [part for both in _tables(comparison, n) for part in both]
     return [*shown, tuple(missing(comparison)), tuple(notes(comparison))]
-
-
-shows(Comparison, Face(line, as_text, parts, lambda comparison: panels_of(as_page(comparison))))
 
 
 T = TypeVar("T")

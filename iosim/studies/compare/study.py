@@ -124,6 +124,8 @@ class Entry:
 class Comparison(Shown):
     """Entries by length, GPU and kernel, in the order of the request."""
 
+    _face = "iosim.studies.compare.face"
+
     request: ReportRequest
     """What was asked: problems, kernels, GPUs, the method."""
     baseline: Baseline
