@@ -119,6 +119,12 @@ def line(
     }  # fmt: skip
 
 
+def through(name: str, dots: Iterable[tuple[Any, Any, str]], n: int) -> dict[str, Any]:
+    """The line through points, each with its hover text."""
+    x, y, hover = zip(*dots, strict=True)
+    return line(name, x, y, hover, n)
+
+
 def guide(name: str, x: Sequence[Any], y: Sequence[Any], hover: str, dash: str) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), "text": [hover] * len(x),

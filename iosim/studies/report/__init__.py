@@ -33,7 +33,6 @@ from iosim.studies.report.collect import (
 )
 from iosim.studies.report.face import as_page, question
 from iosim.studies.report.overview import overview
-from iosim.studies.report.ratios import density, ratio
 from iosim.studies.report.tilemap import search, tile_map, tiles_line
 
 __all__ = ["FORMATS", "Report", "ReportRequest", "as_page", "beside", "build", "render", "targets", "write"]
@@ -101,14 +100,14 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
         overview(request, points),
         figures.l2_traffic(request, points),
         figures.hbm_traffic(request, points),
-        ratio(request, points, "l2"),
-        ratio(request, points, "hbm"),
+        figures.ratio(request, points, "l2"),
+        figures.ratio(request, points, "hbm"),
         tile_map(request, rankings, tile_ids),
         figures.roofline(request, points, "l2", profile_ids),
         figures.roofline(request, points, "hbm", profile_ids),
         figures.memory_footprint(request, points),
         figures.call_time(request, points),
-        density(request, points, commands),
+        figures.density(request, points, commands),
     ]
     return Report(
         title=question(request, baseline(points)),
