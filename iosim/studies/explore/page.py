@@ -15,7 +15,6 @@ from urllib.parse import parse_qs, urlsplit
 from iosim.base.errors import InputError
 from iosim.base.files import is_made_by, write_whole
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass
 from iosim.base.version import __version__
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.predictor import predict
@@ -43,7 +42,7 @@ def page(asked: ExploreRequest, progress: Progress | None = silent) -> str:
     grid, data = (None, b"") if progress is None else packed_grid(asked, progress)
     setup: dict[str, Any] = {
         "served": progress is None,
-        "lists": [one.to_dict() for one in lists(asked)],
+        "lists": lists(asked),
         "layouts": layouts(),
         "grid": grid,
         "version": __version__,
@@ -143,52 +142,35 @@ ORDERS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A value of a list: how the page shows it, and the words of a command line that it stands for."""
-
-    text: str
-    words: str = ""
+Choice = tuple[str, str]
+"""A value of a list: how the page shows it, and the words of a command line that it stands for."""
 
 
-@dataclass(frozen=True)
-class List:
-    """A list of the page. `only` names the kernel for which it is there, where it is not for all."""
-
-    name: str
-    title: str
-    choices: tuple[Choice, ...]
-    usual: int = 0
-    only: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "choices": [[choice.text, choice.words] for choice in self.choices]}
-
-
-def lists(asked: ExploreRequest) -> list[List]:
-    """What the page offers. Raises InputError: heads that are no numbers."""
-    lengths = [Choice(f"{n // 1024}k" if n % 1024 == 0 else str(n), f"--seq-len {n}") for n in asked.lengths]
-    heads = [
-        Choice(str(h) if h == kv else f"{h} / {kv}", f"--heads {h} --kv-heads {kv}") for h, kv in asked.head_counts
-    ]
-    orders = [
-        Choice(text, " ".join(f"--{name} {value}" for name, value in settings.items()))
-        for text, settings in ORDERS.items()
-    ]
+def lists(asked: ExploreRequest) -> list[dict[str, Any]]:
+    """What the page offers: each list's name and title, its choices, the number of the usual one, and the kernel `only`
+    for which it is there. Raises InputError: heads that are no numbers."""
+    lengths = [(f"{n // 1024}k" if n % 1024 == 0 else str(n), f"--seq-len {n}") for n in asked.lengths]
+    heads = [(str(h) if h == kv else f"{h} / {kv}", f"--heads {h} --kv-heads {kv}") for h, kv in asked.head_counts]
+    tiles = [(tile, "" if tile == OWN else f"--tile {tile}") for tile in TILES]
+    orders = [(text, " ".join(f"--{name} {value}" for name, value in of.items())) for text, of in ORDERS.items()]
     return [
-        List("gpu", "GPU", _named("--gpu", asked.gpu), _place(asked.gpu, "h100", "h100-sxm")),
-        List("kernel", "Kernel", _named("--kernel", asked.kernel), _place(asked.kernel, "fa2")),
-        List("seq", "Tokens", tuple(lengths), min(3, len(lengths) - 1)),
-        List("heads", "Heads / key-value", tuple(heads)),
-        List("dim", "Head dimension", _named("--head-dim", asked.dims), _place(asked.dims, 128)),
-        List("mask", "Mask", (Choice("none"), Choice("causal", "--causal")), 1),
-        List("tile", "Tile", tuple(Choice(t, "" if t == OWN else f"--tile {t}") for t in TILES), only=TILED),
-        List("order", "Order", tuple(orders), only=TILED),
+        _list("gpu", "GPU", _named("--gpu", asked.gpu), _place(asked.gpu, "h100", "h100-sxm")),
+        _list("kernel", "Kernel", _named("--kernel", asked.kernel), _place(asked.kernel, "fa2")),
+        _list("seq", "Tokens", lengths, min(3, len(lengths) - 1)),
+        _list("heads", "Heads / key-value", heads),
+        _list("dim", "Head dimension", _named("--head-dim", asked.dims), _place(asked.dims, 128)),
+        _list("mask", "Mask", [("none", ""), ("causal", "--causal")], 1),
+        _list("tile", "Tile", tiles, only=TILED),
+        _list("order", "Order", orders, only=TILED),
     ]
 
 
-def _named(option: str, names: Iterable[Any]) -> tuple[Choice, ...]:
-    return tuple(Choice(str(name), f"{option} {name}") for name in names)
+def _list(name: str, title: str, choices: Sequence[Choice], usual: int = 0, only: str = "") -> dict[str, Any]:
+    return {"name": name, "title": title, "choices": choices, "usual": usual, "only": only}
+
+
+def _named(option: str, names: Iterable[Any]) -> list[Choice]:
+    return [(str(name), f"{option} {name}") for name in names]
 
 
 def _place(names: Sequence[Any], *usual: Any) -> int:
