@@ -62,7 +62,7 @@ class LaunchFacts:
     reasons: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.__dict__.items()}
+        return plain(self, " ".join(vars(self)))
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,9 @@ class Explanation(Shown):
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
         return {
-            "problem": p.problem.to_dict(), "kernel": p.kernel.to_dict(), "profile": p.profile.name,
-            "l2_start": p.l2_start, "hbm": {d: p.total("hbm", d) for d in ("read", "write")}, "time_s": p.time.total_s,
-            "bound_by": p.time.bound_by, "compulsory": p.hbm_bounds.to_dict()["compulsory"],
-            "launches": [n.to_dict() for n in self.launches],
+            **plain(p, "problem kernel profile=profile.name l2_start"),
+            "hbm": {d: p.total("hbm", d) for d in ("read", "write")}, **plain(p, "time_s bound_by"),
+            "compulsory": p.hbm_bounds.to_dict()["compulsory"], "launches": [n.to_dict() for n in self.launches],
             "sources": [s.__dict__ for s in self.sources],
             "trials": [
                 {"change": t.words, "hbm_bytes": t.hbm_bytes, "time_s": t.time_s,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, number_text, times_of
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import algorithm_of, algorithms
@@ -371,14 +371,7 @@ class KernelBounds:
     levels: tuple[LevelBound, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "problem": self.problem.to_dict(),
-            "kernel": self.kernel,
-            "profile": self.profile,
-            "method": self.method,
-            "levels": [one.to_dict() for one in self.levels],
-            "why": explanation(self.levels, self.profile),
-        }
+        return plain(self, "problem kernel profile method levels") | {"why": explanation(self.levels, self.profile)}
 
     @property
     def table(self) -> Table:

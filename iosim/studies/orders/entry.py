@@ -187,19 +187,12 @@ class OrderRanking(Shown):
         return code((entry or self.best).parts[0].schedule, language)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema": 1,
-            "profile": self.profile.name,
-            "kernel": self.kernel,
-            "problems": [
-                {"problem": p.to_dict(), "weight": w} for p, w in zip(self.problems, self.weights, strict=True)
-            ],
-            "compulsory_bytes": self.own.compulsory_bytes,
-            "own": self.own.to_dict(),
-            "orders": self.records(),
-            "left_out": [{"words": choice.words, "reason": reason} for choice, reason in self.left_out],
-            "notes": list(self.notes),
-        }
+        each = zip(self.problems, self.weights, strict=True)
+        problems = {"problems": [{"problem": p.to_dict(), "weight": w} for p, w in each]}
+        left_out = {"left_out": [{"words": choice.words, "reason": reason} for choice, reason in self.left_out]}
+        orders = plain(self, "compulsory_bytes=own.compulsory_bytes own orders")
+        return {"schema": 1, **plain(self, "profile=profile.name kernel"), **problems, **orders, **left_out,
+                "notes": list(self.notes)}  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:
         return [entry.to_dict() for entry in self.orders]
