@@ -85,6 +85,10 @@ class Work:
         """What rows that are ranked together have in common: query and key tokens of a sequence."""
         return self.queries, self.keys
 
+    def on(self, problem: AttentionProblem, kernel: str) -> AttentionProblem:
+        """One of its problems as a kernel runs it, with a model's learned sinks where it has a place for them."""
+        return with_sinks(problem, kernel) if problem.sinks and self.model is not None else problem
+
 
 @dataclass(frozen=True)
 class Option:
@@ -252,14 +256,7 @@ class Choice(Shown):
         return [option for option in self.at(length) if option.fits and option.a_token(self.quantity) is not None]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema": 1,
-            "per": self.per,
-            "model": None if self.model is None else self.model.to_dict(),
-            "rows": self.records(),
-            "cannot_run": list(self.missing),
-            "notes": list(self.notes),
-        }
+        return {"schema": 1, **plain(self, "per model rows=options cannot_run=missing notes")}
 
     def records(self) -> list[dict[str, Any]]:
         return [option.to_dict() for option in self.options]
@@ -331,13 +328,7 @@ def _options(
     progress: Progress,
 ) -> list[tuple[Option, tuple[str, ...]]]:
     requests = [
-        Request(
-            with_sinks(problem, name) if problem.sinks and work.model is not None else problem,
-            name,
-            gpu.profile,
-            l2_start=asked.l2_start,
-            method=asked.method,
-        )
+        Request(work.on(problem, name), name, gpu.profile, l2_start=asked.l2_start, method=asked.method)
         for gpu, work, names in candidates
         for name, (_, problem) in zip(names, work.parts, strict=True)
     ]

@@ -254,10 +254,8 @@ def figure(choice: Choice, word: str) -> Figure | None:
         readings = "; ".join(
             f"{o.gpu.label} batch {o.work.batch}: {seconds_text(o.time_s.value)}, {text(y)}" for o, y in known
         )
-        layout = axes.layout(
-            axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text),
-            axes.log_axis([y for _, y in known], what, text),
-        )
+        x = axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text)
+        layout = axes.layout(x, axes.log_axis([y for _, y in known], what, text))
         panels.append(Plot(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout))
         rows += [
             (title, o.gpu.label, o.kernel, o.work.batch, o.time_s.value, text(y), "yes" if word in o.frontier else "")
@@ -272,20 +270,7 @@ def figure(choice: Choice, word: str) -> Figure | None:
         "Down and left is better; beside each point stands its batch. Of a point on the dotted line, the frontier, no "
         f"other is better in time or {word} and no worse in the other."
     )
-    return Figure(
-        word,
-        f"Time against {word}",
-        caption,
-        Table(
-            columns_of(
-                f"length=tokens | gpu=GPU | kernel | batch:count | time_s=time a call | {word}:right={what} | frontier"
-            ),
-            tuple(rows),
-        ),
-        tuple(panels),
-        legend,
-        "length",
-        (word,),
-        left_out,
-        by=("gpu", "batch"),
-    )
+    columns = f"length=tokens | gpu=GPU | kernel | batch:count | time_s=time a call | {word}:right={what} | frontier"
+    table, by = Table(columns_of(columns), tuple(rows)), ("gpu", "batch")
+    title = f"Time against {word}"
+    return Figure(word, title, caption, table, tuple(panels), legend, "length", (word,), left_out, by)

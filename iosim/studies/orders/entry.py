@@ -95,15 +95,10 @@ class OrderEntry:
         def total(values: Iterable[float]) -> float:
             return sum(weight * value for weight, value in zip(weights, values, strict=True))
 
-        return cls(
-            choice,
-            tuple(parts),
-            round(total(p.read_bytes for p in parts)),
-            round(total(p.write_bytes for p in parts)),
-            round(total(p.compulsory_bytes for p in parts)),
-            total(p.time_s for p in parts),
-            None if None in {p.side_bytes for p in parts} else round(total(p.side_bytes or 0 for p in parts)),
-        )
+        names = ("read_bytes", "write_bytes", "compulsory_bytes")
+        read, written, least = (round(total(getattr(p, name) for p in parts)) for name in names)
+        side = None if None in {p.side_bytes for p in parts} else round(total(p.side_bytes or 0 for p in parts))
+        return cls(choice, tuple(parts), read, written, least, total(p.time_s for p in parts), side)
 
     @property
     def hbm_bytes(self) -> int:

@@ -217,9 +217,5 @@ class _Search:
 def _compulsory(call: Call) -> Traffic:
     """The compulsory bytes as traffic of the launch that loops over keys."""
     main = next(launch.name for launch in call.chain.launches if is_attention_loop(launch))
-    return Traffic(
-        (
-            TrafficRow(main, "hbm", "inputs", "read", call.bounds.compulsory_read),
-            TrafficRow(main, "hbm", "outputs", "write", call.bounds.compulsory_write),
-        )
-    )
+    inputs = TrafficRow(main, "hbm", "inputs", "read", call.bounds.compulsory_read)
+    return Traffic((inputs, TrafficRow(main, "hbm", "outputs", "write", call.bounds.compulsory_write)))
