@@ -192,17 +192,10 @@ def figures(comparison: Comparison) -> tuple[Figure, ...]:
     asked = grouped_by(dict.fromkeys((e.gpu, e.kernel) for e in comparison.entries), lambda pair: pair[0])
     drawn = [overview(request, points, {gpu: [kernel for _, kernel in pairs] for gpu, pairs in asked.items()})]
     if len(request.lengths) > 1:
-        drawn += [
-            l2_traffic(request, points),
-            hbm_traffic(request, points),
-            call_time(request, points),
-            memory_footprint(request, points),
-        ]
+        drawn += [draw(request, points) for draw in (l2_traffic, hbm_traffic, call_time, memory_footprint)]
     elif len(points) > 1:
-        drawn += [
-            bars_of(comparison, "time", "time", seconds_text),
-            bars_of(comparison, "memory", "peak bytes", bytes_text),
-        ]
+        shown: list[tuple[str, str, Text]] = [("time", "time", seconds_text), ("memory", "peak bytes", bytes_text)]
+        drawn += [bars_of(comparison, *one) for one in shown]
     drawn.append(stacked(comparison, "l2", "SM<->L2"))
     return (*drawn, stacked(comparison, "hbm", "HBM")) if request.method != "bounds" else tuple(drawn)
 

@@ -191,22 +191,15 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
         for r in formula.traffic
     ]
     totals = {way: write.entry(formula.total(way)) for way in ("read", "write")}
-    names: list[dict[str, Any]] = [
-        {"symbol": str(name), "meaning": text, "value": None}
-        for name, text in write.blocks.values()
-        if name in write.used
+    listed: list[tuple[str, str, int | None]] = [
+        (str(n), text, None) for n, text in write.blocks.values() if n in write.used
     ]
     occurring = set().union(*(r.bytes.free_symbols for r in formula.traffic)) | limit["leading"].free_symbols
-    names += [
-        {"symbol": SYMBOLS[n][0], "meaning": SYMBOLS[n][1], "value": put_in.get(n, formula.fixed.get(n))}
-        for n in SYMBOLS
-        if n in formula.values and (symbol(n) in occurring or n in formula.fixed)
-    ]
-    names += [
-        {"symbol": s, "meaning": text, "value": None}
-        for s, text in PAPER_SYMBOLS.items()
-        if s in limit["term"].text or s in write.text(limit["leading"])
-    ]
+    shown = (n for n in SYMBOLS if n in formula.values and (symbol(n) in occurring or n in formula.fixed))
+    listed += [(*SYMBOLS[n], put_in.get(n, formula.fixed.get(n))) for n in shown]
+    written_down = limit["term"].text, write.text(limit["leading"])
+    listed += [(s, text, None) for s, text in PAPER_SYMBOLS.items() if any(s in one for one in written_down)]
+    names = [dict(zip(("symbol", "meaning", "value"), one, strict=True)) for one in listed]
     moved = [total["bytes"] for total in totals.values()]
     counted = problem.mask in LIST_MASKS and None not in moved
 

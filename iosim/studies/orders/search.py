@@ -142,11 +142,8 @@ class _Search:
 
     def _notes(self, entries: Sequence[OrderEntry]) -> Iterator[str]:
         yield from self.spilling
-        if (
-            self.profile.cc >= STEALING_CC
-            and not self.profile.is_amd
-            and any(e.choice.scheduler is not Scheduler.PERSISTENT for e in entries)
-        ):
+        in_turn = any(e.choice.scheduler is not Scheduler.PERSISTENT for e in entries)
+        if in_turn and self.profile.cc >= STEALING_CC and not self.profile.is_amd:
             yield (
                 "a GPU of cc 10.0 can let CTAs steal work by cluster launch control, and hands it out in an order of "
                 "its own; assumed: the next tile in the order of their numbers goes to the CTA that is free first"

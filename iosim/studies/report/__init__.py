@@ -109,16 +109,9 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
         figures.call_time(request, points),
         figures.density(request, points, commands),
     ]
-    return Report(
-        title=question(request, baseline(points)),
-        request=request,
-        points=points,
-        omissions=omissions,
-        summary=summary(points),
-        figures=tuple(f for f in drawn if f is not None),
-        commands=commands,
-        notes=tuple(note for note in notes(points) if ALWAYS_SAID not in note),
-    )
+    there, said = (f for f in drawn if f is not None), (note for note in notes(points) if ALWAYS_SAID not in note)
+    title = question(request, baseline(points))
+    return Report(title, request, points, omissions, summary(points), tuple(there), commands, tuple(said))
 
 
 def summary(points: Sequence[Point]) -> Table:

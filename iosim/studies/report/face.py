@@ -162,12 +162,8 @@ def as_page(report: Report) -> Page:
         *listed("notes", "Notes of the predictions", report.notes, folded=True),
         Section("reading", "How to read this page", (LEVELS, EXACT), folded=True),
     )
+    points, base = report.points, baseline_of(report.points)
     return Page(
-        report.title,
-        subject(report.request),
-        sections,
-        command=report.request.report_line(),
-        commands=report.commands,
-        answer=verdicts(report.points, baseline_of(report.points)),
-        verdict=in_short(report.points, baseline_of(report.points)),
-    )
+        report.title, subject(report.request), sections, command=report.request.report_line(),
+        commands=report.commands, answer=verdicts(points, base), verdict=in_short(points, base),
+    )  # fmt: skip

@@ -47,11 +47,8 @@ def overview(
     panels = []
     for n, (title, members) in enumerate(together.items(), 1):
         asked = (every or {}).get(members[0].gpu.label) or [p.kernel for p in members]
-        panels.append(
-            _lines(request, f"overview-{n}", title, members, values)
-            if lines
-            else _rows(asked, f"overview-{n}", title, members, values)
-        )
+        where = (f"overview-{n}", title, members, values)
+        panels.append(_lines(request, *where) if lines else _rows(asked, *where))
     base = baseline(points)
     which = f"of '{base}' and of the fastest tiled kernel of each GPU" if base and few else "of each kernel"
     words = {"against": " against the sequence length" * lines, "hollow": HOLLOW * any(map(estimated, shown))}

@@ -151,13 +151,8 @@ def _run(tasks: Iterable[Task], number: int, dask: str | None, processes: int) -
     else:
         from joblib import Parallel, delayed
 
-        parallel = Parallel(
-            n_jobs=min(processes, number),
-            return_as="generator_unordered",
-            batch_size=1,
-            pre_dispatch=f"{PARTS_AHEAD}*n_jobs",
-        )
-        yield from parallel(delayed(_work)(*task) for task in tasks)
+        how = {"return_as": "generator_unordered", "batch_size": 1, "pre_dispatch": f"{PARTS_AHEAD}*n_jobs"}
+        yield from Parallel(min(processes, number), **how)(delayed(_work)(*task) for task in tasks)
 
 
 def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:

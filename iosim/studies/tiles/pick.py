@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass, field, replace
+from iosim.base.records import dataclass, field, plain, replace
 from iosim.base.units import some
 from iosim.base.words import WAYS, Method
 from iosim.hardware.profile import HardwareProfile, cc_text, load_profile
@@ -188,16 +188,10 @@ class PlannedTile:
     request: Request
 
     def by(self, prediction: Prediction) -> PlannedTile:
-        time, total = prediction.time, prediction.total
-        replayed = replace(
-            self.candidate,
-            time_s=time.total_s,
-            bound_by=time.bound_by,
-            hbm_read_bytes=total("hbm", "read"),
-            hbm_write_bytes=total("hbm", "write"),
-            method=prediction.method,
+        found: dict[str, Any] = plain(
+            prediction, "time_s bound_by method hbm_read_bytes=hbm.read hbm_write_bytes=hbm.write"
         )
-        return PlannedTile(replayed, self.request)
+        return PlannedTile(replace(self.candidate, **found), self.request)
 
 
 def replayed_tiles(planned: Sequence[PlannedTile], progress: Progress = silent) -> list[PlannedTile]:
