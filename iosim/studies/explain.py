@@ -15,7 +15,7 @@ from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import Level, Way, sentences
 from iosim.kernel.launch import SPILL, Chain, Launch, Role, Rows
-from iosim.prediction.answer import reads, trust, why
+from iosim.prediction.answer import reads, trust, who, why
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import MISSING_SHARE, reuse
 from iosim.readers.bounds import needed_bytes
@@ -118,10 +118,7 @@ class Explanation(Shown):
     def _line(self) -> str:
         p = self.prediction
         regimes = ", ".join(dict.fromkeys(one.regime for one in self.launches)) or "nothing at HBM"
-        return (
-            f"{p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}: {regimes}; HBM "
-            f"{bytes_text(p.hbm.total)}"
-        )
+        return f"{who(p)}, {some(p.problem.seq_q, 'token')}: {regimes}; HBM {bytes_text(p.hbm.total)}"
 
     def to_text(self) -> str:
         return f"{answer([self])}\n\n{as_text(self, markdown=False)}"
@@ -140,13 +137,11 @@ class Explanation(Shown):
             return ()
         p = self.prediction
         bars = [("(now)", p.hbm.total), *((t.words, t.hbm_bytes) for t in self.tried.trials)]
-        title = f"HBM bytes of {p.kernel.name} on {p.profile.name} with each change"
+        title = f"HBM bytes of {who(p)} with each change"
         hover = [f"{words}<br>{bytes_text(n)}" for words, n in bars]
         data = axes.bar("HBM", [words for words, _ in bars], [n for _, n in bars], hover, 0)
-        layout = axes.layout(
-            axes.category_axis([words for words, _ in bars]),
-            axes.linear_axis((n for _, n in bars), "HBM bytes", bytes_text),
-        )
+        y = axes.linear_axis((n for _, n in bars), "HBM bytes", bytes_text)
+        layout = axes.layout(axes.category_axis([words for words, _ in bars]), y)
         alt = f"{title}: {'; '.join(f'{words} {bytes_text(n)}' for words, n in bars)}."
         return (Panel("changes", title, alt, (data,), layout),)
 
@@ -176,10 +171,8 @@ def _reason(e: Explanation) -> str:
     best, now = e.tried.trials[0] if e.tried.trials else None, p.total("hbm")
     if best is not None and best.hbm_bytes < (1 - HELPS) * now and best.time_s <= SAME_TIME * p.time.total_s:
         read = best.prediction.total("hbm", "read")
-        parts.append(
-            f"With '{best.words}' it would read {bytes_text(read)} (with what it writes "
-            f"{bytes_text(best.hbm_bytes)}, not {bytes_text(now)})"
-        )
+        both = f"with what it writes {bytes_text(best.hbm_bytes)}, not {bytes_text(now)}"
+        parts.append(f"With '{best.words}' it would read {bytes_text(read)} ({both})")
     return ". ".join(part for part in parts if part)
 
 
@@ -337,10 +330,8 @@ def _advice(p: Prediction, tried: Tried) -> str:
         none = "the one change tried does not lower" if many == 1 else f"none of the {many} changes tried lowers"
         advice = f"{none} HBM bytes by 2 % at no cost of time"
         if least.hbm_bytes < (1 - HELPS) * now:
-            advice += (
-                f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes "
-                f"{100 * (least.time_s / time_now - 1):.0f} % longer"
-            )
+            longer = f"{100 * (least.time_s / time_now - 1):.0f} % longer"
+            advice += f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes {longer}"
         if quick.time_s < (1 - HELPS) * time_now:
             beside = f"{bytes_text(quick.hbm_bytes)} of HBM traffic"
             advice += f"; '{quick.words}' is {100 * (1 - quick.time_s / time_now):.0f} % faster with {beside}"
@@ -376,12 +367,10 @@ def as_text(e: Explanation, *, markdown: bool) -> str:
 
 def heads(e: Explanation) -> tuple[str, str]:
     p, once = e.prediction, e.prediction.hbm_bounds
-    return (
-        f"{p.kernel.name} on {p.profile.name}: {p.problem.line}; tile {p.kernel.tile}",
-        f"HBM read {bytes_text(p.hbm.read)} (compulsory {bytes_text(once.compulsory_read)}), written "
-        f"{bytes_text(p.hbm.write)} (compulsory {bytes_text(once.compulsory_write)}); time "
-        f"{seconds_text(p.time.total_s)}, bound by {p.time.bound_by}",
-    )
+    pairs = ((p.hbm.read, once.compulsory_read), (p.hbm.write, once.compulsory_write))
+    read, written = (f"{bytes_text(moved)} (compulsory {bytes_text(least)})" for moved, least in pairs)
+    moves = f"HBM read {read}, written {written}; time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by}"
+    return f"{who(p)}: {p.problem.line}; tile {p.kernel.tile}", moves
 
 
 def source_table(e: Explanation) -> Table:

@@ -288,16 +288,13 @@ def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
     options = [option for option, _ in found]
     if all(option.a_token(quantity) is None for option in options):
         unknown = ", ".join(gpu.label for gpu in gpus)
-        raise InputError(
-            f"`per` {asked.per}: energy is not known on {unknown}; accepted: a GPU whose constants were measured, such "
-            "as h100 or h200, or `per` token or dollar"
-        )
+        hint = "a GPU whose constants were measured, such as h100 or h200, or `per` token or dollar"
+        raise InputError(f"`per` {asked.per}: energy is not known on {unknown}; accepted: {hint}")
     lengths = list(dict.fromkeys(option.work.length for option in options))
-    marked = [
-        replace(option, frontier=tuple(word for word, of in FRONTIERS.items() if _is_on_frontier(option, options, of)))
-        for option in options
-    ]
-    ranked = sorted(marked, key=lambda o: (lengths.index(o.work.length), *_rank(o, quantity)))
+    ranked = []
+    for option in sorted(options, key=lambda o: (lengths.index(o.work.length), *_rank(o, quantity))):
+        frontier = tuple(word for word, of in FRONTIERS.items() if _is_on_frontier(option, options, of))
+        ranked.append(replace(option, frontier=frontier))
     able = {(option.gpu.label, option.work) for option in options}
     cannot = dict.fromkeys(
         f"{names} on {gpu}: {why}"

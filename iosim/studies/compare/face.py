@@ -59,16 +59,14 @@ def grouped(p: Prediction) -> str:
     call = planned(problem, p.kernel.name, p.profile)
     ratio = f"GQA {p.problem.group}:1" if p.problem.kv_heads > 1 else f"MQA {p.problem.group}:1"
     moved, alone = p.total("l2"), int(call.counted.total("l2"))
+    change = f"the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}"
     if abs(alone - moved) <= SAME * moved:
         what = f"each query head reads K and V again ({bytes_text(moved)} in all)"
         l2 = f"{ratio} does not change the SM<->L2 bytes of {p.kernel.name}: {what}"
     elif moved < alone:
-        l2 = (
-            f"{ratio} lowers the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}: "
-            "query heads of a group share what is read"
-        )
+        l2 = f"{ratio} lowers {change}: query heads of a group share what is read"
     else:
-        l2 = f"{ratio} raises the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}"
+        l2 = f"{ratio} raises {change}"
     if not p.hbm_known or tile_accesses(call.chain) > QUICK_ACCESSES:
         each = p.chain.tensors["K"].bytes
         return f"{l2}; K itself has {bytes_text(each)} in place of {bytes_text(call.chain.tensors['K'].bytes)}."
@@ -133,9 +131,8 @@ def notes(comparison: Comparison) -> list[str]:
 def missing(comparison: Comparison) -> list[str]:
     several = len(comparison.request.lengths) > 1
     at = (f" at N = {e.seq_len:,}" if several else "" for e in comparison.missing)
-    return list(
-        dict.fromkeys(f"{e.kernel} on {e.gpu}{n}: {e.reason}" for e, n in zip(comparison.missing, at, strict=True))
-    )
+    each = zip(comparison.missing, at, strict=True)
+    return list(dict.fromkeys(f"{e.kernel} on {e.gpu}{n}: {e.reason}" for e, n in each))
 
 
 def closing(missing: Sequence[str], notes: Sequence[str]) -> list[str]:
@@ -146,10 +143,9 @@ def closing(missing: Sequence[str], notes: Sequence[str]) -> list[str]:
 
 def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
     alike = grouped_by(comparison.missing, lambda e: (e.kernel, e.gpu, e.reason))
-    missing = [
-        f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}"
-        for (kernel, gpu, reason), entries in alike.items()
-    ]
+    missing = []
+    for (kernel, gpu, reason), entries in alike.items():
+        missing.append(f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}")
     ratios = f"Ratios: {comparison.baseline} over the row; above 1 the row needs less."
     first, *others = figures(comparison)
     told = [f"{comparison.legend}."] if comparison.legend else []

@@ -64,15 +64,12 @@ def place_of(asked: ExploreRequest) -> Path:
     """The file that the page is written to."""
     folder = Path(asked.out)
     if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()):
-        raise InputError(
-            f"`path` '{asked.out}' is no folder, nor can it be one; accepted: a folder, or a new one in a "
-            "folder that exists"
-        )
+        accepted = "a folder, or a new one in a folder that exists"
+        raise InputError(f"`path` '{asked.out}' is no folder, nor can it be one; accepted: {accepted}")
     place = folder / "index.html"
     if not asked.force and not is_made_by(place, "iosim explore"):
-        raise InputError(
-            f"`path` '{asked.out}' has an index.html that is no explorer's; accepted: another folder, or `force`"
-        )
+        other = "another folder, or `force`"
+        raise InputError(f"`path` '{asked.out}' has an index.html that is no explorer's; accepted: {other}")
     return place
 
 
@@ -235,8 +232,6 @@ def packed_grid(asked: ExploreRequest, progress: Progress = silent) -> tuple[dic
         found[name] = len(parts)
         parts.append(squeezed(json.dumps(records, separators=(",", ":"), allow_nan=False).encode()))
     if not known:
-        raise InputError(
-            "`kernel` " + ", ".join(asked.kernel) + ": none runs any of these problems on these GPUs; "
-            "accepted: kernels that do"
-        )
+        why = "none runs any of these problems on these GPUs; accepted: kernels that do"
+        raise InputError(f"`kernel` {', '.join(asked.kernel)}: {why}")
     return {"chunks": found, "lengths": list(map(len, parts))}, b"".join(parts)

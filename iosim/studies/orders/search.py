@@ -149,10 +149,8 @@ class _Search:
                 "its own; assumed: the next tile in the order of their numbers goes to the CTA that is free first"
             )
         if any(not e.is_whole for e in entries):
-            yield (
-                f"{COARSE}: replayed in coarse steps, to choose among orders; most are within 5 % of a replay of all "
-                "steps, but some are not"
-            )
+            near = "most are within 5 % of a replay of all steps, but some are not"
+            yield f"{COARSE}: replayed in coarse steps, to choose among orders; {near}"
 
     def _own(self) -> OrderEntry:
         each = zip(self.problems, self.kernels, strict=True)

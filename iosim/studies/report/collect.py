@@ -98,8 +98,7 @@ def collect(
     """The predictions of a request, what is omitted, and the command lines by id."""
     points: list[Point] = []
     commands: dict[str, str] = {}
-    refused: dict[tuple[str, str, str], list[int]] = {}
-    refusals: list[InputError] = []
+    refused: list[tuple[Gpu, str, int, InputError]] = []
     jobs = request.jobs
     asked = [
         Request(problem, name, gpu.profile, l2_start=request.l2_start, method=request.method)
@@ -107,16 +106,16 @@ def collect(
     ]
     for (gpu, kernel, problem, _), outcome in zip(jobs, try_all(asked, progress=progress), strict=True):
         if isinstance(outcome, InputError):
-            refusals.append(outcome)
-            refused.setdefault((gpu.label, kernel, str(outcome)), []).append(problem.seq_q)
+            refused.append((gpu, kernel, problem.seq_q, outcome))
             continue
         point = Point(f"P{len(points) + 1:03d}", gpu, kernel, problem.seq_q, outcome)
         commands[point.id] = request.predict_line(gpu, kernel, problem)
         points.append(point)
-    omissions = tuple(Omission(gpu, kernel, tuple(at), why) for (gpu, kernel, why), at in refused.items())
     if not points:
-        raise InputError(f"no kernel of this report can run: {refusals[0].marked}")
-    return tuple(points), omissions, commands
+        raise InputError(f"no kernel of this report can run: {refused[0][-1].marked}")
+    alike = grouped(refused, lambda one: (one[0].label, one[1], str(one[3])))
+    omissions = (Omission(gpu, kernel, tuple(n for _, _, n, _ in of), why) for (gpu, kernel, why), of in alike.items())
+    return tuple(points), tuple(omissions), commands
 
 
 def by_gpu(points: Iterable[Point]) -> dict[str, list[Point]]:

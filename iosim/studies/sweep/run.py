@@ -159,9 +159,8 @@ def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
-        raise InputError(
-            "`dask` needs the package distributed, which is not installed; accepted: pip install 'iosim[dask]'"
-        ) from None
+        why = "needs the package distributed, which is not installed; accepted: pip install 'iosim[dask]'"
+        raise InputError(f"`dask` {why}") from None
     try:
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
@@ -243,10 +242,9 @@ def opened(target: Path, sweep: str, *, fresh: bool = False) -> Iterator[Journal
             file.executescript(f"{ALONE}; {TABLES}")
             there = file.execute("SELECT name FROM sweep").fetchone()
             if there not in (None, (sweep,)) and not fresh:
-                raise InputError(
-                    f"`path` '{target}': '{path.name}' beside it holds rows of another sweep, or of another version of "
-                    "iosim; accepted: another file, or `fresh=True` to drop them"
-                )
+                holds = "holds rows of another sweep, or of another version of iosim"
+                accepted = "another file, or `fresh=True` to drop them"
+                raise InputError(f"`path` '{target}': '{path.name}' beside it {holds}; accepted: {accepted}")
             if there != (sweep,) or fresh:
                 file.executescript("DELETE FROM parts; DELETE FROM sweep")
                 file.execute("INSERT INTO sweep VALUES (?)", (sweep,))

@@ -222,11 +222,8 @@ def _reads(t: TraceResult, panel: str, top: float) -> list[Panel]:
     layout = axes.layout(axes.axis(TIME), y, **at_ends(ends, y))
     layout["annotations"] = [*layout["annotations"], _above("compulsory", least) | {"x": 0, "xanchor": "left"}]
     kernel = t.prediction.kernel.name
-    alt = (
-        f"{kernel} reads {bytes_text(base * MB)} from HBM: "
-        f"{', '.join(f'{name} {bytes_text(t.misses()[name])}' for name in names)}; compulsory "
-        f"{bytes_text(least * MB)}."
-    )
+    by_name = ", ".join(f"{name} {bytes_text(t.misses()[name])}" for name in names)
+    alt = f"{kernel} reads {bytes_text(base * MB)} from HBM: {by_name}; compulsory {bytes_text(least * MB)}."
     return [Panel(panel, kernel, alt, tuple(data), layout)]
 
 
