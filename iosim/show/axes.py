@@ -36,8 +36,7 @@ def colour(n: int) -> str:
 
 
 def symbol(n: int) -> tuple[str, str]:
-    """plotly's name of the n-th series' marker, and the character that looks like it: another one where colours begin
-    anew."""
+    """plotly's name of the n-th series' marker, and a character like it: another one where colours begin anew."""
     return SYMBOLS[(n + n // len(COLOURS)) % len(SYMBOLS)]
 
 

@@ -182,8 +182,7 @@ class Option:
 
 
 def _energy(p: Prediction) -> Amount:
-    """Joules of a call. Their range is that of energies that were not measured, and of the time, for which the board is
-    awake."""
+    """Joules of a call. Their range is that of energies not measured, and of the time, for which the board is awake."""
     energy = p.energy_j or {}
     found, awake_w = sum(energy.values()), energy.get("awake", 0.0) / p.time_s
     if p.time_range is None and p.energy_range_j is None:
@@ -195,8 +194,7 @@ def _energy(p: Prediction) -> Amount:
 
 @dataclass(frozen=True, repr=False)
 class Choice(Shown):
-    """GPUs, ranked for each length: those with the memory first, and among them those of which is known what they are
-    ranked by."""
+    """GPUs, ranked for each length: those with the memory first, and of them those whose quantity is known."""
 
     _face = "iosim.studies.compare.choice_face"
 

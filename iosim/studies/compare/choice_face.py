@@ -173,8 +173,7 @@ def _rate(p: Prediction) -> float:
 
 
 def table(choice: Choice) -> Table:
-    """A row a GPU, batch and length, best first, the rows of a length together. Columns that say nothing are left
-    out."""
+    """A row a GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
     columns = columns_of(
         "seq_q:count=queries | seq_k:count=keys | gpu=GPU | kernel | batch:count | tokens_per_s:right=tokens/s | "
         f"time:right=time a call | energy:right=energy a token | cost:right=cost of {unit(choice, 'dollars')} | "

@@ -27,8 +27,7 @@ from iosim.studies.report.figures import FROM, WHO, call_time, hbm_traffic, l2_t
 from iosim.studies.report.overview import overview
 
 QUICK_ACCESSES = 5_000_000
-"""Tile accesses up to which the same problem with as many key/value heads as query heads is replayed: a quarter of a
-second."""
+"""Tile accesses up to which a problem is replayed with a key/value head a query head, too: a quarter of a second."""
 SAME = 1e-3
 """Bytes between SMs and L2 that differ by less are said to be the same."""
 TITLE = "Which kernel moves the fewest bytes?"

@@ -16,7 +16,7 @@ from iosim.kernel.libraries import entry, is_choice
 from iosim.prediction.result import Prediction, legend, marked
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
-from iosim.studies.report.collect import Point, ReportRequest, collect, fits, label_of, name_on
+from iosim.studies.report.collect import Point, ReportRequest, collect, label_of, name_on
 from iosim.studies.report.collect import notes as said
 from iosim.studies.requests import CompareRequest
 
@@ -115,7 +115,7 @@ class Entry:
         row["bound_by"] = None if p is None else p.time.bound_by
         row["peak_bytes"] = None if p is None else p.memory_bytes["peak"]
         row["workspace_bytes"] = None if p is None else p.memory_bytes["workspace"]
-        row["fits"] = None if self.point is None else fits(self.point)
+        row["fits"] = None if self.point is None else self.point.fits
         row |= {f"{q}_ratio": self.ratio(q) for q in QUANTITIES}
         return row | {"reason": self.reason}
 

@@ -182,8 +182,7 @@ NAIVE = "naive"
 
 
 def chunks(asked: ExploreRequest, progress: Progress = silent) -> Iterator[tuple[str, Chunk]]:
-    """Of each GPU and kernel, naive attention among them, the records of all calls; in processes, since a call is
-    worked out in Python."""
+    """Of each GPU and kernel, naive among them, the records of all calls; in processes, since Python works them out."""
     from joblib import Parallel, delayed
 
     pairs = list(product(asked.gpu, (*asked.kernel, NAIVE)))

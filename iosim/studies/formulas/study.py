@@ -61,8 +61,7 @@ def _problem(asked: Mapping[str, Any]) -> AttentionProblem:
 
 
 def _needs(name: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """What an algorithm or kernel requires of a problem, and an example, where its name is known; others are refused
-    later."""
+    """What an algorithm or kernel requires of a problem, and an example; names that are not known are refused later."""
     try:
         one = {} if is_choice(name) else entry(name)
     except InputError:  # told where the kernel is looked up

@@ -175,8 +175,7 @@ class OrderRanking(Shown):
         return tuple(sorted((e for e in self.orders if e.on_front), key=lambda e: e.time_s))
 
     def code(self, language: str = "triton", entry: OrderEntry | None = None) -> str:
-        """The order as code: "triton", "cuda" or "formula"; by default the best one's. Raises InputError: another
-        language."""
+        """An order, by default the best, as "triton", "cuda" or "formula". Raises InputError: another language."""
         from iosim.studies.orders.code import code
 
         return code((entry or self.best).parts[0].schedule, language)

@@ -121,8 +121,7 @@ class _Search:
         return [one for one in map(self.candidate, listed) if one is not None]
 
     def ranking(self, listed: Sequence[OrderChoice], in_clusters: bool) -> OrderRanking:
-        """The orders, the best first, and the kernel's own beside them. With `in_clusters` the first of them are also
-        tried in clusters."""
+        """The orders, the best first, and the kernel's own; `in_clusters`: the first are also tried in clusters."""
         able, own = self.candidates(listed), self._own()
         if sum(one.accesses for one in able) <= ALL_ACCESSES:
             self._play(able)
@@ -190,8 +189,7 @@ class _Search:
         return False
 
     def _play(self, candidates: Sequence[_Candidate], accesses: int | None = None) -> None:
-        """Replay orders, all of their steps or coarse ones of about so many accesses; those that cannot be are left
-        out."""
+        """Replay orders, all steps or coarse ones of about so many accesses; those that cannot be are left out."""
         requests = [request for one in candidates for request in one.requests]
         if accesses is not None:
             requests = [replace(request, method="sampled", accesses=accesses) for request in requests]

@@ -128,8 +128,7 @@ def applied(choice: OrderChoice, kernel: Kernel, problem: AttentionProblem, prof
 
 
 def sections(problems: Sequence[AttentionProblem]) -> list[tuple[Order, int, int]]:
-    """(order, heads of a section, bytes of a section) that are worth a try: by heads for one problem, by bytes for
-    several."""
+    """(order, heads of a section, its bytes) that are worth a try: by heads for one problem, by bytes for several."""
     choices: list[tuple[Order, int, int]] = [(Order.QUERY, 0, 0), (Order.HEAD, 0, 0)]
     if any(p.batch > 1 for p in problems):
         choices.append((Order.BATCH, 0, 0))

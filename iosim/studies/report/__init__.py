@@ -19,18 +19,7 @@ from iosim.show.html import html
 from iosim.show.page import Figure, markdown
 from iosim.show.tables import Cell, Table, columns_of
 from iosim.studies.report import figures
-from iosim.studies.report.collect import (
-    ALWAYS_SAID,
-    Point,
-    Report,
-    ReportRequest,
-    baseline,
-    by_gpu,
-    collect,
-    fits,
-    notes,
-    series,
-)
+from iosim.studies.report.collect import ALWAYS_SAID, Point, Report, ReportRequest, baseline, by_gpu, collect, notes
 from iosim.studies.report.face import as_page, question
 from iosim.studies.report.overview import overview
 from iosim.studies.report.tilemap import search, tile_map, tiles_line
@@ -123,13 +112,13 @@ def summary(points: Sequence[Point]) -> Table:
         "ratio_l2:ratio=naive over it, SM<->L2 | ratio_hbm:ratio=naive over it, HBM"
     )
     rows: list[tuple[Cell, ...]] = []
-    for p in (row[-1] for of_gpu in by_gpu(points).values() for row in series(of_gpu).values()):
+    for p in {(p.gpu.label, p.kernel): p for p in points}.values():  # the last of each
         naive = None if p.naive else below.get((p.gpu.label, p.seq_len))
         ratio_l2 = naive.l2 / p.l2 if naive and p.l2 else None
         ratio_hbm = marked(naive.hbm / p.hbm, naive.prediction, p.prediction) if naive and naive.hbm and p.hbm else None
         rows.append((
             *figures.who(p), str(p.prediction.kernel.tile), p.l2, p.hbm_shown, p.time_s, p.prediction.time.bound_by,
-            p.prediction.memory_bytes["peak"], fits(p), ratio_l2, ratio_hbm,
+            p.prediction.memory_bytes["peak"], p.fits, ratio_l2, ratio_hbm,
             p.id if naive is None else f"{p.id} {naive.id}",
         ))  # fmt: skip
     return Table((*figures.WHO, *more, figures.FROM), tuple(rows))

@@ -1,5 +1,4 @@
-"""A report as data: what it is asked for, its predictions, what cannot run and why, the figures and the command lines
-that reproduce them."""
+"""A report as data: what is asked, its predictions, what cannot run and why, figures, and command lines for them."""
 
 from __future__ import annotations
 
@@ -80,6 +79,12 @@ class Point:
     @property
     def flops(self) -> int:
         return self.prediction.flops
+
+    @property
+    def fits(self) -> str | None:
+        """Whether the call's memory is no more than the GPU's; None where the profile does not know its own."""
+        size = self.gpu.profile.memory_bytes
+        return None if size is None else "yes" if self.prediction.memory_bytes["peak"] <= size else "no"
 
 
 @dataclass(frozen=True)
@@ -162,12 +167,6 @@ class Report:
 
     def figure(self, figure_id: str) -> Figure:
         return {figure.id: figure for figure in self.figures}[figure_id]
-
-
-def fits(p: Point) -> str | None:
-    """Whether the call's memory is no more than the GPU's; None where the profile does not know its own."""
-    size = p.gpu.profile.memory_bytes
-    return None if size is None else "yes" if p.prediction.memory_bytes["peak"] <= size else "no"
 
 
 def notes(points: Sequence[Point]) -> tuple[str, ...]:

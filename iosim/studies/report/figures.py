@@ -201,8 +201,7 @@ def bandwidth(profile: HardwareProfile, level: Level, measured: bool) -> float |
 
 
 def ceilings(profile: HardwareProfile, dtype: str, level: Level) -> Ceilings:
-    """The roofs of a level that a profile knows. A measured roof takes the specification's number for the one half of
-    it that was not measured."""
+    """The roofs of a level that a profile knows. A half of a measured roof that was not measured is as specified."""
     plain, own = ((bandwidth(profile, level, m), tensor_rate(profile, dtype, m)) for m in (False, True))
     measured = tuple(best or other for best, other in zip(own, plain, strict=True)) if any(own) else (None, None)
     both = {"measured": measured, "specification": plain}

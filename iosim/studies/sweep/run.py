@@ -204,8 +204,7 @@ ALONE = "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA sync
 
 @dataclass(frozen=True)
 class Journal:
-    """The rows of a sweep that are done already, by parts: what an interrupt leaves behind. That of `out.csv` is the
-    SQLite file `out.csv.partial`."""
+    """The parts of a sweep that are done: what an interrupt leaves. Of `out.csv` it is the SQLite `out.csv.partial`."""
 
     file: sqlite3.Connection
 

@@ -268,8 +268,7 @@ def main_launch(chain: Chain, problem: AttentionProblem) -> Launch:
 def _try(
     tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit, report: BuildReport | None
 ) -> PlannedTile | str:
-    """The candidate, or why no CTA of the tile fits on an SM, or it must be thought to spill where no report tells how
-    much."""
+    """The candidate, or why no CTA of the tile fits on an SM, or is thought to spill where no report says how much."""
     if report is None and has_builds(problem, unit):
         report = build_report(problem, tile, gpu)
     of_pass = PassSettings(tile, shared_memory_bytes=backward_shared_bytes(problem, tile))
