@@ -103,6 +103,8 @@ class Option:
     frontier: tuple[str, ...] = ()
     """"cost", "energy": no other row of its length is better in the time of a call or that of a token, and no worse in
     the other."""
+    asked: tuple[str, ...] = ()
+    """The kernel of each part, as it was asked for."""
 
     @property
     def kernel(self) -> str:
@@ -279,11 +281,10 @@ def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
         each = (tuple(name_on(gpu, name.strip().lower(), p) for p in problems) for name in asked.kernel or own)
         candidates += [(gpu, work, names) for names in dict.fromkeys(each)]
     estimates = _options(candidates, replace(asked, method="capacity"), prices, missing, silent)
-    candidates = [(o.gpu, o.work, names) for o, names in _best(estimates, quantity, FINALISTS)]
-    found = _best(_options(candidates, asked, prices, missing, progress), quantity, 1)
-    if not found:
+    finalists = [(o.gpu, o.work, o.asked) for o in _best(estimates, quantity, FINALISTS)]
+    options = _best(_options(finalists, asked, prices, missing, progress), quantity, 1)
+    if not options:
         raise InputError(f"no kernel can run: {next(iter(missing.values())).marked}")
-    options = [option for option, _ in found]
     if all(option.a_token(quantity) is None for option in options):
         unknown = ", ".join(gpu.label for gpu in gpus)
         hint = "a GPU whose constants were measured, such as h100 or h200, or `per` token or dollar"
@@ -321,7 +322,7 @@ def _options(
     prices: Mapping[str, float],
     missing: dict[tuple[str, Work, str], InputError],
     progress: Progress,
-) -> list[tuple[Option, tuple[str, ...]]]:
+) -> list[Option]:
     requests = [
         Request(work.on(problem, name), name, gpu.profile, l2_start=asked.l2_start, method=asked.method)
         for gpu, work, names in candidates
@@ -330,20 +331,18 @@ def _options(
     outcomes, found = iter(try_all(requests, progress=progress)), []
     for gpu, work, names in candidates:
         parts = [next(outcomes) for _ in names]
-        refusals = [one for one in parts if isinstance(one, InputError)]
-        if refusals:
-            missing.setdefault((gpu.label, work, ", ".join(dict.fromkeys(names))), refusals[0])
-            continue
         predictions = tuple(one for one in parts if not isinstance(one, InputError))
-        found.append((Option(gpu, work, predictions, prices.get(gpu.label)), names))
+        if len(predictions) == len(parts):
+            found.append(Option(gpu, work, predictions, prices.get(gpu.label), asked=names))
+            continue
+        why = next(one for one in parts if isinstance(one, InputError))
+        missing.setdefault((gpu.label, work, ", ".join(dict.fromkeys(names))), why)
     return found
 
 
-def _best(
-    found: Sequence[tuple[Option, tuple[str, ...]]], quantity: str, count: int
-) -> list[tuple[Option, tuple[str, ...]]]:
-    each = grouped(found, lambda one: (one[0].gpu.label, one[0].work))
-    return [one for members in each.values() for one in sorted(members, key=lambda m: _rank(m[0], quantity))[:count]]
+def _best(options: Sequence[Option], quantity: str, count: int) -> list[Option]:
+    each = grouped(options, lambda o: (o.gpu.label, o.work))
+    return [one for members in each.values() for one in sorted(members, key=lambda o: _rank(o, quantity))[:count]]
 
 
 def _rank(option: Option, quantity: str) -> tuple[bool, bool, float]:
