@@ -6,12 +6,14 @@ The numbers come from a traced replay and from trials; the words are chosen by t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain
+from iosim.base.schema import read_toml
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import Level, Way, sentences
 from iosim.kernel.launch import SPILL, Chain, Launch, Role, Rows
@@ -221,36 +223,17 @@ def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
 
 def _headline(regime: str, v: dict[str, Any]) -> str:
     """The regime in one sentence, with the numbers that it follows from."""
-    names = " and ".join(v["shared_tensors"])
-    t = {k: bytes_text(x) for k, x in v.items() if k.endswith("_bytes") and x is not None}
-    if regime == "streamed":
-        return "no loop over tensors that CTAs share: what is read and written once is what counts"
-    if regime == "read once":
-        return f"{names}: {t['loaded_bytes']} into the SMs, hardly more than they hold: nothing to reuse in L2"
-    times = v["hbm_read_bytes"] / max(1, v["all_bytes"])
-    start = f"{names}: {t['loaded_bytes']} into the SMs, {t['hbm_read_bytes']} from HBM ({times:.3g} x their bytes); "
+    words = read_toml(Path(__file__).with_suffix(".toml"))
+    put_in = v | {k: bytes_text(x or 0) for k, x in v.items() if k.endswith("_bytes")}
+    put_in |= {"names": " and ".join(v["shared_tensors"]), "times": v["hbm_read_bytes"] / max(1, v["all_bytes"])}
+    put_in |= {"percent_above": 100 * v["share_above_capacity"]}
+    put_in["past"] = "" if v["one_head_bytes"] > v["capacity_bytes"] else "those in progress together go, "
+    put_in |= {name: part.format(**put_in) for name, part in words["parts"].items()}
     if regime == "fits" and v["all_bytes"] <= v["capacity_bytes"]:
-        return f"{start}all of them, {t['all_bytes']}, fit in one partition of the L2 ({t['capacity_bytes']})"
-    in_use = (
-        f"the range in use at once is {t['median_in_use_bytes']} at the median and {t['peak_in_use_bytes']} at "
-        f"the peak, against {t['capacity_bytes']} that one partition of the L2 keeps of data shared by all SMs"
-    )
-    head = f"a whole head has {t['one_head_bytes']}"
-    if regime == "fits":
-        return f"{start}{in_use}: it fits, and little is read from HBM twice ({head})"
-    if regime == "wave-bound":
-        past = head if v["one_head_bytes"] > v["capacity_bytes"] else f"{head}, those in progress together go"
-        rest = f"so each of the {v['waves']:.3g} waves reads its range again: {t['in_step_bytes']} in step"
-        return f"{start}{past}, past the {t['capacity_bytes']} of one partition, {rest}"
-    above = f"past it for {100 * v['share_above_capacity']:.0f} % of the time"
-    if regime == "thrashing":
-        return f"{start}most loads miss: {in_use}, {above} ({head})"
-    if (v["peak_in_use_bytes"] or 0) > v["capacity_bytes"]:
-        return (
-            f"{start}{in_use}: {above} ({head}). CTAs have drifted apart: what the first has read is gone "
-            f"when the last needs it (in step it would be {t['in_step_bytes']} at most)"
-        )
-    return f"{start}{in_use}: near enough that other traffic displaces part of it ({head})"
+        regime = "all fits"
+    if regime == "drift" and (v["peak_in_use_bytes"] or 0) > v["capacity_bytes"]:
+        regime = "drifts past it"
+    return str(words["regimes"][regime].format(**put_in))
 
 
 def _between(chain: Chain, traced: TraceResult, launch: Launch) -> list[str]:
