@@ -209,11 +209,8 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
         "kernel": kernel.name, "algorithm": kernel.algorithm, "level": "l2", "mask": problem.mask,
         "pass": problem.passes, "traffic": rows, "totals": totals,
         "leading": written(limit["leading"]),
-        "theta": {
-            "source": limit["term"].source, "text": limit["term"].text, "latex": limit["term"].latex,
-            "blocks": limit["blocks"] if limit["tiled"] else None,
-            "ratio": written(limit["ratio"]),
-        },
+        "theta": plain(limit["term"], "source text latex")
+        | {"blocks": limit["blocks"] if limit["tiled"] else None, "ratio": written(limit["ratio"])},
         "symbols": names,
         "why": None if gpu is None else why(problem, kernel, load_profile(gpu), formula.numbers().total("l2")),
         "sparse": beside(problem, kernel, sum(moved)) if counted else None,

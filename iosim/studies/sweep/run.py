@@ -8,7 +8,7 @@ import importlib
 import io
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,8 +123,7 @@ def _all(cases: Cases, asked: Conditions, where: Where, gaps: list[tuple[int, in
     size = _part_rows(left, asked, processes if where.dask is None else MANY_WORKERS)
     ranges = [(at, min(at + size, stop)) for start, stop in gaps for at in range(start, stop, size)]
     tasks = ((cases.part(*ends), cases.names, asked, as_csv) for ends in ranges)
-    with ExitStack() as stack:
-        show = stack.enter_context(counter(len(cases), "sweeping", "row"))
+    with counter(len(cases), "sweeping", "row") as show:
         done = len(cases) - left
         for part in _run(tasks, len(ranges), where.dask, processes):
             done += part.stop - part.start
