@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import floor, log
+from itertools import accumulate
+from math import floor, inf, log
 from numbers import Real
 from typing import Any
 
@@ -247,13 +248,9 @@ def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
 
 def _front(entries: Sequence[OrderEntry]) -> list[OrderEntry]:
     """Entries with nothing as good in both and better in one."""
-    front: list[OrderEntry] = []
-    least = None
-    for e in sorted(entries, key=lambda e: (e.time_s, e.hbm_bytes)):
-        if least is None or e.hbm_bytes < least:
-            front.append(e)
-            least = e.hbm_bytes
-    return front
+    in_time = sorted(entries, key=lambda e: (e.time_s, e.hbm_bytes))
+    least_before = accumulate((e.hbm_bytes for e in in_time), min, initial=inf)
+    return [e for e, least in zip(in_time, least_before, strict=False) if e.hbm_bytes < least]
 
 
 def check_weights(weights: Sequence[float] | None, problems: Sequence[AttentionProblem]) -> tuple[float, ...]:

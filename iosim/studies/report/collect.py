@@ -138,10 +138,8 @@ def baseline(points: Iterable[Point]) -> str | None:
 
 def least_bytes(points: Iterable[Point]) -> dict[int, int]:
     """Compulsory bytes by length: the least of all kernels."""
-    least: dict[int, int] = {}
-    for p in points:
-        least[p.seq_len] = min(least.get(p.seq_len, p.compulsory), p.compulsory)
-    return dict(sorted(least.items()))
+    by_length = grouped(points, lambda p: p.seq_len)
+    return {n: min(p.compulsory for p in by_length[n]) for n in sorted(by_length)}
 
 
 @dataclass(frozen=True)

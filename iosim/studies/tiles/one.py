@@ -85,9 +85,8 @@ def study_tile(
     ranked, rejected, planned = [], [], []
     for w, s in product(pick.WARPS if warps is None else (warps,), pick.STAGES if stages is None else (stages,)):
         tile = Tile(*sides, w, s)
-        tried = known.get(tile) or pick.try_tile(
-            tile, ranking.problem, ranking.profile, unit, ranking.reports.get(tile)
-        )
+        report = ranking.reports.get(tile)
+        tried = known.get(tile) or pick.try_tile(tile, ranking.problem, ranking.profile, unit, report)
         if isinstance(tried, str):
             rejected.append(RejectedTile(tile, tried))
         elif isinstance(tried, PlannedTile):

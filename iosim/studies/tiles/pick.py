@@ -10,7 +10,7 @@ among CTAs is not searched.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import product, starmap
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
@@ -313,8 +313,7 @@ STAGES = (1, 2, 3)
 
 
 def tile_space() -> Iterator[Tile]:
-    for block_q, block_k, warps, stages in product(BLOCK_Q, BLOCK_K, WARPS, STAGES):
-        yield Tile(block_q, block_k, warps, stages)
+    return starmap(Tile, product(BLOCK_Q, BLOCK_K, WARPS, STAGES))
 
 
 def rejection(tile: Tile, problem: AttentionProblem, profile: HardwareProfile, unit: MatrixUnit) -> str:
