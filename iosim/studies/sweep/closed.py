@@ -320,11 +320,17 @@ class _Fit:
         stated = launch.resources
         registers = estimated_registers(launch, profile) if stated.registers is None else stated.registers
         asked = [lifted(x) for x in (stated.threads, registers, stated.shared_memory_bytes or 0)]
-        shapes, code = np.unique(
-            np.column_stack(np.broadcast_arrays(*map(np.atleast_1d, asked))), axis=0, return_inverse=True
-        )
-        distinct = tuple((threads, occupancy(profile, threads, *others)) for threads, *others in shapes.tolist())
-        return cls(distinct, np.broadcast_to(code.ravel(), (rows,)))
+        code = np.zeros(1, dtype=np.int64)
+        for values in asked:
+            if np.ndim(values):
+                known, codes = np.unique(values, return_inverse=True)
+                code = code * known.size + codes
+        _, first, code = np.unique(code, return_index=True, return_inverse=True)
+        distinct = []
+        for n in first.tolist():
+            threads, per_thread, shared = (int(values[n] if np.ndim(values) else values) for values in asked)
+            distinct.append((threads, occupancy(profile, threads, per_thread, shared)))
+        return cls(tuple(distinct), np.broadcast_to(code, (rows,)))
 
     @property
     def ctas_per_sm(self) -> Any:
