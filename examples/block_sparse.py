@@ -9,7 +9,7 @@ from iosim import AttentionProblem, predict
 from iosim.prediction.result import Prediction
 from iosim.problem.masks import BlockMask
 from iosim.readers.formula.theory import beside
-from iosim.studies.report.ratios import without_mask
+from iosim.studies.report.figures import without_mask
 
 PATTERNS = {
     "butterfly": {"mask": "butterfly"},

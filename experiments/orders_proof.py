@@ -217,12 +217,10 @@ def flash_remapped(
 
 def triton_source(schedule: Schedule) -> str:
     """The kernel with the printed lines of an order in it, untouched."""
-    from iosim.studies.orders.code import TRITON as LANGUAGE
-    from iosim.studies.orders.code import key_block
-    from iosim.studies.orders.code import triton as lines
+    from iosim.studies.orders.code import LANGUAGES, code, key_block
 
-    remap = "\n".join(f"    {line}".rstrip() for line in lines(schedule).splitlines())
-    return TRITON_SOURCE.replace("    # remap", remap).replace("KEY_BLOCK", key_block(schedule, LANGUAGE))
+    remap = "\n".join(f"    {line}".rstrip() for line in code(schedule, "triton").splitlines())
+    return TRITON_SOURCE.replace("    # remap", remap).replace("KEY_BLOCK", key_block(schedule, LANGUAGES["triton"]))
 
 
 class TritonKernels:

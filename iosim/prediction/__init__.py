@@ -2,5 +2,3 @@
 
 Imports the readers and all below. Not for loops over predictions: those are `studies`.
 """
-
-from iosim.prediction import face as face

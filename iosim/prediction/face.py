@@ -9,7 +9,7 @@ from iosim.prediction.answer import answer
 from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.page import Panel
-from iosim.show.shown import Face, Part, shows
+from iosim.show.shown import Part
 from iosim.show.tables import Cell, Column, Table, columns_of
 
 LEVEL_NAMES: dict[Level, str] = {
@@ -31,7 +31,7 @@ def line(p: Prediction) -> str:
     )
 
 
-def text(p: Prediction) -> str:
+def as_text(p: Prediction) -> str:
     return f"{answer([p])}\n\n{body(p)}"
 
 
@@ -180,6 +180,3 @@ def time_table(p: Prediction) -> Table:
         ))  # fmt: skip
     titles = ("launch", "time", "start", "longest", "its work", "waits", "the others alone", "clock", "power")
     return Table(tuple(Column(title.replace(" ", "_"), title) for title in titles), tuple(rows))
-
-
-shows(Prediction, Face(line, text, parts, panels))

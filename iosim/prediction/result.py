@@ -52,6 +52,8 @@ class Prediction(Shown):
     counted) of launches whose fragments are known, and at "side" (L2s<->memory-side cache) on GPUs that have one, where
     it was played."""
 
+    _face = "iosim.prediction.face"
+
     call: Call
     """The problem, the kernel and the GPU, with the launches and the bytes that were counted of them."""
     traffic: Traffic

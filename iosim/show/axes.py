@@ -12,7 +12,6 @@ from typing import Any
 
 from iosim.base.records import dataclass
 from iosim.base.units import length_text
-from iosim.show import axes
 from iosim.show.page import Panel
 
 COLOURS = ("#3574c2", "#d26f24", "#2f9a6c", "#a457b5", "#cf4357", "#8a7322", "#1f9ab0", "#7a7a7a")
@@ -37,8 +36,7 @@ def colour(n: int) -> str:
 
 
 def symbol(n: int) -> tuple[str, str]:
-    """plotly's name of the n-th series' marker, and the character that looks like it: another one where colours begin
-    anew."""
+    """plotly's name of the n-th series' marker, and a character like it: another one where colours begin anew."""
     return SYMBOLS[(n + n // len(COLOURS)) % len(SYMBOLS)]
 
 
@@ -109,6 +107,17 @@ def layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
             "hovermode": "closest", **more}  # fmt: skip
 
 
+def note(text: str, x: float, y: float, **more: Any) -> dict[str, Any]:
+    """Words in a plot; `more` says on which axes they stand, and on which side of their place."""
+    return {"x": x, "y": y, "showarrow": False, "font": {"size": 11}, "text": text, **more}
+
+
+def upright(x: float, dash: str, **more: Any) -> dict[str, Any]:
+    """A grey line from the bottom of a plot to its top."""
+    return {"type": "line", "xref": "x", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1,
+            "line": {"color": NEUTRAL, "width": 1.5, "dash": dash}, **more}  # fmt: skip
+
+
 def line(
     name: str, x: Sequence[Any], y: Sequence[Any], hover: Sequence[str], n: int, *, mode: str = "lines+markers"
 ) -> dict[str, Any]:
@@ -117,6 +126,12 @@ def line(
         "hovertemplate": "%{text}<extra></extra>", "line": {"color": colour(n), "width": 1.8},
         "marker": {"color": colour(n), "symbol": symbol(n)[0], "size": 7},
     }  # fmt: skip
+
+
+def through(name: str, dots: Iterable[tuple[Any, Any, str]], n: int) -> dict[str, Any]:
+    """The line through points, each with its hover text."""
+    x, y, hover = zip(*dots, strict=True)
+    return line(name, x, y, hover, n)
 
 
 def guide(name: str, x: Sequence[Any], y: Sequence[Any], hover: str, dash: str) -> dict[str, Any]:
@@ -180,33 +195,26 @@ def at_ends(ends: Sequence[End], y_axis: Mapping[str, Any]) -> dict[str, Any]:
     wanted = [math.log10(e.y) if y_axis["type"] == "log" else e.y for e in ends]
     lines = max((e.name.count("<br>") + 1 for e in ends), default=1)
     places = apart(wanted, lines * LINE_PX / LEAST_PLOT_PX * (high - low), low, high)
+    on_the_right = {"xref": "paper", "xanchor": "left", "xshift": 3, "yref": "y", "yanchor": "middle", "align": "left"}
     annotations = [
-        {
-            "xref": "paper", "x": 1, "xanchor": "left", "xshift": 3, "yref": "y", "y": round(place, 6),
-            "yanchor": "middle", "align": "left", "showarrow": False, "font": {"size": 11},
-            "text": f'<span style="color:{e.colour}">{e.mark}</span> {e.name}',
-        }
+        note(f'<span style="color:{e.colour}">{e.mark}</span> {e.name}', 1, round(place, 6), **on_the_right)
         for e, place in zip(ends, places, strict=True)
-    ]  # fmt: skip
+    ]
     widest = max((len(part) for e in ends for part in e.name.replace("<->", "--").split("<br>")), default=0)
-    return {
-        "annotations": annotations,
-        "margin": {"l": 8, "r": round(CHARACTER_PX * (widest + 2)) + 6, "t": round(2.5 + lines * LINE_PX / 2), "b": 8},
-    }
+    right, top = round(CHARACTER_PX * (widest + 2)) + 6, round(2.5 + lines * LINE_PX / 2)
+    return {"annotations": annotations, "margin": {"l": 8, "r": right, "t": top, "b": 8}}
 
 
 def layered(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The lines; one that lies on later ones, at half of its points or more, is wider: all are seen."""
     points = [dict(zip(line["x"], line["y"], strict=True)) for line in lines]
     above = [sum(_meet(mine, other) for other in points[n + 1 :]) for n, mine in enumerate(points)]
-    return [
-        line
-        if not met
-        else line
-        | {"line": line["line"] | {"width": WIDTHS[min(met, len(WIDTHS)) - 1]}}
-        | {"marker": line["marker"] | {"size": SIZES[min(met, len(SIZES)) - 1]}}
-        for line, met in zip(lines, above, strict=True)
-    ]
+    return [_widened(line, min(met, len(WIDTHS))) if met else line for line, met in zip(lines, above, strict=True)]
+
+
+def _widened(line: dict[str, Any], met: int) -> dict[str, Any]:
+    wider = {"line": line["line"] | {"width": WIDTHS[met - 1]}, "marker": line["marker"] | {"size": SIZES[met - 1]}}
+    return line | wider
 
 
 def _meet(a: Mapping[Any, float | None], b: Mapping[Any, float | None]) -> bool:
@@ -285,12 +293,12 @@ def bars(
         "cliponaxis": False,
     })  # fmt: skip
     longest = beside.longest if beside else max(wholes, default=0.0)
-    x = axes.linear_axis([longest], axis_title, text)
+    x = linear_axis([longest], axis_title, text)
     x["range"] = [0, ROOM * longest or 1.0]
     x["tickvals"], x["ticktext"] = x["tickvals"][::2], x["ticktext"][::2]
-    y = {**axes.category_axis(names), "autorange": "reversed"}
+    y = {**category_axis(names), "autorange": "reversed"}
     height = max(LEAST_REM, AXIS_REM + ROW_REM * max(beside.most if beside else 0, len(names)) + 1.4 * bool(axis_title))
-    return Panel(panel_id, title, alt, tuple(data), axes.layout(x, y, barmode="stack", bargap=0.3), height)
+    return Panel(panel_id, title, alt, tuple(data), layout(x, y, barmode="stack", bargap=0.3), height)
 
 
 def stacked(
@@ -300,10 +308,10 @@ def stacked(
     """Upright bars, a bar a name, its parts on each other; hover texts name bar and part, with `of` in between."""
     named = {word: list(zip(names, values, strict=True)) for word, values in parts.items()}
     data = [
-        axes.bar(word, names, parts[word], [f"{name} {of}{word}<br>{text(v)}" for name, v in both], n)
+        bar(word, names, parts[word], [f"{name} {of}{word}<br>{text(v)}" for name, v in both], n)
         for n, (word, both) in enumerate(named.items())
     ]
     readings = ", ".join(f"{name} {word} {text(v)}" for word, both in named.items() for name, v in both)
-    y = axes.linear_axis(map(sum, zip(*parts.values(), strict=True)), axis_title, text)
-    layout = axes.layout(axes.category_axis(names), y, barmode="stack")
-    return Panel(panel_id, title, f"{title}: {readings}.", tuple(data), layout)
+    y = linear_axis(map(sum, zip(*parts.values(), strict=True)), axis_title, text)
+    stacks = layout(category_axis(names), y, barmode="stack")
+    return Panel(panel_id, title, f"{title}: {readings}.", tuple(data), stacks)

@@ -12,18 +12,17 @@ import zlib
 from functools import cache
 from itertools import groupby
 from operator import add
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
 from iosim.show.page import PLOT_REM, Page
 from iosim.show.tables import COMMANDS, Table
+from iosim.show.template import STATIC, environment
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-STATIC = Path(__file__).resolve().parent / "static"
 _EXACT_IN_JAVASCRIPT = 1 << 53
 _PLAIN = re.compile(r"[\w .,:()+/%-]*")
 _DASHES = {"dot": "dotted", "dash": "dashed"}
@@ -42,18 +41,9 @@ def html(page: Page) -> str:
 
 @cache
 def _template() -> Template:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(STATIC),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["prose"] = prose
-    environment.globals |= {
+    made = environment(STATIC, escaped=True)
+    made.filters["prose"] = prose
+    made.globals |= {
         "COMMANDS": COMMANDS,
         "DASHES": _DASHES,
         "PLOT_REM": PLOT_REM,
@@ -63,7 +53,7 @@ def _template() -> Template:
         "arrows": _arrows,
         "is_cards": is_cards,
     }
-    return environment.get_template("page.html")
+    return made.get_template("page.html")
 
 
 def group_columns(table: Table) -> int:

@@ -1,70 +1,56 @@
 """How results show themselves where they are looked at: one line, text, tables in a notebook, figures.
 
-A result is data and knows no pages. Its class has the four methods below, or a module beside it, its face, says by
-`shows` what it looks like; the `__init__` of the package loads it.
+A result is data and knows no pages. Its class has the four methods below, or names a module beside it, its face, which
+says what it looks like.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError, unknown_name
-from iosim.base.records import dataclass, replace
+from iosim.base.records import replace
 from iosim.show.page import Page, Panel
 from iosim.show.tables import NOTHING, Cell, Table
+from iosim.show.template import STATIC, environment, filled
 
 if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects
 
 Part = str | Table | tuple[str, ...]
-R = TypeVar("R", bound="Shown")
-
-
-@dataclass(frozen=True)
-class Face(Generic[R]):
-    """What a kind of result looks like."""
-
-    line: Callable[[R], str]
-    """The result in one short line, without its type."""
-    text: Callable[[R], str]
-    """The result as the command line prints it."""
-    parts: Callable[[R], Sequence[Part]]
-    """What the text says, with its tables as tables."""
-    panels: Callable[[R], Sequence[Panel]] = lambda _: ()
-    """The plots of its page, the most telling first."""
-
-
-_FACES: dict[type[Shown], Face[Any]] = {}
-
-
-def shows(kind: type[R], face: Face[R]) -> None:
-    """What results of a kind look like, from now on."""
-    _FACES[kind] = face
 
 
 class Shown:
-    """A result that shows itself, by the four methods below or by the face that `shows` gave its class."""
+    """A result that shows itself, by the four methods below or by the functions of its face."""
 
-    def _face(self) -> Face[Any]:
-        return _FACES[type(self)]
+    _face = ""
+    """The module that says what it looks like, by `line`, `as_text`, `parts` and, where it has plots, `as_page` or
+    `panels`."""
+
+    def _shown_by(self, name: str) -> Any:
+        return getattr(import_module(self._face), name, None) if self._face else None
 
     def _line(self) -> str:
-        return self._face().line(self)
+        """The result in one short line, without its type."""
+        return str(self._shown_by("line")(self))
 
     def to_text(self) -> str:
         """The text that the command line prints: the answer, tables, and what they rest on."""
-        return self._face().text(self)
+        return str(self._shown_by("as_text")(self))
 
     def _parts(self) -> Sequence[Part]:
-        return self._face().parts(self)
+        """What the text says, with its tables as tables."""
+        return list(self._shown_by("parts")(self))
 
     def _panels(self) -> Sequence[Panel]:
-        if type(self) in _FACES:
-            return self._face().panels(self)
-        page = getattr(self, "as_page", None)
-        return () if page is None else panels_of(page())
+        """The plots of its page, the most telling first."""
+        if panels := self._shown_by("panels"):
+            return tuple(panels(self))
+        page = self._shown_by("as_page") or getattr(type(self), "as_page", None)
+        return () if page is None else panels_of(page(self))
 
     def records(self) -> Iterable[Mapping[str, Cell]]:
         """The rows of the command's CSV."""
@@ -123,32 +109,8 @@ def panels_of(page: Page) -> tuple[Panel, ...]:
 
 def html(parts: Sequence[Part]) -> str:
     """Parts as HTML that a notebook shows: paragraphs, tables with numbers to the right, lists."""
-    return "<div>\n" + "".join(map(_part, parts)) + "</div>"
-
-
-def _part(part: Part) -> str:
-    if isinstance(part, Table):
-        return _table(part)
-    if isinstance(part, tuple):
-        return "".join(["<ul>\n", *(f"<li>{_plain(item)}</li>\n" for item in part), "</ul>\n"]) if part else ""
-    return f"<p>{_plain(part)}</p>\n"
-
-
-def _table(table: Table) -> str:
-    if not table.rows:
-        return f"<p>{NOTHING.strip()}</p>\n"
-    sides = ["right" if column.to_the_right else "left" for column in table.columns]
-
-    def row(kind: str, cells: Sequence[str]) -> str:
-        written = (
-            f'<{kind} style="text-align: {side}">{_plain(cell.strip())}</{kind}>'
-            for cell, side in zip(cells, sides, strict=True)
-        )
-        return f"<tr>{''.join(written)}</tr>\n"
-
-    head = row("th", [column.title for column in table.columns])
-    body = "".join(row("td", cells) for cells in table.cells())
-    return f"<table>\n<thead>\n{head}</thead>\n<tbody>\n{body}</tbody>\n</table>\n"
+    environment(STATIC).filters["plain"] = _plain
+    return filled(STATIC / "notebook.html", parts=parts, nothing=NOTHING).rstrip("\n")
 
 
 def _plain(text: str) -> str:

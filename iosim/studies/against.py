@@ -16,7 +16,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.files import read_object
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.schema import ListOf, MapOf, Problem, Real, Spec, Text, Whole, checked, one_line
 from iosim.base.schema import Table as Form
 from iosim.base.units import bytes_text, parse_limit, seconds_text, some
@@ -25,7 +25,7 @@ from iosim.kernel.launch import SPILL
 from iosim.prediction.answer import ONCE, left_out_spills, times_text, who, why
 from iosim.prediction.face import LEVEL_NAMES
 from iosim.prediction.result import Prediction
-from iosim.show.shown import Face, Part, Shown, shows
+from iosim.show.shown import Part, Shown
 from iosim.show.tables import Table, columns_of
 from iosim.studies.models.prediction import LayerPrediction, ModelPrediction
 from iosim.studies.models.prediction import run as predictions_of
@@ -56,23 +56,19 @@ def _holding(**keys: Spec) -> Form:
     return Form(keys, tuple(keys), others=("(?s).*", _Anything()))
 
 
-FORM = _holding(
-    predictions=ListOf(
-        _holding(
-            problem=MapOf(_Anything()),
-            kernel=_holding(name=Text(), block_q=Whole(), block_k=Whole()),
-            profile=Text(),
-            l2_start=Text(),
-            method=Text(),
-            traffic=ListOf(_holding(launch=Text(), level=Text(), tensor=Text(), direction=Text(), bytes=Whole())),
-            hbm_bounds=_holding(compulsory=_holding(read=Whole())),
-            time=ListOf(_holding(launches=ListOf(_holding(name=Text(), time_s=Real(0, 1e18))))),
-            time_s=Real(0, 1e18),
-            bound_by=Text(),
-            notes=ListOf(Text(lines=True, longest=100_000), least=0),
-        )
-    )
+WORDS = dict.fromkeys(("profile", "l2_start", "method", "bound_by"), Text())
+SECONDS = Real(0, 1e18)
+PREDICTION = _holding(
+    **WORDS,
+    problem=MapOf(_Anything()),
+    kernel=_holding(name=Text(), block_q=Whole(), block_k=Whole()),
+    traffic=ListOf(_holding(launch=Text(), level=Text(), tensor=Text(), direction=Text(), bytes=Whole())),
+    hbm_bounds=_holding(compulsory=_holding(read=Whole())),
+    time=ListOf(_holding(launches=ListOf(_holding(name=Text(), time_s=SECONDS)))),
+    time_s=SECONDS,
+    notes=ListOf(Text(lines=True, longest=100_000), least=0),
 )
+FORM = _holding(predictions=ListOf(PREDICTION))
 
 
 @dataclass(frozen=True)
@@ -149,15 +145,11 @@ class Difference:
     @cached_property
     def levels(self) -> tuple[Change, ...]:
         """All bytes at HBM, all between SMs and L2, and the time."""
-        before, now = (
-            {
-                "hbm": None if one["method"] == "bounds" else _sum(one, "hbm"),
-                "l2": _sum(one, "l2"),
-                "time": one["time_s"],
-            }
-            for one in (self.earlier, self.later)
-        )
-        return tuple(Change(level, "", "", "", before[level], now[level], self.limits.get(level)) for level in TITLES)
+        found = []
+        for level in TITLES:
+            before, now = (_total(one, level) for one in (self.earlier, self.later))
+            found.append(Change(level, "", "", "", before, now, self.limits.get(level)))
+        return tuple(found)
 
     @cached_property
     def parts(self) -> tuple[Change, ...]:
@@ -231,14 +223,10 @@ class Difference:
 
     def to_dict(self) -> dict[str, Any]:
         names = {key: self.later[key] for key in ("layer", "problem", "profile") if key in self.later}
-        return names | {
-            "kernel": self.later["kernel"]["name"],
-            "levels": [c.to_dict() | {"limit": c.limit, "holds": c.holds} for c in self.levels],
-            "parts": [c.to_dict() for c in self.parts],
-            "fields": [{"field": name, "before": was, "now": now} for name, (was, now) in self.fields.items()],
-            "reasons": list(self.reasons),
-            "new_notes": list(self.notes),
-        }
+        levels = [c.to_dict() | {"limit": c.limit, "holds": c.holds} for c in self.levels]
+        fields = [{"field": name, "before": was, "now": now} for name, (was, now) in self.fields.items()]
+        found = {"kernel": self.later["kernel"]["name"], "levels": levels, **plain(self, "parts"), "fields": fields}
+        return names | found | plain(self, "reasons new_notes=notes")
 
 
 @dataclass(frozen=True, repr=False)
@@ -284,31 +272,28 @@ class Differences(Shown):
         parts.append(f"not predicted again: {', '.join(self.left_out)}" if self.left_out else "")
         return [part for part in parts if part]
 
+    def _line(self) -> str:
+        within = "within" if self.holds else "above"
+        return f"{some(len(self.differences), 'prediction')} against {self.file}, {within} the limits"
+
+    def _parts(self) -> list[Part]:
+        return [self.answer, *self.sections()]
+
+    def to_text(self) -> str:
+        return f"{self.answer}\n\n{self.body()}"
+
     def body(self) -> str:
         parts = (part.text().rstrip() if isinstance(part, Table) else part for part in self.sections())
         texts = (part if isinstance(part, str) else "\n".join(part) for part in parts)
         return "\n\n".join(texts) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        found = [d.to_dict() for d in self.differences]
-        return {"file": self.file, "holds": self.holds, "differences": found, "left_out": list(self.left_out)}
+        return plain(self, "file holds differences left_out")
 
     def records(self) -> Iterator[dict[str, Any]]:
         for d in self.differences:
             named = {"gpu": d.prediction.profile.name, "kernel": d.prediction.kernel.name}
             yield from (named | c.to_dict() for c in (*d.levels, *d.parts))
-
-
-shows(
-    Differences,
-    Face(
-        lambda d: (
-            f"{some(len(d.differences), 'prediction')} against {d.file}, {'within' if d.holds else 'above'} the limits"
-        ),
-        lambda d: f"{d.answer}\n\n{d.body()}",
-        lambda d: [d.answer, *d.sections()],
-    ),
-)
 
 
 def run(asked: AgainstRequest, progress: Progress = silent) -> Differences:
@@ -375,6 +360,13 @@ def _parts(entry: Entry) -> dict[tuple[str, str, str, str], float]:
     """Level, launch, tensor and direction -> bytes; for times level and launch -> seconds."""
     rows = {(r["level"], r["launch"], r["tensor"], r["direction"]): r["bytes"] for r in entry["traffic"]}
     return rows | {("time", n["name"], "", ""): n["time_s"] for n in entry["time"][0]["launches"]}
+
+
+def _total(entry: Entry, level: str) -> float | None:
+    """Seconds, or bytes at a level; None where they are not known."""
+    if level == "time":
+        return float(entry["time_s"])
+    return None if level == "hbm" and entry["method"] == "bounds" else _sum(entry, level)
 
 
 def _sum(entry: Entry, level: str, *of: str) -> float:

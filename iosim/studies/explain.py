@@ -6,16 +6,18 @@ The numbers come from a traced replay and from trials; the words are chosen by t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain
+from iosim.base.schema import read_toml
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import Level, Way, sentences
 from iosim.kernel.launch import SPILL, Chain, Launch, Role, Rows
-from iosim.prediction.answer import reads, trust, why
+from iosim.prediction.answer import reads, trust, who, why
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import MISSING_SHARE, reuse
 from iosim.readers.bounds import needed_bytes
@@ -62,7 +64,7 @@ class LaunchFacts:
     reasons: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.__dict__.items()}
+        return plain(self, " ".join(vars(self)))
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,9 @@ class Explanation(Shown):
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
         return {
-            "problem": p.problem.to_dict(), "kernel": p.kernel.to_dict(), "profile": p.profile.name,
-            "l2_start": p.l2_start, "hbm": {d: p.total("hbm", d) for d in ("read", "write")}, "time_s": p.time.total_s,
-            "bound_by": p.time.bound_by, "compulsory": p.hbm_bounds.to_dict()["compulsory"],
-            "launches": [n.to_dict() for n in self.launches],
+            **plain(p, "problem kernel profile=profile.name l2_start"),
+            "hbm": {d: p.total("hbm", d) for d in ("read", "write")}, **plain(p, "time_s bound_by"),
+            "compulsory": p.hbm_bounds.to_dict()["compulsory"], "launches": [n.to_dict() for n in self.launches],
             "sources": [s.__dict__ for s in self.sources],
             "trials": [
                 {"change": t.words, "hbm_bytes": t.hbm_bytes, "time_s": t.time_s,
@@ -119,10 +120,7 @@ class Explanation(Shown):
     def _line(self) -> str:
         p = self.prediction
         regimes = ", ".join(dict.fromkeys(one.regime for one in self.launches)) or "nothing at HBM"
-        return (
-            f"{p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}: {regimes}; HBM "
-            f"{bytes_text(p.hbm.total)}"
-        )
+        return f"{who(p)}, {some(p.problem.seq_q, 'token')}: {regimes}; HBM {bytes_text(p.hbm.total)}"
 
     def to_text(self) -> str:
         return f"{answer([self])}\n\n{as_text(self, markdown=False)}"
@@ -141,13 +139,11 @@ class Explanation(Shown):
             return ()
         p = self.prediction
         bars = [("(now)", p.hbm.total), *((t.words, t.hbm_bytes) for t in self.tried.trials)]
-        title = f"HBM bytes of {p.kernel.name} on {p.profile.name} with each change"
+        title = f"HBM bytes of {who(p)} with each change"
         hover = [f"{words}<br>{bytes_text(n)}" for words, n in bars]
         data = axes.bar("HBM", [words for words, _ in bars], [n for _, n in bars], hover, 0)
-        layout = axes.layout(
-            axes.category_axis([words for words, _ in bars]),
-            axes.linear_axis((n for _, n in bars), "HBM bytes", bytes_text),
-        )
+        y = axes.linear_axis((n for _, n in bars), "HBM bytes", bytes_text)
+        layout = axes.layout(axes.category_axis([words for words, _ in bars]), y)
         alt = f"{title}: {'; '.join(f'{words} {bytes_text(n)}' for words, n in bars)}."
         return (Panel("changes", title, alt, (data,), layout),)
 
@@ -177,10 +173,8 @@ def _reason(e: Explanation) -> str:
     best, now = e.tried.trials[0] if e.tried.trials else None, p.total("hbm")
     if best is not None and best.hbm_bytes < (1 - HELPS) * now and best.time_s <= SAME_TIME * p.time.total_s:
         read = best.prediction.total("hbm", "read")
-        parts.append(
-            f"With '{best.words}' it would read {bytes_text(read)} (with what it writes "
-            f"{bytes_text(best.hbm_bytes)}, not {bytes_text(now)})"
-        )
+        both = f"with what it writes {bytes_text(best.hbm_bytes)}, not {bytes_text(now)}"
+        parts.append(f"With '{best.words}' it would read {bytes_text(read)} ({both})")
     return ". ".join(part for part in parts if part)
 
 
@@ -229,36 +223,17 @@ def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
 
 def _headline(regime: str, v: dict[str, Any]) -> str:
     """The regime in one sentence, with the numbers that it follows from."""
-    names = " and ".join(v["shared_tensors"])
-    t = {k: bytes_text(x) for k, x in v.items() if k.endswith("_bytes") and x is not None}
-    if regime == "streamed":
-        return "no loop over tensors that CTAs share: what is read and written once is what counts"
-    if regime == "read once":
-        return f"{names}: {t['loaded_bytes']} into the SMs, hardly more than they hold: nothing to reuse in L2"
-    times = v["hbm_read_bytes"] / max(1, v["all_bytes"])
-    start = f"{names}: {t['loaded_bytes']} into the SMs, {t['hbm_read_bytes']} from HBM ({times:.3g} x their bytes); "
+    words = read_toml(Path(__file__).with_suffix(".toml"))
+    put_in = v | {k: bytes_text(x or 0) for k, x in v.items() if k.endswith("_bytes")}
+    put_in |= {"names": " and ".join(v["shared_tensors"]), "times": v["hbm_read_bytes"] / max(1, v["all_bytes"])}
+    put_in |= {"percent_above": 100 * v["share_above_capacity"]}
+    put_in["past"] = "" if v["one_head_bytes"] > v["capacity_bytes"] else "those in progress together go, "
+    put_in |= {name: part.format(**put_in) for name, part in words["parts"].items()}
     if regime == "fits" and v["all_bytes"] <= v["capacity_bytes"]:
-        return f"{start}all of them, {t['all_bytes']}, fit in one partition of the L2 ({t['capacity_bytes']})"
-    in_use = (
-        f"the range in use at once is {t['median_in_use_bytes']} at the median and {t['peak_in_use_bytes']} at "
-        f"the peak, against {t['capacity_bytes']} that one partition of the L2 keeps of data shared by all SMs"
-    )
-    head = f"a whole head has {t['one_head_bytes']}"
-    if regime == "fits":
-        return f"{start}{in_use}: it fits, and little is read from HBM twice ({head})"
-    if regime == "wave-bound":
-        past = head if v["one_head_bytes"] > v["capacity_bytes"] else f"{head}, those in progress together go"
-        rest = f"so each of the {v['waves']:.3g} waves reads its range again: {t['in_step_bytes']} in step"
-        return f"{start}{past}, past the {t['capacity_bytes']} of one partition, {rest}"
-    above = f"past it for {100 * v['share_above_capacity']:.0f} % of the time"
-    if regime == "thrashing":
-        return f"{start}most loads miss: {in_use}, {above} ({head})"
-    if (v["peak_in_use_bytes"] or 0) > v["capacity_bytes"]:
-        return (
-            f"{start}{in_use}: {above} ({head}). CTAs have drifted apart: what the first has read is gone "
-            f"when the last needs it (in step it would be {t['in_step_bytes']} at most)"
-        )
-    return f"{start}{in_use}: near enough that other traffic displaces part of it ({head})"
+        regime = "all fits"
+    if regime == "drift" and (v["peak_in_use_bytes"] or 0) > v["capacity_bytes"]:
+        regime = "drifts past it"
+    return str(words["regimes"][regime].format(**put_in))
 
 
 def _between(chain: Chain, traced: TraceResult, launch: Launch) -> list[str]:
@@ -338,10 +313,8 @@ def _advice(p: Prediction, tried: Tried) -> str:
         none = "the one change tried does not lower" if many == 1 else f"none of the {many} changes tried lowers"
         advice = f"{none} HBM bytes by 2 % at no cost of time"
         if least.hbm_bytes < (1 - HELPS) * now:
-            advice += (
-                f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes "
-                f"{100 * (least.time_s / time_now - 1):.0f} % longer"
-            )
+            longer = f"{100 * (least.time_s / time_now - 1):.0f} % longer"
+            advice += f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes {longer}"
         if quick.time_s < (1 - HELPS) * time_now:
             beside = f"{bytes_text(quick.hbm_bytes)} of HBM traffic"
             advice += f"; '{quick.words}' is {100 * (1 - quick.time_s / time_now):.0f} % faster with {beside}"
@@ -377,12 +350,10 @@ def as_text(e: Explanation, *, markdown: bool) -> str:
 
 def heads(e: Explanation) -> tuple[str, str]:
     p, once = e.prediction, e.prediction.hbm_bounds
-    return (
-        f"{p.kernel.name} on {p.profile.name}: {p.problem.line}; tile {p.kernel.tile}",
-        f"HBM read {bytes_text(p.hbm.read)} (compulsory {bytes_text(once.compulsory_read)}), written "
-        f"{bytes_text(p.hbm.write)} (compulsory {bytes_text(once.compulsory_write)}); time "
-        f"{seconds_text(p.time.total_s)}, bound by {p.time.bound_by}",
-    )
+    pairs = ((p.hbm.read, once.compulsory_read), (p.hbm.write, once.compulsory_write))
+    read, written = (f"{bytes_text(moved)} (compulsory {bytes_text(least)})" for moved, least in pairs)
+    moves = f"HBM read {read}, written {written}; time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by}"
+    return f"{who(p)}: {p.problem.line}; tile {p.kernel.tile}", moves
 
 
 def source_table(e: Explanation) -> Table:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from operator import methodcaller
+from itertools import combinations
+from operator import attrgetter, methodcaller
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -111,16 +112,13 @@ def changes(now: Prediction) -> Iterator[Change]:
                 yield Change("splits", f"{n} split" + "s" * (n > 1), methodcaller("with_", splits=n))
 
 
-def _refused(chain: Chain, now: Prediction) -> str | None:
-    """Why a changed chain cannot run as its kernel stands, or None."""
+def _check(chain: Chain, now: Prediction) -> None:
+    """Raises InputError: a changed chain cannot run as its kernel stands, or would spill where that one does not."""
     call = Call.of(now.problem, now.kernel, now.profile, chain)
-    try:
-        check_fits(call)
-    except InputError as error:
-        return str(error)
-    if now.call.spilling:
-        return None
-    return next((f"{fit.spilling}: it would spill" for fit in call.residencies if fit.spilling), None)
+    check_fits(call)
+    spilling = [fit.spilling for fit in call.residencies if fit.spilling]
+    if spilling and not now.call.spilling:
+        raise InputError(f"{spilling[0]}: it would spill")
 
 
 class _Trier:
@@ -131,41 +129,30 @@ class _Trier:
         self._seen = {self._signature(now.kernel, now.chain)[0]}
 
     def _signature(self, kernel: Kernel, chain: Chain) -> tuple[Any, int]:
-        key = tuple(
-            (n.name, n.tiles, n.accesses, hash((n.head.tobytes(), n.block.tobytes(), n.first.tobytes(),
-                                                n.count.tobytes(), n.down.tobytes())))
-            for n in lower(chain, 1).launches
-        )  # fmt: skip
-        return (kernel.tile, kernel.backward.tile, kernel.splits, key), sum(accesses for _, _, accesses, _ in key)
+        launches, order = lower(chain, 1).launches, attrgetter("head", "block", "first", "count", "down")
+        key = tuple((n.name, n.tiles, n.accesses, hash(tuple(a.tobytes() for a in order(n)))) for n in launches)
+        return (kernel.tile, kernel.backward.tile, kernel.splits, key), sum(n.accesses for n in launches)
 
-    def add(self, combined: tuple[Change, ...]) -> None:
-        words = ", ".join(c.words for c in combined)
-        kernel = self.now.kernel
+    def add(self, *combined: Change) -> None:
+        now, kernel = self.now, self.now.kernel
         for change in combined:
             kernel = change.apply(kernel)
         try:
-            chain = plan(self.now.problem, kernel)
-            refused = _refused(chain, self.now) if any(c.option in ("tile", "splits") for c in combined) else None
-            if refused is not None:
-                self.skipped.append((words, refused))
-                return
+            chain = plan(now.problem, kernel)
+            if any(c.option in ("tile", "splits") for c in combined):
+                _check(chain, now)
             signature, accesses = self._signature(kernel, chain)
             if signature in self._seen:
                 return
             if accesses > self.left:
-                self.skipped.append(
-                    (words, f"{accesses:,} accesses to replay; of those allowed for all trials {self.left:,} are left")
-                )
-                return
+                allowed = f"of those allowed for all trials {self.left:,} are left"
+                raise InputError(f"{accesses:,} accesses to replay; {allowed}")
             self._seen.add(signature)
             self.left -= accesses
-            prediction = predict(
-                self.now.problem, kernel, self.now.profile, l2_start=self.now.l2_start, method="replay"
-            )
+            found = predict(now.problem, kernel, now.profile, l2_start=now.l2_start, method="replay")
+            self.trials.append(Trial(combined, found))
         except InputError as error:
-            self.skipped.append((words, str(error)))
-            return
-        self.trials.append(Trial(combined, prediction))
+            self.skipped.append((", ".join(c.words for c in combined), str(error)))
 
 
 def run(now: Prediction, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Tried:
@@ -174,11 +161,10 @@ def run(now: Prediction, progress: Progress = silent, budget: int = MAX_ACCESSES
         return Tried((), (("all changes", "no launch loops over keys, so no order or tile changes its HBM bytes"),))
     trier = _Trier(now, budget)
     for change in progress(list(changes(now))):
-        trier.add((change,))
+        trier.add(change)
     best = sorted(trier.trials, key=lambda t: t.rank(now))[:PAIRED]
-    for n, first in enumerate(best):
-        for second in best[n + 1 :]:
-            if first.changes[0].option != second.changes[0].option:
-                trier.add((*first.changes, *second.changes))
+    for first, second in combinations(best, 2):
+        if first.changes[0].option != second.changes[0].option:
+            trier.add(*first.changes, *second.changes)
     ranked = sorted(trier.trials, key=lambda t: (*t.rank(now), len(t.changes)))
     return Tried(tuple(ranked), tuple(trier.skipped))

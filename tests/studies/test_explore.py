@@ -93,9 +93,9 @@ def states(asked: ExploreRequest) -> list[tuple[str, list[str]]]:
     found: list[tuple[dict[str, str], list[str]]] = [({}, [])]
     for one in lists:
         found = [
-            ({**names, one.name: choice.text}, [*words, *choice.words.split()])
+            ({**names, one["name"]: text}, [*words, *more.split()])
             for names, words in found
-            for choice in (one.choices if one.only in ("", names.get("kernel")) else one.choices[:1])
+            for text, more in (one["choices"] if one["only"] in ("", names.get("kernel")) else one["choices"][:1])
         ]
     return [(urlencode(names), words) for names, words in found]
 

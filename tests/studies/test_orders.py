@@ -33,7 +33,7 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import lower, start_order
 from iosim.studies.orders import OrderRanking, search
-from iosim.studies.orders.code import LANGUAGES, code, cuda, grid, sizes, triton
+from iosim.studies.orders.code import LANGUAGES, code, grid, sizes
 from iosim.studies.orders.constant import check_constant
 from iosim.studies.orders.space import choices, section_heads
 from iosim.studies.requests import OrdersRequest
@@ -103,7 +103,7 @@ class FakeTriton:
 
 def run_triton(schedule: Schedule, blocks: int, heads: int, batch: int) -> list[tuple[int, int, int]]:
     """(tile, head, block) of the printed lines, executed for every program."""
-    lines = triton(schedule).splitlines()
+    lines = code(schedule, "triton").splitlines()
     indent = " " * 4 if schedule.scheduler is not Scheduler.STATIC else ""
     text = "\n".join(line.replace("...  # the tile", "at(tile, head, block)") for line in lines)
     text = text.replace("  # the last cluster is not full", "")
@@ -149,7 +149,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Schedul
                 "static int2 make_int2(int x, int y) { int2 v = {x, y}; return v; }\n"
                 "static int min(int a, int b) { return a < b ? a : b; }\n")  # fmt: skip
         body = "".join(
-            cuda(s).replace("__device__ __forceinline__ int2 remap(", f"int2 remap{n}(")
+            code(s, "cuda").replace("__device__ __forceinline__ int2 remap(", f"int2 remap{n}(")
             for n, s in enumerate(schedules)
         )
         (place / "remap.c").write_text(head + body)
@@ -440,11 +440,13 @@ def test_remap_takes_a_ranking_an_entry_a_schedule_or_words(ranking: OrderRankin
 
     best = ranking.best.parts[0].schedule
     lines = iosim.triton.remap(ranking)
-    assert lines == iosim.triton.remap(ranking.best) == iosim.triton.remap(best) == triton(best)
+    assert lines == iosim.triton.remap(ranking.best) == iosim.triton.remap(best) == code(best, "triton")
     by_words = Schedule(Order.HEAD, Start.HEAVY_FIRST, 4, Direction.DESCENDING)
-    assert iosim.triton.remap("head", section_heads=4, heavy_first=True, direction="descending") == triton(by_words)
+    assert iosim.triton.remap("head", section_heads=4, heavy_first=True, direction="descending") == code(
+        by_words, "triton"
+    )
     own = resolve("fa2", CAUSAL, H200)
-    assert iosim.triton.remap(own) == triton(own.schedule)
+    assert iosim.triton.remap(own) == code(own.schedule, "triton")
     with pytest.raises(InputError, match="section_heads contradicts order"):
         iosim.triton.remap(best, section_heads=4)
     with pytest.raises(InputError, match="order 'diagonal' is not known"):
@@ -471,4 +473,4 @@ def test_what_was_predicted_holds_the_cases_that_the_script_lists() -> None:
     folded = Schedule(Order.HEAD, Start.FOLD, 4)
     source = script.triton_source(folded)
     compile(source, "flash_remapped", "exec")
-    assert {f"    {line}" for line in triton(folded).splitlines()} <= set(source.splitlines())
+    assert {f"    {line}" for line in code(folded, "triton").splitlines()} <= set(source.splitlines())

@@ -18,7 +18,7 @@ from iosim.prediction.answer import trust
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.show.shown import Face, Shown, shows
+from iosim.show.shown import Part, Shown
 from iosim.show.tables import Table, columns_of, grouped
 from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
@@ -44,6 +44,7 @@ class Match:
 
 @dataclass(frozen=True, repr=False)
 class Check(Shown):
+    _face = __name__
     claim: Amount
     """The number as it was published, and of which quantity."""
     prediction: Prediction
@@ -65,6 +66,9 @@ class Check(Shown):
             if level == quantity:
                 return {direction: p.total(level, direction) for direction in WAYS}
         return {"total": p.time.total_s if quantity == "time" else p.flops}
+
+    def to_text(self) -> str:
+        return f"{self.answer()}\n\n{as_text(self)}"
 
     def answer(self) -> str:
         claim = f"{self.claim.text} of {NAMES[self.claim.quantity]}"
@@ -200,4 +204,5 @@ def as_text(c: Check) -> str:
     return f"{head(c)}\n\n{table(c).text()}{more}"
 
 
-shows(Check, Face(line, lambda c: f"{c.answer()}\n\n{as_text(c)}", lambda c: [c.answer(), head(c), table(c)]))
+def parts(c: Check) -> list[Part]:
+    return [c.answer(), head(c), table(c)]

@@ -8,7 +8,7 @@ from iosim.base.errors import InputError, unknown_name
 from iosim.base.records import replace
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.schedule import Order, Schedule
-from iosim.studies.orders.code import triton
+from iosim.studies.orders.code import code
 from iosim.studies.orders.entry import OrderEntry, OrderRanking
 from iosim.studies.orders.space import pinned_fields
 from iosim.studies.requests import PINNED
@@ -36,7 +36,7 @@ def remap(order: OrderRanking | OrderEntry | Schedule | Kernel | str, **settings
         if name not in PINNED[1:]:
             raise unknown_name("setting", name, PINNED[1:])
     if isinstance(order, str):
-        return triton(replace(Schedule(), **pinned_fields({"order": order, **settings})))
+        return code(replace(Schedule(), **pinned_fields({"order": order, **settings})), "triton")
     named = [name for name, value in settings.items() if value is not None]
     if named:
         accepted = f"one of them, or `order` as a word: {', '.join(Order)}"
@@ -44,5 +44,5 @@ def remap(order: OrderRanking | OrderEntry | Schedule | Kernel | str, **settings
     if isinstance(order, OrderRanking):
         order = order.best
     if isinstance(order, OrderEntry):
-        return triton(order.parts[0].schedule)
-    return triton(order.schedule if isinstance(order, Kernel) else order)
+        return code(order.parts[0].schedule, "triton")
+    return code(order.schedule if isinstance(order, Kernel) else order, "triton")

@@ -4,7 +4,6 @@ What cannot run somewhere is a row with its reason. HBM traffic is replayed; a r
 an estimate, with a mark in its cells. `run_choice` ranks GPUs, each with its best kernel.
 """
 
-from iosim.studies.compare import choice_face as choice_face
 from iosim.studies.compare.choice import Choice
 from iosim.studies.compare.choice import run as run_choice
 from iosim.studies.compare.face import as_page, as_text

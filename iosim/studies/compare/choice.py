@@ -85,6 +85,10 @@ class Work:
         """What rows that are ranked together have in common: query and key tokens of a sequence."""
         return self.queries, self.keys
 
+    def on(self, problem: AttentionProblem, kernel: str) -> AttentionProblem:
+        """One of its problems as a kernel runs it, with a model's learned sinks where it has a place for them."""
+        return with_sinks(problem, kernel) if problem.sinks and self.model is not None else problem
+
 
 @dataclass(frozen=True)
 class Option:
@@ -99,6 +103,8 @@ class Option:
     frontier: tuple[str, ...] = ()
     """"cost", "energy": no other row of its length is better in the time of a call or that of a token, and no worse in
     the other."""
+    asked: tuple[str, ...] = ()
+    """The kernel of each part, as it was asked for."""
 
     @property
     def kernel(self) -> str:
@@ -178,8 +184,7 @@ class Option:
 
 
 def _energy(p: Prediction) -> Amount:
-    """Joules of a call. Their range is that of energies that were not measured, and of the time, for which the board is
-    awake."""
+    """Joules of a call. Their range is that of energies not measured, and of the time, for which the board is awake."""
     energy = p.energy_j or {}
     found, awake_w = sum(energy.values()), energy.get("awake", 0.0) / p.time_s
     if p.time_range is None and p.energy_range_j is None:
@@ -191,8 +196,9 @@ def _energy(p: Prediction) -> Amount:
 
 @dataclass(frozen=True, repr=False)
 class Choice(Shown):
-    """GPUs, ranked for each length: those with the memory first, and among them those of which is known what they are
-    ranked by."""
+    """GPUs, ranked for each length: those with the memory first, and of them those whose quantity is known."""
+
+    _face = "iosim.studies.compare.choice_face"
 
     per: str
     """"token", "joule" or "dollar"."""
@@ -250,14 +256,7 @@ class Choice(Shown):
         return [option for option in self.at(length) if option.fits and option.a_token(self.quantity) is not None]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema": 1,
-            "per": self.per,
-            "model": None if self.model is None else self.model.to_dict(),
-            "rows": self.records(),
-            "cannot_run": list(self.missing),
-            "notes": list(self.notes),
-        }
+        return {"schema": 1, **plain(self, "per model rows=options cannot_run=missing notes")}
 
     def records(self) -> list[dict[str, Any]]:
         return [option.to_dict() for option in self.options]
@@ -282,23 +281,19 @@ def run(asked: ChoiceRequest, progress: Progress = silent) -> Choice:
         each = (tuple(name_on(gpu, name.strip().lower(), p) for p in problems) for name in asked.kernel or own)
         candidates += [(gpu, work, names) for names in dict.fromkeys(each)]
     estimates = _options(candidates, replace(asked, method="capacity"), prices, missing, silent)
-    candidates = [(o.gpu, o.work, names) for o, names in _best(estimates, quantity, FINALISTS)]
-    found = _best(_options(candidates, asked, prices, missing, progress), quantity, 1)
-    if not found:
+    finalists = [(o.gpu, o.work, o.asked) for o in _best(estimates, quantity, FINALISTS)]
+    options = _best(_options(finalists, asked, prices, missing, progress), quantity, 1)
+    if not options:
         raise InputError(f"no kernel can run: {next(iter(missing.values())).marked}")
-    options = [option for option, _ in found]
     if all(option.a_token(quantity) is None for option in options):
         unknown = ", ".join(gpu.label for gpu in gpus)
-        raise InputError(
-            f"`per` {asked.per}: energy is not known on {unknown}; accepted: a GPU whose constants were measured, such "
-            "as h100 or h200, or `per` token or dollar"
-        )
+        hint = "a GPU whose constants were measured, such as h100 or h200, or `per` token or dollar"
+        raise InputError(f"`per` {asked.per}: energy is not known on {unknown}; accepted: {hint}")
     lengths = list(dict.fromkeys(option.work.length for option in options))
-    marked = [
-        replace(option, frontier=tuple(word for word, of in FRONTIERS.items() if _is_on_frontier(option, options, of)))
-        for option in options
-    ]
-    ranked = sorted(marked, key=lambda o: (lengths.index(o.work.length), *_rank(o, quantity)))
+    ranked = []
+    for option in sorted(options, key=lambda o: (lengths.index(o.work.length), *_rank(o, quantity))):
+        frontier = tuple(word for word, of in FRONTIERS.items() if _is_on_frontier(option, options, of))
+        ranked.append(replace(option, frontier=frontier))
     able = {(option.gpu.label, option.work) for option in options}
     cannot = dict.fromkeys(
         f"{names} on {gpu}: {why}"
@@ -327,35 +322,27 @@ def _options(
     prices: Mapping[str, float],
     missing: dict[tuple[str, Work, str], InputError],
     progress: Progress,
-) -> list[tuple[Option, tuple[str, ...]]]:
+) -> list[Option]:
     requests = [
-        Request(
-            with_sinks(problem, name) if problem.sinks and work.model is not None else problem,
-            name,
-            gpu.profile,
-            l2_start=asked.l2_start,
-            method=asked.method,
-        )
+        Request(work.on(problem, name), name, gpu.profile, l2_start=asked.l2_start, method=asked.method)
         for gpu, work, names in candidates
         for name, (_, problem) in zip(names, work.parts, strict=True)
     ]
     outcomes, found = iter(try_all(requests, progress=progress)), []
     for gpu, work, names in candidates:
         parts = [next(outcomes) for _ in names]
-        refusals = [one for one in parts if isinstance(one, InputError)]
-        if refusals:
-            missing.setdefault((gpu.label, work, ", ".join(dict.fromkeys(names))), refusals[0])
-            continue
         predictions = tuple(one for one in parts if not isinstance(one, InputError))
-        found.append((Option(gpu, work, predictions, prices.get(gpu.label)), names))
+        if len(predictions) == len(parts):
+            found.append(Option(gpu, work, predictions, prices.get(gpu.label), asked=names))
+            continue
+        why = next(one for one in parts if isinstance(one, InputError))
+        missing.setdefault((gpu.label, work, ", ".join(dict.fromkeys(names))), why)
     return found
 
 
-def _best(
-    found: Sequence[tuple[Option, tuple[str, ...]]], quantity: str, count: int
-) -> list[tuple[Option, tuple[str, ...]]]:
-    each = grouped(found, lambda one: (one[0].gpu.label, one[0].work))
-    return [one for members in each.values() for one in sorted(members, key=lambda m: _rank(m[0], quantity))[:count]]
+def _best(options: Sequence[Option], quantity: str, count: int) -> list[Option]:
+    each = grouped(options, lambda o: (o.gpu.label, o.work))
+    return [one for members in each.values() for one in sorted(members, key=lambda o: _rank(o, quantity))[:count]]
 
 
 def _rank(option: Option, quantity: str) -> tuple[bool, bool, float]:

@@ -11,7 +11,7 @@ from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.page import Figure, Page, Section, Series, listed
 from iosim.show.page import Panel as Plot
-from iosim.show.shown import Face, Part, panels_of, shows
+from iosim.show.shown import Part
 from iosim.show.tables import Cell, Table, columns_of, grouped
 from iosim.studies.compare.choice import FRONTIERS, MILLION, Amount, Choice, Option
 from iosim.studies.compare.face import closing
@@ -173,8 +173,7 @@ def _rate(p: Prediction) -> float:
 
 
 def table(choice: Choice) -> Table:
-    """A row a GPU, batch and length, best first, the rows of a length together. Columns that say nothing are left
-    out."""
+    """A row a GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
     columns = columns_of(
         "seq_q:count=queries | seq_k:count=keys | gpu=GPU | kernel | batch:count | tokens_per_s:right=tokens/s | "
         f"time:right=time a call | energy:right=energy a token | cost:right=cost of {unit(choice, 'dollars')} | "
@@ -254,10 +253,8 @@ def figure(choice: Choice, word: str) -> Figure | None:
         readings = "; ".join(
             f"{o.gpu.label} batch {o.work.batch}: {seconds_text(o.time_s.value)}, {text(y)}" for o, y in known
         )
-        layout = axes.layout(
-            axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text),
-            axes.log_axis([y for _, y in known], what, text),
-        )
+        x = axes.log_axis([o.time_s.value for o, _ in known], "time a call", seconds_text)
+        layout = axes.layout(x, axes.log_axis([y for _, y in known], what, text))
         panels.append(Plot(f"{word}-{number}", title, f"{title}: {readings}.", tuple(data), layout))
         rows += [
             (title, o.gpu.label, o.kernel, o.work.batch, o.time_s.value, text(y), "yes" if word in o.frontier else "")
@@ -272,23 +269,7 @@ def figure(choice: Choice, word: str) -> Figure | None:
         "Down and left is better; beside each point stands its batch. Of a point on the dotted line, the frontier, no "
         f"other is better in time or {word} and no worse in the other."
     )
-    return Figure(
-        word,
-        f"Time against {word}",
-        caption,
-        Table(
-            columns_of(
-                f"length=tokens | gpu=GPU | kernel | batch:count | time_s=time a call | {word}:right={what} | frontier"
-            ),
-            tuple(rows),
-        ),
-        tuple(panels),
-        legend,
-        "length",
-        (word,),
-        left_out,
-        by=("gpu", "batch"),
-    )
-
-
-shows(Choice, Face(line, as_text, parts, lambda choice: panels_of(as_page(choice))))
+    columns = f"length=tokens | gpu=GPU | kernel | batch:count | time_s=time a call | {word}:right={what} | frontier"
+    table, by = Table(columns_of(columns), tuple(rows)), ("gpu", "batch")
+    title = f"Time against {word}"
+    return Figure(word, title, caption, table, tuple(panels), legend, "length", (word,), left_out, by)

@@ -17,7 +17,7 @@ from iosim.show import axes
 from iosim.show.axes import Beside, bars
 from iosim.show.axes import Part as BarPart
 from iosim.show.page import Figure, Page, Section, Series, listed
-from iosim.show.shown import Face, Part, panels_of, shows
+from iosim.show.shown import Part
 from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.show.tables import grouped as grouped_by
 from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
@@ -27,8 +27,7 @@ from iosim.studies.report.figures import FROM, WHO, call_time, hbm_traffic, l2_t
 from iosim.studies.report.overview import overview
 
 QUICK_ACCESSES = 5_000_000
-"""Tile accesses up to which the same problem with as many key/value heads as query heads is replayed: a quarter of a
-second."""
+"""Tile accesses up to which a problem is replayed with a key/value head a query head, too: a quarter of a second."""
 SAME = 1e-3
 """Bytes between SMs and L2 that differ by less are said to be the same."""
 TITLE = "Which kernel moves the fewest bytes?"
@@ -59,16 +58,14 @@ def grouped(p: Prediction) -> str:
     call = planned(problem, p.kernel.name, p.profile)
     ratio = f"GQA {p.problem.group}:1" if p.problem.kv_heads > 1 else f"MQA {p.problem.group}:1"
     moved, alone = p.total("l2"), int(call.counted.total("l2"))
+    change = f"the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}"
     if abs(alone - moved) <= SAME * moved:
         what = f"each query head reads K and V again ({bytes_text(moved)} in all)"
         l2 = f"{ratio} does not change the SM<->L2 bytes of {p.kernel.name}: {what}"
     elif moved < alone:
-        l2 = (
-            f"{ratio} lowers the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}: "
-            "query heads of a group share what is read"
-        )
+        l2 = f"{ratio} lowers {change}: query heads of a group share what is read"
     else:
-        l2 = f"{ratio} raises the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}"
+        l2 = f"{ratio} raises {change}"
     if not p.hbm_known or tile_accesses(call.chain) > QUICK_ACCESSES:
         each = p.chain.tensors["K"].bytes
         return f"{l2}; K itself has {bytes_text(each)} in place of {bytes_text(call.chain.tensors['K'].bytes)}."
@@ -133,9 +130,8 @@ def notes(comparison: Comparison) -> list[str]:
 def missing(comparison: Comparison) -> list[str]:
     several = len(comparison.request.lengths) > 1
     at = (f" at N = {e.seq_len:,}" if several else "" for e in comparison.missing)
-    return list(
-        dict.fromkeys(f"{e.kernel} on {e.gpu}{n}: {e.reason}" for e, n in zip(comparison.missing, at, strict=True))
-    )
+    each = zip(comparison.missing, at, strict=True)
+    return list(dict.fromkeys(f"{e.kernel} on {e.gpu}{n}: {e.reason}" for e, n in each))
 
 
 def closing(missing: Sequence[str], notes: Sequence[str]) -> list[str]:
@@ -146,10 +142,9 @@ def closing(missing: Sequence[str], notes: Sequence[str]) -> list[str]:
 
 def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
     alike = grouped_by(comparison.missing, lambda e: (e.kernel, e.gpu, e.reason))
-    missing = [
-        f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}"
-        for (kernel, gpu, reason), entries in alike.items()
-    ]
+    missing = []
+    for (kernel, gpu, reason), entries in alike.items():
+        missing.append(f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}")
     ratios = f"Ratios: {comparison.baseline} over the row; above 1 the row needs less."
     first, *others = figures(comparison)
     told = [f"{comparison.legend}."] if comparison.legend else []
@@ -181,9 +176,6 @@ def parts(comparison: Comparison) -> list[Part]:
     return [*shown, tuple(missing(comparison)), tuple(notes(comparison))]
 
 
-shows(Comparison, Face(line, as_text, parts, lambda comparison: panels_of(as_page(comparison))))
-
-
 T = TypeVar("T")
 Text = Callable[[float], str]
 
@@ -195,17 +187,10 @@ def figures(comparison: Comparison) -> tuple[Figure, ...]:
     asked = grouped_by(dict.fromkeys((e.gpu, e.kernel) for e in comparison.entries), lambda pair: pair[0])
     drawn = [overview(request, points, {gpu: [kernel for _, kernel in pairs] for gpu, pairs in asked.items()})]
     if len(request.lengths) > 1:
-        drawn += [
-            l2_traffic(request, points),
-            hbm_traffic(request, points),
-            call_time(request, points),
-            memory_footprint(request, points),
-        ]
+        drawn += [draw(request, points) for draw in (l2_traffic, hbm_traffic, call_time, memory_footprint)]
     elif len(points) > 1:
-        drawn += [
-            bars_of(comparison, "time", "time", seconds_text),
-            bars_of(comparison, "memory", "peak bytes", bytes_text),
-        ]
+        shown: list[tuple[str, str, Text]] = [("time", "time", seconds_text), ("memory", "peak bytes", bytes_text)]
+        drawn += [bars_of(comparison, *one) for one in shown]
     drawn.append(stacked(comparison, "l2", "SM<->L2"))
     return (*drawn, stacked(comparison, "hbm", "HBM")) if request.method != "bounds" else tuple(drawn)
 

@@ -77,15 +77,10 @@ class ModelComparison:
         return "\n\n".join((*out, "\n".join(f"note: {note}" for note in self.model.all_notes))) + "\n"
 
     def as_page(self, command: str) -> Page:
-        parts = tuple(
-            Section(
-                f"layers-{n}",
-                group.kind.title,
-                (one.legend,) if one.legend else (),
-                table=summary([e for e in one.entries if e.point is not None]).without("reason"),
-            )
-            for n, (group, one) in enumerate(self.parts, 1)
-        )
+        parts = []
+        for n, (group, one) in enumerate(self.parts, 1):
+            of_kind = summary([e for e in one.entries if e.point is not None]).without("reason")
+            parts.append(Section(f"layers-{n}", group.kind.title, (one.legend,) if one.legend else (), table=of_kind))
         notes = listed("notes", "Notes", self.model.all_notes, folded=True)
         table = self.table if any(row["cannot_run"] for row in self.rows) else self.table.without("cannot_run")
         sections = (Section("all", "All layers", panels=self._bars(), table=table, most_across=2), *parts, *notes)

@@ -7,7 +7,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.words import DEFAULT, Level
 from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.conditions import Conditions
@@ -16,7 +16,7 @@ from iosim.kernel.libraries import entry, is_choice
 from iosim.prediction.result import Prediction, legend, marked
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
-from iosim.studies.report.collect import Point, ReportRequest, collect, fits, label_of, name_on
+from iosim.studies.report.collect import Point, ReportRequest, collect, label_of, name_on
 from iosim.studies.report.collect import notes as said
 from iosim.studies.requests import CompareRequest
 
@@ -115,7 +115,7 @@ class Entry:
         row["bound_by"] = None if p is None else p.time.bound_by
         row["peak_bytes"] = None if p is None else p.memory_bytes["peak"]
         row["workspace_bytes"] = None if p is None else p.memory_bytes["workspace"]
-        row["fits"] = None if self.point is None else fits(self.point)
+        row["fits"] = None if self.point is None else self.point.fits
         row |= {f"{q}_ratio": self.ratio(q) for q in QUANTITIES}
         return row | {"reason": self.reason}
 
@@ -123,6 +123,8 @@ class Entry:
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown):
     """Entries by length, GPU and kernel, in the order of the request."""
+
+    _face = "iosim.studies.compare.face"
 
     request: ReportRequest
     """What was asked: problems, kernels, GPUs, the method."""
@@ -153,22 +155,16 @@ class Comparison(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The command line's JSON. `rows` are flat; `tensors` gives bytes by group of tensors, a row a prediction."""
         first = self.request.problems[0].to_dict()
-        return {
-            "schema": 1,
-            "problem": {k: v for k, v in first.items() if k not in ("seq_q", "seq_k", "offset")},
-            "baseline": str(self.baseline),
-            "method": self.request.method,
-            "legend": self.legend,
-            "l2_start": self.request.l2_start,
-            "rows": self.records(),
-            "tensors": [
-                {"gpu": p.gpu.label, "kernel": p.kernel, "seq_len": p.seq_len, "l2": by_group(p.prediction, "l2"),
-                 "hbm": by_group(p.prediction, "hbm") if p.prediction.hbm_known else None}
-                for p in self.points
-            ],
-            "notes": list(self.notes),
-            "commands": dict(self.commands),
-        }  # fmt: skip
+        problem = {k: v for k, v in first.items() if k not in ("seq_q", "seq_k", "offset")}
+        tensors = [
+            plain(p, "gpu=gpu.label kernel seq_len")
+            | {"l2": by_group(p.prediction, "l2")}
+            | {"hbm": by_group(p.prediction, "hbm") if p.prediction.hbm_known else None}
+            for p in self.points
+        ]
+        asked = plain(self, "method=request.method legend l2_start=request.l2_start rows=entries")
+        found = {"schema": 1, "problem": problem, "baseline": str(self.baseline), **asked, "tensors": tensors}
+        return found | plain(self, "notes commands")
 
     def records(self) -> list[dict[str, Any]]:
         return [e.to_dict() for e in self.entries]

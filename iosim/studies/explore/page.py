@@ -15,17 +15,16 @@ from urllib.parse import parse_qs, urlsplit
 from iosim.base.errors import InputError
 from iosim.base.files import is_made_by, write_whole
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass
 from iosim.base.version import __version__
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import build
 from iosim.readers.replay.packed import layouts, squeezed
+from iosim.show.template import STATIC
 from iosim.studies.explore.record import naive, record
 from iosim.studies.requests import ExploreRequest
 
-STATIC = Path(__file__).resolve().parents[2] / "show" / "static"
 PARTS = {"engine": "explore/engine.js", "draw": "explore/draw.js", "page": "explore/page.js"}
 
 
@@ -43,7 +42,7 @@ def page(asked: ExploreRequest, progress: Progress | None = silent) -> str:
     grid, data = (None, b"") if progress is None else packed_grid(asked, progress)
     setup: dict[str, Any] = {
         "served": progress is None,
-        "lists": [one.to_dict() for one in lists(asked)],
+        "lists": lists(asked),
         "layouts": layouts(),
         "grid": grid,
         "version": __version__,
@@ -65,15 +64,12 @@ def place_of(asked: ExploreRequest) -> Path:
     """The file that the page is written to."""
     folder = Path(asked.out)
     if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()):
-        raise InputError(
-            f"`path` '{asked.out}' is no folder, nor can it be one; accepted: a folder, or a new one in a "
-            "folder that exists"
-        )
+        accepted = "a folder, or a new one in a folder that exists"
+        raise InputError(f"`path` '{asked.out}' is no folder, nor can it be one; accepted: {accepted}")
     place = folder / "index.html"
     if not asked.force and not is_made_by(place, "iosim explore"):
-        raise InputError(
-            f"`path` '{asked.out}' has an index.html that is no explorer's; accepted: another folder, or `force`"
-        )
+        other = "another folder, or `force`"
+        raise InputError(f"`path` '{asked.out}' has an index.html that is no explorer's; accepted: {other}")
     return place
 
 
@@ -143,52 +139,35 @@ ORDERS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A value of a list: how the page shows it, and the words of a command line that it stands for."""
-
-    text: str
-    words: str = ""
+Choice = tuple[str, str]
+"""A value of a list: how the page shows it, and the words of a command line that it stands for."""
 
 
-@dataclass(frozen=True)
-class List:
-    """A list of the page. `only` names the kernel for which it is there, where it is not for all."""
-
-    name: str
-    title: str
-    choices: tuple[Choice, ...]
-    usual: int = 0
-    only: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "choices": [[choice.text, choice.words] for choice in self.choices]}
-
-
-def lists(asked: ExploreRequest) -> list[List]:
-    """What the page offers. Raises InputError: heads that are no numbers."""
-    lengths = [Choice(f"{n // 1024}k" if n % 1024 == 0 else str(n), f"--seq-len {n}") for n in asked.lengths]
-    heads = [
-        Choice(str(h) if h == kv else f"{h} / {kv}", f"--heads {h} --kv-heads {kv}") for h, kv in asked.head_counts
-    ]
-    orders = [
-        Choice(text, " ".join(f"--{name} {value}" for name, value in settings.items()))
-        for text, settings in ORDERS.items()
-    ]
+def lists(asked: ExploreRequest) -> list[dict[str, Any]]:
+    """What the page offers: each list's name and title, its choices, the number of the usual one, and the kernel `only`
+    for which it is there. Raises InputError: heads that are no numbers."""
+    lengths = [(f"{n // 1024}k" if n % 1024 == 0 else str(n), f"--seq-len {n}") for n in asked.lengths]
+    heads = [(str(h) if h == kv else f"{h} / {kv}", f"--heads {h} --kv-heads {kv}") for h, kv in asked.head_counts]
+    tiles = [(tile, "" if tile == OWN else f"--tile {tile}") for tile in TILES]
+    orders = [(text, " ".join(f"--{name} {value}" for name, value in of.items())) for text, of in ORDERS.items()]
     return [
-        List("gpu", "GPU", _named("--gpu", asked.gpu), _place(asked.gpu, "h100", "h100-sxm")),
-        List("kernel", "Kernel", _named("--kernel", asked.kernel), _place(asked.kernel, "fa2")),
-        List("seq", "Tokens", tuple(lengths), min(3, len(lengths) - 1)),
-        List("heads", "Heads / key-value", tuple(heads)),
-        List("dim", "Head dimension", _named("--head-dim", asked.dims), _place(asked.dims, 128)),
-        List("mask", "Mask", (Choice("none"), Choice("causal", "--causal")), 1),
-        List("tile", "Tile", tuple(Choice(t, "" if t == OWN else f"--tile {t}") for t in TILES), only=TILED),
-        List("order", "Order", tuple(orders), only=TILED),
+        _list("gpu", "GPU", _named("--gpu", asked.gpu), _place(asked.gpu, "h100", "h100-sxm")),
+        _list("kernel", "Kernel", _named("--kernel", asked.kernel), _place(asked.kernel, "fa2")),
+        _list("seq", "Tokens", lengths, min(3, len(lengths) - 1)),
+        _list("heads", "Heads / key-value", heads),
+        _list("dim", "Head dimension", _named("--head-dim", asked.dims), _place(asked.dims, 128)),
+        _list("mask", "Mask", [("none", ""), ("causal", "--causal")], 1),
+        _list("tile", "Tile", tiles, only=TILED),
+        _list("order", "Order", orders, only=TILED),
     ]
 
 
-def _named(option: str, names: Iterable[Any]) -> tuple[Choice, ...]:
-    return tuple(Choice(str(name), f"{option} {name}") for name in names)
+def _list(name: str, title: str, choices: Sequence[Choice], usual: int = 0, only: str = "") -> dict[str, Any]:
+    return {"name": name, "title": title, "choices": choices, "usual": usual, "only": only}
+
+
+def _named(option: str, names: Iterable[Any]) -> list[Choice]:
+    return [(str(name), f"{option} {name}") for name in names]
 
 
 def _place(names: Sequence[Any], *usual: Any) -> int:
@@ -203,8 +182,7 @@ NAIVE = "naive"
 
 
 def chunks(asked: ExploreRequest, progress: Progress = silent) -> Iterator[tuple[str, Chunk]]:
-    """Of each GPU and kernel, naive attention among them, the records of all calls; in processes, since a call is
-    worked out in Python."""
+    """Of each GPU and kernel, naive among them, the records of all calls; in processes, since Python works them out."""
     from joblib import Parallel, delayed
 
     pairs = list(product(asked.gpu, (*asked.kernel, NAIVE)))
@@ -253,8 +231,6 @@ def packed_grid(asked: ExploreRequest, progress: Progress = silent) -> tuple[dic
         found[name] = len(parts)
         parts.append(squeezed(json.dumps(records, separators=(",", ":"), allow_nan=False).encode()))
     if not known:
-        raise InputError(
-            "`kernel` " + ", ".join(asked.kernel) + ": none runs any of these problems on these GPUs; "
-            "accepted: kernels that do"
-        )
+        why = "none runs any of these problems on these GPUs; accepted: kernels that do"
+        raise InputError(f"`kernel` {', '.join(asked.kernel)}: {why}")
     return {"chunks": found, "lengths": list(map(len, parts))}, b"".join(parts)

@@ -7,7 +7,7 @@ import math
 from functools import lru_cache
 from typing import Any
 
-from iosim.base.records import replace
+from iosim.base.records import plain, replace
 from iosim.kernel.launch import Launch, Outer, Per, Role, is_attention_loop
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction import answer, reuse
@@ -37,16 +37,11 @@ def record(p: Prediction) -> tuple[dict[str, Any], tuple[bytes, ...]]:
     bounds, rates = p.hbm_bounds, Rates(p.profile, measured=False, power_is_modelled=False)
     peaks = (rates.peak_tensor(p.problem.dtype, 0.0), rates.peak_hbm())
     q, tile, schedule = p.problem, p.kernel.tile, p.kernel.schedule
-    facts = {
-        "kernel": p.kernel.name,
-        "gpu": p.profile.name,
-        "problem": q.line,
-        "queries": q.seq_q,
-        "keys": q.seq_k,
+    facts = plain(p, "kernel=kernel.name gpu=profile.name problem=problem.line flops") | {
+        **plain(q, "queries=seq_q keys=seq_k"),
         "heads": q.batch * q.heads,
         "how": f"tile {tile}, order {schedule.order}, keys {schedule.direction}, {schedule.scheduler}",
         "accesses": accesses,
-        "flops": p.flops,
         "l2_bytes": p.profile.need_int("l2_bytes"),
         "peaks": [peak if math.isfinite(peak) else None for peak in peaks],
         "compulsory": [bounds.compulsory_read, bounds.compulsory_write],
@@ -113,10 +108,7 @@ def _why(p: Prediction) -> dict[str, Any]:
         "temps": {name: t.bytes for name, t in tensors.items() if t.role is Role.TEMP},
         "users": {name: sum(any(a.tensor == name for a in n.accesses) for n in p.chain.launches) for name in tensors},
         "looped": sorted({a.tensor for a in launch.accesses if a.per is Per.PAIR}),
-        "tensors": found.tensors,
-        "all": found.all_bytes,
-        "loaded": found.loaded_bytes,
-        "in_step": found.in_step_bytes,
+        **plain(found, "tensors all=all_bytes loaded=loaded_bytes in_step=in_step_bytes"),
         "outgrows": found.in_progress_bytes > found.capacity_bytes,
         "clauses": answer.reread_clauses(p, found),
     }
@@ -127,9 +119,9 @@ def naive(problem: AttentionProblem, gpu: str) -> dict[str, Any] | None:
     """What standard attention moves beside it, by the capacity rule; None where it cannot run the problem."""
     from iosim.base.errors import InputError
 
-    plain = replace(problem, page_size=None)
+    unpaged = replace(problem, page_size=None)
     try:
-        p = predict(plain, "naive", gpu, method="capacity")
+        p = predict(unpaged, "naive", gpu, method="capacity")
     except InputError:
         return None
     rows = [[tensor, way, int(moved)] for (tensor, way), moved in p.traffic.tensors("hbm").items()]

@@ -6,10 +6,11 @@ Which sizes stay symbols is what a caller leaves out; the stand-ins for them dec
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, number_text, times_of
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import algorithm_of, algorithms
@@ -23,6 +24,7 @@ from iosim.problem.fields import LIST_MASKS
 from iosim.readers.formula.theory import LEVELS, LevelBound, explanation, level_bounds
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Table, columns_of
+from iosim.show.template import filled
 from iosim.studies.requests import CHOICES, SIZES
 from iosim.studies.requests import SYMBOLS as GIVEN
 
@@ -59,8 +61,7 @@ def _problem(asked: Mapping[str, Any]) -> AttentionProblem:
 
 
 def _needs(name: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """What an algorithm or kernel requires of a problem, and an example, where its name is known; others are refused
-    later."""
+    """What an algorithm or kernel requires of a problem, and an example; names that are not known are refused later."""
     try:
         one = {} if is_choice(name) else entry(name)
     except InputError:  # told where the kernel is looked up
@@ -188,22 +189,15 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
         for r in formula.traffic
     ]
     totals = {way: write.entry(formula.total(way)) for way in ("read", "write")}
-    names: list[dict[str, Any]] = [
-        {"symbol": str(name), "meaning": text, "value": None}
-        for name, text in write.blocks.values()
-        if name in write.used
+    listed: list[tuple[str, str, int | None]] = [
+        (str(n), text, None) for n, text in write.blocks.values() if n in write.used
     ]
     occurring = set().union(*(r.bytes.free_symbols for r in formula.traffic)) | limit["leading"].free_symbols
-    names += [
-        {"symbol": SYMBOLS[n][0], "meaning": SYMBOLS[n][1], "value": put_in.get(n, formula.fixed.get(n))}
-        for n in SYMBOLS
-        if n in formula.values and (symbol(n) in occurring or n in formula.fixed)
-    ]
-    names += [
-        {"symbol": s, "meaning": text, "value": None}
-        for s, text in PAPER_SYMBOLS.items()
-        if s in limit["term"].text or s in write.text(limit["leading"])
-    ]
+    shown = (n for n in SYMBOLS if n in formula.values and (symbol(n) in occurring or n in formula.fixed))
+    listed += [(*SYMBOLS[n], put_in.get(n, formula.fixed.get(n))) for n in shown]
+    written_down = limit["term"].text, write.text(limit["leading"])
+    listed += [(s, text, None) for s, text in PAPER_SYMBOLS.items() if any(s in one for one in written_down)]
+    names = [dict(zip(("symbol", "meaning", "value"), one, strict=True)) for one in listed]
     moved = [total["bytes"] for total in totals.values()]
     counted = problem.mask in LIST_MASKS and None not in moved
 
@@ -214,11 +208,8 @@ def describe(asked: Mapping[str, Any]) -> FormulaStudy:
         "kernel": kernel.name, "algorithm": kernel.algorithm, "level": "l2", "mask": problem.mask,
         "pass": problem.passes, "traffic": rows, "totals": totals,
         "leading": written(limit["leading"]),
-        "theta": {
-            "source": limit["term"].source, "text": limit["term"].text, "latex": limit["term"].latex,
-            "blocks": limit["blocks"] if limit["tiled"] else None,
-            "ratio": written(limit["ratio"]),
-        },
+        "theta": plain(limit["term"], "source text latex")
+        | {"blocks": limit["blocks"] if limit["tiled"] else None, "ratio": written(limit["ratio"])},
         "symbols": names,
         "why": None if gpu is None else why(problem, kernel, load_profile(gpu), formula.numbers().total("l2")),
         "sparse": beside(problem, kernel, sum(moved)) if counted else None,
@@ -268,12 +259,13 @@ class FormulaStudy(Shown):
             f"leading term: {d['leading']['text']}",
             _limit_text(d, "text"),
             tuple(d["why"]["text"].splitlines()) if d["why"] else (),
-            tuple(f"{_value(s)}: {s['meaning']}" for s in d["symbols"]),
+            tuple(map(_told, d["symbols"])),
         ]
 
 
-def _value(symbol: Mapping[str, Any]) -> str:
-    return f"{symbol['symbol']}" if symbol["value"] is None else f"{symbol['symbol']} = {symbol['value']:,}"
+def _told(symbol: Mapping[str, Any]) -> str:
+    number = "" if symbol["value"] is None else f" = {symbol['value']:,}"
+    return f"{symbol['symbol']}{number}: {symbol['meaning']}"
 
 
 def _title(description: Mapping[str, Any]) -> str:
@@ -314,32 +306,21 @@ def _limit_text(description: Mapping[str, Any], key: str) -> str:
 
 def table(description: Mapping[str, Any], key: str) -> str:
     """The whole text, its formulas under `key`: text or latex."""
-    lines = [_title(description), ""]
-    launch = None
-    rows = _rows(description, "all launches")
-    wide = max(len(r["tensor"]) for r in rows)
-    for r in rows:
-        if r["launch"] != launch:
-            launch = r["launch"]
-            lines.append(launch)
-        number = "" if r["bytes"] is None else f"{r['bytes']:,}"
-        formula = r[key] if r["bytes"] is None else number
-        lines.append(f"  {r['tensor']:<{wide}}  {r['direction']:<5}  {formula}")
-    lines += ["", f"leading term: {description['leading'][key]}", _limit_text(description, key)]
-    if description["sparse"]:
+    rows, sparse = _rows(description, "all launches"), description["sparse"]
+    if sparse:
         from iosim.readers.formula.theory import beside_text
 
-        lines.append(beside_text(description["sparse"]))
-    if description["why"]:
-        lines += ["", description["why"]["text"]]
-    lines += ["", "where"]
-    for s in description["symbols"]:
-        lines.append(f"  {_value(s)}: {s['meaning']}")
-    if "FloorSum(" in "".join(r["text"] for r in rows):
-        lines.append("  ClippedFloorSum(n, m, a, b, h): sum over 0 <= i < n of min(h, max(0, floor((a i + b) / m)))")
-    if description["conditions"]:
-        lines.append("holds where " + " and ".join(description["conditions"]))
-    return "\n".join(lines) + "\n"
+        sparse = beside_text(sparse)
+    return filled(
+        Path(__file__).with_name("formula.txt"),
+        title=_title(description),
+        rows=rows,
+        wide=max(len(row["tensor"]) for row in rows),
+        key=key,
+        of={**description, "sparse": sparse, "symbols": map(_told, description["symbols"])},
+        limit=_limit_text(description, key),
+        is_clipped="FloorSum(" in "".join(row["text"] for row in rows),
+    )
 
 
 def markdown(description: Mapping[str, Any], latex: bool) -> str:
@@ -347,20 +328,18 @@ def markdown(description: Mapping[str, Any], latex: bool) -> str:
         return f"${entry['latex']}$" if latex else f"`{entry['text']}`"
 
     rows = [{**row, "formula": cell(row)} for row in _rows(description, "all")]
-    lines = [
+    leading = f"Leading term: {cell(description['leading'])}"
+    parts = [
         f"### {_title(description)}",
-        "",
-        Table.of(rows, COLUMNS).markdown(),
-        f"Leading term: {cell(description['leading'])}",
-        "",
+        Table.of(rows, COLUMNS).markdown().rstrip(),
+        leading,
         _limit_text(description, "text"),
-        "",
     ]
     if description["why"]:
         first, *rest = description["why"]["text"].splitlines()
-        lines += [f"{first[0].upper()}{first[1:]}:", "", *(f"- {line.strip()}" for line in rest), ""]
-    lines += [f"- `{s['symbol']}`: {s['meaning']}" for s in description["symbols"]]
-    return "\n".join(lines) + "\n"
+        parts += [f"{first[0].upper()}{first[1:]}:", "\n".join(f"- {line.strip()}" for line in rest)]
+    symbols = "\n".join(f"- `{s['symbol']}`: {s['meaning']}" for s in description["symbols"])
+    return "\n\n".join([*parts, symbols]) + "\n"
 
 
 BOUND_COLUMNS = columns_of(
@@ -380,14 +359,7 @@ class KernelBounds:
     levels: tuple[LevelBound, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "problem": self.problem.to_dict(),
-            "kernel": self.kernel,
-            "profile": self.profile,
-            "method": self.method,
-            "levels": [one.to_dict() for one in self.levels],
-            "why": explanation(self.levels, self.profile),
-        }
+        return plain(self, "problem kernel profile method levels") | {"why": explanation(self.levels, self.profile)}
 
     @property
     def table(self) -> Table:

@@ -6,28 +6,31 @@ written twice. Numbers of tiles, heads and blocks stay names, so that the code h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from textwrap import indent
+from pathlib import Path
 
 from iosim.base.errors import unknown_name
 from iosim.base.records import dataclass
 from iosim.kernel.remap import place
-from iosim.kernel.schedule import Direction, Schedule, Scheduler
-
-LANGUAGES = ("triton", "cuda", "formula")
+from iosim.kernel.schedule import Direction, Schedule
+from iosim.show.template import filled
 
 
 @dataclass(frozen=True)
 class Language:
-    """How a language writes the quotient of whole numbers, and the smaller of two."""
+    """How a language writes the quotient of whole numbers, the smaller of two, and a step: its name and its value."""
 
     quotient: str
     least: str
+    step: str = "{} = {}"
 
 
-PYTHON = Language("//", "min")
-TRITON = Language("//", "tl.minimum")
-CUDA = Language("/", "min")
+LANGUAGES = {
+    "triton": Language("//", "tl.minimum"),
+    "cuda": Language("/", "min", "const int {} = {};"),
+    "formula": Language("//", "min"),
+}
 SUM, PRODUCT, NAME = 1, 2, 3
 
 
@@ -44,6 +47,9 @@ class Term:
     language: Language
 
     def _with(self, operator: str, other: Term | int, binds: int, *, turned: bool = False) -> Term:
+        if operator == "+" and other == 0:
+            return self
+        operator = self.language.quotient if operator == "//" else operator
         second = other if isinstance(other, Term) else Term(str(other), NAME, self.language)
         left, right = (second, self) if turned else (self, second)
         keeps = operator == "*" and left.binds == PRODUCT and "%" not in left.text
@@ -52,18 +58,10 @@ class Term:
         last = right.text if right.binds > binds else f"({right.text})"
         return Term(f"{first} {operator} {last}", binds, self.language)
 
-    def __add__(self, other: Term | int) -> Term:
-        return self if other == 0 else self._with("+", other, SUM)
-
-    def __radd__(self, other: int) -> Term:
-        return self if other == 0 else self._with("+", other, SUM, turned=True)
-
-    def __floordiv__(self, other: Term | int) -> Term:
-        return self._with(self.language.quotient, other, PRODUCT)
-
+    __add__, __radd__ = _operator("+", SUM), _operator("+", SUM, turned=True)
     __sub__, __rsub__ = _operator("-", SUM), _operator("-", SUM, turned=True)
     __mul__, __rmul__ = _operator("*", PRODUCT), _operator("*", PRODUCT, turned=True)
-    __mod__ = _operator("%", PRODUCT)
+    __floordiv__, __mod__ = _operator("//", PRODUCT), _operator("%", PRODUCT)
 
 
 def steps(schedule: Schedule, language: Language, number: str = "tile") -> list[tuple[str, str]]:
@@ -87,12 +85,10 @@ def steps(schedule: Schedule, language: Language, number: str = "tile") -> list[
     return lines
 
 
-def sizes(schedule: Schedule) -> tuple[str, ...]:
+def sizes(schedule: Schedule) -> list[str]:
     """The names that an order's steps use beside the tile's number, in the order of the functions' arguments."""
-    used = " ".join(text for _, text in steps(schedule, PYTHON))
-    return tuple(
-        name for name in ("blocks", "heads", "batch") if name in used.replace("(", " ").replace(")", " ").split()
-    )
+    used = " ".join(text for _, text in steps(schedule, LANGUAGES["formula"]))
+    return [name for name in ("blocks", "heads", "batch") if re.search(rf"\b{name}\b", used)]
 
 
 def grid(schedule: Schedule) -> str:
@@ -112,78 +108,19 @@ def key_block(schedule: Schedule, language: Language) -> str:
     return f"first_key + t + {odd} * (last_key - 1 - first_key - 2 * t)"
 
 
-def triton(schedule: Schedule) -> str:
-    lines = [f"{name} = {text}" for name, text in steps(schedule, TRITON)]
-    lines += [f"# step t of the loop over keys: key_block = {key_block(schedule, TRITON)}"]
-    ends = ["if block >= blocks: return  # the last cluster is not full"] if schedule.cluster > 1 else []
-    total = grid(schedule)
-    head = "# blocks: query blocks of a head; heads: batch x query heads" + _heads_note(schedule)
-    if schedule.scheduler is Scheduler.STATIC:
-        return _text([head, f"# grid: ({total},)", "tile = tl.program_id(0)", *lines, *ends])
-    if schedule.scheduler is Scheduler.PERSISTENT:
-        loop = [f"for tile in range(tl.program_id(0), {total}, tl.num_programs(0)):"]
-        body = [*lines, "...  # the tile"]
-        return _text(
-            [head, "# grid: as many programs as the GPU holds at once", *loop, indent("\n".join(body), " " * 4)]
-        )
-    body = [*lines, "...  # the tile", "tile = tl.atomic_add(counter, 1)"]
-    start = [
-        "# grid: as many programs as the GPU holds at once; counter: an int32 that is 0 before the launch",
-        "tile = tl.atomic_add(counter, 1)",
-        f"while tile < {total}:",
-    ]
-    return _text([head, *start, indent("\n".join(body), " " * 4)])
-
-
-def cuda(schedule: Schedule) -> str:
-    names = "".join(f", int {name}" for name in sizes(schedule))
-    given = "".join(f", {name}" for name in sizes(schedule))
-    body = [f"const int {name} = {text};" for name, text in steps(schedule, CUDA)]
-    total = grid(schedule).replace("//", "/")
-    calls = {
-        Scheduler.STATIC: [f"// Grid: {total} CTAs.", f"// const int2 at = remap(blockIdx.x{given});"],
-        Scheduler.PERSISTENT: [
-            "// Grid: as many CTAs as the GPU holds at once.",
-            f"// for (int tile = blockIdx.x; tile < {total}; tile += gridDim.x) {{",
-            f"//   const int2 at = remap(tile{given}); ...",
-        ],
-        Scheduler.DYNAMIC: [
-            "// Grid: as many CTAs as the GPU holds at once; counter: 0 before the launch. A thread of a CTA fetches",
-            f"// tile = atomicAdd(counter, 1) until tile >= {total}; const int2 at = remap(tile{given}) ...",
-        ],
-    }[schedule.scheduler]
-    return _text([
-        f"// blocks: query blocks of a head; heads: batch x query heads{_heads_note(schedule)}.", *calls,
-        *([f"// Clusters of {schedule.cluster} CTAs; blocks from `blocks` on do not exist."] * (schedule.cluster > 1)),
-        f"// Step t of the loop over keys: key_block = {key_block(schedule, CUDA)}.",
-        f"__device__ __forceinline__ int2 remap(int tile{names}) {{  // x: head, y: block",
-        indent("\n".join([*body, "return make_int2(head, block);"]), " " * 2), "}",
-    ])  # fmt: skip
-
-
-def formula(schedule: Schedule) -> str:
-    """The order as arithmetic on whole numbers, // the quotient rounded down."""
-    takes = {
-        Scheduler.STATIC: "tile: the number of a CTA, 0 first",
-        Scheduler.PERSISTENT: "tile: c, c + n, c + 2 n, ... of CTA c of n",
-        Scheduler.DYNAMIC: "tile: 0, 1, 2, ..., the next one to the CTA that is free first",
-    }[schedule.scheduler]
-    lines = [f"{name} = {text}" for name, text in steps(schedule, PYTHON)]
-    return _text([takes, f"tiles: {grid(schedule)}", *lines, f"key_block = {key_block(schedule, PYTHON)}"])
-
-
 def code(schedule: Schedule, language: str) -> str:
-    written: dict[str, Callable[[Schedule], str]] = {"triton": triton, "cuda": cuda, "formula": formula}
-    if language not in written:
+    """The order in a language; as a formula it is arithmetic on whole numbers, // the quotient rounded down."""
+    if language not in LANGUAGES:
         raise unknown_name("`code`", language, LANGUAGES)
-    return written[language](schedule)
-
-
-def _heads_note(schedule: Schedule) -> str:
+    written, used = LANGUAGES[language], sizes(schedule)
     multiple = schedule.section_heads or schedule.chiplets
-    shared_out = f", a multiple of {multiple}" if schedule.chiplets > 1 else ""
-    return shared_out + ("; batch: sequences" if "batch" in sizes(schedule) else "")
-
-
-def _text(lines: list[str]) -> str:
-    return "\n".join(lines) + "\n"
+    note = f", a multiple of {multiple}" if schedule.chiplets > 1 else ""
+    return filled(
+        Path(__file__).with_name(f"{language}.jinja"),
+        schedule=schedule,
+        steps="\n".join(written.step.format(*step) for step in steps(schedule, written)),
+        grid=grid(schedule).replace("//", written.quotient),
+        key_block=key_block(schedule, written),
+        sizes=used,
+        note=note + ("; batch: sequences" if "batch" in used else ""),
+    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import floor, log
+from itertools import accumulate
+from math import floor, inf, log
 from numbers import Real
 from typing import Any
 
@@ -95,15 +96,10 @@ class OrderEntry:
         def total(values: Iterable[float]) -> float:
             return sum(weight * value for weight, value in zip(weights, values, strict=True))
 
-        return cls(
-            choice,
-            tuple(parts),
-            round(total(p.read_bytes for p in parts)),
-            round(total(p.write_bytes for p in parts)),
-            round(total(p.compulsory_bytes for p in parts)),
-            total(p.time_s for p in parts),
-            None if None in {p.side_bytes for p in parts} else round(total(p.side_bytes or 0 for p in parts)),
-        )
+        names = ("read_bytes", "write_bytes", "compulsory_bytes")
+        read, written, least = (round(total(getattr(p, name) for p in parts)) for name in names)
+        side = None if None in {p.side_bytes for p in parts} else round(total(p.side_bytes or 0 for p in parts))
+        return cls(choice, tuple(parts), read, written, least, total(p.time_s for p in parts), side)
 
     @property
     def hbm_bytes(self) -> int:
@@ -180,26 +176,18 @@ class OrderRanking(Shown):
         return tuple(sorted((e for e in self.orders if e.on_front), key=lambda e: e.time_s))
 
     def code(self, language: str = "triton", entry: OrderEntry | None = None) -> str:
-        """The order as code: "triton", "cuda" or "formula"; by default the best one's. Raises InputError: another
-        language."""
+        """An order, by default the best, as "triton", "cuda" or "formula". Raises InputError: another language."""
         from iosim.studies.orders.code import code
 
         return code((entry or self.best).parts[0].schedule, language)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema": 1,
-            "profile": self.profile.name,
-            "kernel": self.kernel,
-            "problems": [
-                {"problem": p.to_dict(), "weight": w} for p, w in zip(self.problems, self.weights, strict=True)
-            ],
-            "compulsory_bytes": self.own.compulsory_bytes,
-            "own": self.own.to_dict(),
-            "orders": self.records(),
-            "left_out": [{"words": choice.words, "reason": reason} for choice, reason in self.left_out],
-            "notes": list(self.notes),
-        }
+        each = zip(self.problems, self.weights, strict=True)
+        problems = {"problems": [{"problem": p.to_dict(), "weight": w} for p, w in each]}
+        left_out = {"left_out": [{"words": choice.words, "reason": reason} for choice, reason in self.left_out]}
+        orders = plain(self, "compulsory_bytes=own.compulsory_bytes own orders")
+        return {"schema": 1, **plain(self, "profile=profile.name kernel"), **problems, **orders, **left_out,
+                "notes": list(self.notes)}  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:
         return [entry.to_dict() for entry in self.orders]
@@ -260,13 +248,9 @@ def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
 
 def _front(entries: Sequence[OrderEntry]) -> list[OrderEntry]:
     """Entries with nothing as good in both and better in one."""
-    front: list[OrderEntry] = []
-    least = None
-    for e in sorted(entries, key=lambda e: (e.time_s, e.hbm_bytes)):
-        if least is None or e.hbm_bytes < least:
-            front.append(e)
-            least = e.hbm_bytes
-    return front
+    in_time = sorted(entries, key=lambda e: (e.time_s, e.hbm_bytes))
+    least_before = accumulate((e.hbm_bytes for e in in_time), min, initial=inf)
+    return [e for e, least in zip(in_time, least_before, strict=False) if e.hbm_bytes < least]
 
 
 def check_weights(weights: Sequence[float] | None, problems: Sequence[AttentionProblem]) -> tuple[float, ...]:

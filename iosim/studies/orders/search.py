@@ -121,8 +121,7 @@ class _Search:
         return [one for one in map(self.candidate, listed) if one is not None]
 
     def ranking(self, listed: Sequence[OrderChoice], in_clusters: bool) -> OrderRanking:
-        """The orders, the best first, and the kernel's own beside them. With `in_clusters` the first of them are also
-        tried in clusters."""
+        """The orders, the best first, and the kernel's own; `in_clusters`: the first are also tried in clusters."""
         able, own = self.candidates(listed), self._own()
         if sum(one.accesses for one in able) <= ALL_ACCESSES:
             self._play(able)
@@ -142,20 +141,15 @@ class _Search:
 
     def _notes(self, entries: Sequence[OrderEntry]) -> Iterator[str]:
         yield from self.spilling
-        if (
-            self.profile.cc >= STEALING_CC
-            and not self.profile.is_amd
-            and any(e.choice.scheduler is not Scheduler.PERSISTENT for e in entries)
-        ):
+        in_turn = any(e.choice.scheduler is not Scheduler.PERSISTENT for e in entries)
+        if in_turn and self.profile.cc >= STEALING_CC and not self.profile.is_amd:
             yield (
                 "a GPU of cc 10.0 can let CTAs steal work by cluster launch control, and hands it out in an order of "
                 "its own; assumed: the next tile in the order of their numbers goes to the CTA that is free first"
             )
         if any(not e.is_whole for e in entries):
-            yield (
-                f"{COARSE}: replayed in coarse steps, to choose among orders; most are within 5 % of a replay of all "
-                "steps, but some are not"
-            )
+            near = "most are within 5 % of a replay of all steps, but some are not"
+            yield f"{COARSE}: replayed in coarse steps, to choose among orders; {near}"
 
     def _own(self) -> OrderEntry:
         each = zip(self.problems, self.kernels, strict=True)
@@ -195,8 +189,7 @@ class _Search:
         return False
 
     def _play(self, candidates: Sequence[_Candidate], accesses: int | None = None) -> None:
-        """Replay orders, all of their steps or coarse ones of about so many accesses; those that cannot be are left
-        out."""
+        """Replay orders, all steps or coarse ones of about so many accesses; those that cannot be are left out."""
         requests = [request for one in candidates for request in one.requests]
         if accesses is not None:
             requests = [replace(request, method="sampled", accesses=accesses) for request in requests]
@@ -217,9 +210,5 @@ class _Search:
 def _compulsory(call: Call) -> Traffic:
     """The compulsory bytes as traffic of the launch that loops over keys."""
     main = next(launch.name for launch in call.chain.launches if is_attention_loop(launch))
-    return Traffic(
-        (
-            TrafficRow(main, "hbm", "inputs", "read", call.bounds.compulsory_read),
-            TrafficRow(main, "hbm", "outputs", "write", call.bounds.compulsory_write),
-        )
-    )
+    inputs = TrafficRow(main, "hbm", "inputs", "read", call.bounds.compulsory_read)
+    return Traffic((inputs, TrafficRow(main, "hbm", "outputs", "write", call.bounds.compulsory_write)))

@@ -128,8 +128,7 @@ def applied(choice: OrderChoice, kernel: Kernel, problem: AttentionProblem, prof
 
 
 def sections(problems: Sequence[AttentionProblem]) -> list[tuple[Order, int, int]]:
-    """(order, heads of a section, bytes of a section) that are worth a try: by heads for one problem, by bytes for
-    several."""
+    """(order, heads of a section, its bytes) that are worth a try: by heads for one problem, by bytes for several."""
     choices: list[tuple[Order, int, int]] = [(Order.QUERY, 0, 0), (Order.HEAD, 0, 0)]
     if any(p.batch > 1 for p in problems):
         choices.append((Order.BATCH, 0, 0))
@@ -172,10 +171,8 @@ def choices(
         "tile": [None, *tiles],
         "chiplets": sorted({1, l2s, own[0].chiplets}),
     }
-    by_section = [
-        {"order": order, "section_heads": heads, "section_bytes": size} for order, heads, size in sections(problems)
-    ]
-    by_section = _pinned_sections(by_section, pinned)
+    names = ("order", "section_heads", "section_bytes")
+    by_section = _pinned_sections([dict(zip(names, one, strict=True)) for one in sections(problems)], pinned)
     spaces = {name: [pinned[name]] if name in pinned else values for name, values in spaces.items()}
     listed = [
         OrderChoice(**{**section, **dict(zip(spaces, values, strict=True))})
@@ -193,9 +190,8 @@ def _pinned_sections(by_section: list[dict[str, Any]], pinned: Mapping[str, Any]
         return by_section
     if "section_heads" in given or "section_bytes" in given:
         return [{"order": Order.HEAD, "section_heads": 0, "section_bytes": 0} | given]
-    return [section for section in by_section if section["order"] is given["order"]] or [
-        {"section_heads": 0, "section_bytes": 0} | given
-    ]
+    of_order = [section for section in by_section if section["order"] is given["order"]]
+    return of_order or [{"section_heads": 0, "section_bytes": 0} | given]
 
 
 def _different(listed: Iterable[OrderChoice], problems: Sequence[AttentionProblem]) -> Iterator[OrderChoice]:
@@ -212,9 +208,8 @@ def pinned_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
     over = Overrides(**settings)
     fields: dict[str, Any] = {}
     if over.fold and over.heavy_first is not None:
-        raise InputError(
-            "`fold=True` contradicts `heavy_first`: both say which query blocks start first; accepted: one of them"
-        )
+        both = "both say which query blocks start first; accepted: one of them"
+        raise InputError(f"`fold=True` contradicts `heavy_first`: {both}")
     if over.fold:
         fields["start"] = Start.FOLD
     elif over.heavy_first is not None:

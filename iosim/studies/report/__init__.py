@@ -19,21 +19,9 @@ from iosim.show.html import html
 from iosim.show.page import Figure, markdown
 from iosim.show.tables import Cell, Table, columns_of
 from iosim.studies.report import figures
-from iosim.studies.report.collect import (
-    ALWAYS_SAID,
-    Point,
-    Report,
-    ReportRequest,
-    baseline,
-    by_gpu,
-    collect,
-    fits,
-    notes,
-    series,
-)
+from iosim.studies.report.collect import ALWAYS_SAID, Point, Report, ReportRequest, baseline, by_gpu, collect, notes
 from iosim.studies.report.face import as_page, question
 from iosim.studies.report.overview import overview
-from iosim.studies.report.ratios import density, ratio
 from iosim.studies.report.tilemap import search, tile_map, tiles_line
 
 __all__ = ["FORMATS", "Report", "ReportRequest", "as_page", "beside", "build", "render", "targets", "write"]
@@ -101,25 +89,18 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
         overview(request, points),
         figures.l2_traffic(request, points),
         figures.hbm_traffic(request, points),
-        ratio(request, points, "l2"),
-        ratio(request, points, "hbm"),
+        figures.ratio(request, points, "l2"),
+        figures.ratio(request, points, "hbm"),
         tile_map(request, rankings, tile_ids),
         figures.roofline(request, points, "l2", profile_ids),
         figures.roofline(request, points, "hbm", profile_ids),
         figures.memory_footprint(request, points),
         figures.call_time(request, points),
-        density(request, points, commands),
+        figures.density(request, points, commands),
     ]
-    return Report(
-        title=question(request, baseline(points)),
-        request=request,
-        points=points,
-        omissions=omissions,
-        summary=summary(points),
-        figures=tuple(f for f in drawn if f is not None),
-        commands=commands,
-        notes=tuple(note for note in notes(points) if ALWAYS_SAID not in note),
-    )
+    there, said = (f for f in drawn if f is not None), (note for note in notes(points) if ALWAYS_SAID not in note)
+    title = question(request, baseline(points))
+    return Report(title, request, points, omissions, summary(points), tuple(there), commands, tuple(said))
 
 
 def summary(points: Sequence[Point]) -> Table:
@@ -131,13 +112,13 @@ def summary(points: Sequence[Point]) -> Table:
         "ratio_l2:ratio=naive over it, SM<->L2 | ratio_hbm:ratio=naive over it, HBM"
     )
     rows: list[tuple[Cell, ...]] = []
-    for p in (row[-1] for of_gpu in by_gpu(points).values() for row in series(of_gpu).values()):
+    for p in {(p.gpu.label, p.kernel): p for p in points}.values():  # the last of each
         naive = None if p.naive else below.get((p.gpu.label, p.seq_len))
         ratio_l2 = naive.l2 / p.l2 if naive and p.l2 else None
         ratio_hbm = marked(naive.hbm / p.hbm, naive.prediction, p.prediction) if naive and naive.hbm and p.hbm else None
         rows.append((
             *figures.who(p), str(p.prediction.kernel.tile), p.l2, p.hbm_shown, p.time_s, p.prediction.time.bound_by,
-            p.prediction.memory_bytes["peak"], fits(p), ratio_l2, ratio_hbm,
+            p.prediction.memory_bytes["peak"], p.fits, ratio_l2, ratio_hbm,
             p.id if naive is None else f"{p.id} {naive.id}",
         ))  # fmt: skip
     return Table((*figures.WHO, *more, figures.FROM), tuple(rows))

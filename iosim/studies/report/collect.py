@@ -1,5 +1,4 @@
-"""A report as data: what it is asked for, its predictions, what cannot run and why, the figures and the command lines
-that reproduce them."""
+"""A report as data: what is asked, its predictions, what cannot run and why, figures, and command lines for them."""
 
 from __future__ import annotations
 
@@ -81,6 +80,12 @@ class Point:
     def flops(self) -> int:
         return self.prediction.flops
 
+    @property
+    def fits(self) -> str | None:
+        """Whether the call's memory is no more than the GPU's; None where the profile does not know its own."""
+        size = self.gpu.profile.memory_bytes
+        return None if size is None else "yes" if self.prediction.memory_bytes["peak"] <= size else "no"
+
 
 @dataclass(frozen=True)
 class Omission:
@@ -98,8 +103,7 @@ def collect(
     """The predictions of a request, what is omitted, and the command lines by id."""
     points: list[Point] = []
     commands: dict[str, str] = {}
-    refused: dict[tuple[str, str, str], list[int]] = {}
-    refusals: list[InputError] = []
+    refused: list[tuple[Gpu, str, int, InputError]] = []
     jobs = request.jobs
     asked = [
         Request(problem, name, gpu.profile, l2_start=request.l2_start, method=request.method)
@@ -107,16 +111,16 @@ def collect(
     ]
     for (gpu, kernel, problem, _), outcome in zip(jobs, try_all(asked, progress=progress), strict=True):
         if isinstance(outcome, InputError):
-            refusals.append(outcome)
-            refused.setdefault((gpu.label, kernel, str(outcome)), []).append(problem.seq_q)
+            refused.append((gpu, kernel, problem.seq_q, outcome))
             continue
         point = Point(f"P{len(points) + 1:03d}", gpu, kernel, problem.seq_q, outcome)
         commands[point.id] = request.predict_line(gpu, kernel, problem)
         points.append(point)
-    omissions = tuple(Omission(gpu, kernel, tuple(at), why) for (gpu, kernel, why), at in refused.items())
     if not points:
-        raise InputError(f"no kernel of this report can run: {refusals[0].marked}")
-    return tuple(points), omissions, commands
+        raise InputError(f"no kernel of this report can run: {refused[0][-1].marked}")
+    alike = grouped(refused, lambda one: (one[0].label, one[1], str(one[3])))
+    omissions = (Omission(gpu, kernel, tuple(n for _, _, n, _ in of), why) for (gpu, kernel, why), of in alike.items())
+    return tuple(points), tuple(omissions), commands
 
 
 def by_gpu(points: Iterable[Point]) -> dict[str, list[Point]]:
@@ -134,10 +138,8 @@ def baseline(points: Iterable[Point]) -> str | None:
 
 def least_bytes(points: Iterable[Point]) -> dict[int, int]:
     """Compulsory bytes by length: the least of all kernels."""
-    least: dict[int, int] = {}
-    for p in points:
-        least[p.seq_len] = min(least.get(p.seq_len, p.compulsory), p.compulsory)
-    return dict(sorted(least.items()))
+    by_length = grouped(points, lambda p: p.seq_len)
+    return {n: min(p.compulsory for p in by_length[n]) for n in sorted(by_length)}
 
 
 @dataclass(frozen=True)
@@ -163,12 +165,6 @@ class Report:
 
     def figure(self, figure_id: str) -> Figure:
         return {figure.id: figure for figure in self.figures}[figure_id]
-
-
-def fits(p: Point) -> str | None:
-    """Whether the call's memory is no more than the GPU's; None where the profile does not know its own."""
-    size = p.gpu.profile.memory_bytes
-    return None if size is None else "yes" if p.prediction.memory_bytes["peak"] <= size else "no"
 
 
 def notes(points: Sequence[Point]) -> tuple[str, ...]:

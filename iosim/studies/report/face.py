@@ -25,9 +25,7 @@ def verdicts(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
 
 
 def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
-    longest = max(p.seq_len for p in points)
-    here = [p for p in points if p.seq_len == longest]
-    best = _best(here)
+    longest, here, best = _at_the_longest(points)
     others = [p for p in here if p is not best]
     against = next((p for p in others if p.kernel == baseline), max(others, key=_moved, default=None))
     parts = [f"On {gpu} at {some(longest, 'token')} {best.kernel} moves {_amounts(best)}"]
@@ -43,10 +41,8 @@ def in_short(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
     """What stands above a page's figure: GPUs by the kernel that moves least and how much less than the baseline."""
     said: list[str] = []
     for gpu, members in by_gpu(points).items():
-        longest = max(p.seq_len for p in members)
-        here = {p.kernel: p for p in members if p.seq_len == longest}
-        best = _best(list(here.values()))
-        base = here.get(baseline or "", best)
+        longest, here, best = _at_the_longest(members)
+        base = next((p for p in here if p.kernel == baseline), best)
         where = "between SMs and L2" if best.hbm is None else "at HBM"
         factor = "" if base is best else _factor(_moved(base), _moved(best)) or "as much"
         less = f", {factor} {'as' if factor == 'as much' else 'than'} {base.kernel}" if factor else ""
@@ -56,9 +52,12 @@ def in_short(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
     return tuple(said[:MOST_SAID])
 
 
-def _best(points: Sequence[Point]) -> Point:
-    least = min(map(_moved, points))
-    return min((p for p in points if _moved(p) <= NEAR * least), key=lambda p: p.l2)
+def _at_the_longest(points: Sequence[Point]) -> tuple[int, list[Point], Point]:
+    """The longest sequence, what is known of it, and of that the best."""
+    longest = max(p.seq_len for p in points)
+    here = [p for p in points if p.seq_len == longest]
+    least = min(map(_moved, here))
+    return longest, here, min((p for p in here if _moved(p) <= NEAR * least), key=lambda p: p.l2)
 
 
 def _moved(p: Point) -> int:
@@ -162,12 +161,8 @@ def as_page(report: Report) -> Page:
         *listed("notes", "Notes of the predictions", report.notes, folded=True),
         Section("reading", "How to read this page", (LEVELS, EXACT), folded=True),
     )
+    points, base = report.points, baseline_of(report.points)
     return Page(
-        report.title,
-        subject(report.request),
-        sections,
-        command=report.request.report_line(),
-        commands=report.commands,
-        answer=verdicts(report.points, baseline_of(report.points)),
-        verdict=in_short(report.points, baseline_of(report.points)),
-    )
+        report.title, subject(report.request), sections, command=report.request.report_line(),
+        commands=report.commands, answer=verdicts(points, base), verdict=in_short(points, base),
+    )  # fmt: skip

@@ -1,11 +1,12 @@
-"""Figures against the sequence length: traffic of each level, memory and time; and each level's roofline.
+"""Figures against the sequence length: traffic of each level, memory, time, and naive over tiled; each level's
+roofline; and block-sparse over dense against the blocks kept.
 
 Bytes between SMs and L2 and bytes between L2 and HBM never share a plot of these; overview.py draws both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -16,15 +17,21 @@ from iosim.base.schema import read_toml
 from iosim.base.units import bytes_text, number_text, rate_text, seconds_text
 from iosim.base.words import WAYS, Level
 from iosim.hardware.profile import HardwareProfile
+from iosim.prediction.predictor import predict
 from iosim.prediction.result import mark_of, marked
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import OF_THE_MASK
+from iosim.problem.masks.blocks import BlockMask
 from iosim.show import axes
 from iosim.show.axes import hollow, layered
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import COMMANDS, Cell, Column, Table, columns_of
-from iosim.studies.report.collect import Gpu, Point, ReportRequest, by_gpu, least_bytes, series
+from iosim.studies.report.collect import Gpu, Point, ReportRequest, baseline, by_gpu, least_bytes, series
 
 Value = Callable[[Point], float | None]
 Guide = tuple[str, str, str, list[int], list[float]]
+Dot = tuple[float, float, str]
+"""Where a point stands, and its hover text."""
 
 WHO = columns_of("gpu=GPU | kernel | seq_len:count=N")
 FROM = Column("commands", "command (listed at the end)", COMMANDS)
@@ -57,6 +64,17 @@ def kernel_legend(request: ReportRequest, *guides: tuple[str, str]) -> tuple[Ser
     return (*named, *(Series(name, axes.NEUTRAL, dash=dash) for name, dash in guides))
 
 
+def kernel_lines(
+    request: ReportRequest, points: Iterable[Point], place: Callable[[Point], Dot | None]
+) -> Iterator[tuple[str, list[Point], list[Dot], dict[str, Any]]]:
+    """Of each kernel that `place` puts somewhere: its points there, where they are, and the line through them."""
+    for kernel, row in series(points).items():
+        there = [(p, dot) for p in row if (dot := place(p)) is not None]
+        if there:
+            dots = [dot for _, dot in there]
+            yield kernel, [p for p, _ in there], dots, axes.through(kernel, dots, request.kernels.index(kernel))
+
+
 def gpu_panels(
     request: ReportRequest,
     points: Sequence[Point],
@@ -74,23 +92,21 @@ def gpu_panels(
     values = [v for p in points if (v := value(p)) is not None]
     values += [v for of_gpu in lines.values() for *_, ys in of_gpu for v in ys]
     x, y = axes.length_axis(request.lengths), axes.log_axis(values, title, text)
+
+    def place(p: Point) -> Dot | None:
+        v = value(p)
+        return None if v is None else (p.seq_len, v, f"{p.kernel}, N = {p.seq_len:,}<br>{text(v)} ({p.id})")
+
     panels = []
     for n, (label, members) in enumerate(drawn.items(), 1):
         grey = [axes.guide(name, ns, ys, hover, dash) for name, hover, dash, ns, ys in lines[label]]
-        drawn_lines, readings = [], []
-        for kernel, row in series(members).items():
-            shown = [(p, v) for p in row if (v := value(p)) is not None]
-            if not shown:
-                continue
-            hover = [f"{kernel}, N = {p.seq_len:,}<br>{text(v)} ({p.id})" for p, v in shown]
-            line = axes.line(
-                kernel, [p.seq_len for p, _ in shown], [v for _, v in shown], hover, request.kernels.index(kernel)
-            )
-            drawn_lines.append(hollow(line, [estimate(p) for p, _ in shown]))
-            place = f"N = {shown[0][0].seq_len:,} to {text(shown[-1][1])} at N = {shown[-1][0].seq_len:,}"
-            readings.append(f"{kernel} {text(shown[0][1])} at {place}")
+        marks, readings = [], []
+        for kernel, there, dots, line in kernel_lines(request, members, place):
+            marks.append(hollow(line, [estimate(p) for p in there]))
+            ends = (f"{text(v)} at N = {at:,}" for at, v, _ in (dots[0], dots[-1]))
+            readings.append(f"{kernel} {' to '.join(ends)}")
         panels.append(Panel(f"{figure_id}-{n}", label, f"{title}, {label}: {'; '.join(readings)}.",
-                            (*grey, *layered(drawn_lines)), axes.layout(x, y)))  # fmt: skip
+                            (*grey, *layered(marks)), axes.layout(x, y)))  # fmt: skip
     return tuple(panels)
 
 
@@ -185,8 +201,7 @@ def bandwidth(profile: HardwareProfile, level: Level, measured: bool) -> float |
 
 
 def ceilings(profile: HardwareProfile, dtype: str, level: Level) -> Ceilings:
-    """The roofs of a level that a profile knows. A measured roof takes the specification's number for the one half of
-    it that was not measured."""
+    """The roofs of a level that a profile knows. A half of a measured roof that was not measured is as specified."""
     plain, own = ((bandwidth(profile, level, m), tensor_rate(profile, dtype, m)) for m in (False, True))
     measured = tuple(best or other for best, other in zip(own, plain, strict=True)) if any(own) else (None, None)
     both = {"measured": measured, "specification": plain}
@@ -209,6 +224,12 @@ def roofline(
     ends = [10**e for e in x["range"]]
     rates = [p.flops / p.time_s for p in shown] + [f for of_gpu in roofs.values() for _, f in of_gpu.values()]
     y = axes.log_axis(rates, "TFLOP/s", lambda v: number_text(v / 1e12))
+
+    def place(p: Point) -> Dot:
+        at, rate = intensity[p.id], p.flops / p.time_s
+        told = f"{number_text(at)} FLOP/byte, {rate_text(rate)} ({p.id})"
+        return at, rate, f"{p.kernel}, N = {p.seq_len:,}<br>{told}"
+
     panels, rows, left_out = [], [], []
     for n, (label, members) in enumerate(by_gpu(shown).items(), 1):
         data = [_roof(name, *of_gpu, ends) for name, of_gpu in roofs[label].items()]
@@ -216,15 +237,9 @@ def roofline(
             f"the {name} roof is flat at {rate_text(fast)} from {number_text(fast / wide)} FLOP per byte on"
             for name, (wide, fast) in roofs[label].items()
         ]
-        for kernel, row in series(members).items():
-            hover = [
-                f"{kernel}, N = {p.seq_len:,}<br>{number_text(intensity[p.id])} FLOP/byte, "
-                f"{rate_text(p.flops / p.time_s)} ({p.id})"
-                for p in row
-            ]
-            data.append(axes.line(kernel, [intensity[p.id] for p in row], [p.flops / p.time_s for p in row], hover,
-                                  request.kernels.index(kernel)))  # fmt: skip
-            readings.append(f"{kernel} reaches {rate_text(max(p.flops / p.time_s for p in row))}")
+        for kernel, _, dots, line in kernel_lines(request, members, place):
+            data.append(line)
+            readings.append(f"{kernel} reaches {rate_text(max(rate for _, rate, _ in dots))}")
         if not roofs[label]:
             left_out.append(f"the roof of {label}: its profile does not know the {word} bandwidth or the matrix rate")
         panels.append(Panel(f"roofline-{level}-{n}", label, f"Roofline at {word}, {label}: {'; '.join(readings)}.",
@@ -245,3 +260,127 @@ def _roof(name: str, wide: float, fast: float, ends: list[float]) -> dict[str, A
     x = [ends[0], *([ridge] if ends[0] < ridge < ends[1] else []), ends[1]]
     y = [min(wide * v, fast) for v in x]
     return axes.guide(f"roof, {name}", x, y, f"{name}: {rate_text(fast)}, {number_text(wide / 1e9)} GB/s", DASHES[name])
+
+
+QUANTITIES = {"l2": "SM<->L2 bytes", "hbm": "HBM bytes", "time": "time"}
+
+
+def ratio(request: ReportRequest, points: Sequence[Point], level: Level) -> Figure | None:
+    """Bytes of the naive kernel over those of every other at one level; None where there is nothing to compare."""
+    base = baseline(points)
+    below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
+    others = [k for k in request.kernels if any(p.kernel == k and not p.naive for p in points)]
+    pairs = [
+        (p, b, above / under)
+        for k in others
+        for p in points
+        if p.kernel == k
+        and (b := below.get((p.gpu.label, p.seq_len)))
+        and (above := b.value(level))
+        and (under := p.value(level))
+    ]
+    if base is None or not pairs:
+        return None
+    word = "SM<->L2" if level == "l2" else "HBM"
+    cell = (lambda v, *ps: marked(v, *(p.prediction for p in ps))) if level == "hbm" else (lambda v, *ps: v)
+    rows = tuple(
+        (*who(p), base, cell(p.value(level), p), cell(b.value(level), b), cell(r, p, b), f"{p.id} {b.id}")
+        for p, b, r in pairs
+    )
+    gpus = [g.label for g in request.gpus]
+    x = axes.length_axis(request.lengths)
+    y = axes.log_axis([r for *_, r in pairs], f"{base} / kernel", _times)
+    panels = []
+    for n, kernel in enumerate([k for k in others if any(p.kernel == k for p, *_ in pairs)], 1):
+        data: list[dict[str, Any]] = []
+        readings = []
+        for g, label in enumerate(gpus):
+            row = [(p.seq_len, r) for p, _, r in pairs if p.kernel == kernel and p.gpu.label == label]
+            if row:
+                data.append(axes.through(label, ((n, r, f"{label}, N = {n:,}<br>{_times(r)}") for n, r in row), g))
+                readings.append(f"{label} {_times(row[0][1])} to {_times(row[-1][1])}")
+        alt = f"{word} bytes of {base} over those of {kernel}, from the shortest N to the longest: "
+        alt += f"{'; '.join(readings)}."
+        panels.append(Panel(f"ratio-{level}-{n}", f"{base} / {kernel}", alt, tuple(layered(data)), axes.layout(x, y)))
+    there = {p.gpu.label for p, *_ in pairs}
+    legend = [Series(label, axes.colour(g), axes.symbol(g)[1]) for g, label in enumerate(gpus) if label in there]
+    words = {"word": word, "base": base, "level": level}
+    return drawn("ratio", rows, panels, legend, id=f"ratio-{level}", words=words)
+
+
+def _times(r: float) -> str:
+    return f"{number_text(r)}x"
+
+
+def without_mask(problem: AttentionProblem) -> AttentionProblem:
+    return problem.with_(mask="none", window=None, window_right=None, **dict.fromkeys(OF_THE_MASK))
+
+
+def kept(p: Point) -> float:
+    """The share of blocks that the problem's mask keeps; 1 where it is no list of blocks."""
+    mask = p.prediction.problem.pair_mask
+    return mask.kept_fraction if isinstance(mask, BlockMask) else 1.0
+
+
+def pairs(request: ReportRequest, points: Sequence[Point], commands: dict[str, str]) -> list[tuple[Point, Point]]:
+    """(point, the same without a mask) of every point under a list of blocks; the command lines go to `commands`."""
+    with_dense: list[tuple[Point, Point]] = []
+    for p in points:
+        if not isinstance(p.prediction.problem.pair_mask, BlockMask):
+            continue
+        dense = without_mask(p.prediction.problem)
+        try:
+            prediction = predict(dense, p.kernel, p.gpu.profile, l2_start=request.l2_start, method=request.method)
+        except InputError:  # more than the method takes
+            continue
+        other = Point(f"D{len(with_dense) + 1:03d}", p.gpu, p.kernel, p.seq_len, prediction)
+        commands[other.id] = request.predict_line(p.gpu, p.kernel, dense)
+        with_dense.append((p, other))
+    return with_dense
+
+
+def density(request: ReportRequest, points: Sequence[Point], commands: dict[str, str]) -> Figure | None:
+    """Sparse over dense against the share of blocks kept; None for a report without lists of blocks."""
+    with_dense = pairs(request, points, commands)
+    if not with_dense:
+        return None
+    rows = []
+    for p, d in with_dense:
+        cells = (cell for key in QUANTITIES for cell in _cells(p.value(key), d.value(key)))
+        rows.append((*who(p), kept(p), *cells, f"{p.id} {d.id}"))
+    legend = kernel_legend(request, ("as the blocks", "dot"))
+    return drawn("density", rows, _density_panels(request, with_dense), legend)
+
+
+def _cells(sparse: float | None, dense: float | None) -> tuple[float | None, ...]:
+    return sparse, dense, sparse / dense if sparse is not None and dense else None
+
+
+def _percent(share: float) -> str:
+    return f"{number_text(100 * share)} %"
+
+
+def _density_panels(request: ReportRequest, with_dense: list[tuple[Point, Point]]) -> tuple[Panel, ...]:
+    x = axes.log_axis([kept(p) for p, _ in with_dense], "blocks kept", _percent)
+    dense = {p.id: d for p, d in with_dense}
+    panels: list[Panel] = []
+    for gpu, members in by_gpu(p for p, _ in with_dense).items():
+        for key, name in QUANTITIES.items():
+            shares = {p.id: share for p in members if (share := _cells(p.value(key), dense[p.id].value(key))[2])}
+            if not shares:
+                continue
+            ends = sorted(kept(p) for p in members)[:: max(1, len(members) - 1)]
+            data, readings = [axes.guide("as the blocks", ends, ends, "as the blocks", "dot")], []
+
+            def place(p: Point, shares: Mapping[str, float] = shares) -> Dot | None:
+                told = f"{p.kernel}, N = {p.seq_len:,}<br>{_percent(shares.get(p.id, 0))} of dense ({p.id})"
+                return (kept(p), shares[p.id], told) if p.id in shares else None
+
+            in_order = sorted(members, key=lambda p: (request.kernels.index(p.kernel), kept(p)))
+            for kernel, _, dots, line in kernel_lines(request, in_order, place):
+                data.append(line)
+                readings.append(f"{kernel} {_percent(dots[0][1])} of dense with {_percent(dots[0][0])} of the blocks")
+            y = axes.log_axis([*shares.values(), *ends], f"{name}, share of dense", _percent)
+            panels.append(Panel(f"density-{key}-{len(panels) + 1}", f"{gpu}, {name}", f"{name} on {gpu}: "
+                                f"{'; '.join(readings)}.", tuple(data), axes.layout(x, y)))  # fmt: skip
+    return tuple(panels)

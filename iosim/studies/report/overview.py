@@ -47,11 +47,8 @@ def overview(
     panels = []
     for n, (title, members) in enumerate(together.items(), 1):
         asked = (every or {}).get(members[0].gpu.label) or [p.kernel for p in members]
-        panels.append(
-            _lines(request, f"overview-{n}", title, members, values)
-            if lines
-            else _rows(asked, f"overview-{n}", title, members, values)
-        )
+        where = (f"overview-{n}", title, members, values)
+        panels.append(_lines(request, *where) if lines else _rows(asked, *where))
     base = baseline(points)
     which = f"of '{base}' and of the fastest tiled kernel of each GPU" if base and few else "of each kernel"
     words = {"against": " against the sequence length" * lines, "hollow": HOLLOW * any(map(estimated, shown))}
@@ -138,10 +135,8 @@ def _rows(kernels: Sequence[str], panel_id: str, gpu: str, points: Sequence[Poin
     least = min(p.compulsory for p in points)
     for kernel in {*kernels} - {p.kernel for p in points}:
         data.append(axes.guide("between", [least], [kernel], "cannot run", "dot") | {"mode": "text"})
-    line = {"type": "line", "xref": "x", "x0": least, "x1": least, "yref": "paper", "y0": 0, "y1": 1,
-            "line": {"color": axes.NEUTRAL, "width": 1.5, "dash": "dot"}, "layer": "below"}  # fmt: skip
-    word = {"xref": "x", "x": math.log10(least), "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False,
-            "text": f"compulsory {bytes_text(least)}", "font": {"size": 11}}  # fmt: skip
+    line, text = axes.upright(least, "dot", layer="below"), f"compulsory {bytes_text(least)}"
+    word = axes.note(text, math.log10(least), 1, xref="x", yref="paper", yanchor="bottom")
     readings = [
         f"{p.kernel} {bytes_text(p.l2)} SM<->L2" + (f" and {bytes_text(p.hbm)} HBM" if p.hbm else "") for p in points
     ]

@@ -36,8 +36,7 @@ Numbers = np.ma.MaskedArray[Any, Any]
 
 @dataclass(frozen=True)
 class Words:
-    """Distinct values (words, sizes that were asked for, truth values), and which of them each row has; None is an
-    empty cell."""
+    """Distinct values (words, sizes asked for, truth values), and which of them each row has; None is an empty cell."""
 
     values: tuple[Any, ...]
     codes: IntArray

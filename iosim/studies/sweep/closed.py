@@ -80,15 +80,6 @@ class Found:
     left: IntArray
     without_form: int = 0
 
-    @classmethod
-    def nothing(cls, rows: int) -> Found:
-        return cls(
-            {name: ma.masked_all(rows, dtype=np.int64) for name in FOUND},
-            [None] * rows,
-            [None] * rows,
-            np.arange(rows, dtype=np.int64),
-        )
-
 
 @dataclass(frozen=True)
 class _Group:
@@ -110,7 +101,8 @@ class _Group:
 
 def evaluate(part: Part, method: str, l2_start: str = "cold") -> Found:
     """All rows of a part that have a closed form, by "bounds" or "capacity"."""
-    found = Found.nothing(part.rows)
+    empty = {name: ma.masked_all(part.rows, dtype=np.int64) for name in FOUND}
+    found = Found(empty, [None] * part.rows, [None] * part.rows, np.arange(part.rows, dtype=np.int64))
     if method not in METHODS:
         return found
     left = np.ones(part.rows, dtype=np.bool_)

@@ -8,7 +8,7 @@ import importlib
 import io
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,8 +123,7 @@ def _all(cases: Cases, asked: Conditions, where: Where, gaps: list[tuple[int, in
     size = _part_rows(left, asked, processes if where.dask is None else MANY_WORKERS)
     ranges = [(at, min(at + size, stop)) for start, stop in gaps for at in range(start, stop, size)]
     tasks = ((cases.part(*ends), cases.names, asked, as_csv) for ends in ranges)
-    with ExitStack() as stack:
-        show = stack.enter_context(counter(len(cases), "sweeping", "row"))
+    with counter(len(cases), "sweeping", "row") as show:
         done = len(cases) - left
         for part in _run(tasks, len(ranges), where.dask, processes):
             done += part.stop - part.start
@@ -151,22 +150,16 @@ def _run(tasks: Iterable[Task], number: int, dask: str | None, processes: int) -
     else:
         from joblib import Parallel, delayed
 
-        parallel = Parallel(
-            n_jobs=min(processes, number),
-            return_as="generator_unordered",
-            batch_size=1,
-            pre_dispatch=f"{PARTS_AHEAD}*n_jobs",
-        )
-        yield from parallel(delayed(_work)(*task) for task in tasks)
+        how = {"return_as": "generator_unordered", "batch_size": 1, "pre_dispatch": f"{PARTS_AHEAD}*n_jobs"}
+        yield from Parallel(min(processes, number), **how)(delayed(_work)(*task) for task in tasks)
 
 
 def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
-        raise InputError(
-            "`dask` needs the package distributed, which is not installed; accepted: pip install 'iosim[dask]'"
-        ) from None
+        why = "needs the package distributed, which is not installed; accepted: pip install 'iosim[dask]'"
+        raise InputError(f"`dask` {why}") from None
     try:
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
@@ -210,8 +203,7 @@ ALONE = "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA sync
 
 @dataclass(frozen=True)
 class Journal:
-    """The rows of a sweep that are done already, by parts: what an interrupt leaves behind. That of `out.csv` is the
-    SQLite file `out.csv.partial`."""
+    """The parts of a sweep that are done: what an interrupt leaves. Of `out.csv` it is the SQLite `out.csv.partial`."""
 
     file: sqlite3.Connection
 
@@ -248,10 +240,9 @@ def opened(target: Path, sweep: str, *, fresh: bool = False) -> Iterator[Journal
             file.executescript(f"{ALONE}; {TABLES}")
             there = file.execute("SELECT name FROM sweep").fetchone()
             if there not in (None, (sweep,)) and not fresh:
-                raise InputError(
-                    f"`path` '{target}': '{path.name}' beside it holds rows of another sweep, or of another version of "
-                    "iosim; accepted: another file, or `fresh=True` to drop them"
-                )
+                holds = "holds rows of another sweep, or of another version of iosim"
+                accepted = "another file, or `fresh=True` to drop them"
+                raise InputError(f"`path` '{target}': '{path.name}' beside it {holds}; accepted: {accepted}")
             if there != (sweep,) or fresh:
                 file.executescript("DELETE FROM parts; DELETE FROM sweep")
                 file.execute("INSERT INTO sweep VALUES (?)", (sweep,))

@@ -10,7 +10,7 @@ from itertools import product
 from math import log2
 from typing import Any
 
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.trust import evidence
@@ -69,15 +69,10 @@ class TileStudy:
     def to_dict(self) -> dict[str, Any]:
         """Plain types; `excess` is what a rejected tile needs beyond what there is, by resource."""
         nearest = None if self.nearest is None else {"rank": self.nearest[0], **self.nearest[1].to_dict()}
-        return {
-            "block_q": self.block_q,
-            "block_k": self.block_k,
-            "fits": self.fits,
-            "answer": self.answer,
-            "ranked": [{"rank": rank, **candidate.to_dict()} for rank, candidate in self.ranked],
-            "rejected": [r.to_dict() | {"excess": excess(r.reason)} for r in self.rejected],
-            "nearest": nearest,
-        }
+        ranked = [{"rank": rank, **candidate.to_dict()} for rank, candidate in self.ranked]
+        rejected = [r.to_dict() | {"excess": excess(r.reason)} for r in self.rejected]
+        found = {"ranked": ranked, "rejected": rejected, "nearest": nearest}
+        return plain(self, "block_q block_k fits answer") | found
 
 
 def study_tile(
@@ -90,9 +85,8 @@ def study_tile(
     ranked, rejected, planned = [], [], []
     for w, s in product(pick.WARPS if warps is None else (warps,), pick.STAGES if stages is None else (stages,)):
         tile = Tile(*sides, w, s)
-        tried = known.get(tile) or pick.try_tile(
-            tile, ranking.problem, ranking.profile, unit, ranking.reports.get(tile)
-        )
+        report = ranking.reports.get(tile)
+        tried = known.get(tile) or pick.try_tile(tile, ranking.problem, ranking.profile, unit, report)
         if isinstance(tried, str):
             rejected.append(RejectedTile(tile, tried))
         elif isinstance(tried, PlannedTile):

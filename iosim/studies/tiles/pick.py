@@ -10,12 +10,12 @@ among CTAs is not searched.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import product, starmap
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass, field, replace
+from iosim.base.records import dataclass, field, plain, replace
 from iosim.base.units import some
 from iosim.base.words import WAYS, Method
 from iosim.hardware.profile import HardwareProfile, cc_text, load_profile
@@ -188,16 +188,10 @@ class PlannedTile:
     request: Request
 
     def by(self, prediction: Prediction) -> PlannedTile:
-        time, total = prediction.time, prediction.total
-        replayed = replace(
-            self.candidate,
-            time_s=time.total_s,
-            bound_by=time.bound_by,
-            hbm_read_bytes=total("hbm", "read"),
-            hbm_write_bytes=total("hbm", "write"),
-            method=prediction.method,
+        found: dict[str, Any] = plain(
+            prediction, "time_s bound_by method hbm_read_bytes=hbm.read hbm_write_bytes=hbm.write"
         )
-        return PlannedTile(replayed, self.request)
+        return PlannedTile(replace(self.candidate, **found), self.request)
 
 
 def replayed_tiles(planned: Sequence[PlannedTile], progress: Progress = silent) -> list[PlannedTile]:
@@ -274,8 +268,7 @@ def main_launch(chain: Chain, problem: AttentionProblem) -> Launch:
 def _try(
     tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit, report: BuildReport | None
 ) -> PlannedTile | str:
-    """The candidate, or why no CTA of the tile fits on an SM, or it must be thought to spill where no report tells how
-    much."""
+    """The candidate, or why no CTA of the tile fits on an SM, or is thought to spill where no report says how much."""
     if report is None and has_builds(problem, unit):
         report = build_report(problem, tile, gpu)
     of_pass = PassSettings(tile, shared_memory_bytes=backward_shared_bytes(problem, tile))
@@ -320,8 +313,7 @@ STAGES = (1, 2, 3)
 
 
 def tile_space() -> Iterator[Tile]:
-    for block_q, block_k, warps, stages in product(BLOCK_Q, BLOCK_K, WARPS, STAGES):
-        yield Tile(block_q, block_k, warps, stages)
+    return starmap(Tile, product(BLOCK_Q, BLOCK_K, WARPS, STAGES))
 
 
 def rejection(tile: Tile, problem: AttentionProblem, profile: HardwareProfile, unit: MatrixUnit) -> str:

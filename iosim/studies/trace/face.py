@@ -165,8 +165,7 @@ def _from_zero(title: str, top: float) -> dict[str, Any]:
 
 def _above(text: str, y: float) -> dict[str, Any]:
     """The name of a level line, on its right end; below it where the axis ends there."""
-    return {"xref": "paper", "x": 1, "xanchor": "right", "yref": "y", "y": y, "yanchor": "bottom", "showarrow": False,
-            "text": text, "font": {"size": 11}}  # fmt: skip
+    return axes.note(text, 1, y, xref="paper", xanchor="right", yref="y", yanchor="bottom")
 
 
 def _hits(t: TraceResult, panel: str) -> list[Panel]:
@@ -223,11 +222,8 @@ def _reads(t: TraceResult, panel: str, top: float) -> list[Panel]:
     layout = axes.layout(axes.axis(TIME), y, **at_ends(ends, y))
     layout["annotations"] = [*layout["annotations"], _above("compulsory", least) | {"x": 0, "xanchor": "left"}]
     kernel = t.prediction.kernel.name
-    alt = (
-        f"{kernel} reads {bytes_text(base * MB)} from HBM: "
-        f"{', '.join(f'{name} {bytes_text(t.misses()[name])}' for name in names)}; compulsory "
-        f"{bytes_text(least * MB)}."
-    )
+    by_name = ", ".join(f"{name} {bytes_text(t.misses()[name])}" for name in names)
+    alt = f"{kernel} reads {bytes_text(base * MB)} from HBM: {by_name}; compulsory {bytes_text(least * MB)}."
     return [Panel(panel, kernel, alt, tuple(data), layout)]
 
 
@@ -298,13 +294,10 @@ def _reuse(t: TraceResult, panel: str) -> list[Panel]:
         alt = f"{title}: {bytes_text(h.beyond(t.partition_bytes))} at a distance of one partition or more."
         last = max([1.2 * size, *(x + h.width_bytes / MB for x, y in zip(xs, ys, strict=True) if y)])
         y = _from_zero("GB loaded", max(ys, default=0.0))
-        to_the_right = size < last / 2
-        word = {"xref": "x", "x": size, "xanchor": "left" if to_the_right else "right",
-                "xshift": 4 if to_the_right else -4, "yref": "paper", "y": 1, "yanchor": "top", "showarrow": False,
-                "text": f"one partition, {size:.4g} MB", "font": {"size": 11}}  # fmt: skip
-        line = {"type": "line", "xref": "x", "x0": size, "x1": size, "yref": "paper", "y0": 0, "y1": 1,
-                "line": {"color": axes.NEUTRAL, "width": 1.5, "dash": "dash"}}  # fmt: skip
+        anchor, shift = ("left", 4) if size < last / 2 else ("right", -4)
+        place = {"xref": "x", "xanchor": anchor, "xshift": shift, "yref": "paper", "yanchor": "top"}
+        word = axes.note(f"one partition, {size:.4g} MB", size, 1, **place)
         x = axes.axis("reuse distance (MB)", range=[0, last])
-        layout = axes.layout(x, y, annotations=[word], shapes=[line])
+        layout = axes.layout(x, y, annotations=[word], shapes=[axes.upright(size, "dash")])
         panels.append(Panel(f"{panel}-{n}", title, alt, (bars,), layout))
     return panels

@@ -140,8 +140,7 @@ def as_dict(t: TraceResult) -> dict[str, Any]:
     rate = t.hit_rate()
     asked = [n for n, name in enumerate(t.tensors) if t.loaded()[name]]
     return {
-        "problem": p.problem.to_dict(), "kernel": p.kernel.to_dict(), "profile": p.profile.name,
-        "l2_start": p.l2_start, "time_s": p.time_s, "partition_bytes": t.partition_bytes,
+        **plain(p, "problem kernel profile=profile.name l2_start time_s"), "partition_bytes": t.partition_bytes,
         "hbm": {d: p.total("hbm", d) for d in ("read", "write")},
         "tensors": tensor_rows(t),
         "bin_s": t.bin_ps / PS,
@@ -156,10 +155,9 @@ def as_dict(t: TraceResult) -> dict[str, Any]:
 
 def _launch_dict(one: LaunchTrace) -> dict[str, Any]:
     return {
-        "name": one.name, "begin_s": one.begin_ps / PS, "end_s": one.end_ps / PS, "slots": one.slots,
-        "shared_tensors": list(one.shared_tensors), "peak_in_use_bytes": one.peak_in_use_bytes,
-        "median_in_use_bytes": one.median_in_use_bytes, "in_use_bytes": numbers(one.in_use_bytes),
-        "heads_in_use": numbers(one.heads_in_use),
+        "name": one.name, "begin_s": one.begin_ps / PS, "end_s": one.end_ps / PS,
+        **plain(one, "slots shared_tensors peak_in_use_bytes median_in_use_bytes"),
+        "in_use_bytes": numbers(one.in_use_bytes), "heads_in_use": numbers(one.heads_in_use),
         "reuse": {"width_bytes": one.reuse.width_bytes, "first_bytes": one.reuse.first,
                   "deeper_bytes": one.reuse.deeper, "bytes": one.reuse.loads.tolist()},
         "ctas": _cta_columns(one),
