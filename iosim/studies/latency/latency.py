@@ -111,11 +111,9 @@ class Latency:
 
 @dataclass(frozen=True)
 class AllLayers:
-    points: tuple[Latency, ...]
+    """A call of each kind of a model's layers."""
 
-    @property
-    def each(self) -> list[tuple[Latency, Layers]]:
-        return [(p, p.layers) for p in self.points if p.layers is not None]
+    each: tuple[tuple[Latency, Layers], ...]
 
     @property
     def total_s(self) -> float:
@@ -125,13 +123,9 @@ class AllLayers:
     def count(self) -> int:
         return sum(layers.count for _, layers in self.each)
 
-    @property
-    def title(self) -> str:
-        return self.each[0][1].title
-
     def to_dict(self) -> dict[str, Any]:
-        first, sizes = self.points[0], [sizes_of(p.prediction.problem) for p in self.points]
-        found = {"model": self.title} | plain(first, "stack=stack.name profile=prediction.profile.name")
+        (first, of), sizes = self.each[0], [sizes_of(p.prediction.problem) for p, _ in self.each]
+        found = {"model": of.title} | plain(first, "stack=stack.name profile=prediction.profile.name")
         found |= {"layers": self.count, "batch": sizes[0]["batch"], "seq_q": sizes[0]["seq_q"]}
         return found | {"seq_k": max(size["seq_k"] for size in sizes), "time_s": self.total_s}
 
@@ -272,12 +266,11 @@ class Latencies(Shown):
     @property
     def models(self) -> tuple[AllLayers, ...]:
         """All layers of a model together, for every stack, GPU and length; none without a model."""
-        steps: list[list[Latency]] = []
-        for p in self.points:
-            if p.layers is not None:
-                if not steps or p.layers.name in {q.layers.name for q in steps[-1] if q.layers is not None}:
-                    steps.append([])
-                steps[-1].append(p)
+        steps: list[list[tuple[Latency, Layers]]] = []
+        for p, layers in [(p, p.layers) for p in self.points if p.layers is not None]:
+            if not steps or layers.name in {before.name for _, before in steps[-1]}:
+                steps.append([])
+            steps[-1].append((p, layers))
         return tuple(AllLayers(tuple(step)) for step in steps)
 
     @property
@@ -288,9 +281,11 @@ class Latencies(Shown):
             longest_step = max(self.models, key=lambda step: step.total_s)
             size = {key: longest_step.to_dict()[key] for key in ("seq_k", "batch")}
             alike = [m for m in self.models if size.items() <= m.to_dict().items()]
-            told = (f"{seconds_text(m.total_s)} in {m.points[0].stack.name} on {m.to_dict()['profile']}" for m in alike)
-            of = f"all {some(longest_step.count, 'layer')} of {longest_step.title}"
-            checked = trust([p.prediction for m in alike for p in m.points])
+            told = (
+                f"{seconds_text(m.total_s)} in {m.each[0][0].stack.name} on {m.to_dict()['profile']}" for m in alike
+            )
+            of = f"all {some(longest_step.count, 'layer')} of {longest_step.each[0][1].title}"
+            checked = trust([p.prediction for m in alike for p, _ in m.each])
             return sentences([f"The attention of {of} takes {', '.join(told)}", checked])
         longest = max(self, key=lambda p: p.total_s).prediction.problem
         here = [p for p in self if p.prediction.problem.sequences == longest.sequences]
@@ -383,8 +378,8 @@ def of_models(models: Sequence[AllLayers]) -> Table:
     """A row for each kind of a model's layers, and one for all of them."""
     rows = []
     for step in models:
-        head = (step.points[0].stack.name, step.points[0].prediction.profile.name)
         for p, layers in step.each:
+            head = (p.stack.name, p.prediction.profile.name)
             seconds = p.total_s * layers.count
             rows.append((*head, layers.name, layers.count, seconds, f"{100 * seconds / step.total_s:.0f} %"))
         rows.append((*head, "all", step.count, step.total_s, "100 %"))
