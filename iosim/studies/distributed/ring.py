@@ -85,7 +85,7 @@ class Ring(Shown):
         legend = legend_of(r.method for r in self)
         marks = "" if legend is None else f"  times with {legend}\n"
         steps = "".join(f"\n{s.to_text()}" for r in self for s in r.schedules) if self.steps else ""
-        table = face.text_table(self.results).text()
+        table = face.table(self.results, face.ON_TERMINAL).text()
         return f"{self.answer}\n\n{self._subject()}\n\n{table}\n{face.NOTES}{marks}{steps}"
 
     def as_page(self, command: str = "iosim ring") -> Page:
@@ -97,7 +97,7 @@ class Ring(Shown):
 
     def _parts(self) -> list[Part]:
         notes = tuple(line.strip() for line in face.NOTES.splitlines())
-        return [self.answer, self._subject(), face.text_table(self.results), notes]
+        return [self.answer, self._subject(), face.table(self.results, face.ON_TERMINAL), notes]
 
     def _subject(self) -> str:
         p, links = self.problem, self.links
