@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iosim.base import fields as ask
-from iosim.base.errors import InputError, unknown_name
+from iosim.base.errors import InputError
 from iosim.base.fields import UNSET, Resolved, put_checked
 from iosim.base.records import asdict, dataclass
 from iosim.base.units import some
@@ -47,15 +47,10 @@ _AUTOCAST = {"amp": "amp-bf16", "autocast": "amp-bf16"}
 PRECISIONS = tuple(_PRECISIONS)
 
 
-def precision(name: str) -> Precision:
-    """The precision called `name`: fp32, fp16, bf16 (pure), amp-fp16 or amp-bf16 (autocast over fp32 parameters)."""
-    key = str(name).strip().lower()
-    key = _AUTOCAST.get(key, key)
-    if key not in _PRECISIONS and is_dtype(key):
-        key = dtype(key).name
-    if key not in _PRECISIONS:
-        raise unknown_name("`precision`", str(name), PRECISIONS)
-    return _PRECISIONS[key]
+def _precision(word: str) -> str:
+    """fp32, fp16 or bf16 (pure), or amp-fp16 or amp-bf16 (autocast over fp32 parameters), by any of their names."""
+    key = _AUTOCAST.get(word.strip().lower(), word.strip().lower())
+    return dtype(key).name if is_dtype(key) else key
 
 
 @dataclass(frozen=True)
@@ -129,17 +124,16 @@ _ALIASES = {"sgd+momentum": "momentum", "sgd-momentum": "momentum", "adam-8bit":
 OPTIMIZERS = tuple(_RULES)
 
 
+def _optimizer(word: str) -> str:
+    key = word.strip().lower()
+    return _ALIASES.get(key, key)
+
+
 def optimizer(name: str, step: str = "foreach") -> Optimizer:
     """The optimizer called `name`, whose step runs over lists of tensors, tensor by tensor, or as one fused kernel."""
-    key = str(name).strip().lower()
-    key = _ALIASES.get(key, key)
-    if key not in _RULES:
-        raise unknown_name("`optimizer`", str(name), OPTIMIZERS)
-    if step not in STEPS:
-        raise unknown_name("`step`", str(step), STEPS)
-    if key == "adam8bit" and step == "loop":
+    if name == "adam8bit" and step == "loop":
         raise InputError("`step` loop: adam8bit has one kernel a tensor; accepted: foreach, fused")
-    return Optimizer(key, step, *_RULES[key], eight_bit=key == "adam8bit")
+    return Optimizer(name, step, *_RULES[name], eight_bit=name == "adam8bit")
 
 
 NORMS = ("layer", "rms", "none")
@@ -214,9 +208,9 @@ class Setup:
     seq_len: int = ask.count("tokens of each", 1024, metavar="", high=MAX_TOKENS)
     attention: str = ask.word("naive: scores, mask, softmax and values as tensors", ATTENTIONS, "flash")
     causal: bool = ask.flag("a token sees no later ones", True)
-    precision: str = "amp-bf16"
-    optimizer: str = "adamw"
-    step: str = "foreach"
+    precision: str = ask.word("amp: autocast over fp32 parameters", PRECISIONS, "amp-bf16", normal=_precision)
+    optimizer: str = ask.word("whose states and step", OPTIMIZERS, "adamw", normal=_optimizer)
+    step: str = ask.word("over lists of tensors, tensor by tensor, or as one kernel", STEPS, "foreach")
     recompute: str = ask.word(
         "full: each layer; attention: the N x N part (arXiv 2205.05198, section 5)", RECOMPUTE, "none"
     )
@@ -225,8 +219,7 @@ class Setup:
 
     def __post_init__(self) -> None:
         put_checked(self)
-        object.__setattr__(self, "precision", precision(self.precision).name)
-        object.__setattr__(self, "optimizer", optimizer(self.optimizer, self.step).name)
+        optimizer(self.optimizer, self.step)
 
     @property
     def tokens(self) -> str:
@@ -234,7 +227,7 @@ class Setup:
 
     @property
     def number(self) -> Precision:
-        return precision(self.precision)
+        return _PRECISIONS[self.precision]
 
     @property
     def rule(self) -> Optimizer:
