@@ -114,13 +114,9 @@ class Recorder:
     # ---- storages ----
 
     def view(self, tensor: torch.Tensor) -> View:
-        return View(
-            self.storage(tensor, made=None),
-            int(tensor.storage_offset()),
-            tuple(map(int, tensor.shape)),
-            tuple(map(int, tensor.stride())),
-            tensor.element_size(),
-        )
+        storage, offset = self.storage(tensor, made=None), int(tensor.storage_offset())
+        sizes, strides = (tuple(map(int, axes)) for axes in (tensor.shape, tensor.stride()))
+        return View(storage, offset, sizes, strides, tensor.element_size())
 
     def storage(self, tensor: torch.Tensor, made: int | None) -> int:
         storage = tensor.untyped_storage()
@@ -158,12 +154,13 @@ class Recorder:
         phase = self.phase()
         for piece in pieces:
             called = f"{name}.{piece.name}" if piece.name else name
-            flops = 0
+            flops = 2 * math.prod(piece.extent) if isinstance(piece, Product) else 0
             if isinstance(piece, Pass):
                 chain, views, dtype = self._pass(called, piece)
-            else:
+            elif flops:
                 chain, views, dtype = self._product(called, piece)
-                flops = 2 * math.prod(piece.extent)
+            else:
+                continue
             if all(t.elements == 0 for t in chain.tensors.values()):
                 continue
             problem = AttentionProblem(dtype=dtype)
@@ -191,16 +188,8 @@ class Recorder:
         if piece.bias is not None and piece.bias is not piece.c:
             views["bias"] = self.view(piece.bias)
             beside = (flat("bias", piece.bias.numel(), piece.bias.element_size(), Role.INPUT),)
-        chain = product(
-            name,
-            piece.extent,
-            piece.a.element_size(),
-            self.profile.sm_count,
-            beside=beside,
-            output_bytes=piece.c.element_size(),
-        )
-        if math.prod(piece.extent) == 0:
-            return Chain({}, ()), {}, "fp32"
+        size, output = piece.a.element_size(), piece.c.element_size()
+        chain = product(name, piece.extent, size, self.profile.sm_count, beside=beside, output_bytes=output)
         dtype = dtype_of([piece.a])
         if dtype == "fp32" and torch.backends.cuda.matmul.allow_tf32:
             dtype = "tf32"

@@ -23,6 +23,7 @@ from iosim.kernel.algorithms.cascade import SHARED
 from iosim.kernel.algorithms.states import STATE
 from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.libraries import Overrides, split_alike
+from iosim.kernel.traffic import FOREIGN
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction, method_of
 from iosim.problem.asked import lengths
@@ -34,8 +35,6 @@ from iosim.studies.models.layers import LayerKind, Model, index_token_bytes
 MAX_LAYERS = 10_000
 MAX_SEQUENCES = 65_536
 MAX_FILE_BYTES = 1_000_000
-FOREIGN = "foreign"
-"""Name under which a replay counts others' dirty lines."""
 
 
 @dataclass(frozen=True)
@@ -174,16 +173,12 @@ class DecodePoint:
         call drives out of a flushed L2 are left out: there is no flush between layers."""
         if level == "hbm" and not all(p.hbm_known for p in self.predictions):
             return None
-        return sum(
-            sum(
-                float(row.bytes)
-                for row in part.prediction.traffic
-                if row.level == level and direction in (None, row.direction) and row.tensor != FOREIGN
-            )
-            * part.shape.layers
-            / self.tokens
-            for part in self.parts
-        )
+        moved = 0.0
+        for part in self.parts:
+            traffic = part.prediction.traffic
+            own = traffic.total(level, direction) - traffic.total(level, direction, tensor=FOREIGN)
+            moved += float(own) * part.shape.layers / self.tokens
+        return moved
 
     @property
     def tokens_per_s(self) -> float:

@@ -356,13 +356,12 @@ def asked_problems(r: LatencyRequest) -> list[tuple[Layers | None, AttentionProb
 
 def stack_rows() -> list[dict[str, Any]]:
     """A row a stack: its kernels by compute capability, pages, and what else a call launches."""
-    return [
-        plain(stack, "name title version page_size")
-        | {"kernels": [f"{name} ({', '.join(f'{cc / 10:.1f}' for cc in ccs)})" for name, ccs in stack.kernels]}
-        | {"extras": [extra.name for extra in stack.extras]}
-        | plain(stack, "call_gap_s source")
-        for stack in map(read_stack, stack_names())
-    ]
+    rows = []
+    for stack in map(read_stack, stack_names()):
+        kernels = [f"{name} ({', '.join(f'{cc / 10:.1f}' for cc in ccs)})" for name, ccs in stack.kernels]
+        more = {"kernels": kernels, "extras": [extra.name for extra in stack.extras]}
+        rows.append(plain(stack, "name title version page_size") | more | plain(stack, "call_gap_s source"))
+    return rows
 
 
 def table(points: Sequence[Latency]) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
@@ -17,7 +18,7 @@ from iosim.problem.asked import lengths
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Table, columns_of, grouped
 from iosim.studies.requests import TrainRequest
 from iosim.studies.training.frontier import AXES, GB, SEQ_LENS, Frontier, frontier, longest_sequence
 from iosim.studies.training.graph import Graph, Kind, by_kind, saved_storages
@@ -269,13 +270,9 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
         mlp = its.get("mlp_width")
     chosen.setdefault("heads", max(1, width // HEAD_DIM))
     of_setup = {name: chosen.pop(name) for name in ("batch", "seq_len") if name in chosen}
-    model = Decoder(
-        **chosen,
-        mlp_width=mlp,
-        gated=r.gated or its.get("gated", False),
-        tied=not (r.untied or its.get("untied", False)),
-        bias=r.linear_bias and its.get("linear_bias", True),
-    )
+    gated, untied = (getattr(r, name) or its.get(name, False) for name in ("gated", "untied"))
+    bias = r.linear_bias and its.get("linear_bias", True)
+    model = Decoder(**chosen, mlp_width=mlp, gated=gated, tied=not untied, bias=bias)
     setup = Setup(
         **of_setup, attention=r.attention, causal=r.causal and its.get("causal", True), precision=r.precision,
         optimizer=r.optimizer, step=r.step, recompute=r.recompute, backend=r.backend, accumulate=r.accumulate_gradients,
@@ -299,10 +296,8 @@ def memory_table(prediction: TrainingPrediction) -> Table:
 
 def _time_lines(time: StepTime) -> list[str]:
     phases = ", ".join(f"{p} {seconds_text(time.phase_s(p))}" for p in time.parts if time.phase_s(p))
-    parts: dict[str, float] = {}
-    for of_phase in time.parts.values():
-        for part, seconds in of_phase.items():
-            parts[part] = parts.get(part, 0.0) + seconds
+    by_part = grouped((one for parts in time.parts.values() for one in parts.items()), lambda one: one[0])
+    parts = {part: sum(seconds for _, seconds in of_phases) for part, of_phases in by_part.items()}
     longest_first = sorted(parts.items(), key=lambda x: -x[1])
     shares = ", ".join(f"{part} {seconds_text(seconds)}" for part, seconds in longest_first)
     told = legend_of([time.method])
@@ -344,13 +339,9 @@ def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, .
                       "font": {"size": 11}})  # fmt: skip
         top = max(top, capacity)
     borders, names = _phases(bins, xs)
-    layout = axes.layout(
-        axes.axis("time (ms)" if prediction.time else "event", range=[xs[0], xs[-1]]),
-        axes.axis("GB", range=[0, 1.1 * top]),
-        annotations=[*words, *names],
-        shapes=borders,
-        margin={"l": 8, "r": 12, "t": 24, "b": 8},
-    )
+    x = axes.axis("time (ms)" if prediction.time else "event", range=[xs[0], xs[-1]])
+    more = {"annotations": [*words, *names], "shapes": borders, "margin": {"l": 8, "r": 12, "t": 24, "b": 8}}
+    layout = axes.layout(x, axes.axis("GB", range=[0, 1.1 * top]), **more)
     peak = prediction.timeline.peak
     alt = (
         f"Peak {bytes_text(prediction.peak_bytes)} in {peak.phase} at {peak.name}; the GPU has "
@@ -366,20 +357,18 @@ def _phases(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Lines where a phase begins, and the names of those that are wide enough, above the plot."""
     begins: dict[str, float] = {}
-    before = xs[0]
-    for (_, phase, _), x in zip(bins, xs, strict=True):
+    for (_, phase, _), before in zip(bins, [xs[0], *xs], strict=False):
         begins.setdefault(phase, before)
-        before = x
-    ends = [*list(begins.values())[1:], xs[-1]]
+    borders = [*begins.values(), xs[-1]]
     lines = [
         {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1,
          "line": {"color": axes.NEUTRAL, "width": 1, "dash": "dot"}}
-        for x in list(begins.values())[1:]
+        for x in borders[1:-1]
     ]  # fmt: skip
     names = [
         {"x": (first + last) / 2, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False, "text": phase,
          "font": {"size": 11}}
-        for (phase, first), last in zip(begins.items(), ends, strict=True)
+        for phase, (first, last) in zip(begins, pairwise(borders), strict=True)
         if last - first >= NARROWEST * (xs[-1] - xs[0])
     ]  # fmt: skip
     return lines, names
