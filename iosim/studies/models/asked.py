@@ -224,18 +224,14 @@ def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -
     if latent and any(kind.latent is None for kind in model.kinds):
         more = "whose layers have no latent cache; accepted: without it"
         raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', {more}")
-    asked = []
+    asked, kinds = [], model.all_kinds if states else model.kinds
     for queries in map(FIELDS["seq_q"].check, lengths(given.get("seq_q", FIELDS["seq_q"].asked), "seq_q")):
         total = FIELDS["seq_k"].check(keys if keys is not None else queries + (prefix or 0))
         if total < queries and model.causal:
             accepted = f"{queries} or more, as the layers of `model` '{model.name}' are causal"
             raise InputError(f"`seq_k` {total} is out of range; accepted: {accepted}")
-        asked.append(
-            tuple(
-                LayerCall(kind, queries, total, kind.problem(queries, total, latent_kv=latent, **fields))
-                for kind in (model.all_kinds if states else model.kinds)
-            )
-        )
+        each = ((kind, kind.problem(queries, total, latent_kv=latent, **fields)) for kind in kinds)
+        asked.append(tuple(LayerCall(kind, queries, total, problem) for kind, problem in each))
     return asked
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from iosim.base import fields as ask
 from iosim.base.errors import InputError
 from iosim.base.fields import UNSET, Resolved, put_checked
-from iosim.base.records import asdict, dataclass
+from iosim.base.records import asdict, dataclass, plain
 from iosim.base.units import some
 from iosim.problem.dtypes import dtype, is_dtype
 
@@ -186,9 +186,7 @@ class Decoder:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def to_dict(self) -> dict[str, object]:
-        sizes = asdict(self)
-        first = {name: sizes.pop(name) for name in ("layers", "width", "heads", "kv_heads")}
-        return {**first, "head_dim": self.head_dim, **sizes}
+        return plain(self, "layers width heads kv_heads head_dim") | asdict(self)
 
 
 ATTENTIONS = ("naive", "flash")
