@@ -258,9 +258,12 @@ def sweep(
         yield DecodePoint(shape, batch, context, new_tokens, prediction)
 
 
-def read_contexts(contexts: str | Sequence[int | str]) -> list[int]:
+def read_contexts(contexts: str | Sequence[int | str], beside: Mapping[str, Any]) -> list[int]:
     """Context lengths from numbers, a text such as 1k,4k,32k, or a file with a number or more a line. Raises
-    InputError: no such file, no numbers, or too many."""
+    InputError: no such file, no numbers, too many, or something `beside` them that says lengths, too."""
+    for name, value in beside.items():
+        said = ",".join(map(str, value)) if isinstance(value, list) else value
+        raise InputError(f"`{name}` {said} contradicts `batch_contexts`, which says the sequences; give one of them")
     words, accepted = contexts, "lengths such as 1k,4k, or a file of them"
     if isinstance(contexts, str) and ("/" in contexts or contexts.lower().endswith((".txt", ".csv"))):
         text = read_text(contexts, f"`batch_contexts` '{contexts}'", accepted, MAX_FILE_BYTES)

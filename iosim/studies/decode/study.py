@@ -11,7 +11,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, count_text, seconds_text, some, times_of
 from iosim.base.words import DEFAULT, sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -172,15 +172,13 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
     step |= {"conditions": Conditions(launched=r.launched)}
     sizes = {name: getattr(r, name) for name in ("heads", "kv_heads", "head_dim", "head_dim_v", "window")}
     model = chosen(r.model, sizes, r.layers if r.model is not None else None, r.tensor_parallel)
-    batch = None if r.batch_contexts is None else read_contexts(r.batch_contexts)
-    if batch is not None:
+    batch = None
+    if r.batch_contexts is not None:
         if model is not None:
             raise InputError("`batch_contexts` contradicts `model`; accepted with it: `batch`, `heads`, `layers`")
-        for name, default in (("batch", 1), ("context", CONTEXTS)):
-            if (value := getattr(r, name)) != default:
-                raise InputError(
-                    f"`{name}` {value} contradicts `batch_contexts`, which says the sequences; give one of them"
-                )
+        usual = {"batch": 1, "context": CONTEXTS}
+        beside = {name: value for name, default in usual.items() if (value := getattr(r, name)) != default}
+        batch = read_contexts(r.batch_contexts, beside)
     contexts = lengths(r.context, "context") if batch is None else batch
     cache = {n: getattr(r, n) for n in ("cache_dtype", "shared_prefix") if getattr(r, n) is not None}
     for gpu in r.gpu:
@@ -192,13 +190,10 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
                 pays = None if indexed is None else pays_from(indexed)
                 yield from (DecodePoint.of(model, parts).beside_dense(pays) for parts in zip(*kinds, strict=True))
                 continue
-            given = {
-                name: value
-                for name, value in (sizes | {"layers": r.layers, "dtype": r.dtype}).items()
-                if value is not None
-            }
-            usual = {"kv_heads": 1 if r.latent_kv else min(8, r.heads or ModelShape.heads)}
-            shape = ModelShape(**usual | given, latent_kv=r.latent_kv, page_size=page, fields=tuple(cache.items()))
+            asked = sizes | {"layers": r.layers, "dtype": r.dtype}
+            given: dict[str, Any] = {"kv_heads": 1 if r.latent_kv else min(8, r.heads or ModelShape.heads)}
+            given |= {name: value for name, value in asked.items() if value is not None}
+            shape = ModelShape(**given, latent_kv=r.latent_kv, page_size=page, fields=tuple(cache.items()))
             if batch is not None:
                 shape, contexts = in_one_launch(shape, batch, r.new_tokens, overrides), [max(batch)]
                 step["batch"] = len(batch)
@@ -233,17 +228,21 @@ def work(points: Sequence[DecodePoint]) -> Table | None:
     return Table(WORK_COLUMNS, tuple(rows)) if batches else None
 
 
+def _row(p: DecodePoint) -> dict[str, Any]:
+    row = p.to_dict() | {"gpu": p.prediction.profile.name, "l2_bytes_per_token": p.per_token("l2")}
+    return row | {"hbm_bytes_per_token": marked(p.per_token("hbm"), *p.predictions)}
+
+
 def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
     """A row a kind of layer at the longest context; None where there is one kind."""
     longest = max(point.context for point in points)
-    rows = tuple(
-        (p.prediction.profile.name, part.kernel_name, kind.name, kind.count, kind.sees, part.cache_bytes,
-         marked(part.per_token("hbm"), part.prediction), part.step_s, f"{part.step_s / p.step_s:.0%}",
-         part.prediction.time.bound_by)
-        for p in points if p.model is not None and p.context == longest and len(p.kinds) > 1
+    rows = [
+        _row(part) | plain(kind, "layer=name count sees") | {"share": f"{part.step_s / p.step_s:.0%}"}
+        for p in points
+        if p.model is not None and p.context == longest and len(p.kinds) > 1
         for kind, part in zip(p.model.all_kinds, p.kinds, strict=True)
-    )  # fmt: skip
-    return Table(KIND_COLUMNS, rows) if rows else None
+    ]
+    return Table.of(rows, KIND_COLUMNS) if rows else None
 
 
 def kinds_title(points: Sequence[DecodePoint]) -> str:
@@ -291,13 +290,7 @@ def _picking(one: Picking) -> str:
 
 
 def table(points: Sequence[DecodePoint]) -> Table:
-    rows = Table(COLUMNS, tuple(
-        (p.prediction.profile.name, p.kernel_name, p.context, p.step_s, p.tokens_per_s, p.bound_tokens_per_s,
-         p.prediction.time.bound_by, p.prediction.kernel.splits, p.cache_bytes, p.weight_bytes,
-         {True: "yes", False: "no", None: None}[p.fits], marked(p.per_token("hbm"), *p.predictions),
-         p.per_token("l2"))
-        for p in points
-    ))  # fmt: skip
+    rows = Table.of((_row(p) | {"fits": {True: "yes", False: "no", None: None}[p.fits]} for p in points), COLUMNS)
     return rows if any(p.weight_bytes for p in points) else rows.without("weight_bytes")
 
 

@@ -49,8 +49,6 @@ class Result:
 
     name: str
     title: str
-    steps: int | None
-    idle: Idle | None
     received_bytes: Fraction
     width_bytes: int
     compute_s: float
@@ -61,6 +59,8 @@ class Result:
     l2_bytes: int
     hbm_bytes: int
     method: Method
+    steps: int | None = None
+    idle: Idle | None = None
     formula: str = ""
     schedules: tuple[ChunkSchedule, ...] = field(default=(), repr=False)
     timelines: tuple[Timeline, ...] = field(default=(), repr=False)
@@ -229,8 +229,6 @@ class _Study:
             name,
             lambda budget, b: collectives.longest_sequence(name, p, gpus, budget, kernel, gpu, backward=b),
             title=collectives.TITLES[name],
-            steps=None,
-            idle=None,
             received_bytes=Fraction(sum(b.received_bytes for b in passes)),
             memory_bytes=max(b.memory_bytes for b in passes),
             method=method_of(b.method for b in passes),

@@ -15,9 +15,10 @@ from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.conditions import CONDITIONS, Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
+from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.libraries import resolve, with_sinks
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.serving import Stack, read_stack, stack_names
@@ -230,13 +231,9 @@ def _extra_s(moved: int, work: Work, prediction: Prediction, launched: str) -> f
     """Seconds of a small launch that reads and writes half of `moved` bytes each, which the L2 has."""
     problem, kernel, profile = prediction.problem, prediction.kernel, prediction.profile
     rows = max(1, moved // 2 // (problem.head_dim_v * problem.output_type.bytes))
-    names = ("O_rows", "O") if moved else ()
-    tensors = {
-        name: Tensor(name, 1, 1, rows, problem.head_dim_v, problem.output_type.bytes, Role.TEMP) for name in names
-    }
-    accesses = tuple(
-        Access(name, mode, Rows.QUERY, Per.QUERY) for name, mode in zip(names, (Mode.LOAD, Mode.STORE), strict=False)
-    )
+    accesses = (load("O_rows", Rows.QUERY, Per.QUERY), store("O", Rows.QUERY, Per.QUERY)) if moved else ()
+    sizes = (1, 1, rows, problem.head_dim_v, problem.output_type.bytes, Role.TEMP)
+    tensors = {access.tensor: Tensor(access.tensor, *sizes) for access in accesses}
     launch = Launch("extra", Domain(1, 1, rows, 1, ROWS_A_CTA, 1), Outer.FLAT, accesses, work=work)
     call = Call.of(problem, kernel, profile, Chain(tensors, (launch, launch), ()))
     return call.time(call.counted, Conditions(l2_start="warm", launched=launched)).launches[1].total_s
@@ -341,13 +338,9 @@ def asked_problems(r: LatencyRequest) -> list[tuple[Layers | None, AttentionProb
     model = chosen(r.model, r.values, r.layers, r.tensor_parallel)
     values = dict(r.values)
     if r.batch_contexts is not None:
-        for name in LENGTHS:
-            if (value := values.pop(name, None)) not in (None, 1, [1]):
-                said = ",".join(map(str, value)) if isinstance(value, list) else value
-                raise InputError(
-                    f"`{name}` {said} contradicts `batch_contexts`, which says the sequences; give one of them"
-                )
-        keys = read_contexts(r.batch_contexts)
+        lengths = {name: values.pop(name, None) for name in LENGTHS}
+        beside = {name: value for name, value in lengths.items() if value not in (None, 1, [1])}
+        keys = read_contexts(r.batch_contexts, beside)
         values |= {"mask": "none", "seq_lens": (1,) * len(keys), "seq_lens_k": tuple(keys)}
     if model is None and all(values.get(name) in (None, False) for name in MASKED):
         values["causal"] = True

@@ -232,14 +232,11 @@ class ProgramTraffic(Shown):
         return [self.answer, self.table(DEPTH), self.by_operator(), self._notes()]
 
     def _panels(self) -> tuple[Panel, ...]:
-        sums: dict[str, list[int]] = {}
-        for row in self.rows:
-            mine = sums.setdefault(row.operator, [0, 0])
-            mine[0] += row.hbm_read
-            mine[1] += row.hbm_write
-        names = sorted(sums, key=lambda n: -sum(sums[n]))[:MOST_BARS]
+        kinds = grouped(self.rows, lambda row: row.operator)
+        moved = {name: replace(self, rows=tuple(rows)).hbm for name, rows in kinds.items()}
+        names = sorted(moved, key=lambda name: -moved[name].total)[:MOST_BARS]
         title = f"HBM bytes by operator on {self.profile.name}"
-        both = {word: [sums[name][n] for name in names] for n, word in enumerate(("read", "written"))}
+        both = {"read": [moved[name].read for name in names], "written": [moved[name].write for name in names]}
         return (stacked("operators", title, names, both, "HBM bytes", bytes_text),)
 
     def export_chrome_trace(self, path: str | Path) -> None:
