@@ -7,7 +7,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import asdict, dataclass
+from iosim.base.records import asdict, dataclass, plain
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import DEFAULT, sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -143,13 +143,8 @@ class RingStack:
 
     def to_dict(self) -> dict[str, Any]:
         layers = [{"layer": kind.name, "count": kind.count, **found.to_dict()} for kind, found in self.rings]
-        return {
-            "schema": 1,
-            "model": self.model.to_dict(),
-            "totals": self.totals,
-            "layers": layers,
-            "left_out": [{"layer": kind.name, "count": kind.count, "reason": why} for kind, why in self.left_out],
-        }
+        left_out = [{"layer": kind.name, "count": kind.count, "reason": why} for kind, why in self.left_out]
+        return {"schema": 1} | plain(self, "model totals") | {"layers": layers, "left_out": left_out}
 
     def records(self) -> Iterator[dict[str, Any]]:
         for kind, found in self.rings:

@@ -69,12 +69,8 @@ def layer_problems(model: Model | None, values: Mapping[str, Any]) -> list[tuple
     InputError: values that make no sense, or as `calls_of`."""
     if model is None:
         return [(None, problem) for one in combinations(values) for problem in problems(one)]
-    return [
-        (Layers(call.kind.name, call.kind.count, model.title, call.kind.sinks), call.problem)
-        for one in combinations(values)
-        for calls in calls_of(model, one)
-        for call in calls
-    ]
+    called = (call for one in combinations(values) for calls in calls_of(model, one) for call in calls)
+    return [(Layers(x.kind.name, x.kind.count, model.title, x.kind.sinks), x.problem) for x in called]
 
 
 def asked_model(asked: OfProblem) -> Model | None:
@@ -268,15 +264,11 @@ def rows_of(model: Model, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     for calls in calls_of(model, values):
         for call in calls:
             if call.problem.seq_lens is not None:
-                raise InputError(
-                    f"`model` '{model.name}': {call.kind.name} layers over more than one chunk are "
-                    "sequences of several lengths, which no sweep takes; accepted: `iosim predict`, or "
-                    "fewer tokens"
-                )
-            fields = {
-                name: getattr(call.problem, name)
-                for name, about in FIELDS.items()
-                if name in ALWAYS or getattr(call.problem, name) != about.resolve(call.problem)
-            }
+                layers = f"{call.kind.name} layers over more than one chunk are sequences of several lengths"
+                accepted = "accepted: `iosim predict`, or fewer tokens"
+                raise InputError(f"`model` '{model.name}': {layers}, which no sweep takes; {accepted}")
+            its = {name: getattr(call.problem, name) for name in FIELDS}
+            usual = {name: about.resolve(call.problem) for name, about in FIELDS.items()}
+            fields = {name: value for name, value in its.items() if name in ALWAYS or value != usual[name]}
             rows.append({"model": model.name, "layer": call.kind.name, "count": call.kind.count, **fields})
     return rows

@@ -201,12 +201,9 @@ class ModelPrediction(Shown):
 
 
 def as_json(results: Sequence[ModelPrediction]) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "model": results[0].model.to_dict(),
-        "models": [one.totals() for one in results],
-        "predictions": [layer.to_dict() for one in results for layer in one.layers],
-    }
+    predictions = [layer.to_dict() for one in results for layer in one.layers]
+    models = [one.totals() for one in results]
+    return {"schema": 1, "model": results[0].model.to_dict(), "models": models, "predictions": predictions}
 
 
 def requests_of(asked: PredictRequest) -> list[Request]:

@@ -8,7 +8,8 @@ adds seconds. `Builder` collects the operations of a decoder as nodes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -326,13 +327,15 @@ class Builder:
         to_branch = Gradient(branch, None if same else self.bytes_of(branch), fitted=True)
         return self.pointwise(name, [stream, branch], Kind.RESIDUAL, gradients=[Gradient(stream), to_branch])
 
-    def begin_segment(self, name: str, *values: str) -> None:
-        """What follows is checkpointed: only `values` are kept, and it runs again in the backward."""
-        self.segment = name
-        self.segments[name] = tuple(dict.fromkeys(self.lies_in[v] for v in values))
-
-    def end_segment(self) -> None:
-        self.segment = None
+    @contextmanager
+    def checkpointed(self, recompute: str, name: str, value: str) -> Iterator[None]:
+        """Under this kind of recomputation what runs inside is a segment that keeps `value` alone, and runs again in
+        the backward."""
+        before = self.segment
+        if self.setup.recompute == recompute:
+            self.segment, self.segments[name] = name, (self.lies_in[value],)
+        yield
+        self.segment = before
 
     def graph(self, seed: Storage, seed_held: bool) -> Graph:
         return Graph(self.model, self.setup, tuple(self.parameters), tuple(self.inputs), tuple(self.nodes),
