@@ -308,11 +308,8 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
     if others:
         words = ", ".join(f"{others.count(w)} of {w.replace('_', ' ')}" for w in dict.fromkeys(others))
         notes.append(f"{len(others)} of {len(order)} layers have no softmax attention and are not counted: {words}")
-    filled = {
-        key: value
-        for key, value in read.filled.items()
-        if key not in ("max_window_layers", "use_sliding_window", "alibi")
-    }
+    untold = ("max_window_layers", "use_sliding_window", "alibi")
+    filled = {key: value for key, value in read.filled.items() if key not in untold}
     if filled and read.type:
         version = class_defaults()["transformers"]
         words = ", ".join(f"{key} {value}" for key, value in filled.items())

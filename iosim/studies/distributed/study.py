@@ -11,7 +11,7 @@ from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import Progress, silent
 from iosim.base.records import asdict, dataclass, field, plain
 from iosim.base.units import some
-from iosim.base.words import DEFAULT, Level, Method
+from iosim.base.words import DEFAULT, Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.conditions import Conditions as OfCall
@@ -159,11 +159,8 @@ class _Study:
             times.prepare(schedule)
         how: dict[str, Any] = {"overlap": self.overlap, "merged": times.merged, "from_graph": from_graph}
         lines = tuple(simulate(schedule, p, cluster, times, **how) for schedule in built)
-        levels: tuple[Level, ...] = ("l2", "hbm")
-        of_levels = {
-            f"{level}_bytes": max(map(sum, zip(*(times.moved(s, level) for s in built), strict=True)))
-            for level in levels
-        }
+        moved = {level: zip(*(times.moved(s, level) for s in built), strict=True) for level in collectives.BOTH}
+        of_levels = {f"{level}_bytes": max(map(sum, of_passes)) for level, of_passes in moved.items()}
         return of_levels | {
             "schedules": built,
             "timelines": lines,

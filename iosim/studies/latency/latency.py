@@ -160,11 +160,11 @@ def latencies(
             problem = with_sinks(problem, stack.kernel(profile))
         writes = r.cache_write and stack.append_kv and problem.seq_lens is None and _has_new_keys(problem)
         requests.append(Request(problem, stack.kernel(profile), profile, Overrides(append_kv=writes), **how))
-    found = []
-    for (stack, _, layers, _), prediction in zip(asked, predict_many(requests), strict=True):
-        one = latency_of(stack, prediction, r.cache_write and stack.append_kv, r.launched, calibration)
-        found.append(replace(one, layers=layers))
-    return tuple(found)
+    found = zip(asked, predict_many(requests), strict=True)
+    return tuple(
+        replace(latency_of(stack, one, r.cache_write and stack.append_kv, r.launched, calibration), layers=layers)
+        for (stack, _, layers, _), one in found
+    )
 
 
 def in_pages(problem: AttentionProblem, stack: Stack) -> AttentionProblem:
