@@ -195,9 +195,7 @@ class Writer:
         heads = x if x.sizes[1] == dim else tape.reshape(x, math.prod(x.sizes) // dim, copied=True)
         if not work.fused:
             return tape.turn(heads, *self._tables[dim])
-        out = tape.made(*heads.sizes)
-        tape.passes("rotary_embedding", [heads, *self._tables[dim]], [out])
-        return out
+        return tape.new("rotary_embedding", [heads, *self._tables[dim]], heads)
 
     def _attended(self, kind: LayerKind, q: View, k: View, v: View | None) -> View:
         """The attention of one layer and its output's projection; new keys and values go into the cache first."""
@@ -283,9 +281,7 @@ class Writer:
         """silu(gate) up."""
         if not self.work.fused:
             return self.tape.multiply(self.tape.activation("silu", gate), up())
-        both, out = (gate, up()), self.tape.made(*gate.sizes)
-        self.tape.passes("silu_and_mul", both, [out])
-        return out
+        return self.tape.new("silu_and_mul", [gate, up()], gate)
 
     def _experts(self, mlp: Mlp, x: View) -> View:
         """Every token through its experts: a router, the tokens in the order of their experts, two grouped products,
