@@ -15,6 +15,7 @@ from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction.result import legend_of
 from iosim.problem.asked import lengths
+from iosim.readers.replay.caching_allocator import CachingAllocator
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
 from iosim.show.shown import Part, Shown
@@ -25,7 +26,7 @@ from iosim.studies.training.graph import Graph, Kind, by_kind, saved_storages
 from iosim.studies.training.model import Decoder, Setup
 from iosim.studies.training.plan import plan
 from iosim.studies.training.step_time import StepTime, step_time
-from iosim.studies.training.timeline import AllocatorPeaks, Timeline, peaks, play
+from iosim.studies.training.timeline import Timeline, allocated, play
 
 HEAD_DIM = 64
 MAX_POINTS = 1500
@@ -79,9 +80,9 @@ class TrainingPrediction(Shown):
         return by_kind(saved_storages(self.graph))
 
     @cached_property
-    def allocator(self) -> AllocatorPeaks:
+    def allocator(self) -> CachingAllocator:
         """The same requests played through PyTorch's caching allocator."""
-        return peaks(self.timeline.requests)
+        return allocated(self.timeline.requests)
 
     def frontier(
         self, axis: str = "width", values: str | Sequence[int] | None = None, seq_lens: str | Sequence[int] = SEQ_LENS
@@ -124,7 +125,7 @@ class TrainingPrediction(Shown):
                 "phases": self.timeline.phase_peaks(),
                 "saved": sum(self.saved_by_kind.values()),
                 "saved_by_kind": {str(k): v for k, v in self.saved_by_kind.items()},
-                "allocator": {"blocks": self.allocator.blocks_bytes, "reserved": self.allocator.reserved_bytes},
+                "allocator": {"blocks": self.allocator.most, "reserved": self.allocator.reserved},
                 "capacity": self.capacity_bytes,
             },
             "fits": self.fits,
@@ -211,7 +212,7 @@ class TrainingPrediction(Shown):
         lines = [
             f"peak in {peak.phase}, at {peak.name}; {phases}",
             f"{fits} in {bytes_text(self.capacity_bytes)}; caching allocator: "
-            f"{bytes_text(self.allocator.reserved_bytes)} reserved if no segment is given back",
+            f"{bytes_text(self.allocator.reserved)} reserved if no segment is given back",
         ]
         return lines if self.time is None else lines + _time_lines(self.time)
 

@@ -262,16 +262,9 @@ def play(graph: Graph, *, in_place: bool = True) -> Timeline:
     return _Player(graph, in_place).play()
 
 
-@dataclass(frozen=True)
-class AllocatorPeaks:
-    """`blocks_bytes`: of blocks in use, at most (`memory_allocated`); `reserved_bytes`: of all segments at the end."""
-
-    blocks_bytes: int
-    reserved_bytes: int
-
-
-def peaks(requests: Iterable[tuple[str, int]]) -> AllocatorPeaks:
-    """What the allocator hands out and holds for a timeline's requests (`Timeline.requests`)."""
+def allocated(requests: Iterable[tuple[str, int]]) -> CachingAllocator:
+    """The allocator after a timeline's requests (`Timeline.requests`): `most` bytes of blocks in use at once
+    (`memory_allocated`), and those `reserved` for all segments at the end."""
     allocator = CachingAllocator()
     live: dict[str, Block] = {}
     for name, size in requests:
@@ -279,4 +272,4 @@ def peaks(requests: Iterable[tuple[str, int]]) -> AllocatorPeaks:
             live[name] = allocator.allocate(size)
         elif size < 0:
             allocator.release(live.pop(name))
-    return AllocatorPeaks(allocator.most, allocator.reserved)
+    return allocator
