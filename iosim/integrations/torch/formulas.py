@@ -149,8 +149,8 @@ def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
         pieces: list[Piece] = []
         for rule in rules:
             called, _, rest = rule.rpartition(": ")
-            reads, writes = (list(places(words)) for words in rest.split("->"))
-            pieces += [Pass(reads, writes, called)] if writes else []
+            reads, writes = (list(places(words.lstrip("!"))) for words in rest.split("->"))
+            pieces += [Pass(reads, writes, called)] if writes or "->!" in rest else []
         return pieces
 
     return formula
@@ -233,27 +233,6 @@ def convolution_backward(
     if out[2] is not None:
         pieces.append(Pass([grad], [out[2]], "bias"))
     return pieces
-
-
-def _sums_first(grad: Tensor, x: Tensor, kept: Sequence[Tensor] | None, out: Results) -> list[Piece]:
-    """Sums first, then the input's gradient from them, or from what the forward `kept`."""
-    own = [t for t in out[1:] if t is not None]
-    of_input = [] if out[0] is None else [Pass([grad, x, *(own if kept is None else kept)], [out[0]], "input")]
-    return [Pass([grad, x], own, "sums"), *of_input]
-
-
-@register_traffic_formula(aten.native_group_norm_backward)
-def group_norm_backward(
-    grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, *_: Any, out: Results, **__: Any
-) -> list[Piece]:
-    """Of group_norm_kernel.cu."""
-    return _sums_first(grad, x, [mean, rstd], out)
-
-
-@register_traffic_formula(aten.native_batch_norm_backward)
-def batch_norm_backward(grad: Tensor, x: Tensor, *_: Any, out: Results, **__: Any) -> list[Piece]:
-    """Of Normalization.cu."""
-    return _sums_first(grad, x, None, out)
 
 
 def _softmax(x: Tensor, dim: int, out: Tensor, times: int, *more: Tensor) -> list[Piece]:
