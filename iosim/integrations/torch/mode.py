@@ -350,7 +350,6 @@ class _RmsNorm(torch.autograd.Function):
                 grads = tuple(torch.empty_like(t) for t in leaves)
         recorder.seen([grad, x, rstd], grads)
         of_weight = grads[1] if weight is not None else None
-        formula = REGISTRY[aten._fused_rms_norm_backward]
-        pieces = formula(grad, x, None, rstd, weight, out=[grads[0], of_weight])
+        pieces = REGISTRY[aten._fused_rms_norm_backward](grad, x, None, rstd, weight, out=[grads[0], of_weight])
         recorder.pieces("_fused_rms_norm_backward", pieces)
         return None, grads[0], None, of_weight, None

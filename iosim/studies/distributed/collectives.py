@@ -140,8 +140,7 @@ def collectives(
             what = "all-gather" if n < gathers else "reduce-scatter"
             yield ring_collective(sequence_width_bytes(problem), gpus, cluster, what)
     else:
-        rotated = ring_collective(problem.seq_k * widths["K"], gpus, cluster, "exchange")
-        yield from [rotated] * RSA_ROTATIONS[passes]
+        yield from [ring_collective(problem.seq_k * widths["K"], gpus, cluster, "exchange")] * RSA_ROTATIONS[passes]
 
 
 def memory_bytes(

@@ -188,18 +188,16 @@ def latency_of(
     problem, kernel, profile = prediction.problem, prediction.kernel, prediction.profile
     constants = calibration or Calibration(stack.call_gap_s)
     decodes = problem.longest_q == 1
-    parts: list[Part] = []
+    written = [launch.total_s for launch in prediction.time.launches if launch.name == WRITE]
     if write and problem.seq_lens is not None and _has_new_keys(problem):
-        seconds = _written_s(problem, kernel, profile, launched)
-        parts.append(Part("write to the cache", "write", seconds * constants.write_factor, _new(problem)))
+        written.insert(0, _written_s(problem, kernel, profile, launched))
+    new = some(sum(q for q, _ in problem.sequences), "new token")
+    parts = [Part("write to the cache", "write", seconds * constants.write_factor, new) for seconds in written]
     for launch in prediction.time.launches:
-        if launch.name == WRITE:
-            seconds = launch.total_s * constants.write_factor
-            parts.append(Part("write to the cache", "write", seconds, _new(problem)))
-        elif launch.name == "main":
+        if launch.name == "main":
             seconds = constants.attention_s(launch.total_s, launch.seconds.get("hbm", 0.0), decodes)
             parts.append(Part("attention", "attention", seconds, f"bound by {launch.bound_by}"))
-        else:
+        elif launch.name != WRITE:
             seconds = constants.attention_s(launch.total_s, 0.0, decodes)
             parts.append(Part(f"{launch.name} of {some(kernel.splits, 'split')}", "combine", seconds))
     for extra in stack.extras:
@@ -210,10 +208,6 @@ def latency_of(
     if launched == "graph":
         parts.append(Part("gap between calls", "gap", constants.call_gap_s, "calibrated" if calibration else "fitted"))
     return Latency(stack, prediction, tuple(parts), calibration)
-
-
-def _new(problem: AttentionProblem) -> str:
-    return some(sum(q for q, _ in problem.sequences), "new token")
 
 
 def _written_s(problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, launched: str) -> float:
@@ -322,8 +316,7 @@ def run(request: LatencyRequest) -> Latencies:
     if r.calibration is not None:
         if len(r.stack) != 1 or len(r.gpu) != 1:
             raise InputError("`calibration` is of one stack on one GPU; accepted with it: one `stack` and one `gpu`")
-        gpu = load_profile(r.gpu[0])
-        constants = read_calibration(r.calibration, r.stack[0], gpu.name)
+        constants = read_calibration(r.calibration, r.stack[0], load_profile(r.gpu[0]).name)
     return Latencies(latencies(asked_problems(r), r, constants))
 
 

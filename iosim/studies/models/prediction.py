@@ -235,8 +235,7 @@ def several(results: Sequence[ModelPrediction]) -> str:
     parts = [answer(results), results[0].model.line + "."]
     for one in results:
         parts.append(f"{heading(one)}\n{table(one).text().rstrip()}")
-    told = notes(results)
-    parts.append("\n".join(f"note: {note}" for note in told))
+    parts.append("\n".join(f"note: {note}" for note in notes(results)))
     for one in results:
         for layer in one.layers:
             parts.append(f"{layer.kind.title}. {body(layer.prediction)}")

@@ -195,8 +195,7 @@ class Builder:
         return name
 
     def given(self, name: str, kind: Kind, elements: int, element_bytes: int) -> str:
-        new = self.storage(name, kind, elements * element_bytes)
-        self.inputs.append(new)
+        self.inputs.append(self.storage(name, kind, elements * element_bytes))
         self._value(name, name, elements, element_bytes)
         return name
 

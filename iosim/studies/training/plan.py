@@ -140,8 +140,7 @@ def plan(model: Decoder, setup: Setup) -> Graph:
         x = _layer(b, f"layer{n}.", x)
     if model.vocabulary:
         return _head(b, x)
-    seed = b.storage("gradient", Kind.INPUT, b.bytes_of(x))
-    return b.graph(seed, True)
+    return b.graph(b.storage("gradient", Kind.INPUT, b.bytes_of(x)), True)
 
 
 def _embed(b: Builder) -> str:
@@ -205,5 +204,4 @@ def _head(b: Builder, x: str) -> Graph:
     total = b.storage("total weight", Kind.LOGITS, wide)
     b.pointwise("loss", [p], Kind.LOGITS, (1, wide), saved=[p, "targets", total])
     b.hold(logits, last)
-    seed = b.storage("gradient", Kind.LOGITS, wide)
-    return b.graph(seed, False)
+    return b.graph(b.storage("gradient", Kind.LOGITS, wide), False)
