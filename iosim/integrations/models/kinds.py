@@ -240,8 +240,10 @@ def _kind(read: Reading, base: LayerKind, word: str) -> LayerKind:
         return _compressed(read, base, word)
     if base.latent is not None:
         return base
-    if word == "full":
-        return _global(read, base)
+    if word == "full":  # sizes of its own beside sliding layers (Gemma 4)
+        dim, kv = read.whole(("global_head_dim",), 1 << 16), read.whole(("num_global_key_value_heads",), MAX_HEADS)
+        base = base if dim is None else replace(base, head_dim=dim, head_dim_v=dim)
+        return base if kv is None else replace(base, kv_heads=kv)
     if word == "chunked":
         chunk = read.whole(("attention_chunk_size",), 1 << 24)
         return base if chunk is None else replace(base, name="chunked", chunk=chunk)
@@ -285,15 +287,6 @@ def _state(read: Reading, word: str) -> LayerKind | None:
     heads, kv_heads, columns, inner = sizes
     name = word.removesuffix("_attention")
     return LayerKind(name, 1, heads, kv_heads, columns, inner, state_kernel=state["kernel"])
-
-
-def _global(read: Reading, kind: LayerKind) -> LayerKind:
-    """Full layers that have sizes of their own beside sliding ones (Gemma 4)."""
-    dim = read.whole(("global_head_dim",), 1 << 16)
-    kv = read.whole(("num_global_key_value_heads",), MAX_HEADS)
-    if dim is not None:
-        kind = replace(kind, head_dim=dim, head_dim_v=dim)
-    return kind if kv is None else replace(kind, kv_heads=kv)
 
 
 def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> list[str]:
