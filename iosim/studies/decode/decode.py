@@ -118,13 +118,11 @@ class DecodePoint:
     picking: Picking | None = None
 
     @classmethod
-    def of(cls, model: Model, kinds: tuple[DecodePoint, ...]) -> DecodePoint:
-        return replace(max(kinds, key=lambda kind: kind.step_s), model=model, kinds=kinds)
-
-    def beside_dense(self, pays_from: int | None) -> DecodePoint:
-        """The point with what its indexer costs and saves, where it has one."""
-        part = next((part for part in self.parts if picks(part.prediction)), None)
-        return self if part is None else replace(self, picking=picking(part.prediction, part.shape.layers, pays_from))
+    def of(cls, model: Model, kinds: tuple[DecodePoint, ...], pays_from: int | None) -> DecodePoint:
+        """All layers of a model, with what its indexer costs and saves, where it has one."""
+        indexed = (picking(p.prediction, p.shape.layers, pays_from) for p in kinds if picks(p.prediction))
+        longest = max(kinds, key=lambda kind: kind.step_s)
+        return replace(longest, model=model, kinds=kinds, picking=next(indexed, None))
 
     @property
     def parts(self) -> tuple[DecodePoint, ...]:

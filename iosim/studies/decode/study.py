@@ -188,7 +188,7 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
                 kinds = [list(sweep(one, contexts, gpu, kernel, **step)) for one in shapes]
                 indexed = next((points[0].prediction for points in kinds if picks(points[0].prediction)), None)
                 pays = None if indexed is None else pays_from(indexed)
-                yield from (DecodePoint.of(model, parts).beside_dense(pays) for parts in zip(*kinds, strict=True))
+                yield from (DecodePoint.of(model, parts, pays) for parts in zip(*kinds, strict=True))
                 continue
             asked = sizes | {"layers": r.layers, "dtype": r.dtype}
             given: dict[str, Any] = {"kv_heads": 1 if r.latent_kv else min(8, r.heads or ModelShape.heads)}
