@@ -6,8 +6,8 @@ A result is data and knows no pages. Its class has the four methods below, or a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.records import dataclass, replace
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Part = str | Table | tuple[str, ...]
 R = TypeVar("R", bound="Shown")
+M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,18 @@ class Shown:
         """A figure of the result's page, as a plotly figure. `name`: one of `figures`; by default the first. Raises
         InputError: no figure of that name, or plotly is not installed."""
         return drawn(self._panels(), name)
+
+
+class Several(Shown, Generic[M]):
+    """A result of several members, those of the field that `_members` names: it has a length and is iterated over."""
+
+    _members: ClassVar[str]
+
+    def __iter__(self) -> Iterator[M]:
+        yield from getattr(self, self._members)
+
+    def __len__(self) -> int:
+        return len(getattr(self, self._members))
 
 
 def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_objects.Figure:

@@ -25,7 +25,7 @@ from iosim.show import axes
 from iosim.show.axes import End, Part, alike, at_ends, bars, layered
 from iosim.show.page import PLOT_REM, Page, Panel, Section, Series, listed
 from iosim.show.shown import Part as ShownPart
-from iosim.show.shown import Shown
+from iosim.show.shown import Several
 from iosim.show.tables import Cell, Table, columns_of, grouped, spread_out
 from iosim.studies.decode.decode import (
     DecodePoint,
@@ -87,17 +87,12 @@ Value = Callable[[DecodePoint], float | None]
 
 
 @dataclass(frozen=True, repr=False)
-class Decoding(Shown):
+class Decoding(Several[DecodePoint]):
     """Decoding steps over the context's length, for every GPU and kernel asked for."""
 
+    _members = "points"
     points: tuple[DecodePoint, ...]
     """A point a GPU, kernel and context, in the order of the request."""
-
-    def __iter__(self) -> Iterator[DecodePoint]:
-        return iter(self.points)
-
-    def __len__(self) -> int:
-        return len(self.points)
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": 1, "points": [p.to_dict() for p in self.points]}

@@ -18,7 +18,7 @@ from iosim.kernel.libraries.default import told
 from iosim.prediction.result import legend_of
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import Page
-from iosim.show.shown import Part, Shown
+from iosim.show.shown import Part, Several
 from iosim.show.tables import Table, columns_of, grouped
 from iosim.studies.distributed import face
 from iosim.studies.distributed.links import Cluster, cluster
@@ -31,9 +31,10 @@ COLUMNS = columns_of("name=method | layers:count | time_s=time | received_bytes=
 
 
 @dataclass(frozen=True, repr=False)
-class Ring(Shown):
+class Ring(Several[Result]):
     """One attention over several GPUs, by every method asked for."""
 
+    _members = "results"
     problem: AttentionProblem
     """What all GPUs compute together."""
     num_gpus: int
@@ -52,12 +53,6 @@ class Ring(Shown):
     """That nobody named the kernel, and that launching takes longest; empty where neither is so."""
     steps: bool = False
     """Whether the chunk schedules are shown, step by step."""
-
-    def __iter__(self) -> Iterator[Result]:
-        return iter(self.results)
-
-    def __len__(self) -> int:
-        return len(self.results)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -7,7 +7,7 @@ same call left in the L2; what none of them explains is the gap between calls, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -29,7 +29,7 @@ from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Part as ShownPart
-from iosim.show.shown import Shown
+from iosim.show.shown import Several
 from iosim.show.tables import Table, columns_of
 from iosim.studies.decode.decode import read_contexts
 from iosim.studies.latency.calibration import Calibration, read_calibration
@@ -242,17 +242,12 @@ MODEL_COLUMNS = columns_of("stack | gpu | layer | layers:count | time_s=time of 
 
 
 @dataclass(frozen=True, repr=False)
-class Latencies(Shown):
+class Latencies(Several[Latency]):
     """Calls in serving stacks, for every stack, GPU and problem asked for."""
 
+    _members = "points"
     points: tuple[Latency, ...]
     """A point a stack, GPU and problem, in the order of the request."""
-
-    def __iter__(self) -> Iterator[Latency]:
-        return iter(self.points)
-
-    def __len__(self) -> int:
-        return len(self.points)
 
     @property
     def models(self) -> tuple[AllLayers, ...]:

@@ -21,7 +21,7 @@ from iosim.readers.replay.l2 import model
 from iosim.show import timeline
 from iosim.show.axes import stacked
 from iosim.show.page import Panel
-from iosim.show.shown import Part, Shown
+from iosim.show.shown import Part, Several
 from iosim.show.tables import Column, Table, columns_of, grouped
 from iosim.studies.program.operators import Program
 from iosim.studies.program.play import Bytes, Playing
@@ -105,21 +105,16 @@ def events(rows: Sequence[OperatorTraffic], title: str) -> list[timeline.Event]:
 
 
 @dataclass(frozen=True, repr=False)
-class ProgramTraffic(Shown):
+class ProgramTraffic(Several[OperatorTraffic]):
     """What a program moves on one GPU, operator by operator, through one L2."""
 
+    _members = "rows"
     profile: HardwareProfile
     """The GPU."""
     rows: tuple[OperatorTraffic, ...]
     """The operators in the order in which they ran."""
     notes: tuple[str, ...] = ()
     """What a reader of the numbers should know, a sentence each."""
-
-    def __iter__(self) -> Iterator[OperatorTraffic]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     @property
     def hbm(self) -> Moved:
