@@ -117,11 +117,9 @@ def refuse_others(config: Mapping[str, Any], name: str) -> None:
         hint = "accepted: the config.json of the model it adapts"
         raise InputError(f"`model` '{name}' is an adapter's ({one_line(config['peft_type'], 40)}); {hint}")
     if config.get("is_encoder_decoder"):
-        raise InputError(
-            f"`model` '{name}' ({one_line(config.get('model_type', 'unknown'), 40)}) is an encoder and a "
-            "decoder with attention between them, which is not described; accepted: the config.json of a "
-            "decoder or an encoder"
-        )
+        both = f"({one_line(config.get('model_type', 'unknown'), 40)}) is an encoder and a decoder with attention"
+        hint = "accepted: the config.json of a decoder or an encoder"
+        raise InputError(f"`model` '{name}' {both} between them, which is not described; {hint}")
 
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu": "relu"}

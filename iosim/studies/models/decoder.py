@@ -75,9 +75,8 @@ def weights_of(model: Model, kind: str | None) -> Weights:
     weights = model.weights
     if weights is None:
         raise InputError(
-            f"`model` '{model.name}': its config does not say what follows attention in its layers; "
-            "accepted: decoders all of whose layers attend, their weights in 16 or 32 bits, fp8 or "
-            "MXFP4"
+            f"`model` '{model.name}': its config does not say what follows attention in its layers; accepted: decoders "
+            "all of whose layers attend, their weights in 16 or 32 bits, fp8 or MXFP4"
         )
     if any(mlp.experts and mlp.active is None for mlp in weights.mlps):
         hint = "accepted: one with num_experts_per_tok"

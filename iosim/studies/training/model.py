@@ -43,14 +43,7 @@ _PRECISIONS = {
         Precision("amp-bf16", "bf16", 4, 2),
     )
 }
-_AUTOCAST = {"amp": "amp-bf16", "autocast": "amp-bf16"}
 PRECISIONS = tuple(_PRECISIONS)
-
-
-def _precision(word: str) -> str:
-    """fp32, fp16 or bf16 (pure), or amp-fp16 or amp-bf16 (autocast over fp32 parameters), by any of their names."""
-    key = _AUTOCAST.get(word.strip().lower(), word.strip().lower())
-    return dtype(key).name if is_dtype(key) else key
 
 
 @dataclass(frozen=True)
@@ -120,13 +113,21 @@ _RULES = {
     "adamw": (2, 1, 2, _ADAM_PASSES + 2, 7),
     "adam8bit": (0, 0, 0, 0, 0),
 }
-_ALIASES = {"sgd+momentum": "momentum", "sgd-momentum": "momentum", "adam-8bit": "adam8bit", "8bit-adam": "adam8bit"}
+_ALIASES = {
+    "amp": "amp-bf16",
+    "autocast": "amp-bf16",
+    "sgd+momentum": "momentum",
+    "sgd-momentum": "momentum",
+    "adam-8bit": "adam8bit",
+    "8bit-adam": "adam8bit",
+}
 OPTIMIZERS = tuple(_RULES)
 
 
-def _optimizer(word: str) -> str:
-    key = word.strip().lower()
-    return _ALIASES.get(key, key)
+def _usual(word: str) -> str:
+    """The name of a precision or an optimizer by another one."""
+    key = _ALIASES.get(word.strip().lower(), word.strip().lower())
+    return dtype(key).name if is_dtype(key) else key
 
 
 def optimizer(name: str, step: str = "foreach") -> Optimizer:
@@ -206,8 +207,8 @@ class Setup:
     seq_len: int = ask.count("tokens of each", 1024, metavar="", high=MAX_TOKENS)
     attention: str = ask.word("naive: scores, mask, softmax and values as tensors", ATTENTIONS, "flash")
     causal: bool = ask.flag("a token sees no later ones", True)
-    precision: str = ask.word("amp: autocast over fp32 parameters", PRECISIONS, "amp-bf16", normal=_precision)
-    optimizer: str = ask.word("whose states and step", OPTIMIZERS, "adamw", normal=_optimizer)
+    precision: str = ask.word("amp: autocast over fp32 parameters", PRECISIONS, "amp-bf16", normal=_usual)
+    optimizer: str = ask.word("whose states and step", OPTIMIZERS, "adamw", normal=_usual)
     step: str = ask.word("over lists of tensors, tensor by tensor, or as one kernel", STEPS, "foreach")
     recompute: str = ask.word(
         "full: each layer; attention: the N x N part (arXiv 2205.05198, section 5)", RECOMPUTE, "none"
