@@ -18,19 +18,9 @@ from iosim.base.records import dataclass, replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.integrations.torch.formulas import Part, Pass, Piece, Place, Product
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Role, Tensor
+from iosim.kernel.launch import Chain, Role
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.program.operators import (
-    Operator,
-    Program,
-    Scratch,
-    Storage,
-    View,
-    flat,
-    nothing_special,
-    product,
-    streaming,
-)
+from iosim.studies.program.operators import Operator, Program, Scratch, Storage, View, product, streaming
 
 FORWARD, BACKWARD = "forward", "backward"
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8",
@@ -163,11 +153,10 @@ class Recorder:
                 continue
             if all(t.elements == 0 for t in chain.tensors.values()):
                 continue
-            problem = AttentionProblem(dtype=dtype)
+            kind = {"is_kernel": isinstance(piece, Product), "is_attention": attention, "known": known}
             self._operators.append(
-                Operator(called, module, phase, problem, nothing_special(called), chain, views,
-                         is_kernel=isinstance(piece, Product), is_attention=attention, known=known, product_flops=flops)
-            )  # fmt: skip
+                Operator.plain(called, module, phase, dtype, chain, views, product_flops=flops, **kind)
+            )
 
     def _pass(self, name: str, piece: Pass) -> tuple[Chain, dict[str, View], str]:
         reads, writes = ([self._place(place) for place in places] for places in (piece.reads, piece.writes))
@@ -184,12 +173,11 @@ class Recorder:
 
     def _product(self, name: str, piece: Product) -> tuple[Chain, dict[str, View], str]:
         views = {"A": self.view(piece.a), "B": self.view(piece.b), "C": self.view(piece.c)}
-        beside: tuple[Tensor, ...] = ()
+        bias = None
         if piece.bias is not None and piece.bias is not piece.c:
-            views["bias"] = self.view(piece.bias)
-            beside = (flat("bias", piece.bias.numel(), piece.bias.element_size(), Role.INPUT),)
+            views["bias"], bias = self.view(piece.bias), (piece.bias.numel(), piece.bias.element_size())
         size, output = piece.a.element_size(), piece.c.element_size()
-        chain = product(name, piece.extent, size, self.profile.sm_count, beside=beside, output_bytes=output)
+        chain = product(name, piece.extent, size, self.profile.sm_count, bias=bias, output_bytes=output)
         dtype = dtype_of([piece.a])
         if dtype == "fp32" and torch.backends.cuda.matmul.allow_tf32:
             dtype = "tf32"

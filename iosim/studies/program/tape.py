@@ -25,7 +25,6 @@ from iosim.studies.program.operators import (
     Storage,
     View,
     attending,
-    nothing_special,
     product,
     streaming,
 )
@@ -138,11 +137,7 @@ class Tape:
     ) -> None:
         """One launch that reads and writes matrices once, but for `again`."""
         chain, views = streaming(name, reads, writes, rows, again)
-        self._add(
-            Operator(
-                name, (self.part,), self._phase, AttentionProblem(dtype=self.kind), nothing_special(name), chain, views
-            )
-        )
+        self._add(Operator.plain(name, (self.part,), self._phase, self.kind, chain, views))
 
     def launch(self, name: str, reads: Sequence[View], out: View, *more: View, back: Backward | None = None) -> View:
         """One launch that makes `out` and `more`; what it does `back`, with the gradient of `out`."""
@@ -179,8 +174,9 @@ class Tape:
         whole = chain.tensors["B"]
         packed = replace(whole, cols=max(1, round(whole.cols * (number or size) / size)))
         chain = replace(chain, tensors={**chain.tensors, "B": packed})
-        self._add(Operator(name, (self.part,), self._phase, AttentionProblem(dtype=kind), nothing_special(name), chain,
-                           {"A": a, "B": b, "C": c}, is_kernel=True, product_flops=2 * math.prod(sizes)))  # fmt: skip
+        views, flops = {"A": a, "B": b, "C": c}, 2 * math.prod(sizes)
+        of = name, (self.part,), self._phase, kind, chain, views
+        self._add(Operator.plain(*of, is_kernel=True, product_flops=flops))
         return c
 
     def _add(self, operator: Operator) -> None:

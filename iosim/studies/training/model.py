@@ -113,14 +113,9 @@ _RULES = {
     "adamw": (2, 1, 2, _ADAM_PASSES + 2, 7),
     "adam8bit": (0, 0, 0, 0, 0),
 }
-_ALIASES = {
-    "amp": "amp-bf16",
-    "autocast": "amp-bf16",
-    "sgd+momentum": "momentum",
-    "sgd-momentum": "momentum",
-    "adam-8bit": "adam8bit",
-    "8bit-adam": "adam8bit",
-}
+_ALIASES = dict.fromkeys(("amp", "autocast"), "amp-bf16")
+_ALIASES |= dict.fromkeys(("sgd+momentum", "sgd-momentum"), "momentum")
+_ALIASES |= dict.fromkeys(("adam-8bit", "8bit-adam"), "adam8bit")
 OPTIMIZERS = tuple(_RULES)
 
 
