@@ -13,16 +13,7 @@ from fractions import Fraction
 from iosim.base.fields import whole
 from iosim.base.records import dataclass
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.distributed.schedule import (
-    FP32_BYTES,
-    INPUTS,
-    SCHEDULES,
-    ChunkSchedule,
-    Send,
-    Step,
-    build,
-    token_bytes,
-)
+from iosim.studies.distributed.schedule import FP32_BYTES, INPUTS, SCHEDULES, ChunkSchedule, Step, build, token_bytes
 
 SAVED = ("Q", "K", "V", "O", "LSE")
 """What a layer keeps for its backward."""
@@ -30,10 +21,6 @@ FORWARD = ("Q", "K", "V", "O", "stats", "LSE")
 BACKWARD = (*SAVED, "dO", "dQ", "dK", "dV")
 RESULTS = {False: (("O_part", "stats"), ()), True: (("dQ",), ("dK", "dV"))}
 """Backward or not -> partial results of a pair's queries, and of its keys."""
-
-
-def send_bytes(schedule: ChunkSchedule, send: Send, widths: dict[str, int]) -> int:
-    return schedule.tokens(send.chunks) * sum(widths[t] for t in send.tensors)
 
 
 @dataclass(frozen=True)
@@ -55,8 +42,8 @@ def link_bytes(schedule: ChunkSchedule, problem: AttentionProblem) -> LinkBytes:
     for send in (send for step in schedule.steps for send in step.sends):
         for name in send.tensors:
             tensors[name] += schedule.tokens(send.chunks) * widths[name]
-        received[send.target] += send_bytes(schedule, send, widths)
-        sent[send.source] += send_bytes(schedule, send, widths)
+        received[send.target] += schedule.sent_bytes(send, widths)
+        sent[send.source] += schedule.sent_bytes(send, widths)
     return LinkBytes(dict(tensors), tuple(received), tuple(sent))
 
 

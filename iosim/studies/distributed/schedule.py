@@ -17,7 +17,7 @@ Readers: `count` (bytes, idle slots and memory), `timing` (seconds), `closed_for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -172,6 +172,10 @@ class ChunkSchedule:
 
     def tokens(self, chunks: Iterable[int]) -> int:
         return sum(len(self.chunks[c]) for c in chunks)
+
+    def sent_bytes(self, send: Send, widths: Mapping[str, int]) -> int:
+        """Bytes of a message, with those of a token by tensor."""
+        return self.tokens(send.chunks) * sum(widths[tensor] for tensor in send.tensors)
 
     def pair(self, compute: Compute) -> Pair:
         return pair(self.chunks[compute.queries], self.chunks[compute.keys], self.causal)

@@ -175,8 +175,8 @@ class Tape:
         packed = replace(whole, cols=max(1, round(whole.cols * (number or size) / size)))
         chain = replace(chain, tensors={**chain.tensors, "B": packed})
         views, flops = {"A": a, "B": b, "C": c}, 2 * math.prod(sizes)
-        of = name, (self.part,), self._phase, kind, chain, views
-        self._add(Operator.plain(*of, is_kernel=True, product_flops=flops))
+        place = (self.part,), self._phase
+        self._add(Operator.plain(name, *place, kind, chain, views, is_kernel=True, product_flops=flops))
         return c
 
     def _add(self, operator: Operator) -> None:
