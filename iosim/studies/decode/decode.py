@@ -206,6 +206,29 @@ class DecodePoint:
         keys = problem.keys_in_memory if windowed is None else problem.batch * min(problem.seq_k, windowed)
         return problem.kv_heads * keys * width * problem.cache_type.bytes * self.shape.layers
 
+    @property
+    def sequences(self) -> list[dict[str, int]]:
+        """What a launch does for its sequences, over all heads: by context, in ascending order; nothing of kernels
+        whose scores pass through memory. FlashAttention-2 gives every sequence as many splits; others' splits have one
+        length, so that a longer sequence has more of them."""
+        p = self.prediction
+        domain = next((launch.domain for launch in p.chain.launches if launch.name == "main"), None)
+        if domain is None:
+            return []
+        shared = p.problem.shared_prefix or 0
+        each = Counter((queries, keys - shared) for queries, keys in p.problem.sequences)
+        most_blocks = max(-(-keys // domain.block_k) for _, keys in each)
+        blocks_each = -(-most_blocks // domain.splits)
+        found = []
+        for (queries, keys), sequences in sorted(each.items(), key=lambda one: one[0][1]):
+            blocks = -(-keys // domain.block_k)
+            per = -(-blocks // domain.splits) if split_alike(p.kernel.name) else blocks_each
+            splits = -(-blocks // per)
+            tiles = sequences * domain.heads * -(-queries * domain.pack // domain.block_q) * splits
+            found.append({"context": keys, "sequences": sequences, "splits": splits,
+                          "keys_per_split": min(keys, per * domain.block_k), "work_tiles": tiles})  # fmt: skip
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """One entry of `points` in the JSON of `iosim decode`; of a model with an entry of each kind of layer."""
         p = self.prediction
@@ -216,7 +239,7 @@ class DecodePoint:
         whole |= {f"{level}_{way}_bytes_per_token": self.per_token(level, way) for level in levels for way in WAYS}
         whole |= {"method": method_of(one.method for one in self.predictions), "step_s": self.step_s}
         whole |= {"s_per_token": self.step_s / self.tokens} | plain(self, "tokens_per_s bound_tokens_per_s")
-        whole |= {"bound_by": p.time.bound_by, "sequences": work_of(p)} | plain(p, "problem notes")
+        whole |= {"bound_by": p.time.bound_by, "sequences": self.sequences} | plain(p, "problem notes")
         if self.picking is not None:
             whole["picking"] = self.picking.to_dict()
         if self.model is None:
@@ -295,25 +318,3 @@ def kind_shapes(model: Model, dtype: str | None, page_size: int | None, cache: M
     fields = {"dtype": dtype or model.dtype or "bf16"} | ({} if page_size is None else {"page_size": page_size})
     fields |= cache
     return [ModelShape(layers=kind.count, kind=kind, fields=tuple(fields.items())) for kind in model.all_kinds]
-
-
-def work_of(prediction: Prediction) -> list[dict[str, int]]:
-    """What a launch does for its sequences, over all heads: by context, in ascending order; nothing of kernels whose
-    scores pass through memory. FlashAttention-2 gives every sequence as many splits; others' splits have one length, so
-    that a longer sequence has more of them."""
-    domain = next((launch.domain for launch in prediction.chain.launches if launch.name == "main"), None)
-    if domain is None:
-        return []
-    shared = prediction.problem.shared_prefix or 0
-    each = Counter((queries, keys - shared) for queries, keys in prediction.problem.sequences)
-    most_blocks = max(-(-keys // domain.block_k) for _, keys in each)
-    blocks_each = -(-most_blocks // domain.splits)
-    found = []
-    for (queries, keys), sequences in sorted(each.items(), key=lambda one: one[0][1]):
-        blocks = -(-keys // domain.block_k)
-        per = -(-blocks // domain.splits) if split_alike(prediction.kernel.name) else blocks_each
-        splits = -(-blocks // per)
-        tiles = sequences * domain.heads * -(-queries * domain.pack // domain.block_q) * splits
-        found.append({"context": keys, "sequences": sequences, "splits": splits,
-                      "keys_per_split": min(keys, per * domain.block_k), "work_tiles": tiles})  # fmt: skip
-    return found

@@ -26,16 +26,8 @@ from iosim.show.axes import End, Part, alike, at_ends, bars, layered
 from iosim.show.page import PLOT_REM, Page, Panel, Section, Series, listed
 from iosim.show.shown import Part as ShownPart
 from iosim.show.shown import Several
-from iosim.show.tables import Cell, Table, columns_of, grouped, spread_out
-from iosim.studies.decode.decode import (
-    DecodePoint,
-    ModelShape,
-    in_one_launch,
-    kind_shapes,
-    read_contexts,
-    sweep,
-    work_of,
-)
+from iosim.show.tables import Table, columns_of, grouped, spread_out
+from iosim.studies.decode.decode import DecodePoint, ModelShape, in_one_launch, kind_shapes, read_contexts, sweep
 from iosim.studies.decode.picking import CONTEXTS as PICKED_CONTEXTS
 from iosim.studies.decode.picking import Picking, pays_from, picks
 from iosim.studies.models.asked import chosen
@@ -216,11 +208,9 @@ def chosen_kernels(
 
 def work(points: Sequence[DecodePoint]) -> Table | None:
     """What a launch does for each sequence of a batch, a row a context; None where all have one length."""
-    batches = [p.prediction for p in points if p.prediction.problem.seq_lens is not None]
-    rows: Iterator[tuple[Cell, ...]] = (
-        (p.profile.name, p.kernel.name, *one.values()) for p in batches for one in work_of(p)
-    )
-    return Table(WORK_COLUMNS, tuple(rows)) if batches else None
+    batches = [p for p in points if p.prediction.problem.seq_lens is not None]
+    rows = (plain(p, "gpu=prediction.profile.name kernel=kernel_name") | one for p in batches for one in p.sequences)
+    return Table.of(rows, WORK_COLUMNS) if batches else None
 
 
 def _row(p: DecodePoint) -> dict[str, Any]:
