@@ -169,7 +169,7 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
     contexts = lengths(r.context, "context") if batch is None else batch
     cache = {n: getattr(r, n) for n in ("cache_dtype", "shared_prefix") if getattr(r, n) is not None}
     for gpu in r.gpu:
-        for kernel, page in chosen_kernels(gpu, r.kernel, r.split_rule, r.page_size, batch is not None):
+        for kernel, page in chosen_kernels(gpu, r):
             if model is not None:
                 shapes = kind_shapes(model, r.dtype, page, cache)
                 kinds = [list(sweep(one, contexts, gpu, kernel, **step)) for one in shapes]
@@ -187,22 +187,17 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
             yield from sweep(shape, contexts, gpu, kernel, **step)
 
 
-def chosen_kernels(
-    gpu: str | HardwareProfile,
-    kernels: Sequence[str] | None,
-    rules: Sequence[str] | None,
-    page_size: int | None,
-    batch: bool = False,
-) -> list[tuple[str, int | None]]:
+def chosen_kernels(gpu: str | HardwareProfile, r: DecodeRequest) -> list[tuple[str, int | None]]:
     """The kernels to predict on a GPU, in the order asked for, each with the tokens of a page. Raises InputError:
-    kernels and rules, or a rule that is not known or has no kernel on the GPU. `batch`: of sequences of different
-    lengths, for which FlashAttention-3 has rules of their own, those that SGLang's calls meet."""
-    if not rules:
-        return [(name, page_size) for name in kernels or (DEFAULT,)]
-    if kernels:
-        raise InputError(f"`split_rule` {', '.join(rules)} contradicts `kernel` {', '.join(kernels)}; give one of them")
-    profile = load_profile(gpu)
-    found = [kernel_by_rule(rule, profile, page_size) for rule in rules]
+    kernels and rules, or a rule that is not known or has no kernel on the GPU. For sequences of different lengths
+    FlashAttention-3 has rules of their own, those that SGLang's calls meet."""
+    if not r.split_rule:
+        return [(name, r.page_size) for name in r.kernel or (DEFAULT,)]
+    if r.kernel:
+        both = f"`split_rule` {', '.join(r.split_rule)} contradicts `kernel` {', '.join(r.kernel)}"
+        raise InputError(f"{both}; give one of them")
+    profile, batch = load_profile(gpu), r.batch_contexts is not None
+    found = [kernel_by_rule(rule, profile, r.page_size) for rule in r.split_rule]
     return [("sglang-fa3" if batch and name == "fa3" else name, page) for name, page in found]
 
 

@@ -155,12 +155,13 @@ class Program:
         return cls(tuple(Storage(ends.get(n, 0)) for n in range(count)), (operator,))
 
 
+Places = Sequence[View | Scratch]
+Again = Sequence[tuple[View, int]]
+"""What is gone through more than once, and how often."""
+
+
 def streaming(
-    name: str,
-    reads: Sequence[View | Scratch],
-    writes: Sequence[View | Scratch],
-    rows: int | None = None,
-    again: Sequence[tuple[View, int]] = (),
+    name: str, reads: Places, writes: Places, rows: int | None = None, again: Again = ()
 ) -> tuple[Chain, dict[str, View]]:
     """A pass that reads and writes places in memory once each: (its launch, where its tensors lie). `rows`: CTAs of
     `ROW_THREADS` threads take a row each, in place of a piece of all elements. `again`: how often a CTA goes through

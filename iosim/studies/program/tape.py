@@ -20,6 +20,7 @@ from iosim.problem.dtypes import dtype
 from iosim.studies.program.operators import (
     ROW_BYTES,
     SECTOR_BYTES,
+    Again,
     Operator,
     Program,
     Storage,
@@ -128,12 +129,7 @@ class Tape:
     # ---- launches ----
 
     def passes(
-        self,
-        name: str,
-        reads: Sequence[View],
-        writes: Sequence[View],
-        rows: int | None = None,
-        again: Sequence[tuple[View, int]] = (),
+        self, name: str, reads: Sequence[View], writes: Sequence[View], rows: int | None = None, again: Again = ()
     ) -> None:
         """One launch that reads and writes matrices once, but for `again`."""
         chain, views = streaming(name, reads, writes, rows, again)

@@ -224,14 +224,13 @@ def predict_training(
     *,
     kernel: str | None = None,
     reserve_bytes: int = 0,
-    times: bool = True,
 ) -> TrainingPrediction:
     """Memory and time of one training step of `model` under `setup` on a GPU, with `reserve_bytes` that tensors cannot
     use. The time of `kernel`, of the catalog, stands for the attention; by default `eager`'s or PyTorch's choice.
     Raises InputError: a profile that lacks a number, an attention that cannot run on it, or sizes out of range."""
     gpu = load_profile(profile)
     graph = plan(model, setup)
-    seconds = step_time(graph, gpu, kernel) if times and setup.backend == "cuda" else None
+    seconds = step_time(graph, gpu, kernel) if setup.backend == "cuda" else None
     return TrainingPrediction(model, setup, gpu, graph, play(graph), seconds, reserve_bytes)
 
 
