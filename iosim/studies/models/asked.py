@@ -95,9 +95,8 @@ def changed(
             hint = f"accepted with a model: {', '.join(f'`{one}`' for one in SHAPE)}"
             raise InputError(f"`{name}` contradicts `model` '{model.name}', which says what its tokens see; {hint}")
     if values.get("causal") and not model.causal:
-        raise InputError(
-            f"`causal=True` contradicts `model` '{model.name}', whose tokens see all others; accepted: without it"
-        )
+        more = "whose tokens see all others; accepted: without it"
+        raise InputError(f"`causal=True` contradicts `model` '{model.name}', {more}")
     if layers is not None:
         model = _first(model, layers)
     for name in SHAPE:
@@ -158,25 +157,20 @@ def _kind_with(kind: LayerKind, name: str, value: int) -> LayerKind:
 
 
 def _first(model: Model, layers: int) -> Model:
-    if isinstance(layers, bool) or not 1 <= layers <= len(model.order):
-        raise InputError(
-            f"`layers` {layers} is out of range; accepted: 1 to {len(model.order)}, the layers of '{model.name}'"
-        )
-    order = model.order[:layers]
+    order, most = model.order[:layers], len(model.order)
+    if isinstance(layers, bool) or not 1 <= layers <= most:
+        raise InputError(f"`layers` {layers} is out of range; accepted: 1 to {most}, the layers of '{model.name}'")
     kinds, states = (
         tuple(replace(kind, count=n) for kind in some_kinds if (n := order.count(kind.name)))
         for some_kinds in (model.kinds, model.states)
     )
     if not kinds:
-        raise InputError(
-            f"`layers` {layers}: none of the first {layers} layers of '{model.name}' attends; accepted: more"
-        )
-    if layers == len(model.order):
+        none = f"none of the first {layers} layers of '{model.name}' attends"
+        raise InputError(f"`layers` {layers}: {none}; accepted: more")
+    if layers == most:
         return model
-    return _noted(
-        replace(model, order=order, kinds=kinds, states=states),
-        f"the first {layers} of {some(len(model.order), 'layer')}",
-    )
+    first = replace(model, order=order, kinds=kinds, states=states)
+    return _noted(first, f"the first {layers} of {some(most, 'layer')}")
 
 
 @dataclass(frozen=True)

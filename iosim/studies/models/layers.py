@@ -151,12 +151,10 @@ class LayerKind:
         assert self.chunk is not None
         first = keys - queries
         chunks = range(first // self.chunk, ceil(keys / self.chunk))
-        ends = [min(keys, (n + 1) * self.chunk) for n in chunks]
-        starts = [n * self.chunk for n in chunks]
-        if len(ends) == 1:
-            return AttentionProblem(seq_q=queries, seq_k=keys - starts[0], mask="causal", **fields)
-        lens = [end - max(start, first) for start, end in zip(starts, ends, strict=True)]
-        lens_k = [end - start for start, end in zip(starts, ends, strict=True)]
+        spans = [(n * self.chunk, min(keys, (n + 1) * self.chunk)) for n in chunks]
+        if len(spans) == 1:
+            return AttentionProblem(seq_q=queries, seq_k=keys - spans[0][0], mask="causal", **fields)
+        lens, lens_k = [end - max(start, first) for start, end in spans], [end - start for start, end in spans]
         batch = int(fields.get("batch", 1))
         rest = {name: value for name, value in fields.items() if name != "batch"}
         return AttentionProblem(seq_lens=tuple(lens * batch), seq_lens_k=tuple(lens_k * batch), mask="causal", **rest)
@@ -199,8 +197,7 @@ class LayerKind:
     def parameters(self, width: int) -> int:
         """Numbers in the matrices of one layer's attention, in a model `width` columns wide, biases left out."""
         if self.latent is None:
-            d, dv = self.head_dim, self.head_dim_v
-            return width * (self.heads * (d + dv) + self.kv_heads * (d + dv))
+            return width * (self.heads + self.kv_heads) * (self.head_dim + self.head_dim_v)
         one, heads = self.latent, self.heads
         queries, q_rank = heads * self.head_dim, one.q_rank
         q = width * queries if q_rank is None else q_rank * (width + queries)
