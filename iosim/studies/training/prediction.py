@@ -99,16 +99,12 @@ class TrainingPrediction(Shown):
     def curve(self) -> list[tuple[float, str, dict[Kind, int]]]:
         """(seconds since the start, phase, bytes by kind) at every event; without times, events count 1 each."""
         seconds = {(phase, n): s for phase, n, s in self.time.nodes} if self.time else {}
+        seconds["step", -1] = 0.0 if self.time is None else self.time.phase_s("step")
         now, points = 0.0, []
         for event in self.timeline.events:
             again = event.phase == "backward" and event.name.endswith("(again)")
             key = ("recompute" if again else event.phase, -1 if event.node is None else event.node)
-            if self.time is None:
-                now += 1.0
-            elif event.node is None:
-                now += self.time.phase_s("step")
-            else:  # a node with several events takes its time at the first
-                now += seconds.pop(key, 0.0)
+            now += 1.0 if self.time is None else seconds.pop(key, 0.0)  # of several events, at the first
             points.append((now, event.phase, event.by_kind))
         return points
 
