@@ -137,8 +137,12 @@ def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
         given = {"*": args[1:], "out": results} | {f"out.{n}": one for n, one in enumerate(results)}
         given |= dict(zip(names, args, strict=False)) | kwargs
 
-        def places(words: str) -> Iterator[Tensor | Part]:
+        def places(words: str) -> Iterator[Place]:
             for word in words.split():
+                bytes_each, _, counted = word.partition("*")
+                if bytes_each.isdigit():
+                    yield Scratch(int(bytes_each) * sum(t.numel() for t in tensors_in(given[counted])))
+                    continue
                 name, _, size = word.rstrip("]").partition("[")
                 like, _, by_sector = size.partition(":")
                 for tensor in tensors_in(given.get(name)):
@@ -252,17 +256,6 @@ def softmax(x: Tensor, dim: int, *_: Any, out: Tensor, **__: Any) -> list[Piece]
 def softmax_backward(grad: Tensor, result: Tensor, dim: int, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
     """The gradient's sum, then the result; a softmax's sum needs its result, too."""
     return _softmax(grad, dim, out, 2, result)
-
-
-@register_traffic_formula(aten.masked_scatter, aten.masked_scatter_backward)
-def masked_scatter(x: Tensor, mask: Tensor, *more: Any, out: Tensor) -> list[Piece]:
-    """The mask is added up; then what it picks is copied, over a copy or, backward, out of the gradient
-    (IndexKernel.cu)."""
-    sums = Scratch(8 * mask.numel())
-    first: list[Piece] = [Pass([mask], [sums], "sums")]
-    if more and isinstance(more[0], Tensor):
-        return [Pass([x], [out], "copy"), *first, Pass([out, mask, sums, more[0]], [out], "rows")]
-    return [*first, Pass([x, mask, sums], [out], "rows")]
 
 
 @register_traffic_formula(aten.nonzero)
