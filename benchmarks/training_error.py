@@ -16,7 +16,7 @@ from recorders import measurements
 from iosim.hardware.profile import load_profile
 from iosim.studies.training import Decoder, Kind, Setup, plan
 from iosim.studies.training.frontier import step_seconds
-from iosim.studies.training.timeline import peaks, play
+from iosim.studies.training.timeline import allocated, play
 
 HELD = (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER)
 
@@ -31,7 +31,7 @@ def main() -> None:
             base = sum(line.events[0].by_kind.get(k, 0) for k in HELD)
             equal = all(b - base == int(row[p]) for p, b in line.phase_peaks().items())
             seconds = sum(step_seconds(model, setup, gpu).values()) / float(row["seconds"])
-            reserved = peaks(line.requests).reserved_bytes / int(row["reserved"])
+            reserved = allocated(line.requests).reserved / int(row["reserved"])
             groups.setdefault((setup.attention, setup.precision), []).append((equal, seconds, reserved))
     print("| attention | precision | steps | peaks equal | seconds, predicted / measured: median (range) | "
           "reserved, predicted / measured: median (range) |\n| --- | --- | --- | --- | --- | --- |")  # fmt: skip

@@ -6,9 +6,9 @@ says what it looks like.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.records import replace
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects
 
 Part = str | Table | tuple[str, ...]
+M = TypeVar("M")
 
 
 class Shown:
@@ -78,6 +79,18 @@ class Shown:
         """A figure of the result's page, as a plotly figure. `name`: one of `figures`; by default the first. Raises
         InputError: no figure of that name, or plotly is not installed."""
         return drawn(self._panels(), name)
+
+
+class Several(Shown, Generic[M]):
+    """A result of several members, those of the field that `_members` names: it has a length and is iterated over."""
+
+    _members: ClassVar[str]
+
+    def __iter__(self) -> Iterator[M]:
+        yield from getattr(self, self._members)
+
+    def __len__(self) -> int:
+        return len(getattr(self, self._members))
 
 
 def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_objects.Figure:

@@ -162,7 +162,10 @@ def words() -> Iterator[tuple[str, Any]]:
     for name in ("attention", "precision", "optimizer", "step", "recompute", "backend"):
         yield f"word {name}", accepted(lambda n=name: Setup(**{n: "none of them"}))
     for alias in ("Adam-8bit", " 8bit-adam", "sgd+momentum", "sgd-momentum", "ADAMW"):
-        yield f"word {alias}", [optimizer(alias).name, accepted(lambda a=alias: optimizer(a, "loop"))]
+        yield (
+            f"word {alias}",
+            [Setup(optimizer=alias).optimizer, accepted(lambda a=alias: Setup(optimizer=a, step="loop"))],
+        )
     model, setup = Decoder(layers=2, width=192, heads=12, kv_heads=4, vocabulary=0), Setup(seq_len=64)
     for axis, value in (
         ("width", 64),

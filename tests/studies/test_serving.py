@@ -237,7 +237,8 @@ TRUE = Calibration(12e-6, 0.93, 1.05, 0.12, 1.3)
 def timed(n: int, constants: Calibration) -> Timed:
     """A made-up call: decoding or prefill, short or long, with what the constants make of it."""
     scale = 10e-6 * 1.5 ** (n % 11)
-    one = Timed(1.0, n % 2 == 0, scale, scale * (0.9 if n % 2 == 0 else 0.2), scale * 0.1 * (n % 3), 1e-6)
+    attention, hbm_share = ((0.0, scale), 0.9) if n % 2 == 0 else ((scale, 0.0), 0.2)
+    one = Timed(1.0, (1.0, *attention, scale * hbm_share, scale * 0.1 * (n % 3)), 1e-6)
     return replace(one, measured_s=one.predicted_s(constants))
 
 

@@ -21,7 +21,7 @@ from iosim.studies.training import Decoder, Kind, Setup, frontier, longest_seque
 from iosim.studies.training.frontier import peak_bytes, step_seconds
 from iosim.studies.training.graph import Graph, saved_storages
 from iosim.studies.training.model import optimizer
-from iosim.studies.training.timeline import peaks, play
+from iosim.studies.training.timeline import allocated, play
 
 FEW = settings(max_examples=examples(25), deadline=None, derandomize=True)
 SMALL = Decoder(layers=2, width=128, heads=4, vocabulary=512)
@@ -190,8 +190,8 @@ def test_laws(one: tuple[Decoder, Setup]) -> None:
         if not live[name]:
             del live[name]
     assert sum(live.values()) == line.events[-1].after_bytes
-    found = peaks(line.requests)
-    assert line.peak_bytes <= found.blocks_bytes <= found.reserved_bytes
+    found = allocated(line.requests)
+    assert line.peak_bytes <= found.most <= found.reserved
     assert all(sum(e.by_kind.values()) == e.peak_bytes for e in line.events)
 
 

@@ -74,7 +74,7 @@ def grid(reading: Reading) -> tuple[Cell, ...]:
         lines = {side: memory_lines(model, setup) for side, setup in setups.items()}
         for layers in LAYERS:
             deep = replace(model, layers=layers)
-            peaks = {side: line.peak_bytes(layers) for side, line in lines.items()}
+            peaks = {side: line(layers) for side, line in lines.items()}
             seconds = {side: sum(step_seconds(deep, setup, gpu).values()) for side, setup in setups.items()}
             both: dict[str, Mapping[str, float]] = {"time": seconds, "memory": peaks}
             saved = {what: 1 - sides["flash"] / sides["base"] for what, sides in both.items()}

@@ -1,7 +1,7 @@
 """From the keys of a config.json to kinds of attention layers and their weights, as transformers reads them.
 
-A key has had several names; a class has defaults for what a file leaves out (`defaults.toml`). Which layers have a
-window is said by `layer_types`, or by the older keys of each family.
+A key has had several names; a class has defaults for what a file leaves out (`defaults.toml`), and builds what no key
+says (`families.toml`). Which layers have a window is said by `layer_types`, or by the older keys of each family.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from iosim.base.units import bytes_text
 from iosim.studies.models.layers import Latent, LayerKind, Mlp, Model, Weights
 
 DEFAULTS = Path(__file__).with_name("defaults.toml")
+FAMILIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
@@ -32,37 +33,14 @@ KINDS = {
 """What `layer_types` calls a layer -> the kind."""
 RATIOS = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
 """Tokens that a compressed key stands for -> what `layer_types` calls such layers (DeepSeek-V4)."""
-GDN_KEYS = tuple((f"linear_{key}",) for key in ("num_value_heads", "num_key_heads", "key_head_dim", "value_head_dim"))
-MAMBA_HEADS, MAMBA_GROUPS = ("mamba_n_heads", "mamba_num_heads"), ("mamba_n_groups", "n_groups")
-MAMBA_COLUMNS, MAMBA_INNER = ("mamba_d_state", "ssm_state_size"), ("mamba_d_head", "mamba_head_dim")
-STATE_KEYS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
-    "linear_attention": ("gdn", GDN_KEYS),
-    "mamba": ("ssd", (MAMBA_HEADS, MAMBA_GROUPS, MAMBA_COLUMNS, MAMBA_INNER)),
-}
-"""What `layer_types` calls layers that keep a state -> their kernel, and the keys of their heads, those of Q and K,
-their columns and those of V."""
 OTHERS = ("linear_attention", "mamba", "conv", "recurrent", "moe", "mlp", "ssm", "linear")
 """What `layer_types` calls layers without softmax attention."""
 MAX_LAYERS = 10_000
 MAX_HEADS = 1 << 16
-SINKS = ("gpt_oss",)
-"""Types whose softmax has a learned number a head more (gpt-oss's `self_attn.sinks`)."""
 HALF = {"float16": "fp16", "bfloat16": "bf16", "half": "fp16"}
-PLAIN = ("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "mpt", "nemotron", "opt",
-         "persimmon", "phi", "starcoder2")  # fmt: skip
-"""Types whose MLP has two matrices, by default four times as wide as the model; that of all others is gated."""
 INNER = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 ACTIVE = ("num_experts_per_tok", "moe_topk", "moe_top_k", "top_k_experts")
-LEARNED = ("gpt2", "gpt_bigcode", "gpt_neo", "opt")
-"""Types with a table of positions."""
-NOT_TURNED = (*LEARNED, "bloom", "mpt")
-"""Types that do not turn Q and K by their positions."""
-MORE_NORMS = ("gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "glm4")
-"""Types with norms behind attention and MLP, too."""
-HEAD_NORMS = ("qwen3", "qwen3_moe", "qwen3_vl_text", "gemma3_text", "gemma3n_text", "gemma4_text", "olmo2", "olmo3",
-              "olmoe", "exaone4", "hunyuan_v1_dense")  # fmt: skip
-"""Types with a norm over Q and K."""
 BYTES = {"float32": 4.0, "fp32": 4.0}
 QUANTISED = {"fp8": (1.0, 1.0), "mxfp4": (2.0, 17 / 32)}
 """Method -> bytes of a number in attention and dense MLPs, and in experts (of MXFP4 with a scale for every 32)."""
@@ -82,6 +60,7 @@ class Reading:
         self.name = name
         self.type = str(config.get("model_type", ""))
         self.defaults: Mapping[str, Any] = class_defaults()["types"].get(self.type, {})
+        self.facts = {fact for fact, types in FAMILIES["facts"].items() if self.type in types}
         self.filled: dict[str, Any] = {}
         self.seen: dict[str, Any] = {}
 
@@ -183,7 +162,7 @@ def _base(read: Reading, heads: int, *, causal: bool) -> LayerKind:
         head_dim = width // heads
     head_dim_v = read.whole(("v_head_dim",), 1 << 16) or head_dim
     return LayerKind(
-        "full", 1, heads, kv_heads, head_dim, head_dim_v, causal=causal, sinks=read.type in SINKS, alibi=alibi
+        "full", 1, heads, kv_heads, head_dim, head_dim_v, causal=causal, sinks="sinks" in read.facts, alibi=alibi
     )
 
 
@@ -261,8 +240,10 @@ def _kind(read: Reading, base: LayerKind, word: str) -> LayerKind:
         return _compressed(read, base, word)
     if base.latent is not None:
         return base
-    if word == "full":
-        return _global(read, base)
+    if word == "full":  # sizes of its own beside sliding layers (Gemma 4)
+        dim, kv = read.whole(("global_head_dim",), 1 << 16), read.whole(("num_global_key_value_heads",), MAX_HEADS)
+        base = base if dim is None else replace(base, head_dim=dim, head_dim_v=dim)
+        return base if kv is None else replace(base, kv_heads=kv)
     if word == "chunked":
         chunk = read.whole(("attention_chunk_size",), 1 << 24)
         return base if chunk is None else replace(base, name="chunked", chunk=chunk)
@@ -299,21 +280,13 @@ def _state(read: Reading, word: str) -> LayerKind | None:
             refuse(list(Whole(1, high).problems(kimi.get(key), key)), f"`model` '{read.name}'")
         heads, columns = int(kimi["num_heads"]), int(kimi["head_dim"])
         return LayerKind("linear", 1, heads, heads, columns, columns, state_kernel="kda")
-    kernel, keys = STATE_KEYS.get(word, ("", ()))
-    sizes = [size for names in keys if (size := read.whole(names, high)) is not None]
-    if not keys or len(sizes) < len(keys):
+    state = FAMILIES["states"].get(word, {"keys": ()})
+    sizes = [size for names in state["keys"] if (size := read.whole(names, high)) is not None]
+    if not sizes or len(sizes) < len(state["keys"]):
         return None
     heads, kv_heads, columns, inner = sizes
-    return LayerKind(word.removesuffix("_attention"), 1, heads, kv_heads, columns, inner, state_kernel=kernel)
-
-
-def _global(read: Reading, kind: LayerKind) -> LayerKind:
-    """Full layers that have sizes of their own beside sliding ones (Gemma 4)."""
-    dim = read.whole(("global_head_dim",), 1 << 16)
-    kv = read.whole(("num_global_key_value_heads",), MAX_HEADS)
-    if dim is not None:
-        kind = replace(kind, head_dim=dim, head_dim_v=dim)
-    return kind if kv is None else replace(kind, kv_heads=kv)
+    name = word.removesuffix("_attention")
+    return LayerKind(name, 1, heads, kv_heads, columns, inner, state_kernel=state["kernel"])
 
 
 def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> list[str]:
@@ -328,11 +301,8 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
     if others:
         words = ", ".join(f"{others.count(w)} of {w.replace('_', ' ')}" for w in dict.fromkeys(others))
         notes.append(f"{len(others)} of {len(order)} layers have no softmax attention and are not counted: {words}")
-    filled = {
-        key: value
-        for key, value in read.filled.items()
-        if key not in ("max_window_layers", "use_sliding_window", "alibi")
-    }
+    untold = ("max_window_layers", "use_sliding_window", "alibi")
+    filled = {key: value for key, value in read.filled.items() if key not in untold}
     if filled and read.type:
         version = class_defaults()["transformers"]
         words = ", ".join(f"{key} {value}" for key, value in filled.items())
@@ -355,7 +325,7 @@ def weights_of(read: Reading, width: int | None, layers: int) -> Weights | None:
     None where the config does not say it. Counted are matrices; biases, norms and learned positions, below 1 % of them,
     are not. Not for models some of whose layers are no attention."""
     config, inner, rows = read.config, read.get(*INNER), read.get("vocab_size")
-    gated = read.type not in PLAIN
+    gated = "plain" not in read.facts
     if inner is None and not gated and width is not None:
         inner = 4 * width
     usual = BYTES.get(str(config.get("torch_dtype") or config.get("dtype")), 2.0)
@@ -375,8 +345,8 @@ def weights_of(read: Reading, width: int | None, layers: int) -> Weights | None:
         mlps.append(Mlp(shared, 3 if gated else 2, number, wide, read.whole(ACTIVE, number)))
     return Weights(
         int(width or 0), rows, bool(read.get("tie_word_embeddings")), tuple(mlps), usual,
-        *QUANTISED.get(method, (usual, usual)), norms=4 if read.type in MORE_NORMS else 2,
-        head_norms=read.type in HEAD_NORMS, turned=read.type not in NOT_TURNED, learned=read.type in LEARNED,
+        *QUANTISED.get(method, (usual, usual)), norms=4 if "more_norms" in read.facts else 2,
+        head_norms="head_norms" in read.facts, turned="not_turned" not in read.facts, learned="learned" in read.facts,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.files import read_object
 from iosim.base.schema import one_line
-from iosim.integrations.models.kinds import EXPERTS, model_of
+from iosim.integrations.models.kinds import EXPERTS, FAMILIES, model_of
 from iosim.studies.models.layers import Model
 
 PARTS = {
@@ -117,32 +117,19 @@ def refuse_others(config: Mapping[str, Any], name: str) -> None:
         hint = "accepted: the config.json of the model it adapts"
         raise InputError(f"`model` '{name}' is an adapter's ({one_line(config['peft_type'], 40)}); {hint}")
     if config.get("is_encoder_decoder"):
-        raise InputError(
-            f"`model` '{name}' ({one_line(config.get('model_type', 'unknown'), 40)}) is an encoder and a "
-            "decoder with attention between them, which is not described; accepted: the config.json of a "
-            "decoder or an encoder"
-        )
+        both = f"({one_line(config.get('model_type', 'unknown'), 40)}) is an encoder and a decoder with attention"
+        hint = "accepted: the config.json of a decoder or an encoder"
+        raise InputError(f"`model` '{name}' {both} between them, which is not described; {hint}")
 
 
-PLAIN = {"gated": False, "norm": "layer", "linear_bias": True}
-GATED = {"gated": True, "norm": "rms", "linear_bias": False, "positions": "none", "activation": "silu"}
-FAMILIES: Mapping[str, Mapping[str, Any]] = {
-    "gpt2": PLAIN | {"positions": "learned", "tied": True},
-    "gpt_neox": PLAIN | {"positions": "none", "tied": False},
-    "gpt_bigcode": PLAIN | {"positions": "learned", "tied": True},
-    "vit": PLAIN | {"positions": "learned"},
-    "llama": GATED | {"tied": False},
-    "mistral": GATED | {"tied": False},
-    "phi3": GATED | {"tied": False},
-}
-"""model_type -> what its class in transformers builds its layers of; `tied` where the config does not say."""
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu": "relu"}
 
 
 def decoder_of(model: Model) -> dict[str, Any]:
     """The model's sizes and choices by the keywords of `iosim.train_memory`."""
     config = model.config
-    family = FAMILIES.get(str(config.get("model_type")))
+    families = FAMILIES["trained"]
+    family = families.get(str(config.get("model_type")))
     first = model.kinds[0]
     why = None
     if family is None:
@@ -156,11 +143,11 @@ def decoder_of(model: Model) -> dict[str, Any]:
     elif model.width is None or first.head_dim * first.heads != model.width:
         why = f"its {first.heads} heads of {first.head_dim} columns are not as wide as its {model.width} columns"
     if why is not None or family is None:
-        accepted = f"models of {', '.join(FAMILIES)} whose layers are alike and dense"
+        accepted = f"models of {', '.join(families)} whose layers are alike and dense"
         raise InputError(f"`model` '{model.name}' cannot be trained here: {why}; accepted: {accepted}")
     inside = next((config[key] for key in ("intermediate_size", "n_inner") if config.get(key)), 4 * (model.width or 0))
-    act = str(config.get("hidden_act") or config.get("activation_function") or family.get("activation") or "gelu")
-    tied = bool(config.get("tie_word_embeddings", family.get("tied", True)))
+    act = str(config.get("hidden_act") or config.get("activation_function") or family["activation"])
+    tied = bool(config.get("tie_word_embeddings", family["tied"]))
     return {
         "layers": model.layers, "width": model.width, "heads": first.heads, "kv_heads": first.kv_heads,
         "mlp_width": inside, "gated": family["gated"], "activation": ACTIVATIONS.get(act, "gelu"),

@@ -201,9 +201,7 @@ def _strided(tensor: Tensor | None) -> bool:
 
 def _shared(mask: Tensor) -> str:
     shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
-    return {(False, False): "none", (False, True): "heads", (True, False): "batch", (True, True): "both"}[
-        shape[0] == 1, shape[1] == 1
-    ]
+    return (("none", "heads"), ("batch", "both"))[shape[0] == 1][shape[1] == 1]
 
 
 def _additive(recorder: Recorder, mask: Tensor, query: Tensor) -> Tensor:
@@ -228,58 +226,21 @@ def planned(recorder: Recorder, chosen: Attended, passes: str, wants_lse: bool) 
     return problem, kernel, note
 
 
-def forward(
-    recorder: Recorder, chosen: Attended, compute: Compute, q: Tensor, k: Tensor, v: Tensor,
-    mask: Tensor | None, trained: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(O, LSE) of one call, recorded. O lies in memory as Q does, but for the memory-efficient kernel's, which lies
-    [batch, tokens, heads, head_dim]."""
-    with recorder.pause():
-        shape = (*q.shape[:-1], v.shape[-1])
-        if chosen.backend == "efficient" or chosen.problem.layout == "bshd":
-            out = q.new_empty((shape[0], shape[2], shape[1], shape[3])).transpose(1, 2)
-        else:
-            out = q.new_empty(shape)
-        lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
-        if is_real(q):
-            out.copy_(compute(q, k, v))
-    _record_forward(recorder, chosen, (q, k, v, mask), out, lse, trained)
-    return out, lse
-
-
 def _record_forward(
     recorder: Recorder, chosen: Attended, given: Sequence[Tensor | None], out: Tensor, lse: Tensor, trained: bool
 ) -> None:
-    recorder.seen([t for t in given if t is not None], [out, lse])
+    bound = {n: t for n, t in zip(("Q", "K", "V", "bias"), given, strict=True) if t is not None}
+    recorder.seen(bound.values(), [out, lse])
     problem, kernel, note = planned(recorder, chosen, "fwd", trained)
-    bound = {n: t for n, t in zip(("Q", "K", "V", "bias"), given, strict=True) if t is not None} | {
-        "O": out,
-        "LSE": lse,
-    }
+    bound |= {"O": out, "LSE": lse}
     recorder.kernel("attention", problem, kernel, plan(problem, kernel), bound, (*chosen.notes, *([note] * bool(note))))
-
-
-def backward(
-    recorder: Recorder, chosen: Attended, compute: Compute, saved: Sequence[Tensor | None], grad: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    q, k, v = (t for t in saved[:3] if t is not None)
-    with recorder.pause():
-        grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        if is_real(q):
-            leaves = [t.detach().requires_grad_() for t in (q, k, v)]
-            with torch.enable_grad():
-                result = compute(*leaves)
-            for mine, theirs in zip(grads, torch.autograd.grad(result, leaves, grad), strict=True):
-                mine.copy_(theirs)
-    _record_backward(recorder, chosen, saved, grad, grads)
-    return grads
 
 
 def _record_backward(
     recorder: Recorder, chosen: Attended, saved: Sequence[Tensor | None], grad: Tensor, grads: Sequence[Tensor]
 ) -> None:
-    recorder.seen([t for t in (*saved, grad) if t is not None], grads)
     bound = {n: t for n, t in zip(("Q", "K", "V", "bias", "O", "LSE"), saved, strict=True) if t is not None}
+    recorder.seen([*bound.values(), grad], grads)
     problem, kernel, note = planned(recorder, chosen, "bwd", False)
     kernel = kernel.copying(*_copied(grad, bound["O"]))
     bound |= {"dO": grad, "dQ": grads[0], "dK": grads[1], "dV": grads[2]}
@@ -316,13 +277,33 @@ class _Attention(torch.autograd.Function):
         ctx: Any, recorder: Recorder, chosen: Attended, compute: Compute, q: Tensor, k: Tensor,
         v: Tensor, mask: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        trained = any(ctx.needs_input_grad[3:6])
-        out, lse = forward(recorder, chosen, compute, q, k, v, mask, trained)
+        """O lies in memory as Q does, but for the memory-efficient kernel's, which lies [batch, tokens, heads,
+        head_dim]."""
+        with recorder.pause():
+            shape = (*q.shape[:-1], v.shape[-1])
+            if chosen.backend == "efficient" or chosen.problem.layout == "bshd":
+                out = q.new_empty((shape[0], shape[2], shape[1], shape[3])).transpose(1, 2)
+            else:
+                out = q.new_empty(shape)
+            lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
+            if is_real(q):
+                out.copy_(compute(q, k, v))
+        _record_forward(recorder, chosen, (q, k, v, mask), out, lse, any(ctx.needs_input_grad[3:6]))
         ctx.call = recorder, chosen, compute
         ctx.save_for_backward(q, k, v, mask, out, lse)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: Any, *grads_out: Tensor) -> Any:
         recorder, chosen, compute = ctx.call
-        return None, None, None, *backward(recorder, chosen, compute, ctx.saved_tensors, grads[0]), None
+        saved = ctx.saved_tensors
+        with recorder.pause():
+            grads = [torch.empty_like(t) for t in saved[:3]]
+            if is_real(saved[0]):
+                leaves = [t.detach().requires_grad_() for t in saved[:3]]
+                with torch.enable_grad():
+                    result = compute(*leaves)
+                for mine, theirs in zip(grads, torch.autograd.grad(result, leaves, grads_out[0]), strict=True):
+                    mine.copy_(theirs)
+        _record_backward(recorder, chosen, saved, grads_out[0], grads)
+        return None, None, None, *grads, None

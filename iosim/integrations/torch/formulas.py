@@ -26,7 +26,7 @@ Results = Sequence[Tensor | None]
 
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
-_OPERATORS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("operators.toml").read_text(encoding="utf-8"))
+_OPERATORS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("operators.toml").read_text(encoding="utf-8"))
 ONE_PASS, WRITES_ONLY, FREE = (frozenset(_OPERATORS[kind]) for kind in ("one_pass", "writes_only", "free"))
 """Operators of one launch; those in place that do not read what they overwrite; those without a launch."""
 
@@ -128,6 +128,43 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
             yield leaf
 
 
+def _by_rules(rules: Sequence[str], packet: Any) -> Formula:
+    """The formula of rules in `operators.toml`, for operators whose arguments are called as those of `packet`."""
+    names = [argument.name for argument in getattr(packet, packet.overloads()[0])._schema.arguments]
+
+    def formula(*args: Any, out: Any, **kwargs: Any) -> list[Piece]:
+        results = [out] if isinstance(out, Tensor) else list(out)
+        given = {"*": args[1:], "out": results} | {f"out.{n}": one for n, one in enumerate(results)}
+        given |= dict(zip(names, args, strict=False)) | kwargs
+
+        def places(words: str) -> Iterator[Place]:
+            for word in words.split():
+                bytes_each, _, counted = word.partition("*")
+                if bytes_each.isdigit():
+                    yield Scratch(int(bytes_each) * sum(t.numel() for t in tensors_in(given[counted])))
+                    continue
+                name, _, size = word.rstrip("]").partition("[")
+                like, _, by_sector = size.partition(":")
+                for tensor in tensors_in(given.get(name)):
+                    each = SECTOR_BYTES // tensor.element_size() if by_sector else 1
+                    most = max((one.numel() * each for one in tensors_in(given.get(like))), default=0)
+                    yield Part(tensor, min(tensor.numel(), most)) if size else tensor
+
+        pieces: list[Piece] = []
+        for rule in rules:
+            called, _, rest = rule.rpartition(": ")
+            reads, writes = (list(places(words.lstrip("!"))) for words in rest.split("->"))
+            pieces += [Pass(reads, writes, called)] if writes or "->!" in rest else []
+        return pieces
+
+    return formula
+
+
+for _names, _rules in _OPERATORS["launches"].items():
+    _packets = [getattr(aten, name) for name in _names.split()]
+    register_traffic_formula(*_packets)(_by_rules(_rules, _packets[0]))
+
+
 @register_traffic_formula(aten.mm, aten.bmm, aten._int_mm, aten._scaled_mm)
 def products(a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
     return [Product(a, b, out)]
@@ -202,103 +239,6 @@ def convolution_backward(
     return pieces
 
 
-def _gradients(reads: list[Any], scale: Tensor | None, out: Results) -> list[Piece]:
-    """One launch makes the input's gradient, another those of weight and bias (layer_norm_kernel.cu)."""
-    own = [t for t in out[1:] if t is not None]
-    of_input = [] if out[0] is None else [Pass([*reads, *([] if scale is None else [scale])], [out[0]], "input")]
-    return [*of_input, *([Pass(reads, own, "weight")] if own else [])]
-
-
-@register_traffic_formula(aten.native_layer_norm_backward)
-def layer_norm_backward(
-    grad: Tensor, x: Tensor, _: Any, mean: Tensor, rstd: Tensor, weight: Tensor | None, *__: Any, out: Results
-) -> list[Piece]:
-    return _gradients([grad, x, mean, rstd], weight, out)
-
-
-@register_traffic_formula(aten._fused_rms_norm_backward)
-def rms_norm_backward(
-    grad: Tensor, x: Tensor, _: Any, rstd: Tensor, weight: Tensor | None, *__: Any, out: Results
-) -> list[Piece]:
-    return _gradients([grad, x, rstd], weight, out)
-
-
-@register_traffic_formula(aten.native_batch_norm, aten._native_batch_norm_legit)
-def batch_norm(x: Tensor, *_: Any, out: Sequence[Tensor], **__: Any) -> list[Piece]:
-    """Statistics first, then the result (Normalization.cu)."""
-    return [Pass([x], list(out[1:]), "statistics"), Pass([x, *out[1:]], [out[0]], "transform")]
-
-
-def _sums_first(grad: Tensor, x: Tensor, kept: Sequence[Tensor] | None, out: Results) -> list[Piece]:
-    """Sums first, then the input's gradient from them, or from what the forward `kept`."""
-    own = [t for t in out[1:] if t is not None]
-    of_input = [] if out[0] is None else [Pass([grad, x, *(own if kept is None else kept)], [out[0]], "input")]
-    return [Pass([grad, x], own, "sums"), *of_input]
-
-
-@register_traffic_formula(aten.native_group_norm_backward)
-def group_norm_backward(
-    grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, *_: Any, out: Results, **__: Any
-) -> list[Piece]:
-    """Of group_norm_kernel.cu."""
-    return _sums_first(grad, x, [mean, rstd], out)
-
-
-@register_traffic_formula(aten.native_batch_norm_backward)
-def batch_norm_backward(grad: Tensor, x: Tensor, *_: Any, out: Results, **__: Any) -> list[Piece]:
-    """Of Normalization.cu."""
-    return _sums_first(grad, x, None, out)
-
-
-@register_traffic_formula(aten.embedding)
-def embedding(weight: Tensor, indices: Tensor, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
-    return [Pass([Part(weight, min(weight.numel(), out.numel())), indices], [out])]
-
-
-@register_traffic_formula(aten.embedding_dense_backward)
-def embedding_backward(grad: Tensor, indices: Tensor, *_: Any, out: Tensor) -> list[Piece]:
-    """Zeros for the whole table, then the rows that were looked up (Embedding.cu)."""
-    rows = Part(out, min(out.numel(), grad.numel()))
-    return [Pass([], [out], "zeros"), Pass([grad, indices, rows], [rows], "rows")]
-
-
-@register_traffic_formula(
-    aten.index_select, aten.gather, aten.index, aten._unsafe_index, aten.take, aten.take_along_dim
-)
-def gather(source: Tensor, *more: Any, out: Tensor, **_: Any) -> list[Piece]:
-    return [Pass([Part(source, min(source.numel(), out.numel())), *tensors_in(more)], [out])]
-
-
-SCATTERS = (aten.index_put, aten.index_add, aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.index_copy)
-
-
-@register_traffic_formula(*(getattr(aten, f"{one.__name__}_") for one in SCATTERS), aten._index_put_impl_)
-def scatter(target: Tensor, *more: Any, out: Tensor, **_: Any) -> list[Piece]:
-    values = list(tensors_in(more))
-    part = Part(out, min(out.numel(), max((t.numel() for t in values), default=0)))
-    return [Pass([*values, part], [part])]
-
-
-@register_traffic_formula(*SCATTERS, aten._unsafe_index_put)
-def scatter_copy(target: Tensor, *more: Any, out: Tensor, **_: Any) -> list[Piece]:
-    """The target is copied first."""
-    return [Pass([target], [out], "copy"), *scatter(target, *more, out=out)]
-
-
-@register_traffic_formula(aten.nll_loss_forward)
-def nll_loss(scores: Tensor, target: Tensor, *_: Any, out: Sequence[Tensor]) -> list[Piece]:
-    """A sector of each row (Loss.cu)."""
-    wide = min(scores.numel(), target.numel() * SECTOR_BYTES // scores.element_size())
-    return [Pass([Part(scores, wide), target], list(out))]
-
-
-@register_traffic_formula(aten.nll_loss_backward)
-def nll_loss_backward(grad: Tensor, scores: Tensor, target: Tensor, *_: Any, out: Tensor) -> list[Piece]:
-    """Zeros, then a value of each row (Loss.cu)."""
-    wide = Part(out, min(out.numel(), target.numel() * SECTOR_BYTES // out.element_size()))
-    return [Pass([], [out], "zeros"), Pass([grad, target], [wide], "rows")]
-
-
 def _softmax(x: Tensor, dim: int, out: Tensor, times: int, *more: Tensor) -> list[Piece]:
     """A CTA takes a row that does not fit in its shared memory, and reads it `times` times (SoftMax.cu)."""
     width = x.shape[dim] if x.dim() else 1
@@ -318,34 +258,11 @@ def softmax_backward(grad: Tensor, result: Tensor, dim: int, *_: Any, out: Tenso
     return _softmax(grad, dim, out, 2, result)
 
 
-@register_traffic_formula(aten.masked_fill)
-def masked_fill(x: Tensor, mask: Tensor, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
-    """A copy that is then filled (TensorAdvancedIndexing.cpp)."""
-    return [Pass([x], [out], "copy"), Pass([out, mask], [out], "fill")]
-
-
-@register_traffic_formula(aten.masked_scatter, aten.masked_scatter_backward)
-def masked_scatter(x: Tensor, mask: Tensor, *more: Any, out: Tensor) -> list[Piece]:
-    """The mask is added up; then what it picks is copied, over a copy or, backward, out of the gradient
-    (IndexKernel.cu)."""
-    sums = Scratch(8 * mask.numel())
-    first: list[Piece] = [Pass([mask], [sums], "sums")]
-    if more and isinstance(more[0], Tensor):
-        return [Pass([x], [out], "copy"), *first, Pass([out, mask, sums, more[0]], [out], "rows")]
-    return [*first, Pass([x, mask, sums], [out], "rows")]
-
-
 @register_traffic_formula(aten.nonzero)
 def nonzero(x: Tensor, *, out: Tensor) -> list[Piece]:
     """They are counted, then their places written, first as one number and then by axis (Nonzero.cu)."""
     pieces: list[Piece] = [Pass([x], [], "count"), Pass([x], [out], "select")]
     return [*pieces, Pass([out], [out], "axes")] if x.dim() > 1 else pieces
-
-
-@register_traffic_formula(aten.sort, aten.topk, aten._unique2, aten.unique_dim, aten.unique_consecutive)
-def sort(x: Tensor, *_: Any, out: Any, **__: Any) -> list[Piece]:
-    """Read once, results written once: the least that a sort moves."""
-    return [Pass([x], list(tensors_in(out)))]
 
 
 def is_free(function: Any) -> bool:

@@ -35,6 +35,11 @@ FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
 """Functions that make a tensor of a program's own numbers."""
 
 
+def _of_result(name: str) -> Any:
+    """What the result of a mode has by this name, as an attribute of the mode itself."""
+    return property(lambda mode: getattr(mode.result, name), doc=getattr(ProgramTraffic, name).__doc__)
+
+
 class TrafficMode:
     """Counts what runs inside, as torch.utils.flop_counter.FlopCounterMode does, on a GPU that need not be there.
 
@@ -94,37 +99,17 @@ class TrafficMode:
             raise InputError("the traffic is known once the mode has ended; accepted: after the `with` block")
         return traffic_of(self._recorder.program, self.profile, tuple(self._recorder.notes))
 
-    @property
-    def hbm(self) -> Moved:
-        """Bytes between L2 and device memory."""
-        return self.result.hbm
-
-    @property
-    def l2(self) -> Moved:
-        """Bytes between SMs and L2."""
-        return self.result.l2
-
-    @property
-    def time_s(self) -> float:
-        """Seconds of all launches on the GPU."""
-        return self.result.time_s
+    hbm: Moved = _of_result("hbm")
+    l2: Moved = _of_result("l2")
+    time_s: float = _of_result("time_s")
+    table: Callable[..., Table] = _of_result("table")
+    to_pandas: Callable[[], pandas.DataFrame] = _of_result("to_pandas")
+    export_chrome_trace: Callable[[str | Path], None] = _of_result("export_chrome_trace")
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the numbers should know."""
         return self.result.notes
-
-    def table(self, depth: int = 2) -> Table:
-        """A row a module, down to `depth` below the root."""
-        return self.result.table(depth)
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """A row an operator."""
-        return self.result.to_pandas()
-
-    def export_chrome_trace(self, path: str | Path) -> None:
-        """Write a trace for chrome://tracing or ui.perfetto.dev."""
-        self.result.export_chrome_trace(path)
 
     def __str__(self) -> str:
         return str(self.result)
@@ -365,6 +350,6 @@ class _RmsNorm(torch.autograd.Function):
                 grads = tuple(torch.empty_like(t) for t in leaves)
         recorder.seen([grad, x, rstd], grads)
         of_weight = grads[1] if weight is not None else None
-        pieces = formulas.rms_norm_backward(grad, x, None, rstd, weight, out=[grads[0], of_weight])
+        pieces = REGISTRY[aten._fused_rms_norm_backward](grad, x, None, rstd, weight, out=[grads[0], of_weight])
         recorder.pieces("_fused_rms_norm_backward", pieces)
         return None, grads[0], None, of_weight, None

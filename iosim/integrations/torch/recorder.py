@@ -18,19 +18,9 @@ from iosim.base.records import dataclass, replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.integrations.torch.formulas import Part, Pass, Piece, Place, Product
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Role, Tensor
+from iosim.kernel.launch import Chain, Role
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.program.operators import (
-    Operator,
-    Program,
-    Scratch,
-    Storage,
-    View,
-    flat,
-    nothing_special,
-    product,
-    streaming,
-)
+from iosim.studies.program.operators import Operator, Program, Scratch, Storage, View, product, streaming
 
 FORWARD, BACKWARD = "forward", "backward"
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8",
@@ -114,13 +104,9 @@ class Recorder:
     # ---- storages ----
 
     def view(self, tensor: torch.Tensor) -> View:
-        return View(
-            self.storage(tensor, made=None),
-            int(tensor.storage_offset()),
-            tuple(map(int, tensor.shape)),
-            tuple(map(int, tensor.stride())),
-            tensor.element_size(),
-        )
+        storage, offset = self.storage(tensor, made=None), int(tensor.storage_offset())
+        sizes, strides = (tuple(map(int, axes)) for axes in (tensor.shape, tensor.stride()))
+        return View(storage, offset, sizes, strides, tensor.element_size())
 
     def storage(self, tensor: torch.Tensor, made: int | None) -> int:
         storage = tensor.untyped_storage()
@@ -158,19 +144,19 @@ class Recorder:
         phase = self.phase()
         for piece in pieces:
             called = f"{name}.{piece.name}" if piece.name else name
-            flops = 0
+            flops = 2 * math.prod(piece.extent) if isinstance(piece, Product) else 0
             if isinstance(piece, Pass):
                 chain, views, dtype = self._pass(called, piece)
-            else:
+            elif flops:
                 chain, views, dtype = self._product(called, piece)
-                flops = 2 * math.prod(piece.extent)
+            else:
+                continue
             if all(t.elements == 0 for t in chain.tensors.values()):
                 continue
-            problem = AttentionProblem(dtype=dtype)
+            kind = {"is_kernel": isinstance(piece, Product), "is_attention": attention, "known": known}
             self._operators.append(
-                Operator(called, module, phase, problem, nothing_special(called), chain, views,
-                         is_kernel=isinstance(piece, Product), is_attention=attention, known=known, product_flops=flops)
-            )  # fmt: skip
+                Operator.plain(called, module, phase, dtype, chain, views, product_flops=flops, **kind)
+            )
 
     def _pass(self, name: str, piece: Pass) -> tuple[Chain, dict[str, View], str]:
         reads, writes = ([self._place(place) for place in places] for places in (piece.reads, piece.writes))
@@ -187,20 +173,11 @@ class Recorder:
 
     def _product(self, name: str, piece: Product) -> tuple[Chain, dict[str, View], str]:
         views = {"A": self.view(piece.a), "B": self.view(piece.b), "C": self.view(piece.c)}
-        beside: tuple[Tensor, ...] = ()
+        bias = None
         if piece.bias is not None and piece.bias is not piece.c:
-            views["bias"] = self.view(piece.bias)
-            beside = (flat("bias", piece.bias.numel(), piece.bias.element_size(), Role.INPUT),)
-        chain = product(
-            name,
-            piece.extent,
-            piece.a.element_size(),
-            self.profile.sm_count,
-            beside=beside,
-            output_bytes=piece.c.element_size(),
-        )
-        if math.prod(piece.extent) == 0:
-            return Chain({}, ()), {}, "fp32"
+            views["bias"], bias = self.view(piece.bias), (piece.bias.numel(), piece.bias.element_size())
+        size, output = piece.a.element_size(), piece.c.element_size()
+        chain = product(name, piece.extent, size, self.profile.sm_count, bias=bias, output_bytes=output)
         dtype = dtype_of([piece.a])
         if dtype == "fp32" and torch.backends.cuda.matmul.allow_tf32:
             dtype = "tf32"

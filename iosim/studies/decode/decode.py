@@ -22,20 +22,19 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms.cascade import SHARED
 from iosim.kernel.algorithms.states import STATE
 from iosim.kernel.conditions import ALONE, Conditions
-from iosim.kernel.libraries import Overrides, split_alike, with_sinks
+from iosim.kernel.libraries import Overrides, split_alike
+from iosim.kernel.traffic import FOREIGN
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction, method_of
 from iosim.problem.asked import lengths
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.decode.picking import Picking, picking, picks
+from iosim.studies.models.asked import LayerCall
 from iosim.studies.models.layers import LayerKind, Model, index_token_bytes
 
 MAX_LAYERS = 10_000
 MAX_SEQUENCES = 65_536
 MAX_FILE_BYTES = 1_000_000
-FOREIGN = "foreign"
-"""Name under which a replay counts others' dirty lines."""
-OF_SHAPE = ("heads", "kv_heads", "head_dim", "head_dim_v")
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,11 @@ class ModelShape:
     page_size: int | None = None
     window: int | None = None
     kind: LayerKind | None = None
-    """Of a model's layers, what they are."""
+    """Of a model's layers, what they are, in place of the sizes above."""
     fields: tuple[tuple[str, Any], ...] = ()
     """Of the problem, what else is asked for."""
+    contexts: tuple[int, ...] = ()
+    """Keys of each sequence, where they differ and all are in one launch."""
 
     def __post_init__(self) -> None:
         whole("layers", self.layers, 1, MAX_LAYERS)
@@ -67,69 +68,37 @@ class ModelShape:
             raise InputError(f"`context` {context} is out of range; accepted: 1 or more tokens")
         if not 1 <= new_tokens <= context:
             raise InputError(f"`new_tokens` {new_tokens} is out of range; accepted: 1 to {context} (the context)")
-        return self.call(batch, context, new_tokens)
-
-    def call(self, batch: int, context: int, new_tokens: int) -> AttentionProblem:
-        """One layer's call, its lengths checked."""
+        fields: dict[str, Any] = dict(self.fields)
+        if self.kind is not None:
+            latent = self.kind.latent is not None
+            return self.kind.problem(new_tokens, context, batch=batch, latent_kv=latent, **fields)
+        mask, sequences = "causal" if self.window is None else "window", len(self.contexts)
+        lengths: dict[str, Any] = {"batch": batch, "seq_q": new_tokens, "seq_k": context}
+        if sequences:
+            mask = "none" if self.window is None and new_tokens == 1 else mask
+            lengths = {"seq_lens": (new_tokens,) * sequences, "seq_lens_k": self.contexts}
         return AttentionProblem(
-            batch=batch, heads=self.heads, kv_heads=self.kv_heads, seq_q=new_tokens, seq_k=context,
-            head_dim=self.head_dim, head_dim_v=self.head_dim_v, dtype=self.dtype,
-            mask="causal" if self.window is None else "window", window=self.window, latent_kv=self.latent_kv,
-            page_size=self.page_size, **dict(self.fields),
+            heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, head_dim_v=self.head_dim_v,
+            dtype=self.dtype, mask=mask, window=self.window, latent_kv=self.latent_kv, page_size=self.page_size,
+            **lengths, **fields,
         )  # fmt: skip
 
     def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
         """Bytes of all layers' cache, of whole pages where there are pages, or of their states."""
-        tensors = prediction.chain.tensors
+        p, tensors = prediction.problem, prediction.chain.tensors
+        page, shared = p.page_size or 1, p.shared_prefix or 0
+        if self.kind is not None:
+            one, alike = (
+                self.kind.sequence_bytes(tokens, p.dtype, p.cache_dtype, page) if tokens else 0
+                for tokens in (context, shared)
+            )
+            return self.layers * (batch * one - (batch - 1) * alike)
+        if self.contexts:
+            rows = sum(-(-keys // page) * page for keys in self.contexts) - shared // page * page * (batch - 1)
+            width = p.head_dim + (0 if p.latent_kv else p.head_dim_v)
+            return rows * p.kv_heads * width * p.cache_type.bytes * self.layers
         kept = (STATE,) if STATE in tensors else ("K", "V", f"K_{SHARED}", f"V_{SHARED}")
         return sum(tensors[n].allocated_bytes for n in kept if n in tensors) * self.layers
-
-
-@dataclass(frozen=True)
-class KindShape(ModelShape):
-    """The attention of one kind of a model's layers; `fields` are what the layer does not decide."""
-
-    @classmethod
-    def of(cls, kind: LayerKind, fields: Mapping[str, Any]) -> KindShape:
-        step = kind.problem(1, 2, **{name: value for name, value in fields.items() if name != "shared_prefix"})
-        sizes = {name: getattr(step, name) for name in OF_SHAPE}
-        return cls(**sizes, layers=kind.count, dtype=step.dtype, latent_kv=step.latent_kv, page_size=step.page_size,
-                   kind=kind, fields=tuple(fields.items()))  # fmt: skip
-
-    def call(self, batch: int, context: int, new_tokens: int) -> AttentionProblem:
-        assert self.kind is not None
-        return self.kind.problem(new_tokens, context, batch=batch, latent_kv=self.latent_kv, **dict(self.fields))
-
-    def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
-        assert self.kind is not None
-        fields, page = dict(self.fields), self.page_size or 1
-        one, shared = (
-            self.kind.sequence_bytes(tokens, self.dtype, fields.get("cache_dtype"), page) if tokens else 0
-            for tokens in (context, fields.get("shared_prefix"))
-        )
-        return self.layers * (batch * one - (batch - 1) * shared)
-
-
-@dataclass(frozen=True)
-class BatchShape(ModelShape):
-    """A model whose step has sequences of different contexts, all in one launch."""
-
-    contexts: tuple[int, ...] = ()
-
-    def call(self, batch: int, context: int, new_tokens: int) -> AttentionProblem:
-        """One layer's call: `new_tokens` queries of every sequence against its own keys."""
-        one = super().call(1, context, new_tokens)
-        mask = one.mask if self.window is not None or new_tokens > 1 else "none"
-        return one.with_(seq_q=new_tokens * len(self.contexts), seq_k=sum(self.contexts), mask=mask,
-                         seq_lens=(new_tokens,) * len(self.contexts), seq_lens_k=self.contexts)  # fmt: skip
-
-    def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
-        one = super().call(1, context, 1)
-        width = one.head_dim + (0 if one.latent_kv else one.head_dim_v)
-        page = self.page_size or 1
-        shared = (one.shared_prefix or 0) // page * page * (len(self.contexts) - 1)
-        rows = sum(-(-keys // page) * page for keys in self.contexts) - shared
-        return rows * one.kv_heads * width * one.cache_type.bytes * self.layers
 
 
 @dataclass(frozen=True)
@@ -149,13 +118,11 @@ class DecodePoint:
     picking: Picking | None = None
 
     @classmethod
-    def of(cls, model: Model, kinds: tuple[DecodePoint, ...]) -> DecodePoint:
-        return replace(max(kinds, key=lambda kind: kind.step_s), model=model, kinds=kinds)
-
-    def beside_dense(self, pays_from: int | None) -> DecodePoint:
-        """The point with what its indexer costs and saves, where it has one."""
-        part = next((part for part in self.parts if picks(part.prediction)), None)
-        return self if part is None else replace(self, picking=picking(part.prediction, part.shape.layers, pays_from))
+    def of(cls, model: Model, kinds: tuple[DecodePoint, ...], pays_from: int | None) -> DecodePoint:
+        """All layers of a model, with what its indexer costs and saves, where it has one."""
+        indexed = (picking(p.prediction, p.shape.layers, pays_from) for p in kinds if picks(p.prediction))
+        longest = max(kinds, key=lambda kind: kind.step_s)
+        return replace(longest, model=model, kinds=kinds, picking=next(indexed, None))
 
     @property
     def parts(self) -> tuple[DecodePoint, ...]:
@@ -204,16 +171,12 @@ class DecodePoint:
         call drives out of a flushed L2 are left out: there is no flush between layers."""
         if level == "hbm" and not all(p.hbm_known for p in self.predictions):
             return None
-        return sum(
-            sum(
-                float(row.bytes)
-                for row in part.prediction.traffic
-                if row.level == level and direction in (None, row.direction) and row.tensor != FOREIGN
-            )
-            * part.shape.layers
-            / self.tokens
-            for part in self.parts
-        )
+        moved = 0.0
+        for part in self.parts:
+            traffic = part.prediction.traffic
+            own = traffic.total(level, direction) - traffic.total(level, direction, tensor=FOREIGN)
+            moved += float(own) * part.shape.layers / self.tokens
+        return moved
 
     @property
     def tokens_per_s(self) -> float:
@@ -243,6 +206,29 @@ class DecodePoint:
         keys = problem.keys_in_memory if windowed is None else problem.batch * min(problem.seq_k, windowed)
         return problem.kv_heads * keys * width * problem.cache_type.bytes * self.shape.layers
 
+    @property
+    def sequences(self) -> list[dict[str, int]]:
+        """What a launch does for its sequences, over all heads: by context, in ascending order; nothing of kernels
+        whose scores pass through memory. FlashAttention-2 gives every sequence as many splits; others' splits have one
+        length, so that a longer sequence has more of them."""
+        p = self.prediction
+        domain = next((launch.domain for launch in p.chain.launches if launch.name == "main"), None)
+        if domain is None:
+            return []
+        shared = p.problem.shared_prefix or 0
+        each = Counter((queries, keys - shared) for queries, keys in p.problem.sequences)
+        most_blocks = max(-(-keys // domain.block_k) for _, keys in each)
+        blocks_each = -(-most_blocks // domain.splits)
+        found = []
+        for (queries, keys), sequences in sorted(each.items(), key=lambda one: one[0][1]):
+            blocks = -(-keys // domain.block_k)
+            per = -(-blocks // domain.splits) if split_alike(p.kernel.name) else blocks_each
+            splits = -(-blocks // per)
+            tiles = sequences * domain.heads * -(-queries * domain.pack // domain.block_q) * splits
+            found.append({"context": keys, "sequences": sequences, "splits": splits,
+                          "keys_per_split": min(keys, per * domain.block_k), "work_tiles": tiles})  # fmt: skip
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """One entry of `points` in the JSON of `iosim decode`; of a model with an entry of each kind of layer."""
         p = self.prediction
@@ -253,7 +239,7 @@ class DecodePoint:
         whole |= {f"{level}_{way}_bytes_per_token": self.per_token(level, way) for level in levels for way in WAYS}
         whole |= {"method": method_of(one.method for one in self.predictions), "step_s": self.step_s}
         whole |= {"s_per_token": self.step_s / self.tokens} | plain(self, "tokens_per_s bound_tokens_per_s")
-        whole |= {"bound_by": p.time.bound_by, "sequences": work_of(p)} | plain(p, "problem notes")
+        whole |= {"bound_by": p.time.bound_by, "sequences": self.sequences} | plain(p, "problem notes")
         if self.picking is not None:
             whole["picking"] = self.picking.to_dict()
         if self.model is None:
@@ -281,19 +267,24 @@ def sweep(
     make no sense, or a kernel that cannot run the shape on that GPU."""
     profile, batch = load_profile(gpu), whole("batch", batch, 1)
     problems = [shape.problem(batch, context, new_tokens) for context in contexts]
-    if shape.kind is not None and shape.kind.sinks:
-        problems = [with_sinks(problem, kernel) for problem in problems]
-    own = None if shape.kind is None else shape.kind.state_kernel
     how: dict[str, Any] = {"method": conditions.method, "launched": conditions.launched}
-    how |= {} if own else {"overrides": overrides}
-    predictions = predict_many([Request(problem, own or kernel, profile, **how) for problem in problems])
-    for context, prediction in zip(contexts, predictions, strict=True):
+    kind, each = shape.kind, zip(contexts, problems, strict=True)
+    requests = [
+        Request(problem, kernel, profile, overrides, **how)
+        if kind is None
+        else LayerCall(kind, new_tokens, context, problem).request(kernel, profile, overrides, **how)
+        for context, problem in each
+    ]
+    for context, prediction in zip(contexts, predict_many(requests), strict=True):
         yield DecodePoint(shape, batch, context, new_tokens, prediction)
 
 
-def read_contexts(contexts: str | Sequence[int | str]) -> list[int]:
+def read_contexts(contexts: str | Sequence[int | str], beside: Mapping[str, Any]) -> list[int]:
     """Context lengths from numbers, a text such as 1k,4k,32k, or a file with a number or more a line. Raises
-    InputError: no such file, no numbers, or too many."""
+    InputError: no such file, no numbers, too many, or something `beside` them that says lengths, too."""
+    for name, value in beside.items():
+        said = ",".join(map(str, value)) if isinstance(value, list) else value
+        raise InputError(f"`{name}` {said} contradicts `batch_contexts`, which says the sequences; give one of them")
     words, accepted = contexts, "lengths such as 1k,4k, or a file of them"
     if isinstance(contexts, str) and ("/" in contexts or contexts.lower().endswith((".txt", ".csv"))):
         text = read_text(contexts, f"`batch_contexts` '{contexts}'", accepted, MAX_FILE_BYTES)
@@ -306,7 +297,7 @@ def read_contexts(contexts: str | Sequence[int | str]) -> list[int]:
     return found
 
 
-def in_one_launch(shape: ModelShape, contexts: Sequence[int], new_tokens: int, overrides: Overrides) -> BatchShape:
+def in_one_launch(shape: ModelShape, contexts: Sequence[int], new_tokens: int, overrides: Overrides) -> ModelShape:
     """A step of sequences with these contexts in one launch. Raises InputError: fewer tokens than new ones in a
     sequence, or tokens that are appended."""
     if min(contexts) < new_tokens:
@@ -315,10 +306,10 @@ def in_one_launch(shape: ModelShape, contexts: Sequence[int], new_tokens: int, o
         )
     if overrides.append_kv:
         raise InputError("`append_kv=True` contradicts `batch_contexts`; accepted with it: `context`")
-    return BatchShape(**vars(shape), contexts=tuple(contexts))
+    return replace(shape, contexts=tuple(contexts))
 
 
-def kind_shapes(model: Model, dtype: str | None, page_size: int | None, cache: Mapping[str, Any]) -> list[KindShape]:
+def kind_shapes(model: Model, dtype: str | None, page_size: int | None, cache: Mapping[str, Any]) -> list[ModelShape]:
     """The shapes of a model's layers by kind, `cache` being other fields of the problem. Raises InputError: a model
     that generates nothing."""
     if not model.causal:
@@ -326,26 +317,4 @@ def kind_shapes(model: Model, dtype: str | None, page_size: int | None, cache: M
         raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: {accepted}")
     fields = {"dtype": dtype or model.dtype or "bf16"} | ({} if page_size is None else {"page_size": page_size})
     fields |= cache
-    return [KindShape.of(kind, fields) for kind in model.all_kinds]
-
-
-def work_of(prediction: Prediction) -> list[dict[str, int]]:
-    """What a launch does for its sequences, over all heads: by context, in ascending order; nothing of kernels whose
-    scores pass through memory. FlashAttention-2 gives every sequence as many splits; others' splits have one length, so
-    that a longer sequence has more of them."""
-    domain = next((launch.domain for launch in prediction.chain.launches if launch.name == "main"), None)
-    if domain is None:
-        return []
-    shared = prediction.problem.shared_prefix or 0
-    each = Counter((queries, keys - shared) for queries, keys in prediction.problem.sequences)
-    most_blocks = max(-(-keys // domain.block_k) for _, keys in each)
-    blocks_each = -(-most_blocks // domain.splits)
-    found = []
-    for (queries, keys), sequences in sorted(each.items(), key=lambda one: one[0][1]):
-        blocks = -(-keys // domain.block_k)
-        per = -(-blocks // domain.splits) if split_alike(prediction.kernel.name) else blocks_each
-        splits = -(-blocks // per)
-        tiles = sequences * domain.heads * -(-queries * domain.pack // domain.block_q) * splits
-        found.append({"context": keys, "sequences": sequences, "splits": splits,
-                      "keys_per_split": min(keys, per * domain.block_k), "work_tiles": tiles})  # fmt: skip
-    return found
+    return [ModelShape(layers=kind.count, kind=kind, fields=tuple(fields.items())) for kind in model.all_kinds]

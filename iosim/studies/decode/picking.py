@@ -48,14 +48,11 @@ def picking(prediction: Prediction, layers: int, pays_from: int | None) -> Picki
     dense = next(predict_many([_dense(prediction.problem, prediction)]))
     index_s = sum(launch.total_s for launch in prediction.time.launches if launch.name in LAUNCHES)
     hbm = sum(float(prediction.traffic.total("hbm", launch=name)) for name in LAUNCHES)
-    return Picking(
-        dense.kernel.name,
-        layers * index_s,
-        layers * (prediction.time.total_s - index_s),
-        layers * dense.time.total_s,
-        layers * hbm if prediction.hbm_known else None,
-        pays_from,
+    index_s, attention_s, dense_s = (
+        layers * seconds for seconds in (index_s, prediction.time.total_s - index_s, dense.time.total_s)
     )
+    index_hbm = layers * hbm if prediction.hbm_known else None
+    return Picking(dense.kernel.name, index_s, attention_s, dense_s, index_hbm, pays_from)
 
 
 def pays_from(like: Prediction) -> int | None:

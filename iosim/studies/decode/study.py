@@ -11,7 +11,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, count_text, seconds_text, some, times_of
 from iosim.base.words import DEFAULT, sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -25,17 +25,9 @@ from iosim.show import axes
 from iosim.show.axes import End, Part, alike, at_ends, bars, layered
 from iosim.show.page import PLOT_REM, Page, Panel, Section, Series, listed
 from iosim.show.shown import Part as ShownPart
-from iosim.show.shown import Shown
-from iosim.show.tables import Cell, Table, columns_of, grouped, spread_out
-from iosim.studies.decode.decode import (
-    DecodePoint,
-    ModelShape,
-    in_one_launch,
-    kind_shapes,
-    read_contexts,
-    sweep,
-    work_of,
-)
+from iosim.show.shown import Several
+from iosim.show.tables import Table, columns_of, grouped, spread_out
+from iosim.studies.decode.decode import DecodePoint, ModelShape, in_one_launch, kind_shapes, read_contexts, sweep
 from iosim.studies.decode.picking import CONTEXTS as PICKED_CONTEXTS
 from iosim.studies.decode.picking import Picking, pays_from, picks
 from iosim.studies.models.asked import chosen
@@ -87,17 +79,12 @@ Value = Callable[[DecodePoint], float | None]
 
 
 @dataclass(frozen=True, repr=False)
-class Decoding(Shown):
+class Decoding(Several[DecodePoint]):
     """Decoding steps over the context's length, for every GPU and kernel asked for."""
 
+    _members = "points"
     points: tuple[DecodePoint, ...]
     """A point a GPU, kernel and context, in the order of the request."""
-
-    def __iter__(self) -> Iterator[DecodePoint]:
-        return iter(self.points)
-
-    def __len__(self) -> int:
-        return len(self.points)
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": 1, "points": [p.to_dict() for p in self.points]}
@@ -172,78 +159,70 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
     step |= {"conditions": Conditions(launched=r.launched)}
     sizes = {name: getattr(r, name) for name in ("heads", "kv_heads", "head_dim", "head_dim_v", "window")}
     model = chosen(r.model, sizes, r.layers if r.model is not None else None, r.tensor_parallel)
-    batch = None if r.batch_contexts is None else read_contexts(r.batch_contexts)
-    if batch is not None:
+    batch = None
+    if r.batch_contexts is not None:
         if model is not None:
             raise InputError("`batch_contexts` contradicts `model`; accepted with it: `batch`, `heads`, `layers`")
-        for name, default in (("batch", 1), ("context", CONTEXTS)):
-            if (value := getattr(r, name)) != default:
-                raise InputError(
-                    f"`{name}` {value} contradicts `batch_contexts`, which says the sequences; give one of them"
-                )
+        usual = {"batch": 1, "context": CONTEXTS}
+        beside = {name: value for name, default in usual.items() if (value := getattr(r, name)) != default}
+        batch = read_contexts(r.batch_contexts, beside)
     contexts = lengths(r.context, "context") if batch is None else batch
     cache = {n: getattr(r, n) for n in ("cache_dtype", "shared_prefix") if getattr(r, n) is not None}
     for gpu in r.gpu:
-        for kernel, page in chosen_kernels(gpu, r.kernel, r.split_rule, r.page_size, batch is not None):
+        for kernel, page in chosen_kernels(gpu, r):
             if model is not None:
                 shapes = kind_shapes(model, r.dtype, page, cache)
                 kinds = [list(sweep(one, contexts, gpu, kernel, **step)) for one in shapes]
                 indexed = next((points[0].prediction for points in kinds if picks(points[0].prediction)), None)
                 pays = None if indexed is None else pays_from(indexed)
-                yield from (DecodePoint.of(model, parts).beside_dense(pays) for parts in zip(*kinds, strict=True))
+                yield from (DecodePoint.of(model, parts, pays) for parts in zip(*kinds, strict=True))
                 continue
-            given = {
-                name: value
-                for name, value in (sizes | {"layers": r.layers, "dtype": r.dtype}).items()
-                if value is not None
-            }
-            usual = {"kv_heads": 1 if r.latent_kv else min(8, r.heads or ModelShape.heads)}
-            shape = ModelShape(**usual | given, latent_kv=r.latent_kv, page_size=page, fields=tuple(cache.items()))
+            asked = sizes | {"layers": r.layers, "dtype": r.dtype}
+            given: dict[str, Any] = {"kv_heads": 1 if r.latent_kv else min(8, r.heads or ModelShape.heads)}
+            given |= {name: value for name, value in asked.items() if value is not None}
+            shape = ModelShape(**given, latent_kv=r.latent_kv, page_size=page, fields=tuple(cache.items()))
             if batch is not None:
                 shape, contexts = in_one_launch(shape, batch, r.new_tokens, overrides), [max(batch)]
                 step["batch"] = len(batch)
             yield from sweep(shape, contexts, gpu, kernel, **step)
 
 
-def chosen_kernels(
-    gpu: str | HardwareProfile,
-    kernels: Sequence[str] | None,
-    rules: Sequence[str] | None,
-    page_size: int | None,
-    batch: bool = False,
-) -> list[tuple[str, int | None]]:
+def chosen_kernels(gpu: str | HardwareProfile, r: DecodeRequest) -> list[tuple[str, int | None]]:
     """The kernels to predict on a GPU, in the order asked for, each with the tokens of a page. Raises InputError:
-    kernels and rules, or a rule that is not known or has no kernel on the GPU. `batch`: of sequences of different
-    lengths, for which FlashAttention-3 has rules of their own, those that SGLang's calls meet."""
-    if not rules:
-        return [(name, page_size) for name in kernels or (DEFAULT,)]
-    if kernels:
-        raise InputError(f"`split_rule` {', '.join(rules)} contradicts `kernel` {', '.join(kernels)}; give one of them")
-    profile = load_profile(gpu)
-    found = [kernel_by_rule(rule, profile, page_size) for rule in rules]
+    kernels and rules, or a rule that is not known or has no kernel on the GPU. For sequences of different lengths
+    FlashAttention-3 has rules of their own, those that SGLang's calls meet."""
+    if not r.split_rule:
+        return [(name, r.page_size) for name in r.kernel or (DEFAULT,)]
+    if r.kernel:
+        both = f"`split_rule` {', '.join(r.split_rule)} contradicts `kernel` {', '.join(r.kernel)}"
+        raise InputError(f"{both}; give one of them")
+    profile, batch = load_profile(gpu), r.batch_contexts is not None
+    found = [kernel_by_rule(rule, profile, r.page_size) for rule in r.split_rule]
     return [("sglang-fa3" if batch and name == "fa3" else name, page) for name, page in found]
 
 
 def work(points: Sequence[DecodePoint]) -> Table | None:
     """What a launch does for each sequence of a batch, a row a context; None where all have one length."""
-    batches = [p.prediction for p in points if p.prediction.problem.seq_lens is not None]
-    rows: Iterator[tuple[Cell, ...]] = (
-        (p.profile.name, p.kernel.name, *one.values()) for p in batches for one in work_of(p)
-    )
-    return Table(WORK_COLUMNS, tuple(rows)) if batches else None
+    batches = [p for p in points if p.prediction.problem.seq_lens is not None]
+    rows = (plain(p, "gpu=prediction.profile.name kernel=kernel_name") | one for p in batches for one in p.sequences)
+    return Table.of(rows, WORK_COLUMNS) if batches else None
+
+
+def _row(p: DecodePoint) -> dict[str, Any]:
+    row = p.to_dict() | {"gpu": p.prediction.profile.name, "l2_bytes_per_token": p.per_token("l2")}
+    return row | {"hbm_bytes_per_token": marked(p.per_token("hbm"), *p.predictions)}
 
 
 def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
     """A row a kind of layer at the longest context; None where there is one kind."""
     longest = max(point.context for point in points)
-    rows = tuple(
-        (p.prediction.profile.name, part.kernel_name, kind.name, kind.count, kind.sees, part.cache_bytes,
-         marked(part.per_token("hbm"), part.prediction), part.step_s, f"{part.step_s / p.step_s:.0%}",
-         part.prediction.time.bound_by)
-        for p in points if p.model is not None and p.context == longest and len(p.kinds) > 1
+    rows = [
+        _row(part) | plain(kind, "layer=name count sees") | {"share": f"{part.step_s / p.step_s:.0%}"}
+        for p in points
+        if p.model is not None and p.context == longest and len(p.kinds) > 1
         for kind, part in zip(p.model.all_kinds, p.kinds, strict=True)
-    )  # fmt: skip
-    return Table(KIND_COLUMNS, rows) if rows else None
+    ]
+    return Table.of(rows, KIND_COLUMNS) if rows else None
 
 
 def kinds_title(points: Sequence[DecodePoint]) -> str:
@@ -291,13 +270,7 @@ def _picking(one: Picking) -> str:
 
 
 def table(points: Sequence[DecodePoint]) -> Table:
-    rows = Table(COLUMNS, tuple(
-        (p.prediction.profile.name, p.kernel_name, p.context, p.step_s, p.tokens_per_s, p.bound_tokens_per_s,
-         p.prediction.time.bound_by, p.prediction.kernel.splits, p.cache_bytes, p.weight_bytes,
-         {True: "yes", False: "no", None: None}[p.fits], marked(p.per_token("hbm"), *p.predictions),
-         p.per_token("l2"))
-        for p in points
-    ))  # fmt: skip
+    rows = Table.of((_row(p) | {"fits": {True: "yes", False: "no", None: None}[p.fits]} for p in points), COLUMNS)
     return rows if any(p.weight_bytes for p in points) else rows.without("weight_bytes")
 
 

@@ -23,7 +23,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from iosim.base.records import dataclass
-from iosim.base.words import Method
+from iosim.base.words import Level, Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
@@ -45,6 +45,7 @@ TITLES = {
 SWAPPED = {"fwd": ("Q", "K", "V", "O"), "bwd": ("dO", "dQ", "dK", "dV")}
 MEGATRON_COLLECTIVES = {"fwd": 4, "bwd": 6, "recompute": 4}
 """All-gathers and reduce-scatters of a layer: two and two forward, four and two backward."""
+BOTH: tuple[Level, ...] = ("l2", "hbm")
 RSA_ROTATIONS = {"fwd": 2, "bwd": 4}
 
 
@@ -139,8 +140,7 @@ def collectives(
             what = "all-gather" if n < gathers else "reduce-scatter"
             yield ring_collective(sequence_width_bytes(problem), gpus, cluster, what)
     else:
-        rotated = ring_collective(problem.seq_k * widths["K"], gpus, cluster, "exchange")
-        yield from [rotated] * RSA_ROTATIONS[passes]
+        yield from [ring_collective(problem.seq_k * widths["K"], gpus, cluster, "exchange")] * RSA_ROTATIONS[passes]
 
 
 def memory_bytes(
@@ -180,16 +180,12 @@ def spread(
         own = token_bytes(split_heads(problem, gpus))
         each = [problem.seq_q * own[tensor] for tensor in SWAPPED["bwd" if backward else "fwd"]]
         copied, copies = 2 * sum(each), sum(times.merged(one, one) for one in each)
-    return Spread(
-        name,
-        sum(received for received, _ in moved),
-        sum(one.time.total_s for one in slowest) + copies,
-        sum(seconds for _, seconds in moved),
-        memory_bytes(name, problem, gpus, times.kernel, times.profile, backward=backward),
-        sum(one.total("l2") for one in slowest) + copied,
-        sum(one.total("hbm") for one in slowest) + copied,
-        method_of(one.method for one in slowest),
-    )
+    received, communication_s = (sum(of_each) for of_each in zip(*moved, strict=True))
+    compute_s = sum(one.time.total_s for one in slowest) + copies
+    held = memory_bytes(name, problem, gpus, times.kernel, times.profile, backward=backward)
+    l2, hbm = (sum(one.total(level) for one in slowest) + copied for level in BOTH)
+    method = method_of(one.method for one in slowest)
+    return Spread(name, received, compute_s, communication_s, held, l2, hbm, method)
 
 
 def longest_sequence(

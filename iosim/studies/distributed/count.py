@@ -13,26 +13,14 @@ from fractions import Fraction
 from iosim.base.fields import whole
 from iosim.base.records import dataclass
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.distributed.schedule import (
-    FP32_BYTES,
-    INPUTS,
-    SCHEDULES,
-    ChunkSchedule,
-    Send,
-    Step,
-    build,
-    token_bytes,
-)
+from iosim.studies.distributed.schedule import FP32_BYTES, INPUTS, SCHEDULES, ChunkSchedule, Step, build, token_bytes
 
 SAVED = ("Q", "K", "V", "O", "LSE")
 """What a layer keeps for its backward."""
 FORWARD = ("Q", "K", "V", "O", "stats", "LSE")
 BACKWARD = (*SAVED, "dO", "dQ", "dK", "dV")
-RESULTS = {False: ("O_part", "stats"), True: ("dK", "dV")}
-
-
-def send_bytes(schedule: ChunkSchedule, send: Send, widths: dict[str, int]) -> int:
-    return schedule.tokens(send.chunks) * sum(widths[t] for t in send.tensors)
+RESULTS = {False: (("O_part", "stats"), ()), True: (("dQ",), ("dK", "dV"))}
+"""Backward or not -> partial results of a pair's queries, and of its keys."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +42,8 @@ def link_bytes(schedule: ChunkSchedule, problem: AttentionProblem) -> LinkBytes:
     for send in (send for step in schedule.steps for send in step.sends):
         for name in send.tensors:
             tensors[name] += schedule.tokens(send.chunks) * widths[name]
-        received[send.target] += send_bytes(schedule, send, widths)
-        sent[send.source] += send_bytes(schedule, send, widths)
+        received[send.target] += schedule.sent_bytes(send, widths)
+        sent[send.source] += schedule.sent_bytes(send, widths)
     return LinkBytes(dict(tensors), tuple(received), tuple(sent))
 
 
@@ -92,11 +80,8 @@ def idle(schedule: ChunkSchedule) -> Idle:
     slots = schedule.gpus * len(steps)
     by_step = [work(schedule, step) for step in steps]
     longest = schedule.gpus * sum(max(done) for done in by_step)
-    return Idle(
-        Fraction(slots - busy, slots),
-        Fraction(slots - busy, schedule.gpus**2),
-        1 - Fraction(sum(map(sum, by_step)), longest),
-    )
+    of_own, of_unbalanced = (Fraction(slots - busy, every) for every in (slots, schedule.gpus**2))
+    return Idle(of_own, of_unbalanced, 1 - Fraction(sum(map(sum, by_step)), longest))
 
 
 def merges(schedule: ChunkSchedule, problem: AttentionProblem) -> list[list[tuple[int, int]]]:
@@ -108,23 +93,20 @@ def merges(schedule: ChunkSchedule, problem: AttentionProblem) -> list[list[tupl
     part, stats = ("dQ", "") if schedule.backward else ("O_part", "stats")
     typed, row = widths[part], widths[stats] if stats else 0
     wide = typed * FP32_BYTES // problem.output_type.bytes
-    every = [Counter[int]() for _ in range(schedule.gpus)]
-    for of_step in schedule.calls:
-        for g, of_gpu in of_step.items():
-            every[g].update(q for queries, _, _ in of_gpu for q in queries)
-    left = [Counter(one) for one in every]
+    every, done = ([Counter[int]() for _ in range(schedule.gpus)] for _ in range(2))
+    for g, of_gpu in (one for of_step in schedule.calls for one in of_step.items()):
+        every[g].update(q for queries, _, _ in of_gpu for q in queries)
     found = []
     for step, of_step in zip(schedule.steps, schedule.calls, strict=True):
         moved = [[0, 0] for _ in range(schedule.gpus)]
         for g, of_gpu in of_step.items():
             for chunk in (q for queries, _, _ in of_gpu for q in queries):
-                tokens, is_first = len(schedule.chunks[chunk]), left[g][chunk] == every[g][chunk]
-                left[g][chunk] -= 1
+                tokens, is_first = len(schedule.chunks[chunk]), not done[g][chunk]
+                done[g][chunk] += 1
+                is_last = done[g][chunk] == every[g][chunk]
                 if every[g][chunk] > 1:
-                    moved[g][0] += tokens * (typed + row + (0 if is_first else wide + row))
-                    moved[g][1] += tokens * (wide + row)
-                    moved[g][0] += 0 if left[g][chunk] else tokens * wide
-                    moved[g][1] += 0 if left[g][chunk] else tokens * typed
+                    moved[g][0] += tokens * (typed + row + (0 if is_first else wide + row) + wide * is_last)
+                    moved[g][1] += tokens * (wide + row + typed * is_last)
         for g, arrived in enumerate(received_bytes(schedule, step, widths, inputs=False)):
             moved[g][0] += 2 * arrived
             moved[g][1] += arrived
@@ -157,10 +139,9 @@ def received_bytes(schedule: ChunkSchedule, step: Step, widths: dict[str, int], 
 def _made_for_others(schedule: ChunkSchedule, step: Step, widths: dict[str, int]) -> list[int]:
     results_of: list[set[tuple[str, int]]] = [set() for _ in range(schedule.gpus)]
     for c in step.computes:
-        if c.queries not in schedule.owned[c.gpu]:
-            results_of[c.gpu] |= {(t, c.queries) for t in (("dQ",) if schedule.backward else RESULTS[False])}
-        if schedule.backward and c.keys not in schedule.owned[c.gpu]:
-            results_of[c.gpu] |= {(t, c.keys) for t in RESULTS[True]}
+        for chunk, tensors in zip((c.queries, c.keys), RESULTS[schedule.backward], strict=True):
+            if chunk not in schedule.owned[c.gpu]:
+                results_of[c.gpu] |= {(t, chunk) for t in tensors}
     return [sum(widths[t] * len(schedule.chunks[c]) for t, c in results) for results in results_of]
 
 
@@ -182,13 +163,9 @@ def passing_bytes(schedule: ChunkSchedule, widths: dict[str, int]) -> list[int]:
 def memory(schedule: ChunkSchedule, problem: AttentionProblem, layers: int = 1) -> Memory:
     """Memory of one pass on the GPU that needs most. Raises InputError: `layers` is out of range."""
     layers, widths = whole("layers", layers, 1, 10_000), token_bytes(problem)
-    tensors = BACKWARD if schedule.backward else FORWARD
-    passing = passing_bytes(schedule, widths)
-    memories = []
-    for g, chunks in enumerate(schedule.owned):
-        tokens = schedule.tokens(chunks)
-        kept = (layers - 1) * tokens * sum(widths[t] for t in SAVED)
-        memories.append(Memory(tokens * sum(widths[t] for t in tensors), kept, passing[g]))
+    owned, kept = (sum(widths[t] for t in of) for of in (BACKWARD if schedule.backward else FORWARD, SAVED))
+    each = zip(map(schedule.tokens, schedule.owned), passing_bytes(schedule, widths), strict=True)
+    memories = (Memory(tokens * owned, (layers - 1) * tokens * kept, passing) for tokens, passing in each)
     return max(memories, key=lambda m: m.total)
 
 

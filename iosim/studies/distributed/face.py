@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from iosim.base.records import replace
 from iosim.base.units import bytes_text, seconds_text, some, times_of
 from iosim.base.words import sentences
 from iosim.prediction.answer import times_text
@@ -13,7 +12,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.axes import End, Part, alike, at_ends, bars
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.tables import RIGHT, Column, Table, columns_of
+from iosim.show.tables import Table, columns_of
 from iosim.studies.distributed.closed_forms import idle_of_unbalanced
 from iosim.studies.distributed.schedule import schedules
 from iosim.studies.distributed.study import Result
@@ -30,21 +29,23 @@ NOTES = """\
 MAX_BARS = 5000
 IDLE_GPUS = range(2, 33)
 
-COLUMNS = columns_of(
+COLUMNS = (
     "name=method | steps:count | idle_slots=idle slots | idle_of_unbalanced=idle /P^2 | "
     "received_bytes_per_gpu:bytes=received | received_nd:number=in Nd | compute_s=computing | exposed_s=exposed | "
     "time_s=time | speedup:ratio=speed-up | memory_bytes_per_gpu:bytes=memory | longest_sequence:count=longest N"
 )
-HEADS = ("steps", "idle", "idle/P^2", "received", "Nd", "computing", "exposed", "time", "speed-up", "memory", "longest")
-"""Of the same columns on a terminal, but for the first."""
+ON_TERMINAL = (
+    "name=method | steps:count | idle_slots:right=idle | idle_of_unbalanced:right=idle/P^2 | "
+    "received_bytes_per_gpu:bytes=received | received_nd:number=Nd | compute_s=computing | exposed_s=exposed | "
+    "time_s=time | speedup:number=speed-up | memory_bytes_per_gpu:bytes=memory | longest_sequence:count=longest"
+)
 NAMES = (
     "Idle slots: (GPU, step) slots without work over all slots; /P^2: over those of the unbalanced schedule. Exposed: "
     "time beyond the busiest GPU's computing. Memory: attention alone, without weights and other activations."
 )
-_PARTS = (("computing", axes.colour(0)), ("exposed", axes.colour(1)))
 _WORK = {"compute": "computation", "send": "message"}
 _WORK_LEGEND = tuple(Series(name, axes.colour(n), "■") for n, name in enumerate(_WORK.values()))
-_TIME_LEGEND = tuple(Series(name, colour, "■") for name, colour in _PARTS)
+_TIME_LEGEND = tuple(Series(name, axes.colour(n), "■") for n, name in enumerate(("computing", "exposed")))
 
 
 def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
@@ -76,8 +77,12 @@ def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
     return sentences(parts)
 
 
-def table(results: Sequence[Result]) -> Table:
-    return Table.of((r.row | {"received_bytes_per_gpu": round(r.received_bytes)} for r in results), COLUMNS)
+def table(results: Sequence[Result], columns: str = COLUMNS, gpus: int = 1) -> Table:
+    rows = []
+    for r in results:
+        received = round(r.received_bytes)
+        rows.append(r.row | {"received_bytes_per_gpu": received, "received_bytes": gpus * received})
+    return Table.of(rows, columns_of(columns))
 
 
 def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str) -> Page:
@@ -98,7 +103,9 @@ def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, sub
         folded=several,
         most_across=1,
     )
-    summary = Section("summary", "Summary", (NAMES,), table=_with_all(table(results), gpus))
+    all_and_one = f"received_bytes=received by all {gpus} | received_bytes_per_gpu:bytes=by a GPU"
+    columns = COLUMNS.replace("received_bytes_per_gpu:bytes=received", all_and_one)
+    summary = Section("summary", "Summary", (NAMES,), table=table(results, columns, gpus))
     idle = Section(
         "idle", "Idle fraction by the number of GPUs", ("Idle (GPU, step) slots over the P x P slots of the unbalanced "
         "schedule, with no time for communication (arXiv 2310.03294, equation 2). Schedules that do not differ share a "
@@ -119,28 +126,16 @@ def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, sub
     return Page(title, f"{subject}.", sections, command=command, answer=(said,), verdict=verdict)
 
 
-def _with_all(table: Table, gpus: int) -> Table:
-    """The table with the bytes of all GPUs before those of one."""
-    at = table.index("received_bytes_per_gpu")
-    every = Column("received_bytes", f"received by all {gpus}", "bytes")
-    one = replace(table.columns[at], title="by a GPU")
-    columns = (*table.columns[:at], every, one, *table.columns[at + 1 :])
-    of_all = [round(gpus * float(row[at] or 0)) for row in table.rows]
-    rows = ((*row[:at], all_gpus, *row[at:]) for row, all_gpus in zip(table.rows, of_all, strict=True))
-    return Table(columns, tuple(rows))
-
-
 def _time(results: Sequence[Result]) -> Panel:
     """A bar a method, the fastest first."""
     ordered = sorted(results, key=lambda r: r.seconds)
-    names = [r.name for r in ordered]
-    values = ([r.compute_s for r in ordered], [r.exposed_s for r in ordered])
+    values = {"computing": [r.compute_s for r in ordered], "exposed": [r.exposed_s for r in ordered]}
     parts = []
-    for (name, colour), of_part in zip(_PARTS, values, strict=True):
-        hover = [f"{r.name}: {name} {seconds_text(v)}" for r, v in zip(ordered, of_part, strict=True)]
-        parts.append(Part(name, colour, of_part, hover))
+    for n, (name, seconds) in enumerate(values.items()):
+        hover = [f"{r.name}: {name} {seconds_text(s)}" for r, s in zip(ordered, seconds, strict=True)]
+        parts.append(Part(name, axes.colour(n), seconds, hover))
     readings = "; ".join(f"{r.name} {seconds_text(r.seconds)}" for r in ordered)
-    return bars("layer-1", "Time", f"Time of one layer: {readings}.", names, parts, seconds_text)
+    return bars("layer-1", "Time", f"Time of one layer: {readings}.", [r.name for r in ordered], parts, seconds_text)
 
 
 def _gantt(result: Result, n: int, last_s: float) -> Panel:
@@ -204,10 +199,3 @@ def _links(results: Sequence[Result], gpus: int) -> Panel:
     part = Part("received", axes.colour(2), values, hover)
     title = f"Received by all {gpus} GPUs"
     return bars("links-1", title, f"{title}: {'; '.join(hover)}.", [r.name for r in ordered], [part], bytes_text)
-
-
-def text_table(results: Sequence[Result]) -> Table:
-    kinds = {"text": RIGHT, "ratio": "number"}
-    heads = zip(COLUMNS[1:], HEADS, strict=True)
-    columns = (COLUMNS[0], *(replace(c, title=head, kind=kinds.get(c.kind, c.kind)) for c, head in heads))
-    return Table(columns, table(results).rows)

@@ -7,7 +7,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.records import asdict, dataclass
+from iosim.base.records import asdict, dataclass, plain
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import DEFAULT, sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -18,7 +18,7 @@ from iosim.kernel.libraries.default import told
 from iosim.prediction.result import legend_of
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import Page
-from iosim.show.shown import Part, Shown
+from iosim.show.shown import Part, Several
 from iosim.show.tables import Table, columns_of, grouped
 from iosim.studies.distributed import face
 from iosim.studies.distributed.links import Cluster, cluster
@@ -31,9 +31,10 @@ COLUMNS = columns_of("name=method | layers:count | time_s=time | received_bytes=
 
 
 @dataclass(frozen=True, repr=False)
-class Ring(Shown):
+class Ring(Several[Result]):
     """One attention over several GPUs, by every method asked for."""
 
+    _members = "results"
     problem: AttentionProblem
     """What all GPUs compute together."""
     num_gpus: int
@@ -52,12 +53,6 @@ class Ring(Shown):
     """That nobody named the kernel, and that launching takes longest; empty where neither is so."""
     steps: bool = False
     """Whether the chunk schedules are shown, step by step."""
-
-    def __iter__(self) -> Iterator[Result]:
-        return iter(self.results)
-
-    def __len__(self) -> int:
-        return len(self.results)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -85,7 +80,7 @@ class Ring(Shown):
         legend = legend_of(r.method for r in self)
         marks = "" if legend is None else f"  times with {legend}\n"
         steps = "".join(f"\n{s.to_text()}" for r in self for s in r.schedules) if self.steps else ""
-        table = face.text_table(self.results).text()
+        table = face.table(self.results, face.ON_TERMINAL).text()
         return f"{self.answer}\n\n{self._subject()}\n\n{table}\n{face.NOTES}{marks}{steps}"
 
     def as_page(self, command: str = "iosim ring") -> Page:
@@ -97,7 +92,7 @@ class Ring(Shown):
 
     def _parts(self) -> list[Part]:
         notes = tuple(line.strip() for line in face.NOTES.splitlines())
-        return [self.answer, self._subject(), face.text_table(self.results), notes]
+        return [self.answer, self._subject(), face.table(self.results, face.ON_TERMINAL), notes]
 
     def _subject(self) -> str:
         p, links = self.problem, self.links
@@ -143,13 +138,8 @@ class RingStack:
 
     def to_dict(self) -> dict[str, Any]:
         layers = [{"layer": kind.name, "count": kind.count, **found.to_dict()} for kind, found in self.rings]
-        return {
-            "schema": 1,
-            "model": self.model.to_dict(),
-            "totals": self.totals,
-            "layers": layers,
-            "left_out": [{"layer": kind.name, "count": kind.count, "reason": why} for kind, why in self.left_out],
-        }
+        left_out = [{"layer": kind.name, "count": kind.count, "reason": why} for kind, why in self.left_out]
+        return {"schema": 1} | plain(self, "model totals") | {"layers": layers, "left_out": left_out}
 
     def records(self) -> Iterator[dict[str, Any]]:
         for kind, found in self.rings:

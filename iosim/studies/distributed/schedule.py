@@ -17,7 +17,7 @@ Readers: `count` (bytes, idle slots and memory), `timing` (seconds), `closed_for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -82,14 +82,8 @@ class Pair:
 
     def problem(self, whole: AttentionProblem, passes: str) -> AttentionProblem:
         """The local call as an `AttentionProblem` with the heads and types of the whole one."""
-        masked = self.offset is not None and not self.is_full
-        return whole.with_(
-            seq_q=self.queries,
-            seq_k=self.keys,
-            passes=passes,
-            mask="causal" if masked else "none",
-            offset=self.offset if masked else None,
-        )
+        mask, offset = ("none", None) if self.offset is None or self.is_full else ("causal", self.offset)
+        return whole.with_(seq_q=self.queries, seq_k=self.keys, passes=passes, mask=mask, offset=offset)
 
 
 def pair(queries: range, keys: range, causal: bool) -> Pair:
@@ -176,13 +170,12 @@ class ChunkSchedule:
     def passes(self) -> str:
         return "bwd" if self.backward else "fwd"
 
-    @property
-    def computes(self) -> Iterator[Compute]:
-        """Of all steps."""
-        return (c for step in self.steps for c in step.computes)
-
     def tokens(self, chunks: Iterable[int]) -> int:
         return sum(len(self.chunks[c]) for c in chunks)
+
+    def sent_bytes(self, send: Send, widths: Mapping[str, int]) -> int:
+        """Bytes of a message, with those of a token by tensor."""
+        return self.tokens(send.chunks) * sum(widths[tensor] for tensor in send.tensors)
 
     def pair(self, compute: Compute) -> Pair:
         return pair(self.chunks[compute.queries], self.chunks[compute.keys], self.causal)

@@ -11,7 +11,7 @@ from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import Progress, silent
 from iosim.base.records import asdict, dataclass, field, plain
 from iosim.base.units import some
-from iosim.base.words import DEFAULT, Level, Method
+from iosim.base.words import DEFAULT, Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.conditions import Conditions as OfCall
@@ -49,8 +49,6 @@ class Result:
 
     name: str
     title: str
-    steps: int | None
-    idle: Idle | None
     received_bytes: Fraction
     width_bytes: int
     compute_s: float
@@ -61,6 +59,8 @@ class Result:
     l2_bytes: int
     hbm_bytes: int
     method: Method
+    steps: int | None = None
+    idle: Idle | None = None
     formula: str = ""
     schedules: tuple[ChunkSchedule, ...] = field(default=(), repr=False)
     timelines: tuple[Timeline, ...] = field(default=(), repr=False)
@@ -159,11 +159,8 @@ class _Study:
             times.prepare(schedule)
         how: dict[str, Any] = {"overlap": self.overlap, "merged": times.merged, "from_graph": from_graph}
         lines = tuple(simulate(schedule, p, cluster, times, **how) for schedule in built)
-        levels: tuple[Level, ...] = ("l2", "hbm")
-        of_levels = {
-            f"{level}_bytes": max(map(sum, zip(*(times.moved(s, level) for s in built), strict=True)))
-            for level in levels
-        }
+        moved = {level: zip(*(times.moved(s, level) for s in built), strict=True) for level in collectives.BOTH}
+        of_levels = {f"{level}_bytes": max(map(sum, of_passes)) for level, of_passes in moved.items()}
         return of_levels | {
             "schedules": built,
             "timelines": lines,
@@ -229,8 +226,6 @@ class _Study:
             name,
             lambda budget, b: collectives.longest_sequence(name, p, gpus, budget, kernel, gpu, backward=b),
             title=collectives.TITLES[name],
-            steps=None,
-            idle=None,
             received_bytes=Fraction(sum(b.received_bytes for b in passes)),
             memory_bytes=max(b.memory_bytes for b in passes),
             method=method_of(b.method for b in passes),

@@ -25,7 +25,7 @@ from iosim.kernel.kernel import Kernel
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.distributed.count import merges, received_bytes, send_bytes
+from iosim.studies.distributed.count import merges, received_bytes
 from iosim.studies.distributed.links import Cluster
 from iosim.studies.distributed.schedule import ChunkSchedule, Pair, token_bytes
 
@@ -161,7 +161,7 @@ def simulate(
                 told.update(both)
             ends = [max(ready[gpu], launched[gpu]) for gpu in both]
             begin = max(*ends, free.get(leaves, 0.0), free.get(arrives, 0.0))
-            n_bytes = send_bytes(schedule, send, widths)
+            n_bytes = schedule.sent_bytes(send, widths)
             free[leaves] = free[arrives] = end = begin + link.seconds(n_bytes)
             for gpu in both:
                 sent[gpu] = max(sent[gpu], end)

@@ -42,12 +42,10 @@ class Calibration:
         return seconds * (self.decode_factor if decodes else self.prefill_factor) + hbm_s * self.hbm_factor
 
 
-_NUMBERS: Mapping[str, Spec] = {name: Real(*BOUNDS[name]) for name in BOUNDS}
-_ERRORS: Mapping[str, Spec] = {"rows": Whole(1), "before": Real(0, 1e6), "held_out": Real(0, 1e6)}
-_FILE = Table(
-    {"schema": Whole(1, 1), "stack": Text(), "gpu": Text(), **_NUMBERS, "errors": Table(_ERRORS)},
-    required=("schema", "stack", "gpu", *_NUMBERS),
-)
+_KEYS: dict[str, Spec] = {"schema": Whole(1, 1), "stack": Text(), "gpu": Text()}
+_KEYS |= {name: Real(*bounds) for name, bounds in BOUNDS.items()}
+_ERRORS = Table({"rows": Whole(1), "before": Real(0, 1e6), "held_out": Real(0, 1e6)})
+_FILE = Table({**_KEYS, "errors": _ERRORS}, required=tuple(_KEYS))
 
 
 def read_calibration(path: str, stack: str, gpu: str) -> Calibration:

@@ -47,12 +47,12 @@ NAMES = tuple(BOUNDS)
 
 @dataclass(frozen=True)
 class Timed:
+    """A measured call. `terms`: what each constant, in the order of `NAMES`, is multiplied by; `rest_s`: seconds that
+    none changes."""
+
     measured_s: float
-    decodes: bool
-    attention_s: float
-    hbm_s: float
-    write_s: float
-    extra_s: float
+    terms: tuple[float, ...]
+    rest_s: float
 
     @classmethod
     def of(cls, latency: Latency, measured_s: float) -> Timed:
@@ -62,29 +62,25 @@ class Timed:
             return sum(part.seconds for part in latency.parts if part.kind in kinds)
 
         main = next(launch for launch in latency.prediction.time.launches if launch.name == "main")
-        return cls(measured_s, latency.prediction.problem.longest_q == 1, seconds("attention", "combine"),
-                   main.seconds.get("hbm", 0.0), seconds("write"), seconds("extra"))  # fmt: skip
+        attention, decodes = seconds("attention", "combine"), latency.prediction.problem.longest_q == 1
+        of_phases = (0.0, attention) if decodes else (attention, 0.0)
+        return cls(measured_s, (1.0, *of_phases, main.seconds.get("hbm", 0.0), seconds("write")), seconds("extra"))
 
     def predicted_s(self, constants: Calibration) -> float:
-        attention = constants.attention_s(self.attention_s, self.hbm_s, self.decodes)
-        return constants.call_gap_s + attention + self.write_s * constants.write_factor + self.extra_s
+        each = (getattr(constants, name) * term for name, term in zip(NAMES, self.terms, strict=True))
+        return self.rest_s + sum(each, 0.0)
 
     def error(self, constants: Calibration) -> float:
         return abs(self.predicted_s(constants) / self.measured_s - 1)
-
-    def terms(self) -> list[float]:
-        """What each constant, in the order of `NAMES`, is multiplied by."""
-        attention = (0.0, self.attention_s) if self.decodes else (self.attention_s, 0.0)
-        return [1.0, *attention, self.hbm_s, self.write_s]
 
 
 def fit(rows: Sequence[Timed], prior: Calibration) -> Calibration:
     start = np.array([getattr(prior, name) for name in NAMES])
     spread = np.array([SPREADS[name] for name in NAMES])
     low, high = (np.array([BOUNDS[name][side] for name in NAMES]) for side in (0, 1))
-    terms = np.array([row.terms() for row in rows])
+    terms = np.array([row.terms for row in rows])
     measured = np.array([row.measured_s for row in rows])
-    left = np.array([row.measured_s - row.extra_s for row in rows])
+    left = np.array([row.measured_s - row.rest_s for row in rows])
     weights = np.ones(len(rows))
     found: Array = start
     for _ in range(STEPS):

@@ -7,7 +7,7 @@ same call left in the L2; what none of them explains is the gap between calls, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -15,9 +15,10 @@ from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.conditions import CONDITIONS, Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
+from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.libraries import resolve, with_sinks
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.serving import Stack, read_stack, stack_names
@@ -28,7 +29,7 @@ from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Part as ShownPart
-from iosim.show.shown import Shown
+from iosim.show.shown import Several
 from iosim.show.tables import Table, columns_of
 from iosim.studies.decode.decode import read_contexts
 from iosim.studies.latency.calibration import Calibration, read_calibration
@@ -111,11 +112,9 @@ class Latency:
 
 @dataclass(frozen=True)
 class AllLayers:
-    points: tuple[Latency, ...]
+    """A call of each kind of a model's layers."""
 
-    @property
-    def each(self) -> list[tuple[Latency, Layers]]:
-        return [(p, p.layers) for p in self.points if p.layers is not None]
+    each: tuple[tuple[Latency, Layers], ...]
 
     @property
     def total_s(self) -> float:
@@ -125,13 +124,9 @@ class AllLayers:
     def count(self) -> int:
         return sum(layers.count for _, layers in self.each)
 
-    @property
-    def title(self) -> str:
-        return self.each[0][1].title
-
     def to_dict(self) -> dict[str, Any]:
-        first, sizes = self.points[0], [sizes_of(p.prediction.problem) for p in self.points]
-        found = {"model": self.title} | plain(first, "stack=stack.name profile=prediction.profile.name")
+        (first, of), sizes = self.each[0], [sizes_of(p.prediction.problem) for p, _ in self.each]
+        found = {"model": of.title} | plain(first, "stack=stack.name profile=prediction.profile.name")
         found |= {"layers": self.count, "batch": sizes[0]["batch"], "seq_q": sizes[0]["seq_q"]}
         return found | {"seq_k": max(size["seq_k"] for size in sizes), "time_s": self.total_s}
 
@@ -165,11 +160,11 @@ def latencies(
             problem = with_sinks(problem, stack.kernel(profile))
         writes = r.cache_write and stack.append_kv and problem.seq_lens is None and _has_new_keys(problem)
         requests.append(Request(problem, stack.kernel(profile), profile, Overrides(append_kv=writes), **how))
-    found = []
-    for (stack, _, layers, _), prediction in zip(asked, predict_many(requests), strict=True):
-        one = latency_of(stack, prediction, r.cache_write and stack.append_kv, r.launched, calibration)
-        found.append(replace(one, layers=layers))
-    return tuple(found)
+    found = zip(asked, predict_many(requests), strict=True)
+    return tuple(
+        replace(latency_of(stack, one, r.cache_write and stack.append_kv, r.launched, calibration), layers=layers)
+        for (stack, _, layers, _), one in found
+    )
 
 
 def in_pages(problem: AttentionProblem, stack: Stack) -> AttentionProblem:
@@ -193,18 +188,16 @@ def latency_of(
     problem, kernel, profile = prediction.problem, prediction.kernel, prediction.profile
     constants = calibration or Calibration(stack.call_gap_s)
     decodes = problem.longest_q == 1
-    parts: list[Part] = []
+    written = [launch.total_s for launch in prediction.time.launches if launch.name == WRITE]
     if write and problem.seq_lens is not None and _has_new_keys(problem):
-        seconds = _written_s(problem, kernel, profile, launched)
-        parts.append(Part("write to the cache", "write", seconds * constants.write_factor, _new(problem)))
+        written.insert(0, _written_s(problem, kernel, profile, launched))
+    new = some(sum(q for q, _ in problem.sequences), "new token")
+    parts = [Part("write to the cache", "write", seconds * constants.write_factor, new) for seconds in written]
     for launch in prediction.time.launches:
-        if launch.name == WRITE:
-            seconds = launch.total_s * constants.write_factor
-            parts.append(Part("write to the cache", "write", seconds, _new(problem)))
-        elif launch.name == "main":
+        if launch.name == "main":
             seconds = constants.attention_s(launch.total_s, launch.seconds.get("hbm", 0.0), decodes)
             parts.append(Part("attention", "attention", seconds, f"bound by {launch.bound_by}"))
-        else:
+        elif launch.name != WRITE:
             seconds = constants.attention_s(launch.total_s, 0.0, decodes)
             parts.append(Part(f"{launch.name} of {some(kernel.splits, 'split')}", "combine", seconds))
     for extra in stack.extras:
@@ -215,10 +208,6 @@ def latency_of(
     if launched == "graph":
         parts.append(Part("gap between calls", "gap", constants.call_gap_s, "calibrated" if calibration else "fitted"))
     return Latency(stack, prediction, tuple(parts), calibration)
-
-
-def _new(problem: AttentionProblem) -> str:
-    return some(sum(q for q, _ in problem.sequences), "new token")
 
 
 def _written_s(problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, launched: str) -> float:
@@ -236,13 +225,9 @@ def _extra_s(moved: int, work: Work, prediction: Prediction, launched: str) -> f
     """Seconds of a small launch that reads and writes half of `moved` bytes each, which the L2 has."""
     problem, kernel, profile = prediction.problem, prediction.kernel, prediction.profile
     rows = max(1, moved // 2 // (problem.head_dim_v * problem.output_type.bytes))
-    names = ("O_rows", "O") if moved else ()
-    tensors = {
-        name: Tensor(name, 1, 1, rows, problem.head_dim_v, problem.output_type.bytes, Role.TEMP) for name in names
-    }
-    accesses = tuple(
-        Access(name, mode, Rows.QUERY, Per.QUERY) for name, mode in zip(names, (Mode.LOAD, Mode.STORE), strict=False)
-    )
+    accesses = (load("O_rows", Rows.QUERY, Per.QUERY), store("O", Rows.QUERY, Per.QUERY)) if moved else ()
+    sizes = (1, 1, rows, problem.head_dim_v, problem.output_type.bytes, Role.TEMP)
+    tensors = {access.tensor: Tensor(access.tensor, *sizes) for access in accesses}
     launch = Launch("extra", Domain(1, 1, rows, 1, ROWS_A_CTA, 1), Outer.FLAT, accesses, work=work)
     call = Call.of(problem, kernel, profile, Chain(tensors, (launch, launch), ()))
     return call.time(call.counted, Conditions(l2_start="warm", launched=launched)).launches[1].total_s
@@ -257,27 +242,21 @@ MODEL_COLUMNS = columns_of("stack | gpu | layer | layers:count | time_s=time of 
 
 
 @dataclass(frozen=True, repr=False)
-class Latencies(Shown):
+class Latencies(Several[Latency]):
     """Calls in serving stacks, for every stack, GPU and problem asked for."""
 
+    _members = "points"
     points: tuple[Latency, ...]
     """A point a stack, GPU and problem, in the order of the request."""
-
-    def __iter__(self) -> Iterator[Latency]:
-        return iter(self.points)
-
-    def __len__(self) -> int:
-        return len(self.points)
 
     @property
     def models(self) -> tuple[AllLayers, ...]:
         """All layers of a model together, for every stack, GPU and length; none without a model."""
-        steps: list[list[Latency]] = []
-        for p in self.points:
-            if p.layers is not None:
-                if not steps or p.layers.name in {q.layers.name for q in steps[-1] if q.layers is not None}:
-                    steps.append([])
-                steps[-1].append(p)
+        steps: list[list[tuple[Latency, Layers]]] = []
+        for p, layers in [(p, p.layers) for p in self.points if p.layers is not None]:
+            if not steps or layers.name in {before.name for _, before in steps[-1]}:
+                steps.append([])
+            steps[-1].append((p, layers))
         return tuple(AllLayers(tuple(step)) for step in steps)
 
     @property
@@ -288,9 +267,11 @@ class Latencies(Shown):
             longest_step = max(self.models, key=lambda step: step.total_s)
             size = {key: longest_step.to_dict()[key] for key in ("seq_k", "batch")}
             alike = [m for m in self.models if size.items() <= m.to_dict().items()]
-            told = (f"{seconds_text(m.total_s)} in {m.points[0].stack.name} on {m.to_dict()['profile']}" for m in alike)
-            of = f"all {some(longest_step.count, 'layer')} of {longest_step.title}"
-            checked = trust([p.prediction for m in alike for p in m.points])
+            told = (
+                f"{seconds_text(m.total_s)} in {m.each[0][0].stack.name} on {m.to_dict()['profile']}" for m in alike
+            )
+            of = f"all {some(longest_step.count, 'layer')} of {longest_step.each[0][1].title}"
+            checked = trust([p.prediction for m in alike for p, _ in m.each])
             return sentences([f"The attention of {of} takes {', '.join(told)}", checked])
         longest = max(self, key=lambda p: p.total_s).prediction.problem
         here = [p for p in self if p.prediction.problem.sequences == longest.sequences]
@@ -330,8 +311,7 @@ def run(request: LatencyRequest) -> Latencies:
     if r.calibration is not None:
         if len(r.stack) != 1 or len(r.gpu) != 1:
             raise InputError("`calibration` is of one stack on one GPU; accepted with it: one `stack` and one `gpu`")
-        gpu = load_profile(r.gpu[0])
-        constants = read_calibration(r.calibration, r.stack[0], gpu.name)
+        constants = read_calibration(r.calibration, r.stack[0], load_profile(r.gpu[0]).name)
     return Latencies(latencies(asked_problems(r), r, constants))
 
 
@@ -346,13 +326,9 @@ def asked_problems(r: LatencyRequest) -> list[tuple[Layers | None, AttentionProb
     model = chosen(r.model, r.values, r.layers, r.tensor_parallel)
     values = dict(r.values)
     if r.batch_contexts is not None:
-        for name in LENGTHS:
-            if (value := values.pop(name, None)) not in (None, 1, [1]):
-                said = ",".join(map(str, value)) if isinstance(value, list) else value
-                raise InputError(
-                    f"`{name}` {said} contradicts `batch_contexts`, which says the sequences; give one of them"
-                )
-        keys = read_contexts(r.batch_contexts)
+        lengths = {name: values.pop(name, None) for name in LENGTHS}
+        beside = {name: value for name, value in lengths.items() if value not in (None, 1, [1])}
+        keys = read_contexts(r.batch_contexts, beside)
         values |= {"mask": "none", "seq_lens": (1,) * len(keys), "seq_lens_k": tuple(keys)}
     if model is None and all(values.get(name) in (None, False) for name in MASKED):
         values["causal"] = True
@@ -361,13 +337,12 @@ def asked_problems(r: LatencyRequest) -> list[tuple[Layers | None, AttentionProb
 
 def stack_rows() -> list[dict[str, Any]]:
     """A row a stack: its kernels by compute capability, pages, and what else a call launches."""
-    return [
-        plain(stack, "name title version page_size")
-        | {"kernels": [f"{name} ({', '.join(f'{cc / 10:.1f}' for cc in ccs)})" for name, ccs in stack.kernels]}
-        | {"extras": [extra.name for extra in stack.extras]}
-        | plain(stack, "call_gap_s source")
-        for stack in map(read_stack, stack_names())
-    ]
+    rows = []
+    for stack in map(read_stack, stack_names()):
+        kernels = [f"{name} ({', '.join(f'{cc / 10:.1f}' for cc in ccs)})" for name, ccs in stack.kernels]
+        more = {"kernels": kernels, "extras": [extra.name for extra in stack.extras]}
+        rows.append(plain(stack, "name title version page_size") | more | plain(stack, "call_gap_s source"))
+    return rows
 
 
 def table(points: Sequence[Latency]) -> Table:
@@ -383,8 +358,8 @@ def of_models(models: Sequence[AllLayers]) -> Table:
     """A row for each kind of a model's layers, and one for all of them."""
     rows = []
     for step in models:
-        head = (step.points[0].stack.name, step.points[0].prediction.profile.name)
         for p, layers in step.each:
+            head = (p.stack.name, p.prediction.profile.name)
             seconds = p.total_s * layers.count
             rows.append((*head, layers.name, layers.count, seconds, f"{100 * seconds / step.total_s:.0f} %"))
         rows.append((*head, "all", step.count, step.total_s, "100 %"))

@@ -69,12 +69,8 @@ def layer_problems(model: Model | None, values: Mapping[str, Any]) -> list[tuple
     InputError: values that make no sense, or as `calls_of`."""
     if model is None:
         return [(None, problem) for one in combinations(values) for problem in problems(one)]
-    return [
-        (Layers(call.kind.name, call.kind.count, model.title, call.kind.sinks), call.problem)
-        for one in combinations(values)
-        for calls in calls_of(model, one)
-        for call in calls
-    ]
+    called = (call for one in combinations(values) for calls in calls_of(model, one) for call in calls)
+    return [(Layers(x.kind.name, x.kind.count, model.title, x.kind.sinks), x.problem) for x in called]
 
 
 def asked_model(asked: OfProblem) -> Model | None:
@@ -99,9 +95,8 @@ def changed(
             hint = f"accepted with a model: {', '.join(f'`{one}`' for one in SHAPE)}"
             raise InputError(f"`{name}` contradicts `model` '{model.name}', which says what its tokens see; {hint}")
     if values.get("causal") and not model.causal:
-        raise InputError(
-            f"`causal=True` contradicts `model` '{model.name}', whose tokens see all others; accepted: without it"
-        )
+        more = "whose tokens see all others; accepted: without it"
+        raise InputError(f"`causal=True` contradicts `model` '{model.name}', {more}")
     if layers is not None:
         model = _first(model, layers)
     for name in SHAPE:
@@ -162,25 +157,20 @@ def _kind_with(kind: LayerKind, name: str, value: int) -> LayerKind:
 
 
 def _first(model: Model, layers: int) -> Model:
-    if isinstance(layers, bool) or not 1 <= layers <= len(model.order):
-        raise InputError(
-            f"`layers` {layers} is out of range; accepted: 1 to {len(model.order)}, the layers of '{model.name}'"
-        )
-    order = model.order[:layers]
+    order, most = model.order[:layers], len(model.order)
+    if isinstance(layers, bool) or not 1 <= layers <= most:
+        raise InputError(f"`layers` {layers} is out of range; accepted: 1 to {most}, the layers of '{model.name}'")
     kinds, states = (
         tuple(replace(kind, count=n) for kind in some_kinds if (n := order.count(kind.name)))
         for some_kinds in (model.kinds, model.states)
     )
     if not kinds:
-        raise InputError(
-            f"`layers` {layers}: none of the first {layers} layers of '{model.name}' attends; accepted: more"
-        )
-    if layers == len(model.order):
+        none = f"none of the first {layers} layers of '{model.name}' attends"
+        raise InputError(f"`layers` {layers}: {none}; accepted: more")
+    if layers == most:
         return model
-    return _noted(
-        replace(model, order=order, kinds=kinds, states=states),
-        f"the first {layers} of {some(len(model.order), 'layer')}",
-    )
+    first = replace(model, order=order, kinds=kinds, states=states)
+    return _noted(first, f"the first {layers} of {some(most, 'layer')}")
 
 
 @dataclass(frozen=True)
@@ -224,18 +214,14 @@ def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -
     if latent and any(kind.latent is None for kind in model.kinds):
         more = "whose layers have no latent cache; accepted: without it"
         raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', {more}")
-    asked = []
+    asked, kinds = [], model.all_kinds if states else model.kinds
     for queries in map(FIELDS["seq_q"].check, lengths(given.get("seq_q", FIELDS["seq_q"].asked), "seq_q")):
         total = FIELDS["seq_k"].check(keys if keys is not None else queries + (prefix or 0))
         if total < queries and model.causal:
             accepted = f"{queries} or more, as the layers of `model` '{model.name}' are causal"
             raise InputError(f"`seq_k` {total} is out of range; accepted: {accepted}")
-        asked.append(
-            tuple(
-                LayerCall(kind, queries, total, kind.problem(queries, total, latent_kv=latent, **fields))
-                for kind in (model.all_kinds if states else model.kinds)
-            )
-        )
+        each = ((kind, kind.problem(queries, total, latent_kv=latent, **fields)) for kind in kinds)
+        asked.append(tuple(LayerCall(kind, queries, total, problem) for kind, problem in each))
     return asked
 
 
@@ -272,15 +258,11 @@ def rows_of(model: Model, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     for calls in calls_of(model, values):
         for call in calls:
             if call.problem.seq_lens is not None:
-                raise InputError(
-                    f"`model` '{model.name}': {call.kind.name} layers over more than one chunk are "
-                    "sequences of several lengths, which no sweep takes; accepted: `iosim predict`, or "
-                    "fewer tokens"
-                )
-            fields = {
-                name: getattr(call.problem, name)
-                for name, about in FIELDS.items()
-                if name in ALWAYS or getattr(call.problem, name) != about.resolve(call.problem)
-            }
+                layers = f"{call.kind.name} layers over more than one chunk are sequences of several lengths"
+                accepted = "accepted: `iosim predict`, or fewer tokens"
+                raise InputError(f"`model` '{model.name}': {layers}, which no sweep takes; {accepted}")
+            its = {name: getattr(call.problem, name) for name in FIELDS}
+            usual = {name: about.resolve(call.problem) for name, about in FIELDS.items()}
+            fields = {name: value for name, value in its.items() if name in ALWAYS or value != usual[name]}
             rows.append({"model": model.name, "layer": call.kind.name, "count": call.kind.count, **fields})
     return rows

@@ -75,9 +75,8 @@ def weights_of(model: Model, kind: str | None) -> Weights:
     weights = model.weights
     if weights is None:
         raise InputError(
-            f"`model` '{model.name}': its config does not say what follows attention in its layers; "
-            "accepted: decoders all of whose layers attend, their weights in 16 or 32 bits, fp8 or "
-            "MXFP4"
+            f"`model` '{model.name}': its config does not say what follows attention in its layers; accepted: decoders "
+            "all of whose layers attend, their weights in 16 or 32 bits, fp8 or MXFP4"
         )
     if any(mlp.experts and mlp.active is None for mlp in weights.mlps):
         hint = "accepted: one with num_experts_per_tok"
@@ -195,9 +194,7 @@ class Writer:
         heads = x if x.sizes[1] == dim else tape.reshape(x, math.prod(x.sizes) // dim, copied=True)
         if not work.fused:
             return tape.turn(heads, *self._tables[dim])
-        out = tape.made(*heads.sizes)
-        tape.passes("rotary_embedding", [heads, *self._tables[dim]], [out])
-        return out
+        return tape.new("rotary_embedding", [heads, *self._tables[dim]], heads)
 
     def _attended(self, kind: LayerKind, q: View, k: View, v: View | None) -> View:
         """The attention of one layer and its output's projection; new keys and values go into the cache first."""
@@ -283,9 +280,7 @@ class Writer:
         """silu(gate) up."""
         if not self.work.fused:
             return self.tape.multiply(self.tape.activation("silu", gate), up())
-        both, out = (gate, up()), self.tape.made(*gate.sizes)
-        self.tape.passes("silu_and_mul", both, [out])
-        return out
+        return self.tape.new("silu_and_mul", [gate, up()], gate)
 
     def _experts(self, mlp: Mlp, x: View) -> View:
         """Every token through its experts: a router, the tokens in the order of their experts, two grouped products,

@@ -116,60 +116,45 @@ class LayerKind:
         values out of range, or that contradict each other. Keys that no query sees, since a window or a chunk has left
         them behind, are not there: a cache need not hold them. `latent_kv` asks for MLA's absorbed form; `fields` are
         the problem's others."""
-        shape: dict[str, Any] = {
-            "heads": self.heads,
-            "kv_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "head_dim_v": self.head_dim_v,
-        }
+        shape: dict[str, Any] = plain(self, "heads kv_heads head_dim head_dim_v")
         if self.state_kernel is not None:  # 16-bit inputs and no pages, whatever the caches of the others are
             fields = {name: value for name, value in fields.items() if name not in ("page_size", "cache_dtype")}
             fields["dtype"] = fields.get("dtype") if fields.get("dtype") in STATE_INPUTS else STATE_INPUTS[0]
             latent_kv = False
-        compressed = self.compress is not None
+        latent, compressed = self.latent, self.compress is not None
         absorbed = latent_kv or compressed or self.absorbed(queries, keys, fields.get("passes", "fwd"))
-        if self.latent is not None and absorbed:
-            shape = {"heads": self.heads, "kv_heads": 1, "head_dim": self.latent.width, "latent_kv": True,
-                     "head_dim_v": self.latent.width if compressed else self.latent.kv_rank}  # fmt: skip
-            if self.top_k is not None:
-                shape |= {"top_k": self.top_k}
-                if self.latent.index_heads:
-                    shape |= {
-                        "index_heads": self.latent.index_heads,
-                        "index_dim": self.latent.index_dim,
-                        "page_size": fields.pop("page_size", None) or INDEXED_PAGE,
-                    }
-        if compressed:
-            shape |= {"compress_ratio": self.compress, "window": (self.window or 1) - 1, "mask": "window"}
-            fields["cache_dtype"] = fields.get("cache_dtype") or COMPRESSED_CACHE
-            return AttentionProblem(seq_q=queries, seq_k=keys, **shape, **fields)
+        if latent is not None and absorbed:
+            wide = latent.width if compressed else latent.kv_rank
+            shape |= {"kv_heads": 1, "head_dim": latent.width, "head_dim_v": wide, "latent_kv": True}
+            shape |= {} if self.top_k is None else {"top_k": self.top_k}
+            if self.top_k is not None and latent.index_heads:
+                page = fields.pop("page_size", None) or INDEXED_PAGE
+                shape |= plain(latent, "index_heads index_dim") | {"page_size": page}
         if self.alibi:
             shape["bias"] = "alibi"
         if self.chunk is not None:
             return self._chunked(queries, keys, shape | fields)
-        if not self.causal:
-            sides: dict[str, Any] = (
-                {}
-                if self.window is None
-                else {"mask": "window", "window": self.window // 2, "window_right": self.window // 2}
-            )
-            return AttentionProblem(seq_q=queries, seq_k=keys, **shape, **fields, **sides)
-        if self.window is None or self.window >= keys:
-            return AttentionProblem(seq_q=queries, seq_k=keys, mask="causal", **shape, **fields)
-        kept = min(keys, self.window - 1 + queries)
-        return AttentionProblem(seq_q=queries, seq_k=kept, mask="window", window=self.window - 1, **shape, **fields)
+        if compressed:
+            shape |= {"compress_ratio": self.compress, "window": (self.window or 1) - 1, "mask": "window"}
+            fields["cache_dtype"] = fields.get("cache_dtype") or COMPRESSED_CACHE
+        elif self.window is None or (self.causal and self.window >= keys):
+            shape["mask"] = "causal" if self.causal else "none"
+        elif self.causal:
+            keys = min(keys, self.window - 1 + queries)
+            shape |= {"mask": "window", "window": self.window - 1}
+        else:
+            shape |= {"mask": "window", "window": self.window // 2, "window_right": self.window // 2}
+        return AttentionProblem(seq_q=queries, seq_k=keys, **shape, **fields)
 
     def _chunked(self, queries: int, keys: int, fields: Mapping[str, Any]) -> AttentionProblem:
         """Each chunk's queries against its keys: sequences of their own, packed."""
         assert self.chunk is not None
         first = keys - queries
         chunks = range(first // self.chunk, ceil(keys / self.chunk))
-        ends = [min(keys, (n + 1) * self.chunk) for n in chunks]
-        starts = [n * self.chunk for n in chunks]
-        if len(ends) == 1:
-            return AttentionProblem(seq_q=queries, seq_k=keys - starts[0], mask="causal", **fields)
-        lens = [end - max(start, first) for start, end in zip(starts, ends, strict=True)]
-        lens_k = [end - start for start, end in zip(starts, ends, strict=True)]
+        spans = [(n * self.chunk, min(keys, (n + 1) * self.chunk)) for n in chunks]
+        if len(spans) == 1:
+            return AttentionProblem(seq_q=queries, seq_k=keys - spans[0][0], mask="causal", **fields)
+        lens, lens_k = [end - max(start, first) for start, end in spans], [end - start for start, end in spans]
         batch = int(fields.get("batch", 1))
         rest = {name: value for name, value in fields.items() if name != "batch"}
         return AttentionProblem(seq_lens=tuple(lens * batch), seq_lens_k=tuple(lens_k * batch), mask="causal", **rest)
@@ -212,8 +197,7 @@ class LayerKind:
     def parameters(self, width: int) -> int:
         """Numbers in the matrices of one layer's attention, in a model `width` columns wide, biases left out."""
         if self.latent is None:
-            d, dv = self.head_dim, self.head_dim_v
-            return width * (self.heads * (d + dv) + self.kv_heads * (d + dv))
+            return width * (self.heads + self.kv_heads) * (self.head_dim + self.head_dim_v)
         one, heads = self.latent, self.heads
         queries, q_rank = heads * self.head_dim, one.q_rank
         q = width * queries if q_rank is None else q_rank * (width + queries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 from iosim.base.progress import Progress, silent
@@ -200,24 +201,17 @@ class ModelPrediction(Shown):
 
 
 def as_json(results: Sequence[ModelPrediction]) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "model": results[0].model.to_dict(),
-        "models": [one.totals() for one in results],
-        "predictions": [layer.to_dict() for one in results for layer in one.layers],
-    }
+    predictions = [layer.to_dict() for one in results for layer in one.layers]
+    models = [one.totals() for one in results]
+    return {"schema": 1, "model": results[0].model.to_dict(), "models": models, "predictions": predictions}
 
 
 def requests_of(asked: PredictRequest) -> list[Request]:
     """A call for every GPU, problem and kernel of a request without a model."""
     problems = [problem for _, problem in asked_problems(asked)]
     how = {name: getattr(asked, name) for name in CONDITIONS}
-    return [
-        Request(problem, kernel, gpu, asked.overrides, **how)
-        for gpu in asked.gpu
-        for problem in problems
-        for kernel in asked.kernel
-    ]
+    each = product(asked.gpu, problems, asked.kernel)
+    return [Request(problem, kernel, gpu, asked.overrides, **how) for gpu, problem, kernel in each]
 
 
 def run(asked: PredictRequest, progress: Progress = silent) -> list[Prediction] | list[ModelPrediction]:
@@ -227,11 +221,9 @@ def run(asked: PredictRequest, progress: Progress = silent) -> list[Prediction] 
         return list(predict_many(requests_of(asked), progress=progress))
     how = {name: getattr(asked, name) for name in CONDITIONS}
     jobs = [
-        (gpu, calls, kernel)
+        job
         for values in combinations(asked.values)
-        for gpu in asked.gpu
-        for calls in calls_of(model, values, states=True)
-        for kernel in asked.kernel
+        for job in product(asked.gpu, calls_of(model, values, states=True), asked.kernel)
     ]
     requests = [one.request(kernel, gpu, asked.overrides, **how) for gpu, calls, kernel in jobs for one in calls]
     found = iter(predict_many(requests, progress=progress))
@@ -243,8 +235,7 @@ def several(results: Sequence[ModelPrediction]) -> str:
     parts = [answer(results), results[0].model.line + "."]
     for one in results:
         parts.append(f"{heading(one)}\n{table(one).text().rstrip()}")
-    told = notes(results)
-    parts.append("\n".join(f"note: {note}" for note in told))
+    parts.append("\n".join(f"note: {note}" for note in notes(results)))
     for one in results:
         for layer in one.layers:
             parts.append(f"{layer.kind.title}. {body(layer.prediction)}")

@@ -20,7 +20,7 @@ from iosim.hardware.profile import load_profile
 from iosim.problem.asked import lengths
 from iosim.problem.fields import MAX_TOKENS
 from iosim.show.page import Page, Section, listed
-from iosim.show.shown import Part, Shown
+from iosim.show.shown import Part, Several
 from iosim.show.tables import Cell, Column, Marked, Table, grouped
 from iosim.studies.models.asked import changed
 from iosim.studies.models.decoder import Touched, Work, Writer, touched, weights_of
@@ -134,17 +134,12 @@ class WholeRun:
 
 
 @dataclass(frozen=True, repr=False)
-class WholeModels(Shown):
+class WholeModels(Several[WholeRun]):
     """Whole models by part: bytes at HBM, between SMs and L2, operations and time."""
 
+    _members = "runs"
     runs: tuple[WholeRun, ...]
     """A run a GPU, phase, length and model."""
-
-    def __iter__(self) -> Iterator[WholeRun]:
-        return iter(self.runs)
-
-    def __len__(self) -> int:
-        return len(self.runs)
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": 1, "runs": [run.to_dict() for run in self]}

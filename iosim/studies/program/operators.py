@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, field
@@ -103,6 +104,15 @@ class Operator:
     product_flops: int = 0
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def plain(
+        cls, name: str, module: tuple[str, ...], phase: str, dtype: str, chain: Chain, views: Mapping[str, View],
+        **more: Any,
+    ) -> Operator:  # fmt: skip
+        """One that is no attention, of numbers of one type."""
+        kernel = Kernel(name, "naive", Tile(128, 128))
+        return cls(name, module, phase, AttentionProblem(dtype=dtype), kernel, chain, views, **more)
+
     @property
     def flops(self) -> int:
         """Operations of its matrix products; of attention those over kept pairs."""
@@ -145,12 +155,13 @@ class Program:
         return cls(tuple(Storage(ends.get(n, 0)) for n in range(count)), (operator,))
 
 
+Places = Sequence[View | Scratch]
+Again = Sequence[tuple[View, int]]
+"""What is gone through more than once, and how often."""
+
+
 def streaming(
-    name: str,
-    reads: Sequence[View | Scratch],
-    writes: Sequence[View | Scratch],
-    rows: int | None = None,
-    again: Sequence[tuple[View, int]] = (),
+    name: str, reads: Places, writes: Places, rows: int | None = None, again: Again = ()
 ) -> tuple[Chain, dict[str, View]]:
     """A pass that reads and writes places in memory once each: (its launch, where its tensors lie). `rows`: CTAs of
     `ROW_THREADS` threads take a row each, in place of a piece of all elements. `again`: how often a CTA goes through
@@ -180,14 +191,15 @@ def flat(name: str, elements: int, element_bytes: int, role: Role) -> Tensor:
 
 def product(
     name: str, sizes: tuple[int, int, int, int], element_bytes: int, sm_count: int, *,
-    beside: tuple[Tensor, ...] = (), output_bytes: int | None = None,
+    bias: tuple[int, int] | None = None, output_bytes: int | None = None,
 ) -> Chain:  # fmt: skip
     """C [batch, rows, cols] = A [batch, rows, inner] B [batch, inner, cols], of sizes (batch, rows, cols, inner). A CTA
     takes a tile of C and walks `inner`. Tiles side by side are the launch's heads, which share the other side's
-    operand. `beside`: what the epilogue reads: a bias."""
+    operand. `bias`: elements, and bytes of each, of what the epilogue reads."""
     batch, rows, cols, inner = sizes
     size = output_bytes or element_bytes
     half = element_bytes <= 2
+    beside = () if bias is None else (flat("bias", *bias, Role.INPUT),)
     taken = wave_tile(rows, cols, batch, sm_count) if half else fp32_tile(rows, cols, batch, narrow=False)
     sides = [("A", rows, taken.rows), ("B", cols, taken.cols)]
     sides.sort(key=lambda side: (-side[2], side[1]))
@@ -206,10 +218,6 @@ def product(
         Tensor("C", batch, heads, along_rows, width, size, Role.OUTPUT),
     )
     return Chain(tensors((*operands, *beside)), (launch,))
-
-
-def nothing_special(name: str) -> Kernel:
-    return Kernel(name, "naive", Tile(128, 128))
 
 
 def attending(

@@ -21,7 +21,7 @@ from iosim.readers.replay.l2 import model
 from iosim.show import timeline
 from iosim.show.axes import stacked
 from iosim.show.page import Panel
-from iosim.show.shown import Part, Shown
+from iosim.show.shown import Part, Several
 from iosim.show.tables import Column, Table, columns_of, grouped
 from iosim.studies.program.operators import Program
 from iosim.studies.program.play import Bytes, Playing
@@ -105,21 +105,16 @@ def events(rows: Sequence[OperatorTraffic], title: str) -> list[timeline.Event]:
 
 
 @dataclass(frozen=True, repr=False)
-class ProgramTraffic(Shown):
+class ProgramTraffic(Several[OperatorTraffic]):
     """What a program moves on one GPU, operator by operator, through one L2."""
 
+    _members = "rows"
     profile: HardwareProfile
     """The GPU."""
     rows: tuple[OperatorTraffic, ...]
     """The operators in the order in which they ran."""
     notes: tuple[str, ...] = ()
     """What a reader of the numbers should know, a sentence each."""
-
-    def __iter__(self) -> Iterator[OperatorTraffic]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     @property
     def hbm(self) -> Moved:
@@ -232,14 +227,11 @@ class ProgramTraffic(Shown):
         return [self.answer, self.table(DEPTH), self.by_operator(), self._notes()]
 
     def _panels(self) -> tuple[Panel, ...]:
-        sums: dict[str, list[int]] = {}
-        for row in self.rows:
-            mine = sums.setdefault(row.operator, [0, 0])
-            mine[0] += row.hbm_read
-            mine[1] += row.hbm_write
-        names = sorted(sums, key=lambda n: -sum(sums[n]))[:MOST_BARS]
+        kinds = grouped(self.rows, lambda row: row.operator)
+        moved = {name: replace(self, rows=tuple(rows)).hbm for name, rows in kinds.items()}
+        names = sorted(moved, key=lambda name: -moved[name].total)[:MOST_BARS]
         title = f"HBM bytes by operator on {self.profile.name}"
-        both = {word: [sums[name][n] for name in names] for n, word in enumerate(("read", "written"))}
+        both = {"read": [moved[name].read for name in names], "written": [moved[name].write for name in names]}
         return (stacked("operators", title, names, both, "HBM bytes", bytes_text),)
 
     def export_chrome_trace(self, path: str | Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from iosim.base.records import dataclass, replace
 from iosim.hardware.profile import HardwareProfile
@@ -19,12 +20,12 @@ from iosim.problem.dtypes import dtype
 from iosim.studies.program.operators import (
     ROW_BYTES,
     SECTOR_BYTES,
+    Again,
     Operator,
     Program,
     Storage,
     View,
     attending,
-    nothing_special,
     product,
     streaming,
 )
@@ -33,6 +34,7 @@ INDEX_BYTES, FLOAT_BYTES = 8, 4
 FP8 = "fp8"
 Gradients = Iterable[tuple[View, View]]
 """Values with what is added to their gradients."""
+Backward = Callable[..., Gradients]
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Tape:
         self._storages: list[Storage] = []
         self._last_use: dict[int, int] = {}
         self._kept: set[int] = set()
-        self._backward: list[tuple[str, int, tuple[View, ...], Callable[..., Gradients]]] = []
+        self._backward: list[tuple[str, int, tuple[View, ...], Backward]] = []
         self._gradients: dict[View, View] = {}
         self._in_fp8: dict[View, View] = {}
 
@@ -127,25 +129,21 @@ class Tape:
     # ---- launches ----
 
     def passes(
-        self,
-        name: str,
-        reads: Sequence[View],
-        writes: Sequence[View],
-        rows: int | None = None,
-        again: Sequence[tuple[View, int]] = (),
+        self, name: str, reads: Sequence[View], writes: Sequence[View], rows: int | None = None, again: Again = ()
     ) -> None:
         """One launch that reads and writes matrices once, but for `again`."""
         chain, views = streaming(name, reads, writes, rows, again)
-        self._add(
-            Operator(
-                name, (self.part,), self._phase, AttentionProblem(dtype=self.kind), nothing_special(name), chain, views
-            )
-        )
+        self._add(Operator.plain(name, (self.part,), self._phase, self.kind, chain, views))
 
-    def new(self, name: str, reads: Sequence[View], like: View) -> View:
-        out = self.like(like)
-        self.passes(name, reads, [out])
+    def launch(self, name: str, reads: Sequence[View], out: View, *more: View, back: Backward | None = None) -> View:
+        """One launch that makes `out` and `more`; what it does `back`, with the gradient of `out`."""
+        self.passes(name, reads, [out, *more])
+        if back is not None:
+            self.backward(back, out)
         return out
+
+    def new(self, name: str, reads: Sequence[View], like: View, back: Backward | None = None) -> View:
+        return self.launch(name, reads, self.like(like), back=back)
 
     def scattered(self, name: str, grad: View, numbers: View, out: View) -> View:
         """Zeros, and rows of a gradient put where they belong, in two launches."""
@@ -153,6 +151,9 @@ class Tape:
         self.passes(f"{name}.zeros", [], [out])
         self.passes(f"{name}.rows", [grad, numbers, rows], [rows])
         return out
+
+    def _scattered_to(self, x: View, name: str, numbers: View, grad: View) -> Gradients:
+        return [(x, self.scattered(name, grad, numbers, self.like(x)))]
 
     def multiplies(
         self, a: View, b: View, c: View, sizes: tuple[int, int, int, int], number: float | None = None
@@ -169,8 +170,9 @@ class Tape:
         whole = chain.tensors["B"]
         packed = replace(whole, cols=max(1, round(whole.cols * (number or size) / size)))
         chain = replace(chain, tensors={**chain.tensors, "B": packed})
-        self._add(Operator(name, (self.part,), self._phase, AttentionProblem(dtype=kind), nothing_special(name), chain,
-                           {"A": a, "B": b, "C": c}, is_kernel=True, product_flops=2 * math.prod(sizes)))  # fmt: skip
+        views, flops = {"A": a, "B": b, "C": c}, 2 * math.prod(sizes)
+        place = (self.part,), self._phase
+        self._add(Operator.plain(name, *place, kind, chain, views, is_kernel=True, product_flops=flops))
         return c
 
     def _add(self, operator: Operator) -> None:
@@ -180,7 +182,7 @@ class Tape:
 
     # ---- gradients ----
 
-    def backward(self, run: Callable[..., Gradients], *outs: View) -> None:
+    def backward(self, run: Backward, *outs: View) -> None:
         """What the operator that was just written does with the gradients of its results."""
         if self.trained:
             self._backward.append((self.part, self.times, outs, run))
@@ -211,38 +213,29 @@ class Tape:
 
     def norm(self, x: View) -> View:
         scale, out, root = self.given(1, x.sizes[1]), self.like(x), self.made(x.sizes[0], 1, FLOAT_BYTES)
-        self.passes("_fused_rms_norm", [x, scale], [out, root])
 
         def back(grad: View) -> Gradients:
             to_x = self.new("_fused_rms_norm_backward.input", [grad, x, root, scale], x)
             self.trains(scale, self.new("_fused_rms_norm_backward.weight", [grad, x, root], scale))
             return [(x, to_x)]
 
-        self.backward(back, out)
-        return out
+        return self.launch("_fused_rms_norm", [x, scale], out, root, back=back)
 
     def add(self, x: View, y: View) -> View:
-        out = self.new("add", [x, y], x)
-        self.backward(lambda grad: [(y, grad), (x, grad)], out)
-        return out
+        return self.new("add", [x, y], x, lambda grad: [(y, grad), (x, grad)])
 
     def multiply(self, x: View, y: View, *, constant: bool = False) -> View:
-        out = self.new("mul", [x, y], x)
         both = [(x, y)] if constant else [(y, x), (x, y)]
-        self.backward(lambda grad: [(one, self.new("mul", [grad, other], one)) for one, other in both], out)
-        return out
+        return self.new("mul", [x, y], x, lambda grad: [(a, self.new("mul", [grad, b], a)) for a, b in both])
 
     def activation(self, name: str, x: View) -> View:
-        out = self.new(name, [x], x)
-        self.backward(lambda grad: [(x, self.new(f"{name}_backward", [grad, x], x))], out)
-        return out
+        return self.new(name, [x], x, lambda grad: [(x, self.new(f"{name}_backward", [grad, x], x))])
 
     def turn(self, x: View, cosine: View, sine: View) -> View:
         """Rotary positions over the columns of x: x cos + turned(x) sin, written out."""
         straight = self.multiply(x, cosine, constant=True)
         first, second = self.split(x, (x.sizes[1] // 2, x.sizes[1] - x.sizes[1] // 2))
-        negative = self.new("neg", [second], second)
-        self.backward(lambda grad: [(second, self.new("neg", [grad], second))], negative)
+        negative = self.new("neg", [second], second, lambda grad: [(second, self.new("neg", [grad], second))])
         return self.add(straight, self.multiply(self.join(negative, first), sine, constant=True))
 
     def split(self, x: View, widths: Sequence[int]) -> list[View]:
@@ -254,15 +247,12 @@ class Tape:
 
     def join(self, x: View, y: View) -> View:
         """x and y side by side; y's rows, where they are fewer, stand beside several of x's."""
-        out = self.made(x.sizes[0], x.sizes[1] + y.sizes[1])
-        self.passes("cat", [x, y], [out])
 
         def back(grad: View) -> Gradients:
             first, second = _columns(grad, 0, x.sizes[1]), _columns(grad, x.sizes[1], y.sizes[1])
             return [(x, first), (y, second if y.sizes[0] == x.sizes[0] else self.new("sum", [second], y))]
 
-        self.backward(back, out)
-        return out
+        return self.launch("cat", [x, y], self.made(x.sizes[0], x.sizes[1] + y.sizes[1]), back=back)
 
     def reshape(self, x: View, rows: int, *, copied: bool = False) -> View:
         """A matrix that lies in one piece, as so many rows; its gradient is `copied` where it lies otherwise."""
@@ -276,34 +266,28 @@ class Tape:
     def gather(self, x: View, rows: int) -> View:
         """So many rows of x, by their numbers."""
         numbers, out = self.given(rows, 1, INDEX_BYTES), self.made(rows, x.sizes[1])
-        self.passes("index", [_part(x, math.prod(out.sizes)), numbers], [out])
-        self.backward(lambda grad: [(x, self.scattered("index_backward", grad, numbers, self.like(x)))], out)
-        return out
+        read = [_part(x, math.prod(out.sizes)), numbers]
+        back = partial(self._scattered_to, x, "index_backward", numbers)
+        return self.launch("index", read, out, back=back)
 
     def pick(self, x: View, count: int) -> View:
         """The largest `count` numbers of every row."""
         out, numbers = self.made(x.sizes[0], count), self.made(x.sizes[0], count, INDEX_BYTES)
-        self.passes("topk", [x], [out, numbers])
-        self.backward(lambda grad: [(x, self.scattered("topk_backward", grad, numbers, self.like(x)))], out)
-        return out
+        back = partial(self._scattered_to, x, "topk_backward", numbers)
+        return self.launch("topk", [x], out, numbers, back=back)
 
     def add_up(self, x: View, rows: int) -> View:
-        out = self.made(rows, x.sizes[1])
-        self.passes("sum", [x], [out])
-        self.backward(lambda grad: [(x, grad)], out)
-        return out
+        return self.launch("sum", [x], self.made(rows, x.sizes[1]), back=lambda grad: [(x, grad)])
 
     def embedding(self, table: Weight, tokens: int) -> View:
         place, numbers = table.view, self.given(tokens, 1, INDEX_BYTES)
         out = self.made(tokens, place.sizes[1])
-        self.passes("embedding", [_part(place, math.prod(out.sizes)), numbers], [out])
 
         def back(grad: View) -> Gradients:
             self.trains(place, self.scattered("embedding_dense_backward", grad, numbers, self.like(place)))
             return []
 
-        self.backward(back, out)
-        return out
+        return self.launch("embedding", [_part(place, math.prod(out.sizes)), numbers], out, back=back)
 
     def attention(self, problem: AttentionProblem, kernel: str, q: View, k: View, v: View | None) -> View:
         """One call, its inputs where they lie. Raises InputError: the kernel cannot run it on the GPU."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -43,28 +43,18 @@ Place = tuple[str, int, str]
 """Phase, layer (counted from the front, or below zero from the back), name within the layer."""
 
 
-@dataclass(frozen=True)
-class Lines:
-    """Bytes of every event at `FEW` layers, and what one layer more adds."""
-
-    lines: tuple[tuple[int, int], ...]
-
-    def peak_bytes(self, layers: int) -> int:
-        return max(at + (layers - FEW) * more for at, more in self.lines)
-
-
 def peak_bytes(model: Decoder, setup: Setup) -> int:
     """The most bytes of tensors that live at once in a step of `model`."""
     if model.layers <= FEW:
         return play(plan(model, setup)).peak_bytes
-    return memory_lines(replace(model, layers=FEW), setup).peak_bytes(model.layers)
+    return memory_lines(replace(model, layers=FEW), setup)(model.layers)
 
 
 @lru_cache(maxsize=4096)
-def memory_lines(model: Decoder, setup: Setup) -> Lines:
-    """The lines of a model, whose own number of layers does not matter."""
+def memory_lines(model: Decoder, setup: Setup) -> Callable[[int], int]:
+    """Bytes at the peak by the number of layers, from lines through every event; the model's own does not matter."""
     few, more = (_places(replace(model, layers=n), setup) for n in (FEW, FEW + 1))
-    return Lines(tuple((few[place], more[place] - few[place]) for place in few))
+    return lambda layers: max(at + (layers - FEW) * (more[place] - at) for place, at in few.items())
 
 
 def _places(model: Decoder, setup: Setup) -> dict[Place, int]:

@@ -8,7 +8,8 @@ adds seconds. `Builder` collects the operations of a decoder as nodes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -194,8 +195,7 @@ class Builder:
         return name
 
     def given(self, name: str, kind: Kind, elements: int, element_bytes: int) -> str:
-        new = self.storage(name, kind, elements * element_bytes)
-        self.inputs.append(new)
+        self.inputs.append(self.storage(name, kind, elements * element_bytes))
         self._value(name, name, elements, element_bytes)
         return name
 
@@ -289,11 +289,8 @@ class Builder:
             b = self.cast(f"{name}.bias.half", b, n.compute_bytes, Kind.CAST_WEIGHT) if bias else b
             w = self.cast(f"{name}.weight.half", w, n.compute_bytes, Kind.CAST_WEIGHT)
         x = self.to_compute(source, f"{name}.input", self.storages[self.lies_in[source]].kind)
-        gradients = (
-            *((Gradient(b, out * n.compute_bytes, fitted=True),) if bias else ()),
-            Gradient(x, self.bytes_of(x)),
-            Gradient(w, out * columns * n.compute_bytes, transposed=True),
-        )
+        gradients = [Gradient(b, out * n.compute_bytes, fitted=True)] * bool(bias)
+        gradients += [Gradient(x, self.bytes_of(x)), Gradient(w, out * columns * n.compute_bytes, transposed=True)]
         reads = (x, w) if n.autocast else (x,)
         saved, size = reads if x in self.wanting else reads[:1], (self.rows * out, n.compute_bytes)
         self.pointwise(name, reads, kind, size, saved=saved, gradients=gradients)
@@ -329,13 +326,15 @@ class Builder:
         to_branch = Gradient(branch, None if same else self.bytes_of(branch), fitted=True)
         return self.pointwise(name, [stream, branch], Kind.RESIDUAL, gradients=[Gradient(stream), to_branch])
 
-    def begin_segment(self, name: str, *values: str) -> None:
-        """What follows is checkpointed: only `values` are kept, and it runs again in the backward."""
-        self.segment = name
-        self.segments[name] = tuple(dict.fromkeys(self.lies_in[v] for v in values))
-
-    def end_segment(self) -> None:
-        self.segment = None
+    @contextmanager
+    def checkpointed(self, recompute: str, name: str, value: str) -> Iterator[None]:
+        """Under this kind of recomputation what runs inside is a segment that keeps `value` alone, and runs again in
+        the backward."""
+        before = self.segment
+        if self.setup.recompute == recompute:
+            self.segment, self.segments[name] = name, (self.lies_in[value],)
+        yield
+        self.segment = before
 
     def graph(self, seed: Storage, seed_held: bool) -> Graph:
         return Graph(self.model, self.setup, tuple(self.parameters), tuple(self.inputs), tuple(self.nodes),

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iosim.base import fields as ask
-from iosim.base.errors import InputError, unknown_name
+from iosim.base.errors import InputError
 from iosim.base.fields import UNSET, Resolved, put_checked
-from iosim.base.records import asdict, dataclass
+from iosim.base.records import asdict, dataclass, plain
 from iosim.base.units import some
 from iosim.problem.dtypes import dtype, is_dtype
 
@@ -43,19 +43,7 @@ _PRECISIONS = {
         Precision("amp-bf16", "bf16", 4, 2),
     )
 }
-_AUTOCAST = {"amp": "amp-bf16", "autocast": "amp-bf16"}
 PRECISIONS = tuple(_PRECISIONS)
-
-
-def precision(name: str) -> Precision:
-    """The precision called `name`: fp32, fp16, bf16 (pure), amp-fp16 or amp-bf16 (autocast over fp32 parameters)."""
-    key = str(name).strip().lower()
-    key = _AUTOCAST.get(key, key)
-    if key not in _PRECISIONS and is_dtype(key):
-        key = dtype(key).name
-    if key not in _PRECISIONS:
-        raise unknown_name("`precision`", str(name), PRECISIONS)
-    return _PRECISIONS[key]
 
 
 @dataclass(frozen=True)
@@ -125,21 +113,23 @@ _RULES = {
     "adamw": (2, 1, 2, _ADAM_PASSES + 2, 7),
     "adam8bit": (0, 0, 0, 0, 0),
 }
-_ALIASES = {"sgd+momentum": "momentum", "sgd-momentum": "momentum", "adam-8bit": "adam8bit", "8bit-adam": "adam8bit"}
+_ALIASES = dict.fromkeys(("amp", "autocast"), "amp-bf16")
+_ALIASES |= dict.fromkeys(("sgd+momentum", "sgd-momentum"), "momentum")
+_ALIASES |= dict.fromkeys(("adam-8bit", "8bit-adam"), "adam8bit")
 OPTIMIZERS = tuple(_RULES)
+
+
+def _usual(word: str) -> str:
+    """The name of a precision or an optimizer by another one."""
+    key = _ALIASES.get(word.strip().lower(), word.strip().lower())
+    return dtype(key).name if is_dtype(key) else key
 
 
 def optimizer(name: str, step: str = "foreach") -> Optimizer:
     """The optimizer called `name`, whose step runs over lists of tensors, tensor by tensor, or as one fused kernel."""
-    key = str(name).strip().lower()
-    key = _ALIASES.get(key, key)
-    if key not in _RULES:
-        raise unknown_name("`optimizer`", str(name), OPTIMIZERS)
-    if step not in STEPS:
-        raise unknown_name("`step`", str(step), STEPS)
-    if key == "adam8bit" and step == "loop":
+    if name == "adam8bit" and step == "loop":
         raise InputError("`step` loop: adam8bit has one kernel a tensor; accepted: foreach, fused")
-    return Optimizer(key, step, *_RULES[key], eight_bit=key == "adam8bit")
+    return Optimizer(name, step, *_RULES[name], eight_bit=name == "adam8bit")
 
 
 NORMS = ("layer", "rms", "none")
@@ -192,9 +182,7 @@ class Decoder:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def to_dict(self) -> dict[str, object]:
-        sizes = asdict(self)
-        first = {name: sizes.pop(name) for name in ("layers", "width", "heads", "kv_heads")}
-        return {**first, "head_dim": self.head_dim, **sizes}
+        return plain(self, "layers width heads kv_heads head_dim") | asdict(self)
 
 
 ATTENTIONS = ("naive", "flash")
@@ -214,9 +202,9 @@ class Setup:
     seq_len: int = ask.count("tokens of each", 1024, metavar="", high=MAX_TOKENS)
     attention: str = ask.word("naive: scores, mask, softmax and values as tensors", ATTENTIONS, "flash")
     causal: bool = ask.flag("a token sees no later ones", True)
-    precision: str = "amp-bf16"
-    optimizer: str = "adamw"
-    step: str = "foreach"
+    precision: str = ask.word("amp: autocast over fp32 parameters", PRECISIONS, "amp-bf16", normal=_usual)
+    optimizer: str = ask.word("whose states and step", OPTIMIZERS, "adamw", normal=_usual)
+    step: str = ask.word("over lists of tensors, tensor by tensor, or as one kernel", STEPS, "foreach")
     recompute: str = ask.word(
         "full: each layer; attention: the N x N part (arXiv 2205.05198, section 5)", RECOMPUTE, "none"
     )
@@ -225,8 +213,7 @@ class Setup:
 
     def __post_init__(self) -> None:
         put_checked(self)
-        object.__setattr__(self, "precision", precision(self.precision).name)
-        object.__setattr__(self, "optimizer", optimizer(self.optimizer, self.step).name)
+        optimizer(self.optimizer, self.step)
 
     @property
     def tokens(self) -> str:
@@ -234,7 +221,7 @@ class Setup:
 
     @property
     def number(self) -> Precision:
-        return precision(self.precision)
+        return _PRECISIONS[self.precision]
 
     @property
     def rule(self) -> Optimizer:

@@ -21,24 +21,18 @@ LSE_ROWS = 32
 
 
 def attention(b: Builder, at: str, qkv: str) -> str:
-    if b.setup.recompute == "attention":
-        b.begin_segment(f"{at}attention", qkv)
-    parts = _split(b, at, qkv)
-    output = _flash(b, at, *parts) if b.setup.attention == "flash" else _naive(b, at, qkv, *parts)
-    if b.setup.recompute == "attention":
-        b.end_segment()
-    return output
+    with b.checkpointed("attention", f"{at}attention", qkv):
+        parts = _split(b, at, qkv)
+        return _flash(b, at, *parts) if b.setup.attention == "flash" else _naive(b, at, qkv, *parts)
 
 
 def _split(b: Builder, at: str, qkv: str) -> tuple[str, str, str]:
     """q, k and v as views; their gradients are put together in one tensor. Each is then a view by heads, of which the
     naive path's gradients lie the other way round and are copied."""
-    m = b.model
-    sizes = {
-        f"{at}{n}.columns": b.rows * h * m.head_dim for n, h in (("q", m.heads), ("k", m.kv_heads), ("v", m.kv_heads))
-    }
+    heads_of = {"q": b.model.heads, "k": b.model.kv_heads, "v": b.model.kv_heads}
+    sizes = {f"{at}{n}.columns": b.rows * heads * b.model.head_dim for n, heads in heads_of.items()}
     b.view(f"{at}split", sizes, qkv, gradient=b.bytes_of(qkv))
-    for n, heads in (("q", m.heads), ("k", m.kv_heads), ("v", m.kv_heads)):
+    for n, heads in heads_of.items():
         source = f"{at}{n}.columns"
         copied = b.setup.attention == "naive" and heads > 1 and b.setup.seq_len > 1
         b.view(f"{at}{n}", {f"{at}{n}": b.elements[source]}, source, b.bytes_of(source) if copied else None)
@@ -146,8 +140,7 @@ def plan(model: Decoder, setup: Setup) -> Graph:
         x = _layer(b, f"layer{n}.", x)
     if model.vocabulary:
         return _head(b, x)
-    seed = b.storage("gradient", Kind.INPUT, b.bytes_of(x))
-    return b.graph(seed, True)
+    return b.graph(b.storage("gradient", Kind.INPUT, b.bytes_of(x)), True)
 
 
 def _embed(b: Builder) -> str:
@@ -167,35 +160,29 @@ def _embed(b: Builder) -> str:
 
 
 def _layer(b: Builder, at: str, x: str) -> str:
-    m, whole, start = b.model, b.setup.recompute == "full", x
-    if whole:
-        b.begin_segment(at.rstrip("."), x)
-    h = b.norm(f"{at}norm1", x)
-    qkv = b.linear(f"{at}qkv", h, m.qkv_width, Kind.QKV, bias=m.bias)
-    o = attention(b, at, qkv)
-    h = b.linear(f"{at}out", o, m.width, Kind.RESIDUAL, bias=m.bias)
-    x = b.residual(f"{at}x1", x, h)
-    if m.mlp_width:
-        h = b.norm(f"{at}norm2", x)
-        x = b.residual(f"{at}x2", x, _mlp(b, at, h))
-        if m.gated:
-            b.hold(h)
-    b.hold(start)
-    if whole:
-        b.end_segment()
+    m, start = b.model, x
+    with b.checkpointed("full", at.rstrip("."), x):
+        h = b.norm(f"{at}norm1", x)
+        qkv = b.linear(f"{at}qkv", h, m.qkv_width, Kind.QKV, bias=m.bias)
+        o = attention(b, at, qkv)
+        h = b.linear(f"{at}out", o, m.width, Kind.RESIDUAL, bias=m.bias)
+        x = b.residual(f"{at}x1", x, h)
+        if m.mlp_width:
+            h = b.norm(f"{at}norm2", x)
+            x = b.residual(f"{at}x2", x, _mlp(b, at, h))
+            if m.gated:
+                b.hold(h)
+        b.hold(start)
     return x
 
 
 def _mlp(b: Builder, at: str, h: str) -> str:
     m = b.model
+    first = b.linear(f"{at}{'gate' if m.gated else 'up'}", h, m.mlp_width, Kind.MLP, bias=m.bias)
+    active = b.activation(f"{at}activation", first, Kind.MLP)
     if m.gated:
-        gate = b.linear(f"{at}gate", h, m.mlp_width, Kind.MLP, bias=m.bias)
-        active = b.activation(f"{at}activation", gate, Kind.MLP)
         up = b.linear(f"{at}up", h, m.mlp_width, Kind.MLP, bias=m.bias)
         active = b.pointwise(f"{at}product", [active, up], Kind.MLP, saved=[active, up])
-    else:
-        up = b.linear(f"{at}up", h, m.mlp_width, Kind.MLP, bias=m.bias)
-        active = b.activation(f"{at}activation", up, Kind.MLP)
     return b.linear(f"{at}down", active, m.width, Kind.RESIDUAL, bias=m.bias)
 
 
@@ -217,5 +204,4 @@ def _head(b: Builder, x: str) -> Graph:
     total = b.storage("total weight", Kind.LOGITS, wide)
     b.pointwise("loss", [p], Kind.LOGITS, (1, wide), saved=[p, "targets", total])
     b.hold(logits, last)
-    seed = b.storage("gradient", Kind.LOGITS, wide)
-    return b.graph(seed, False)
+    return b.graph(b.storage("gradient", Kind.LOGITS, wide), False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
@@ -14,17 +15,18 @@ from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction.result import legend_of
 from iosim.problem.asked import lengths
+from iosim.readers.replay.caching_allocator import CachingAllocator
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
 from iosim.show.shown import Part, Shown
-from iosim.show.tables import Table, columns_of
+from iosim.show.tables import Table, columns_of, grouped
 from iosim.studies.requests import TrainRequest
 from iosim.studies.training.frontier import AXES, GB, SEQ_LENS, Frontier, frontier, longest_sequence
 from iosim.studies.training.graph import Graph, Kind, by_kind, saved_storages
 from iosim.studies.training.model import Decoder, Setup
 from iosim.studies.training.plan import plan
 from iosim.studies.training.step_time import StepTime, step_time
-from iosim.studies.training.timeline import AllocatorPeaks, Timeline, peaks, play
+from iosim.studies.training.timeline import Timeline, allocated, play
 
 HEAD_DIM = 64
 MAX_POINTS = 1500
@@ -78,9 +80,9 @@ class TrainingPrediction(Shown):
         return by_kind(saved_storages(self.graph))
 
     @cached_property
-    def allocator(self) -> AllocatorPeaks:
+    def allocator(self) -> CachingAllocator:
         """The same requests played through PyTorch's caching allocator."""
-        return peaks(self.timeline.requests)
+        return allocated(self.timeline.requests)
 
     def frontier(
         self, axis: str = "width", values: str | Sequence[int] | None = None, seq_lens: str | Sequence[int] = SEQ_LENS
@@ -97,16 +99,12 @@ class TrainingPrediction(Shown):
     def curve(self) -> list[tuple[float, str, dict[Kind, int]]]:
         """(seconds since the start, phase, bytes by kind) at every event; without times, events count 1 each."""
         seconds = {(phase, n): s for phase, n, s in self.time.nodes} if self.time else {}
+        seconds["step", -1] = 0.0 if self.time is None else self.time.phase_s("step")
         now, points = 0.0, []
         for event in self.timeline.events:
             again = event.phase == "backward" and event.name.endswith("(again)")
             key = ("recompute" if again else event.phase, -1 if event.node is None else event.node)
-            if self.time is None:
-                now += 1.0
-            elif event.node is None:
-                now += self.time.phase_s("step")
-            else:  # a node with several events takes its time at the first
-                now += seconds.pop(key, 0.0)
+            now += 1.0 if self.time is None else seconds.pop(key, 0.0)  # of several events, at the first
             points.append((now, event.phase, event.by_kind))
         return points
 
@@ -123,7 +121,7 @@ class TrainingPrediction(Shown):
                 "phases": self.timeline.phase_peaks(),
                 "saved": sum(self.saved_by_kind.values()),
                 "saved_by_kind": {str(k): v for k, v in self.saved_by_kind.items()},
-                "allocator": {"blocks": self.allocator.blocks_bytes, "reserved": self.allocator.reserved_bytes},
+                "allocator": {"blocks": self.allocator.most, "reserved": self.allocator.reserved},
                 "capacity": self.capacity_bytes,
             },
             "fits": self.fits,
@@ -210,7 +208,7 @@ class TrainingPrediction(Shown):
         lines = [
             f"peak in {peak.phase}, at {peak.name}; {phases}",
             f"{fits} in {bytes_text(self.capacity_bytes)}; caching allocator: "
-            f"{bytes_text(self.allocator.reserved_bytes)} reserved if no segment is given back",
+            f"{bytes_text(self.allocator.reserved)} reserved if no segment is given back",
         ]
         return lines if self.time is None else lines + _time_lines(self.time)
 
@@ -222,14 +220,13 @@ def predict_training(
     *,
     kernel: str | None = None,
     reserve_bytes: int = 0,
-    times: bool = True,
 ) -> TrainingPrediction:
     """Memory and time of one training step of `model` under `setup` on a GPU, with `reserve_bytes` that tensors cannot
     use. The time of `kernel`, of the catalog, stands for the attention; by default `eager`'s or PyTorch's choice.
     Raises InputError: a profile that lacks a number, an attention that cannot run on it, or sizes out of range."""
     gpu = load_profile(profile)
     graph = plan(model, setup)
-    seconds = step_time(graph, gpu, kernel) if times and setup.backend == "cuda" else None
+    seconds = step_time(graph, gpu, kernel) if setup.backend == "cuda" else None
     return TrainingPrediction(model, setup, gpu, graph, play(graph), seconds, reserve_bytes)
 
 
@@ -269,13 +266,9 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
         mlp = its.get("mlp_width")
     chosen.setdefault("heads", max(1, width // HEAD_DIM))
     of_setup = {name: chosen.pop(name) for name in ("batch", "seq_len") if name in chosen}
-    model = Decoder(
-        **chosen,
-        mlp_width=mlp,
-        gated=r.gated or its.get("gated", False),
-        tied=not (r.untied or its.get("untied", False)),
-        bias=r.linear_bias and its.get("linear_bias", True),
-    )
+    gated, untied = (getattr(r, name) or its.get(name, False) for name in ("gated", "untied"))
+    bias = r.linear_bias and its.get("linear_bias", True)
+    model = Decoder(**chosen, mlp_width=mlp, gated=gated, tied=not untied, bias=bias)
     setup = Setup(
         **of_setup, attention=r.attention, causal=r.causal and its.get("causal", True), precision=r.precision,
         optimizer=r.optimizer, step=r.step, recompute=r.recompute, backend=r.backend, accumulate=r.accumulate_gradients,
@@ -299,10 +292,8 @@ def memory_table(prediction: TrainingPrediction) -> Table:
 
 def _time_lines(time: StepTime) -> list[str]:
     phases = ", ".join(f"{p} {seconds_text(time.phase_s(p))}" for p in time.parts if time.phase_s(p))
-    parts: dict[str, float] = {}
-    for of_phase in time.parts.values():
-        for part, seconds in of_phase.items():
-            parts[part] = parts.get(part, 0.0) + seconds
+    by_part = grouped((one for parts in time.parts.values() for one in parts.items()), lambda one: one[0])
+    parts = {part: sum(seconds for _, seconds in of_phases) for part, of_phases in by_part.items()}
     longest_first = sorted(parts.items(), key=lambda x: -x[1])
     shares = ", ".join(f"{part} {seconds_text(seconds)}" for part, seconds in longest_first)
     told = legend_of([time.method])
@@ -344,13 +335,9 @@ def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, .
                       "font": {"size": 11}})  # fmt: skip
         top = max(top, capacity)
     borders, names = _phases(bins, xs)
-    layout = axes.layout(
-        axes.axis("time (ms)" if prediction.time else "event", range=[xs[0], xs[-1]]),
-        axes.axis("GB", range=[0, 1.1 * top]),
-        annotations=[*words, *names],
-        shapes=borders,
-        margin={"l": 8, "r": 12, "t": 24, "b": 8},
-    )
+    x = axes.axis("time (ms)" if prediction.time else "event", range=[xs[0], xs[-1]])
+    more = {"annotations": [*words, *names], "shapes": borders, "margin": {"l": 8, "r": 12, "t": 24, "b": 8}}
+    layout = axes.layout(x, axes.axis("GB", range=[0, 1.1 * top]), **more)
     peak = prediction.timeline.peak
     alt = (
         f"Peak {bytes_text(prediction.peak_bytes)} in {peak.phase} at {peak.name}; the GPU has "
@@ -366,20 +353,18 @@ def _phases(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Lines where a phase begins, and the names of those that are wide enough, above the plot."""
     begins: dict[str, float] = {}
-    before = xs[0]
-    for (_, phase, _), x in zip(bins, xs, strict=True):
+    for (_, phase, _), before in zip(bins, [xs[0], *xs], strict=False):
         begins.setdefault(phase, before)
-        before = x
-    ends = [*list(begins.values())[1:], xs[-1]]
+    borders = [*begins.values(), xs[-1]]
     lines = [
         {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1,
          "line": {"color": axes.NEUTRAL, "width": 1, "dash": "dot"}}
-        for x in list(begins.values())[1:]
+        for x in borders[1:-1]
     ]  # fmt: skip
     names = [
         {"x": (first + last) / 2, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False, "text": phase,
          "font": {"size": 11}}
-        for (phase, first), last in zip(begins.items(), ends, strict=True)
+        for phase, (first, last) in zip(begins, pairwise(borders), strict=True)
         if last - first >= NARROWEST * (xs[-1] - xs[0])
     ]  # fmt: skip
     return lines, names

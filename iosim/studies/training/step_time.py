@@ -7,10 +7,11 @@ Every kernel adds one launch latency. NB: nothing stays in L2 between nodes, and
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import lru_cache
 
 from iosim.base.errors import InputError
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, plain
 from iosim.base.words import Method
 from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.predictor import predict
@@ -42,12 +43,8 @@ class StepTime:
         return sum(self.parts.get(phase, {}).values())
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "time_s": self.total_s,
-            "attention_kernel": self.kernel,
-            "attention_method": self.method,
-            "phases": {phase: {str(p): s for p, s in parts.items()} for phase, parts in self.parts.items()},
-        }
+        phases = {phase: {str(p): s for p, s in parts.items()} for phase, parts in self.parts.items()}
+        return plain(self, "time_s=total_s attention_kernel=kernel attention_method=method") | {"phases": phases}
 
 
 @dataclass(frozen=True)
@@ -93,10 +90,9 @@ def step_time(graph: Graph, profile: HardwareProfile, kernel: str | None = None)
         timed += [(phase, n, s) for n, s in enumerate(seconds) if s]
         if phase == "forward":
             timed += [("recompute", n, seconds[n]) for n in _run_again(graph) if seconds[n]]
-    parts: dict[str, dict[Part, float]] = {phase: {} for phase in PHASES}
+    parts: dict[str, dict[Part, float]] = {phase: defaultdict(float) for phase in PHASES}
     for phase, n, s in timed:
-        part = graph.nodes[n].part
-        parts[phase][part] = parts[phase].get(part, 0.0) + s
+        parts[phase][graph.nodes[n].part] += s
     moved = setup.rule.moved_bytes(graph.parameters, setup.number.parameter_bytes)
     if moved:
         parts["step"][Part.OPTIMIZER] = rates.seconds(0, moved)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from iosim.base.records import dataclass
 from iosim.readers.replay.blocks import Block, CachingAllocator
+from iosim.show.tables import grouped
 from iosim.studies.training.graph import Gradient, Graph, Kind, Node, Storage
 
 
@@ -48,10 +49,8 @@ class Timeline:
         return self.peak.peak_bytes
 
     def phase_peaks(self) -> dict[str, int]:
-        peaks: dict[str, int] = {}
-        for e in self.events:
-            peaks[e.phase] = max(peaks.get(e.phase, 0), e.peak_bytes)
-        return peaks
+        by_phase = grouped(self.events, lambda e: e.phase)
+        return {phase: max(e.peak_bytes for e in events) for phase, events in by_phase.items()}
 
 
 class _Heap:
@@ -252,13 +251,9 @@ class _Player:
 def _last_readers(nodes: Sequence[Node]) -> list[list[str]]:
     last_use = {s.name: n for n, node in enumerate(nodes) for s in node.makes}
     for n, node in enumerate(nodes):
-        for name in (*node.reads, *node.held):
-            if name in last_use:
-                last_use[name] = max(last_use[name], n)
-    last: list[list[str]] = [[] for _ in nodes]
-    for name, n in last_use.items():
-        last[n].append(name)
-    return last
+        last_use |= {name: n for name in (*node.reads, *node.held) if name in last_use}
+    by_node = grouped(last_use, last_use.__getitem__)
+    return [by_node.get(n, []) for n in range(len(nodes))]
 
 
 def play(graph: Graph, *, in_place: bool = True) -> Timeline:
@@ -267,16 +262,9 @@ def play(graph: Graph, *, in_place: bool = True) -> Timeline:
     return _Player(graph, in_place).play()
 
 
-@dataclass(frozen=True)
-class AllocatorPeaks:
-    """`blocks_bytes`: of blocks in use, at most (`memory_allocated`); `reserved_bytes`: of all segments at the end."""
-
-    blocks_bytes: int
-    reserved_bytes: int
-
-
-def peaks(requests: Iterable[tuple[str, int]]) -> AllocatorPeaks:
-    """What the allocator hands out and holds for a timeline's requests (`Timeline.requests`)."""
+def allocated(requests: Iterable[tuple[str, int]]) -> CachingAllocator:
+    """The allocator after a timeline's requests (`Timeline.requests`): `most` bytes of blocks in use at once
+    (`memory_allocated`), and those `reserved` for all segments at the end."""
     allocator = CachingAllocator()
     live: dict[str, Block] = {}
     for name, size in requests:
@@ -284,4 +272,4 @@ def peaks(requests: Iterable[tuple[str, int]]) -> AllocatorPeaks:
             live[name] = allocator.allocate(size)
         elif size < 0:
             allocator.release(live.pop(name))
-    return AllocatorPeaks(allocator.most, allocator.reserved)
+    return allocator
