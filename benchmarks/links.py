@@ -2,6 +2,7 @@
 
     python benchmarks/links.py          predicted against measured
     python benchmarks/links.py --fit    latency and achieved shares of NVLink, fitted on messages and collectives alone
+    python benchmarks/links.py --table FILE.csv    of another table that experiments/links.py recorded on two H200s
 
 The rows are h200x2_links.csv. Nothing was fitted on its attention: those rows are the check.
 """
@@ -12,6 +13,7 @@ import argparse
 import csv
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +28,7 @@ GPU = "h200-sxm"
 METHODS = {"ring": "ring", "zigzag": "zigzag", "ulysses": "ulysses", "all_gather_kv": "all-gather"}
 RECEIVED = {"exchange": 1.0, "all_gather": 1.0, "reduce_scatter": 0.5, "all_to_all": 0.5}
 """Of a row's MiB, what a GPU receives."""
+TABLE = measurements("h200x2_links.csv")
 LEAST = {"exchange": 64.0}
 """MiB from which the link, not the processor, decides."""
 
@@ -41,7 +44,7 @@ class Row(NamedTuple):
 
 
 def table() -> list[dict[str, str]]:
-    with measurements("h200x2_links.csv").open(newline="", encoding="utf-8") as file:
+    with TABLE.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -82,9 +85,13 @@ def fit() -> tuple[float, dict[str, float]]:
 
 
 def main() -> None:
+    global TABLE
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fit", action="store_true", help="fit latency and shares")
-    if parser.parse_args().fit:
+    parser.add_argument("--table", type=Path, default=TABLE, help="rows to compare with (default: the recorded ones)")
+    asked = parser.parse_args()
+    TABLE = asked.table
+    if asked.fit:
         latency, shares = fit()
         print(f"latency_s = {latency:.2g}\n" + "\n".join(f"{what}: {shares[what]:.2f}" for what in COLLECTIVES))
         return

@@ -311,6 +311,13 @@ class Domain:
             return self.rows * self.seq_k * self.grid_heads
         return sum(q * k for q, k in zip(queries, keys, strict=True)) * self.grid_heads
 
+    @property
+    def kept_pairs(self) -> int:
+        """Those of them that the mask keeps."""
+        if isinstance(self.mask, IntervalMask) and self.mask.is_full:
+            return self.pairs
+        return self.mask.kept_pairs(self.rows // self.pack, self.seq_k) * self.pack * self.grid_heads
+
     @cached_property
     def query_rows(self) -> IntArray:
         """True rows of every query block: fewer in a ragged one, 0 where a packed sequence has ended."""
@@ -450,12 +457,14 @@ class Chain:
 
     @property
     def product_flops(self) -> int:
-        """Operations of all products over every pair of their domains, kept or not."""
-        return sum(launch.work.flops_per_pair * launch.domain.pairs for launch in self.launches)
+        """Operations of all products over the pairs that their masks keep."""
+        works = ((launch.work.flops_per_pair, launch.domain) for launch in self.launches)
+        return sum(each * domain.kept_pairs for each, domain in works if each)
 
     @property
     def exponentials(self) -> int:
-        return sum(launch.work.exps_per_pair * launch.domain.pairs for launch in self.launches)
+        works = ((launch.work.exps_per_pair, launch.domain) for launch in self.launches)
+        return sum(each * domain.kept_pairs for each, domain in works if each)
 
     def role(self, role: Role) -> tuple[Tensor, ...]:
         return tuple(t for t in self.tensors.values() if t.role is role)

@@ -28,7 +28,7 @@ from iosim.readers.replay.scan import scan, with_capacity
 from iosim.readers.replay.sharing import keys_of, rates_of, sloped
 from iosim.studies.trace.trace import check_bins, check_traceable, trace
 
-LATER = ("dsa", "dsv4", "flash-sm90", "flashinfer-cascade", "moba", "nsa")
+LATER = ("dsa", "dsv4", "flash-sm90", "flashinfer-cascade", "moba", "nsa", "xqa-sm90")
 KERNELS = tuple(n for n in entry_names() if not n.startswith("fa4") and n not in LATER)
 """The catalog as it was when the studies were recorded: kernels more would shift the cases of all others."""
 

@@ -31,7 +31,7 @@ from iosim.readers.timing.step_time import (
     unit_model,
 )
 
-LATER = ("dsv4", "flash-sm90", "flashinfer-cascade", "moba", "nsa")
+LATER = ("dsv4", "flash-sm90", "flashinfer-cascade", "moba", "nsa", "xqa-sm90")
 KERNELS = tuple(n for n in entry_names() if not n.startswith("fa4") and n not in LATER)
 """The catalog as it was when the studies were recorded: kernels more would shift the cases of all others."""
 GPUS = ("v100", "t4", "a100", "l4", "h100", "h200", "b200", "rtx-4090")

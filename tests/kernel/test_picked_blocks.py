@@ -11,18 +11,22 @@ from effort import examples
 from executor import ExecutionError, execute, random_arrays, round_to
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import TOLERANCE, altered, bytes_apart
+from lowered import wrong_bytes
+from strategies import GRADIENT_FACTOR, TOLERANCE, altered, bytes_apart
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import options_for, plan
+from iosim.kernel.algorithms.indexer import LISTS
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Mode, Role
 from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.picked import BlockPicks
+from iosim.readers.replay.lowering import lower
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -114,14 +118,86 @@ def test_readers_agree_and_compute_native_sparse_attention(
     assert disagreement(problem, nsa(blocks, window, (rows, block)), seed) == []
 
 
-def test_a_launch_without_one_of_its_loads_computes_nothing() -> None:
-    chain = plan(SMALL, nsa())
+def differentiated(p: AttentionProblem, made: Kernel, seed: int) -> tuple[Arrays, Arrays]:
+    """(what a backward reads, its gradients) by dense derivatives, with picks as the description spreads them."""
+    block, window, a = made.tile.block_k, made.options.window, arrays_of(p, seed)  # type: ignore[union-attr]
+    token, key = np.arange(p.seq_q)[:, None], np.arange(p.seq_k)[None, :]
+    picked = BlockPicks(None, 0, 0, block=block).pairs(p.seq_q, made.options.blocks)  # type: ignore[union-attr]
+    lists = np.full((p.seq_q, made.options.blocks), -1)  # type: ignore[union-attr]
+    for t in range(p.seq_q):
+        lists[t, : np.diff(picked.indptr)[t]] = picked.indices[picked.indptr[t] : picked.indptr[t + 1]]
+    mask = np.zeros((p.seq_q, p.seq_k // block))
+    mask[picked.rows, picked.indices] = 1
+    whole = (np.arange(p.seq_k // block)[None, :] + 1) * block <= token + 1
+    seen = {
+        "slc": picked.keeps(token, key) & (key <= token),
+        "cmp": whole,
+        "swa": (key <= token) & (key > token - window),
+    }
+    every = (p.batch, p.kv_heads)
+    columns = np.broadcast_to(mask.T[:, None, None], (mask.shape[1], *every, p.seq_q))
+    saved: Arrays = {"indices": np.broadcast_to(lists, (*every, *lists.shape)), "mask_columns": columns}
+    right: Arrays = {name: np.zeros(a[name[1]].shape) for name in ("dQ", "dK", "dV")}
+    for name, kept in seen.items() if window else list(seen.items())[:2]:
+        k, v = a["K"], a["V"]
+        if name == "cmp":
+            k, v = (round_to(x.reshape(*every, -1, block, x.shape[3]).mean(axis=3), p.dtype) for x in (k, v))
+            saved |= {"K_cmp": k, "V_cmp": v}
+        k, v = (np.repeat(x, p.group, axis=1) for x in (k, v))
+        scores = np.where(kept, np.einsum("bhid,bhjd->bhij", a["Q"], k) / p.head_dim**0.5, -np.inf)
+        lse = np.logaddexp.reduce(scores, axis=-1)
+        shares = np.exp(scores - np.where(np.isneginf(lse), 0.0, lse)[..., None])
+        o, d_o = shares @ v, round_to(a["dO"] * a[f"g_{name}"][..., None], p.dtype)
+        saved |= {f"O_{name}": round_to(o, p.dtype), f"LSE_{name}": lse}
+        ds = shares * (d_o @ v.swapaxes(2, 3) - (d_o * o).sum(axis=-1, keepdims=True)) / p.head_dim**0.5
+        right[f"dg_{name}"] = (a["dO"] * o).sum(axis=-1)
+        right["dQ"] += ds @ k
+        for to, of_heads in (("dK", ds.swapaxes(2, 3) @ a["Q"]), ("dV", shares.swapaxes(2, 3) @ d_o)):
+            of_keys = of_heads.reshape(*every, p.group, *of_heads.shape[2:]).sum(axis=2)
+            right[to] += np.repeat(of_keys / block, block, axis=2) if name == "cmp" else of_keys
+    return a | saved, right
+
+
+def wrong_gradients(p: AttentionProblem, made: Kernel, seed: int = 0) -> list[str]:
+    p = p.with_(passes="bwd")
+    chain, (arrays, right) = plan(p, made), differentiated(p, made, seed)
+    done = execute(p, made, {n: a for n, a in arrays.items() if n in chain.tensors}, chain=chain)
+    found = bytes_apart(chain, done.traffic)
+    found += [told for told in wrong_bytes(chain, lower(chain, spill_slots=8)) if LISTS not in told]  # an entry a step
+    assert {t.name for t in chain.role(Role.OUTPUT)} == right.keys()
+    for name, array in right.items():
+        error = np.abs(done.outputs[name].reshape(array.shape) - array).max() / max(1.0, np.abs(array).max())
+        found += [f"{name} is off by {error}"] if error > TOLERANCE[p.dtype] * GRADIENT_FACTOR else []
+    return found
+
+
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.integers(1, 2), st.integers(1, 2), st.integers(1, 6), st.sampled_from((2, 3, 4)), st.integers(1, 4),
+    st.sampled_from((0, 1, 5, 9)), st.integers(1, 5), st.sampled_from(("fp16", "bf16")), st.integers(0, 3),
+)  # fmt: skip
+def test_readers_agree_on_the_backward_and_it_computes_gradients(
+    batch: int, kv_heads: int, there: int, block: int, blocks: int, window: int, rows: int, dtype: str, seed: int
+) -> None:
+    tokens = {"seq_q": there * block, "seq_k": there * block, "dtype": dtype, "output": dtype}
+    problem = SMALL.with_(batch=batch, heads=16 * kv_heads, kv_heads=kv_heads, **tokens)
+    assert wrong_gradients(problem, nsa(blocks, window, (rows, block)), seed) == []
+
+
+@pytest.mark.parametrize("passes", ["fwd", "bwd"])
+def test_a_launch_without_one_of_its_loads_computes_nothing(passes: str) -> None:
+    problem = SMALL.with_(passes=passes)
+    chain = plan(problem, nsa())
+    arrays = arrays_of(SMALL) if passes == "fwd" else differentiated(problem, nsa(), 0)[0]
+    arrays = {n: a for n, a in arrays.items() if n in chain.tensors}
     for launch in chain.launches:
         for access in launch.accesses:
             if access.mode is Mode.LOAD:
                 fewer = tuple(a for a in launch.accesses if a is not access)
-                with pytest.raises(ExecutionError, match=f"{access.tensor}|StopIteration"):
-                    execute(SMALL, nsa(), arrays_of(SMALL), chain=altered(chain, launch.name, accesses=fewer))
+                with pytest.raises(
+                    ExecutionError, match=f"{access.tensor.removesuffix('_swa')}|StopIteration|of range"
+                ):
+                    execute(problem, nsa(), arrays, chain=altered(chain, launch.name, accesses=fewer))
 
 
 LONG = AttentionProblem(heads=64, kv_heads=4, seq_q=8192, head_dim=128, mask="causal", dtype="bf16")
@@ -140,6 +216,30 @@ def test_bytes_of_native_sparse_attention() -> None:
     assert traffic.total("l2", "read", launch="selected", tensor="K") == heads * blocks * 64 * row
 
 
+def test_bytes_of_its_backward() -> None:
+    problem = LONG.with_(passes="bwd")
+    chain = plan(problem, resolve("nsa", problem, load_profile("h200")))
+    traffic, row, heads, blocks = count(chain), 128 * 2, 4, 8192 // 64
+    picks = sum(min(t // 64 + 1, 16) for t in range(8192))
+    # a token's 16 rows of Q and of dO, by the CTA of each block that it picked
+    assert traffic.total("l2", "read", launch="bwd.dkv_slc", tensor="Q") == heads * picks * 16 * row
+    assert traffic.total("l2", "read", launch="bwd.dkv_slc", tensor="dO_slc") == heads * picks * 16 * row
+    # a sector for each token from a block's first one on, half of all in the mean
+    assert traffic.total("l2", "read", launch="bwd.dkv_slc", tensor="mask_columns") == heads * blocks * 8192 * 32 // 2
+    # 64 means a CTA: two CTAs a head, the second of which begins at token 4,096
+    assert traffic.total("l2", "read", launch="bwd.dkv_cmp", tensor="Q") == heads * (8192 + 4096) * 16 * row
+    assert traffic.total("l2", "write", launch="bwd.swa_main", tensor="dK_swa_heads") == 0
+    both = plan(LONG.with_(passes="fwd+bwd"), resolve("nsa", LONG.with_(passes="fwd+bwd"), load_profile("h200")))
+    assert both.tensors["O_slc"].role is Role.TEMP
+    assert len(both.launches) == 9 + len(chain.launches)
+
+
+def test_operations_are_those_of_pairs_that_are_kept() -> None:
+    """Means, picked blocks and a window of 512 are a third of the pairs that causal attention keeps of 8,192 tokens."""
+    made, causal = predict(LONG, "nsa", "h200", method="bounds"), LONG.matmul_flops()
+    assert 0.3 * causal < made.flops < 0.4 * causal
+
+
 @pytest.mark.parametrize("method", ["replay", "capacity"])
 def test_hbm_reads_lie_between_the_bounds(method: Any) -> None:
     made = predict(LONG.with_(seq_q=1024, seq_k=1024), "nsa", "h200", method=method)
@@ -151,7 +251,7 @@ def test_hbm_reads_lie_between_the_bounds(method: Any) -> None:
 def test_it_says_what_it_does_not_take() -> None:
     h200 = load_profile("h200")
     for changes, says in (
-        ({"passes": "bwd"}, "passes"), ({"mask": "none"}, "mask"), ({"seq_q": 8193, "seq_k": 8193}, "multiples of 64"),
+        ({"mask": "none"}, "mask"), ({"seq_q": 8193, "seq_k": 8193}, "multiples of 64"),
         ({"seq_q": 64}, "no cache"), ({"kv_heads": 8}, "accepted: 4"), ({"dropout": 0.1}, "dropout"),
         ({"head_dim": 256}, "head_dim"), ({"page_size": 64}, "page_size"),
     ):  # fmt: skip

@@ -117,14 +117,16 @@ def test_flashinfer_divides_keys_among_the_warps_of_16_rows() -> None:
     ("values", "gpu", "tile", "splits", "shared"),
     [
         # Q 16 x 256 B, K 4 warps x 2 x 64 tokens x 128 B, V 2 groups x 2 x 64 tokens x 256 B, X 4 x 16 x 128 B
-        ({"seq_k": 8192}, "a100", "16x256", 13, 4096 + 65536 + 65536 + 8192),  # 108 SMs, 8 heads
-        ({"seq_k": 8192}, "l40s", "16x256", 17, 4096 + 32768 + 32768 + 8192),
-        ({"seq_k": 1024}, "a100", "16x256", 4, 143_360),  # 256 tokens each at least
-        ({"seq_k": 8192, "batch": 8}, "a100", "16x256", 1, 143_360),
-        ({"heads": 160, "seq_k": 8192}, "a100", "32x256", 13, 8192 + 65536 + 65536 + 16384),  # groups of 20
+        ({"seq_k": 8192}, "a100", "16x256", 23, 4096 + 65536 + 65536 + 8192),  # 64 times 128 tokens: sqrt(8 x 64)
+        ({"seq_k": 8192}, "l40s", "16x256", 23, 4096 + 32768 + 32768 + 8192),
+        ({"seq_k": 1024}, "a100", "16x256", 8, 143_360),  # 128 tokens each, twice as many as tiles
+        ({"seq_k": 8192, "batch": 8}, "a100", "16x256", 13, 143_360),  # 64 heads of 23 are 13.6 an SM, for at most 8
+        ({"seq_k": 8192, "batch": 256}, "a100", "16x256", 1, 143_360),
+        ({"heads": 160, "seq_k": 8192}, "a100", "32x256", 23, 8192 + 65536 + 65536 + 16384),  # groups of 20
+        ({"seq_k": 8192, "cache_dtype": "fp8"}, "l40s", "16x256", 1, 4096 + 32768 + 16384 + 8192),  # as times have it
     ],
 )
-def test_xqa_leaves_an_sm_a_cta(values: dict[str, Any], gpu: str, tile: str, splits: int, shared: int) -> None:
+def test_xqa_divides_a_sequence(values: dict[str, Any], gpu: str, tile: str, splits: int, shared: int) -> None:
     made = kernel("xqa", gpu, asked(**values))
     assert (str(made.tile), made.splits, made.shared_memory_bytes) == (tile, splits, shared)
 
@@ -132,8 +134,31 @@ def test_xqa_leaves_an_sm_a_cta(values: dict[str, Any], gpu: str, tile: str, spl
 def test_xqa_hands_its_sub_sequences_over_in_16_bits() -> None:
     problem = asked(seq_k=8192)
     moved = count(plan(problem, kernel("xqa", "a100", problem)))
-    assert moved.total("l2", "write", tensor="O_partial") == 13 * 32 * 128 * 2
-    assert moved.total("l2", "read", tensor="O_partial", launch="combine") == 13 * 32 * 128 * 2
+    assert moved.total("l2", "write", tensor="O_partial") == 23 * 32 * 128 * 2
+    assert moved.total("l2", "read", tensor="O_partial", launch="combine") == 23 * 32 * 128 * 2
+
+
+@pytest.mark.parametrize(("width", "at_once", "waits"), [(64, 8, 4), (128, 4, 5), (256, 2, 6)])
+def test_wider_heads_leave_xqa_fewer_groups_of_warps_and_more_parts_of_keys(
+    width: int, at_once: int, waits: int
+) -> None:
+    made = options_of(kernel("xqa", "h100", asked(seq_k=8192, head_dim=width)), FlashOptions)
+    assert (made.combine_loads_at_once, made.tile_waits) == (at_once, waits)
+
+
+@pytest.mark.parametrize(
+    ("values", "tile", "splits", "shared"),
+    [
+        # a byte a value: Q 8 x 128, two tiles of K and of V of 64 x 128, X twice 8 x 64
+        ({"seq_k": 8192}, "8x64", 23, 1024 + 4 * 8192 + 1024),
+        ({"heads": 96, "seq_k": 8192}, "16x64", 23, 2048 + 4 * 8192 + 2048),  # 12 heads in eights
+        ({"seq_k": 256}, "8x64", 2, 34_816),
+        ({"seq_k": 8192, "mask": "window", "window": 127}, "8x64", 2, 34_816),  # no more than tiles that the window has
+    ],
+)
+def test_xqa_of_a_cache_in_fp8_on_hopper(values: dict[str, Any], tile: str, splits: int, shared: int) -> None:
+    made = kernel("xqa-sm90", "h100", asked(**values, dtype="fp8"))
+    assert (str(made.tile), made.splits, made.shared_memory_bytes, made.cta_threads) == (tile, splits, shared, 384)
 
 
 def launch_s(name: str, gpu: str, problem: AttentionProblem, launch: str) -> float:
@@ -243,7 +268,7 @@ def test_flex_splits_long_queries_where_asked() -> None:
     [
         ("xqa", "a100", {"seq_q": 2}, "seq_q 2: kernel xqa takes one query token"),
         ("flashinfer-decode", "a100", {"seq_q": 2}, "seq_q 2: kernel flashinfer-decode takes one"),
-        ("xqa", "h100", {"cache_dtype": "fp8"}, "cache_dtype fp8: kernel xqa has another build for it on h100"),
+        ("xqa", "h100", {"cache_dtype": "fp8"}, "cache_dtype fp8: h100-sxm has another kernel for it"),
         ("xqa", "a100", {"heads": 520}, "accepted: groups of up to 64"),
     ],
 )

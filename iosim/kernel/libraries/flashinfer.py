@@ -8,6 +8,7 @@ and utils.cuh (FA2DetermineCtaTileQ).
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 
 from iosim.base.errors import InputError
@@ -156,31 +157,38 @@ XQA_WARPS = 4
 XQA_SIDE = 64
 XQA_QUERY_BYTES = 16 << 10
 """Of a group's queries, which stay in shared memory (persistentQ)."""
-XQA_WAITS = 5
-"""Loads that a tile waits for, one behind the other, before its keys. Fitted on 160 open rows of published_stacks.csv,
-TensorRT-LLM's decoding on four GPUs."""
+XQA_LEAST_TOKENS, XQA_WAVES = 128, 8
+"""Tokens of a sub-sequence at least, and CTAs an SM at most (decoderXQAConstants.h)."""
+XQA_WAITS = 4
+"""Loads that a tile waits for, one behind the other, beside its keys' parts, of which two are on their way at once
+(nbKBuffers). Fitted on 144 open rows of published_stacks.csv, TensorRT-LLM's decoding on four GPUs."""
+XQA_BUFFERS = 2
+"""Of parts of keys, and of each group of warps that merges sub-sequences."""
 SMALL_SHARED_CC = (86, 89, 120, 121)
 """Of which K is fetched 64 bytes of a row at a time, V 32 tokens; else 128 and 64."""
 
 
 @rule_book("xqa")
 class XqaRules(Rules):
-    """As many sub-sequences as leave an SM a CTA, of 256 tokens at least."""
+    """Sub-sequences by TensorRT-LLM's rule (decoderXQAImplCommon.h, computeMultiBlockCount), which may be more than
+    tiles of keys. One where the cache is in fp8: inferred from times, no source says so."""
 
     splits_alike = splits_packed = packs_groups = True
 
     def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
-        each = max(1, sms // (problem.sequence_count * problem.kv_heads))
-        return min(each, -(-problem.longest_k // block_k))
+        if problem.cache_dtype is not None:
+            return 1
+        most = problem.longest_k // XQA_LEAST_TOKENS
+        count = max(1, min(most, round(math.sqrt(8 * most))))
+        waves = problem.sequence_count * problem.kv_heads * count / sms
+        return max(1, int(count / max(1.0, waves / XQA_WAVES)))
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """Raises InputError: several query tokens, a wide group, or an fp8 cache on Hopper, which has its own."""
         _refuse_prefill(kernel, problem)
         if profile.cc == 90 and problem.cache_dtype is not None:
-            raise InputError(
-                f"`cache_dtype` {problem.cache_dtype}: kernel xqa has another build for it on {profile.name} "
-                "(mha_sm90.cu), which is not described; accepted there: a cache of 16 bits"
-            )
+            told = "accepted there: a cache of 16 bits, or kernel xqa-sm90 with `dtype` fp8"
+            raise InputError(f"`cache_dtype` {problem.cache_dtype}: {profile.name} has another kernel for it; {told}")
         rows = -(-problem.group // PRODUCT_ROWS) * PRODUCT_ROWS
         width, size = kernel.compiled_head_dim or problem.head_dim, problem.input_type.bytes
         if rows * width * size > XQA_QUERY_BYTES:
@@ -193,9 +201,41 @@ class XqaRules(Rules):
         keys = XQA_WARPS * 2 * XQA_SIDE * min(part, width * problem.cache_type.bytes)
         values = groups * 2 * value_tokens * width * problem.cache_type.bytes
         shared = rows * width * size + keys + values + XQA_WARPS * rows * XQA_SIDE * size
-        options = replace(options_of(kernel, FlashOptions), combine_rows=problem.group, tile_waits=XQA_WAITS)
+        options = replace(
+            options_of(kernel, FlashOptions),
+            combine_rows=problem.group,
+            tile_waits=XQA_WAITS + width * problem.cache_type.bytes // part // XQA_BUFFERS,
+            combine_loads_at_once=groups * XQA_BUFFERS,
+        )
         tile = replace(kernel.tile, block_q=rows)
         return replace(kernel, tile=tile, shared_memory_bytes=shared, options=options)
+
+
+XQA_HOPPER_THREADS = 384
+"""A warpgroup for QK^T, one for PV, and warps that load; tiles of 64 keys, two of K and of V (mha_sm90.cu)."""
+
+
+@rule_book("xqa-sm90")
+class XqaHopperRules(XqaRules):
+    """Keys are the rows of its products, a group's heads their columns, in eights. No more sub-sequences than tiles."""
+
+    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+        seen = problem.longest_k if problem.window is None else min(problem.longest_k, problem.window + 1)
+        return min(super().splits_of_tile(problem, sms, block_q, block_k) or 1, -(-seen // block_k))
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """Raises InputError: several query tokens."""
+        _refuse_prefill(kernel, problem)
+        rows, width, keys = (
+            -(-problem.group // 8) * 8,
+            kernel.compiled_head_dim or problem.head_dim,
+            kernel.tile.block_k,
+        )
+        shared = rows * width + 4 * keys * width + 2 * rows * keys
+        options, at_once = options_of(kernel, FlashOptions), XQA_WARPS * XQA_BUFFERS
+        options = replace(options, combine_rows=problem.group, combine_loads_at_once=at_once)
+        tile = replace(kernel.tile, block_q=rows)
+        return replace(kernel, tile=tile, threads=XQA_HOPPER_THREADS, shared_memory_bytes=shared, options=options)
 
 
 def _refuse_prefill(kernel: Kernel, problem: AttentionProblem) -> None:

@@ -122,7 +122,7 @@ _IN_MODULES = {
     "fa2": ("fa2", "moba"),
     "fa3": ("fa3",),
     "fa4": ("fa4", *(f"fa4-{how}" for how in ("deterministic", "one-tile", "sm90", "splits", "stealing", "varlen"))),
-    "flashinfer": ("flashinfer", "flashinfer-cascade", "flashinfer-decode", "xqa"),
+    "flashinfer": ("flashinfer", "flashinfer-cascade", "flashinfer-decode", "xqa", "xqa-sm90"),
     "flashmla": ("dsa", "dsv4", "flashmla", "mla"),
     "tiled": ("flash1", "tiled", "uniform"),
     "triton": ("flex", "triton", "vllm-triton"),

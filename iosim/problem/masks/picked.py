@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from iosim.base.records import dataclass
+from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.mask import BoolArray, IntArray, IntervalMask, KeyBlocks
 
 
@@ -86,6 +87,13 @@ class BlockPicks(IntervalMask):
     def picks(self, tokens: IntArray, entries: IntArray, top_k: int) -> IntArray:
         """The blocks that entries stand for, as `PickedMask.picks`; `top_k` counts keys."""
         return _spread(tokens, entries, (tokens + self.offset) // self.block + 1, top_k // self.block)
+
+    def pairs(self, tokens: int, blocks: int) -> BlockMask:
+        """The blocks that tokens of one sequence pick, up to so many each."""
+        token, entry = (a.reshape(-1) for a in np.indices((tokens, blocks)))
+        there = entry <= token // self.block
+        cols = self.picks(token[there], entry[there], blocks * self.block)
+        return BlockMask.of_pairs(tokens, tokens, 1, self.block, token[there], cols)
 
 
 def _spread(tokens: IntArray, entries: IntArray, sees: IntArray, top_k: int) -> IntArray:

@@ -15,7 +15,7 @@ from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction.result import legend_of
 from iosim.problem.asked import lengths
-from iosim.readers.replay.caching_allocator import CachingAllocator
+from iosim.readers.replay.blocks import CachingAllocator
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
 from iosim.show.shown import Part, Shown
