@@ -38,14 +38,14 @@ def functions() -> list[tuple[int, int, str]]:
 
 
 BUDGET: dict[str, tuple[int, Callable[[], int]]] = {
-    "lines of iosim/": (57_750, lambda: sum(len(lines(p)) for p in PACKAGE)),
+    "lines of iosim/": (57_830, lambda: sum(len(lines(p)) for p in PACKAGE)),
     "files of iosim/": (335, lambda: len(PACKAGE)),
     "formatter exemptions": (300, lambda: sum("# fmt: skip" in line for p in PACKAGE for line in lines(p))),
     "lines of the longest function": (73, lambda: max(n for n, _, _ in functions())),
     "functions with more than eight parameters": (6, lambda: sum(p > 8 for _, p, _ in functions())),
     "words of README.md": (900, lambda: words([ROOT / "README.md"])),
     "words of AGENTS.md and the skill": (1_000, lambda: words([ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")])),
-    "words of the pages": (55_700, lambda: words(PAGES)),
+    "words of the pages": (55_850, lambda: words(PAGES)),
 }
 
 
