@@ -38,6 +38,10 @@ class Loop:
     """Instructions of a warp for each copy of 16 bytes a lane whose row's address and bounds are worked out anew."""
     list_cycles: float = 0.0
     """SM cycles in which a step waits for where its keys begin, out of a list of blocks."""
+    serial_loads: float = 0.0
+    """Loads of a step that wait for one another, each for the store before it."""
+    serial_cycles: float = 0.0
+    """SM cycles in which a step's instructions wait for one another, where no other warp issues any."""
     software_exps: float = 0.0
     """Share of the exponentials that are polynomials on the fp32 units."""
     warps_meet: bool = False
@@ -98,6 +102,8 @@ class Dependent:
     """Products each of which waits for the one before, whose result goes through shared memory."""
     rows: int = 0
     """Rows of a triangular system, each of which waits for those before it."""
+    instructions: float = 0.0
+    """Of a CTA's warps in a step, while which others wait; 0: each further CTA adds what the busiest unit takes."""
 
 
 class Layout(StrEnum):

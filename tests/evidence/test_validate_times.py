@@ -26,8 +26,9 @@ from iosim.evidence.times.groups import (
 from iosim.readers.timing import overlap
 
 LIMITS = {
-    "profiler": 0.05, "spills": 0.065, "backward": 0.15, "around": 0.08, "tiles": 0.07, "calls": 0.04, "graph": 0.065,
-    "graph-short": 0.12, "clocks": 0.05, "h100-profiler": 0.06, "h100-graph": 0.075, "h100-graph-short": 0.11,
+    "profiler": 0.05, "spills": 0.065, "backward": 0.15, "around": 0.08, "tiles": 0.07, "naive": 0.08,
+    "minimal": 0.09, "own-backward": 0.10, "calls": 0.04, "graph": 0.065, "graph-short": 0.12,
+    "clocks": 0.05, "h100-profiler": 0.06, "h100-graph": 0.075, "h100-graph-short": 0.11,
     "h100-clocks": 0.03, "nvidia-h200": 0.11, "nvidia-blackwell": 0.08, "a30-cold": 0.11,
     "a30-warm": 0.08, "varlen-h100": 0.10, "varlen-a6000": 0.12,
 }  # fmt: skip

@@ -18,6 +18,7 @@ from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.base.words import Method
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.algorithms.cuda_sources import CudaOptions
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import Overrides, resolve
@@ -207,6 +208,23 @@ def own_cases(every: int = 1) -> Iterator[Case]:
         regime = "tile sweep" if length == "long" and r["note"] == "sweep" else length
         yield Case("iosim flash_fwd", regime + ", spills" * spills, int(r["call"]), call, moved(call), (seconds,),
                    whole=False, fits=not spills)  # fmt: skip
+
+
+def plain_cases(every: int = 1, file: str = "h200_iosim_kernels.csv", kernel: str = "naive-cu") -> Iterator[Case]:
+    """The launches of naive.cu, minimal.cu or flash_bwd.cu under the profiler, without the host's zeroes."""
+    gpu, name = load_profile("h200-sxm"), {"flash-cu": "flash_bwd"}.get(kernel, kernel.removesuffix("-cu"))
+    calls = grouped((r for r in rows(file) if r["implementation"] == name), lambda row: int(row["call"]))
+    for number, launches in some(calls.items(), every):
+        r = launches[0]
+        problem = asked(r, passes="bwd" if r["block_q"] else "fwd")
+        over = Overrides(tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"])) if r["block_q"] else None
+        found = resolve(kernel, problem, gpu, over)
+        if isinstance(found.options, CudaOptions):
+            found = found.with_(options=replace(found.options, deterministic=r["note"] == "deterministic"))
+        made = Call.of(problem, found, gpu).chain
+        call = Call.of(problem, found, gpu, replace(made, launches=made.launches[-len(launches) :]))
+        seconds = tuple(float(x["seconds"]) for x in launches)
+        yield Case(f"iosim {name}", name, number, call, flushed(call), seconds, whole=False)
 
 
 def call_cases(every: int = 1) -> Iterator[Case]:

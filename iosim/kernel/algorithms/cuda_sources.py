@@ -25,7 +25,7 @@ from iosim.kernel.algorithms.naive import NaiveOptions, plan_naive
 from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Outer, Overhead, Resources, Role
-from iosim.kernel.work import Fragments, Layout, Loop, Work
+from iosim.kernel.work import Dependent, Fragments, Layout, Loop, Work
 from iosim.problem.attention import AttentionProblem
 
 NAIVE_SHARED_EIGHTHS = 8 * 8 * 128 // (32 * 16) + 8 * 128 * 128 // (64 * 64 * 32)
@@ -51,6 +51,14 @@ NAIVE_FRAGMENTS = {
 }
 """Of a row of the softmax a warp makes two reductions: five shuffles, a store and two fetches of 16 bytes, two
 wavefronts each."""
+NAIVE_WARPS, NAIVE_DEPTH, NAIVE_LOADS, SOFTMAX_LOADS = 8, 32, 8, 16
+"""Warps of a CTA, depth of a product's step, its loads one behind the other (each pair of operands takes the registers
+of the one before), and scores that a thread of the softmax loads at once."""
+INSTRUCTIONS = {"scores": (385, 1170), "softmax": (220, 18), "values": (266, 1290), "bwd.dot": (28, 36)}
+"""Of a warp of naive.cu and flash_bwd_rows: in a tile and in each step of a product; in a row and for each score of it
+that a thread has, or each 64 columns. Counted, as the loads, in the code compiled for sm_90 (nvcc 13.0)."""
+OPERATION_CYCLES = 4
+"""From a multiply-add to the next one that takes its result, since Volta (Jia and others 2018, arXiv 1804.06826)."""
 NAIVE_RESOURCES = {"scores": (80, 16640), "softmax": (32, 64), "values": (64, 16640)}
 """Registers a thread and static shared memory of the launches of kernels/naive.cu (nvcc 13.0, sm_90); softmax holds a
 row of scores beside."""
@@ -85,7 +93,16 @@ def _backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if options.deterministic:
         kernel = replace(kernel, options=replace(options, adds=flash.Adds.OWNERS))
     chain = flash.backward(problem, kernel)
-    return replace(chain, launches=tuple(replace(n, work=replace(n.work, loop=Loop())) for n in chain.launches))
+    rest = (replace(n, work=replace(n.work, loop=Loop())) for n in chain.launches)
+    launches = (_row_sums(n, problem.head_dim) if n.name == "bwd.dot" else n for n in rest)
+    return replace(chain, launches=tuple(launches))
+
+
+def _row_sums(launch: Launch, head_dim: int) -> Launch:
+    """flash_bwd_rows, where a warp has a row, and loads O with dO, then the log-sum-exp."""
+    warps, (once, each) = launch.resources.threads // 32, INSTRUCTIONS[launch.name]
+    row = Dependent(loads=2, instructions=warps * (once + each * head_dim / 64))
+    return replace(launch, work=replace(launch.work, product_ctas=-(-launch.domain.block_q // warps), dependent=row))
 
 
 @algorithm("naive-cu", options=NaiveOptions, standard=True)
@@ -102,7 +119,20 @@ def _multiply_adds(launch: Launch, problem: AttentionProblem) -> Launch:
         return launch
     registers, shared = NAIVE_RESOURCES[launch.name]
     row = 4 * problem.seq_k if launch.name == "softmax" else 0
-    return replace(launch, resources=Resources(256, registers, shared + row))
+    reported = Resources(32 * NAIVE_WARPS, registers, shared + row)
+    return replace(launch, resources=reported, work=_in_steps(launch, problem))
+
+
+def _in_steps(launch: Launch, problem: AttentionProblem) -> Work:
+    """Work with what a CTA waits for and issues in a row of scores, or in a visited pair of blocks."""
+    (once, each), domain = INSTRUCTIONS[launch.name], launch.domain
+    if launch.name == "softmax":
+        scores = -(-problem.seq_k // (32 * NAIVE_WARPS))
+        row = Dependent(-(-scores // SOFTMAX_LOADS), instructions=NAIVE_WARPS * (once + each * scores))
+        return replace(launch.work, product_ctas=domain.block_q, dependent=row)
+    depth, pairs = (domain.block_k, domain.key_blocks_total) if launch.name == "values" else (problem.head_dim, 1)
+    steps, of_warp = depth / NAIVE_DEPTH, once / pairs + each * depth / NAIVE_DEPTH
+    return replace(launch.work, dependent=Dependent(NAIVE_LOADS * steps, instructions=NAIVE_WARPS * of_warp))
 
 
 @algorithm("minimal", keys_outside=True, dtypes=("fp32", "tf32"), example_tile=Tile(32, 32))
@@ -130,11 +160,15 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 @algorithm("minimal-cu", keys_outside=True, dtypes=("fp32", "tf32"), example_tile=Tile(32, 32))
 def plan_minimal_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The host's fill and minimal.cu's launch, where a thread stores its row of O 4 bytes at a time, a packet each."""
+    """The host's fill and minimal.cu's launch, where a thread stores its row of O 4 bytes at a time, a packet each, and
+    loads each value after it has stored the one before: the compiler cannot tell them apart. Products of P V run
+    meanwhile; those of a score are one chain."""
     chain = plan_minimal(problem, kernel)
     filled, main = chain.launches
     more = kernel.tile.block_q * problem.head_dim_v * (SECTOR_BYTES - 4)
     packets = Overhead("store packets", Mode.STORE, per_pair=more, inferred_from="kernels/minimal.cu")
-    main = replace(main, overheads=(*main.overheads, packets))
+    chained = kernel.tile.block_k * (problem.head_dim * (OPERATION_CYCLES - 1) - problem.head_dim_v)
+    loop = Loop(loads_ahead=False, serial_loads=problem.head_dim_v, serial_cycles=chained)
+    main = replace(main, overheads=(*main.overheads, packets), work=replace(main.work, loop=loop))
     known = {"fill": Fragments(Layout.NOTHING), "main": Fragments(Layout.ONE_WARP)}
     return replace(chain, launches=tuple(_stated(n, known) for n in (filled, main)))

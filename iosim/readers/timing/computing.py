@@ -24,8 +24,10 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
 from iosim.readers.timing.makespan import Makespan, makespan
+from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import (
+    SCHEDULERS,
     SmRates,
     fetched_cycles,
     lock_cycles,
@@ -227,6 +229,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     on_an_sm = min(per_sm, -(-launch.tiles_with_rows // profile.sm_count))
     tile_cycles += on_an_sm * launch.work.tile_shared_bytes / sm.shared_bytes
     locked = lock_cycles(launch, sm, resident.slots) + launch.work.gather_cycles * rows_a_step(launch)
+    locked += launch.work.loop.serial_loads * rates.load_cycles(from_dram=False) + launch.work.loop.serial_cycles
     together = launch.tile_ctas
 
     def step(ctas: int) -> float:
@@ -327,11 +330,30 @@ def dependent_computing(running: Running, dependent: Dependent) -> Computing:
     )
 
 
+def turns_s(running: Running, dependent: Dependent, seconds: dict[str, float]) -> float:
+    """Seconds of a launch whose CTA waits in a step for loads, then for operands from shared memory, then multiplies,
+    while the SM's other CTAs issue their instructions ("issue" in `seconds`): the two overlap in part. CTAs of a
+    product's tile read the same rows at the same time, so that all of them wait for HBM."""
+    launch, rates, slots, sms = running.launch, running.rates, running.resident.slots, running.rates.profile.sm_count
+    work, tiles = launch.work, launch.work_tiles
+    ctas, steps = tiles * work.product_ctas, int(launch.domain.visited.count.sum()) * launch.domain.grid_heads / tiles
+    full, rest = divmod(ctas, slots)
+    multiplied = seconds.get("tensor", 0.0) * sms / (-(-ctas // slots) * slots)
+    from_hbm = 2 * running.moved("hbm", "read") * work.product_ctas ** (work.flops_per_pair > 0)
+    waiting = steps * dependent.loads * rates.load_latency_s(from_hbm >= running.moved("l2", "read"))
+    alone = multiplied + seconds.get("smem", 0.0) / -(-ctas // sms) + waiting
+    issued = steps * dependent.instructions / SCHEDULERS / (rates.clock_hz or math.inf)
+    seconds["issue"] = -(-ctas // sms) * issued
+    together = [beside(alone, n * issued) for n in range(running.per_sm + 1)]
+    return full * together[-1] + (rest > 0) * together[-(-rest // sms)]
+
+
 def other_computing(running: Running) -> Computing:
     """A launch without an attention loop: the longest of its units."""
     launch, resident = running.launch, running.resident
-    if launch.work.dependent is not None:
-        return dependent_computing(running, launch.work.dependent)
+    dependent = launch.work.dependent
+    if dependent is not None and not dependent.instructions:
+        return dependent_computing(running, dependent)
     seconds = _unit_seconds(running)
     total = _pass_seconds(running)
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
@@ -339,6 +361,7 @@ def other_computing(running: Running) -> Computing:
     per_sm = -(-resident.slots // running.rates.profile.sm_count)
     busiest = rounds * per_sm * steps / max(1, launch.work_tiles)
     alone = max(total, *seconds.values(), 0.0) / busiest if busiest and launch.outer is not Outer.FLAT else 0.0
+    total = turns_s(running, dependent, seconds) if dependent else total
     return Computing(seconds, resident.waves, total, step_s=tuple(n * alone for n in range(1, per_sm + 1)))
 
 
