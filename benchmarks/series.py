@@ -1,8 +1,8 @@
 """Series of PyTorch's calls that differ in one thing, beside predictions: `python benchmarks/series.py [SERIES ...]`.
 
-Prints a Markdown table of experiments/measurements/h100_series.csv (experiments/series.py), whose calls found their data
-in the L2 where it fits: predicted are the launches at the L2 alone. `LOCKED_LOADS` was fitted to the series `queries`,
-nothing to the others.
+Prints a Markdown table of experiments/measurements/h100_series.csv (experiments/series.py), whose calls found their
+data in the L2 where it fits: predicted are the launches at the L2 alone. `LOCKED_LOADS` was fitted to the series
+`queries`, nothing to the others.
 """
 
 from __future__ import annotations
