@@ -455,7 +455,7 @@ class TestLocks:
         return next(n for n in launches if n.name == "bwd.main")
 
     def test_how_long_a_lock_is_held(self) -> None:
-        # loads one behind the other; a product of 128 x 128 x 128 in 4 + 128 / 32 k-steps; 128 x 128 sums there and back
+        # loads in turn; a product of 128 x 128 x 128 in 4 + 128 / 32 k-steps; 128 x 128 sums read and stored
         held = LOCKED_LOADS * 100 + 8 * 20 + 2 * 128**3 / 1024 + 4 * 128**2 * (1 / 44 + 1 / 32)
         assert lock_cycles(self.main(seq_q=128, seq_k=8192), self.rates) == pytest.approx(held)
         assert lock_cycles(self.main(seq_q=8192, seq_k=128), self.rates) == 0  # a block of keys, nobody to share with
@@ -465,11 +465,7 @@ class TestLocks:
         [
             (1, 132, 10 + 63 * 4),  # 64 CTAs of a head start together, and each ends 4 cycles behind the one before
             (2, 132, 10 + 63 * 4),  # another head has other locks
-            (
-                2,
-                64,
-                10 + 4 + 4 * 126,
-            ),  # the second head's first starts where the first one's first has ended: 14 cycles
+            (2, 64, 14 + 10 + 63 * 4),  # the second head starts where the first one's CTAs end, and both go on
             (1, 2, 10 * 32),  # two at once never wait
         ],
     )
