@@ -38,6 +38,9 @@ class MatrixUnit(StrEnum):
     PINGPONG = "wgmma-pingpong"
     """FlashAttention-3's forward: one warpgroup loads, the others take turns at the tensor cores, and each starts the
     next block's QK^T before this block's softmax (arXiv 2407.08608, sections 3.1 and 3.2)."""
+    SPLIT_TF32 = "mma.sync-3xtf32"
+    """mma.sync on fp32 operands, each split in two parts of tf32 by the warp that has fetched it: three products of
+    them stand for one (CUTLASS's OpMultiplyAddFastF32)."""
     MFMA = "mfma"
     """AMD's matrix cores, which each wave feeds from its registers."""
     TCGEN05 = "tcgen05"
@@ -121,6 +124,8 @@ class UnitModel:
     """The profile's cycles of a work tile beside its steps."""
     hides_l2: bool = False
     """Whether a step's bytes at the L2 are hidden wholly, where they take less than the rest of it."""
+    splits_to: str = ""
+    """The type that fp32 operands are split to, in two parts each, so that three products stand for one."""
     energy: str = "tensor_pj_per_flop"
     """The profile's energy of a FLOP."""
     backward: MatrixUnit | None = None

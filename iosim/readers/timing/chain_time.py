@@ -150,7 +150,7 @@ def ceiling_s(
 
 def _at_its_clock(running: Running, of: Energies | None) -> LaunchTime:
     """The launch at the highest clock that its power allows, with its energy."""
-    rates, problem, clocks = running.rates, running.problem, running.conditions.clocks
+    rates, clocks = running.rates, running.conditions.clocks
     profile = rates.profile
 
     def at(clock_hz: float | None) -> tuple[LaunchTime, float]:
@@ -165,7 +165,7 @@ def _at_its_clock(running: Running, of: Energies | None) -> LaunchTime:
         return time, activity.product_flops / (rates.product_limit(running.dtype) * time.total_s)
 
     at_work = running.launch.tiles_with_rows * running.launch.work.product_ctas / profile.sm_count
-    highest = rates.highest_clock_hz(uses_tensor_cores(running.launch, problem) and at_work > FEW_SMS)
+    highest = rates.highest_clock_hz(uses_tensor_cores(running) and at_work > FEW_SMS)
     if not isinstance(clocks, str):
         return at(clocks)[0]
     if clocks == "sustained" and rates.clock_follows_products:

@@ -23,10 +23,12 @@ from iosim.kernel.work import Dependent
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, MMA_FLOPS
-from iosim.readers.timing.makespan import Makespan, makespan
+from iosim.readers.timing.makespan import Makespan, in_turn, makespan
 from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import (
+    L2_BYTES_PER_CYCLE,
+    L2_STORED_PER_CYCLE,
     SCHEDULERS,
     SmRates,
     fetched_cycles,
@@ -38,8 +40,6 @@ from iosim.readers.timing.step_time import (
     waited_loads,
 )
 
-L2_BYTES_PER_CYCLE, L2_STORED_PER_CYCLE = 44, 32
-"""That an SM alone loads from the L2, where all 132 of an H100 load 29 each, and stores, where all store 16."""
 PRODUCT_CYCLES = 900.0
 """Of a product that waits for the one before and hands its result on through shared memory, beside its operations, as
 Triton compiles it. This and the next two are fitted on every other row of published_linear_attention.csv: on an L40S,
@@ -53,6 +53,11 @@ TCGEN05_CC = range(100, 120)
 FIRST_LOADS = 2
 """Loads before a tile's first step, one behind the other: Q or what says where it lies, and the first keys.
 `tile_cycles` has them, from HBM, as the launches had that it was found on."""
+SHARED_SECTORS_SHOW = 0.3
+"""Of the time of sectors that copies fetch twice, where a row begins inside one, the part that comes on top where each
+k-step waits for its copies. Fitted on the odd calls of the memory-efficient forward in the draws of library calls;
+where all heads share K and V it is nearly all (experiments/measurements/h100_series.csv), however far apart rows lie.
+"""
 OVERLAPPED_TILE_SHARE = 0.1
 """What a tile takes besides its steps where the next one begins meanwhile, over what it takes else: the tiles of
 flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm90_sweep.csv), where the difference is 2
@@ -193,7 +198,19 @@ class Running:
         """Bytes of the launch at the L2 but for `stored`. CTAs of a cluster fetch keys and values once for all of them
         (TMA multicast)."""
         shared = sum(self.moved("l2", "read", name) for name in self.loaded(in_steps=True))
-        return self.moved("l2") - self.stored() - shared * (1 - 1 / self.launch.schedule.cluster)
+        loop = bool(self.launch.work.exps_per_pair)
+        all_else = self.moved("l2", "read") if loop else self.moved("l2") - self.stored()
+        return all_else - shared * (1 - 1 / self.launch.schedule.cluster)
+
+    def fetched_twice(self) -> float:
+        """Bytes of sectors that a loop's copies fetch once more, for the part that another row has of them."""
+        found = 0.0
+        for access in self.launch.accesses:
+            if access.per is Per.PAIR and access.mode is Mode.LOAD:
+                tensor = self.chain.tensors[access.tensor]
+                more = tensor.split_bytes(access.fetch)
+                found += self.moved("l2", "read", access.tensor) * more / (tensor.row_bytes + more)
+        return found
 
     def stored(self) -> int:
         """Bytes of the launch's stores, of a loop those of its steps alone."""
@@ -228,17 +245,23 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     tile_cycles += fetched_cycles(launch, per_sm, resident.slots, running.conditions.warm)
     on_an_sm = min(per_sm, -(-launch.tiles_with_rows // profile.sm_count))
     tile_cycles += on_an_sm * launch.work.tile_shared_bytes / sm.shared_bytes
-    locked = lock_cycles(launch, sm, resident.slots) + launch.work.gather_cycles * rows_a_step(launch)
-    locked += launch.work.loop.serial_loads * rates.load_cycles(from_dram=False) + launch.work.loop.serial_cycles
+    serial = launch.work.gather_cycles * rows_a_step(launch) + launch.work.loop.serial_cycles
+    serial += launch.work.loop.serial_loads * rates.load_cycles(from_dram=False)
     together = launch.tile_ctas
 
     def step(ctas: int) -> float:
-        return step_cycles(cost, ctas) + locked
+        return step_cycles(cost, ctas) + serial
 
     def span_of() -> Makespan:
         """Where CTAs of a cluster divide a tile, an SM each."""
-        return makespan(launch, profile.sm_count // together, per_sm, lambda ctas: step(ctas) / together, tile_cycles)
+        sms = profile.sm_count // together
+        span = makespan(launch, sms, per_sm, lambda ctas: step(ctas) / together, tile_cycles)
+        held = lock_cycles(launch, sm)
+        return in_turn(launch, span, resident.slots, held) if held else span
 
+    if launch.rereads_q:
+        twice = running.fetched_twice() / max(1, steps, launch.work_tiles) / sm.l2_bytes
+        cost = replace(cost, split=SHARED_SECTORS_SHOW * twice)
     span = span_of()
     if (share := span.share(_alone_share(running, sm))) < 1.0:
         cost = replace(cost, l2=cost.l2 * share)

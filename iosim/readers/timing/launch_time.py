@@ -8,7 +8,7 @@ from iosim.base.records import dataclass, field
 from iosim.kernel.launch import Launch, Outer, is_attention_loop
 from iosim.kernel.pace import Pace
 from iosim.kernel.schedule import Scheduler
-from iosim.problem.attention import AttentionProblem
+from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.readers.timing.computing import (
     FIRST_LOADS,
     Computing,
@@ -20,6 +20,7 @@ from iosim.readers.timing.computing import (
 )
 from iosim.readers.timing.energy import Activity
 from iosim.readers.timing.overlap import beside, norm_of
+from iosim.readers.timing.rates import SPLIT_PRODUCTS
 
 ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
@@ -80,8 +81,8 @@ def reuses_keys(launch: Launch) -> bool:
     return blocks.get(launch.outer, 1) > 1
 
 
-def uses_tensor_cores(launch: Launch, problem: AttentionProblem) -> bool:
-    return launch.work.tensor_cores and launch.work.flops_per_pair > 0 and problem.dtype != "fp32"
+def uses_tensor_cores(running: Running) -> bool:
+    return running.launch.work.flops_per_pair > 0 and running.unit is not UNITS[MatrixUnit.FP32]
 
 
 def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
@@ -196,11 +197,12 @@ def _last_round(running: Running, done: Computing, hbm: float) -> float:
 
 
 def _activity(running: Running, done: Computing, loops: bool) -> Activity:
-    launch, problem = running.launch, running.problem
+    launch = running.launch
     pairs, instructions = float(executed_pairs(launch)), 0.0
     if loops:
         pairs, instructions = worked(launch, running.unit, pairs)
-    flops = pairs * launch.work.flops_per_pair * uses_tensor_cores(launch, problem)
+    flops = pairs * launch.work.flops_per_pair * uses_tensor_cores(running)
+    flops *= SPLIT_PRODUCTS if running.unit.splits_to else 1
     return Activity(
         hbm_read=running.moved("hbm", "read"),
         hbm_written=running.moved("hbm", "write"),

@@ -23,6 +23,8 @@ FloatArray = npt.NDArray[np.float64]
 
 MOST_LISTED = 4_000_000
 """Tiles up to which the lists of a persistent grid are added up one by one; with more, they are taken to be even."""
+MOST_LOCKED = 200_000
+"""CTAs that take locks in turn up to which they are played one by one; of more heads, the first."""
 CLAIMED_TILES_PER_SLOT = 64
 """The same where tiles are claimed one ahead: what has been claimed early on decides for long."""
 CLAIM_STEPS = (0.3, 0.5, 0.7, 0.9)
@@ -110,6 +112,31 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
         works = _tail(every, schedule, heads, int(per_slot * slots), launch.domain.sequences**static).tolist()
     cycles, steps = _end_of_ctas(works, (total - sum(works)) / slots, sms, [step(n + 1) for n in range(ctas_per_sm)])
     return Makespan(cycles + own_cycles, steps, rounds)
+
+
+def in_turn(launch: Launch, alone: Makespan, slots: int, held: float) -> Makespan:
+    """The same grid where every CTA of a head takes each of the head's locks once for each of its key blocks, and holds
+    it for `held` cycles: the CTAs of a head then end that far apart at least, however many locks there are.
+
+    Args:
+        alone: the grid without locks. Its CTAs share its cycles evenly.
+    """
+    d = launch.domain
+    a_head = int(_ctas(d, launch.outer)[1].sum())
+    tiles = a_head * d.grid_heads
+    apart = held * d.key_blocks_total / max(1, a_head)
+    own, heads = alone.cycles / alone.rounds, min(d.grid_heads, max(1, MOST_LOCKED // max(1, a_head)))
+    first = own * tiles / max(1.0, float(steps_per_tile(d, launch.outer).sum()) * d.grid_heads)
+    if apart * min(a_head, slots) <= own:
+        return alone
+    free, end = [0.0] * min(slots, tiles), 0.0
+    for _ in range(heads):
+        last = free[0] + first
+        for _ in range(a_head):
+            last = max(free[0] + own, last + apart)
+            heapq.heapreplace(free, last)
+        end = max(end, last)
+    return replace(alone, cycles=max(end * d.grid_heads / heads, alone.cycles))
 
 
 def _end_of_ctas(works: list[float], before: float, sms: int, pace: list[float]) -> tuple[float, list[float]]:

@@ -57,15 +57,24 @@ QK^T, and the next K behind PV, with one buffer of each."""
 STAGED_LOADS_PER_PRODUCT = 4
 """Fill and drain of a threadblock product's own pipeline (kernels that fetch Q again for every key block, and the
 backward whose products do). Fitted."""
-LOCKED_LOADS = 4
-"""Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums. Fitted; pytorch,
-mem_eff_attention/kernel_backward.h has the sums, a fence, the sums again, a fence and the lock."""
+LOCKED_LOADS = 4.5
+"""Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums, beside the sums' bytes.
+Fitted on calls of one head (experiments/measurements/h100_series.csv); pytorch, mem_eff_attention/kernel_backward.h has
+the lock, a counter, the sums, a fence, the counter and the lock again."""
+L2_BYTES_PER_CYCLE, L2_STORED_PER_CYCLE = 44, 32
+"""That an SM alone loads from the L2, where all 132 of an H100 load 29 each, and stores, where all store 16."""
 EXCHANGE_TURNS = 7 / 2
 """What a step waits while warps that divide its keys hand one another maxima, sums and P, over the turn of any step:
 nine barriers in place of two (PTX of Triton 3.6, cc 8.0 and 9.0)."""
 DEEP_STAGES = 3
 """Buffers of keys from which a loop asks for a step's keys so long before that what the L2 is late holds nobody up
 (seen on tiles of experiments/measurements/triton_tiles_d64_time.csv and of iosim's own kernel)."""
+SPLIT_OPERATIONS = 6
+"""Instructions in which an fp32 operand is split in two parts of tf32 and the products' sums are added up (counted in
+PyTorch 2.11's kernels: some 380 a warp beside the 96 products of a k-step, in which it fetches 64 operands a lane)."""
+SPILLED_BESIDE_SPLITS = 0.55
+"""Of what a load or store of a spilled register costs, the part that shows beside the instructions that split operands.
+Fitted on the odd fp32 calls of the memory-efficient kernel that spill."""
 SCHEDULERS = 4
 """Warp instructions that an SM issues in a cycle."""
 INSTRUCTION_BYTES = 16
@@ -82,9 +91,10 @@ def unit_model(launch: Launch, profile: HardwareProfile, dtype: str, kernel: Ker
     """How the unit computes that a launch's products run on: the kernel's `matrix_unit` on cc 9.0 and later, mma.sync
     before and where it states none, mfma on AMD's GPUs, the fp32 units for fp32 and where the kernel uses no tensor
     cores. A launch may have a unit of its own."""
-    own = launch.work.unit or kernel.unit_of(launch.is_backward) or MatrixUnit.MMA_SYNC
-    plain = dtype == "fp32" or not launch.work.tensor_cores
-    wanted = [MatrixUnit.FP32] * plain + [MatrixUnit(own), MatrixUnit.MFMA, MatrixUnit.MMA_SYNC]
+    own = MatrixUnit(launch.work.unit or kernel.unit_of(launch.is_backward) or MatrixUnit.MMA_SYNC)
+    splits = UNITS[own].splits_to and UNITS[own].is_on(profile.cc, profile.is_amd)
+    plain = not launch.work.tensor_cores or (dtype == "fp32" and not splits)
+    wanted = [MatrixUnit.FP32] * plain + [own, MatrixUnit.MFMA, MatrixUnit.MMA_SYNC]
     model = next(unit for unit in map(UNITS.__getitem__, wanted) if unit.is_on(profile.cc, profile.is_amd))
     return UNITS[model.backward] if model.backward and launch.outer is Outer.KEY else model
 
@@ -149,6 +159,8 @@ class StepCost:
     """Of `smem`, what a warp fetches for products of its own."""
     unhidden: float = 0.0
     hides_l2: bool = False
+    split: float = 0.0
+    """Cycles of sectors that copies fetch once more, on top of all else."""
     chain: float = 0.0
     """Cycles from the scores to P, one operation behind the other; `softmax` is less where its units work side by
     side."""
@@ -205,9 +217,11 @@ def step_cost(
     copies = d.block_k * width * 2 * element_bytes / COPIED_BYTES
     if work.fragments is not None:
         others += work.fragments.step * BESIDE_A_COPY * warps / SCHEDULERS
-    softmax = max(exps, others) + min(exps, others) * (not unit.softmax_side_by_side)
     if shared_bytes is None:
         shared_bytes = estimate(launch, unit, scores, warps, element_bytes)
+    if unit.splits_to:
+        others += shared_bytes / element_bytes * SPLIT_OPERATIONS / rates.fp32_lanes
+    softmax = max(exps, others) + min(exps, others) * (not unit.softmax_side_by_side)
     smem = shared_bytes / rates.shared_bytes
     meet = work.loop.warps_meet and (unit.warps_may_meet or not work.exps_per_pair)
     waits_together = waited_loads(launch, unit, cc) > 0 or work.loop.copy_waits > 1
@@ -224,7 +238,7 @@ def step_cost(
         + work.loop.list_cycles
         + copies * work.loop.copy_instructions / SCHEDULERS
         + d.block_q * (work.add_packets_per_row or work.add_requests_per_row) * rates.waits.add_packet
-        + work.spill.step * rates.waits.spill_access,
+        + work.spill.step * rates.waits.spill_access * (SPILLED_BESIDE_SPLITS if unit.splits_to else 1.0),
         streams=computing_groups(warps, unit, work.loop.producer_warps),
         warps_meet=meet or meets_at_copies,
         overlap=unit.overlap,
@@ -272,15 +286,15 @@ def _exposed(launch: Launch, unit: UnitModel, cc: int, waits: Waits) -> float:
     return waits.load * waited + waits.sync * (meets + exchanges) + waits.single_buffer * (meets and work.stages == 1)
 
 
-def lock_cycles(launch: Launch, rates: SmRates, slots: int) -> float:
-    """SM cycles that a CTA waits in a step for the locks of sums that others of its head hold: as many of them as run
-    at once take the head's query blocks in turn."""
-    pipelines, domain = launch.work.pipelines, launch.domain
+def lock_cycles(launch: Launch, rates: SmRates) -> float:
+    """SM cycles for which a CTA holds the lock of a block of dQ's sums, that others of its head wait for: the product
+    that is added, with its loads, and the sums on their way from the L2 and back. 0 where nothing is locked."""
+    pipelines, d = launch.work.pipelines, launch.domain
     if pipelines is None or not pipelines.locked_flops:
         return 0.0
-    held = LOCKED_LOADS * rates.waits.load + pipelines.locked_flops / rates.tensor_flops
-    at_work = min(domain.splits, int((domain.visitors.count > 0).sum()), slots)
-    return held * max(0.0, at_work / domain.query_blocks - 1)
+    product = rates.waits.product_step * (STAGED_LOADS_PER_PRODUCT + d.block_k / DEPTH)
+    sums = 4 * d.block_q * d.block_k * (1 / L2_BYTES_PER_CYCLE + 1 / L2_STORED_PER_CYCLE)
+    return LOCKED_LOADS * rates.waits.load + product + pipelines.locked_flops / rates.tensor_flops + sums
 
 
 def fetched_cycles(launch: Launch, ctas: int, slots: int, warm: bool = False) -> float:
@@ -322,7 +336,8 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
     else:
         path = _PATHS[cost.overlap](cost, ctas)
     units, l2 = max(cost.exposed + path, ctas * cost.busiest), ctas * cost.l2
-    return max(units, l2) if cost.hides_l2 else beside(units, l2, norm=L2_OVERLAP_NORM)
+    together = max(units, l2) if cost.hides_l2 else beside(units, l2, norm=L2_OVERLAP_NORM)
+    return together + ctas * cost.split
 
 
 def _queue(cost: StepCost, ctas: int) -> float:

@@ -1,0 +1,63 @@
+"""Series of PyTorch's calls that differ in one thing, beside predictions: `python benchmarks/series.py [SERIES ...]`.
+
+Prints a Markdown table of experiments/measurements/h100_series.csv (experiments/series.py), whose calls found their
+data in the L2 where it fits: predicted are the launches at the L2 alone. `LOCKED_LOADS` was fitted to the series
+`queries`, nothing to the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Mapping
+
+from recorders import measurements
+
+from iosim.hardware.profile import load_profile
+from iosim.kernel.conditions import Conditions
+from iosim.kernel.libraries import resolve
+from iosim.prediction.call import Call
+from iosim.problem.attention import AttentionProblem
+
+NAMES = {"pytorch_flash": "fa2", "pytorch_mem_efficient": "cutlass", "cudnn": "cudnn", "pytorch_flex": "flex"}
+TYPES = {"bfloat16": "bf16", "float32": "fp32"}
+WINDOW = 256
+GPU = load_profile("h100-sxm")
+SIZES = ("batch", "heads", "seq_q", "seq_k", "head_dim")
+
+
+def predicted_s(row: Mapping[str, str]) -> float:
+    """Seconds of the main launch of the call that a row measured."""
+    name = row["implementation"].removesuffix("_backward")
+    problem = AttentionProblem(
+        **{size: int(row[size]) for size in SIZES},
+        kv_heads=1 if row["keys_lie"] == "shared" else int(row["heads"]),
+        dtype=TYPES[row["dtype"]],
+        mask=row["mask"],
+        window=WINDOW if row["mask"] == "window" else None,
+        passes="bwd" if row["implementation"] != name else "fwd",
+    )
+    call = Call.of(problem, resolve(NAMES[name], problem, GPU), GPU)
+    time = call.time(call.counted + call.capacity("warm"), Conditions(l2_start="warm"))
+    return max(launch.total_s for launch in time.launches)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("series", nargs="*", help="these alone")
+    chosen = parser.parse_args().series
+    words = ("series", "implementation", "heads", "tokens", "head_dim", "mask", "measured, us", "predicted")
+    print(f"| {' | '.join(words)} |\n|{' --- |' * len(words)}")
+    with measurements("h100_series.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if chosen and row["series"] not in chosen:
+                continue
+            off = predicted_s(row) / float(row["seconds"]) - 1
+            tokens = f"{row['seq_q']} x {row['seq_k']}"
+            told = (row[name] for name in ("series", "implementation", "heads"))
+            cells = (*told, tokens, row["head_dim"], row["mask"], f"{1e6 * float(row['seconds']):.1f}", f"{off:+.0%}")
+            print(f"| {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
