@@ -191,4 +191,4 @@ def test_products_of_naive_go_through_shared_memory(call: int) -> None:
         assert wavefronts == pytest.approx(counted[str(row.launch)], rel=0.01)
         time = at[call, launch.name, "time"]
         cycles = PROFILE.sm_count * (PROFILE.boost_clock_hz or 0)  # no tensor core slows it
-        assert wavefronts / cycles < time.predicted < time.measured
+        assert wavefronts / cycles < min(time.predicted, time.measured)
