@@ -4,7 +4,8 @@
     python benchmarks/links.py --fit    latency and achieved shares of NVLink, fitted on messages and collectives alone
     python benchmarks/links.py --table FILE.csv    of another table that experiments/links.py recorded on two H200s
 
-The rows are h200x2_links.csv. Nothing was fitted on its attention: those rows are the check.
+The rows are h200x2_links.csv. Nothing was fitted on its attention, nor on anything of h200x2_links_2.csv, which was
+recorded on two other H200s after the model was as it is: those rows are the check.
 """
 
 from __future__ import annotations

@@ -125,7 +125,11 @@ class UnitModel:
     hides_l2: bool = False
     """Whether a step's bytes at the L2 are hidden wholly, where they take less than the rest of it."""
     splits_to: str = ""
-    """The type that fp32 operands are split to, in two parts each, so that three products stand for one."""
+    """The type that fp32 operands are split to, in two parts each."""
+    products: int = 1
+    """Products that stand for one: of operands in two parts, all but that of the small parts."""
+    operand_operations: float = 0.0
+    """Instructions on each operand that a warp has fetched, and on the sums of its products."""
     energy: str = "tensor_pj_per_flop"
     """The profile's energy of a FLOP."""
     backward: MatrixUnit | None = None

@@ -20,7 +20,6 @@ from iosim.readers.timing.computing import (
 )
 from iosim.readers.timing.energy import Activity
 from iosim.readers.timing.overlap import beside, norm_of
-from iosim.readers.timing.rates import SPLIT_PRODUCTS
 
 ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
@@ -201,8 +200,7 @@ def _activity(running: Running, done: Computing, loops: bool) -> Activity:
     pairs, instructions = float(executed_pairs(launch)), 0.0
     if loops:
         pairs, instructions = worked(launch, running.unit, pairs)
-    flops = pairs * launch.work.flops_per_pair * uses_tensor_cores(running)
-    flops *= SPLIT_PRODUCTS if running.unit.splits_to else 1
+    flops = pairs * launch.work.flops_per_pair * running.unit.products * uses_tensor_cores(running)
     return Activity(
         hbm_read=running.moved("hbm", "read"),
         hbm_written=running.moved("hbm", "write"),

@@ -15,8 +15,6 @@ L2_LOAD_CYCLES, DRAM_LOAD_CYCLES = 200.0, 80.0
 Fitted on FlashAttention-2's combine, which takes 762 cycles a split from HBM (h200_decode.csv), where a chain of loads
 takes 682, TLB misses included, and about 490 from the L2 (odd rows of h200_graph_latency.csv)."""
 
-SPLIT_PRODUCTS = 3
-"""Products of parts that stand for one product of operands that are split in two: all but that of the small parts."""
 PEAK_UNITS = {"fp32": MatrixUnit.FP32}
 """What computes products at their highest rate, where it is no matrix unit."""
 LOADS = {True: ("dram_latency_cycles", DRAM_LOAD_CYCLES), False: ("l2_latency_near_cycles", L2_LOAD_CYCLES)}
@@ -87,9 +85,7 @@ class Rates:
 
     def tensor(self, dtype: str, unit: UnitModel) -> float:
         """Operations per second of the GPU's matrix products in `dtype` by `unit`, at the present clock."""
-        if unit.splits_to:
-            return self._tensor(unit.splits_to, unit) / SPLIT_PRODUCTS
-        return of_types(dtype, lambda kind: self._tensor(kind, unit))
+        return of_types(unit.splits_to or dtype, lambda kind: self._tensor(kind, unit)) / unit.products
 
     def _tensor(self, dtype: str, unit: UnitModel) -> float:
         p = self.profile

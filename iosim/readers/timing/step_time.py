@@ -69,9 +69,6 @@ nine barriers in place of two (PTX of Triton 3.6, cc 8.0 and 9.0)."""
 DEEP_STAGES = 3
 """Buffers of keys from which a loop asks for a step's keys so long before that what the L2 is late holds nobody up
 (seen on tiles of experiments/measurements/triton_tiles_d64_time.csv and of iosim's own kernel)."""
-SPLIT_OPERATIONS = 6
-"""Instructions in which an fp32 operand is split in two parts of tf32 and the products' sums are added up (counted in
-PyTorch 2.11's kernels: some 380 a warp beside the 96 products of a k-step, in which it fetches 64 operands a lane)."""
 SPILLED_BESIDE_SPLITS = 0.55
 """Of what a load or store of a spilled register costs, the part that shows beside the instructions that split operands.
 Fitted on the odd fp32 calls of the memory-efficient kernel that spill."""
@@ -219,8 +216,7 @@ def step_cost(
         others += work.fragments.step * BESIDE_A_COPY * warps / SCHEDULERS
     if shared_bytes is None:
         shared_bytes = estimate(launch, unit, scores, warps, element_bytes)
-    if unit.splits_to:
-        others += shared_bytes / element_bytes * SPLIT_OPERATIONS / rates.fp32_lanes
+    others += shared_bytes / element_bytes * unit.operand_operations / rates.fp32_lanes
     softmax = max(exps, others) + min(exps, others) * (not unit.softmax_side_by_side)
     smem = shared_bytes / rates.shared_bytes
     meet = work.loop.warps_meet and (unit.warps_may_meet or not work.exps_per_pair)
@@ -238,7 +234,7 @@ def step_cost(
         + work.loop.list_cycles
         + copies * work.loop.copy_instructions / SCHEDULERS
         + d.block_q * (work.add_packets_per_row or work.add_requests_per_row) * rates.waits.add_packet
-        + work.spill.step * rates.waits.spill_access * (SPILLED_BESIDE_SPLITS if unit.splits_to else 1.0),
+        + work.spill.step * rates.waits.spill_access * SPILLED_BESIDE_SPLITS ** bool(unit.splits_to),
         streams=computing_groups(warps, unit, work.loop.producer_warps),
         warps_meet=meet or meets_at_copies,
         overlap=unit.overlap,
