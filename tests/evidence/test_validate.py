@@ -279,7 +279,7 @@ def test_spilling_kernels() -> None:
     rows = [r for r in shipped().residuals if r.spills and r.quantity == "hbm_read" and not r.row.chain]
     assert len(rows) > 60
     assert statistic(rows, "median") <= 0.005
-    assert statistic(rows, "p95") <= 0.115
+    assert statistic(rows, "p95") <= 0.12
     assert statistic(rows, "max") <= 0.33  # one problem, which elsewhere in memory reads a fifth less: docs/replay.md
 
 

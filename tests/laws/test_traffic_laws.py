@@ -184,6 +184,7 @@ GROUP_GPUS = {
 LATENT = {"latent_kv": True, "kv_heads": 1, "head_dim": 576, "head_dim_v": 512}
 """What differs where a kernel does not take fp16 on an H200, or no K and V."""
 GROUP_ARGUMENTS = {"fa3-fp8": {"dtype": "fp8"}, "fa3-fp8-transposed": {"dtype": "fp8"}, "mla": LATENT,
+                   "xqa-sm90": {"dtype": "fp8"},
                    "flashmla": {**LATENT, "page_size": 64}, "aiter": {"dtype": "bf16", "head_dim": 128},
                    "hipkittens": {"dtype": "bf16"}, "fa4-256": {"head_dim": 256}}  # fmt: skip
 UNGROUPED = ("dsa", "dsv4", "fa4-varlen", "kda", "minimal", "minimal-cu", "moba", "nsa", "uniform", "uniform-naive")

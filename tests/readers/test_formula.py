@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from strategies import on_arrays
 
 from iosim.base.errors import InputError
+from iosim.commands.cli import main
 from iosim.kernel.algorithms import algorithms, plan
 from iosim.kernel.algorithms.flash1 import Flash1Options
 from iosim.kernel.algorithms.naive import NaiveOptions, ProductOptions
@@ -428,8 +429,7 @@ def test_command_with_numbers():
     ),
 )
 def test_command_prints(name, form, capsys):
-    _, args = run(name, "--format", form, "--latex")
-    assert args.run(args) == 0
+    assert main(["formula", name, "--format", form, "--latex"]) == 0
     out = capsys.readouterr().out
     assert "read" in out
     assert "Traceback" not in out

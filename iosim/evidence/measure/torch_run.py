@@ -151,11 +151,15 @@ def _once(case: ChainCase, call: int) -> None:
     del kept
 
 
-def _chain(planned: Call, call: int, *, profile: list[int]) -> Answer:
-    case = ChainCase(**planned)
+def checked(case: ChainCase) -> None:
     error_of = errors(case, harness.fresh_seed())
     if not all(error <= TOLERANCE[case.dtype] for error in error_of.values()):
         raise InputError(f"wrong against float64: {error_of}")
+
+
+def _chain(planned: Call, call: int, *, profile: list[int]) -> Answer:
+    case = ChainCase(**planned)
+    checked(case)
     torch.cuda.empty_cache()
     if call in profile:
         _once(case, call)

@@ -101,7 +101,7 @@ def _backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 def _row_sums(launch: Launch, head_dim: int) -> Launch:
     """flash_bwd_rows, where a warp has a row, and loads O with dO, then the log-sum-exp."""
     warps, (once, each) = launch.resources.threads // 32, INSTRUCTIONS[launch.name]
-    row = Dependent(loads=2, instructions=warps * (once + each * head_dim / 64))
+    row = Dependent(loads=2, instructions=warps * (once + -(-each * head_dim // 64)))
     return replace(launch, work=replace(launch.work, product_ctas=-(-launch.domain.block_q // warps), dependent=row))
 
 
@@ -131,7 +131,8 @@ def _in_steps(launch: Launch, problem: AttentionProblem) -> Work:
         row = Dependent(-(-scores // SOFTMAX_LOADS), instructions=NAIVE_WARPS * (once + each * scores))
         return replace(launch.work, product_ctas=domain.block_q, dependent=row)
     depth, pairs = (domain.block_k, domain.key_blocks_total) if launch.name == "values" else (problem.head_dim, 1)
-    steps, of_warp = depth / NAIVE_DEPTH, once / pairs + each * depth / NAIVE_DEPTH
+    steps = -(-depth // NAIVE_DEPTH)
+    of_warp = -(-once // pairs) + each * steps
     return replace(launch.work, dependent=Dependent(NAIVE_LOADS * steps, instructions=NAIVE_WARPS * of_warp))
 
 
