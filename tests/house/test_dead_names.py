@@ -28,7 +28,6 @@ OTHERS_CALL = {
     "get_identifier": "Nsight Compute", "get_name": "Nsight Compute", "get_description": "Nsight Compute",
     "get_section_identifier": "Nsight Compute",
     "globals": "jinja2",
-    "SPLIT_TF32": "a kernel file, by its value",
     **dict.fromkeys(("do_GET", "log_message", "daemon_threads"), "http.server"),
     "instance": "a descriptor's parameter", "changed_ns": "part of a cache's key",
     "dilation": "an operator's parameter", "output_padding": "an operator's parameter",

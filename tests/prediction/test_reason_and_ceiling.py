@@ -121,3 +121,11 @@ def test_a_short_call_in_a_graph() -> None:
     graph, alone = (predict(problem, "fa2", "a100", launched=how) for how in ("graph", "alone"))
     assert graph.to_dict()["ceiling_s"] == graph.ceiling_s < graph.time_s
     assert graph.time_specification.total_s < alone.time_specification.total_s
+
+
+@pytest.mark.parametrize(("gpu", "flops_per_s"), [("a100", 156e12 / 3), ("v100", 15.7e12)])
+def test_fp32_may_run_as_three_products_of_tf32(gpu: str, flops_per_s: float) -> None:
+    """Where there are tensor cores for tf32; 4 x 8 x 2,048 x 2,048 x 128 operations."""
+    problem = AttentionProblem(heads=8, seq_q=2048, head_dim=128, dtype="fp32")
+    p = predict(problem, "cutlass", load_profile(gpu), method="bounds")
+    assert p.ceiling_s == pytest.approx(4 * 8 * 2048**2 * 128 / flops_per_s, rel=0.03)

@@ -154,7 +154,7 @@ def test_more_hbm_reads_have_the_predictions_own_reason(tmp_path: Path) -> None:
     (one,) = iosim.predict(**long, tile="64x64", against=iosim.predict(**long)).differences
     changed, reads, why, bound = one.reasons
     assert changed == "Changed: tile 64x64 (before 64x128)"
-    assert reads == "HBM reads are 1.21 times the compulsory bytes, before 1"
+    assert reads == "HBM reads are 1.22 times the compulsory bytes, before 1"
     assert "the L2 keeps" in why
     assert bound == "The time is bound by latency, before by smem"
 

@@ -15,8 +15,8 @@ L2_LOAD_CYCLES, DRAM_LOAD_CYCLES = 200.0, 80.0
 Fitted on FlashAttention-2's combine, which takes 762 cycles a split from HBM (h200_decode.csv), where a chain of loads
 takes 682, TLB misses included, and about 490 from the L2 (odd rows of h200_graph_latency.csv)."""
 
-PEAK_UNITS = {"fp32": MatrixUnit.FP32}
-"""What computes products at their highest rate, where it is no matrix unit."""
+PEAK_UNITS = {"fp32": (MatrixUnit.FP32, MatrixUnit.SPLIT_TF32)}
+"""What computes products at their highest rate, where it is not the matrix unit of the type."""
 LOADS = {True: ("dram_latency_cycles", DRAM_LOAD_CYCLES), False: ("l2_latency_near_cycles", L2_LOAD_CYCLES)}
 """Whether from HBM -> the profile's latency, and what comes on top."""
 
@@ -110,7 +110,9 @@ class Rates:
         """Operations per second of matrix products that the GPU does not exceed: the specified rate, which holds at the
         clock that it was specified for, at its highest clock, or at `fastest_hz` where that is above."""
         p = self.profile
-        rate = self.tensor(dtype, UNITS[PEAK_UNITS.get(dtype, MatrixUnit.WGMMA)])
+        first, *others = (UNITS[unit] for unit in PEAK_UNITS.get(dtype, (MatrixUnit.WGMMA,)))
+        there = [first, *(unit for unit in others if unit.is_on(p.cc, p.is_amd))]
+        rate = max(self.tensor(dtype, unit) for unit in there)
         return (
             rate * max(self.rated_hz, p.sustained_clock_hz or 0.0, p.boost_clock_hz or 0.0, fastest_hz) / self.rated_hz
         )
