@@ -480,6 +480,25 @@ class TestLocks:
         assert in_turn(launch, alone, 132, 4.0) is alone
 
 
+@pytest.mark.parametrize(
+    ("kernel", "head_dim", "cycles"),
+    [
+        ("cutlass", 128, 0),
+        # of 240 bytes a row 128 more are fetched twice, in the mean: half of 240 + 16; so of 64 + 2 x 128 rows a step
+        ("cutlass", 120, 0.3 * (64 + 2 * 128) * 128),
+        ("fa2", 120, 0),  # a loop that loads ahead
+    ],
+)
+def test_sectors_that_copies_fetch_twice(
+    kernel: str, head_dim: int, cycles: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = call("h100", kernel, head_dim=head_dim)
+    step = main_launch(made).pace.step_s[0]
+    monkeypatch.setattr(computing, "SHARED_SECTORS_SHOW", 0.0)
+    rate = made.profile.need("l2_read_bandwidth_measured_bytes_per_s") / 132
+    assert step - main_launch(made).pace.step_s[0] == pytest.approx(cycles / rate, rel=1e-3)
+
+
 class TestStores:
     def test_what_a_step_stores_takes_the_l2_longer_than_what_it_loads(self) -> None:
         """Sums of dQ, dK and dV that pass through memory, and spilled registers; not what a tile stores at its end."""
