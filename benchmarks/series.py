@@ -2,7 +2,7 @@
 
 Prints a Markdown table of experiments/measurements/h100_series.csv (experiments/series.py), whose calls found their
 data in the L2 where it fits: predicted are the launches at the L2 alone. `LOCKED_LOADS` was fitted to the series
-`queries`, nothing to the others.
+`queries`, and to draws of library calls; nothing was to the others.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ INSTRUCTIONS = {"scores": (385, 1170), "softmax": (220, 18), "values": (266, 129
 """Of a warp of naive.cu and flash_bwd_rows: in a tile and in each step of a product; in a row and for each score of it
 that a thread has, or each 64 columns. Counted, as the loads, in the code compiled for sm_90 (nvcc 13.0)."""
 OPERATION_CYCLES = 4
-"""From a multiply-add to the next one that takes its result, since Volta (Jia and others 2018, arXiv 1804.06826)."""
+"""From a multiply-add to the next one that takes its result, since Volta (NVIDIA, Volta Tuning Guide, 1.4.1.1)."""
 NAIVE_RESOURCES = {"scores": (80, 16640), "softmax": (32, 64), "values": (64, 16640)}
 """Registers a thread and static shared memory of the launches of kernels/naive.cu (nvcc 13.0, sm_90); softmax holds a
 row of scores beside."""

@@ -59,8 +59,9 @@ STAGED_LOADS_PER_PRODUCT = 4
 backward whose products do). Fitted."""
 LOCKED_LOADS = 4.5
 """Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums, beside the sums' bytes.
-Fitted on calls of one head (experiments/measurements/h100_series.csv); pytorch, mem_eff_attention/kernel_backward.h has
-the lock, a counter, the sums, a fence, the counter and the lock again."""
+Fitted by hand to calls of one head (experiments/measurements/h100_series.csv), and the best of 4, 4.5 and 5 on all
+backwards of draws 1 to 9; pytorch, mem_eff_attention/kernel_backward.h has the lock, a counter, the sums, a fence, the counter and
+the lock again."""
 L2_BYTES_PER_CYCLE, L2_STORED_PER_CYCLE = 44, 32
 """That an SM alone loads from the L2, where all 132 of an H100 load 29 each, and stores, where all store 16."""
 EXCHANGE_TURNS = 7 / 2
@@ -71,7 +72,7 @@ DEEP_STAGES = 3
 (seen on tiles of experiments/measurements/triton_tiles_d64_time.csv and of iosim's own kernel)."""
 SPILLED_BESIDE_SPLITS = 0.55
 """Of what a load or store of a spilled register costs, the part that shows beside the instructions that split operands.
-Fitted on the odd fp32 calls of the memory-efficient kernel that spill."""
+Fitted by hand to all 20 fp32 forwards of draws 1 to 9 that spill; of the odd ones alone 0.5 is the best."""
 SCHEDULERS = 4
 """Warp instructions that an SM issues in a cycle."""
 INSTRUCTION_BYTES = 16
