@@ -60,8 +60,8 @@ backward whose products do). Fitted."""
 LOCKED_LOADS = 4.5
 """Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums, beside the sums' bytes.
 Fitted by hand to calls of one head (experiments/measurements/h100_series.csv), and the best of 4, 4.5 and 5 on all
-backwards of draws 1 to 9; pytorch, mem_eff_attention/kernel_backward.h has the lock, a counter, the sums, a fence, the counter and
-the lock again."""
+backwards of draws 1 to 9; pytorch, mem_eff_attention/kernel_backward.h has the lock, a counter, the sums, a fence, the
+counter and the lock again."""
 L2_BYTES_PER_CYCLE, L2_STORED_PER_CYCLE = 44, 32
 """That an SM alone loads from the L2, where all 132 of an H100 load 29 each, and stores, where all store 16."""
 EXCHANGE_TURNS = 7 / 2
