@@ -58,6 +58,8 @@ class MaskOperations:
     """Of those steps of a tile alone that meet an end of what its rows may see."""
     edge_keys: int = 0
     """Keys of these steps; 0: as many as the tile has rows."""
+    edge_rows: int = 0
+    """Last query rows, all of whose steps are such ones."""
     unrolled: int = 0
     """Steps of a tile that are compiled apart from the loop, one behind the other."""
     unrolled_code: float = 1.0

@@ -331,17 +331,37 @@ class TestListsOfBlocks:
     def test_a_list_is_waited_for_and_asked_of_the_blocks_at_its_ends(self) -> None:
         plain, causal = self.cost(), self.cost(mask="causal")
         assert causal.exposed - plain.exposed == 280
-        # two operations a score in the last block of 128 keys of each tile: 64 of its 2 x (1 + ... + 32) steps
-        assert causal.softmax - plain.softmax == pytest.approx(2 * 128 * 64 / 128 * 64 / 1056)
+        # six operations a score in the last block of 128 keys of each tile: 64 of its 2 x (1 + ... + 32) steps
+        assert causal.softmax - plain.softmax == pytest.approx(6 * 128 * 64 / 128 * 64 / 1056)
 
     def test_rows_of_ragged_lengths_are_worked_out_anew(self) -> None:
         """K and V of 64 keys: 64 copies of 32 lanes x 16 bytes, 20 instructions each, four a cycle."""
         assert self.cost(seq_q=4095).exposed - self.cost().exposed == 64 * 20 / 4
 
-    def test_remainders_are_taken_of_masked_blocks_of_ragged_lengths(self) -> None:
-        ragged, whole = self.cost(seq_q=4095, mask="causal"), self.cost(mask="causal")
-        # 256 threads have 16 columns each of a tile of 64: 16 x 16 instructions over 32 scores a thread
-        assert ragged.softmax - whole.softmax == pytest.approx(8 * 128 * 64 / 128 * 64 / 1056)
+    @pytest.mark.parametrize(
+        ("block_q", "edge_rows", "steps"), [(128, 0, 64), (128, 127, 31 * 2 + 64), (64, 65, 62 * 2 + 2 * 64)]
+    )
+    def test_rows_of_a_last_block_that_is_not_whole_are_at_an_end_everywhere(
+        self, block_q: int, edge_rows: int, steps: int
+    ) -> None:
+        launch = call("h100", "flex", seq_q=4096, mask="causal").chain.launches[0]
+        assert launch.work.mask.edge_rows == 0
+        mask = replace(launch.work.mask, edge_rows=edge_rows)
+        domain = replace(launch.domain, block_q=block_q)
+        # two steps of each tile, and all 64 of the last ones
+        made = replace(launch, domain=domain, work=replace(launch.work, mask=mask))
+        assert edge_share(made) * domain.visited.count.sum() == pytest.approx(steps)
+
+    def test_a_second_loop_begins_with_loads_of_its_own(self) -> None:
+        waits = [
+            call("h100", "flex", seq_q=n, mask=mask).chain.launches[-1].work.serial_loads
+            for n, mask in ((4096, "none"), (4096, "causal"), (4095, "causal"), (128, "causal"))
+        ]
+        assert waits == [0, 3, 3, 0]
+
+    def test_few_queries_have_a_loop_that_loads_nothing_ahead(self) -> None:
+        loops = [call("h100", "flex", seq_q=n, seq_k=4096).kernel.loop.loads_ahead for n in (64, 256)]
+        assert loops == [False, None]
 
 
 class TestBackwardTiles:
@@ -475,9 +495,11 @@ class TestLocks:
         alone = Makespan(10.0 * rounds, [1.0], rounds)
         assert in_turn(launch, alone, slots, 4.0).cycles == pytest.approx(cycles, rel=0.1)
 
-    def test_nobody_waits_where_the_work_takes_longer(self) -> None:
-        launch, alone = self.main(seq_q=128, seq_k=8192), Makespan(1e6, [1.0], 1.0)
-        assert in_turn(launch, alone, 132, 4.0) is alone
+    @pytest.mark.parametrize(("queries", "cycles"), [(128, 63 * 4), (1024, 7 * 4), (8192, 0)])
+    def test_they_queue_once_where_the_work_takes_longer(self, queries: int, cycles: float) -> None:
+        """64 CTAs at 1, 8 or 64 locks."""
+        launch, alone = self.main(seq_q=queries, seq_k=8192), Makespan(1e6, [1.0], 1.0)
+        assert in_turn(launch, alone, 132, 4.0).cycles == 1e6 + cycles
 
 
 @pytest.mark.parametrize(

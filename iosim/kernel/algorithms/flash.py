@@ -65,8 +65,9 @@ SUMS_PER_LINE = 32
 """fp32 values of dQ in a line of the L2, which an atomic add takes as one request where lanes add to neighbours."""
 TILE_NUMBERS = (Overhead("tile_number", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from="kernels/flash_fwd_sm90.cuh"),)
 """What the CTA of a cluster that asks for a tile tells the others, a packet."""
-DIVISION = 16
-"""Instructions of a 32-bit remainder. Fitted. A thread of an mma tile has every fourth column."""
+LOADS_BETWEEN_LOOPS = 3
+"""Of a list's length, of its first block's number and of that block's keys, where one loop over a list follows another:
+each waits for the one before."""
 RAGGED_CODE = 1.5
 """Instructions of a masked step of FlashAttention-2, where lengths are no whole tiles over where they are. Fitted."""
 COMBINES = {Layout.CHUNKS: Fragments(Layout.SPLIT_WEIGHTS)}
@@ -200,11 +201,12 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     queued = together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC
     beside = (TILE_NUMBERS if queued else ()) + _columns_outside(problem, kernel)
     beside += _narrow_stores(problem, kernel, lambda: domain.query_rows, NARROW_STORES, apart=apart)
+    masked = _by_lists(loop_work(problem, kernel), problem, kernel, options)
     work = replace(
-        _by_lists(loop_work(problem, kernel), problem, kernel, options),
+        masked,
         flops_per_pair=2 * (columns + value_columns),
         pipelines=Pipelines(1 + value_tiles, columns, over_keys=value_tiles) if kernel.rereads_q else None,
-        serial_loads=options.tile_waits,
+        serial_loads=options.tile_waits + masked.serial_loads,
         first_loads=options.first_waits,
         tile_shared_bytes=options.merged_bytes,
     )
@@ -283,22 +285,26 @@ def _narrow_stores(
 
 
 def _by_lists(work: Work, problem: AttentionProblem, kernel: Kernel, options: FlashOptions) -> Work:
-    """The work of a forward with what its mask takes. A kernel that goes by lists of blocks asks the mask of the blocks
-    at the ends alone, and of every score whether it has a key where lengths are no whole blocks: there it works out the
-    index of each, too, as the remainder of a division (flex_attention.py.jinja, common.py.jinja: forward_block_mn)."""
-    block, each = options.mask_block, options.mask_operations
+    """The work of a forward with what its mask takes. A kernel that goes by lists of blocks has a loop for the blocks
+    at the ends, which asks the mask of each score, and then one for the others. Rows of a last block that is not whole
+    are at an end everywhere (flex_attention.py.jinja; create_block_mask pads with pairs that the mask takes)."""
+    block = options.mask_block
     if block is None:
         return replace(work, mask=_mask_operations(problem, kernel, options))
     ragged = bool(problem.seq_q % block or problem.seq_k % block)
     limits = {"none": 0, "causal": 1}.get(problem.mask, 2)
-    indices = DIVISION * 32 * kernel.tile.warps / (4 * kernel.tile.block_q) if ragged else 0.0
-    mask = MaskOperations(edge_steps=limits * each + bool(limits) * indices, edge_keys=limits * block)
+    mask = MaskOperations(
+        edge_steps=limits * options.mask_operations,
+        edge_keys=limits * block,
+        edge_rows=problem.seq_q % block * bool(limits),
+    )
     loop = replace(
         work.loop,
         copy_instructions=work.loop.copy_instructions * ragged,
         list_cycles=work.loop.list_cycles * bool(limits),
     )
-    return replace(work, mask=mask, loop=loop)
+    both = 0 < limits * block < problem.seq_k
+    return replace(work, mask=mask, loop=loop, serial_loads=LOADS_BETWEEN_LOOPS * both)
 
 
 def _mask_operations(problem: AttentionProblem, kernel: Kernel, options: FlashOptions) -> MaskOperations:

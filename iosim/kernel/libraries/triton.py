@@ -93,7 +93,8 @@ class FlexRules(TritonRules):
         kernel = replace(kernel, options=options, writes_lse=False)
         rows = problem.seq_q * (problem.group if kernel.packs_group else 1)
         block_q = min(max(MMA_ROWS, 1 << (rows - 1).bit_length()), FLEX_SHORT)  # more with splits by hand alone
-        return replace(kernel, tile=replace(kernel.tile, block_q=block_q))
+        loop = replace(kernel.loop, loads_ahead=False)  # SASS of Triton 3.6, sm_90: no loop copies by cp.async
+        return replace(kernel, tile=replace(kernel.tile, block_q=block_q), loop=loop)
 
 
 SEGMENTS = 16

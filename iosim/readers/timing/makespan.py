@@ -116,7 +116,9 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
 
 def in_turn(launch: Launch, alone: Makespan, slots: int, held: float) -> Makespan:
     """The same grid where every CTA of a head takes each of the head's locks once for each of its key blocks, and holds
-    it for `held` cycles: the CTAs of a head then end that far apart at least, however many locks there are.
+    it for `held` cycles: the CTAs of a head then end that far apart at least, however many locks there are. Where that
+    is less than what each computes they wait once, at their first lock: each begins at a block of queries of its own
+    as far as there are enough (kernel_backward.h: getQueryStartShift), and the others queue.
 
     Args:
         alone: the grid without locks. Its CTAs share its cycles evenly.
@@ -128,7 +130,8 @@ def in_turn(launch: Launch, alone: Makespan, slots: int, held: float) -> Makespa
     own, heads = alone.cycles / alone.rounds, min(d.grid_heads, max(1, MOST_LOCKED // max(1, a_head)))
     first = own * tiles / max(1.0, float(steps_per_tile(d, launch.outer).sum()) * d.grid_heads)
     if apart * min(a_head, slots) <= own:
-        return alone
+        queue = -(-min(a_head, slots) // d.query_blocks)
+        return replace(alone, cycles=alone.cycles + (queue - 1) * held)
     free, end = [0.0] * min(slots, tiles), 0.0
     for _ in range(heads):
         last = free[0] + first

@@ -170,9 +170,10 @@ class StepCost:
 
 def edge_share(launch: Launch) -> float:
     """Steps in which a tile's rows meet the end of what they may see, of all steps."""
-    d = launch.domain
+    d, mask = launch.domain, launch.work.mask
     steps = np.asarray(d.visited.count)
-    at_ends = -(-(launch.work.mask.edge_keys or d.block_q) // d.block_k)
+    at_ends = np.full(len(steps), -(-(mask.edge_keys or d.block_q) // d.block_k))
+    at_ends[len(steps) - -(-mask.edge_rows // d.block_q) :] = steps.max(initial=0)
     return float(np.minimum(steps, at_ends).sum()) / max(1.0, float(steps.sum()))
 
 

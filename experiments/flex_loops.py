@@ -1,0 +1,158 @@
+"""What Inductor compiles FlexAttention to, and how long that takes, on a GPU with PyTorch, Triton and `cuobjdump`:
+`python experiments/flex_loops.py --out FILE.csv`.
+
+A row is a loop with matrix products of a forward's kernel: the instructions of a warp in a turn, by kind, registers,
+bytes of stack. `seconds` is the median of a call behind itself, as PyTorch's profiler has its longest kernel. Lengths
+are whole blocks, a multiple of eight, odd, or under 128 queries, which have a kernel of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import itertools
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import pandas as pd
+from experiment import record, run_script
+
+WINDOW, HEADS, REPEATS, AT_ONCE = 256, 264, 7, 12
+HEAD_DIMS, MASKS = (16, 32, 64, 128, 256), ("none", "causal", "window")
+KINDS = ("HGMMA", "HMMA", "MUFU", "FFMA", "FMUL", "FADD", "FMNMX", "FSEL", "ISETP", "F2FP", "IMAD", "LDG", "LDGSTS",
+         "LDSM", "LDS", "STS", "LDL", "STL", "BAR", "SHFL", "WARPGROUP")  # fmt: skip
+INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/ +([^;]*);")
+PRODUCTS = ("HGMMA", "HMMA")
+
+
+class Build(NamedTuple):
+    head_dim: int
+    mask: str
+    heads: int
+    seq_q: int
+    seq_k: int
+    dtype: str = "bfloat16"
+
+
+def builds() -> Iterator[Build]:
+    """The calls, each of a build of its own."""
+    for d, mask, tokens in itertools.product(HEAD_DIMS, MASKS, (2048, 2040, 2039, 28, 60, 124)):
+        yield Build(d, mask, HEADS, tokens, tokens)
+    for d, queries, keys in itertools.product(HEAD_DIMS, (16, 60, 124), (2040, 8192)):
+        yield Build(d, "none", HEADS, queries, keys)
+
+
+def call(build: Build) -> Any:
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    conditions = {
+        "causal": lambda b, h, i, j: i >= j,
+        "window": lambda b, h, i, j: (i >= j) & (i - j <= WINDOW),
+    }
+    like = {"device": "cuda", "dtype": getattr(torch, build.dtype)}
+    q, k, v = (torch.randn(1, build.heads, n, build.head_dim, **like) for n in (build.seq_q, build.seq_k, build.seq_k))
+    torch._dynamo.reset()
+    compiled = torch.compile(flex_attention, dynamic=False)
+    if build.mask == "none":
+        return lambda: compiled(q, k, v)
+    blocks = create_block_mask(conditions[build.mask], None, None, build.seq_q, build.seq_k, device="cuda")
+    return lambda: compiled(q, k, v, block_mask=blocks)
+
+
+def timed(run: Any, place: Path) -> tuple[float, str]:
+    """Seconds of a call's longest kernel, and its name; one process at a time."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(3):
+        run()
+    torch.cuda.synchronize()
+    longest = []
+    with open(place / "lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for _ in range(REPEATS):
+            with profile(activities=[ProfilerActivity.CUDA]) as seen:
+                run()
+                torch.cuda.synchronize()
+            longest.append(max((e.device_time_total * 1e-6, e.name) for e in seen.events()))
+    return statistics.median(seconds for seconds, _ in longest), longest[0][1]
+
+
+def work(part: int, place: Path) -> None:
+    """Compiles and times every AT_ONCE-th build, each in a cache of its own."""
+    for n, build in itertools.islice(enumerate(builds()), part, None, AT_ONCE):
+        home = place / str(n)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(home)
+        os.environ["TRITON_CACHE_DIR"] = str(home / "triton")
+        try:
+            seconds, name = timed(call(build), place)
+        except Exception as error:  # a compiler's: the build has no row
+            print(f"{build}: {str(error).splitlines()[0][:100]}", file=sys.stderr)
+            continue
+        (place / f"{n}.json").write_text(json.dumps([seconds, name]), encoding="utf-8")
+
+
+def cuobjdump(option: str, cubin: Path) -> str:
+    return subprocess.run(["cuobjdump", option, cubin], capture_output=True, text=True, check=True).stdout
+
+
+def loops(cubin: Path) -> Iterator[dict[str, Any]]:
+    """A row of counts for each innermost loop with products; of a kernel without any, for all of it."""
+    code = [(int(at, 16), text) for at, text in INSTRUCTION.findall(cuobjdump("-sass", cubin))]
+    places = {at: n for n, (at, _) in enumerate(code)}
+    names = [re.sub(r"^@!?U?P\w+ +", "", text).split()[0].partition(".")[0] for _, text in code]
+    spans = []
+    for n, (at, text) in enumerate(code):
+        to = re.search(r"\bBRA\b.* 0x([0-9a-f]+)", text)
+        if to and int(to[1], 16) < at and any(name in PRODUCTS for name in names[places[int(to[1], 16)] : n]):
+            spans.append((places[int(to[1], 16)], n + 1))
+    (registers, stack), *_ = re.findall(r"REG:(\d+) STACK:(\d+)", cuobjdump("--dump-resource-usage", cubin))
+    for n, (first, end) in enumerate(spans or [(0, len(code))]):
+        counts = Counter(names[first:end])
+        beside = {"registers": registers, "stack": stack, "loop": n if spans else -1, "instructions": end - first}
+        yield {**beside, **{kind: counts[kind] for kind in KINDS}}
+
+
+def measure(folder: Path) -> pd.DataFrame:
+    def start(part: int) -> None:
+        command = [sys.executable, __file__, "--part", str(part), "--out", str(folder)]
+        subprocess.run(command, check=True, env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"})
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(start, range(AT_ONCE)))
+    rows = []
+    for n, build in enumerate(builds()):
+        found = folder / f"{n}.json"
+        if not found.is_file():
+            continue
+        seconds, name = json.loads(found.read_text(encoding="utf-8"))
+        for cubin in sorted((folder / str(n)).glob(f"triton/*/{name}.cubin")):
+            rows += [{**build._asdict(), "kernel": name, "seconds": f"{seconds:.9f}", **row} for row in loops(cubin)]
+    return pd.DataFrame(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.part is not None:
+        work(given.part, given.out)
+        return
+    record(given.out, measure, f"python experiments/flex_loops.py --out {given.out.name}", ())
+
+
+if __name__ == "__main__":
+    run_script(main)
