@@ -64,7 +64,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("fp32 work of the softmax", constants=((step_time, "FP32_OPERATIONS_PER_SCORE", 0.0),)),
     Mechanism("exponentials", _values(exp_per_clock_per_sm=1e9)),
     Mechanism("products of mma.sync below the rate", _values(mma_sync_tensor_fraction=None)),
-    Mechanism("phases that fail to overlap", constants=((step_time, "UNHIDDEN_SPECIALISED", 0.0),
+    Mechanism("phases that fail to overlap", constants=((step_time, "SPECIALISED_NORM", 50.0),
                                                         (step_time, "UNHIDDEN_FRAGMENTS", 0.0),
                                                         (step_time, "UNHIDDEN_MEETING", 0.0))),
     Mechanism("HBM beside computing, in part", constants=((overlap, "OVERLAP_NORM", 50.0),

@@ -48,7 +48,6 @@ class Tried(SimpleNamespace):
 TRIED = Tried(**{name: load_profile("h200-sxm").need(name) for name in Tried.__annotations__})
 FITTED: tuple[tuple[object, str, float], ...] = (
     (step_time, "FP32_OPERATIONS_PER_SCORE", 0.1),
-    (step_time, "UNHIDDEN_SPECIALISED", 0.01),
     (TRIED, "step_load_cycles", 10.0),
     (step_time, "UNHIDDEN_FRAGMENTS", 0.01),
     (TRIED, "step_sync_cycles", 10.0),

@@ -19,6 +19,8 @@ from iosim.problem.masks.mask import Axis, IntArray, IntervalMask, Mask, Steps, 
 SECTOR_BYTES, HALF_SECTOR_BYTES, BOX_BYTES = 32, 16, 128
 SPILL = "spill"
 """What the bytes of spilled registers stand under, in overheads and in traffic, where others have a tensor."""
+COLUMNS_OUTSIDE = "columns_outside"
+"""The same of what boxes hold beside a tensor's columns."""
 
 
 class Mode(StrEnum):
@@ -419,8 +421,9 @@ class Launch:
 
     @property
     def streams_queries(self) -> bool:
-        """Whether its products fetch their operands anew, queries as well, and no tile begins with them."""
-        return self.rereads_q or self.work.pipelines is not None
+        """Whether no tile begins with queries alone: its products fetch their operands anew, queries as well, or a tile
+        asks for queries and keys at once."""
+        return self.rereads_q or self.work.pipelines is not None or self.work.asks_at_once
 
     @property
     def rereads_q(self) -> bool:

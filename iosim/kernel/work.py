@@ -199,6 +199,8 @@ class Work:
     """Such loads that are made while the CTA ends the tile before, where warps of their own load."""
     dependent: Dependent | None = None
     """What a step does one after the other, of a launch without an attention loop; None where its units decide."""
+    asks_at_once: bool = False
+    """Whether a work tile asks for its queries and its first keys at once, and waits for both together."""
     thread_loads: float = 0.0
     """Loads that a thread of a pass waits for, one behind the other, beside its first."""
     operations_per_value: int = 0

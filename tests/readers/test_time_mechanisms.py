@@ -25,6 +25,7 @@ from iosim.readers.timing.launch_time import PAGED_START_S, STREAM_START_S, Laun
 from iosim.readers.timing.makespan import Makespan, in_turn
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import (
+    CTA_START_CYCLES,
     LOCKED_LOADS,
     SmRates,
     StepCost,
@@ -74,10 +75,10 @@ class TestSharesOfHbm:
         assert time.total_s == pytest.approx(time.seconds["hbm"], rel=0.04)
 
     def test_an_sm_of_hopper_draws_more_than_its_share(self) -> None:
-        """20 bytes a cycle at 1.98 GHz, where 132 SMs have 3.1 TB/s: 1.69 shares. The busiest SM has 2 tiles of 1.2."""
+        """29 bytes a cycle at 1.98 GHz, where 132 SMs have 3.1 TB/s: 2.44 shares. The busiest SM has 2 tiles of 1.2."""
         made = call("h100", "cudnn", batch=10, heads=16, seq_q=1, seq_k=8192)
         rates = Rates(made.profile, measured=True, power_is_modelled=True)
-        assert rates.most_shares() == pytest.approx(20 * 1.98e9 * 132 / 3.1e12)
+        assert rates.most_shares() == pytest.approx(29 * 1.98e9 * 132 / 3.1e12)
         assert Rates(load_profile("a100"), measured=True, power_is_modelled=True).most_shares() == 1
         even = replace(made, profile=replace(made.profile, sm_dram_bytes_per_clock=None))
         shared, free = main_launch(even), main_launch(made)
@@ -224,7 +225,7 @@ class TestFirstLoads:
     def test_ctas_wait_for_their_queries_before_they_compute(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """cuDNN's loading warps run ahead."""
         waits = {}
-        monkeypatch.setattr(Running, "own_cycles", lambda self, steps: 0.0)  # of every tile, at the L2's rate
+        monkeypatch.setattr(Running, "own_cycles", lambda self, steps: (0.0, 0.0))  # of every tile, at the L2's rate
         for kernel in ("fa2", "cudnn"):
             made = call("h200", kernel, heads=1056, seq_q=128, seq_k=1024)
             as_it_is = main_launch(made).total_s
@@ -245,15 +246,17 @@ class TestFirstLoads:
         assert 1.02 < ratios["h200"] < ratios["h100"] < 1.17
 
     def test_only_loops_with_more_to_fetch_than_a_tile_wait_before_their_first(self) -> None:
-        """Warps that load, and warps that divide the keys; not cuDNN's kernels for few keys."""
+        """Warps that divide the keys, and warps that load where none take turns; not cuDNN's kernels for few keys."""
         starts = {}
         for kernel, keys in (("fa2", 128), ("cutlass", 128), ("triton", 128), ("cudnn", 4096), ("cudnn", 128)):
             made = call("h100", kernel, heads=1, seq_q=1, seq_k=keys)
             starts[kernel, keys] = main_launch(made).parts["start"] - made.profile.need("launch_latency_s")
-        starts["prefill", 128] = main_launch(call("h100", "cudnn", heads=1, seq_q=128)).parts["start"] - 2.6e-6
+        for kernel in ("cudnn", "fa3"):
+            made = call("h100", kernel, heads=1, seq_q=128)
+            starts[kernel, "prefill"] = main_launch(made).parts["start"] - made.profile.need("launch_latency_s")
         two = pytest.approx(2 * (687 + 80) / 1.98e9)
         assert starts == {("fa2", 128): 0, ("cutlass", 128): 0, ("triton", 128): 0, ("cudnn", 4096): two,
-                          ("cudnn", 128): 0, ("prefill", 128): two}  # fmt: skip
+                          ("cudnn", 128): 0, ("cudnn", "prefill"): 0, ("fa3", "prefill"): two}  # fmt: skip
 
 
 class TestNodesOfAGraph:
@@ -267,10 +270,10 @@ class TestNodesOfAGraph:
                 found = made.time(made.counted, Conditions(launched=launched)).launches[0]
                 started[kernel, seq_q, launched] = found.parts["start"]
         without = started["fa2", 128, "graph"]
-        two = 2 * (687 + 80) / 1.98e9  # warps that load wait for them
-        assert started["cudnn", 128, "graph"] == pytest.approx(without + two + node)
+        two = 2 * (687 + 80) / 1.98e9  # warps that divide the keys wait for them
+        assert started["cudnn", 128, "graph"] == pytest.approx(without + node)
         assert started["cudnn", 1, "graph"] == pytest.approx(without + two)
-        assert started["cudnn", 128, "alone"] == pytest.approx(started["fa2", 128, "alone"] + two)
+        assert started["cudnn", 128, "alone"] == pytest.approx(started["fa2", 128, "alone"])
 
 
 class TestKeysAmongWarps:
@@ -302,8 +305,10 @@ class TestNarrowBuilds:
 
 class TestKeysThatEnd:
     def test_cudnn_asks_of_every_score_whether_its_key_is_there(self) -> None:
-        """Two operations, of a window and past the last key; the causal diagonal is asked in a tile's last step alone,
-        one query never."""
+        """Three lane cycles, of a window and past the last key; the causal diagonal is asked in a tile's last step
+        alone, one query never."""
+        diagonal = call("h100", "cudnn", mask="causal").chain.launches[0].work.mask
+        assert (diagonal.every_step, diagonal.edge_steps) == (0, 7)
         asked = {
             (problem.get("mask", "none"), seq_k, seq_q): call("h100", "cudnn", seq_q=seq_q, seq_k=seq_k, **problem)
             .chain.launches[0]
@@ -313,8 +318,8 @@ class TestKeysThatEnd:
                 ({"mask": "window", "window": 512}, 4096, 4096),
             )
         }  # fmt: skip
-        assert asked == {("none", 4096, 128): 0, ("none", 4095, 128): 2, ("causal", 4095, 4095): 0,
-                         ("none", 4095, 1): 0, ("window", 4096, 4096): 2}  # fmt: skip
+        assert asked == {("none", 4096, 128): 0, ("none", 4095, 128): 3, ("causal", 4095, 4095): 0,
+                         ("none", 4095, 1): 0, ("window", 4096, 4096): 3}  # fmt: skip
 
 
 class TestListsOfBlocks:
@@ -384,19 +389,31 @@ class TestBackwardTiles:
         """128 rows of Q and 64 of K; V comes behind the product, and nobody waits for O to leave."""
         assert own_cycles(self.running(call("h100"), "main")) == pytest.approx((32768 + 16384) / 44)
 
-    def test_warps_that_load_fetch_tiles_ahead_and_need_the_buffer_of_o(self) -> None:
+    def test_warps_that_load_fetch_all_tiles_but_the_first_ahead(self) -> None:
+        """Nobody waits for O to leave: its buffer is its own. All SMs begin together, and share the L2's bandwidth."""
         one = self.running(call("h100", "cudnn", heads=1, seq_q=128), "main")
         many = self.running(call("h100", "cudnn", heads=1320, seq_q=128), "main")
-        assert own_cycles(one) == pytest.approx(2 * 32768 / 44)  # Q and the first keys
-        assert own_cycles(many) == pytest.approx(
-            0.1 * 2 * 32768 / 44 + 0.9 * 32768 / 32
-        )  # 132 of 1,320 tiles are first
+        assert first_cycles(one) == pytest.approx(2 * 32768 / 44)  # Q and the first keys
+        share = many.rates.l2() / (132 * (many.rates.clock_hz or 0.0))
+        assert share < 44
+        assert first_cycles(many) == pytest.approx(2 * 32768 / share)
+        assert own_cycles(one) == own_cycles(many) == 0
 
-    def test_a_tile_that_was_fetched_ahead_waits_for_no_load(self) -> None:
-        """Of ten tiles a CTA nine have neither two loads' latency from HBM nor Q and K at 44 bytes a cycle."""
-        one, many = (main_launch(call("h100", "cudnn", heads=heads, seq_q=128), hbm=False) for heads in (132, 1320))
-        cycles = (one.pace.tile_s - many.pace.tile_s) * (one.clock_hz or 0.0)
-        assert cycles == pytest.approx(0.9 * 2 * (687 + 80))
+    def test_columns_beside_the_heads_are_waited_for(self) -> None:
+        """Boxes are as wide as the build: 80 columns take as long as 128."""
+        whole, narrow = (self.running(call("h100", "cudnn", heads=1, seq_q=128, head_dim=d), "main") for d in (128, 80))
+        assert first_cycles(narrow) == pytest.approx(first_cycles(whole))
+
+    def test_a_first_tile_takes_its_loads_and_its_start(self) -> None:
+        """Of ten rounds one has two loads' latency from HBM, the CTA's start and Q and K; from the L2 less."""
+        made = call("h100", "cudnn", heads=1320, seq_q=128)
+        time = main_launch(made, hbm=False)
+        clock, (step,) = time.clock_hz or 0.0, time.pace.step_s
+        first = (time.total_s - time.parts["start"] - 10 * (time.pace.tile_s + step)) * clock
+        rates = self.running(made, "main").rates
+        rates.clock_hz = clock
+        own = 2 * 32768 * 132 * clock / rates.l2()
+        assert first == pytest.approx(own + 2 * (687 + 80) + CTA_START_CYCLES, rel=0.01)
 
     def test_a_cta_that_ends_with_its_tile_fetches_none_ahead(self) -> None:
         queued = self.running(call("h100", "cudnn", heads=1320, seq_q=128), "main")
@@ -413,9 +430,13 @@ class TestBackwardTiles:
         )
 
 
-def own_cycles(running: Running) -> float:
+def own_cycles(running: Running, first: bool = False) -> float:
     domain = running.launch.domain
-    return running.own_cycles(int(domain.visited.count.sum()) * domain.grid_heads)
+    return running.own_cycles(int(domain.visited.count.sum()) * domain.grid_heads)[first]
+
+
+def first_cycles(running: Running) -> float:
+    return own_cycles(running, first=True)
 
 
 class TestStreamedQueries:
@@ -434,7 +455,7 @@ class TestStreamedQueries:
 
     def test_nobody_waits_for_queries_first(self) -> None:
         streams = main_launch(call("h200", "cutlass", heads=1, seq_q=64, seq_k=128))
-        fetches = main_launch(call("h200", "cudnn", heads=1, seq_q=64, seq_k=4096))
+        fetches = main_launch(call("h200", "cudnn", heads=1, seq_q=1, seq_k=4096))
         cycles = 2 * (682 + 80) / 1.98e9  # two loads from HBM
         assert fetches.parts["start"] - streams.parts["start"] == pytest.approx(cycles)
 

@@ -101,9 +101,14 @@ class TestStep:
         cost = StepCost(100, 50, 10, 0, exposed=7, streams=1, overlap=Overlap.QUEUE)
         assert step_cycles(cost, 3) == 157 + 2 * 100
 
-    def test_specialised_warps_hide_most_of_the_softmax(self) -> None:
-        cost = StepCost(100, 50, 10, 0, exposed=0, streams=3, overlap=Overlap.INSIDE, unhidden=0.2)
-        assert step_cycles(cost, 1) == 110
+    def test_warpgroups_in_turn_overlap_in_part(self) -> None:
+        """Of two equal parts the step takes 2^(1/2) times one at a norm of 2, of both in turn the sum. Both warpgroups
+        begin a tile together: half of its products show once more."""
+        cost = StepCost(100, 100, 10, 0, exposed=0, streams=3, overlap=Overlap.INSIDE, norm=2.0)
+        assert step_cycles(cost, 1) == pytest.approx(2**0.5 * 100)
+        assert step_cycles(replace(cost, norm=1.0), 2) == 400
+        assert cost.drain == 50
+        assert replace(cost, overlap=Overlap.QUEUE).drain == 0
 
     def test_what_the_l2_moves_is_hidden_in_part(self) -> None:
         """Of two equal parts the step takes 2^(1/3.2) times one; where the L2 is far slower, what it takes."""
@@ -349,8 +354,8 @@ class TestMakespan:
             call.time(call.counted).total_s for call in (Call.of(problem, k, gpu) for k in (kernel, apart, alone))
         )
         # 8 rounds of tiles; recorded: 0.435 ms with a CTA a tile, 0.398 with the queue
-        assert 1.02 < apart_s / together_s < 435.1 / 397.7
-        assert apart_s < alone_s < 1.02 * apart_s  # a CTA that stays has fetched its next tile's first operands
+        assert 1.01 < apart_s / together_s < 435.1 / 397.7
+        assert apart_s < alone_s < 1.03 * apart_s  # a CTA that stays has fetched its next tile's first operands
 
 
 class TestChainTime:

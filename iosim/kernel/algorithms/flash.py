@@ -35,6 +35,7 @@ from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.algorithms.terms import SCORE_TERMS, TermOptions, backward_terms, forward_terms
 from iosim.kernel.kernel import KEY_SUMS, Kernel, RowPass, Tile
 from iosim.kernel.launch import (
+    COLUMNS_OUTSIDE,
     SECTOR_BYTES,
     Access,
     Chain,
@@ -139,7 +140,12 @@ class FlashOptions(SplitOptions, TermOptions):
     """On each score of a step that is masked, for each limit that is asked: two of a window, in every step; one of the
     causal mask."""
     bound_operations: int = number(0, 0, 100)
-    """On each score of every step where keys end elsewhere than at the diagonal: past the last one, or at a window."""
+    """Lane cycles on each score of every step where keys end elsewhere than at the diagonal: past the last one, or at a
+    window. A comparison of integers takes two."""
+    diagonal_operations: int = number(0, 0, 100)
+    """The same of each score at the causal diagonal."""
+    asks_at_once: bool = False
+    """A tile asks for its queries and its first keys at once."""
     columns_by_keys: bool = False
     """Products take columns of Q and K `DEPTH` at a time and columns of V and O as many as the tile has keys; an output
     of more columns than that stays in memory between key blocks, in fp32 (CUTLASS's kernel in PyTorch,
@@ -209,6 +215,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         serial_loads=options.tile_waits + masked.serial_loads,
         first_loads=options.first_waits,
         tile_shared_bytes=options.merged_bytes,
+        asks_at_once=options.asks_at_once,
     )
     schedule = replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule
     placed = {"schedule": schedule, "persistent_ctas": ctas, "tile_ctas": together}
@@ -316,7 +323,8 @@ def _mask_operations(problem: AttentionProblem, kernel: Kernel, options: FlashOp
     mask = "none" if problem.mask == "causal" and problem.longest_q == 1 else problem.mask
     if not each:
         bounded = mask == "window" or (problem.mask == "none" and problem.seq_k % tile.block_k > 0)
-        return MaskOperations(every_step=float(bounded * options.bound_operations))
+        diagonal = options.diagonal_operations * (mask == "causal")
+        return MaskOperations(every_step=float(bounded * options.bound_operations), edge_steps=float(diagonal))
     whole = problem.seq_lens is None and problem.seq_q % tile.block_q == 0 and problem.seq_k % tile.block_k == 0
     needed = 1 if mask == "none" else -(-tile.block_q // tile.block_k) + int(not whole)
     code = 1.0 if whole else RAGGED_CODE
@@ -337,7 +345,7 @@ def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool
     if keys_outer:
         own, walked = kernel.tile_backward.block_k * both, kernel.tile_backward.block_q * both
     source = "experiments/measurements/h200_boxes.csv"
-    return (Overhead("columns_outside", Mode.LOAD, per_tile=own, per_pair=walked, inferred_from=source),)
+    return (Overhead(COLUMNS_OUTSIDE, Mode.LOAD, per_tile=own, per_pair=walked, inferred_from=source),)
 
 
 def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:

@@ -13,12 +13,12 @@ from iosim.base.records import dataclass, replace
 from iosim.base.words import Level, Way
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SPILL, Chain, Domain, Launch, Mode, Outer, Per
+from iosim.kernel.launch import COLUMNS_OUTSIDE, SPILL, Chain, Domain, Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES, staged
 from iosim.kernel.traffic import Traffic
-from iosim.kernel.unit import UnitModel
+from iosim.kernel.unit import Overlap, UnitModel
 from iosim.kernel.work import Dependent
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
@@ -27,6 +27,7 @@ from iosim.readers.timing.makespan import Makespan, in_turn, makespan
 from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import (
+    CTA_START_CYCLES,
     L2_BYTES_PER_CYCLE,
     L2_STORED_PER_CYCLE,
     SCHEDULERS,
@@ -162,29 +163,38 @@ class Running:
         one round (the first five draws of an H100)."""
         work = self.launch.work
         joined = (work.loop.key_warps - 1) * (not work.loop.copy_waits)  # else they are in every step
-        return min(1.0, self.unit.loads_apart + joined)
+        turns = self.unit.overlap is Overlap.INSIDE and not self.launch.is_backward  # these are in `own_cycles`
+        return min(1.0, self.unit.loads_apart * (not turns) + joined)
+
+    @property
+    def stays(self) -> bool:
+        """Whether a CTA has many work tiles, and warps of its own fetch each one's first operands while it ends the
+        tile before: all but its first."""
+        return self.launch.schedule.scheduler is not Scheduler.STATIC and self.unit.loads_apart
 
     @property
     def ahead(self) -> float:
-        """Share of the work tiles whose first operands warps of their own fetch while their CTA ends the tile before:
-        all but a CTA's first. In a backward what a tile owns stays in its buffers to the end."""
-        stays = self.launch.schedule.scheduler is not Scheduler.STATIC
-        return stays * self.unit.loads_apart * max(0.0, 1 - self.resident.slots / self.launch.work_tiles)
+        """Share of the work tiles that are not their CTA's first, where it stays."""
+        return self.stays * max(0.0, 1 - self.resident.slots / self.launch.work_tiles)
 
-    def own_cycles(self, steps: int) -> float:
-        """SM cycles in which nothing is computed while a work tile's own operands come, and those of its first
-        product, where they are not fetched ahead. The stores of a forward wait only where the next tile of its CTA
-        needs their buffer."""
+    def own_cycles(self, steps: int) -> tuple[float, float]:
+        """SM cycles in which nothing is computed while a work tile's own operands come, and those of its first product:
+        in every tile, and in a CTA's first alone, where later ones are fetched ahead. In a backward what a tile owns
+        stays in its buffers to the end, and its stores wait."""
         names = {a.tensor for a in self.launch.accesses if a.per is not Per.PAIR and a.mode is not Mode.LOAD}
         own = sum(self.moved("l2", "read", name) for name in self.loaded(in_steps=False))
         streamed = self.moved("l2", "read", "Q" if self.launch.is_backward else "K")
         stores = sum(self.moved("l2", "write", name) for name in names)
         tiles, backward = self.launch.work_tiles, self.launch.is_backward
-        rounds, domain = max(1.0, tiles / self.resident.slots), self.launch.domain
+        rounds, domain = max(1.0, tiles / self.resident.slots) ** (not self.stays), self.launch.domain
         mine, others = (domain.key_rows, domain.query_rows)[:: 1 if backward else -1]
-        loads = own / tiles * whole_block(mine, rounds) * (1 - self.ahead * (not backward))
-        loads += streamed / max(1, steps) * whole_block(others, rounds) * (1 - self.ahead)
-        return loads / L2_BYTES_PER_CYCLE + max(backward, self.ahead) * stores / tiles / L2_STORED_PER_CYCLE
+        outside = sum(o.per_tile + o.per_pair / 2 for o in self.launch.overheads if o.name == COLUMNS_OUTSIDE)
+        loads = (own / tiles * whole_block(mine, rounds), streamed / max(1, steps) * whole_block(others, rounds))
+        ahead = (loads[0] * (not backward) + loads[1] + outside) * self.stays
+        every = (sum(loads) + outside - ahead) / L2_BYTES_PER_CYCLE + backward * stores / tiles / L2_STORED_PER_CYCLE
+        at_work = min(self.rates.profile.sm_count, self.launch.tiles_with_rows)
+        share = self.rates.l2() / (at_work * (self.rates.clock_hz or math.inf))
+        return every, ahead / min(L2_BYTES_PER_CYCLE, share)
 
     def l2_loads(self) -> float:
         """Bytes that are loaded from the L2, and those that could be loaded in the time of its stores. Of a loop those
@@ -233,9 +243,10 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     per_sm = running.per_sm
     tile_cycles = profile.need(unit.tile_cycles)
     waits = unit.tile_cycles == "tile_cycles"
-    own = running.own_cycles(steps) * waits  # the replay plays these loads itself
-    fetched = running.ahead * waits * (not launch.is_backward)
-    tile_cycles += own - fetched * FIRST_LOADS * rates.load_cycles(from_dram=True)
+    own, first = (cycles * waits for cycles in running.own_cycles(steps))  # the replay plays these loads itself
+    once = running.stays * waits * (not launch.is_backward)
+    tile_cycles += own - once * (FIRST_LOADS * rates.load_cycles(from_dram=True) + CTA_START_CYCLES) + cost.drain
+    first += once * (FIRST_LOADS * rates.load_cycles(from_dram=not running.conditions.warm) + CTA_START_CYCLES)
     overlaps = launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC
     tile_cycles *= OVERLAPPED_TILE_SHARE**overlaps
     tile_cycles -= launch.streams_queries * sm.waits.load  # for Q on its way into shared memory
@@ -270,7 +281,7 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     return Computing(
         seconds={name: span.steps * cycles / together / sm.clock_hz for name, cycles in units.items() if cycles},
         waves=resident.waves,
-        total_s=span.cycles / sm.clock_hz,
+        total_s=(span.cycles + first) / sm.clock_hz,
         shared_bytes=steps * cost.smem * min(sm.shared_bytes, WAVEFRONT_BYTES),
         tile_s=(tile_cycles - own) / sm.clock_hz,
         step_s=tuple(step(ctas) / sm.clock_hz for ctas in range(1, per_sm + 1)),

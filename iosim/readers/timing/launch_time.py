@@ -165,7 +165,8 @@ def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     reuses = reuses_keys(running.launch)
     norm = norm_of(reuses)
     if reuses:
-        return beside(done.total_s, hbm, norm=norm)
+        burst, ahead = beside(done.total_s, hbm, norm=norm), running.ahead * (not running.launch.is_backward)
+        return burst + ahead * (max(done.total_s, hbm) - burst)
     names = running.loaded(in_steps=False) - running.loaded(in_steps=True)
     waited_for = sum(running.moved("hbm", "read", name) for name in names)
     first = running.rates.hbm_seconds(waited_for, 0.0) * (not running.unit.loads_apart)

@@ -37,9 +37,12 @@ published_stacks.csv, FlashInfer and vLLM's Triton kernel on B200, B300, GB200 a
 POLYNOMIAL_OPERATIONS = 6.0
 """Of an exponential in software: a maximum, three additions and three steps of a polynomial, two values an instruction,
 a shift and an addition (FlashAttention-4, flash_attn/cute/utils.py, ex2_emulation_2)."""
-UNHIDDEN_SPECIALISED = 0.46
-"""Part of the shorter of tensor and softmax work that warp-specialised kernels fail to hide behind the longer. Fitted
-on cudnn."""
+SPECIALISED_NORM = 1.7
+"""How a step's products and its softmax overlap (`beside`) where two warpgroups take turns at the softmax, each behind
+its own products (NVIDIA/cudnn-frontend, sdpa/sm90/prefill). The best of 1.65 to 1.8 on odd drawn calls of cuDNN's
+forward; without a mask and in eleven rounds and more it takes 1,940 cycles a step at head_dim 64 and 2,700 at 128."""
+CTA_START_CYCLES = 850.0
+"""What of `tile_cycles` a CTA that stays takes once. Fitted on cuDNN's forward in draws 1 to 9, all in sight."""
 UNHIDDEN_FRAGMENTS = 0.32
 """Part of a warp's fragment loads from shared memory that its own mma.sync does not hide. Fitted; other warps hide
 it."""
@@ -156,12 +159,19 @@ class StepCost:
     fragments: float = 0.0
     """Of `smem`, what a warp fetches for products of its own."""
     unhidden: float = 0.0
+    norm: float = 1.0
+    """Of `tensor` and `softmax`, where warpgroups overlap the two inside a CTA."""
     hides_l2: bool = False
     split: float = 0.0
     """Cycles of sectors that copies fetch once more, on top of all else."""
     chain: float = 0.0
     """Cycles from the scores to P, one operation behind the other; `softmax` is less where its units work side by
     side."""
+
+    @property
+    def drain(self) -> float:
+        """Cycles of a work tile in which one warpgroup waits for the other's first scores: both begin it together."""
+        return self.tensor / 2 * (self.overlap is Overlap.INSIDE)
 
     @property
     def busiest(self) -> float:
@@ -224,9 +234,6 @@ def step_cost(
     meet = work.loop.warps_meet and (unit.warps_may_meet or not work.exps_per_pair)
     waits_together = waited_loads(launch, unit, cc) > 0 or work.loop.copy_waits > 1
     meets_at_copies = work.loop.copy_waits > 0 and (unit.warps_may_meet or waits_together)
-    unhidden = UNHIDDEN_MEETING * (meet and cc in MEETING_CC)
-    if not (meet or meets_at_copies):
-        unhidden = 1.0 if backward else UNHIDDEN_SPECIALISED
     return StepCost(
         tensor=scores * work.flops_per_pair / apart / rates.tensor_flops,
         softmax=softmax,
@@ -241,7 +248,8 @@ def step_cost(
         warps_meet=meet or meets_at_copies,
         overlap=unit.overlap,
         fragments=smem * unit.issued_by_warps,
-        unhidden=unhidden,
+        unhidden=UNHIDDEN_MEETING * (meet and cc in MEETING_CC),
+        norm=(SPECIALISED_NORM, 1.0)[backward],
         chain=exps + others,
         hides_l2=unit.hides_l2 or work.stages >= DEEP_STAGES,
     )
@@ -345,8 +353,7 @@ def _queue(cost: StepCost, ctas: int) -> float:
 
 
 def _inside(cost: StepCost, ctas: int) -> float:
-    longer, shorter = max(cost.tensor, cost.softmax), min(cost.tensor, cost.softmax)
-    return ctas * (longer + cost.unhidden * shorter)
+    return ctas * beside(cost.tensor, cost.softmax, norm=cost.norm)
 
 
 def _fixed_turn(cost: StepCost, ctas: int) -> float:
