@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from iosim.hardware.profile import load_profile
-from iosim.readers.timing.energy import Activity, energies, energy_j
+from iosim.readers.timing.energy import TEMPLATE, Activity, energies, energy_j
 
 TABLE = Path(__file__).resolve().parents[1] / "experiments" / "measurements" / "published_power.csv"
 WARP_OPERATIONS = 64
@@ -31,7 +30,7 @@ def board(row: dict[str, str]) -> tuple[float, float]:
     assert of is not None
     half, operations = 1e9 * float(row["gb_per_s"]) / 2, 1e9 * float(row["gflop_per_s"])
     done = Activity(half, half, half, half, warp_instructions=operations / WARP_OPERATIONS)
-    found = energy_j(done, replace(of, ends=None), 1e6 * float(row["sm_mhz"]), 1.0)
+    found = energy_j(done, of, 1e6 * float(row["sm_mhz"]), 1.0)
     return float(row["power_w"]) - found["awake"], sum(found.values()) - found["awake"]
 
 
@@ -41,12 +40,11 @@ def main() -> None:
     print("| GPU | rows | factor | odd rows ask for | predicted over measured, even rows: least | median | most |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for gpu in dict.fromkeys(row["gpu"] for row in rows):
-        of = energies(load_profile(gpu))
-        assert of is not None
+        factor = load_profile(gpu).need("energy_factor") if gpu != TEMPLATE else 1.0
         measured, predicted = np.array([board(row) for row in rows if row["gpu"] == gpu]).T
-        asked = of.factor * np.median(measured[::2] / predicted[::2])
+        asked = factor * np.median(measured[::2] / predicted[::2])
         ratio = (predicted / measured)[1::2]
-        print(f"| {gpu} | {len(measured)} | {of.factor:g} | {asked:.2f} "
+        print(f"| {gpu} | {len(measured)} | {factor:g} | {asked:.2f} "
               f"| {ratio.min():.2f} | {np.median(ratio):.2f} | {ratio.max():.2f} |")  # fmt: skip
 
 

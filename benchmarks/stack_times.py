@@ -34,7 +34,6 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.serving import read_stack
 from iosim.prediction.replays import Replays
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.energy import is_known
 from iosim.studies.latency.latency import latency_of
 
 TABLE, LEFT_OUT = "published_stacks.csv", "published_left_out.csv"
@@ -80,8 +79,7 @@ REPLAYS = {"sglang": 20, "vllm": 6, "trtllm": 6}
 there."""
 WARM_UPS = 3
 BOOST_S = 60e-3
-"""Of load, after which a board keeps its sustained clock (an H200's: docs/timing.md). NB: an H100 and an H200 are taken
-to hold what their peak power allows."""
+"""Of load, after which a board keeps its sustained clock (an H200's: docs/timing.md)."""
 GRACE_GAP_S = 2.2e-6
 """More from call to call in vLLM where the host is a Grace CPU. Fitted on 120 open rows of its Triton kernel on a GB200
 and a GB300; on a B200 and a B300 they need none."""
@@ -160,7 +158,7 @@ class Row:
     def predicted_s(self) -> float:
         """Seconds of the call, in the mean of its replays. Raises InputError: the kernel does not run it."""
         seconds, count = self._seconds("boost"), REPLAYS[self["framework"]]
-        if is_known(load_profile(GPUS[self["gpu"]])) or seconds * (WARM_UPS + count) <= BOOST_S:
+        if seconds * (WARM_UPS + count) <= BOOST_S:
             return seconds
         boosted = max(0.0, BOOST_S / seconds - WARM_UPS) / count
         return boosted * seconds + (1 - boosted) * self._seconds("sustained")
@@ -286,7 +284,7 @@ def matrix(pairs: Judged) -> list[str]:
 
 UNEXPLAINED = (
     "On Blackwell a replay begins at whole turns of 2.05 us after the one before: predictions are rounded up likewise.",
-    "Loads of 60 ms and more hold an L40S to its sustained clock, a quarter lower.",
+    "Loads of 60 ms and more hold a board to its power, others to what it may draw after a pause.",
     "Few decoding calls take 0.3 ms: one of vLLM's on an H100 (2,048 sequences of 128 keys, 15 % too slow) and one on",
     "a GB200 (131,072 keys in fp8, 18 % too fast).",
     "XQA divides a sequence by TensorRT-LLM's rule, not FlashInfer's; in fp8 before Hopper, as times say, not at all.",

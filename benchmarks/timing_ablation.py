@@ -6,7 +6,6 @@ no switches.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -83,10 +82,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism("loads of a pass, one behind the other", work={"thread_loads": 0.0}),
     Mechanism("instructions of a strided copy", work={"operations_per_value": 0}),
     Mechanism("clock of the tensor cores", _values(tensor_clock_fraction=1.0)),
-    Mechanism("clock of light loads", lambda p: {"boost_clock_hz": min(
-        p.boost_clock_hz or math.inf, (p.rated_clock_hz and p.sustained_clock_hz) or math.inf)}),
-    Mechanism("power", lambda p: {"power_w": p.power_w and 1e5, "peak_power_w": p.peak_power_w and 1e5,
-                                  "tensor_flops_achieved_per_s": p.tensor_flops_per_s}),
+    Mechanism("power", lambda p: {"power_w": p.power_w and 1e5, "peak_power_w": p.peak_power_w and 1e5}),
 )  # fmt: skip
 """What can be switched off by one value each."""
 

@@ -38,7 +38,7 @@ from iosim.show.tables import Table
 SHOWN = ("sm_count", "l2_bytes", "l2_partitions", "l2_ways", "l2_effective_capacity_fraction",
          "l2_dirty_fraction", "launch_fetch_bytes",
          "l2_read_bandwidth_measured_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "l2_latency_near_cycles",
-         "dram_latency_cycles", "exp_per_clock_per_sm", "sustained_clock_hz")  # fmt: skip
+         "dram_latency_cycles", "exp_per_clock_per_sm")  # fmt: skip
 MAX_RAW_BYTES = 4 << 20
 
 

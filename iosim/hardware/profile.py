@@ -47,6 +47,9 @@ class CacheLevel:
         return self.bytes // self.copies
 
 
+PRODUCT_SHARE = 0.8
+"""Of the specified rate, what large products are taken to reach where none were measured: an A100's reach 0.87, an
+H100's 0.80, an H200's and a B200's 0.78 (the profiles' achieved rates)."""
 FIRST_GFX = 900
 """From here on the number of a compute capability is that of AMD's target: 942 is gfx942."""
 
@@ -131,6 +134,11 @@ class HardwareProfile(Quantities):
             known = ", ".join(rates) or "none"
             raise InputError(f"profile '{self.name}' has no {what} for '{one_line(dtype, 40)}'; it knows {known}")
         return rates[word]
+
+    def product_flops(self, dtype: str) -> float:
+        """Operations per second that large matrix products reach: measured, or PRODUCT_SHARE of the specified rate.
+        Raises InputError: neither is known."""
+        return self.tensor_flops_achieved_per_s.get(dtype) or PRODUCT_SHARE * self.tensor_flops(dtype)
 
     def hbm_seconds_per_byte(self, measured: bool = True) -> tuple[float, float, float] | None:
         """Seconds that HBM takes for a byte read and a byte written, and for a byte of both more, as it turns round.

@@ -55,7 +55,6 @@ class Quantities:
     rated_clock_hz: float | None = quantity(*_CLOCK, SM_RATES)
     tensor_flops_per_s: Mapping[str, float] = quantity(*_RATE, SM_RATES, default=dict)
     tensor_flops_achieved_per_s: Mapping[str, float] = quantity(*_RATE, SM_RATES, default=dict)
-    achieved_tensor_fraction: float | None = quantity(0.1, 1.0, SM_RATES)
     mma_sync_tensor_fraction: float | None = quantity(0.01, 1.0, SM_RATES)
     exp_per_clock_per_sm: float | None = quantity(0.25, 4096, SM_RATES)
     fp32_flops_per_s: float | None = quantity(*_RATE, SM_RATES)

@@ -43,8 +43,7 @@ RATES_KNOWN: Mapping[str, tuple[float, float]] = {
     "l2_write_fraction": (0.7, 1.4),
     "l2_over_dram_bandwidth": (0.5, 1.5),
     "tensor_flops_achieved_per_s": (0.8, 1.1),
-    "achieved_tensor_fraction": (0.6, 1.25),
-    "sustained_clock_hz": (0.9, 1.1),
+    "energy_factor": (1.25, 0.75),
     "tile_cycles": (1.3, 0.7),
     "step_sync_cycles": (1.3, 0.7),
     "step_load_cycles": (1.3, 0.7),
@@ -63,7 +62,7 @@ REPLACED: Mapping[str, tuple[str, ...]] = {
     "l2_read_bandwidth_bytes_per_s": ("l2_read_bandwidth_measured_bytes_per_s",),
     "l2_over_dram_bandwidth": ("l2_read_bandwidth_measured_bytes_per_s", "l2_read_bandwidth_bytes_per_s"),
     "tensor_flops_achieved_per_s": ("tensor_pj_per_flop",),
-    "achieved_tensor_fraction": ("tensor_flops_achieved_per_s", "tensor_pj_per_flop"),
+    "energy_factor": ("tensor_pj_per_flop",),
 }
 """Quantities that are not read where the profile has one of these."""
 PROBLEM_DTYPES = ("fp16", "bf16", "fp8")
@@ -153,11 +152,8 @@ def _grouped(names: Iterable[str], of: Callable[[str], str]) -> dict[str, tuple[
 
 
 def unmeasured_rates(profile: HardwareProfile) -> tuple[str, ...]:
-    """What decides times and was not measured on the GPU itself, nor published for it. A sustained clock that is that
-    of the specified rates is no guess."""
+    """What decides times and was not measured on the GPU itself, nor published for it."""
     names = {name.partition(".")[0]: profile.kinds[name] for name in reversed(_known(profile, tuple(RATES_KNOWN)))}
-    if profile.rated_clock_hz is None:
-        names.pop("sustained_clock_hz", None)
     return tuple(name for name in RATES_KNOWN if names.get(name, "measured") not in OWN)
 
 
@@ -196,12 +192,6 @@ def _is_read(profile: HardwareProfile, name: str) -> bool:
         return (profile.l2_partitions or 1) > 1 and not profile.l2_apart
     if name == "pingpong_tile_cycles":
         return profile.cc in PINGPONG_CC
-    if name == "energy_factor":
-        return False
-    if name == "power_w":
-        return bool(profile.tensor_pj_per_flop)
-    if name == "energy_clock_exponent":
-        return bool(profile.tensor_pj_per_flop or (profile.rated_clock_hz and profile.sustained_clock_hz))
     return not any(getattr(profile, other) for other in REPLACED.get(name, ()))
 
 

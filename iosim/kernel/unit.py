@@ -116,8 +116,6 @@ class UnitModel:
     """Whether what loads write into shared memory takes its time beside the products' fetches."""
     transposes_fp8: bool = False
     """Whether V in fp8 is fetched once more and written transposed."""
-    specified_rate: bool = False
-    """Whether a step's products run at the specified rate, and what large products reach limits the mean alone."""
     rate_share: str = ""
     """The profile's share of the specified rate that it reaches; empty: all of it."""
     tile_cycles: str = "tile_cycles"

@@ -70,7 +70,7 @@ def test_replays_begin_at_turns_on_blackwell(times: ModuleType) -> None:
 
 
 def test_long_loads_run_at_the_sustained_clock(times: ModuleType) -> None:
-    """Of an L40S, whose energies are not known: slower in the mean of its replays than one call is."""
+    """Of an L40S: slower in the mean of its replays than one call is."""
     longest = max((row for row in times.rows() if row["gpu"] == "l40s"), key=lambda row: row.measured_s)
     assert longest.predicted_s() > 1.1 * longest._seconds("boost")
     shortest = min((row for row in times.rows() if row["gpu"] == "l40s"), key=lambda row: row.measured_s)

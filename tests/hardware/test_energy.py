@@ -22,7 +22,7 @@ from iosim.kernel.libraries import entry, resolve
 from iosim.kernel.libraries.builds import spills
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.energy import CONSTANTS, Activity, energies, energy_j, is_known
+from iosim.readers.timing.energy import CONSTANTS, Activity, _of_large_products, energies, energy_j, is_known
 
 H200 = load_profile("h200")
 OF = energies(H200)
@@ -79,15 +79,49 @@ class TestEnergy:
 
     def test_a_board_draws_no_more_than_its_power(self) -> None:
         p = iosim.predict(heads=32, seq_len=8192, gpu="l4")
-        assert p.time.power_w == pytest.approx(72)
+        assert p.profile.peak_power_w == pytest.approx(72 * 1000 / 700, rel=1e-3)  # as an H200's
+        assert p.time.power_w == pytest.approx(p.profile.peak_power_w, rel=1e-3)
         assert p.energy_range_j is not None
-        assert p.energy_range_j[1] == pytest.approx(72 * p.time_s)
+        assert p.energy_range_j[1] == pytest.approx(p.profile.need("peak_power_w") * p.time_s)
+        sustained = iosim.predict(heads=32, seq_len=8192, gpu="l4", clocks="sustained")
+        assert sustained.time.power_w == pytest.approx(72, rel=1e-3)
 
     def test_measured_ones_have_no_range(self) -> None:
         assert iosim.predict(heads=1, seq_len=256, gpu="h100").energy_range_j is None
 
     def test_where_no_clock_is_known_it_says_so(self) -> None:
-        assert energies(replace(H200, power_w=None)) is None
+        assert energies(replace(H200, boost_clock_hz=None)) is None
+
+    @pytest.mark.parametrize("name", ["h200-sxm", "h100-sxm", "h800-sxm", "a100-sxm-80gb", "l40s", "t4", "b200"])
+    def test_large_products_draw_the_boards_power(self, name: str) -> None:
+        """By constants that were measured within 6 %, an H800's by an architecture's, as are the others' by choice."""
+        profile = load_profile(name)
+        of = energies(profile)
+        assert of is not None
+        drawn = sum(_of_large_products(profile, of).values()) + of.pj["awake_power_w"]
+        assert drawn == pytest.approx(profile.power_w, rel=0.06 if is_known(profile) else 1e-2)
+
+    def test_products_below_what_power_allows_are_not_powers(self) -> None:
+        """An H20's large products draw less than its board has: a FLOP costs what is taken, no more."""
+        profile = load_profile("h20")
+        of = energies(profile)
+        assert of is not None
+        assert of.pj["tensor_pj_per_flop"] == pytest.approx(profile.need("energy_factor") * 0.67)
+
+    def test_a_board_of_unknown_power_has_what_its_large_products_draw(self) -> None:
+        profile = replace(load_profile("l40s"), power_w=None, peak_power_w=None)
+        of = energies(profile)
+        assert of is not None
+        assert sum(_of_large_products(profile, of).values()) == pytest.approx(0.8 * of.power_w)
+        assert energies(replace(profile, tensor_flops_achieved_per_s={})) is None
+
+    def test_slower_products_leave_less_for_others(self) -> None:
+        """Of a GPU that was calibrated: a rate of products below the published one means a FLOP that costs more."""
+        l40s = load_profile("l40s")
+        slower = replace(l40s, tensor_flops_achieved_per_s={"fp16": 240e12})
+        shape = {"heads": 32, "seq_len": 8192, "clocks": "sustained"}
+        clocks = [iosim.predict(gpu=gpu, **shape).time.launches[0].clock_hz for gpu in (l40s, slower)]
+        assert (clocks[1] or 0) < 0.95 * (clocks[0] or 0)
 
     def test_published_power_is_met(self) -> None:
         script = load_script("benchmarks/power_error.py")

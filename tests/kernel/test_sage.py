@@ -113,7 +113,7 @@ def test_a_scale_belongs_to_the_rows_of_a_thread_a_warp_or_a_block(gpu: str, q: 
 
 
 def test_products_of_two_types_take_the_mean_of_their_times() -> None:
-    rates = Rates(load_profile("a100"), measured=False, power_is_modelled=False)
+    rates = Rates(load_profile("a100"), measured=False)
     unit = UNITS[MatrixUnit.WGMMA]
     assert rates.tensor("int8+fp16", unit) == pytest.approx(2 / (1 / 624e12 + 1 / 312e12))
     assert rates.tensor("int8", unit) == 624e12

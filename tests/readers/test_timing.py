@@ -20,6 +20,7 @@ from iosim.base.errors import InputError
 from iosim.evidence.times.tables import rows
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Launch, Outer
 from iosim.kernel.libraries import resolve
@@ -415,7 +416,7 @@ class TestChainTime:
         2,048 of exponentials at 16 a cycle."""
         asked, b200 = problem(seq_q=8192, head_dim=128, mask="causal"), load_profile("b200")  # without pairs of CTAs
         call = Call.of(asked, resolve("fa4", asked, b200), b200)
-        rates = Rates(b200, measured=False, power_is_modelled=False).of_sm("bf16", UNITS[MatrixUnit.TCGEN05])
+        rates = Rates(b200, measured=False).of_sm("bf16", UNITS[MatrixUnit.TCGEN05])
         assert rates is not None
         cost = step_cost(call.chain.launches[0], UNITS[MatrixUnit.TCGEN05], rates, 0.0, 2, 100)
         assert cost.tensor == pytest.approx(
@@ -426,20 +427,18 @@ class TestChainTime:
         assert cost.chain > cost.softmax
         assert step_cycles(cost, 1) == max(cost.busiest, (cost.tensor + cost.chain) / 2)
 
-    def test_power_limits_the_mean_of_a_launch_and_not_its_steps(self) -> None:
-        """A launch of mma.sync that could exceed what large products reach takes as long as they allow; one that waits
-        more than that is no slower for it."""
+    def test_large_products_tell_what_a_flop_costs_and_no_more_than_is_taken(self) -> None:
+        """The faster they are within a board's power, the less a FLOP costs, and the faster is a launch that power
+        limits. Where they are too slow to draw it, it is not power that holds them."""
         asked, a100 = problem(seq_q=8192, heads=64), load_profile("a100")
         call = Call.of(asked, resolve("fa2", asked, a100), a100)
-        free = call.time(call.counted).total_s
-        pairs = 64 * 8192**2 * 4 * call.problem.head_dim
 
-        def held(rate: float) -> float:
+        def held(rate: float, clocks: str = "sustained") -> float:
             slow = replace(call.profile, tensor_flops_achieved_per_s={call.problem.dtype: rate})
-            return replace(call, profile=slow).time(call.counted).total_s
+            return replace(call, profile=slow).time(call.counted, Conditions(clocks=clocks)).total_s
 
-        assert held(311e12) == free
-        assert held(150e12) == pytest.approx(pairs / 150e12, rel=0.01)
+        assert held(311e12) < held(271e12) < held(240e12) == held(150e12)
+        assert held(311e12, "boost") == held(271e12, "boost") < held(271e12)
 
     def test_to_dict_is_plain(self) -> None:
         d = timed(problem(), "cudnn", "h200").to_dict()

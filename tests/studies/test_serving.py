@@ -178,7 +178,7 @@ def test_flash_attention_2_copies_where_groups_change_places(batch: int, kv_head
     (found,) = iosim.latency(stack="vllm", gpu="a100", batch=batch, kv_heads=kv_heads, seq_len=1, seq_len_k="8k")
     seconds = {part.name: part.seconds for part in found.parts if part.kind == "extra"}
     assert list(seconds) == ["copy of Q", "copy of O"][2 - copies :]
-    load = Rates(load_profile("a100"), measured=True, power_is_modelled=False).load_latency_s(from_dram=False)
+    load = Rates(load_profile("a100"), measured=True).load_latency_s(from_dram=False)
     assert all((part > REORDER_WAITS * load) == (copies == 2) for part in seconds.values())
 
 

@@ -189,9 +189,6 @@ def tensor(raw: Mapping[str, Any]) -> dict[str, Entry]:
     if _capability(raw) >= 80:
         same = "the fp16 figure: both have the same rate"
         entries["tensor_flops_achieved_per_s.bf16"] = Entry(rate, same, "inferred")
-    if raw.get("sustained_clock_hz"):
-        clock = digits(min(raw["sustained_clock_hz"], raw.get("clock_hz") or LARGEST))
-        entries["sustained_clock_hz"] = Entry(clock, _said(raw, "after a second of mma.sync on all SMs"))
     return entries
 
 

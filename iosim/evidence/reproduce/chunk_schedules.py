@@ -106,12 +106,6 @@ def linear_flops(heads: int, kv_heads: int, tokens: int, passes: int) -> float:
     return 2.0 * tokens * (LAYERS * sum(layer_weights(heads, kv_heads)) * passes + 3 * HIDDEN * VOCABULARY)
 
 
-def achieved_flops(profile: HardwareProfile) -> float:
-    """What large fp16 products reach: measured, or the share of the specified rate that the timing model assumes."""
-    measured = profile.tensor_flops_achieved_per_s.get("fp16")
-    return measured or profile.need("achieved_tensor_fraction") * profile.tensor_flops("fp16")
-
-
 def attention(model: str, tokens: int, passes: str = "fwd+bwd") -> AttentionProblem:
     heads, kv_heads = HEADS[model]
     return AttentionProblem(
@@ -144,7 +138,7 @@ def iterated(
     nodes = free if shared is None else _nodes(gpus, profile, shared=shared)
     padded = -(-heads // gpus) * gpus if scheme == "Megatron-LM" else heads
     flops = linear_flops(padded, max(1, padded * kv_heads // heads), tokens, 4)
-    linear_s = flops / gpus / achieved_flops(profile)
+    linear_s = flops / gpus / profile.product_flops("fp16")
     times = ChunkTimes(problem, KERNEL, profile)
     if scheme == "DistFlashAttn":
         built = (build("balanced", problem, gpus, backward=backward) for backward in (False, True))
@@ -187,7 +181,8 @@ def communication_share(of: Side, model: str, gpus: int, tokens: int, shared: bo
 def attention_module(of: Side, model: str, tokens: int) -> dict[str, Any]:
     """Milliseconds of the forward of a layer's attention module on one GPU: the attention and its projections."""
     kernel_s = predict(attention(model, tokens * K, "fwd"), KERNEL, of.gpu, method="capacity").time.total_s
-    return {"computed": 1e3 * (kernel_s + 2 * tokens * K * layer_weights(*HEADS[model])[0] / achieved_flops(of.gpu))}
+    weights = layer_weights(*HEADS[model])[0]
+    return {"computed": 1e3 * (kernel_s + 2 * tokens * K * weights / of.gpu.product_flops("fp16"))}
 
 
 def training_bytes(model: str, tokens: int, gpus: int) -> float:

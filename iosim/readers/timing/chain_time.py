@@ -22,7 +22,7 @@ from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import Running, executed_pairs
-from iosim.readers.timing.energy import Energies, energies, energy_j, is_known
+from iosim.readers.timing.energy import Energies, energies, energy_j, mean_power_w
 from iosim.readers.timing.launch_time import LaunchTime, launch_time, uses_tensor_cores
 from iosim.readers.timing.rates import Rates
 
@@ -35,6 +35,7 @@ CLOCK_TOLERANCE = 1e-4
 """How far from its limit the power may be at the clock that is found, as a share."""
 SEARCH_STEPS = 12
 """Most clocks that are tried."""
+CEILINGS = ("specification", "measured")
 POWER_OF_CLOCK = 3.0
 """With which power of the clock the power grows, at first guess: voltage squared, and work a second."""
 
@@ -85,8 +86,7 @@ class ChainTime:
     @property
     def power_w(self) -> float | None:
         """Mean power of the board, in watts; None where it is not known."""
-        energy = self.energy_j
-        return sum(energy.values()) / self.total_s if energy is not None and self.total_s else None
+        return mean_power_w(self.energy_j, self.total_s)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -119,14 +119,14 @@ def chain_time(
         measured: use measured bandwidths, rates and clocks where the profile has them; else the specification's alone.
         conditions: the clocks, how it is launched, and whether the first loads find their data in the L2.
     """
-    rates = Rates(profile, measured, power_is_modelled=measured and is_known(profile))
+    rates = Rates(profile, measured)
     of = energies(profile) if measured else None
     times = []
     for n, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
         times.append(
             _at_its_clock(Running(problem, kernel, chain, launch, resident, traffic, rates, conditions, n == 0), of)
         )
-    return ChainTime(tuple(times), "measured" if measured else "specification", tuple(rates.missing), of)
+    return ChainTime(tuple(times), CEILINGS[measured], tuple(rates.missing), of)
 
 
 def ceiling_s(
@@ -138,7 +138,7 @@ def ceiling_s(
     Args:
         fastest_hz: the fastest clock that was asked for, or 0: the GPU's highest clock counts where that is above.
     """
-    rates = Rates(profile, measured=False, power_is_modelled=False)
+    rates = Rates(profile, measured=False)
     hbm, seconds = rates.peak_hbm(), 0.0
     for launch in chain.launches:
         tensor = rates.peak_tensor(launch.work.dtype or problem.dtype, fastest_hz)
@@ -151,27 +151,22 @@ def ceiling_s(
 def _at_its_clock(running: Running, of: Energies | None) -> LaunchTime:
     """The launch at the highest clock that its power allows, with its energy."""
     rates, clocks = running.rates, running.conditions.clocks
-    profile = rates.profile
+    at_work = running.launch.tiles_with_rows * running.launch.work.product_ctas / rates.profile.sm_count
+    highest = rates.highest_clock_hz(uses_tensor_cores(running) and at_work > FEW_SMS)
+    rates.clock_hz = highest = highest if isinstance(clocks, str) else clocks
+    if of is None or highest is None:
+        return launch_time(running)[0]
+    limit = {"sustained": of.power_w, "boost": of.peak_power_w}.get(str(clocks), math.inf)
 
-    def at(clock_hz: float | None) -> tuple[LaunchTime, float]:
+    def at(clock_hz: float) -> tuple[LaunchTime, float]:
         """The launch at a clock, and what it takes of the power over what there is."""
         rates.clock_hz = clock_hz
         time, activity = launch_time(running)
-        if of is not None and clock_hz is not None:
-            time = replace(time, energy_j=energy_j(activity, of, clock_hz, time.total_s))
-        if rates.power_is_modelled and clock_hz is not None:
-            limit = {"sustained": profile.power_w}.get(str(clocks), profile.peak_power_w)
-            return time, (time.power_w or 0.0) / (limit or math.inf)
-        return time, activity.product_flops / (rates.product_limit(running.dtype) * time.total_s)
+        time = replace(time, energy_j=energy_j(activity, of, clock_hz, time.total_s))
+        return time, (time.power_w or 0.0) / limit
 
-    at_work = running.launch.tiles_with_rows * running.launch.work.product_ctas / profile.sm_count
-    highest = rates.highest_clock_hz(uses_tensor_cores(running) and at_work > FEW_SMS)
-    if not isinstance(clocks, str):
-        return at(clocks)[0]
-    if clocks == "sustained" and rates.clock_follows_products:
-        highest = profile.sustained_clock_hz
     time, taken = at(highest)
-    if highest is None or taken <= 1.0:
+    if taken <= 1.0:
         return time
     clock, slope = highest, POWER_OF_CLOCK
     for _ in range(SEARCH_STEPS):

@@ -4,16 +4,15 @@ Each kind of work costs a fixed energy at the highest clock of the tensor cores:
 memory, operations of the tensor cores, instructions of the other units. Inside the SMs and the L2 it falls with the
 clock, since the voltage falls with it: by `energy_clock_exponent`, near 2. What is awake costs `awake_power_w` all the
 time. The constants of a GPU are those of its profile; docs/timing.md says how they were measured. A GPU without takes
-an H200's, all that moves times its `energy_factor`, with a range.
+an H200's, all that moves times its `energy_factor`, and no more for a FLOP than its large products leave, with a range.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache
 
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, replace
 from iosim.hardware.profile import HardwareProfile, load_profile
 
 CONSTANTS = (
@@ -32,6 +31,13 @@ INSTRUCTIONS_PER_SCORE = 13.0
 (counted by the profiler: smsp__inst_executed less pipe_tensor, at 512 to 16k tokens, head_dim 64 and 128)."""
 
 
+PRODUCT_TILE, PRODUCT_WARP = (128, 256), (64, 64)
+"""Rows and columns of a tile of a large product, whose operands come from the L2, and of a warp's part of it, whose
+operands come from shared memory where mma.sync computes it (CUTLASS's largest). With these and its own constants an
+H200's large products draw 694 W at 770 TFLOP/s, an H100's 738 at 794; both boards have 700."""
+PRODUCTS = ("tensor_pj_per_flop", "mma_sync_pj_per_flop")
+"""Energies of a FLOP, the second where mma.sync is the fastest."""
+SIXTEEN_BITS = ("fp16", "bf16")
 TEMPLATE = "h200-sxm"
 """The GPU whose constants others take."""
 AWAKE_SHARE = 0.2
@@ -58,13 +64,13 @@ class Activity:
 
 
 def is_known(profile: HardwareProfile) -> bool:
-    """Whether the profile holds all constants of energy, and the power limit of the board."""
-    return all(getattr(profile, name) is not None for name in (*CONSTANTS, "power_w"))
+    """Whether the profile holds all constants of energy, the power limit of the board, and the clock."""
+    return all(getattr(profile, name) is not None for name in (*CONSTANTS, "power_w", "boost_clock_hz"))
 
 
 @dataclass(frozen=True)
 class Energies:
-    """Constants of energy of a GPU, by their names in the profile; what is not awake costs `factor` times as much."""
+    """Constants of energy of a GPU, by their names in the profile."""
 
     pj: Mapping[str, float]
     exponent: float
@@ -72,7 +78,8 @@ class Energies:
     """The clock at which they hold."""
     power_w: float
     """What the board draws at most, for seconds."""
-    factor: float = 1.0
+    peak_power_w: float
+    """The same of a call after a pause."""
     ends: tuple[float, float] | None = None
     """Least and most of what moves, as shares of what is said; None where the constants were measured."""
 
@@ -81,46 +88,68 @@ class Energies:
         if self.ends is None:
             return None
         awake = by_level["awake"]
-        moved, most = sum(by_level.values()) - awake, self.power_w * seconds
+        moved, most = sum(by_level.values()) - awake, self.peak_power_w * seconds
         least, highest = (awake + moved * end for end in self.ends)
         return min(least, most), min(highest, most)
 
 
 def energies(profile: HardwareProfile) -> Energies | None:
-    """The constants of a GPU, its own or taken; None where its power or clock is not known."""
-    top, power = (profile.boost_clock_hz or 0.0) * (profile.tensor_clock_fraction or 1.0), profile.power_w
-    if not top or not power:
-        return None
-    exponent = profile.need("energy_clock_exponent")
+    """The constants of a GPU, its own or taken; None where neither its power nor its products, or no clock is known.
+
+    A FLOP costs what is taken for it, or less, so that large products draw the board's power and no more at the rate
+    that they reach (`tensor_flops_achieved_per_s`). Where the board's power is not known, it is what they draw.
+    """
+    top, exponent = (profile.boost_clock_hz or 1.0) * (profile.tensor_clock_fraction or 1.0), "energy_clock_exponent"
+    limits = profile.power_w or 0.0, profile.peak_power_w or profile.power_w or 0.0
     if is_known(profile):
-        return Energies({name: float(profile.need(name)) for name in CONSTANTS}, exponent, top, power)
-    pj, factor = {**template(), "awake_power_w": AWAKE_SHARE * power}, profile.need("energy_factor")
-    return Energies(pj, exponent, top, power, factor, TAKEN_RANGE)
+        own = {name: float(profile.need(name)) for name in CONSTANTS}
+        return Energies(own, profile.need(exponent), top, *limits)
+    pj = {name: profile.need("energy_factor") * load_profile(TEMPLATE).need(name) for name in CONSTANTS}
+    taken = Energies(pj, profile.need(exponent), top, *limits, TAKEN_RANGE)
+    drawn = _of_large_products(profile, taken)
+    power = profile.power_w or sum(drawn.values()) / (1 - AWAKE_SHARE)
+    left = (1 - AWAKE_SHARE) * power - sum(drawn.values())
+    share = max(0.0, min(1.0, 1.0 + left / (drawn["tensor"] or math.inf)))
+    pj |= {"awake_power_w": AWAKE_SHARE * power} | {name: share * pj[name] for name in PRODUCTS}
+    found = replace(taken, power_w=power, peak_power_w=profile.peak_power_w or power)
+    return found if power and profile.boost_clock_hz else None
 
 
-@cache
-def template() -> Mapping[str, float]:
-    found = energies(load_profile(TEMPLATE))
-    assert found is not None
-    return found.pj
+def _of_large_products(profile: HardwareProfile, of: Energies) -> dict[str, float]:
+    """Watts by level that large products of 16 bits draw, but for being awake, at the rate that they reach and in as
+    many cycles of tensor cores as that takes; 0 where their rate is not known."""
+    reached = {name: profile.tensor_flops_achieved_per_s.get(name, 0.0) for name in SIXTEEN_BITS}
+    dtype = max(reached, key=lambda name: reached[name])
+    rate, rated = reached[dtype], profile.rated_clock_hz or profile.sustained_clock_hz or of.top_hz
+    by_mma = profile.mma_sync_tensor_fraction is None
+    done = Activity(
+        l2_read=rate * sum(1 / side for side in PRODUCT_TILE),
+        shared=rate * sum(1 / side for side in PRODUCT_WARP) * by_mma,
+        product_flops=rate,
+        product_energy=PRODUCTS[by_mma],
+        warp_instructions=rate / MMA_FLOPS * by_mma,
+    )
+    clock_hz = min(of.top_hz, rated * rate / profile.tensor_flops_per_s.get(dtype, math.inf))
+    return energy_j(done, of, clock_hz, 0.0)
 
 
 def energy_j(done: Activity, of: Energies, clock_hz: float, seconds: float) -> dict[str, float]:
-    """Joules by level: "hbm", "l2", "smem", "tensor", "instructions", and "awake" for what the time costs. By constants
-    that were taken, no more than the board's power allows.
+    """Joules by level: "hbm", "l2", "smem", "tensor", "instructions", and "awake" for what the time costs.
 
     Args:
         clock_hz: of the SMs; the constants hold at the highest clock at which tensor cores work.
     """
-    pj, scale = of.pj, 1e-12 * of.factor * (clock_hz / of.top_hz) ** of.exponent
-    hbm = done.hbm_read * pj["hbm_read_pj_per_byte"] + done.hbm_written * pj["hbm_write_pj_per_byte"]
-    found = {
-        "hbm": 1e-12 * of.factor * hbm,
+    pj, scale = of.pj, 1e-12 * (clock_hz / of.top_hz) ** of.exponent
+    return {
+        "hbm": 1e-12 * (done.hbm_read * pj["hbm_read_pj_per_byte"] + done.hbm_written * pj["hbm_write_pj_per_byte"]),
         "l2": scale * (done.l2_read * pj["l2_read_pj_per_byte"] + done.l2_written * pj["l2_write_pj_per_byte"]),
         "smem": scale * done.shared * pj["shared_pj_per_byte"],
         "tensor": scale * done.product_flops * done.product_share * pj[done.product_energy],
         "instructions": scale * done.warp_instructions * pj["warp_instruction_pj"],
+        "awake": pj["awake_power_w"] * seconds,
     }
-    awake, moved = pj["awake_power_w"] * seconds, sum(found.values())
-    most = math.inf if of.ends is None else of.power_w * seconds - awake
-    return {**{level: joules * min(1.0, most / (moved or 1.0)) for level, joules in found.items()}, "awake": awake}
+
+
+def mean_power_w(joules: Mapping[str, float] | None, seconds: float) -> float | None:
+    """Mean power of the board, in watts, of joules by level; None where they are not known."""
+    return sum(joules.values()) / seconds if joules is not None and seconds else None

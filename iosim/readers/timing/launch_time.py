@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from iosim.base.records import dataclass, field
 from iosim.kernel.launch import Launch, Outer, is_attention_loop
@@ -18,7 +19,7 @@ from iosim.readers.timing.computing import (
     other_computing,
     worked,
 )
-from iosim.readers.timing.energy import Activity
+from iosim.readers.timing.energy import Activity, mean_power_w
 from iosim.readers.timing.overlap import beside, norm_of
 
 ENERGY_BYTES = 2
@@ -71,7 +72,7 @@ class LaunchTime:
     @property
     def power_w(self) -> float | None:
         """Mean power of the board during the launch, in watts."""
-        return sum(self.energy_j.values()) / self.total_s if self.energy_j is not None and self.total_s else None
+        return mean_power_w(self.energy_j, self.total_s)
 
 
 def reuses_keys(launch: Launch) -> bool:
@@ -88,12 +89,17 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     """Time of one launch at the clock of its rates, and what of it costs energy."""
     launch, rates = running.launch, running.rates
     sm = rates.of_sm(running.dtype, running.unit) if is_attention_loop(launch) else None
-    done = other_computing(running) if sm is None else loop_computing(running, sm)
+    pairs = float(executed_pairs(launch))
+    rest: Callable[[Running, Computing, float, float], tuple[float, float]]
+    if sm is None:
+        done, rest, (pairs, instructions) = other_computing(running), _pass, (pairs, 0.0)
+    else:
+        done, rest, (pairs, instructions) = loop_computing(running, sm), _loop, worked(launch, running.unit, pairs)
     hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and launch.work.dependent is None)
     side = rates.side_seconds(running.moved("side"))
     seconds = {"hbm": hbm} | {name: moved for name, moved in (("side", side),) if moved} | done.seconds
     longest = max(seconds.values(), default=0.0)
-    first, together = (_pass if sm is None else _loop)(running, done, max(hbm, side), max(done.total_s, longest))
+    first, together = rest(running, done, max(hbm, side), max(done.total_s, longest))
     start = (_start_s(running) + first) * (not launch.joins)
     total = start + max(together, longest)
     time = LaunchTime(
@@ -105,7 +111,7 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
         clock_hz=rates.clock_hz,
         pace=Pace(start, done.tile_s, done.step_s, done.waited_loads),
     )
-    return time, _activity(running, done, loops=sm is not None)
+    return time, _activity(running, done, pairs, instructions)
 
 
 def _loop(running: Running, done: Computing, streamed: float, _: float) -> tuple[float, float]:
@@ -180,7 +186,8 @@ def _late_s(running: Running, hbm: float) -> float:
     if running.problem.latent_kv or running.finds_in_l2:
         return 0.0
     asking = min(1.0, running.launch.work_tiles / running.rates.profile.sm_count)
-    return asking * (min(hbm, PAGED_START_S) if running.problem.page_size else min(hbm / 4, STREAM_START_S))
+    share, most_s = ((0.25, STREAM_START_S), (1.0, PAGED_START_S))[bool(running.problem.page_size)]
+    return asking * min(share * hbm, most_s)
 
 
 def _last_round(running: Running, done: Computing, hbm: float) -> float:
@@ -189,19 +196,13 @@ def _last_round(running: Running, done: Computing, hbm: float) -> float:
     launch, rates = running.launch, running.rates
     steps, sms = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads, rates.profile.sm_count
     at_most = done.busiest_share / rates.most_shares()
-    if at_most <= 1.0:
-        return at_most
     waits = rates.load_latency_s(from_dram=True) + done.step_s[0]
-    alone = hbm * sms / steps / waits  # what an SM draws so, over its even share
+    alone = hbm * sms / max(1, steps) / waits  # what an SM draws so, over its even share
     return min(at_most, max(1.0, done.busiest_share - (1 - 1 / max(1.0, alone)) * sms / launch.work_tiles))
 
 
-def _activity(running: Running, done: Computing, loops: bool) -> Activity:
-    launch = running.launch
-    pairs, instructions = float(executed_pairs(launch)), 0.0
-    if loops:
-        pairs, instructions = worked(launch, running.unit, pairs)
-    flops = pairs * launch.work.flops_per_pair * running.unit.products * uses_tensor_cores(running)
+def _activity(running: Running, done: Computing, pairs: float, instructions: float) -> Activity:
+    flops = pairs * running.launch.work.flops_per_pair * running.unit.products * uses_tensor_cores(running)
     return Activity(
         hbm_read=running.moved("hbm", "read"),
         hbm_written=running.moved("hbm", "write"),

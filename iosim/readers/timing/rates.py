@@ -33,31 +33,19 @@ class Rates:
 
     Args:
         measured: measured bandwidths, rates and clocks where the profile has them; else the specification's alone.
-        power_is_modelled: power limits the clock, and so the tensor cores keep their rate a cycle.
     """
 
-    def __init__(self, profile: HardwareProfile, measured: bool, power_is_modelled: bool) -> None:
+    def __init__(self, profile: HardwareProfile, measured: bool) -> None:
         self.profile = profile
         self.measured = measured
-        self.power_is_modelled = power_is_modelled
         self.missing: dict[str, None] = {}
-        slow = measured and not power_is_modelled and profile.sustained_clock_hz
-        self.clock_hz = slow or (not measured and profile.rated_clock_hz) or profile.boost_clock_hz
+        self.top_hz = self.clock_hz = (not measured and profile.rated_clock_hz) or profile.boost_clock_hz
         self.rated_hz = profile.rated_clock_hz or profile.sustained_clock_hz or profile.boost_clock_hz or 1.0
-
-    @property
-    def clock_follows_products(self) -> bool:
-        """Whether all that is known of the power limit is the clock that large products keep: others run faster."""
-        p = self.profile
-        under_load, rated = p.sustained_clock_hz, p.rated_clock_hz
-        return self.measured and not self.power_is_modelled and bool(under_load and rated and under_load < rated)
 
     def highest_clock_hz(self, tensor_cores: bool) -> float | None:
         """The clock where power does not limit it; the SMs run slower while tensor cores work."""
-        boost = self.profile.boost_clock_hz
-        if self.power_is_modelled and boost:
-            return boost * (self.profile.tensor_clock_fraction or 1.0) ** tensor_cores
-        return boost if self.clock_follows_products else self.clock_hz
+        slower = (self.profile.tensor_clock_fraction or 1.0) ** (self.measured and tensor_cores)
+        return self.top_hz and self.top_hz * slower
 
     def hbm_seconds(self, read: float, written: float) -> float:
         """Seconds that HBM takes for the bytes: a stream of reads, one of writes, and what a mix of both costs more."""
@@ -98,13 +86,8 @@ class Rates:
                 self._note(f"no {dtype} tensor rate: fp32 units' rate used")
                 return p.fp32_flops_per_s
             return self._absent(f"tensor_flops_per_s.{dtype}")
-        share = getattr(p, unit.rate_share, None)
-        if not self.measured:
-            return rate * float(share or 1.0)
-        at_clock = rate * float(share or 1.0) * (self.clock_hz or self.rated_hz) / self.rated_hz
-        if share or unit.specified_rate or self.power_is_modelled:
-            return at_clock
-        return min(at_clock, self._achieved(dtype))
+        reached = rate * float(getattr(p, unit.rate_share, None) or 1.0)
+        return reached * (self.clock_hz or self.rated_hz) / self.rated_hz if self.measured else reached
 
     def peak_tensor(self, dtype: str, fastest_hz: float) -> float:
         """Operations per second of matrix products that the GPU does not exceed: the specified rate, which holds at the
@@ -123,31 +106,6 @@ class Rates:
         known = (p.dram_bandwidth_bytes_per_s, p.dram_bandwidth_measured_bytes_per_s, p.dram_read_bandwidth_bytes_per_s,
                  p.dram_write_bandwidth_bytes_per_s, p.dram_copy_bandwidth_bytes_per_s)  # fmt: skip
         return max(filter(None, known), default=math.inf)
-
-    def product_limit(self, dtype: str) -> float:
-        """Operations per second that power allows at the present clock, where energies are not known: what large
-        products have reached, at the clock that they keep. Each costs energy that grows with the clock, so that fewer a
-        second fit in beside a higher one. Infinite where nothing tells."""
-        return of_types(dtype, self._product_limit)
-
-    def _product_limit(self, dtype: str) -> float:
-        p = self.profile
-        if not self.measured or self.power_is_modelled or dtype not in p.tensor_flops_per_s:
-            return math.inf
-        limit = self._achieved(dtype)
-        if self.clock_follows_products and p.sustained_clock_hz and self.clock_hz:
-            limit *= (p.sustained_clock_hz / self.clock_hz) ** p.need("energy_clock_exponent")
-        return limit
-
-    def _achieved(self, dtype: str) -> float:
-        try:
-            return self.profile.tensor_flops(dtype, measured=True)
-        except InputError:
-            share = self.profile.need("achieved_tensor_fraction")
-            self._note(
-                f"{self.profile.name} has no measured {dtype} tensor rate: {share:.0%} of the specified one used"
-            )
-            return share * self.profile.tensor_flops(dtype)
 
     def of_sm(self, dtype: str, unit: UnitModel) -> SmRates | None:
         """The rates of one SM in its cycles; None where the clock is not known."""

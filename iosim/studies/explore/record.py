@@ -34,7 +34,7 @@ def record(p: Prediction) -> tuple[dict[str, Any], tuple[bytes, ...]]:
     play them), of a prediction by any method: its HBM bytes are not used."""
     accesses = tile_accesses(p.chain)
     chain, streams, gpu = packed(p.call.replay_inputs()) if accesses <= MOST_ACCESSES else (None, (), None)
-    bounds, rates = p.hbm_bounds, Rates(p.profile, measured=False, power_is_modelled=False)
+    bounds, rates = p.hbm_bounds, Rates(p.profile, measured=False)
     peaks = (rates.peak_tensor(p.problem.dtype, 0.0), rates.peak_hbm())
     q, tile, schedule = p.problem, p.kernel.tile, p.kernel.schedule
     facts = plain(p, "kernel=kernel.name gpu=profile.name problem=problem.line flops") | {

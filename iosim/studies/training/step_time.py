@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import lru_cache
 
-from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain
 from iosim.base.words import Method
 from iosim.hardware.profile import HardwareProfile
@@ -57,17 +56,10 @@ class Rates:
 
     @classmethod
     def of(cls, profile: HardwareProfile, dtype: str) -> Rates:
-        """The profile's measured rates where it has them; else HBM's specified one, and of a specified tensor rate the
-        share that large products reach (the profile's `achieved_tensor_fraction`). fp32 products run on the fp32 units,
-        of whose rate the same share is taken. Raises InputError: the profile lacks a rate."""
+        """What large products reach (`HardwareProfile.product_flops`), in fp32 on the fp32 units, and HBM's measured or
+        else specified rate. Raises InputError: the profile lacks a rate."""
         hbm = profile.dram_bandwidth_measured_bytes_per_s or profile.need("dram_bandwidth_bytes_per_s")
-        share, launch_s = profile.need("achieved_tensor_fraction"), profile.need("launch_latency_s")
-        if dtype == "fp32":
-            return cls(share * profile.need("fp32_flops_per_s"), hbm, launch_s)
-        try:
-            return cls(profile.tensor_flops(dtype, measured=True), hbm, launch_s)
-        except InputError:
-            return cls(share * profile.tensor_flops(dtype), hbm, launch_s)
+        return cls(profile.product_flops(dtype), hbm, profile.need("launch_latency_s"))
 
     def seconds(self, flops: int, moved: int) -> float:
         return self.launch_s + max(flops / self.flops_per_s, moved / self.bytes_per_s)
