@@ -1,9 +1,12 @@
-"""What PyTorch's attention kernels are compiled to: `python experiments/instructions.py LOOPS.csv RESOURCES.csv`.
+"""What PyTorch's attention kernels are compiled to:
+`python experiments/instructions.py LOOPS.csv RESOURCES.csv CODE.csv`.
 
 Needs PyTorch with CUDA and `cuobjdump`, and no GPU. A row of RESOURCES.csv is a kernel of FlashAttention-2 or of the
 memory-efficient backend as `cuobjdump --dump-resource-usage` has it: registers, bytes of stack a thread. A row of
 LOOPS.csv is a loop with products and exponentials of one of FlashAttention-2's kernels for bf16: how many instructions
-of each kind it has, and how many loads and stores of spilled registers lie outside of all such loops.
+of each kind it has, and how many loads and stores of spilled registers lie outside of all such loops. A row of CODE.csv
+is one of its forward kernels for bf16: how many instructions stand before the first product of each step that is
+compiled for itself, the last of them in the loop, before what follows the loop's last product, and in all.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ KINDS = ("HMMA", "MUFU", "FFMA", "FMUL", "FADD", "FMNMX", "F2FP", "LDSM", "LDS",
 COLUMNS = ("kernel", "template", "stack_bytes", "loop_first", "instructions", *KINDS, "LDL_outside", "STL_outside")
 RESOURCES = ("kernel", "template", "registers", "stack_bytes")
 ATTENTION = re.compile(r"flash_(fwd|bwd)\w*kernel|fmha_cutlass[FB]")
+CODE = ("kernel", "template", "code")
+TRAITS = re.compile(r"<Flash_fwd_kernel_traits<(\d+), (\d+), (\d+), (\d+)")
 LEAST_PRODUCTS, LEAST_EXPONENTIALS = 16, 8
 PARTS = 14
 """Calls of cuobjdump at once: a command line holds the names of so many kernels."""
@@ -92,10 +97,20 @@ def loops(lines: list[tuple[int, str]]) -> list[tuple[int, int]]:
     return back
 
 
+def layout(template: str, lines: list[tuple[int, str]]) -> str:
+    """Where the steps of a forward of FlashAttention-2 stand in its code; empty where they cannot be told apart."""
+    width, block_q, block_k, warps = map(int, TRAITS.findall(template)[0])
+    products = [n for n, (_, text) in enumerate(lines) if kind(text) == "HMMA"]
+    each = 2 * (block_q // warps // 16) * (block_k // 8) * (width // 16)
+    if len(products) % each:
+        return ""
+    return " ".join(map(str, [*products[::each], products[-1], len(lines)]))
+
+
 def main() -> None:
     spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None or len(sys.argv) != 3:
-        raise SystemExit("instructions: needs PyTorch, and the two files to write")
+    if spec is None or spec.origin is None or len(sys.argv) != 4:
+        raise SystemExit("instructions: needs PyTorch, and the three files to write")
     library = str(Path(spec.origin).parent / "lib" / "libtorch_cuda.so")
     used = resources(library)
     names = shown(used)
@@ -104,10 +119,16 @@ def main() -> None:
         writer.writerow(RESOURCES)
         writer.writerows(sorted([*names[name], *used[name]] for name in used))
     looked_at = [name for name in used if "bfloat16" in name and "flash_" in name]
+    code = instructions(library, looked_at)
+    with Path(sys.argv[3]).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(CODE)
+        writer.writerows(sorted([*names[name], layout(names[name][1], lines)]
+                                for name, lines in code.items() if TRAITS.search(names[name][1])))  # fmt: skip
     with Path(sys.argv[1]).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for name, lines in instructions(library, looked_at).items():
+        for name, lines in code.items():
             counted = [(a, b, Counter(kind(text) for _, text in lines[a : b + 1])) for a, b in loops(lines)]
             chosen = [c for c in counted if c[2]["HMMA"] >= LEAST_PRODUCTS and c[2]["MUFU"] >= LEAST_EXPONENTIALS]
             inside = {n for a, b, _ in chosen for n in range(a, b + 1)}

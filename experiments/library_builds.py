@@ -4,9 +4,10 @@ Makes iosim/kernel/libraries/pytorch-builds.csv, a row a build, of what was reco
 thread stores in a work tile and in a visited pair of blocks, from the counters of two lengths
 (h100_library_builds.csv); its registers and stack frame (library_resources.csv); and the loads and stores of spilled
 registers in its loop and outside of it (h200_library_instructions.csv), or where no loop is listed as many words as
-were counted. `edges` says for which calls a build is: `whole` tiles of full width, `ragged` lengths, `narrow` rows, of
-fewer columns than the build has. Builds with a window or with dropout were not run: what they store follows from their
-instructions and their frame, and `known` says so.
+were counted; of FlashAttention-2's forward the loop's alone, since those outside show in no time, and how its code is
+laid out (library_code.csv). `edges` says for which calls a build is: `whole` tiles of full width, `ragged` lengths,
+`full` rows and lengths of every kind, `narrow` rows, of fewer columns than the build has. Builds with a window or with
+dropout were not run: what they store follows from their instructions and their frame, and `known` says so.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ RECORDED = HERE / "measurements"
 TABLE = HERE.parent / "iosim" / "kernel" / "libraries" / "pytorch-builds.csv"
 COLUMNS = ("kernel", "pass", "head_dim", "block_q", "block_k", "warps", "dtype", "mask", "dropout", "edges",
            "registers", "frame", "write_per_tile", "write_per_pair", "write_of_one", "write_of_two", "read_per_pair",
-           "accesses_per_tile", "accesses_per_pair", "known")  # fmt: skip
+           "accesses_per_tile", "accesses_per_pair", "known", "code")  # fmt: skip
+SPLIT_FLAGS = ("causal", "local", "alibi", "even_mn", "even_k", "softcap", "split", "append")
+SPLIT_TILES = {(32, 64, 256), (64, 64, 256), (96, 64, 128), (128, 64, 128), (192, 64, 64), (256, 64, 64)}
+"""(head_dim, block_q, block_k) of the split kernel (flash_fwd_launch_template.h, run_mha_fwd_splitkv_dispatch)."""
 FLASH = re.compile(r"flash_(fwd|bwd)_\w*kernel<Flash_\w+_traits<(\d+), (\d+), (\d+), (\d+)")
 EFFICIENT = re.compile(r"fmha_cutlass([FB])_(bf16|f16|f32)_aligned_(\d+)x(\d+)_")
 DROPOUT, CAUSAL, LOCAL, ALIBI, EVEN_MN, EVEN_K, SOFTCAP = range(7)
@@ -152,7 +156,7 @@ def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
     for call in calls:
         if call["implementation"].startswith("pytorch_flash") and call["dtype"] == "bfloat16":
             groups[plain(call["kernel"])].append(call)
-    rows, short_of = [], short_tiles()
+    rows, short_of, code = [], short_tiles(), laid_out()
     for name, members in groups.items():
         (full,) = [other for other in used if other.startswith(name)]
         match = FLASH.search(members[0]["kernel"])
@@ -177,31 +181,63 @@ def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
         accesses = tuple(round(max(0.0, each)) for each in solved(moved))
         if passes == "fwd" and loops[full]:
             loop = max(loops[full], key=lambda r: int(r["HMMA"]))
-            accesses = tuple(int(loop[f"LDL{at}"]) + int(loop[f"STL{at}"]) for at in ("_outside", ""))
+            accesses = (0, int(loop["LDL"]) + int(loop["STL"]))
         rows.append(dict(zip(COLUMNS, (
             "fa2", passes, width, block_q, block_k, warps, "fp16 bf16", "causal" if causal else "none", 0,
             edges_of(full, width), used[full]["registers"], used[full]["stack_bytes"], number(per_tile),
-            number(per_pair), *apart, 0, *accesses, "counted",
+            number(per_pair), *apart, 0, *accesses, "counted", code.get(full, ""),
         ), strict=True)))  # fmt: skip
     run = {TRAITS.findall(name)[0] for name in groups}
     for full, looped in loops.items():
-        row = inferred(full, used[full], looped)
+        row = inferred(full, used[full], looped, code.get(full, ""))
         if row is None:
             continue
         tile = (row["head_dim"], row["block_q"], row["block_k"])
         if TRAITS.findall(full)[0] in run or (row["pass"] == "fwd" and row["dropout"] and tile in WITH_DROPOUT):
             rows.append(row)
-    return rows
+    return rows + [row for full, layout in code.items() if (row := of_splits(full, used.get(full, {}), layout))]
+
+
+def laid_out() -> dict[str, str]:
+    """How the code of each forward build of FlashAttention-2 is laid out."""
+    return {plain(r["kernel"] + r["template"]): r["code"] for r in recorded("library_code.csv")}
+
+
+def of_splits(full: str, used: dict[str, str], layout: str) -> dict[str, Any] | None:
+    """A row of a build of the split kernel, next to none of which spills; None where no call of PyTorch's takes it."""
+    match, on = FLASH.search(full.replace(",", ", ")), dict(zip(SPLIT_FLAGS, flags(full), strict=False))
+    if (
+        match is None
+        or not used
+        or "splitkv" not in full
+        or on["alibi"]
+        or on["softcap"]
+        or on["append"]
+        or not on["split"]
+    ):
+        return None
+    width, block_q, block_k, warps = map(int, match.groups()[1:])
+    if (width, block_q, block_k) not in SPLIT_TILES:
+        return None
+    of_calls = edges(not on["even_k"], width > WIDEST_EVEN_MN or on["local"], on["even_mn"])
+    mask = "window" if on["local"] else "causal" if on["causal"] else "none"
+    return dict(zip(COLUMNS, (
+        "fa2", "fwd", width, block_q, block_k, warps, "fp16 bf16", mask, 0, f"split {of_calls}", used["registers"],
+        used["stack_bytes"], 0, 0, "", "", 0, 0, 0, "inferred", layout,
+    ), strict=True))  # fmt: skip
 
 
 def edges_of(full: str, width: int) -> str:
     """For which calls a build of FlashAttention-2 is."""
-    if not flags(full)[EVEN_K]:
-        return "narrow"
-    return "ragged" if not flags(full)[EVEN_MN] and width <= WIDEST_EVEN_MN else "whole"
+    on = flags(full)
+    return edges(not on[EVEN_K], width > WIDEST_EVEN_MN or on[LOCAL], on[EVEN_MN])
 
 
-def inferred(full: str, used: dict[str, str], loops: list[dict[str, str]]) -> dict[str, Any] | None:
+def edges(narrow: bool, any_length: bool, whole: bool) -> str:
+    return "narrow" if narrow else "full" if any_length else "whole" if whole else "ragged"
+
+
+def inferred(full: str, used: dict[str, str], loops: list[dict[str, str]], layout: str) -> dict[str, Any] | None:
     """A row of a build that was not run; None where no call of PyTorch's takes it."""
     on, match = flags(full), FLASH.search(full.replace(",", ", "))
     if match is None or "splitkv" in full or on[ALIBI] or on[SOFTCAP] or (match[1] == "fwd" and on[-1]):
@@ -211,12 +247,14 @@ def inferred(full: str, used: dict[str, str], loops: list[dict[str, str]]) -> di
     passes, (width, block_q, block_k, warps) = match[1], map(int, match.groups()[1:])
     loop = max(loops, key=lambda r: int(r["HMMA"]))
     frame, inside, outside = int(used["stack_bytes"]), WORD * int(loop["STL"]), WORD * int(loop["STL_outside"])
-    accesses = tuple(int(loop[f"LDL{at}"]) + int(loop[f"STL{at}"]) for at in ("_outside", ""))
+    outside_too = ("_outside", "") if passes == "bwd" else ("",)
+    each = [int(loop[f"LDL{at}"]) + int(loop[f"STL{at}"]) for at in outside_too]
+    accesses = (*[0] * (2 - len(each)), *each)
     mask = "window" if on[LOCAL] else "causal" if on[CAUSAL] else "none"
     return dict(zip(COLUMNS, (
         "fa2", passes, width, block_q, block_k, warps, "fp16 bf16", mask, int(on[DROPOUT]), edges_of(full, width),
         used["registers"], frame, number(max(0, min(outside, frame - inside))), number(min(inside, frame)), "", "", 0,
-        *accesses, "inferred",
+        *accesses, "inferred", layout,
     ), strict=True))  # fmt: skip
 
 
@@ -252,7 +290,7 @@ def efficient_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
             "cutlass", "fwd", width, block_q, block_k, threads // 32, dtype, "", "", "", used[kernel]["registers"],
             used[kernel]["stack_bytes"], number(max(0.0, per_tile)), number(per_pair), "", "",
             number(max(0.0, reads[0])), 0,
-            round(words / points[0][1]), "counted",
+            round(words / points[0][1]), "counted", "",
         ), strict=True)))  # fmt: skip
     return rows
 
@@ -289,6 +327,7 @@ def flex_rows() -> list[dict[str, str]]:
             0,
             round(2 * stored / WORD),
             "counted",
+            "",
         )
         rows.append(dict(zip(COLUMNS, ("flex", "fwd", 64, 128, 128, 4, "fp16 bf16", mask, "", "ragged", *numbers),
                              strict=True)))  # fmt: skip
@@ -316,7 +355,7 @@ def flex_backward_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
         accesses = (round(2 * each / WORD) for each in (per_tile, per_pair))
         numbers = (used[head_dim]["registers"], 0, number(per_tile), number(per_pair), "", "", 0, *accesses)
         rows.append(dict(zip(COLUMNS, ("flex", "bwd", head_dim, FLEX_STEP, FLEX_BLOCK, 8, "fp16 bf16", "", "", "",
-                                       *numbers, "counted"), strict=True)))  # fmt: skip
+                                       *numbers, "counted", ""), strict=True)))  # fmt: skip
     return rows
 
 

@@ -57,7 +57,8 @@ class Spill:
     known.
     `accesses_per_pair` are the loads and stores of spilled registers (LDL and STL) that a thread makes in a visited key
     block, `accesses_per_tile` those beside them, in steps that are masked and around the loop: they hit L1 and cost
-    time, not traffic.
+    time, not traffic. `code`: the build's instructions before the first product of each key block that is compiled
+    for itself, the last of them the loop's, before what follows the loop, and in all; 0 where they are not known.
     """
 
     write_per_tile: float = 0.0
@@ -69,6 +70,7 @@ class Spill:
     source: str = ""
     frame: float = 0
     write_short: tuple[float, ...] = ()
+    code: tuple[int, ...] = (0, 0, 0)
 
     def overheads(self, threads: int, visits: Callable[[], IntArray]) -> tuple[Overhead, ...]:
         """`visits` gives the key blocks that each block of queries visits: tiles stand for their mean."""

@@ -60,10 +60,6 @@ class MaskOperations:
     """Keys of these steps; 0: as many as the tile has rows."""
     edge_rows: int = 0
     """Last query rows, all of whose steps are such ones."""
-    unrolled: int = 0
-    """Steps of a tile that are compiled apart from the loop, one behind the other."""
-    unrolled_code: float = 1.0
-    """Code of such a step over that of one in the loop."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +178,8 @@ class Work:
     loop: Loop = field(default_factory=Loop)
     mask: MaskOperations = field(default_factory=MaskOperations)
     spill: SpillAccesses = field(default_factory=SpillAccesses)
+    code: tuple[int, ...] = (0, 0, 0)
+    """`Spill.code`."""
     pipelines: Pipelines | None = None
     add_packets_per_row: int = 0
     """Packets that a row of an atomic add makes, where the lanes of an instruction add to several rows; 0: whole

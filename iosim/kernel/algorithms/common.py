@@ -150,6 +150,7 @@ def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
         loop=loop,
         fragments=fragments,
         spill=SpillAccesses(spill.accesses_per_pair, spill.accesses_per_tile),
+        code=spill.code,
     )
 
 

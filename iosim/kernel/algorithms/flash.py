@@ -69,8 +69,6 @@ TILE_NUMBERS = (Overhead("tile_number", Mode.STORE, per_tile=SECTOR_BYTES, infer
 LOADS_BETWEEN_LOOPS = 3
 """Of a list's length, of its first block's number and of that block's keys, where one loop over a list follows another:
 each waits for the one before."""
-RAGGED_CODE = 1.5
-"""Instructions of a masked step of FlashAttention-2, where lengths are no whole tiles over where they are. Fitted."""
 COMBINES = {Layout.CHUNKS: Fragments(Layout.SPLIT_WEIGHTS)}
 """How the combine stages what it reads, by how the forward does."""
 LISTS = "block_count", "block_list"
@@ -316,21 +314,15 @@ def _by_lists(work: Work, problem: AttentionProblem, kernel: Kernel, options: Fl
 
 def _mask_operations(problem: AttentionProblem, kernel: Kernel, options: FlashOptions) -> MaskOperations:
     """Both limits of a window are asked of every score, the causal one at the diagonal. A single query, the last one,
-    has nothing to mask. FlashAttention-2 compiles the steps that may need a mask apart from the loop
-    (csrc/flash_attn/src/flash_fwd_kernel.h, n_masking_steps); where lengths are no whole tiles, each of them is longer.
-    """
+    has nothing to mask."""
     tile, each = kernel.tile, options.mask_operations
     mask = "none" if problem.mask == "causal" and problem.longest_q == 1 else problem.mask
     if not each:
         bounded = mask == "window" or (problem.mask == "none" and problem.seq_k % tile.block_k > 0)
         diagonal = options.diagonal_operations * (mask == "causal")
         return MaskOperations(every_step=float(bounded * options.bound_operations), edge_steps=float(diagonal))
-    whole = problem.seq_lens is None and problem.seq_q % tile.block_q == 0 and problem.seq_k % tile.block_k == 0
-    needed = 1 if mask == "none" else -(-tile.block_q // tile.block_k) + int(not whole)
-    code = 1.0 if whole else RAGGED_CODE
-    if mask == "window":
-        return MaskOperations(every_step=2.0 * each, unrolled=needed, unrolled_code=code)
-    return MaskOperations(edge_steps=0.0 if mask == "none" else float(each), unrolled=needed, unrolled_code=code)
+    window = mask == "window"
+    return MaskOperations(every_step=2.0 * each * window, edge_steps=float(each * (mask != "none" and not window)))
 
 
 def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool = False) -> tuple[Overhead, ...]:

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 TABLE = Path(__file__).with_name("pytorch-builds.csv")
-EDGES: Mapping[str, Mapping[str, bool]] = {
+_EDGES: Mapping[str, Mapping[str, bool]] = {
     "": {},
     "narrow": {"narrow": True},
     "whole": {"whole_tiles": True, "narrow": False},
     "ragged": {"whole_tiles": False, "narrow": False},
+    "full": {"narrow": False},
 }
+EDGES = {**_EDGES, **{f"split {name}": {**row, "split": True} for name, row in _EDGES.items()}}
 """What a build's edges say of the calls that it is for."""
-ONE_BUILD_WIDTH = 128
-"""Wider builds of whole rows are for lengths of every kind."""
 BUILD_CC = 90
 
 
@@ -29,9 +29,7 @@ def _build(row: Mapping[str, str]) -> dict[str, Any]:
     if any(short):
         line = (found["write_per_tile"] + n * found["write_per_pair"] for n in (1, 2))
         found["write_short"] = tuple(float(told) if told else each for told, each in zip(short, line, strict=True))
-    found |= EDGES[row["edges"]]
-    if found["head_dim"] > ONE_BUILD_WIDTH:
-        found.pop("whole_tiles", None)
+    found |= {**EDGES[row["edges"]], **({"code": tuple(map(int, row["code"].split()))} if row["code"] else {})}
     if row["mask"]:
         found |= {"causal": row["mask"] != "none", "window": row["mask"] == "window"}
     if row["dropout"]:

@@ -89,13 +89,16 @@ def _build(
     data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int, split: bool, tile: tuple[int, int],
     backward: bool = False,
 ) -> Mapping[str, Any]:  # fmt: skip
-    """The row of what the build that runs spills, empty where none is known. FlashAttention has a build for lengths
-    that are whole tiles, one for others, packed ones among them, and one for rows of fewer columns than it has."""
+    """The row of what the build that runs spills, empty where none is known, and its `code`: as PyTorch's for cc 9.0
+    has it on every GPU, whose source is the same. FlashAttention has a build for lengths that are whole tiles, one for
+    others, packed ones among them, and one for rows of fewer columns than it has."""
     whole = problem.seq_lens is None and problem.seq_q % tile[0] == 0 and problem.seq_k % tile[1] == 0
     narrow = max(problem.head_dim, problem.head_dim_v) < width
-    rows = (row for row in spills(data, backward) if row.get("split", False) == split)
+    rows = [row for row in spills(data, backward) if row.get("split", False) == split]
     facts = {"whole_tiles": whole, "narrow": narrow, "block_q": tile[0], "block_k": tile[1]}
-    return _first(rows, problem, profile, width, **facts)
+    anywhere = ({**row, "cc": [profile.cc]} for row in rows if "code" in row)
+    code = _first(anywhere, problem, profile, width, **facts).get("code")
+    return {**_first(rows, problem, profile, width, **facts), **({"code": code} if code else {})}
 
 
 def resolve(

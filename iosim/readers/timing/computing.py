@@ -179,11 +179,12 @@ class Running:
 
     def own_cycles(self, steps: int) -> tuple[float, float]:
         """SM cycles in which nothing is computed while a work tile's own operands come, and those of its first product:
-        in every tile, and in a CTA's first alone, where later ones are fetched ahead. In a backward what a tile owns
-        stays in its buffers to the end, and its stores wait."""
+        in every tile, and in a CTA's first alone, where later ones are fetched ahead. Products with pipelines of their
+        own wait there. In a backward what a tile owns stays in its buffers to the end, and its stores wait. From the
+        L2, the CTAs of an SM's first round share its rate."""
         names = {a.tensor for a in self.launch.accesses if a.per is not Per.PAIR and a.mode is not Mode.LOAD}
         own = sum(self.moved("l2", "read", name) for name in self.loaded(in_steps=False))
-        streamed = self.moved("l2", "read", "Q" if self.launch.is_backward else "K")
+        streamed = self.moved("l2", "read", "Q" if self.launch.is_backward else "K") * (not self.launch.rereads_q)
         stores = sum(self.moved("l2", "write", name) for name in names)
         tiles, backward = self.launch.work_tiles, self.launch.is_backward
         rounds, domain = max(1.0, tiles / self.resident.slots) ** (not self.stays), self.launch.domain
@@ -191,7 +192,10 @@ class Running:
         outside = sum(o.per_tile + o.per_pair / 2 for o in self.launch.overheads if o.name == COLUMNS_OUTSIDE)
         loads = (own / tiles * whole_block(mine, rounds), streamed / max(1, steps) * whole_block(others, rounds))
         ahead = (loads[0] * (not backward) + loads[1] + outside) * self.stays
-        every = (sum(loads) + outside - ahead) / L2_BYTES_PER_CYCLE + backward * stores / tiles / L2_STORED_PER_CYCLE
+        at_once = min(self.per_sm, -(-tiles // self.rates.profile.sm_count))
+        shared = 1 + self.conditions.warm * (at_once - 1) / rounds
+        every = (sum(loads) + outside - ahead) * shared / L2_BYTES_PER_CYCLE
+        every += backward * stores / tiles / L2_STORED_PER_CYCLE
         at_work = min(self.rates.profile.sm_count, self.launch.tiles_with_rows)
         share = self.rates.l2() / (at_work * (self.rates.clock_hz or math.inf))
         return every, ahead / min(L2_BYTES_PER_CYCLE, share)

@@ -18,7 +18,7 @@ from iosim.kernel.launch import Launch, Outer
 from iosim.kernel.shared_memory import DEPTH, estimate
 from iosim.kernel.tile_rules import ASYNC_COPY_CC
 from iosim.kernel.unit import UNITS, WARPS_PER_GROUP, MatrixUnit, Overlap, UnitModel
-from iosim.readers.timing.energy import INSTRUCTIONS_PER_SCORE, MMA_FLOPS
+from iosim.readers.timing.makespan import steps_per_tile
 from iosim.readers.timing.overlap import L2_OVERLAP_NORM, beside
 
 FP32_OPERATIONS_PER_SCORE = 3.5
@@ -79,8 +79,11 @@ Fitted by hand to all 20 fp32 forwards of draws 1 to 9 that spill; of the odd on
 SCHEDULERS = 4
 """Warp instructions that an SM issues in a cycle."""
 INSTRUCTION_BYTES = 16
-CODE_BYTES_PER_CYCLE = 16
-"""Code that an SM fetches in a cycle. Fitted."""
+CODE_AHEAD_BYTES = 70_000
+"""Of a kernel's code, which come as fast as an SM alone loads; others as they are reached. Fitted, as the rates."""
+CODE_BEHIND_PER_CYCLE, CODE_BYTES_PER_CYCLE, CODE_AGAIN_PER_CYCLE = 2.8, 18, 71
+"""Bytes of code that an SM fetches in a cycle: what lies behind from HBM, or from the L2, as do CTAs at different
+places of a kernel; and what a later tile runs outside of its loop."""
 COPIED_BYTES = 16 * 32
 """Of a warp's copy into shared memory."""
 BESIDE_A_COPY = 2
@@ -304,24 +307,23 @@ def lock_cycles(launch: Launch, rates: SmRates) -> float:
 
 
 def fetched_cycles(launch: Launch, ctas: int, slots: int, warm: bool = False) -> float:
-    """SM cycles in which a work tile waits for code, in the mean: steps that are compiled apart from the loop. Tiles of
-    the first round begin with them together, and wait for what is fetched once for all. Those behind them have it where
-    all have as many steps; else each of an SM's `ctas` is at another place of the kernel and fetches it anew.
-
-    Args:
-        warm: the same call ran just before. It has left its code in the SMs, but for the longer one of lengths that are
-            no whole tiles (experiments/measurements/h200_fetched_code.csv).
-    """
-    d, work, mask = launch.domain, launch.work, launch.work.mask
-    steps = d.visited.count[d.query_rows > 0]
-    if not mask.unrolled or not len(steps):
-        return 0.0
-    warps = max(1, launch.resources.threads // 32)
-    instructions = d.block_q * d.block_k / warps * (INSTRUCTIONS_PER_SCORE / 32 + work.flops_per_pair / MMA_FLOPS)
-    first = min(1.0, slots / launch.tiles_with_rows)
-    waiting = first * (not warm or mask.unrolled_code > 1) + (1 - first) * ctas * (steps.min() < steps.max())
-    unrolled = min(mask.unrolled, int(steps.max())) * mask.unrolled_code
-    return float(waiting * unrolled * instructions * INSTRUCTION_BYTES / CODE_BYTES_PER_CYCLE)
+    """SM cycles in which a work tile waits for code, in the mean. Tiles of the first round begin together and wait for
+    all that they run. Later ones find the loop's; where tiles differ in their steps, each of an SM's `ctas` is at
+    another place of the kernel and fetches its masked steps anew. A call behind itself (`warm`) finds it in the L2."""
+    steps = steps_per_tile(launch.domain, launch.outer)
+    most = int(steps.max(initial=0))
+    *begins, after, end = (INSTRUCTION_BYTES * instructions for instructions in launch.work.code)
+    masked, loops = min(most, len(begins) - 1), most >= len(begins)
+    outside = (0, begins[masked]), (after, end)
+    parts = (*outside, (begins[-1], after))[: 2 + loops]
+    behind = sum(max(0, last - max(first, CODE_AHEAD_BYTES)) for first, last in parts)
+    ahead = sum(last - first for first, last in parts) - behind
+    once = ahead / L2_BYTES_PER_CYCLE + behind / (CODE_BEHIND_PER_CYCLE, CODE_BYTES_PER_CYCLE)[warm]
+    alike = float(np.square(np.unique(steps, return_counts=True)[1] / len(steps)).sum())
+    again = sum(last - first for first, last in outside) / CODE_AGAIN_PER_CYCLE
+    again += ctas * (begins[masked] - begins[0]) * (1 - alike) / CODE_BYTES_PER_CYCLE
+    first_round = min(1.0, slots / max(1, launch.tiles_with_rows))
+    return float(first_round * once + (1 - first_round) * again)
 
 
 def step_cycles(cost: StepCost, ctas: int) -> float:
