@@ -102,6 +102,10 @@ class TestStep:
         cost = StepCost(100, 50, 10, 0, exposed=7, streams=1, overlap=Overlap.QUEUE)
         assert step_cycles(cost, 3) == 157 + 2 * 100
 
+    def test_past_two_ctas_the_units_of_an_sm_work_side_by_side(self) -> None:
+        cost = StepCost(30, 100, 10, 0, exposed=0, streams=1, overlap=Overlap.QUEUE, further=60)
+        assert [step_cycles(cost, n) for n in (1, 2, 3, 5)] == [130, 230, 290, 410]
+
     def test_warpgroups_in_turn_overlap_in_part(self) -> None:
         """Of two equal parts the step takes 2^(1/2) times one at a norm of 2, of both in turn the sum. Both warpgroups
         begin a tile together: half of its products show once more."""
@@ -131,13 +135,22 @@ class TestStep:
     def test_who_hides_it(self, tile: Tile, unit: MatrixUnit, hidden: bool) -> None:
         assert self.cost(tile, unit).hides_l2 == hidden
 
-    @given(st.lists(st.floats(0, 1e4), min_size=5, max_size=5), st.sampled_from([0.25, 1, 2, 3]), st.integers(1, 8))
-    def test_more_ctas_take_longer_but_not_longer_each(self, parts: list[float], streams: float, n: int) -> None:
+    @given(
+        st.lists(st.floats(0, 1e4), min_size=5, max_size=5),
+        st.sampled_from([0.25, 1, 2, 3]),
+        st.integers(1, 8),
+        st.floats(0.5, 1),
+    )
+    def test_more_ctas_take_longer_but_not_longer_each(
+        self, parts: list[float], streams: float, n: int, share: float
+    ) -> None:
         cost = StepCost(*parts[:4], exposed=parts[4], streams=streams, overlap=Overlap.QUEUE, fragments=parts[2])
+        cost = replace(cost, further=parts[1] * share)
         one, more = step_cycles(cost, n), step_cycles(cost, n + 1)
         assert one <= more * (1 + 1e-9)
         assert more / (n + 1) <= one / n * (1 + 1e-9)
-        assert one >= n * max(parts[:4]) * (1 - 1e-9)
+        assert one >= max(cost.least(n), n * parts[3]) * (1 - 1e-9)
+        assert cost.least(n) <= n * cost.busiest <= cost.least(n) / share * (1 + 1e-9)
 
     @pytest.mark.parametrize(
         ("block_q", "warps", "unit", "padding"),

@@ -167,6 +167,8 @@ class StepCost:
     hides_l2: bool = False
     split: float = 0.0
     """Cycles of sectors that copies fetch once more, on top of all else."""
+    further: float = 0.0
+    """Of `softmax`, what each CTA beyond the second adds: with so many warps an SM's units work side by side."""
     chain: float = 0.0
     """Cycles from the scores to P, one operation behind the other; `softmax` is less where its units work side by
     side."""
@@ -179,6 +181,10 @@ class StepCost:
     @property
     def busiest(self) -> float:
         return max(self.tensor, self.softmax, self.smem)
+
+    def least(self, ctas: int) -> float:
+        """Cycles of the busiest unit for a step of each of `ctas` CTAs."""
+        return min(ctas, 2) * self.busiest + max(0, ctas - 2) * max(self.tensor, self.further, self.smem)
 
 
 def edge_share(launch: Launch) -> float:
@@ -253,6 +259,7 @@ def step_cost(
         fragments=smem * unit.issued_by_warps,
         unhidden=UNHIDDEN_MEETING * (meet and cc in MEETING_CC),
         norm=(SPECIALISED_NORM, 1.0)[backward],
+        further=softmax if unit.issued_by_warps else max(exps, others),
         chain=exps + others,
         hides_l2=unit.hides_l2 or work.stages >= DEEP_STAGES,
     )
@@ -331,7 +338,8 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
 
     Warp-specialised kernels overlap tensor and softmax work but for a fitted part. In all others every stream of warps
     goes from product to softmax to product; streams take turns at the busiest unit, as in a closed queueing network:
-    the first pays its whole path and the waiting, each further one the busiest unit's part. Of n ping-pong warpgroups
+    the first pays its whole path and the waiting, each further one the busiest unit's part (past two CTAs of wgmma the
+    longer of exponentials and fp32 work, not both). Of n ping-pong warpgroups
     the step so takes the longer of tensor and softmax work and 1/n of the shorter. With tcgen05 the n tiles of a CTA
     run in a fixed turn, so that one takes its products and its softmax in the time of a step. With mma.sync the
     fragments' shared memory is such a unit. Streams whose warps meet in every step take no turns: all are at the
@@ -343,15 +351,15 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
         path = products + cost.softmax + (ctas - 1) * cost.busiest
     else:
         path = _PATHS[cost.overlap](cost, ctas)
-    units, l2 = max(cost.exposed + path, ctas * cost.busiest), ctas * cost.l2
+    units, l2 = max(cost.exposed + path, cost.least(ctas)), ctas * cost.l2
     together = max(units, l2) if cost.hides_l2 else beside(units, l2, norm=L2_OVERLAP_NORM)
     return together + ctas * cost.split
 
 
 def _queue(cost: StepCost, ctas: int) -> float:
     alone = cost.tensor + cost.softmax + UNHIDDEN_FRAGMENTS * cost.fragments
-    others = max(0.0, ctas * cost.streams - 1) * max(cost.tensor, cost.softmax, cost.fragments)
-    return (alone + others) / cost.streams
+    others = max(0.0, min(ctas, 2) * cost.streams - 1) * max(cost.tensor, cost.softmax, cost.fragments)
+    return (alone + others) / cost.streams + max(0, ctas - 2) * max(cost.tensor, cost.further, cost.fragments)
 
 
 def _inside(cost: StepCost, ctas: int) -> float:
