@@ -61,4 +61,5 @@ def fitted() -> Iterator[Fitted]:
 def _stated(kernel: str, key: str) -> float:
     of_pass, _, name = key.rpartition(".")
     rows = {row["name"]: row for row in entry(kernel).get("backward_pass", ())}
-    return float((rows[of_pass] if of_pass else entry(kernel)["kernel"])[name])
+    own = entry(kernel)["kernel"]
+    return float({"": own, "options": own.get("options"), **rows}[of_pass][name])

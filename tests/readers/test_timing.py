@@ -150,7 +150,7 @@ class TestStep:
         assert one <= more * (1 + 1e-9)
         assert more / (n + 1) <= one / n * (1 + 1e-9)
         assert one >= max(cost.least(n), n * parts[3]) * (1 - 1e-9)
-        assert cost.least(n) <= n * cost.busiest <= cost.least(n) / share * (1 + 1e-9)
+        assert share * n * cost.busiest * (1 - 1e-9) <= cost.least(n) <= n * cost.busiest * (1 + 1e-9)
 
     @pytest.mark.parametrize(
         ("block_q", "warps", "unit", "padding"),

@@ -39,8 +39,8 @@ POLYNOMIAL_OPERATIONS = 6.0
 a shift and an addition (FlashAttention-4, flash_attn/cute/utils.py, ex2_emulation_2)."""
 SPECIALISED_NORM = 1.7
 """How a step's products and its softmax overlap (`beside`) where two warpgroups take turns at the softmax, each behind
-its own products (NVIDIA/cudnn-frontend, sdpa/sm90/prefill). The best of 1.65 to 1.8 on odd drawn calls of cuDNN's
-forward; without a mask and in eleven rounds and more it takes 1,940 cycles a step at head_dim 64 and 2,700 at 128."""
+its own products (NVIDIA/cudnn-frontend, sdpa/sm90/prefill). Fitted, as the best of 1.65 to 1.8 on odd drawn calls of
+cuDNN's forward; without a mask, in eleven rounds and more, a step takes 1,940 cycles at head_dim 64, 2,700 at 128."""
 CTA_START_CYCLES = 850.0
 """What of `tile_cycles` a CTA that stays takes once. Fitted on cuDNN's forward in draws 1 to 9, all in sight."""
 UNHIDDEN_FRAGMENTS = 0.32
@@ -83,7 +83,7 @@ CODE_AHEAD_BYTES = 70_000
 """Of a kernel's code, which come as fast as an SM alone loads; others as they are reached. Fitted, as the rates."""
 CODE_BEHIND_PER_CYCLE, CODE_BYTES_PER_CYCLE, CODE_AGAIN_PER_CYCLE = 2.8, 18, 71
 """Bytes of code that an SM fetches in a cycle: what lies behind from HBM, or from the L2, as do CTAs at different
-places of a kernel; and what a later tile runs outside of its loop."""
+places of a kernel; and what a later tile runs outside of its loop. Fitted."""
 COPIED_BYTES = 16 * 32
 """Of a warp's copy into shared memory."""
 BESIDE_A_COPY = 2
@@ -336,15 +336,15 @@ def fetched_cycles(launch: Launch, ctas: int, slots: int, warm: bool = False) ->
 def step_cycles(cost: StepCost, ctas: int) -> float:
     """SM cycles in which each of `ctas` CTAs on one SM does one step.
 
-    Warp-specialised kernels overlap tensor and softmax work but for a fitted part. In all others every stream of warps
-    goes from product to softmax to product; streams take turns at the busiest unit, as in a closed queueing network:
-    the first pays its whole path and the waiting, each further one the busiest unit's part (past two CTAs of wgmma the
-    longer of exponentials and fp32 work, not both). Of n ping-pong warpgroups
-    the step so takes the longer of tensor and softmax work and 1/n of the shorter. With tcgen05 the n tiles of a CTA
-    run in a fixed turn, so that one takes its products and its softmax in the time of a step. With mma.sync the
-    fragments' shared memory is such a unit. Streams whose warps meet in every step take no turns: all are at the
-    products, where one's fragments are fetched during another's, and then all at the softmax. Throughput of each unit
-    is a floor. What the L2 moves meanwhile overlaps in part, unless the unit hides it.
+    Warp-specialised kernels overlap products and softmax in part. In all others every stream of warps goes from product
+    to softmax to product; streams take turns at the busiest unit, as in a closed queueing network: the first pays its
+    whole path and the waiting, each further one the busiest unit's part, past two CTAs of wgmma the longer of
+    exponentials and fp32 work. Of n ping-pong warpgroups the step so takes the longer of tensor and softmax work and
+    1/n of the shorter. With tcgen05 the n tiles of a CTA run in a fixed turn, so that one takes its products and its
+    softmax in the time of a step. With mma.sync the fragments' shared memory is such a unit. Streams whose warps meet
+    in every step take no turns: all are at the products, where one's fragments are fetched during another's, and then
+    all at the softmax. Throughput of each unit is a floor. What the L2 moves meanwhile overlaps in part, unless the
+    unit hides it.
     """
     if cost.warps_meet and cost.streams > 1:
         products = max(cost.tensor, cost.smem) + cost.unhidden * min(cost.tensor, cost.fragments)
