@@ -6,7 +6,8 @@ memory-efficient backend as `cuobjdump --dump-resource-usage` has it: registers,
 LOOPS.csv is a loop with products and exponentials of one of FlashAttention-2's kernels for bf16: how many instructions
 of each kind it has, and how many loads and stores of spilled registers lie outside of all such loops. A row of CODE.csv
 is one of its forward kernels for bf16: how many instructions stand before the first product of each step that is
-compiled for itself, the last of them in the loop, before what follows the loop's last product, and in all.
+compiled for itself, the last of them in the loop, before what follows the loop's last product, and in all; or one of
+the memory-efficient forward's: before its loop over keys, before what follows it, and in all.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ COLUMNS = ("kernel", "template", "stack_bytes", "loop_first", "instructions", *K
 RESOURCES = ("kernel", "template", "registers", "stack_bytes")
 ATTENTION = re.compile(r"flash_(fwd|bwd)\w*kernel|fmha_cutlass[FB]")
 CODE = ("kernel", "template", "code")
+OVER_KEYS = re.compile(r"fmha_cutlassF_\w+_aligned_\w+_sm80")
 TRAITS = re.compile(r"<Flash_fwd_kernel_traits<(\d+), (\d+), (\d+), (\d+)")
 LEAST_PRODUCTS, LEAST_EXPONENTIALS = 16, 8
 PARTS = 14
@@ -98,7 +100,10 @@ def loops(lines: list[tuple[int, str]]) -> list[tuple[int, int]]:
 
 
 def layout(template: str, lines: list[tuple[int, str]]) -> str:
-    """Where the steps of a forward of FlashAttention-2 stand in its code; empty where they cannot be told apart."""
+    """Where the steps of a forward stand in its code; of FlashAttention-2 empty where they cannot be told apart."""
+    if not template:
+        first, last = max(loops(lines), key=lambda loop: loop[1] - loop[0])
+        return f"{first} {last + 1} {len(lines)}"
     width, block_q, block_k, warps = map(int, TRAITS.findall(template)[0])
     products = [n for n, (_, text) in enumerate(lines) if kind(text) == "HMMA"]
     each = 2 * (block_q // warps // 16) * (block_k // 8) * (width // 16)
@@ -118,13 +123,14 @@ def main() -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(RESOURCES)
         writer.writerows(sorted([*names[name], *used[name]] for name in used))
-    looked_at = [name for name in used if "bfloat16" in name and "flash_" in name]
-    code = instructions(library, looked_at)
+    code = instructions(library, [name for name in used if "bfloat16" in name and "flash_" in name])
+    over_keys = instructions(library, [name for name in used if OVER_KEYS.match(names[name][0])])
     with Path(sys.argv[3]).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(CODE)
         writer.writerows(sorted([*names[name], layout(names[name][1], lines)]
-                                for name, lines in code.items() if TRAITS.search(names[name][1])))  # fmt: skip
+                                for name, lines in (code | over_keys).items()
+                                if TRAITS.search(names[name][1]) or name in over_keys))  # fmt: skip
     with Path(sys.argv[1]).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)

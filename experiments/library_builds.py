@@ -195,11 +195,13 @@ def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
         tile = (row["head_dim"], row["block_q"], row["block_k"])
         if TRAITS.findall(full)[0] in run or (row["pass"] == "fwd" and row["dropout"] and tile in WITH_DROPOUT):
             rows.append(row)
-    return rows + [row for full, layout in code.items() if (row := of_splits(full, used.get(full, {}), layout))]
+    return rows + [
+        row for full, layout in code.items() if ">," in full and (row := of_splits(full, used.get(full, {}), layout))
+    ]
 
 
 def laid_out() -> dict[str, str]:
-    """How the code of each forward build of FlashAttention-2 is laid out."""
+    """How the code of each forward build is laid out."""
     return {plain(r["kernel"] + r["template"]): r["code"] for r in recorded("library_code.csv")}
 
 
@@ -260,7 +262,7 @@ def inferred(full: str, used: dict[str, str], loops: list[dict[str, str]], layou
 
 def efficient_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
     """A row a build of the memory-efficient forward; one build serves every mask and length."""
-    used = {r["kernel"]: r for r in recorded("library_resources.csv")}
+    used, code = {r["kernel"]: r for r in recorded("library_resources.csv")}, laid_out()
     groups: dict[str, list[dict[str, str]]] = defaultdict(list)
     for call in calls:
         if call["implementation"] == "pytorch_mem_efficient" and call["causal"] == "0":
@@ -290,7 +292,7 @@ def efficient_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
             "cutlass", "fwd", width, block_q, block_k, threads // 32, dtype, "", "", "", used[kernel]["registers"],
             used[kernel]["stack_bytes"], number(max(0.0, per_tile)), number(per_pair), "", "",
             number(max(0.0, reads[0])), 0,
-            round(words / points[0][1]), "counted", "",
+            round(words / points[0][1]), "counted", code[kernel],
         ), strict=True)))  # fmt: skip
     return rows
 

@@ -257,8 +257,9 @@ def loop_computing(running: Running, sm: SmRates) -> Computing:
     tile_cycles += launch.work.spill.tile * sm.waits.spill_access
     waited = launch.work.serial_loads + launch.work.first_loads * (1 - running.ahead)
     tile_cycles += waited * rates.load_latency_s(from_dram=False) * sm.clock_hz
-    tile_cycles += fetched_cycles(launch, per_sm, resident.slots, running.conditions.warm)
     on_an_sm = min(per_sm, -(-launch.tiles_with_rows // profile.sm_count))
+    warm, in_a_graph = running.conditions.warm, running.conditions.launched == "graph"
+    tile_cycles += fetched_cycles(launch, on_an_sm, resident.slots, warm, in_a_graph)
     tile_cycles += on_an_sm * launch.work.tile_shared_bytes / sm.shared_bytes
     serial = launch.work.gather_cycles * rows_a_step(launch) + launch.work.loop.serial_cycles
     serial += launch.work.loop.serial_loads * rates.load_cycles(from_dram=False)

@@ -29,8 +29,6 @@ MMA_FLOPS = 4096
 INSTRUCTIONS_PER_SCORE = 13.0
 """Instructions a thread executes for each score, products aside: 12 to 14.5 in FlashAttention-2's and cuDNN's forward
 (counted by the profiler: smsp__inst_executed less pipe_tensor, at 512 to 16k tokens, head_dim 64 and 128)."""
-
-
 PRODUCT_TILE, PRODUCT_WARP = (128, 256), (64, 64)
 """Rows and columns of a tile of a large product, whose operands come from the L2, and of a warp's part of it, whose
 operands come from shared memory where mma.sync computes it (CUTLASS's largest). With these and its own constants an

@@ -33,6 +33,8 @@ PAGED_START_S = 5.0e-6
 while decoding, and the open ones of published_stacks.csv. NB: where keys lie in the L2, so do these; calls of latent
 keys were not looked at."""
 
+MEMSET_S = 0.94e-6
+"""Of a memset between kernels of a graph, on an H100 (experiments/measurements/h100_nodes.csv)."""
 STARTS = {("graph", True): "graph_call_latency_s", ("graph", False): "graph_launch_latency_s"}
 """(how it is launched, whether it is its call's first) -> the profile's latency, where not that of a launch alone."""
 
@@ -151,14 +153,11 @@ def _hbm_seconds(running: Running, is_pass: bool) -> float:
 
 
 def _start_s(running: Running) -> float:
-    """From the end of what ran before to a launch's first load: of a CUDA graph, or as the profiler sees it alone. A
-    memset before it takes a node of the graph: 0.94 us on an H100, where a kernel takes 1.06
-    (experiments/measurements/h100_nodes.csv)."""
-    profile = running.rates.profile
+    """From the end of what ran before to a launch's first load, in a CUDA graph with a memset before it, or alone."""
     launched = running.conditions.launched
-    start = float(profile.need(STARTS.get((launched, running.first), "launch_latency_s")))
+    start = float(running.rates.profile.need(STARTS.get((launched, running.first), "launch_latency_s")))
     cleared = running.kernel.clears_queue and running.launch.schedule.scheduler is Scheduler.DYNAMIC
-    return start + (cleared and launched == "graph") * float(profile.need("graph_launch_latency_s"))
+    return start + (cleared and launched == "graph") * MEMSET_S
 
 
 def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:

@@ -228,8 +228,7 @@ def step_cost(
     operations += work.loop.widened * (SLOW_WIDENING_OPERATIONS if cc in SLOW_WIDENING_CC else WIDENING_OPERATIONS)
     of_softmax = FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
     operations += of_softmax * (work.exps_per_pair > 0)
-    if work.mask.edge_steps:
-        operations += work.mask.edge_steps * edge_share(launch)
+    operations += work.mask.edge_steps * edge_share(launch)
     exps = scores * work.exps_per_pair * (1 - work.loop.software_exps) / rates.exps
     others = scores * operations / rates.fp32_lanes
     copies = d.block_k * width * 2 * element_bytes / COPIED_BYTES
@@ -239,12 +238,14 @@ def step_cost(
         shared_bytes = estimate(launch, unit, scores, warps, element_bytes)
     others += shared_bytes / element_bytes * unit.operand_operations / rates.fp32_lanes
     softmax = max(exps, others) + min(exps, others) * (not unit.softmax_side_by_side)
-    smem = shared_bytes / rates.shared_bytes
+    over_keys, turns = bool(work.pipelines and work.pipelines.over_keys), d.block_k // DEPTH
+    kept = 1 - over_keys * (turns - key_turns(launch)) / max(1, turns) / 2  # of two products, one ends with the keys
+    smem = shared_bytes / rates.shared_bytes * kept
     meet = work.loop.warps_meet and (unit.warps_may_meet or not work.exps_per_pair)
     waits_together = waited_loads(launch, unit, cc) > 0 or work.loop.copy_waits > 1
     meets_at_copies = work.loop.copy_waits > 0 and (unit.warps_may_meet or waits_together)
     return StepCost(
-        tensor=scores * work.flops_per_pair / apart / rates.tensor_flops,
+        tensor=scores * work.flops_per_pair / apart / rates.tensor_flops * kept,
         softmax=softmax,
         smem=smem,
         l2=l2_bytes / rates.l2_bytes,
@@ -293,8 +294,7 @@ def _exposed(launch: Launch, unit: UnitModel, cc: int, waits: Waits) -> float:
     work = launch.work
     if work.pipelines:
         steps = work.pipelines.products * STAGED_LOADS_PER_PRODUCT + work.pipelines.depth / DEPTH
-        if work.pipelines.over_keys:
-            steps += work.pipelines.over_keys * key_turns(launch)
+        steps += work.pipelines.over_keys * key_turns(launch)
         return waits.product_step * steps + waits.load * work.pipelines.exposed_loads
     waited = waited_loads(launch, unit, cc)
     meets = not (waited or unit.loads_apart)
@@ -313,22 +313,23 @@ def lock_cycles(launch: Launch, rates: SmRates) -> float:
     return LOCKED_LOADS * rates.waits.load + product + pipelines.locked_flops / rates.tensor_flops + sums
 
 
-def fetched_cycles(launch: Launch, ctas: int, slots: int, warm: bool = False) -> float:
+def fetched_cycles(launch: Launch, ctas: int, slots: int, warm: bool = False, behind_itself: bool = False) -> float:
     """SM cycles in which a work tile waits for code, in the mean. Tiles of the first round begin together and wait for
-    all that they run. Later ones find the loop's; where tiles differ in their steps, each of an SM's `ctas` is at
-    another place of the kernel and fetches its masked steps anew. A call behind itself (`warm`) finds it in the L2."""
-    steps = steps_per_tile(launch.domain, launch.outer)
-    most = int(steps.max(initial=0))
+    all that they run, from the L2 if `warm`; each of an SM's `ctas` issues what is outside of its steps after the
+    others, meanwhile unless the call is `behind_itself`. Later ones find the loop's; where tiles differ in their steps,
+    each CTA fetches its masked steps anew. Products with pipelines of their own wait for operands while code comes."""
+    most = int((steps := steps_per_tile(launch.domain, launch.outer)).max(initial=0))
     *begins, after, end = (INSTRUCTION_BYTES * instructions for instructions in launch.work.code)
     masked, loops = min(most, len(begins) - 1), most >= len(begins)
-    outside = (0, begins[masked]), (after, end)
-    parts = (*outside, (begins[-1], after))[: 2 + loops]
-    behind = sum(max(0, last - max(first, CODE_AHEAD_BYTES)) for first, last in parts)
-    ahead = sum(last - first for first, last in parts) - behind
-    once = ahead / L2_BYTES_PER_CYCLE + behind / (CODE_BEHIND_PER_CYCLE, CODE_BYTES_PER_CYCLE)[warm]
+    parts = ((0, begins[masked]), (after, end), (begins[-1], after))[: 2 + loops]
+    far = sum(max(0, last - max(first, CODE_AHEAD_BYTES)) for first, last in parts)
+    ahead, outside = (sum(last - first for first, last in some) for some in (parts, parts[:2]))
+    once = (ahead - far) / L2_BYTES_PER_CYCLE + far / (CODE_BEHIND_PER_CYCLE, CODE_BYTES_PER_CYCLE)[warm]
     alike = float(np.square(np.unique(steps, return_counts=True)[1] / len(steps)).sum())
-    again = sum(last - first for first, last in outside) / CODE_AGAIN_PER_CYCLE
-    again += ctas * (begins[masked] - begins[0]) * (1 - alike) / CODE_BYTES_PER_CYCLE
+    unlike = ctas * (begins[masked] - begins[0]) * (1 - alike) / CODE_BYTES_PER_CYCLE
+    once, again = (cycles * (not launch.rereads_q) for cycles in (once, outside / CODE_AGAIN_PER_CYCLE + unlike))
+    each = (begins[0] + end - after) / INSTRUCTION_BYTES * launch.resources.threads / 32 / SCHEDULERS
+    once += (ctas - 1) * each - min(once, (ctas - 1) * each) * (not behind_itself)
     first_round = min(1.0, slots / max(1, launch.tiles_with_rows))
     return float(first_round * once + (1 - first_round) * again)
 
