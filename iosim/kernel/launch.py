@@ -368,7 +368,7 @@ class Launch:
     """What a thread of an elementwise pass loads before it stores."""
     walks_round: bool = False
     """With key blocks outside and no mask, the CTA of split s begins each walk at query block s and goes on with the
-    first after the last; only a replay knows the difference."""
+    first after the last; only a replay and locks know the difference."""
     walks_again: bool = False
     """A work tile goes over its keys several times, as many as its accesses have `times`; only a replay knows the
     difference."""

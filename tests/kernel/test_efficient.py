@@ -245,7 +245,7 @@ def test_hbm_bytes_and_times_are_as_far_off_as_the_docs_say() -> None:
         errors[group].append(pair)
     hbm, times = ({g: [pair[n] for pair in pairs] for g, pairs in errors.items()} for n in (0, 1))
     for group, reads, short, long in (
-        ("registers", 0.03, -0.04, 0.03), ("buffers", 0.72, -0.13, -0.1), ("fp32", 0.12, -0.11, -0.08)
+        ("registers", 0.03, -0.04, 0.03), ("buffers", 0.72, -0.13, -0.1), ("fp32", 0.12, -0.01, 0.03)
     ):  # fmt: skip
         assert median(map(abs, hbm[group])) < reads
         assert short < median(times[group]) < long

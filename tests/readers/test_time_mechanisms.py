@@ -15,7 +15,7 @@ from iosim.kernel.launch import Launch, is_attention_loop
 from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import staged
-from iosim.kernel.unit import UNITS, MatrixUnit
+from iosim.kernel.unit import UNITS, MatrixUnit, Overlap
 from iosim.kernel.work import Loop, MaskOperations, Pipelines
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
@@ -27,6 +27,7 @@ from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import (
     CTA_START_CYCLES,
     LOCKED_LOADS,
+    UNHIDDEN_TURN,
     SmRates,
     StepCost,
     Waits,
@@ -35,6 +36,7 @@ from iosim.readers.timing.step_time import (
     key_turns,
     lock_cycles,
     step_cost,
+    step_cycles,
 )
 
 
@@ -490,6 +492,39 @@ class TestStreamedQueries:
         cycles = 2 * (682 + 80) / 1.98e9  # two loads from HBM
         assert fetches.parts["start"] - streams.parts["start"] == pytest.approx(cycles)
 
+    def test_loads_take_their_time_at_any_clock(self) -> None:
+        waits, usual = (Waits.of(load_profile("h100"), clock) for clock in (1.1, 1.0))
+        assert (waits.load, waits.product_step) == (1.1 * usual.load, 1.1 * usual.product_step)
+        assert (waits.sync, waits.spill_access) == (usual.sync, usual.spill_access)
+
+    def test_nothing_is_computed_beside_the_bytes_of_first_steps(self) -> None:
+        """A round of CTAs with a step each takes the time of its bytes and of its work; a longer loop hides them."""
+        one, many = (main_launch(call("h100", "cutlass", batch=16, seq_q=128, seq_k=n)) for n in (128, 8192))
+        steps = [n * time.pace.step_s[-1] for n, time in ((1, one), (64, many))]
+        assert one.total_s > one.parts["start"] + one.seconds["hbm"] + steps[0]
+        assert many.total_s < many.parts["start"] + many.seconds["hbm"] + steps[1]
+
+
+class TestGradients:
+    """PyTorch's memory-efficient backward."""
+
+    def main(self, **problem: object) -> Launch:
+        launches = call("h100", "cutlass", passes="bwd", **problem).chain.launches
+        return next(n for n in launches if n.name == "bwd.main")
+
+    def test_fragments_of_d_come_in_pairs(self) -> None:
+        """Four fragments of 16 columns for each of 8 blocks of 64 queries: every second one is waited for."""
+        assert self.main(head_dim=64, seq_q=512).work.serial_loads == 2 * 8
+
+    def test_sums_in_fp32_wait_for_what_they_add_to(self) -> None:
+        """dK and dV of 128 columns are two tiles each of 128 rows: four loads, eight rows of a warp's 32 at a time."""
+        assert self.main(dtype="fp32").work.loop.serial_loads == 4 * 2
+        assert self.main(dtype="bf16").work.loop.serial_loads == 0
+
+    def test_warps_that_meet_at_every_turn_hide_half_of_the_shorter(self) -> None:
+        cost = StepCost(1000, 0, 800, 0, 0, 4, Overlap.QUEUE, warps_meet=True, fragments=800, unhidden=UNHIDDEN_TURN)
+        assert step_cycles(cost, 1) == 1400
+
 
 class TestPasses:
     """What surrounds FlashAttention-2's backward: threads wait for loads, one behind the other, in every round."""
@@ -527,25 +562,33 @@ class TestLocks:
         return next(n for n in launches if n.name == "bwd.main")
 
     def test_how_long_a_lock_is_held(self) -> None:
-        # loads in turn; a product of 128 x 128 x 128 in 4 + 128 / 32 k-steps; 128 x 128 sums read and stored
-        held = LOCKED_LOADS * 100 + 8 * 20 + 2 * 128**3 / 1024 + 4 * 128**2 * (1 / 44 + 1 / 32)
+        # loads in turn; a product of 128 x 128 x 128 in 3.8 + 128 / 32 k-steps; 128 x 128 sums read and stored
+        held = LOCKED_LOADS * 100 + 7.8 * 20 + 1.5 * 2 * 128**3 / 1024 + 4 * 128**2 * (1 / 44 + 1 / 32)
         assert lock_cycles(self.main(seq_q=128, seq_k=8192), self.rates) == pytest.approx(held)
         assert lock_cycles(self.main(seq_q=8192, seq_k=128), self.rates) == 0  # a block of keys, nobody to share with
 
     @pytest.mark.parametrize(
-        ("heads", "slots", "cycles"),
+        ("queries", "heads", "slots", "cycles"),
         [
-            (1, 132, 10 + 63 * 4),  # 64 CTAs of a head start together, and each ends 4 cycles behind the one before
-            (2, 132, 10 + 63 * 4),  # another head has other locks
-            (2, 64, 14 + 10 + 63 * 4),  # the second head starts where the first one's CTAs end, and both go on
-            (1, 2, 10 * 32),  # two at once never wait
+            (128, 1, 132, 6 + 64 * 4),  # 64 CTAs of a head start together, and each holds its only lock for 4 cycles
+            (128, 2, 132, 6 + 64 * 4),  # another head has other locks
+            (128, 2, 64, 6 + 4 + 6 + 64 * 4),  # the second head begins where the first one's first CTA ends
+            (128, 1, 2, 10 * 32),  # two at once never wait
+            (1024, 1, 132, 6 + 64 * 4),  # eight locks, eight times: all end together
+            (1024, 2, 64, 2 * 64 * 4),  # so that the second head waits for the first to end
         ],
     )
-    def test_ctas_of_a_head_end_one_behind_the_other(self, heads: int, slots: int, cycles: float) -> None:
-        launch = self.main(heads=heads, seq_q=128, seq_k=8192)
+    def test_ctas_of_a_head_take_locks_in_turn(self, queries: int, heads: int, slots: int, cycles: float) -> None:
+        launch = self.main(heads=heads, seq_q=queries, seq_k=8192)
         rounds = max(1.0, 64 * heads / slots)
-        alone = Makespan(10.0 * rounds, [1.0], rounds)
+        alone = Makespan(10.0 * rounds * queries / 128, [1.0], rounds)
         assert in_turn(launch, alone, slots, 4.0).cycles == pytest.approx(cycles, rel=0.1)
+
+    def test_ctas_that_begin_at_the_same_lock_end_one_behind_the_other(self) -> None:
+        """Under a mask all begin with the first queries: the second head follows before the first has ended."""
+        launch, alone = self.main(heads=2, seq_q=1024, seq_k=8192), Makespan(160.0, [1.0], 2.0)
+        in_line = in_turn(replace(launch, walks_round=False), alone, 64, 4.0).cycles
+        assert in_line == 2 * 8 * 10 + 63 * 4 < 0.9 * in_turn(launch, alone, 64, 4.0).cycles
 
     @pytest.mark.parametrize(("queries", "cycles"), [(128, 63 * 4), (1024, 7 * 4), (8192, 0)])
     def test_they_queue_once_where_the_work_takes_longer(self, queries: int, cycles: float) -> None:

@@ -73,6 +73,9 @@ FRAGMENT_BYTES = 16
 """What a thread loads at once of O, and of dO."""
 LOCK_LOADS = 3
 """What all warps wait for, of a tile of dQ's sums: its lock, its values and the fence."""
+EPILOGUE_LOADS = 4
+"""One behind the other, of a tile of dK or dV that is added to: of a warp's 32 rows eight at a time (NVIDIA/cutlass,
+epilogue_pipelined.h)."""
 PASS_ROWS, PASS_THREADS = 128, 128
 
 
@@ -130,12 +133,14 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
     fragments, turns = _row_sum_loop(problem, tile) if half else (0, 0)
     locked = tiles if domain.splits > 1 else 0
+    locked_flops = 2 * tile.block_q * tile.block_k**2 * (locked > 0)
+    work, (dk_dv, dq, depth) = loop_work(problem, kernel), _products(problem, tile)
     exposed_loads = LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in key_sums)
-    work, (products, depth, columns) = loop_work(problem, kernel), _products(problem, tile)
     work = replace(
         work,
-        flops_per_pair=2 * columns,
-        pipelines=Pipelines(products, depth, exposed_loads, 2 * tile.block_q * tile.block_k**2 if locked else 0),
+        loop=replace(work.loop, serial_loads=0 if half else EPILOGUE_LOADS * dk_dv),
+        flops_per_pair=2 * depth,
+        pipelines=Pipelines(2 + dk_dv + dq, depth, exposed_loads, locked_flops),
         serial_loads=fragments * domain.query_blocks,
         spill=replace(work.spill, tile=work.spill.tile + 4 * turns * domain.query_blocks),
     )
@@ -197,20 +202,19 @@ def _running(tensor: str, rows: Rows, edge: Edge, read_first: bool = False) -> l
 
 
 def _products(problem: AttentionProblem, tile: Tile) -> tuple[int, int, int]:
-    """(number, sum of depths, sum of columns) of the products of a pair: QK^T and dO V^T, as deep as the head has
-    columns, in whole k-steps; for dV, dQ and dK one a tile of columns, as deep as a block has rows."""
+    """Of a pair's products: (those for dV and dK, one a tile of columns; those for dQ; the sum of all depths). QK^T and
+    dO V^T are as deep as the head has columns, in whole k-steps, the others as a block has rows."""
     d, d_v, of_query, of_key = problem.head_dim, problem.head_dim_v, tile.block_q, tile.block_k
-    dk_dv, dq = -(-d_v // of_query) + -(-d // of_query), -(-d // of_key)
-    columns = sum(-(-n // DEPTH) * DEPTH for n in (d, d_v)) + dk_dv * of_query + dq * of_key
-    return 2 + dk_dv + dq, d + d_v + dk_dv * of_query + dq * of_key, columns
+    dk_dv, dq = -(-d_v // of_query) - (-d // of_query), -(-d // of_key)
+    return dk_dv, dq, sum(-(-n // DEPTH) * DEPTH for n in (d, d_v)) + dk_dv * of_query + dq * of_key
 
 
 def _row_sum_loop(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
-    """Of the loop for D of a block of queries: (fragments that a thread loads one behind the other, turns in which it
-    keeps them in local memory)."""
+    """Of the loop for D of a block of queries: (pairs of fragments that a thread loads one behind the other, turns in
+    which it keeps them in local memory). The first fragment of a pair is waited for, the next one is under way."""
     columns = max(1, 32 * tile.warps // tile.block_q) * (FRAGMENT_BYTES // problem.input_type.bytes)
     fragments = -(-problem.head_dim_v // columns)
-    return fragments, fragments * columns if _width(problem) > UNROLLED_COLUMNS else 0
+    return -(-fragments // 2), fragments * columns if _width(problem) > UNROLLED_COLUMNS else 0
 
 
 def _local_fragments(tile: Tile, turns: int, query_blocks: int) -> tuple[Overhead, ...]:

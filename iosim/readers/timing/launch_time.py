@@ -164,13 +164,16 @@ def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     """Seconds of a loop's computing and streaming together, where they hold one another up.
 
     Where no tile finds in the L2 what another has loaded, what CTAs stream flows evenly; but all of a round wait for
-    their queries before they compute, where no warps of their own load. There an SM gets its even share of HBM, or as
-    much as the profile says, and the busiest one decides: in the last round it goes as fast as a CTA alone.
+    their queries before they compute, where no warps of their own load. Where every product has a pipeline of its own,
+    nothing is computed beside the bytes of CTAs' first steps. Of bytes used once an SM gets its even share of HBM, or
+    as much as the profile says, and the busiest one decides: in the last round it goes as fast as a CTA alone.
     """
-    reuses = reuses_keys(running.launch)
+    launch, reuses = running.launch, reuses_keys(running.launch)
     norm = norm_of(reuses)
     if reuses:
-        burst, ahead = beside(done.total_s, hbm, norm=norm), running.ahead * (not running.launch.is_backward)
+        steps = max(1, int(launch.domain.visited.count.sum()) * launch.domain.grid_heads)
+        first = launch.rereads_q * min(steps, launch.work_tiles, running.resident.slots) / steps * hbm
+        burst, ahead = first + beside(done.total_s, hbm - first, norm=norm), running.ahead * (not launch.is_backward)
         return burst + ahead * (max(done.total_s, hbm) - burst)
     names = running.loaded(in_steps=False) - running.loaded(in_steps=True)
     waited_for = sum(running.moved("hbm", "read", name) for name in names)

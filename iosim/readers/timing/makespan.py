@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,8 @@ FloatArray = npt.NDArray[np.float64]
 
 MOST_LISTED = 4_000_000
 """Tiles up to which the lists of a persistent grid are added up one by one; with more, they are taken to be even."""
-MOST_LOCKED = 200_000
-"""CTAs that take locks in turn up to which they are played one by one; of more heads, the first."""
+MOST_TURNS = 200_000
+"""At locks, up to which they are played one by one; of more heads, the first."""
 CLAIMED_TILES_PER_SLOT = 64
 """The same where tiles are claimed one ahead: what has been claimed early on decides for long."""
 CLAIM_STEPS = (0.3, 0.5, 0.7, 0.9)
@@ -116,30 +117,34 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
 
 def in_turn(launch: Launch, alone: Makespan, slots: int, held: float) -> Makespan:
     """The same grid where every CTA of a head takes each of the head's locks once for each of its key blocks, and holds
-    it for `held` cycles: the CTAs of a head then end that far apart at least, however many locks there are. Where that
-    is less than what each computes they wait once, at their first lock: each begins at a block of queries of its own
-    as far as there are enough (kernel_backward.h: getQueryStartShift), and the others queue.
+    it for `held` cycles. Each begins at a block of queries of its own as far as there are enough (kernel_backward.h:
+    getQueryStartShift), so that the others queue. Where the CTAs of a head need a lock for longer than one computes,
+    they are played: first come, first served.
 
     Args:
         alone: the grid without locks. Its CTAs share its cycles evenly.
     """
-    d = launch.domain
-    a_head = int(_ctas(d, launch.outer)[1].sum())
-    tiles = a_head * d.grid_heads
-    apart = held * d.key_blocks_total / max(1, a_head)
-    own, heads = alone.cycles / alone.rounds, min(d.grid_heads, max(1, MOST_LOCKED // max(1, a_head)))
-    first = own * tiles / max(1.0, float(steps_per_tile(d, launch.outer).sum()) * d.grid_heads)
-    if apart * min(a_head, slots) <= own:
-        queue = -(-min(a_head, slots) // d.query_blocks)
-        return replace(alone, cycles=alone.cycles + (queue - 1) * held)
-    free, end = [0.0] * min(slots, tiles), 0.0
-    for _ in range(heads):
-        last = free[0] + first
-        for _ in range(a_head):
-            last = max(free[0] + own, last + apart)
-            heapq.heapreplace(free, last)
-        end = max(end, last)
-    return replace(alone, cycles=max(end * d.grid_heads / heads, alone.cycles))
+    d, steps = launch.domain, _ctas(launch.domain, launch.outer)[0]
+    key_blocks = d.key_blocks_total / len(steps)
+    visits = np.rint(steps[steps > 0] / key_blocks).astype(int).tolist()
+    a_head, locks, taken = len(visits), d.query_blocks, held * key_blocks
+    at_once, own = min(a_head, slots), alone.cycles / alone.rounds
+    if taken * at_once <= own:
+        return replace(alone, cycles=alone.cycles + (-(-at_once // locks) - 1) * held)
+    heads = min(d.grid_heads, max(1, MOST_TURNS // sum(visits)))
+    between, ctas = max(0.0, own * a_head / sum(visits) - taken), a_head * heads
+    free = [0.0] * (heads * locks)
+    waiting, following = [(between, 0, 0)] * min(slots, ctas), count()
+    while waiting:
+        arrived, turn, cta = heapq.heappop(waiting)
+        cta = cta if turn else next(following)
+        if cta < ctas:
+            head, place = divmod(cta, a_head)
+            begins = place * launch.walks_round - visits[place]
+            lock = head * locks + (begins + turn) % locks
+            free[lock] = max(arrived, free[lock]) + taken
+            heapq.heappush(waiting, (free[lock] + between, (turn + 1) % visits[place], cta))
+    return replace(alone, cycles=max(max(free) * d.grid_heads / heads, alone.cycles))
 
 
 def _end_of_ctas(works: list[float], before: float, sms: int, pace: list[float]) -> tuple[float, list[float]]:

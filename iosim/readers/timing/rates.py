@@ -115,7 +115,7 @@ class Rates:
             return None
         per_sm = p.sm_count * clock
         return SmRates(
-            waits=Waits.of(p),
+            waits=Waits.of(p, clock / (self.highest_clock_hz(tensor_cores=True) or clock)),
             clock_hz=clock,
             tensor_flops=self.tensor(dtype, unit) / per_sm,
             fp32_lanes=self.fp32_lanes() / p.sm_count,
