@@ -74,8 +74,8 @@ FRAGMENT_BYTES = 16
 LOCK_LOADS = 3
 """What all warps wait for, of a tile of dQ's sums: its lock, its values and the fence."""
 EPILOGUE_LOADS = 4
-"""One behind the other, of a tile of dK or dV that is added to: of a warp's 32 rows eight at a time (NVIDIA/cutlass,
-epilogue_pipelined.h)."""
+"""One behind the other, of a tile of dK or dV that is added to: an iteration loads what it adds to (pytorch,
+mem_eff_attention/epilogue/epilogue_pipelined.h); that it has eight of a warp's 32 rows is inferred."""
 PASS_ROWS, PASS_THREADS = 128, 128
 
 

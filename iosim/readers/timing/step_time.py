@@ -61,7 +61,7 @@ is done (H200, experiments/measurements/h200_triton_autotune.csv). FlashAttentio
 QK^T, and the next K behind PV, with one buffer of each."""
 STAGED_LOADS_PER_PRODUCT = 3.8
 """Fill and drain of a threadblock product's own pipeline (kernels that fetch Q again for every key block, and the
-backward whose products do). Fitted: on odd calls 3.6 to 3.8 are alike."""
+backward whose products do). Fitted: odd drawn calls of the backward ask for 3.6, calls in loops for 4."""
 LOCKED_LOADS = 4.5
 """Accesses, one behind the other, for which a CTA holds the lock of a block of dQ's sums, beside the sums' bytes.
 Fitted by hand to calls of one head (experiments/measurements/h100_series.csv), and the best of 4, 4.5 and 5 on all
