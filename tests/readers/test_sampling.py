@@ -42,7 +42,7 @@ def budget(monkeypatch: pytest.MonkeyPatch, accesses: int) -> None:
 CASES = [
     # kernel, GPU, mask, tokens, heads, accesses to play, largest error of HBM reads
     ("fa2", "h200", "none", 262144, 2, 12_000_000, 0.04),
-    ("fa2", "h200", "causal", 262144, 4, 12_000_000, 0.05),
+    ("fa2", "h200", "causal", 262144, 4, 12_000_000, 0.07),
     ("triton", "a100", "none", 262144, 2, 8_000_000, 0.02),
     ("triton", "a100", "causal", 262144, 4, 8_000_000, 0.03),
 ]

@@ -133,7 +133,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
     fragments, turns = _row_sum_loop(problem, tile) if half else (0, 0)
     locked = tiles if domain.splits > 1 else 0
-    locked_flops = 2 * tile.block_q * tile.block_k**2 * (locked > 0)
+    locked_flops = 2 * tile.block_q * tile.block_k**2 if locked else 0
     work, (dk_dv, dq, depth) = loop_work(problem, kernel), _products(problem, tile)
     exposed_loads = LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in key_sums)
     work = replace(

@@ -173,8 +173,7 @@ def _beside_hbm(running: Running, done: Computing, hbm: float) -> float:
     if reuses:
         steps = max(1, int(launch.domain.visited.count.sum()) * launch.domain.grid_heads)
         first = launch.rereads_q * min(steps, launch.work_tiles, running.resident.slots) / steps * hbm
-        burst, ahead = first + beside(done.total_s, hbm - first, norm=norm), running.ahead * (not launch.is_backward)
-        return burst + ahead * (max(done.total_s, hbm) - burst)
+        return first + beside(done.total_s, hbm - first, norm=norm)
     names = running.loaded(in_steps=False) - running.loaded(in_steps=True)
     waited_for = sum(running.moved("hbm", "read", name) for name in names)
     first = running.rates.hbm_seconds(waited_for, 0.0) * (not running.unit.loads_apart)
