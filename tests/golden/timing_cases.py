@@ -115,7 +115,7 @@ def unknown() -> Iterator[tuple[str, Any]]:
 
 def steps() -> Iterator[tuple[str, Any]]:
     """One step of a loop: what each unit needs, and how it overlaps among the CTAs of an SM."""
-    rates = SmRates(Waits.of(load_profile("h200")), 1.5e9, 4096.0, 128.0, 16.0, 128.0, 64.0)
+    rates = SmRates(Waits.of(load_profile("h200"), 1.0), 1.5e9, 4096.0, 128.0, 16.0, 128.0, 64.0)
     for kernel, gpu, passes in (
         ("fa2", "a100", "fwd"),
         ("fa2", "a100", "bwd"),

@@ -235,7 +235,8 @@ class TestLaunched:
         assert [n.name for n in one.chain.launches] == ["main", "combine"]
         alone, graph = (one.time(one.counted, Conditions(launched=how, l2_start="warm")) for how in ("alone", "graph"))
         saved = [a.total_s - g.total_s for a, g in zip(alone.launches, graph.launches, strict=True)]
-        assert saved == pytest.approx([2.1e-6 - 2.2e-6, 2.1e-6 - 0.8e-6])
+        assert saved[1] == pytest.approx(2.1e-6 - 1.01e-6)
+        assert -1e-6 < saved[0] < 2.1e-6 - 2.2e-6  # the first one's CTAs issue one behind the other, too
 
     def test_a_combine_waits_a_load_a_split(self) -> None:
         def combine(splits: int) -> float:

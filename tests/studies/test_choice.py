@@ -26,10 +26,12 @@ PRICE = "a100=1.5,h100=2.5,h200=3.5"
 
 @pytest.fixture
 def powerless(tmp_path: Path) -> str:
-    """The file of a GPU whose power nobody knows."""
+    """The file of a GPU whose power nobody knows, nor at which rate its products draw it."""
     shipped = (ROOT / "hardware_profiles" / "b200.toml").read_text(encoding="utf-8")
     place = tmp_path / "powerless.toml"
-    place.write_text(re.sub(r"(?m)^power_w.*\n", "", shipped).replace('name = "b200"', 'name = "powerless"'))
+    rates, sources = r"^\[tensor_flops_achieved_per_s\].*?(?=^\[)", r"^(mamf-fp8|ml-engineering) =[^\n]*\n"
+    told = rf"(?ms)^(peak_)?power_w[^\n]*\n|{rates}|{sources}"
+    place.write_text(re.sub(told, "", shipped).replace('name = "b200"', 'name = "powerless"'))
     return str(place)
 
 
