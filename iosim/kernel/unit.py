@@ -120,6 +120,11 @@ class UnitModel:
     """The profile's share of the specified rate that it reaches; empty: all of it."""
     tile_cycles: str = "tile_cycles"
     """The profile's cycles of a work tile beside its steps."""
+    tensor_cores: bool = True
+    """Whether tensor cores compute."""
+    takes_turns: bool = False
+    """Whether two warpgroups take turns at a forward's softmax: they begin a tile together, and the first operands of
+    all tiles but a CTA's first are there."""
     hides_l2: bool = False
     """Whether a step's bytes at the L2 are hidden wholly, where they take less than the rest of it."""
     splits_to: str = ""

@@ -233,8 +233,8 @@ MANY = settings(
     deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )  # fmt: skip
-ELSEWHERE = ("aiter", "aiter-triton", "ck", "hipkittens", "fa4-sm120", "fa4-256", "nsa")
-"""Kernels of GPUs, of widths or of lengths (of whole blocks) that are not drawn here."""
+ELSEWHERE = ("aiter", "aiter-triton", "ck", "hipkittens", "fa4-sm120", "fa4-256", "nsa", "xqa-sm90")
+"""Kernels of GPUs, of widths, of lengths (of whole blocks) or of caches (in fp8) that are not drawn here."""
 KERNELS = tuple(name for name in entry_names() if name not in ELSEWHERE)
 
 

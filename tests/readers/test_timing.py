@@ -102,18 +102,21 @@ class TestStep:
         cost = StepCost(100, 50, 10, 0, exposed=7, streams=1, overlap=Overlap.QUEUE)
         assert step_cycles(cost, 3) == 157 + 2 * 100
 
+    @pytest.mark.parametrize(("unit", "share"), [(MatrixUnit.SPECIALISED, 0.5), (MatrixUnit.WGMMA, 0)])
+    def test_warpgroups_that_take_turns_begin_a_tile_together(self, unit: MatrixUnit, share: float) -> None:
+        """Half of its products show once more."""
+        cost = self.cost(Tile(128, 128, 12), unit)
+        assert cost.drain == share * cost.tensor
+
     def test_past_two_ctas_the_units_of_an_sm_work_side_by_side(self) -> None:
         cost = StepCost(30, 100, 10, 0, exposed=0, streams=1, overlap=Overlap.QUEUE, further=60)
         assert [step_cycles(cost, n) for n in (1, 2, 3, 5)] == [130, 230, 290, 410]
 
     def test_warpgroups_in_turn_overlap_in_part(self) -> None:
-        """Of two equal parts the step takes 2^(1/2) times one at a norm of 2, of both in turn the sum. Both warpgroups
-        begin a tile together: half of its products show once more."""
+        """Of two equal parts the step takes 2^(1/2) times one at a norm of 2, of both in turn the sum."""
         cost = StepCost(100, 100, 10, 0, exposed=0, streams=3, overlap=Overlap.INSIDE, norm=2.0)
         assert step_cycles(cost, 1) == pytest.approx(2**0.5 * 100)
         assert step_cycles(replace(cost, norm=1.0), 2) == 400
-        assert cost.drain == 50
-        assert replace(cost, overlap=Overlap.QUEUE).drain == 0
 
     def test_what_the_l2_moves_is_hidden_in_part(self) -> None:
         """Of two equal parts the step takes 2^(1/3.2) times one; where the L2 is far slower, what it takes."""

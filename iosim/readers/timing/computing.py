@@ -18,7 +18,7 @@ from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import WAVEFRONT_BYTES, staged
 from iosim.kernel.traffic import Traffic
-from iosim.kernel.unit import Overlap, UnitModel
+from iosim.kernel.unit import UnitModel
 from iosim.kernel.work import Dependent
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
@@ -163,7 +163,7 @@ class Running:
         one round (the first five draws of an H100)."""
         work = self.launch.work
         joined = (work.loop.key_warps - 1) * (not work.loop.copy_waits)  # else they are in every step
-        turns = self.unit.overlap is Overlap.INSIDE and not self.launch.is_backward  # these are in `own_cycles`
+        turns = self.unit.takes_turns and not self.launch.is_backward  # these are in `own_cycles`
         return min(1.0, self.unit.loads_apart * (not turns) + joined)
 
     @property

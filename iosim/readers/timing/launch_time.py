@@ -9,7 +9,6 @@ from iosim.base.records import dataclass, field
 from iosim.kernel.launch import Launch, Outer, is_attention_loop
 from iosim.kernel.pace import Pace
 from iosim.kernel.schedule import Scheduler
-from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.readers.timing.computing import (
     FIRST_LOADS,
     Computing,
@@ -84,7 +83,7 @@ def reuses_keys(launch: Launch) -> bool:
 
 
 def uses_tensor_cores(running: Running) -> bool:
-    return running.launch.work.flops_per_pair > 0 and running.unit is not UNITS[MatrixUnit.FP32]
+    return running.launch.work.flops_per_pair > 0 and running.unit.tensor_cores
 
 
 def launch_time(running: Running) -> tuple[LaunchTime, Activity]:

@@ -77,7 +77,7 @@ class Rates:
 
     def _tensor(self, dtype: str, unit: UnitModel) -> float:
         p = self.profile
-        if unit is UNITS[MatrixUnit.FP32]:
+        if not unit.tensor_cores:
             return p.fp32_flops_per_s or self._absent("fp32_flops_per_s")
         try:
             rate = p.tensor_flops(dtype)

@@ -172,16 +172,13 @@ class StepCost:
     hides_l2: bool = False
     split: float = 0.0
     """Cycles of sectors that copies fetch once more, on top of all else."""
+    drain: float = 0.0
+    """Cycles of a work tile in which one warpgroup waits for the other's first scores: both begin it together."""
     further: float = 0.0
     """Of `softmax`, what each CTA beyond the second adds: with so many warps an SM's units work side by side."""
     chain: float = 0.0
     """Cycles from the scores to P, one operation behind the other; `softmax` is less where its units work side by
     side."""
-
-    @property
-    def drain(self) -> float:
-        """Cycles of a work tile in which one warpgroup waits for the other's first scores: both begin it together."""
-        return self.tensor / 2 * (self.overlap is Overlap.INSIDE)
 
     @property
     def busiest(self) -> float:
@@ -249,8 +246,10 @@ def step_cost(
     meet = work.loop.warps_meet and (unit.warps_may_meet or not work.exps_per_pair)
     waits_together = waited_loads(launch, unit, cc) > 0 or work.loop.copy_waits > 1
     meets_at_copies = work.loop.copy_waits > 0 and (unit.warps_may_meet or waits_together)
+    tensor = scores * work.flops_per_pair / apart / rates.tensor_flops * kept
     return StepCost(
-        tensor=scores * work.flops_per_pair / apart / rates.tensor_flops * kept,
+        tensor=tensor,
+        drain=tensor / 2 * unit.takes_turns,
         softmax=softmax,
         smem=smem,
         l2=l2_bytes / rates.l2_bytes,
