@@ -45,7 +45,7 @@ BUDGET: dict[str, tuple[int, Callable[[], int]]] = {
     "functions with more than eight parameters": (6, lambda: sum(p > 8 for _, p, _ in functions())),
     "words of README.md": (900, lambda: words([ROOT / "README.md"])),
     "words of AGENTS.md and the skill": (1_000, lambda: words([ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")])),
-    "words of the pages": (56_280, lambda: words(PAGES)),
+    "words of the pages": (56_300, lambda: words(PAGES)),
 }
 
 
