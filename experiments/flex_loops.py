@@ -27,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import pandas as pd
 from experiment import record, run_script
+from series import FLEX, Call, flex
 
-WINDOW, HEADS, REPEATS, AT_ONCE = 256, 264, 7, 12
+HEADS, REPEATS, AT_ONCE = 264, 7, 12
 HEAD_DIMS, MASKS = (16, 32, 64, 128, 256), ("none", "causal", "window")
 KINDS = ("HGMMA", "HMMA", "MUFU", "FFMA", "FMUL", "FADD", "FMNMX", "FSEL", "ISETP", "F2FP", "IMAD", "LDG", "LDGSTS",
          "LDSM", "LDS", "STS", "LDL", "STL", "BAR", "SHFL", "WARPGROUP")  # fmt: skip
@@ -55,20 +56,10 @@ def builds() -> Iterator[Build]:
 
 def call(build: Build) -> Any:
     import torch
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    conditions = {
-        "causal": lambda b, h, i, j: i >= j,
-        "window": lambda b, h, i, j: (i >= j) & (i - j <= WINDOW),
-    }
     like = {"device": "cuda", "dtype": getattr(torch, build.dtype)}
     q, k, v = (torch.randn(1, build.heads, n, build.head_dim, **like) for n in (build.seq_q, build.seq_k, build.seq_k))
-    torch._dynamo.reset()
-    compiled = torch.compile(flex_attention, dynamic=False)
-    if build.mask == "none":
-        return lambda: compiled(q, k, v)
-    blocks = create_block_mask(conditions[build.mask], None, None, build.seq_q, build.seq_k, device="cuda")
-    return lambda: compiled(q, k, v, block_mask=blocks)
+    return flex(Call("builds", FLEX, 1, build.heads, build.seq_q, build.seq_k, build.head_dim, build.mask), q, k, v)
 
 
 def timed(run: Any, place: Path) -> tuple[float, str]:

@@ -372,6 +372,11 @@ class TestListsOfBlocks:
         made = replace(launch, domain=domain, work=replace(launch.work, mask=mask))
         assert edge_share(made) * domain.visited.count.sum() == pytest.approx(steps)
 
+    def test_which_rows_those_are(self) -> None:
+        """Of 4,095 the last 127; a call without a mask has no ends."""
+        rows = [call("h100", "flex", seq_q=4095, mask=mask).chain.launches[-1] for mask in ("causal", "none")]
+        assert [launch.work.mask.edge_rows for launch in rows] == [127, 0]
+
     def test_a_second_loop_begins_with_loads_of_its_own(self) -> None:
         waits = [
             call("h100", "flex", seq_q=n, mask=mask).chain.launches[-1].work.serial_loads
