@@ -31,7 +31,6 @@ from iosim.evidence.measure.collect import collect, collect_chains, collect_libr
 from iosim.evidence.measure.fit import TRIALS
 from iosim.evidence.measure.machine import require
 from iosim.evidence.measure.profile_text import base_profile, profile_text
-from iosim.evidence.measure.timing import time_plan
 from iosim.hardware.profile import load_profile
 from iosim.show.tables import Table
 
@@ -183,6 +182,8 @@ def _calls(args: argparse.Namespace) -> Planned:
 
 def _measure(args: argparse.Namespace, cases: list[Case], cc: str, **how: Any) -> Any:
     if args.time:
+        from iosim.evidence.measure.timing import time_plan  # PyTorch is needed from here on
+
         return time_plan(Path(args.out), cases, cc, args.l2, how["command"], how["progress"])
     return collect(Path(args.out), cases, cc, warm=args.l2 == "warm", **how)
 
