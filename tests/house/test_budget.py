@@ -1,4 +1,5 @@
-"""What the house may hold. A change that needs more says why in its commit, and raises the number here."""
+"""What the house may hold. A change that needs more says why in its commit, and raises the number here. Lines and files are
+counted by nobody: what is bounded is what makes reading hard."""
 
 from __future__ import annotations
 
@@ -38,14 +39,12 @@ def functions() -> list[tuple[int, int, str]]:
 
 
 BUDGET: dict[str, tuple[int, Callable[[], int]]] = {
-    "lines of iosim/": (56_000, lambda: sum(len(lines(p)) for p in PACKAGE)),
-    "files of iosim/": (327, lambda: len(PACKAGE)),
     "formatter exemptions": (255, lambda: sum("# fmt: skip" in line for p in PACKAGE for line in lines(p))),
     "lines of the longest function": (73, lambda: max(n for n, _, _ in functions())),
     "functions with more than eight parameters": (6, lambda: sum(p > 8 for _, p, _ in functions())),
     "words of README.md": (900, lambda: words([ROOT / "README.md"])),
     "words of AGENTS.md and the skill": (1_000, lambda: words([ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")])),
-    "words of the pages": (56_300, lambda: words(PAGES)),
+    "words of the pages": (60_000, lambda: words(PAGES)),
 }
 
 
