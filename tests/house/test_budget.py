@@ -1,5 +1,6 @@
-"""What the house may hold. A change that needs more says why in its commit, and raises the number here. Lines and files are
-counted by nobody: what is bounded is what makes reading hard."""
+"""What the house may hold. A change that needs more says why in its commit, and raises the number here.
+
+Lines and files are counted by nobody: what is bounded is what makes reading hard."""
 
 from __future__ import annotations
 
