@@ -12,7 +12,8 @@ import iosim
 
 PACKAGE = Path(iosim.__file__).resolve().parent
 FLOORS = {
-    "base": 1, "problem": 2, "hardware": 2, "show": 2, "kernel": 3, "catalog": 4, "readers": 5, "prediction": 6,
+    "base": 1, "problem": 2, "hardware": 2, "show": 2, "kernel": 3, "catalog": 4, "code": 4, "readers": 5,
+    "prediction": 6,
     "studies": 7, "integrations": 8, "evidence": 8, "api": 9, "commands": 9,
 }  # fmt: skip
 """Room -> floor. `iosim` itself, `iosim.__main__`, `iosim.torch` and `iosim.triton` are the doors: they open on every
