@@ -88,7 +88,7 @@ AREAS = {
         "@timing @replay paged mla efficient bias varlen",
     ),
     "libraries": area(
-        "catalog/libraries/*.py catalog/serving/*.py",
+        "catalog/libraries/*.py catalog/serving/*.py catalog/*.py",
         "once_missed @catalog catalog",
         "inference cudnn scope own_kernels @commands",
     ),
