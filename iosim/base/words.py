@@ -23,7 +23,7 @@ LAUNCHED = ("alone", "graph")
 ECC_STATES = ("delivered", "on", "off")
 """ECC whose check bits lie in the memory itself: as the board is delivered, or switched."""
 DEFAULT = "default"
-"""In place of a kernel's name: the GPU's own, as `iosim.kernel.libraries.default` chooses it."""
+"""In place of a kernel's name: the GPU's own, as `iosim.catalog.libraries.default` chooses it."""
 
 
 def listed(names: Sequence[str]) -> str:
