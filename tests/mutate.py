@@ -83,12 +83,14 @@ AREAS = {
     "count": area("readers/*.py", "count @counts level_bounds", "traffic_laws memory_bounds what_fits"),
     "formula": area("readers/formula/*.py", "floor_sums theory @counts formula", "level_bounds block_sparse"),
     "algorithms": area(
-        "kernel/algorithms/*.py",
+        "catalog/algorithms/*.py",
         "once_missed @counts execute uniform chain_launches",
         "@timing @replay paged mla efficient bias varlen",
     ),
     "libraries": area(
-        "kernel/libraries/*.py", "once_missed @catalog catalog", "inference cudnn scope own_kernels @commands"
+        "catalog/libraries/*.py catalog/serving/*.py",
+        "once_missed @catalog catalog",
+        "inference cudnn scope own_kernels @commands",
     ),
     "kernel": area(
         "kernel/*.py",

@@ -21,7 +21,7 @@ power limit."""
 LAUNCHED = ("alone", "graph")
 """alone: each launch as a profiler times it; graph: the call replayed in a CUDA graph."""
 DEFAULT = "default"
-"""In place of a kernel's name: the GPU's own, as `iosim.kernel.libraries.default` chooses it."""
+"""In place of a kernel's name: the GPU's own, as `iosim.catalog.libraries.default` chooses it."""
 
 
 def listed(names: Sequence[str]) -> str:

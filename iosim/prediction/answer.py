@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from iosim.base.units import bytes_text, seconds_text, some, times_of
 from iosim.base.words import listed, sentences
+from iosim.catalog.libraries.default import told
+from iosim.catalog.libraries.loader import is_counted
 from iosim.kernel.launch import SPILL, Per, Role
-from iosim.kernel.libraries.default import told
-from iosim.kernel.libraries.loader import is_counted
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import Reuse, reuse
 from iosim.readers.bounds import needed_bytes

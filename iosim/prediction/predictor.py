@@ -8,12 +8,12 @@ from contextlib import suppress
 from iosim.base.errors import EngineWarning, InputError, TooLargeError
 from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT, Method
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.hardware.occupancy import Occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Outer
-from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
 from iosim.prediction.replays import Replays, head_share_of, play_of, tile_accesses

@@ -15,9 +15,9 @@ from typing import Any
 from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text
 from iosim.base.words import WAYS, Method
+from iosim.catalog.algorithms import algorithm_of
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import L2_KNOWN, RATES_KNOWN, borrowed_l2, unmeasured_rates
-from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SPILL, Chain, Mode, Per, is_attention_loop

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, field
 from iosim.base.words import WAYS, Level, Method, Way
+from iosim.catalog.algorithms.registry import operations
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
-from iosim.kernel.algorithms.registry import operations
 from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain

@@ -12,13 +12,13 @@ import pytest
 from effort import some
 from scripts import measurements
 
+from iosim.catalog.libraries import resolve
 from iosim.commands.cli import main
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import calls
 from iosim.evidence.validate.rows import default_files, read
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.hardware.trust import BORROWED, L2_KNOWN, borrowed_l2, by_group
-from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
 from iosim.prediction.face import range_lines
 from iosim.prediction.predictor import Request, predict

@@ -18,10 +18,10 @@ from iosim.base.records import dataclass, replace
 from iosim.base.schema import read_toml
 from iosim.base.units import bytes_text
 from iosim.base.words import WAYS
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.evidence.reproduce.side import moved, standard, standard_kernel
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.libraries import resolve
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.predictor import planned, predict
 from iosim.prediction.replays import tile_accesses

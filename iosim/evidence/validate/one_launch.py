@@ -13,6 +13,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, seconds_text
+from iosim.catalog.algorithms import plan
 from iosim.evidence.columns import METRICS
 from iosim.evidence.cuda.ncu import Profiled
 from iosim.evidence.validate.match import Case, NoModel, match
@@ -21,7 +22,6 @@ from iosim.evidence.validate.recognise import Given, Unknown, recognise, whole_c
 from iosim.evidence.validate.residuals import values_of
 from iosim.evidence.validate.rows import COLUMN, UNIT, Row
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain, is_attention_loop
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays

@@ -15,13 +15,13 @@ import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.registry import operations
+from iosim.catalog.libraries import resolve
 from iosim.hardware.occupancy import Occupancy, occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.registry import operations
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch
-from iosim.kernel.libraries import resolve
 from iosim.kernel.residency import estimated_registers, spilled_registers
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.predictor import does_not_fit, planned
