@@ -56,7 +56,7 @@ class ChainTime:
     @property
     def total_s(self) -> float:
         """Seconds of all launches."""
-        return sum(t.total_s for t in self.launches)
+        return math.fsum(t.total_s for t in self.launches)
 
     @property
     def bound_by(self) -> str:

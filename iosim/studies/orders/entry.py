@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from math import floor, inf, log
@@ -94,7 +95,7 @@ class OrderEntry:
     @classmethod
     def of(cls, choice: OrderChoice, parts: Sequence[OrderPart], weights: Sequence[float]) -> OrderEntry:
         def total(values: Iterable[float]) -> float:
-            return sum(weight * value for weight, value in zip(weights, values, strict=True))
+            return math.fsum(weight * value for weight, value in zip(weights, values, strict=True))
 
         names = ("read_bytes", "write_bytes", "compulsory_bytes")
         read, written, least = (round(total(getattr(p, name) for p in parts)) for name in names)
