@@ -69,7 +69,7 @@ class Timed:
 
     def predicted_s(self, constants: Calibration) -> float:
         each = (getattr(constants, name) * term for name, term in zip(NAMES, self.terms, strict=True))
-        return self.rest_s + math.fsum(each, 0.0)
+        return self.rest_s + math.fsum(each)
 
     def error(self, constants: Calibration) -> float:
         return abs(self.predicted_s(constants) / self.measured_s - 1)
