@@ -16,7 +16,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "iosim"
 
-DIALECT = frozenset("one found asked told own what each left most there usual kept moved shown made given said".split())
+DIALECT = frozenset(
+    ("one", "found", "asked", "told", "own", "what", "each", "left", "most",
+     "there", "usual", "kept", "moved", "shown", "made", "given", "said")
+)  # fmt: skip
 """Names of parameters and variables that could hold anything; a field's word (option, requested, default, share, count,
 index) says what they hold."""
 DIRECTIVES = ("fmt:", "type:", "noqa", "pragma")
