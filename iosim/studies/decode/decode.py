@@ -9,6 +9,7 @@ sparse layer reads the keys that it picks.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -148,7 +149,7 @@ class DecodePoint:
     @property
     def step_s(self) -> float:
         """Seconds of all layers' attention in one step."""
-        return sum(part.prediction.time.total_s * part.shape.layers for part in self.parts)
+        return math.fsum(part.prediction.time.total_s * part.shape.layers for part in self.parts)
 
     @property
     def cache_bytes(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -60,7 +61,7 @@ class Timed:
         """From a latency without calibration."""
 
         def seconds(*kinds: str) -> float:
-            return sum(part.seconds for part in latency.parts if part.kind in kinds)
+            return math.fsum(part.seconds for part in latency.parts if part.kind in kinds)
 
         main = latency.prediction.times_of(LaunchRole.MAIN)[0]
         attention, decodes = seconds("attention", "combine"), latency.prediction.problem.longest_q == 1
@@ -69,7 +70,7 @@ class Timed:
 
     def predicted_s(self, constants: Calibration) -> float:
         each = (getattr(constants, name) * term for name, term in zip(NAMES, self.terms, strict=True))
-        return self.rest_s + sum(each, 0.0)
+        return self.rest_s + math.fsum(each)
 
     def error(self, constants: Calibration) -> float:
         return abs(self.predicted_s(constants) / self.measured_s - 1)

@@ -7,6 +7,7 @@ same call left in the L2; what none of them explains is the gap between calls, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,7 +68,7 @@ class Latency:
 
     @property
     def total_s(self) -> float:
-        return sum(part.seconds for part in self.parts)
+        return math.fsum(part.seconds for part in self.parts)
 
     @property
     def launches(self) -> int:
@@ -117,7 +118,7 @@ class AllLayers:
 
     @property
     def total_s(self) -> float:
-        return sum(p.total_s * layers.count for p, layers in self.each)
+        return math.fsum(p.total_s * layers.count for p, layers in self.each)
 
     @property
     def count(self) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, field, plain, replace
-from iosim.base.units import some
+from iosim.base.units import picoseconds, some
 from iosim.base.words import WAYS, Method
 from iosim.catalog.algorithms import plan
 from iosim.catalog.libraries import entry, entry_names, resolve
@@ -238,10 +238,10 @@ def unit_of(problem: AttentionProblem, matrix_unit: str) -> MatrixUnit:
     return MatrixUnit.FP32 if problem.dtype == "fp32" else UNITS[matrix_unit]
 
 
-def by_time(candidate: TileCandidate) -> tuple[float, int, int]:
+def by_time(candidate: TileCandidate) -> tuple[int, int, int]:
     """Fastest first; of equals the one with the fewest L2 bytes, then the least shared memory."""
     bytes_ = candidate.l2_read_bytes + candidate.l2_write_bytes
-    return candidate.time_s, bytes_, candidate.shared_memory_bytes or 0
+    return picoseconds(candidate.time_s), bytes_, candidate.shared_memory_bytes or 0
 
 
 def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[PlannedTile]:
