@@ -14,7 +14,7 @@ from iosim.base.units import bytes_text
 from iosim.base.words import WAYS, Level
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Mode, Outer, Tensor
+from iosim.kernel.launch import Chain, Launch, LaunchRole, Mode, Outer, Tensor
 from iosim.kernel.pace import Pace
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.traffic import CODE, FOREIGN, Traffic, TrafficRow
@@ -184,7 +184,7 @@ def launch_inputs(
     if streams(launch):  # an object stands for several CTAs
         rates: tuple[float, ...] = (1.0,)
     else:
-        rates = rates_of(kernel, problem, -(-slots // profile.sm_count), compiled=launch.name == "main")
+        rates = rates_of(kernel, problem, -(-slots // profile.sm_count), compiled=launch.role is LaunchRole.MAIN)
     return LaunchInputs(slots, pace, rates, added, _streaming_threads(launch, profile))
 
 

@@ -24,6 +24,7 @@ from iosim.catalog.algorithms.states import STATE
 from iosim.catalog.libraries import Overrides, split_alike
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import ALONE, Conditions
+from iosim.kernel.launch import LaunchRole
 from iosim.kernel.traffic import FOREIGN
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction, method_of
@@ -213,9 +214,10 @@ class DecodePoint:
         whose scores pass through memory. FlashAttention-2 gives every sequence as many splits; others' splits have one
         length, so that a longer sequence has more of them."""
         p = self.prediction
-        domain = next((launch.domain for launch in p.chain.launches if launch.name == "main"), None)
-        if domain is None:
+        main = p.chain.launch_of(LaunchRole.MAIN)
+        if main is None:
             return []
+        domain = main.domain
         shared = p.problem.shared_prefix or 0
         each = Counter((queries, keys - shared) for queries, keys in p.problem.sequences)
         most_blocks = max(-(-keys // domain.block_k) for _, keys in each)

@@ -23,6 +23,7 @@ from iosim.base.records import dataclass
 from iosim.base.units import some
 from iosim.catalog.serving import read_stack
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.launch import LaunchRole
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.latency.calibration import BOUNDS, Calibration
 from iosim.studies.latency.latency import Latency, latencies
@@ -62,7 +63,7 @@ class Timed:
         def seconds(*kinds: str) -> float:
             return math.fsum(part.seconds for part in latency.parts if part.kind in kinds)
 
-        main = next(launch for launch in latency.prediction.time.launches if launch.name == "main")
+        main = latency.prediction.times_of(LaunchRole.MAIN)[0]
         attention, decodes = seconds("attention", "combine"), latency.prediction.problem.longest_q == 1
         of_phases = (0.0, attention) if decodes else (attention, 0.0)
         return cls(measured_s, (1.0, *of_phases, main.seconds.get("hbm", 0.0), seconds("write")), seconds("extra"))

@@ -23,7 +23,7 @@ from iosim.catalog.libraries import entry, entry_names, resolve
 from iosim.catalog.resource_table import BuildReport, build_report
 from iosim.hardware.profile import HardwareProfile, cc_text, load_profile
 from iosim.kernel.kernel import Kernel, PassSettings, Tile
-from iosim.kernel.launch import Chain, Launch
+from iosim.kernel.launch import Chain, Launch, LaunchRole
 from iosim.kernel.residency import residency
 from iosim.kernel.tile_rules import backward_shared_bytes, rows_misfit, stages_misfit
 from iosim.kernel.unit import MatrixUnit
@@ -49,7 +49,7 @@ REPLAYED = 10
 """Of the ranking's first tiles, how many are replayed."""
 MOST_REPLAYED = 40
 """And at most, where replayed ones fall behind others."""
-MAIN_LAUNCH = {"fwd": "main", "bwd": "bwd.main"}
+MAIN_LAUNCH = {"fwd": LaunchRole.MAIN, "bwd": LaunchRole.MAIN_BACKWARD}
 TENSOR_DTYPE_CC = {"fp16": 70, "bf16": 80, "tf32": 80, "fp8": 89}
 """Compute capability from which tensor cores multiply a type (PTX ISA, mma)."""
 UNITS = {"mma.sync": MatrixUnit.MMA_SYNC, "wgmma": MatrixUnit.WGMMA}
@@ -262,7 +262,7 @@ def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[P
 
 
 def main_launch(chain: Chain, problem: AttentionProblem) -> Launch:
-    return next(n for n in chain.launches if n.name == MAIN_LAUNCH[problem.passes])
+    return next(n for n in chain.launches if n.role is MAIN_LAUNCH[problem.passes])
 
 
 def _try(
