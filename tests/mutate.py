@@ -88,7 +88,7 @@ AREAS = {
         "@timing @replay paged mla efficient bias varlen",
     ),
     "libraries": area(
-        "catalog/libraries/*.py catalog/serving/*.py",
+        "catalog/libraries/*.py catalog/serving/*.py catalog/*.py",
         "once_missed @catalog catalog",
         "inference cudnn scope own_kernels @commands",
     ),
@@ -97,6 +97,7 @@ AREAS = {
         "residency @catalog @tiles lowering",
         "serving uniform orders triton_compiled what_fits @commands",
     ),
+    "code": area("code/*.py", "module", "triton_compiled tile_builds"),
     "problem": area("problem/*.py", "mask_files fields block_sparse", "varlen windows bias cli @commands"),
     "hardware": area("hardware/*.py", "profile_file occupancy hardware", "trust hbm_range @commands"),
     "prediction": area(

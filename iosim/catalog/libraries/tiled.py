@@ -8,11 +8,11 @@ from iosim.catalog.algorithms import options_of
 from iosim.catalog.algorithms.flash1 import algorithm1_blocks
 from iosim.catalog.algorithms.uniform import UniformOptions
 from iosim.catalog.libraries.rules import Rules, rule_book
+from iosim.catalog.resource_table import build_report
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.overrides import MAX_BLOCK
 from iosim.kernel.residency import loop_registers
-from iosim.kernel.resource_table import build_report
 from iosim.problem.attention import AttentionProblem
 
 

@@ -21,11 +21,11 @@ from iosim.base.units import some
 from iosim.catalog.algorithms import plan
 from iosim.catalog.libraries import Overrides, resolve
 from iosim.catalog.libraries.triton import shared_bytes, tutorial_tiles, unit_of
+from iosim.catalog.resource_table import BuildReport
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
 from iosim.kernel.residency import Residency, estimated_registers, residency
-from iosim.kernel.resource_table import BuildReport
 from iosim.kernel.tile_rules import ASYNC_COPY_CC
 from iosim.kernel.unit import MMA_ROWS
 from iosim.prediction.call import Call
