@@ -1,7 +1,7 @@
 """Natural loops of a kernel's machine code: blocks, which block must come before which, and what each loop holds.
 
 A backward branch whose target dominates it makes a loop (Aho, Lam, Sethi and Ullman 2006, section 9.6). A loop is named
-by its first instruction. Calls go on behind themselves; branches whose target is worked out at run time are not
+by its first instruction. Calls go on behind themselves, but for those that never return, which are far branches; branches whose target is worked out at run time are not
 followed, and named in `Flow.unread`.
 """
 
@@ -59,13 +59,30 @@ class Flow:
             said.append(f"opcodes that are not known, counted as an issue slot: {', '.join(unknown)}")
         return tuple(said)
 
+    def _group(self, number: int) -> str:
+        """The class of an instruction, of calls that never return that of a branch."""
+        one = self.instructions[number]
+        group = operation(one, self.function.cc).group
+        return "branch" if group == "call" and number in self._far_branches else group
+
+    @cached_property
+    def _far_branches(self) -> set[int]:
+        """Calls behind whose target the code ends before it returns."""
+        found, places = set(), {one.address: n for n, one in enumerate(self.instructions)}
+        for number, one in enumerate(self.instructions):
+            if operation(one, self.function.cc).group == "call" and one.target in places:
+                rest = (operation(i, self.function.cc).group for i in self.instructions[places[one.target] :])
+                if next((group for group in rest if group in LEAVES), "exit") == "exit":
+                    found.add(number)
+        return found
+
     @cached_property
     def starts(self) -> list[int]:
         """Numbers of the first instruction of every block."""
         places = {one.address: n for n, one in enumerate(self.instructions)}
         starts = {0}
         for n, one in enumerate(self.instructions):
-            group = operation(one, self.function.cc).group
+            group = self._group(n)
             if group == "branch" and one.target in places:
                 starts.add(places[one.target])
             if group in ("branch", INDIRECT, *LEAVES):
@@ -83,7 +100,7 @@ class Flow:
         found = []
         for number, (first, end) in enumerate(zip(self.starts, ends, strict=True)):
             last = self.instructions[end - 1]
-            group, always = operation(last, self.function.cc).group, last.predicate in ALWAYS
+            group, always = self._group(end - 1), last.predicate in ALWAYS
             follows = []
             if group == "branch" and last.target in places:
                 follows.append(self.block_of(places[last.target]))
