@@ -18,11 +18,11 @@ from scripts import ROOT
 
 from iosim import AttentionProblem, predict
 from iosim.base.errors import InputError
+from iosim.catalog.resource_table import spill_of_frame
+from iosim.code.cubin import read_cubin
 from iosim.integrations.triton.compiled import schedule_of
-from iosim.kernel.cubin import read_cubin
 from iosim.kernel.kernel import Kernel, Order, Scheduler, Tile
 from iosim.kernel.remap import place
-from iosim.kernel.resource_table import spill_of_frame
 from iosim.kernel.schedule import Schedule
 from iosim.kernel.unit import MatrixUnit
 from iosim.triton import describe, launch_metadata

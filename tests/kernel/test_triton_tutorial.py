@@ -7,11 +7,11 @@ import pytest
 from counter import count
 
 from iosim import AttentionProblem, predict
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
 from iosim.integrations.triton.kernel import Config, configured
-from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain
-from iosim.kernel.libraries import resolve
 
 CAUSAL = AttentionProblem(heads=4, seq_q=2048, head_dim=64, dtype="fp16", mask="causal")
 

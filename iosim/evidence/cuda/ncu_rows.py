@@ -131,7 +131,7 @@ def _whole(cell: Any) -> str:
 def _shared(launch: _Launch) -> dict[str, float]:
     """Shared memory of a block as the sum of its parts, where the page of details has all of them."""
     names = [f"{who} Shared Memory Per Block" for who in SHARED_PARTS]
-    found = [cell for (_, name), cell in launch.metrics.items() if name in names]
-    if len(found) < len(names):
+    parts = [cell for (_, name), cell in launch.metrics.items() if name in names]
+    if len(parts) < len(names):
         return {}
-    return {"launch__shared_mem_per_block": sum(value_of("size", cell) * unit_scale(unit) for unit, cell in found)}
+    return {"launch__shared_mem_per_block": sum(value_of("size", cell) * unit_scale(unit) for unit, cell in parts)}

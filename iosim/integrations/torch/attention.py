@@ -20,14 +20,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.libraries.sdpa import BACKENDS, TITLES, choose, order
 from iosim.hardware.profile import HardwareProfile
 from iosim.integrations.torch import values
 from iosim.integrations.torch.formulas import Pass
 from iosim.integrations.torch.recorder import Recorder, dtype_name, is_real
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries.sdpa import BACKENDS, TITLES, choose, order
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask, ranges
 from iosim.studies.program.operators import attending
@@ -153,7 +153,7 @@ def block_mask_of(recorder: Recorder, mask: Sequence[Any], seq_q: int, seq_k: in
             continue
         counted, listed = (t if is_real(t) else values.known_values(recorder, t) for t in (count, index))
         if counted is None or listed is None:
-            return _asked_blocks(mask[-1], seq_q, seq_k, sides, full_counts is not None)
+            return _evaluated_blocks(mask[-1], seq_q, seq_k, sides, full_counts is not None)
         taken = np.asarray(counted[0, 0], dtype=np.int64)
         step, row = ranges(np.zeros_like(taken), taken)
         rows.append(row)
@@ -161,14 +161,14 @@ def block_mask_of(recorder: Recorder, mask: Sequence[Any], seq_q: int, seq_k: in
     return BlockMask.of_pairs(seq_q, seq_k, *sides, np.concatenate(rows), np.concatenate(cols))
 
 
-def _asked_blocks(mask_mod: Any, seq_q: int, seq_k: int, sides: tuple[int, int], is_made: bool) -> BlockMask:
-    """The blocks that a mask's function keeps a score of, a row of blocks at a time. `is_made`: whether the lists were
+def _evaluated_blocks(mask_mod: Any, seq_q: int, seq_k: int, sides: tuple[int, int], of_function: bool) -> BlockMask:
+    """The blocks that a mask's function keeps a score of, a row of blocks at a time. `of_function`: whether the lists were
     made of the function, as create_block_mask does, and not given beside it."""
     refused = (
         "flex_attention's block_mask is on the meta device or a fake tensor, and which blocks it keeps hangs on values "
         "that do not exist; accepted: a mask_mod that needs none of those, or a BlockMask of CPU tensors"
     )
-    if mask_mod is None or (mask_mod is flex_module.noop_mask and not is_made):
+    if mask_mod is None or (mask_mod is flex_module.noop_mask and not of_function):
         raise InputError(refused)
     keeps = torch.vmap(torch.vmap(mask_mod, in_dims=(None, None, None, 0)), in_dims=(None, None, 0, None))
     rows, cols = [], []
