@@ -162,8 +162,8 @@ def block_mask_of(recorder: Recorder, mask: Sequence[Any], seq_q: int, seq_k: in
 
 
 def _evaluated_blocks(mask_mod: Any, seq_q: int, seq_k: int, sides: tuple[int, int], of_function: bool) -> BlockMask:
-    """The blocks that a mask's function keeps a score of, a row of blocks at a time. `of_function`: whether the lists were
-    made of the function, as create_block_mask does, and not given beside it."""
+    """The blocks that a mask's function keeps a score of, a row of blocks at a time. `of_function`: whether the lists
+    were made of the function, as create_block_mask does, and not given beside it."""
     refused = (
         "flex_attention's block_mask is on the meta device or a fake tensor, and which blocks it keeps hangs on values "
         "that do not exist; accepted: a mask_mod that needs none of those, or a BlockMask of CPU tensors"
