@@ -1,8 +1,8 @@
 """Natural loops of a kernel's machine code: blocks, which block must come before which, and what each loop holds.
 
 A backward branch whose target dominates it makes a loop (Aho, Lam, Sethi and Ullman 2006, section 9.6). A loop is named
-by its first instruction. Calls go on behind themselves, but for those that never return, which are far branches; branches whose target is worked out at run time are not
-followed, and named in `Flow.unread`.
+by its first instruction. Calls go on behind themselves, but for those that never return, which are far branches.
+Branches whose target is worked out at run time are not followed, and named in `Flow.unread`.
 """
 
 from __future__ import annotations
