@@ -135,8 +135,8 @@ def _ungrouped(text: str) -> str:
 def check_separators(text: str, option: str, *, sequences: bool = False) -> None:
     """Refuses a list that is as likely one number with separators of thousands: "4,096" and "8,192", not "512,1024" and
     not "64,128,256". A list it is where multiples of 8 grow by at most 16 times and make no multiple of 8192, where a
-    space follows the comma, or where an option is given again. `sequences`: of an option that always takes several numbers, in any order, all three
-    digits make a list too. Raises InputError."""
+    space follows the comma, or where an option is given again. `sequences`: of an option that always takes several
+    numbers, in any order, all three digits make a list too. Raises InputError."""
     parts = text.strip().split(",")
     padded = any(re.fullmatch(r"0[0-9]{2}", part) for part in parts[1:])  # nobody writes 096 for 96
     if not padded:
