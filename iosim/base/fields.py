@@ -203,7 +203,7 @@ class About:
     def text(self, value: Any) -> str:
         if self.kind is Kind.SIDES:
             return "x".join(map(str, value)) if isinstance(value, Sequence) else str(value)
-        return list_text(value) if self.kind is Kind.LENGTHS else str(value)
+        return list_text(value, sequences=True) if self.kind is Kind.LENGTHS else str(value)
 
     def argument(self, value: Any) -> list[str]:
         if self.option is None:

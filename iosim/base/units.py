@@ -152,11 +152,11 @@ def check_separators(text: str, option: str, *, sequences: bool = False) -> None
     raise InputError(f"{option} '{text.strip()}': {number}{listed}")
 
 
-def list_text(numbers: Iterable[object]) -> str:
+def list_text(numbers: Iterable[object], *, sequences: bool = False) -> str:
     """Numbers as an option takes them: "512,1024", and "8, 192" where a comma alone might separate thousands."""
     text = ",".join(map(str, numbers))
     try:
-        check_separators(text, "")
+        check_separators(text, "", sequences=sequences)
     except InputError:
         return text.replace(",", ", ")
     return text
