@@ -12,8 +12,8 @@ from iosim.base.errors import InputError
 from iosim.base.units import count_text, list_text, size, sizes
 from iosim.evidence.claims.readings import parse
 
-NUMBERS = [1024, 1536, 2048, 3072, 4096, 8192, 12288, 16384, 32768, 65536, 131072, 196608, 262144, 524288, 1048576,
-           1000, 2500, 10_000, 50_257, 100_000, 151_936]  # fmt: skip
+LENGTHS = [1024, 1536, 2048, 3072, 4096, 8192, 12288, 16384, 32768, 65536, 131072, 196608, 262144, 524288, 1048576]
+NUMBERS = [*LENGTHS, 1000, 2500, 10_000, 50_257, 100_000, 151_936]
 POWERS = [2**n for n in range(4, 21)]
 
 

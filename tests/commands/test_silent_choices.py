@@ -14,7 +14,6 @@ from iosim.commands.cli import COMMANDS, build_parser, main
 from iosim.commands.completion import subparsers
 from iosim.commands.hints import ELSEWHERE
 from iosim.commands.options import CommandParser
-from iosim.show.html import html
 from iosim.studies.decode.study import HOLLOW, notes
 
 REFUSED = (
@@ -119,9 +118,10 @@ def test_a_headline_is_of_a_context_that_fits_and_that_the_model_has() -> None:
     assert beyond.answer.startswith("At a context of 512 tokens")
     assert any("positions for 1,024 tokens" in note for note in notes(beyond.points))
     assert iosim.predict(model="gpt2").layers[0].prediction.problem.seq_q == 1024
-    page = html(eight.as_page())
-    assert "circle-open" in page
-    assert HOLLOW in page
+    drawn = eight.as_page().sections[0]
+    marks = [mark for line in drawn.panels[0].data for mark in line.get("marker", {}).get("symbol", ())]
+    assert marks.count("circle-open") == 1  # 128k do not fit
+    assert HOLLOW in drawn.text
 
 
 def test_python_takes_what_pytorch_gives() -> None:
