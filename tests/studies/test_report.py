@@ -20,7 +20,7 @@ from iosim.problem.fields import length_options, problem_options
 from iosim.show import axes
 from iosim.show.html import unpacked
 from iosim.studies.report import Report, ReportRequest, build, render
-from iosim.studies.report.figures import bandwidth
+from iosim.hardware.roofs import bandwidth
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
