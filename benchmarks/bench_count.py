@@ -9,9 +9,9 @@ from __future__ import annotations
 import statistics
 import time
 
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.formula.closed_form import closed_form
 

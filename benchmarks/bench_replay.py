@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.engine import L2, Ctas

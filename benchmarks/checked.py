@@ -1,6 +1,6 @@
 """What each kernel of the catalog was checked against: `python benchmarks/checked.py --write`.
 
-Makes iosim/kernel/libraries/checked.csv out of the recorded tables, those of experiments/measurements and of
+Makes iosim/catalog/libraries/checked.csv out of the recorded tables, those of experiments/measurements and of
 kernels/measurements: a row a kernel and kind of measurement, the strongest kind first, with the GPUs. A table's rows
 are of the kernel that its column `implementation` or `kernel` names; bytes are counted where it has them, times where
 it has those. What others recorded lies in tables called `published_...`.
@@ -21,11 +21,11 @@ from recorders import ROOT
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
+from iosim.catalog.libraries.loader import BACKWARD, CHECKED, COUNTED, entry, entry_name
+from iosim.catalog.serving import read_stack
 from iosim.evidence.times.tables import SERVING_GPUS
 from iosim.evidence.validate.match import CHAIN_NAMES, OWN
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries.loader import BACKWARD, CHECKED, COUNTED, entry, entry_name
-from iosim.kernel.serving import read_stack
 
 TABLES = sorted(path for room in ("experiments", "kernels") for path in (ROOT / room / "measurements").glob("*.csv"))
 PREDICTED = ("_blind", "_predicted")

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from recorders import measurements
 
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem

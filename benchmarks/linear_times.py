@@ -24,10 +24,10 @@ from recorders import measurements
 
 from iosim.base.files import write_whole
 from iosim.base.progress import progress
+from iosim.catalog.algorithms import options_of
+from iosim.catalog.algorithms.delta_rule import DeltaOptions
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import options_of
-from iosim.kernel.algorithms.delta_rule import DeltaOptions
-from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem

@@ -22,9 +22,9 @@ from recorders import measurements
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.base.units import bytes_text
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.evidence.times.tables import kernel_of, problem_of
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries import Overrides, resolve
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem

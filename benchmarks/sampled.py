@@ -9,8 +9,8 @@ import sys
 import time
 from typing import Any
 
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries import Overrides, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.play import Play

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 
 from recorders import measurements
 
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from recorders import measurements
 
+from iosim.catalog.libraries import Overrides, resolve
+from iosim.catalog.serving import read_stack
 from iosim.hardware.profile import load_profile
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.libraries import Overrides, resolve
-from iosim.kernel.serving import read_stack
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import default_method, hbm_traffic
 from iosim.prediction.replays import Replays

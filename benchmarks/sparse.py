@@ -21,10 +21,10 @@ import statistics
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from iosim.catalog.algorithms.indexer import scored_chain
+from iosim.catalog.algorithms.mla import plan_mla
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms.indexer import scored_chain
-from iosim.kernel.algorithms.mla import plan_mla
-from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
 from iosim.problem.attention import AttentionProblem

@@ -8,7 +8,7 @@
 The rows: experiments/measurements/published_stacks.csv. Of each table, GPU, framework, kernel and type at most 60, in
 the order of a hash of their shape; every other one is held out. A row is one call, replayed from a CUDA graph with a
 warm L2; those of prefill and decode hold the append of K and V, the attention, its combine, and what the stack launches
-beside them (iosim/kernel/serving/stacks.toml).
+beside them (iosim/catalog/serving/stacks.toml).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from serving_error import predicted
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
+from iosim.catalog.serving import read_stack
 from iosim.hardware.profile import load_profile
-from iosim.kernel.serving import read_stack
 from iosim.prediction.replays import Replays
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.latency.latency import latency_of

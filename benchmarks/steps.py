@@ -11,8 +11,8 @@ import csv
 
 from recorders import measurements
 
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from recorders import measurements
 
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
-from iosim.kernel.libraries import Overrides, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.engine import L2

@@ -5,7 +5,7 @@ Run it as `python examples/decode.py`; examples/output/decode.txt holds what it 
 
 from iosim import AttentionProblem, predict
 from iosim.base.units import bytes_text, seconds_text
-from iosim.kernel.libraries import Overrides
+from iosim.catalog.libraries import Overrides
 from iosim.studies.decode import ModelShape, decode_point
 
 GPU = "h200"

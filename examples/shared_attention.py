@@ -6,8 +6,8 @@ python examples/shared_attention.py
 from __future__ import annotations
 
 from iosim import AttentionProblem, Kernel, Tile, load_profile, predict
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.uniform import UniformOptions
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.uniform import UniformOptions
 from iosim.readers.formula.closed_form import closed_form
 
 PAIRS = (("flash", "uniform"), ("naive", "uniform-naive"))

@@ -1,6 +1,6 @@
 """What builds of PyTorch's attention kernels spill: `python experiments/library_builds.py --write`.
 
-Makes iosim/kernel/libraries/pytorch-builds.csv, a row a build, of what was recorded: bytes of spilled registers that a
+Makes iosim/catalog/libraries/pytorch-builds.csv, a row a build, of what was recorded: bytes of spilled registers that a
 thread stores in a work tile and in a visited pair of blocks, from the counters of two lengths
 (h100_library_builds.csv); its registers and stack frame (library_resources.csv); and the loads and stores of spilled
 registers in its loop and outside of it (h200_library_instructions.csv), or where no loop is listed as many words as
@@ -31,7 +31,7 @@ from iosim.problem.masks.mask import IntervalMask
 
 HERE = Path(__file__).resolve().parent
 RECORDED = HERE / "measurements"
-TABLE = HERE.parent / "iosim" / "kernel" / "libraries" / "pytorch-builds.csv"
+TABLE = HERE.parent / "iosim" / "catalog" / "libraries" / "pytorch-builds.csv"
 COLUMNS = ("kernel", "pass", "head_dim", "block_q", "block_k", "warps", "dtype", "mask", "dropout", "edges",
            "registers", "frame", "write_per_tile", "write_per_pair", "write_of_one", "write_of_two", "read_per_pair",
            "accesses_per_tile", "accesses_per_pair", "known", "code")  # fmt: skip

@@ -19,9 +19,9 @@ import pandas as pd
 from experiment import FROM_EMPTY, counts, profiled, record, run_script
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import options_of
+from iosim.catalog.algorithms.delta_rule import DeltaOptions
 from iosim.evidence.cuda.ncu import parse_raw
-from iosim.kernel.algorithms import options_of
-from iosim.kernel.algorithms.delta_rule import DeltaOptions
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 

@@ -138,8 +138,8 @@ def cases() -> list[Case]:
 
 def predict(out: Path) -> None:
     """Predicts every case, and marks the one that `iosim orders` puts first among them."""
+    from iosim.catalog.libraries import resolve
     from iosim.hardware.profile import load_profile
-    from iosim.kernel.libraries import resolve
     from iosim.prediction.many import Request, predict_many
     from iosim.problem.attention import AttentionProblem
     from iosim.studies.orders.entry import OrderEntry, OrderPart, ranked

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
+from iosim.catalog.resource_table import COLUMNS
 from iosim.evidence.cuda.compiler import compile_to, compiler_version, find_nvcc
 from iosim.evidence.cuda.spec import BUILT, FwdSpec
 from iosim.evidence.cuda.tile_builds import (
@@ -35,7 +36,6 @@ from iosim.evidence.cuda.tile_builds import (
     row_key,
     source_digest,
 )
-from iosim.kernel.resource_table import COLUMNS
 
 BLOCK_Q, BLOCK_K = (64, 128, 192, 256), (16, 32, 48, 64, 96, 128, 192, 256)
 

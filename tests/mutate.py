@@ -83,18 +83,21 @@ AREAS = {
     "count": area("readers/*.py", "count @counts level_bounds", "traffic_laws memory_bounds what_fits"),
     "formula": area("readers/formula/*.py", "floor_sums theory @counts formula", "level_bounds block_sparse"),
     "algorithms": area(
-        "kernel/algorithms/*.py",
+        "catalog/algorithms/*.py",
         "once_missed @counts execute uniform chain_launches",
         "@timing @replay paged mla efficient bias varlen",
     ),
     "libraries": area(
-        "kernel/libraries/*.py", "once_missed @catalog catalog", "inference cudnn scope own_kernels @commands"
+        "catalog/libraries/*.py catalog/serving/*.py catalog/*.py",
+        "once_missed @catalog catalog",
+        "inference cudnn scope own_kernels @commands",
     ),
     "kernel": area(
         "kernel/*.py",
         "residency @catalog @tiles lowering",
         "serving uniform orders triton_compiled what_fits @commands",
     ),
+    "code": area("code/*.py", "module", "triton_compiled tile_builds"),
     "problem": area("problem/*.py", "mask_files fields block_sparse", "varlen windows bias cli @commands"),
     "hardware": area("hardware/*.py", "profile_file occupancy hardware", "trust hbm_range @commands"),
     "prediction": area(

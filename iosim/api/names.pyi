@@ -15,13 +15,13 @@ from iosim.api.models import ring as ring
 from iosim.api.models import sweep as sweep
 from iosim.api.models import train_memory as train_memory
 from iosim.base.errors import InputError as InputError
+from iosim.catalog.algorithms.one_loop import LoopAlgorithm as LoopAlgorithm
+from iosim.catalog.libraries import Overrides as Overrides
+from iosim.catalog.libraries import resolve as resolve
 from iosim.hardware.profile import HardwareProfile as HardwareProfile
 from iosim.hardware.profile import list_profiles as list_profiles
 from iosim.hardware.profile import load_profile as load_profile
-from iosim.kernel.algorithms.one_loop import LoopAlgorithm as LoopAlgorithm
 from iosim.kernel.kernel import Kernel as Kernel
 from iosim.kernel.kernel import Tile as Tile
-from iosim.kernel.libraries import Overrides as Overrides
-from iosim.kernel.libraries import resolve as resolve
 from iosim.prediction.result import Prediction as Prediction
 from iosim.problem.attention import AttentionProblem as AttentionProblem

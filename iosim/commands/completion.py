@@ -92,7 +92,7 @@ def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence
     if action.dest == "kernel" and command == "measure":
         return ("flash_fwd", "flash_bwd", "naive", "minimal")
     if action.dest == "kernel" or (command, action.dest) in KERNEL_WORDS:
-        from iosim.kernel.libraries import choice_names, entry_names
+        from iosim.catalog.libraries import choice_names, entry_names
 
         return [*entry_names(), *(choice_names() if command != "kernels" else ())]
     return WORDS.get(action.dest, ())

@@ -9,9 +9,9 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
+from iosim.catalog.libraries import entry, entry_names, is_choice
 from iosim.commands import cli, common, options
 from iosim.hardware.profile import list_profiles, load_profile
-from iosim.kernel.libraries import entry, entry_names, is_choice
 from iosim.prediction.answer import answer as sentences
 from iosim.prediction.answer import why
 from iosim.prediction.replays import Replays

@@ -13,13 +13,13 @@ from iosim.base.data import CACHE, cache_dir
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import announce
 from iosim.base.units import bytes_text, quantity_text, some
+from iosim.catalog.libraries import check_file, entry, entry_names, is_choice
+from iosim.catalog.libraries.builds import spills
+from iosim.catalog.libraries.loader import answer, checked, is_file
+from iosim.catalog.libraries.new_file import new_file
 from iosim.commands import common
 from iosim.hardware import trust
 from iosim.hardware.profile import added_profiles, cc_text, check_profile_file, list_profiles, load_profile
-from iosim.kernel.libraries import check_file, entry, entry_names, is_choice
-from iosim.kernel.libraries.builds import spills
-from iosim.kernel.libraries.loader import answer, checked, is_file
-from iosim.kernel.libraries.new_file import new_file
 from iosim.show.tables import Cell, Table, columns_of
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import Any
 
 from iosim.base.records import dataclass
 from iosim.base.schema import read_toml
+from iosim.catalog.libraries.loader import entry
+from iosim.catalog.serving import read_stack, stack_names
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries.loader import entry
-from iosim.kernel.serving import read_stack, stack_names
 from iosim.studies.distributed.links import load_link
 
 SERVING = "odd rows of published_latency.csv, open rows of published_stacks.csv"

@@ -1,4 +1,4 @@
-"""Floor 7, other people's tools: Triton, PyTorch.
+"""Floor 8, other people's tools: Triton, PyTorch.
 
 Imports `studies` and all below. Each integration imports its tool when it is used.
 """

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 
 from iosim.base.units import bytes_text, seconds_text, some, times_of
 from iosim.base.words import listed, sentences
+from iosim.catalog.libraries.default import told
+from iosim.catalog.libraries.loader import counted_on
 from iosim.hardware.profile import list_profiles
 from iosim.kernel.launch import SPILL, Per, Role
-from iosim.kernel.libraries.default import told
-from iosim.kernel.libraries.loader import counted_on
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import Reuse, reuse
 from iosim.readers.bounds import needed_bytes
@@ -54,7 +54,7 @@ def _lengths(p: Prediction) -> tuple[int, int]:
 
 def excess(p: Prediction) -> float:
     """HBM reads over the compulsory ones; where only bounds are known, those with no L2."""
-    read = p.total("hbm", "read") if p.hbm_known else p.hbm_bounds.no_l2_read
+    read = p.hbm_payload.read if p.hbm_known else p.hbm_bounds.no_l2_read
     return read / max(1, p.hbm_bounds.compulsory_read)
 
 
@@ -72,16 +72,21 @@ def reads(p: Prediction) -> str:
         if p.l2_start == "warm":
             return f"{who(p)} reads at most {most} (with no L2) from HBM; with a cold L2 at least {least} (compulsory)"
         return f"{who(p)} reads between {least} (compulsory) and {most} (with no L2) from HBM"
-    read, compulsory = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
+    read, compulsory = p.hbm_payload.read, p.hbm_bounds.compulsory_read
     kept = left_warm(p)
-    start = f"{who(p)} reads {bytes_text(read) if read else 'nothing'} from HBM"
+    start = f"{who(p)} reads {bytes_text(p.hbm.read) if read else 'nothing'} from HBM{checks_text(p)}"
     if kept:
         return f"{start}: {kept}, which serves the {bytes_text(p.total('l2', 'read'))} that the SMs read"
     return f"{start}, {against(read, compulsory)}{' even with a warm L2' * (p.l2_start == 'warm')}"
 
 
+def checks_text(p: Prediction) -> str:
+    """Of bytes that are read: how many are check bits; empty where there are none."""
+    return f", {bytes_text(p.check_bits.read)} of it check bits" if p.check_bits.read else ""
+
+
 def left_warm(p: Prediction) -> str:
-    return left_in_l2(p.total("hbm", "read"), p.hbm_bounds.compulsory_read, p.l2_start)
+    return left_in_l2(p.hbm_payload.read, p.hbm_bounds.compulsory_read, p.l2_start)
 
 
 def left_in_l2(moved: float, compulsory: float, l2_start: str) -> str:
@@ -103,9 +108,9 @@ def against(moved: float, compulsory: float, word: str = "the compulsory bytes")
 def amount(p: Prediction) -> str:
     if not p.hbm_known:
         return f"{bytes_text(p.hbm_bounds.compulsory_read)} to {bytes_text(p.hbm_bounds.no_l2_read)}"
-    read, compulsory = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
+    read, compulsory = p.hbm_payload.read, p.hbm_bounds.compulsory_read
     times = left_warm(p) or against(read, compulsory, "compulsory")
-    return f"{bytes_text(read)} ({times.replace(' times compulsory', ' times')})"
+    return f"{bytes_text(p.hbm.read)} ({times.replace(' times compulsory', ' times')})"
 
 
 def why(p: Prediction) -> str:
@@ -189,7 +194,7 @@ def _before_main(p: Prediction) -> str:
 
 
 def _excess_reason(p: Prediction) -> str:
-    read = {name: int(moved) for (name, way), moved in p.traffic.tensors("hbm").items() if way == "read"}
+    read = {name: int(moved) for (name, way), moved in p.traffic.payload.tensors("hbm").items() if way == "read"}
     counted = {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)}
     above = {name: n - counted.get(name, 0) for name, n in read.items()}
     kinds: dict[str, list[str]] = {}

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import cached_property
 
 from iosim.base.records import dataclass
+from iosim.catalog.algorithms import plan
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain

@@ -16,7 +16,7 @@ from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, replace
 from iosim.base.units import some
-from iosim.kernel.algorithms import algorithm_of, plan
+from iosim.catalog.algorithms import algorithm_of, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, is_attention_loop
 from iosim.kernel.schedule import Direction, Start

@@ -18,9 +18,9 @@ from scripts import ROOT, load_script
 import iosim
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind, fields_of
+from iosim.catalog.libraries import resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries import resolve
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.kernel.schedule import Direction, Order, Scheduler
 from iosim.kernel.unit import MatrixUnit

@@ -9,10 +9,10 @@ import pytest
 
 from iosim.base.errors import InputError
 from iosim.base.registry import Registry
-from iosim.kernel.algorithms import algorithms
-from iosim.kernel.algorithms.registry import _ALGORITHMS
-from iosim.kernel.libraries import rule_books
-from iosim.kernel.libraries.rules import _BOOKS
+from iosim.catalog.algorithms import algorithms
+from iosim.catalog.algorithms.registry import _ALGORITHMS
+from iosim.catalog.libraries import rule_books
+from iosim.catalog.libraries.rules import _BOOKS
 from iosim.problem.attention import TERMS
 
 
@@ -39,7 +39,7 @@ def test_the_modules_of_the_package_register_what_their_tables_say() -> None:
     for name, module in _BOOKS._module_of.items():
         assert type(_BOOKS.named(name)).__module__ == module
     for registry, package in ((_ALGORITHMS, "algorithms"), (_BOOKS, "libraries")):
-        own = {name for name, value in registry.items() if f"iosim.kernel.{package}." in _module(value)}
+        own = {name for name, value in registry.items() if f"iosim.catalog.{package}." in _module(value)}
         assert own == set(registry._module_of)
 
 
@@ -55,13 +55,13 @@ def test_terms_are_those_that_algorithms_take() -> None:
 
 def test_a_name_of_a_module_that_is_not_loaded_yet_is_taken() -> None:
     code = (
-        "from iosim.kernel.algorithms import algorithm, algorithm_of\n"
+        "from iosim.catalog.algorithms import algorithm, algorithm_of\n"
         "for override in (False, True):\n"
         "    try:\n"
         "        algorithm('naive', override=override)(lambda problem, kernel: None)\n"
         "    except ValueError as error:\n"
         "        print(error)\n"
-        "import iosim.kernel.algorithms.naive\n"
+        "import iosim.catalog.algorithms.naive\n"
         "print(algorithm_of('naive').planner.__name__)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -21,13 +21,13 @@ from iosim.base import schema
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.schema import Problem, Table, read_toml
+from iosim.catalog import resource_table
+from iosim.catalog.libraries import catalog_file, entry
+from iosim.catalog.libraries.builds import spills
+from iosim.catalog.libraries.loader import checked, completed
 from iosim.commands.cli import main
 from iosim.evidence.validate import reasons
 from iosim.hardware import profile_file
-from iosim.kernel import resource_table
-from iosim.kernel.libraries import catalog_file, entry
-from iosim.kernel.libraries.builds import spills
-from iosim.kernel.libraries.loader import checked, completed
 from iosim.studies.distributed import links
 
 Check = Callable[[dict[str, Any]], list[Problem]]

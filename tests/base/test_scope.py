@@ -12,8 +12,8 @@ from scripts import ROOT
 
 import iosim
 from iosim.base.errors import PAGE, alike, out_of_scope, topics
+from iosim.catalog.libraries import choice_names, entry_names
 from iosim.hardware.profile import list_profiles
-from iosim.kernel.libraries import choice_names, entry_names
 from iosim.problem.dtypes import INPUT_DTYPES
 
 DOCS = ROOT / "docs"

@@ -12,9 +12,9 @@ import pytest
 from house import modules
 
 import iosim
+from iosim.catalog.serving import stack_names
 from iosim.evidence.fitted import fitted, registry
 from iosim.hardware.profile import list_profiles, load_profile
-from iosim.kernel.serving import stack_names
 
 SAYS = re.compile(r"\bfitted\b", re.IGNORECASE)
 NO_NUMBERS = {"iosim.evidence.fitted", "iosim.evidence.reproduce.published", "iosim.hardware.quantities"}
@@ -64,7 +64,7 @@ def test_a_source_that_says_fitted_is_of_that_kind(gpu: str) -> None:
 def test_the_catalog_says_what_is_fitted_and_so_does_the_registry() -> None:
     """A comment that says so stands right above its value, or above the options that hold it."""
     said = set()
-    for path in (Path(iosim.__file__).parent / "kernel" / "libraries").glob("*.toml"):
+    for path in (Path(iosim.__file__).parent / "catalog" / "libraries").glob("*.toml"):
         of_pass = ""
         for comment, value in pairwise(path.read_text(encoding="utf-8").splitlines()):
             if comment == "[[backward_pass]]":

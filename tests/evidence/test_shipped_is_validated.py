@@ -18,13 +18,13 @@ from effort import every
 from scripts import measurements
 
 from iosim.base.errors import InputError
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.evidence.times import tables
 from iosim.evidence.times.tables import Case
 from iosim.evidence.validate import match, read
 from iosim.evidence.validate.residuals import calls
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
 

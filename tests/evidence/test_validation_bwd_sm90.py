@@ -12,12 +12,12 @@ from sm90_bwd import fastest_backward
 from strategies import disagreements
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.evidence.validate import Row, read
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import calls
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 

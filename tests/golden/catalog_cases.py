@@ -9,10 +9,10 @@ from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.catalog.libraries import Overrides, cudnn, entry, entry_name, entry_names, fa2, fa3, flashmla, resolve, tiled
+from iosim.catalog.libraries.rules import rules_of
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import Overrides, cudnn, entry, entry_name, entry_names, fa2, fa3, flashmla, resolve, tiled
-from iosim.kernel.libraries.rules import rules_of
 from iosim.problem.attention import AttentionProblem
 
 NEW = ("dsa", "dsv4", "flash-sm90", "flashinfer-cascade", "flashinfer-decode", "moba", "nsa", "vllm-triton", "xqa",

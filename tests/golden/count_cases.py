@@ -8,8 +8,8 @@ from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.catalog.libraries import Overrides, entry_names, resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries import Overrides, entry_names, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory

@@ -1,8 +1,13 @@
 """Records predictions.csv: what `iosim predict` answers for several hundred calls, so that a change which should move
 no prediction can prove it.
 
-    python tests/golden/make_predictions.py            writes predictions.csv beside this script
-    python tests/golden/make_predictions.py --compare  prints each row that differs from the recorded one
+    python tests/golden/make_predictions.py                       writes predictions.csv beside this script
+    python tests/golden/make_predictions.py --compare             prints each row that differs from the recorded one
+    python tests/golden/make_predictions.py --compare --summary   a page: rows moved by quantity, kernel and GPU
+    python tests/golden/make_predictions.py --summary --base REV  that page between two recordings, REV's and today's
+
+`--only TEXT` takes the calls that contain TEXT ("--only 'kernel fa2 '"). The summary is the body of a commit that moves
+predictions.
 
 The calls are drawn once, from a fixed seed, out of every kernel, GPU, pass and mask; those that iosim refuses are left
 out of the recording. Bytes are compared exactly, times to 1e-9 of their size.
@@ -17,14 +22,19 @@ import hashlib
 import io
 import json
 import random
+import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parent))
+
+from moved import Change, changes, summary
+
 from iosim.commands.cli import main as iosim_main
 
-FILE = Path(__file__).with_name("predictions.csv")
+ROOT = Path(__file__).resolve().parents[2]
+FILE = Path(__file__).resolve().with_name("predictions.csv")
 SEED = 20
 CALLS = 900
 HOPPER = ("h100-sxm", "h100-pcie", "h200-sxm")
@@ -163,32 +173,61 @@ def recorded(file: Path = FILE) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def differences(row: dict[str, str]) -> Iterator[str]:
+def recorded_at(revision: str) -> list[dict[str, str]]:
+    """The rows of the recording as a revision of the repository has it."""
+    name = FILE.relative_to(ROOT).as_posix()
+    shown = subprocess.run(
+        ["git", "-C", str(ROOT), "show", f"{revision}:{name}"], capture_output=True, text=True, check=True
+    )
+    return list(csv.DictReader(io.StringIO(shown.stdout)))
+
+
+def moved(row: dict[str, str]) -> list[Change]:
     """What a recorded row says and what iosim answers now, where they differ."""
     now = answer(row["call"])
-    if now is None:
-        yield "refused"
-        return
-    for name in EXACT:
-        if str(now[name]) != row[name]:
-            yield f"{name}: recorded {row[name]}, now {now[name]}"
-    for name in TIMES:
-        before, after = float(row[name]), float(now[name])
-        if abs(after - before) > 1e-9 * abs(before):
-            yield f"{name}: recorded {before}, now {after}"
+    texts = None if now is None else {name: str(value) for name, value in now.items()}
+    return list(changes(row, texts, EXACT, TIMES))
+
+
+def differences(row: dict[str, str]) -> list[str]:
+    """The lines that `--compare` prints about one row."""
+    return [change.text for change in moved(row)]
+
+
+def compared(rows: list[dict[str, str]], whole: bool) -> int:
+    """Predicts the calls of `rows` anew; prints each difference, or the summary alone. Returns the exit code."""
+    everything: list[Change] = []
+    for row in rows:
+        for change in moved(row):
+            if whole:
+                print(f"{row['call']}\n    {change.text}")
+            everything.append(change)
+    print(f"{len(everything)} differences" if whole else summary(everything, len(rows)))
+    return 1 if everything else 0
+
+
+def between(before: list[dict[str, str]], now: dict[str, dict[str, str]]) -> int:
+    """Prints the summary between two recordings: of the calls that both hold."""
+    both = [row for row in before if row["call"] in now]
+    print(summary([change for row in both for change in changes(row, now[row["call"]], EXACT, TIMES)], len(both)))
+    if len(both) < max(len(before), len(now)):
+        print(f"{len(before) - len(both)} calls are recorded no longer, {len(now) - len(both)} are new.")
+    return 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compare", action="store_true", help="write nothing, print what differs from the recorded")
-    if parser.parse_args().compare:
-        found = 0
-        for row in recorded():
-            for text in differences(row):
-                print(f"{row['call']}\n    {text}")
-                found += 1
-        print(f"{found} differences")
-        return 1 if found else 0
+    parser.add_argument("--summary", action="store_true", help="print the page in place of every difference")
+    parser.add_argument("--base", metavar="REV", help="with --summary: from the recording of a revision to today's")
+    parser.add_argument("--only", metavar="TEXT", default="", help="calls that contain TEXT")
+    asked = parser.parse_args()
+    rows = [row for row in recorded() if asked.only in row["call"]]
+    if asked.base:
+        before = [row for row in recorded_at(asked.base) if asked.only in row["call"]]
+        return between(before, {row["call"]: row for row in rows})
+    if asked.compare or asked.summary:
+        return compared(rows, whole=not asked.summary)
     rows = [row for call in calls() if (row := answer(call)) is not None]
     with FILE.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, FIELDS, lineterminator="\n")

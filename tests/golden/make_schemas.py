@@ -150,7 +150,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "profiles check": ("hardware_profiles/h200-sxm.toml",),
     "kernels list": ("",),
     "kernels show": ("fa2", "naive"),
-    "kernels check": ("iosim/kernel/libraries/fa2.toml",),
+    "kernels check": ("iosim/catalog/libraries/fa2.toml",),
     "models list": ("",),
     "models show": ("deepseek-v3.2", "llama-4-scout", "qwen3-next-80b-a3b", "vit-l"),
     "cache show": ("",),

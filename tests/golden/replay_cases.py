@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import Overrides, entry_names, resolve
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.libraries import Overrides, entry_names, resolve
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import planned, predict
 from iosim.problem.attention import AttentionProblem

@@ -8,10 +8,10 @@ from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import Overrides, entry_names, resolve
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Domain, Launch, Outer
-from iosim.kernel.libraries import Overrides, entry_names, resolve
 from iosim.kernel.schedule import Order, Schedule, Start
 from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.prediction.call import Call

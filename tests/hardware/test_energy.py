@@ -15,11 +15,11 @@ from scripts import load_script, measurements
 
 import iosim
 from iosim.base.errors import InputError
+from iosim.catalog.libraries import entry, resolve
+from iosim.catalog.libraries.builds import spills
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.libraries import entry, resolve
-from iosim.kernel.libraries.builds import spills
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.energy import CONSTANTS, Activity, _of_large_products, energies, energy_j, is_known

@@ -11,12 +11,12 @@ import pytest
 from effort import quick_every
 
 from iosim.base.errors import InputError
+from iosim.catalog.libraries import entry_names, resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.hardware.quantities import QUANTITIES
 from iosim.hardware.trust import MODELS, evidence, read_by
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.libraries import entry_names, resolve
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem

@@ -11,7 +11,7 @@ from house import FLOORS, edges, room
 from scripts import ROOT
 
 import iosim
-from iosim.kernel.algorithms.registry import algorithm_of
+from iosim.catalog.algorithms.registry import algorithm_of
 from iosim.problem.fields import FIELDS, ProblemFields
 from iosim.show.tables import Column
 
@@ -75,7 +75,7 @@ def test_where_the_formula_of_naive_lies() -> None:
     assert algorithm_of("naive").planner.__module__ == ".".join(plan.relative_to(ROOT).with_suffix("").parts)
     assert "def closed_form" in forms.read_text(encoding="utf-8")
     assert imports_keep(forms, said)
-    assert "iosim.readers" not in set(edges()["iosim.kernel.algorithms.naive"])
+    assert "iosim.readers" not in set(edges()["iosim.catalog.algorithms.naive"])
 
 
 def test_where_the_replacement_of_the_l2_lies() -> None:

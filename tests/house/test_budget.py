@@ -1,16 +1,23 @@
-"""What the house may hold. A change that needs more says why in its commit, and raises the number here. Lines and files are
-counted by nobody: what is bounded is what makes reading hard."""
+"""What the house may hold. A change that needs more says why in its commit, and raises the number here.
+
+What is bounded is what makes reading hard. Lines and files are bounded nowhere: `python tests/support/readability.py`
+prints them.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 from house import parsed
+from readability import figures_of, package_figures
 from scripts import ROOT
+
+from iosim.evidence.fitted import fitted
 
 PACKAGE = sorted((ROOT / "iosim").rglob("*.py"))
 FOLDERS = ("docs", "examples", "experiments", "kernels", "benchmarks")
@@ -28,34 +35,75 @@ def words(paths: list[Path]) -> int:
 @cache
 def functions() -> list[tuple[int, int, str]]:
     """(lines, parameters, name) of every function of the package."""
-    found = []
+    rows = []
     for path in PACKAGE:
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef):
                 parameters = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
-                found.append((length, parameters, f"{path.stem}.{node.name}"))
-    return found
+                rows.append((length, parameters, f"{path.stem}.{node.name}"))
+    return rows
 
 
-BUDGET: dict[str, tuple[int, Callable[[], int]]] = {
-    "formatter exemptions": (255, lambda: sum("# fmt: skip" in line for p in PACKAGE for line in lines(p))),
-    "lines of the longest function": (73, lambda: max(n for n, _, _ in functions())),
-    "functions with more than eight parameters": (6, lambda: sum(p > 8 for _, p, _ in functions())),
-    "words of README.md": (900, lambda: words([ROOT / "README.md"])),
-    "words of AGENTS.md and the skill": (1_000, lambda: words([ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")])),
-    "words of the pages": (60_000, lambda: words(PAGES)),
+@dataclass(frozen=True)
+class Budget:
+    """At most `bound` of something, which is `goal` once the work on it is done."""
+
+    bound: float
+    goal: float
+    count: Callable[[], float]
+
+
+BUDGET: dict[str, Budget] = {
+    "tokens a line": Budget(10.75, 9.5, lambda: package_figures().tokens_per_line),
+    "conditions hidden in arithmetic": Budget(89, 10, lambda: package_figures().hidden_conditions),
+    "names of the dialect": Budget(1_410, 200, lambda: package_figures().dialect_names),
+    "lines of the longest function": Budget(73, 50, lambda: max(length for length, _, _ in functions())),
+    "functions with more than eight parameters": Budget(6, 6, lambda: sum(count > 8 for _, count, _ in functions())),
+    "fitted numbers": Budget(142, 100, lambda: len(list(fitted()))),
+    "formatter exemptions": Budget(255, 255, lambda: sum("# fmt: skip" in text for p in PACKAGE for text in lines(p))),
+    "words of README.md": Budget(900, 900, lambda: words([ROOT / "README.md"])),
+    "words of AGENTS.md and the skill": Budget(
+        1_000, 1_000, lambda: words([ROOT / "AGENTS.md", *ROOT.glob("skills/*/SKILL.md")])
+    ),
+    "words of the pages": Budget(60_000, 50_000, lambda: words(PAGES)),
 }
+LEAST_COMMENTS = 4.0
+"""Comments in a thousand lines of the package, at least; 20 is the goal."""
 
 
-@pytest.mark.parametrize("what", BUDGET)
-def test_no_more_than_the_budget(what: str) -> None:
-    most, count = BUDGET[what]
-    assert count() <= most, f"{what}: say why in the commit and raise the budget, or take something away"
+@pytest.mark.parametrize("name", BUDGET)
+def test_no_more_than_the_budget(name: str) -> None:
+    count, bound = BUDGET[name].count(), BUDGET[name].bound
+    assert count <= bound, f"{name}: {count:.6g}: say why in the commit and raise the bound, or take something away"
 
 
-@pytest.mark.parametrize("what", BUDGET)
-def test_the_budget_is_no_wish(what: str) -> None:
-    """What was taken away is not given back: the budget follows within a tenth."""
-    most, count = BUDGET[what]
-    assert most <= 1.1 * count() + 10, f"{what}: lower the budget to what there is"
+@pytest.mark.parametrize("name", BUDGET)
+def test_the_budget_is_no_wish(name: str) -> None:
+    """What was taken away is not given back: the bound follows within a tenth, until it is the goal."""
+    budget = BUDGET[name]
+    assert budget.bound <= max(budget.goal, 1.1 * budget.count() + 10), f"{name}: lower the bound to what there is"
+
+
+def test_dense_code_has_comments() -> None:
+    assert package_figures().comments_per_thousand_lines >= LEAST_COMMENTS
+
+
+HARD = '''
+def cost(one, tile):
+    # The first tile pays for the fill.
+    found = one * (not tile)  # noqa: B018
+    found += (1, 2)[tile > 3] + 2 ** (tile == 4) + bool(one) * 3
+    """No token of
+    its own on the second line."""
+    return found
+'''
+
+
+def test_the_figures_are_those_of_a_small_text() -> None:
+    figures = figures_of(HARD)
+    assert figures.lines == 8
+    assert figures.code_lines == 5  # def, two assignments, the string, return
+    assert figures.comments == 1  # the other speaks to ruff
+    assert figures.hidden_conditions == 4  # not, tuple, power, bool
+    assert figures.dialect_names == 3  # `one`, and `found` twice: `+=` stores as well

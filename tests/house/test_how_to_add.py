@@ -17,9 +17,9 @@ from scripts import ROOT
 from strategies import disagreements
 
 from iosim import AttentionProblem, InputError, Kernel, Tile, predict
+from iosim.catalog.algorithms import plan
 from iosim.commands.cli import main
 from iosim.hardware.profile import check_profile_file
-from iosim.kernel.algorithms import plan
 from iosim.kernel.schedule import Start
 from iosim.kernel.traffic import Traffic
 from iosim.problem.masks import BlockMask
@@ -73,7 +73,7 @@ def test_a_new_algorithm_refuses_what_it_does_not_do(more: dict[str, Any]) -> No
 def test_a_new_library_kernel_is_one_file() -> None:
     problem = AttentionProblem(heads=32, seq_q=16_384, head_dim=128, dtype="bf16", mask="causal")
     prediction = predict(problem, "flash-attention-4", "b200")
-    file = tomllib.loads((ROOT / "iosim/kernel/libraries/fa4.toml").read_text(encoding="utf-8"))
+    file = tomllib.loads((ROOT / "iosim/catalog/libraries/fa4.toml").read_text(encoding="utf-8"))
     tile = next(t for t in file["tile"] if t["head_dim"] == 128 and "max_rows" not in t)
     assert (prediction.kernel.tile.block_q, prediction.kernel.tile.block_k) == (tile["block_q"], tile["block_k"])
     row = 128 * 2

@@ -76,7 +76,7 @@ def test_every_source_is_of_an_area_or_apart() -> None:
 
 def test_the_longest_pattern_decides() -> None:
     assert MUTATE.area_of("iosim/kernel/launch.py") == "kernel"
-    assert MUTATE.area_of("iosim/kernel/algorithms/new/plan.py") == "algorithms"
+    assert MUTATE.area_of("iosim/catalog/algorithms/new/plan.py") == "algorithms"
     assert MUTATE.area_of("iosim/readers/replay/cache.h") == "engine"
     assert MUTATE.area_of("iosim/studies/tiles/page.py") is None
 

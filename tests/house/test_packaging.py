@@ -57,7 +57,7 @@ def test_it_carries_the_data(names: set[str]) -> None:
         return found
 
     assert names >= shipped("hardware_profiles", "*.toml", "iosim/_data/hardware_profiles")
-    assert names >= shipped("iosim/kernel/libraries", "*.toml", "iosim/kernel/libraries")
+    assert names >= shipped("iosim/catalog/libraries", "*.toml", "iosim/catalog/libraries")
     assert names >= shipped("kernels/measurements", "*.csv", "iosim/_data/kernels/measurements")
     assert names >= shipped("kernels", "*.cu", "iosim/_data/kernels")
     assert names >= shipped("kernels", "*.csv", "iosim/_data/kernels")

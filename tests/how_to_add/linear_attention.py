@@ -11,8 +11,8 @@ import numpy as np
 from executor.body import Array, Body, Place, body
 
 from iosim.base.errors import InputError
-from iosim.kernel.algorithms.common import load, matrix, store
-from iosim.kernel.algorithms.registry import algorithm
+from iosim.catalog.algorithms.common import load, matrix, store
+from iosim.catalog.algorithms.registry import algorithm
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
 from iosim.kernel.work import Work

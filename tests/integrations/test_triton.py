@@ -21,6 +21,10 @@ from refusals import refused
 from scripts import load_script, measurements
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
+from iosim.catalog.libraries.triton import shared_bytes, unit_of
+from iosim.catalog.resource_table import BuildReport
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.integrations.triton.kernel import (
@@ -35,10 +39,6 @@ from iosim.integrations.triton.kernel import (
 )
 from iosim.integrations.triton.model import TritonModel, tutorial_problem
 from iosim.integrations.triton.streaming_mask import streaming_mask
-from iosim.kernel.algorithms import plan
-from iosim.kernel.libraries import resolve
-from iosim.kernel.libraries.triton import shared_bytes, unit_of
-from iosim.kernel.resource_table import BuildReport
 from iosim.kernel.schedule import Order
 from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem

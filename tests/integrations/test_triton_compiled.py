@@ -15,9 +15,9 @@ from scripts import ROOT
 
 from iosim import AttentionProblem, predict
 from iosim.base.errors import InputError
-from iosim.kernel.cubin import read_cubin
+from iosim.catalog.resource_table import spill_of_frame
+from iosim.code.cubin import read_cubin
 from iosim.kernel.kernel import Kernel, Order, Scheduler, Tile
-from iosim.kernel.resource_table import spill_of_frame
 from iosim.kernel.unit import MatrixUnit
 from iosim.triton import describe, launch_metadata
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from iosim import AttentionProblem, InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import Overrides, resolve
+from iosim.catalog.libraries.default import default_kernel
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.libraries import Overrides, resolve
-from iosim.kernel.libraries.default import default_kernel
 from iosim.kernel.residency import residency
 from iosim.kernel.unit import UNITS
 from iosim.prediction.predictor import predict

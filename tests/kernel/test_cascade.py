@@ -18,12 +18,12 @@ from strategies import TOLERANCE, altered, bytes_apart
 import iosim
 from iosim.base.errors import InputError
 from iosim.base.records import replace
+from iosim.catalog.algorithms import options_for, plan
+from iosim.catalog.libraries import default_kernel, resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Mode
-from iosim.kernel.libraries import default_kernel, resolve
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import lower

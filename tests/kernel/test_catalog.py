@@ -9,17 +9,17 @@ import pytest
 from scripts import load_script, measurements
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import options_for, plan
+from iosim.catalog.libraries import Overrides, entry, entry_name, entry_names, resolve, sdpa
+from iosim.catalog.libraries.fa2 import fa2_splits
+from iosim.catalog.libraries.fa3 import fa3_section_heads
+from iosim.catalog.libraries.loader import CHECKED, _aliases, checked, counted_on, fold
+from iosim.catalog.libraries.rules import Rules, rule_book, rule_books, rules_of
 from iosim.commands.cli import main
 from iosim.evidence.validate.match import _catalog_name
 from iosim.evidence.validate.rows import read
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import Overrides, entry, entry_name, entry_names, resolve, sdpa
-from iosim.kernel.libraries.fa2 import fa2_splits
-from iosim.kernel.libraries.fa3 import fa3_section_heads
-from iosim.kernel.libraries.loader import CHECKED, _aliases, checked, counted_on, fold
-from iosim.kernel.libraries.rules import Rules, rule_book, rule_books, rules_of
 from iosim.kernel.schedule import Direction, Order, Scheduler, Start
 from iosim.prediction.answer import trust
 from iosim.prediction.call import Call

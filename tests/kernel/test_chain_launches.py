@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 from counter import count
 
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.matrix_tiles import fp32_tile, half_tile, wave_tile
+from iosim.catalog.algorithms.naive import NaiveOptions, Pass
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.matrix_tiles import fp32_tile, half_tile, wave_tile
-from iosim.kernel.algorithms.naive import NaiveOptions, Pass
 from iosim.kernel.launch import Chain
-from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.blocks import addresses
 from iosim.readers.replay.lowering import lower

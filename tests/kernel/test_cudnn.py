@@ -8,9 +8,9 @@ import re
 import pytest
 from scripts import measurements
 
-from iosim.kernel.algorithms import plan
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.kernel.launch import Edge
-from iosim.kernel.libraries import resolve
 from iosim.kernel.residency import residency
 from iosim.kernel.schedule import Direction, Order, Scheduler, Start
 from iosim.prediction.predictor import predict

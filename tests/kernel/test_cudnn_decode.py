@@ -9,9 +9,9 @@ from functools import cache
 import pytest
 from scripts import ROOT
 
+from iosim.catalog.libraries import resolve
+from iosim.catalog.libraries.cudnn import cudnn_splits, neighbours_of_q
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries import resolve
-from iosim.kernel.libraries.cudnn import cudnn_splits, neighbours_of_q
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import iosim
 from iosim.base.errors import InputError
+from iosim.catalog.libraries import default_kernel
+from iosim.catalog.libraries.default import ORDER, SUITS, order_of
 from iosim.commands.cli import main
 from iosim.hardware.profile import list_profiles, load_profile
-from iosim.kernel.libraries import default_kernel
-from iosim.kernel.libraries.default import ORDER, SUITS, order_of
 from iosim.prediction.predictor import planned
 from iosim.problem.attention import AttentionProblem
 

@@ -12,12 +12,12 @@ from counter import count
 from scripts import ROOT
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.rows import Row, read
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain, Launch, Outer
-from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
 from iosim.prediction.result import Prediction

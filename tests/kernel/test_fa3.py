@@ -20,16 +20,16 @@ from scripts import ROOT, load_script
 from strategies import disagreements
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import options_for, plan
+from iosim.catalog.algorithms.fp8 import Fp8Options, Transpose
+from iosim.catalog.libraries import resolve
+from iosim.catalog.libraries.fa3 import cluster
 from iosim.commands.cli import main
 from iosim.evidence.reproduce import Row
 from iosim.evidence.reproduce.published import Point, points
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import options_for, plan
-from iosim.kernel.algorithms.fp8 import Fp8Options, Transpose
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import resolve
-from iosim.kernel.libraries.fa3 import cluster
 from iosim.kernel.residency import residency
 from iosim.kernel.schedule import Order
 from iosim.kernel.unit import UNITS, MatrixUnit

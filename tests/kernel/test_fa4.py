@@ -10,11 +10,11 @@ from effort import quick_every
 from strategies import disagreements
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
+from iosim.catalog.libraries.fa4 import fa4_splits, software_exps
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries import resolve
-from iosim.kernel.libraries.fa4 import fa4_splits, software_exps
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.schedule import Order, Scheduler, Start
 from iosim.prediction.call import Call

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from scripts import measurements
 from strategies import disagreements
 
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.flash import Adds, FlashOptions
+from iosim.catalog.libraries import resolve
 from iosim.evidence.validate import compare, read
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.flash import Adds, FlashOptions
 from iosim.kernel.kernel import Kernel, PassSettings, RowPass, Tile
-from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Order, Schedule
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict

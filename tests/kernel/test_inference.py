@@ -21,13 +21,13 @@ from scripts import measurements
 from strategies import disagreements, problems, tiles
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import Overrides, resolve
+from iosim.catalog.libraries.fa2 import fa2_splits
+from iosim.catalog.libraries.fa3 import fa3_splits
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import Overrides, resolve
-from iosim.kernel.libraries.fa2 import fa2_splits
-from iosim.kernel.libraries.fa3 import fa3_splits
 from iosim.kernel.schedule import Scheduler
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict

@@ -8,10 +8,10 @@ import pytest
 from counter import count
 from scripts import measurements
 
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.evidence.validate import compare, read
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
 
 HEADS = 300

@@ -16,12 +16,12 @@ from strategies import TOLERANCE, bytes_apart
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
+from iosim.catalog.algorithms import options_for, plan
+from iosim.catalog.algorithms.mixture import MobaOptions, levels
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import options_for, plan
-from iosim.kernel.algorithms.mixture import MobaOptions, levels
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Role
-from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.formula.symbolic import derive

@@ -15,12 +15,12 @@ from refusals import refused
 from strategies import altered, disagreements, on_arrays
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import options_for, plan
+from iosim.catalog.libraries import Overrides, resolve
+from iosim.catalog.libraries.flashmla import flashmla_splits
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Edge, Mode, Overhead
-from iosim.kernel.libraries import Overrides, resolve
-from iosim.kernel.libraries.flashmla import flashmla_splits
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import bounds

@@ -19,13 +19,13 @@ from scripts import ROOT, load_script
 
 import iosim
 from iosim import AttentionProblem, InputError, Kernel, Tile
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.registry import _ALGORITHMS
+from iosim.catalog.libraries import catalog_file, check_file, entry, entry_names, resolve
+from iosim.catalog.libraries.new_file import new_file
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.registry import _ALGORITHMS
 from iosim.kernel.launch import Per
-from iosim.kernel.libraries import catalog_file, check_file, entry, entry_names, resolve
-from iosim.kernel.libraries.new_file import new_file
 from iosim.kernel.traffic import Traffic
 from iosim.kernel.unit import MatrixUnit
 from iosim.readers.formula.closed_form import closed_form

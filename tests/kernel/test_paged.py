@@ -20,13 +20,13 @@ from scripts import measurements
 from strategies import altered, disagreements, problems, tiles
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.cache import TABLE
+from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.libraries import Overrides
 from iosim.commands.cli import main
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.cache import TABLE
-from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Access, Domain, Mode, Per, Role, Rows, Tensor
-from iosim.kernel.libraries import Overrides
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem

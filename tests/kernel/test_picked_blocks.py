@@ -16,13 +16,13 @@ from strategies import GRADIENT_FACTOR, TOLERANCE, altered, bytes_apart
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
+from iosim.catalog.algorithms import options_for, plan
+from iosim.catalog.algorithms.indexer import LISTS
+from iosim.catalog.libraries import resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import options_for, plan
-from iosim.kernel.algorithms.indexer import LISTS
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Mode, Role
-from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.picked import BlockPicks

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iosim.catalog.algorithms import plan
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, PassSettings, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Launch
 from iosim.kernel.residency import estimated_registers, needed_registers, residency

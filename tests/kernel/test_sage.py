@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from strategies import disagreements
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.fp8 import Fp8Options, Smooth, Transpose
+from iosim.catalog.libraries import resolve
 from iosim.evidence.reproduce.paper import sections
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.fp8 import Fp8Options, Smooth, Transpose
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
-from iosim.kernel.libraries import resolve
 from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem

@@ -14,12 +14,12 @@ from scripts import ROOT, measurements
 from strategies import disagreements
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import options_of, plan
+from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.evidence.validate import compare, read
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import options_of, plan
-from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.unit import MatrixUnit
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem

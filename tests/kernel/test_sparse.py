@@ -17,12 +17,12 @@ from strategies import TOLERANCE, altered, bytes_apart, on_arrays
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
+from iosim.catalog.algorithms import options_for, plan
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Mode
-from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.schedule import Schedule
 from iosim.prediction.predictor import predict
 from iosim.prediction.replays import tile_accesses

@@ -18,7 +18,7 @@ from strategies import table
 
 from iosim import predict
 from iosim.base.errors import InputError
-from iosim.kernel.algorithms import options_for, plan
+from iosim.catalog.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
 from iosim.problem.attention import AttentionProblem

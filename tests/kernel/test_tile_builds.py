@@ -12,13 +12,13 @@ from refusals import refused
 
 from iosim import AttentionProblem
 from iosim.base.errors import InputError
+from iosim.catalog.resource_table import BuildReport
 from iosim.commands.cli import main
 from iosim.evidence.cuda import tile_builds
 from iosim.evidence.cuda.spec import FwdSpec
 from iosim.hardware.profile import load_profile
 from iosim.integrations.triton import compiled as triton_compiled
 from iosim.kernel.kernel import Tile
-from iosim.kernel.resource_table import BuildReport
 from iosim.studies.tiles.pick import pick_tiles
 
 PROBLEM = AttentionProblem(heads=8, seq_q=512, head_dim=64, dtype="fp16")
@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[FwdSpec]:
         asked.append(spec)
         return BuildReport(200, spec.dynamic_shared_bytes, 40)
 
-    monkeypatch.setattr("iosim.kernel.resource_table._shipped", dict)
+    monkeypatch.setattr("iosim.catalog.resource_table._shipped", dict)
     monkeypatch.setattr(tile_builds, "_report", report)
     monkeypatch.setattr(tile_builds, "find_nvcc", lambda: None)
     return asked

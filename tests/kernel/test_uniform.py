@@ -15,12 +15,12 @@ from refusals import refused
 from strategies import disagreements
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import options_for, options_of, plan
+from iosim.catalog.algorithms.registry import reading
+from iosim.catalog.algorithms.uniform import UniformOptions
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import options_for, options_of, plan
-from iosim.kernel.algorithms.registry import reading
-from iosim.kernel.algorithms.uniform import UniformOptions
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory

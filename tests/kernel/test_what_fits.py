@@ -11,11 +11,11 @@ import pytest
 import iosim
 from iosim import AttentionProblem
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.residency import residency
 from iosim.kernel.tile_rules import rows_misfit, stages_misfit
 from iosim.kernel.unit import MatrixUnit

@@ -29,9 +29,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from iosim.base.errors import InputError
+from iosim.catalog.libraries import entry_names
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.launch import Launch
-from iosim.kernel.libraries import entry_names
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem

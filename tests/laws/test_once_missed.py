@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import Overrides, fa2, fa3, resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Domain, Launch, Outer, Role
-from iosim.kernel.libraries import Overrides, fa2, fa3, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import LoweredLaunch, Template, lower

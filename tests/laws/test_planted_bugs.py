@@ -14,7 +14,7 @@ from strategies import OVERHEADS, altered, disagreements
 
 import iosim.problem.masks.mask
 import iosim.readers.formula.closed_form
-from iosim.kernel.algorithms import options_for, plan
+from iosim.catalog.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem

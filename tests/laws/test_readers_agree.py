@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import ALGORITHMS, FORWARD_ONLY, cases, disagreements, problems
 
-from iosim.kernel.algorithms import options_of
-from iosim.kernel.algorithms.flash import SplitOptions
+from iosim.catalog.algorithms import options_of
+from iosim.catalog.algorithms.flash import SplitOptions
 from iosim.kernel.kernel import Kernel
 from iosim.problem.attention import AttentionProblem
 

@@ -23,9 +23,9 @@ from scripts import ROOT
 from strategies import cases
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Launch, Role
 from iosim.kernel.schedule import Schedule, Scheduler

@@ -21,11 +21,11 @@ from strategies import cases
 from test_replay_laws import LINE, small_l2, watched
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import entry_names, resolve
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Edge, Role
-from iosim.kernel.libraries import entry_names, resolve
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem

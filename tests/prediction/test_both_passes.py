@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import Overrides, entry_names, resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Launch, Mode
-from iosim.kernel.libraries import Overrides, entry_names, resolve
 from iosim.problem.attention import AttentionProblem
 
 GPUS = ("a100", "h100", "h200", "b200", "rtx-4090", "h20", "t4", "v100", "l4", "rtx-3090")

@@ -8,8 +8,8 @@ import pytest
 from effort import quick_every
 
 from iosim.base.errors import InputError
+from iosim.catalog.libraries import choice_names, entry_names
 from iosim.hardware.profile import list_profiles, load_profile
-from iosim.kernel.libraries import choice_names, entry_names
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 

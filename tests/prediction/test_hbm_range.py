@@ -12,13 +12,13 @@ import pytest
 from effort import some
 from scripts import measurements
 
+from iosim.catalog.libraries import resolve
 from iosim.commands.cli import main
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import calls
 from iosim.evidence.validate.rows import default_files, read
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.hardware.trust import BORROWED, L2_KNOWN, borrowed_l2, by_group
-from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
 from iosim.prediction.face import range_lines
 from iosim.prediction.predictor import Request, predict
@@ -143,7 +143,7 @@ def test_a_range_says_how_far_ctas_may_part() -> None:
 
 def test_a_call_that_fits_many_times_needs_no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 KiB of Q, K, V and O in 48 MiB."""
-    p = predict(AttentionProblem(heads=1, seq_q=128, head_dim=64), "flash", "l4")
+    p = predict(AttentionProblem(heads=1, seq_q=128, head_dim=64), "flash", "l4", ecc="off")
     monkeypatch.setattr("iosim.prediction.ranges._again", lambda *_: pytest.fail("played"))
     span = p.hbm_range
     assert span is not None

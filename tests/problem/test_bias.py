@@ -20,12 +20,12 @@ from strategies import GRADIENT_FACTOR, TOLERANCE, cases, disagreements, on_arra
 
 from iosim import predict
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.algorithms.naive import NaiveOptions
+from iosim.catalog.algorithms.terms import TermOptions
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.flash import FlashOptions
-from iosim.kernel.algorithms.naive import NaiveOptions
-from iosim.kernel.algorithms.terms import TermOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.schedule import Order, Schedule
 from iosim.prediction.call import Call

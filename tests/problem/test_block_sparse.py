@@ -20,16 +20,16 @@ from scripts import measurements
 from strategies import disagreements, flash1_cases, flash_cases, naive_cases, table, tiles
 
 from iosim import InputError, load_profile, predict
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.flash1 import Flash1Options
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.commands import common
 from iosim.commands.cli import main
 from iosim.commands.options import CommandParser
 from iosim.evidence.validate.match import problem_of
 from iosim.evidence.validate.rows import Row, read
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.flash1 import Flash1Options
 from iosim.kernel.kernel import Kernel, PassSettings, Tile
 from iosim.kernel.launch import Access, Domain, Edge, Mode, Outer, Per, Role, Rows, Tensor
-from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
 from iosim.problem.masks import BlockMask, butterfly, strided, window_first, window_global

@@ -13,7 +13,7 @@ from executor.reference import dense_blocks
 
 import iosim.problem.masks.blocks
 from iosim import InputError, predict
-from iosim.kernel.algorithms import plan
+from iosim.catalog.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import BlockMask, butterfly, strided, window_global

@@ -17,8 +17,8 @@ from lowered import loop_steps, wrong_bytes
 from strategies import BLOCKS, OVERHEADS, disagreements, table
 
 from iosim import InputError, load_profile, predict
+from iosim.catalog.algorithms import plan
 from iosim.commands.cli import main
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, PassSettings, Schedule, Scheduler, Start, Tile
 from iosim.kernel.launch import Edge, Outer, Role
 from iosim.kernel.schedule import Direction, Order

@@ -21,12 +21,12 @@ from strategies import cases, disagreements, table
 
 import iosim
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
+from iosim.catalog.libraries.fa3 import window_keys
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import resolve
-from iosim.kernel.libraries.fa3 import window_keys
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import problem_options

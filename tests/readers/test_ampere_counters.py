@@ -12,8 +12,8 @@ from functools import cache
 import pytest
 from scripts import measurements
 
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import planned, predict
 from iosim.prediction.result import Prediction

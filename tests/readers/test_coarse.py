@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 import pytest
 
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain
-from iosim.kernel.libraries import Overrides, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import replay as replays

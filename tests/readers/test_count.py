@@ -9,7 +9,7 @@ import pytest
 from counter import count, visited_splits
 from strategies import copying_passes, table
 
-from iosim.kernel.algorithms import options_for, plan
+from iosim.catalog.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, PassSettings, Schedule, Spill, Tile
 from iosim.kernel.launch import Chain, Domain, Edge, Launch, Mode, Overhead
 from iosim.kernel.schedule import Scheduler

@@ -27,11 +27,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from strategies import TOLERANCE, altered, table
 
-import iosim.kernel.algorithms.registry as registered
+import iosim.catalog.algorithms.registry as registered
 from iosim.base.errors import InputError
-from iosim.kernel.algorithms import algorithm, algorithms, plan
-from iosim.kernel.algorithms.common import matrix, score_matrix
-from iosim.kernel.algorithms.flash import FlashOptions
+from iosim.catalog.algorithms import algorithm, algorithms, plan
+from iosim.catalog.algorithms.common import matrix, score_matrix
+from iosim.catalog.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Schedule, Tile
 from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.schedule import Direction

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from strategies import on_arrays
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import algorithms, plan
+from iosim.catalog.algorithms.flash1 import Flash1Options
+from iosim.catalog.algorithms.naive import NaiveOptions, ProductOptions
 from iosim.commands.cli import main
-from iosim.kernel.algorithms import algorithms, plan
-from iosim.kernel.algorithms.flash1 import Flash1Options
-from iosim.kernel.algorithms.naive import NaiveOptions, ProductOptions
 from iosim.kernel.kernel import Edge, Kernel, PassSettings, Tile
 from iosim.kernel.launch import Access, Domain, Fetch, Launch, Mode, Outer, Overhead, Per, Role, Rows, Tensor
 from iosim.kernel.schedule import Schedule, Scheduler

@@ -15,8 +15,8 @@ from reference_cache import LOAD, REDUCE, STORE
 from traces import LINE, small
 
 from iosim.base.errors import InputError
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import CacheLevel, load_profile
-from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.engine import L2, Ctas, TraceRecord

@@ -15,8 +15,8 @@ from strategies import ALGORITHMS, FORWARD_ONLY, cases
 
 from iosim import predict
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, PassSettings, Spill, Tile
 from iosim.kernel.launch import Outer
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start

@@ -15,10 +15,10 @@ from counter import count
 from scripts import measurements
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain
-from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 

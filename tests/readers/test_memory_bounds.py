@@ -21,10 +21,10 @@ from scripts import ROOT
 
 from iosim import InputError, load_profile, predict
 from iosim.base.errors import TooLargeError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.commands.cli import main
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Order
 from iosim.prediction.predictor import planned
 from iosim.prediction.replays import head_share_of, tile_accesses

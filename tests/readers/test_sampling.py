@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from effort import some
 
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain
-from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import QUICK_ACCESSES, default_method, tile_accesses
 from iosim.problem.attention import AttentionProblem

@@ -13,10 +13,10 @@ from scripts import load_script
 
 import iosim
 from iosim.base.records import replace
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain, Launch
-from iosim.kernel.libraries import resolve
 from iosim.readers.staged import count_shared, wavefront_bytes
 
 H200 = load_profile("h200")

@@ -18,9 +18,9 @@ from scripts import load_script
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import sharing
 from iosim.readers.replay.sharing import Key, measured_rates, rates_from_ends, rates_of, sloped, usual_heights

@@ -7,7 +7,7 @@ import pytest
 import sympy as sp
 
 from iosim.base.errors import InputError
-from iosim.kernel.algorithms.flash1 import algorithm1_blocks
+from iosim.catalog.algorithms.flash1 import algorithm1_blocks
 from iosim.readers.formula.theory import BOUNDS, bound
 
 N, D, M = 1024, 64, 50_000

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import Launch, is_attention_loop
-from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.shared_memory import staged
 from iosim.kernel.unit import UNITS, MatrixUnit, Overlap

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from scripts import measurements
 
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.evidence.times.tables import rows
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Launch, Outer
-from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Order, Start
 from iosim.kernel.unit import UNITS, MatrixUnit, Overlap, UnitModel
 from iosim.prediction.call import Call

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosim.base.units import bytes_text
+from iosim.catalog.libraries import Overrides
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries import Overrides
 from iosim.prediction.answer import answer, excess, trust, why
 from iosim.prediction.predictor import predict
 from iosim.prediction.reuse import partition_bytes

@@ -12,10 +12,10 @@ from effort import quick_first
 from refusals import refused
 
 from iosim import AttentionProblem
+from iosim.catalog.libraries import resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Spill
-from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Direction, Order
 from iosim.prediction.predictor import predict
 from iosim.studies.explain import Explanation, explain

@@ -23,11 +23,11 @@ from sm90 import Sm90Order, fastest, table_of
 import iosim
 from iosim.base.errors import InputError
 from iosim.base.words import DEFAULT
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem

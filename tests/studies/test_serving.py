@@ -12,15 +12,15 @@ import pytest
 
 import iosim
 from iosim.base.errors import InputError
+from iosim.catalog.algorithms import options_of
+from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.libraries import entry, resolve
+from iosim.catalog.libraries.flashinfer import chunk_tokens, key_rows
+from iosim.catalog.libraries.varlen import combines_nothing, varlen_splits
+from iosim.catalog.serving import read_stack, stack_names
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import options_of
-from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries import entry, resolve
-from iosim.kernel.libraries.flashinfer import chunk_tokens, key_rows
-from iosim.kernel.libraries.varlen import combines_nothing, varlen_splits
-from iosim.kernel.serving import read_stack, stack_names
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.rates import Rates
 from iosim.studies.latency.calibration import BOUNDS, Calibration, calibration_text, read_calibration

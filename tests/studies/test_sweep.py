@@ -22,8 +22,8 @@ from scripts import hears_ctrl_c
 import iosim
 from iosim import sweep
 from iosim.base.errors import InputError
+from iosim.catalog.libraries import choice_names, entry_names
 from iosim.commands.cli import main
-from iosim.kernel.libraries import choice_names, entry_names
 from iosim.prediction.predictor import predict
 from iosim.studies.sweep import closed
 from iosim.studies.sweep.cases import Words, cases, problem_of, settings_of

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from iosim import predict
 from iosim.base.errors import InputError
+from iosim.catalog.resource_table import BuildReport, build_report, frame_of_stores, read_table
 from iosim.commands.cli import main
 from iosim.hardware.profile import list_profiles, load_profile
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.resource_table import BuildReport, build_report, frame_of_stores, read_table
 from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.tiles.pick import (
@@ -47,7 +47,7 @@ HEADER = (
 def no_builds(monkeypatch: pytest.MonkeyPatch) -> dict[object, BuildReport]:
     """An empty resource table, so that the tests do not depend on which builds are recorded."""
     table: dict[object, BuildReport] = {}
-    monkeypatch.setattr("iosim.kernel.resource_table._shipped", lambda: table)
+    monkeypatch.setattr("iosim.catalog.resource_table._shipped", lambda: table)
     return table
 
 

@@ -12,13 +12,14 @@ import iosim
 
 PACKAGE = Path(iosim.__file__).resolve().parent
 FLOORS = {
-    "base": 1, "problem": 2, "hardware": 2, "show": 2, "kernel": 3, "readers": 4, "prediction": 5, "studies": 6,
-    "integrations": 7, "evidence": 7, "api": 8, "commands": 8,
+    "base": 1, "problem": 2, "hardware": 2, "show": 2, "kernel": 3, "catalog": 4, "code": 4, "readers": 5,
+    "prediction": 6,
+    "studies": 7, "integrations": 8, "evidence": 8, "api": 9, "commands": 9,
 }  # fmt: skip
 """Room -> floor. `iosim` itself, `iosim.__main__`, `iosim.torch` and `iosim.triton` are the doors: they open on every
 floor."""
 DOORS = ("iosim", "iosim.__main__", "iosim.torch", "iosim.triton")
-MOST_ARROWS = 60
+MOST_ARROWS = 70
 
 Edges = dict[str, set[str]]
 

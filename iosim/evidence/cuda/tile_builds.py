@@ -17,14 +17,14 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import replace
+from iosim.catalog import resource_table
+from iosim.catalog.resource_table import BuildReport, build_report, read_stamp
+from iosim.code.cubin import read_cubin
 from iosim.evidence.cuda.compiler import build, find_nvcc, source_files
 from iosim.evidence.cuda.spec import BUILT, DTYPES, STATIC_BYTES_MARGIN, FwdSpec
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.profile_file import capability_fact
-from iosim.kernel import resource_table
-from iosim.kernel.cubin import read_cubin
 from iosim.kernel.kernel import Tile
-from iosim.kernel.resource_table import BuildReport, build_report, read_stamp
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.tiles.pick import TileRanking, by_time, has_builds, pick_tiles, tile_space, try_tile, unit_of
 

@@ -15,10 +15,10 @@ from typing import Any
 from iosim.base.data import data_dir
 from iosim.base.records import dataclass
 from iosim.base.words import Method
+from iosim.catalog.libraries import resolve
 from iosim.evidence.reproduce.paper import arithmetic, each_of
 from iosim.evidence.reproduce.side import DIVIDED, Amount, Side
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem

@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import Any
 
 from iosim.base.records import fields
+from iosim.catalog.algorithms import naive, options_for, options_of, plan
+from iosim.catalog.algorithms.uniform import SharedValueOptions
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.algorithms import naive, options_for, options_of, plan
-from iosim.kernel.algorithms.uniform import SharedValueOptions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
-from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.overrides import OVERRIDES
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction

@@ -17,12 +17,12 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.base.words import Method
+from iosim.catalog.algorithms.cuda_sources import CudaOptions
+from iosim.catalog.libraries import Overrides, resolve
+from iosim.catalog.serving import read_stack
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.algorithms.cuda_sources import CudaOptions
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries import Overrides, resolve
-from iosim.kernel.serving import read_stack
 from iosim.kernel.traffic import Traffic
 from iosim.kernel.unit import MMA_ROWS
 from iosim.prediction.call import Call

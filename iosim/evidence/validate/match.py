@@ -18,15 +18,15 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.cuda_sources import CudaOptions
+from iosim.catalog.libraries import Overrides, resolve
+from iosim.catalog.libraries.loader import entry_name
 from iosim.evidence.columns import CHAIN, KNOBS, PROBLEM, TILE
 from iosim.evidence.validate.rows import LAUNCH_COLUMNS, OPTION, Row
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.cuda_sources import CudaOptions
 from iosim.kernel.kernel import Kernel, Spill
 from iosim.kernel.launch import Chain, Launch, Mode, Overhead, Resources
-from iosim.kernel.libraries import Overrides, resolve
-from iosim.kernel.libraries.loader import entry_name
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 

@@ -19,13 +19,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.libraries.sdpa import BACKENDS, TITLES, choose, order
 from iosim.hardware.profile import HardwareProfile
 from iosim.integrations.torch.formulas import Pass
 from iosim.integrations.torch.recorder import Recorder, dtype_name, is_real
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries.sdpa import BACKENDS, TITLES, choose, order
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask, ranges
 from iosim.studies.program.operators import attending

@@ -18,11 +18,11 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.catalog.resource_table import WORD_BYTES, BuildReport
+from iosim.code.cubin import read_cubin
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.triton.kernel import Config
-from iosim.kernel.cubin import read_cubin
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.resource_table import WORD_BYTES, BuildReport
 from iosim.kernel.schedule import Order, Schedule, Scheduler
 from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem

@@ -18,14 +18,14 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import some
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import Overrides, resolve
+from iosim.catalog.libraries.triton import shared_bytes, tutorial_tiles, unit_of
+from iosim.catalog.resource_table import BuildReport
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
-from iosim.kernel.libraries import Overrides, resolve
-from iosim.kernel.libraries.triton import shared_bytes, tutorial_tiles, unit_of
 from iosim.kernel.residency import Residency, estimated_registers, residency
-from iosim.kernel.resource_table import BuildReport
 from iosim.kernel.tile_rules import ASYNC_COPY_CC
 from iosim.kernel.unit import MMA_ROWS
 from iosim.prediction.call import Call

@@ -9,7 +9,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import fields, replace
-from iosim.kernel.algorithms import algorithm_of, plan
+from iosim.catalog.algorithms import algorithm_of, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Domain
 from iosim.problem.attention import AttentionProblem

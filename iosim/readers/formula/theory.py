@@ -28,8 +28,8 @@ from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, count_text, number_text
 from iosim.base.words import Level
+from iosim.catalog.algorithms import algorithm_of
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.kernel import Kernel
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask

@@ -15,9 +15,9 @@ from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain, replace
 from iosim.base.words import DEFAULT
+from iosim.catalog.libraries import entry_name, is_choice, with_sinks
+from iosim.catalog.libraries.default import LIBRARIES, is_suited
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.libraries import entry_name, is_choice, with_sinks
-from iosim.kernel.libraries.default import LIBRARIES, is_suited
 from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction, legend
 from iosim.problem.attention import AttentionProblem

@@ -9,7 +9,7 @@ from iosim.base.progress import Progress
 from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
-from iosim.kernel.libraries.default import told
+from iosim.catalog.libraries.default import told
 from iosim.show import axes
 from iosim.show.axes import Part, bars
 from iosim.show.page import Page, Panel, Section, listed

@@ -9,10 +9,10 @@ from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain
 from iosim.base.words import DEFAULT, Level
-from iosim.kernel.algorithms import algorithm_of
+from iosim.catalog.algorithms import algorithm_of
+from iosim.catalog.libraries import entry, is_choice
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import Chain, Rows
-from iosim.kernel.libraries import entry, is_choice
 from iosim.prediction.result import Prediction, legend, marked
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown

@@ -18,11 +18,11 @@ from iosim.base.fields import whole
 from iosim.base.files import read_text
 from iosim.base.records import dataclass, plain, replace
 from iosim.base.words import DEFAULT, WAYS, Level, Way
+from iosim.catalog.algorithms.cascade import SHARED
+from iosim.catalog.algorithms.states import STATE
+from iosim.catalog.libraries import Overrides, split_alike
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.algorithms.cascade import SHARED
-from iosim.kernel.algorithms.states import STATE
 from iosim.kernel.conditions import ALONE, Conditions
-from iosim.kernel.libraries import Overrides, split_alike
 from iosim.kernel.traffic import FOREIGN
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction, method_of

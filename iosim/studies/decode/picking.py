@@ -8,7 +8,7 @@ from typing import Any
 
 from iosim.base.records import asdict, dataclass
 from iosim.base.words import DEFAULT
-from iosim.kernel.algorithms.indexer import LAUNCHES
+from iosim.catalog.algorithms.indexer import LAUNCHES
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem

@@ -14,10 +14,10 @@ from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, count_text, per_second_text, seconds_text, some, times_of
 from iosim.base.words import DEFAULT, sentences
+from iosim.catalog.serving import kernel_by_rule
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.overrides import Overrides
-from iosim.kernel.serving import kernel_by_rule
 from iosim.prediction.answer import ONCE, times_text, trust
 from iosim.prediction.result import legend, marked
 from iosim.problem.asked import lengths

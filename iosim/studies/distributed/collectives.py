@@ -24,10 +24,10 @@ from collections.abc import Iterator
 
 from iosim.base.records import dataclass
 from iosim.base.words import Level, Method
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries import resolve
 from iosim.prediction.result import method_of
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import MAX_TOKENS

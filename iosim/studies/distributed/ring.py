@@ -10,11 +10,11 @@ from iosim.base.progress import Progress, silent
 from iosim.base.records import asdict, dataclass, plain
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import DEFAULT, sentences
+from iosim.catalog.libraries import resolve
+from iosim.catalog.libraries.default import told
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries import resolve
-from iosim.kernel.libraries.default import told
 from iosim.prediction.result import legend_of
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import Page

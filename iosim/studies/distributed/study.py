@@ -12,11 +12,11 @@ from iosim.base.progress import Progress, silent
 from iosim.base.records import asdict, dataclass, field, plain
 from iosim.base.units import some
 from iosim.base.words import DEFAULT, Method
+from iosim.catalog.algorithms.registry import reading
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.conditions import Conditions as OfCall
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries import resolve
 from iosim.prediction.result import method_of
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed import collectives

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, number_text, times_of
+from iosim.catalog.algorithms import algorithm_of, algorithms
+from iosim.catalog.libraries import entry, is_choice, resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import algorithm_of, algorithms
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import entry, is_choice, resolve
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.predictor import predict
 from iosim.problem.asked import mask_of

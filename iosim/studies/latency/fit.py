@@ -20,8 +20,8 @@ from iosim.base.errors import InputError
 from iosim.base.files import read_text
 from iosim.base.records import dataclass
 from iosim.base.units import some
+from iosim.catalog.serving import read_stack
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.serving import read_stack
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.latency.calibration import BOUNDS, Calibration
 from iosim.studies.latency.latency import Latency, latencies

@@ -1,7 +1,7 @@
 """The latency of one attention call inside a serving stack, as a list of parts.
 
-A stack (`iosim.kernel.serving`) says which kernel a GPU runs, in which pages the cache lies, whether the call writes to
-it first, and what else it launches. The launches are predicted as anywhere else, from a CUDA graph and with what the
+A stack (`iosim.catalog.serving`) says which kernel a GPU runs, in which pages the cache lies, whether the call writes
+to it first, and what else it launches. The launches are predicted as anywhere else, from a CUDA graph and with what the
 same call left in the L2; what none of them explains is the gap between calls, a constant of the stack.
 """
 
@@ -14,14 +14,14 @@ from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import seconds_text, some
 from iosim.base.words import sentences
+from iosim.catalog.algorithms.common import load, store
+from iosim.catalog.libraries import resolve, with_sinks
+from iosim.catalog.serving import Stack, read_stack, stack_names
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.conditions import CONDITIONS, Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Role, Rows, Tensor
-from iosim.kernel.libraries import resolve, with_sinks
 from iosim.kernel.overrides import Overrides
-from iosim.kernel.serving import Stack, read_stack, stack_names
 from iosim.kernel.work import Work
 from iosim.prediction.answer import trust
 from iosim.prediction.call import Call

@@ -10,9 +10,9 @@ from iosim.base.errors import InputError
 from iosim.base.fields import whole
 from iosim.base.records import dataclass, replace
 from iosim.base.units import some
+from iosim.catalog.libraries import Overrides, with_sinks
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries import Overrides, with_sinks
 from iosim.prediction.many import Request
 from iosim.problem.asked import check_queries, lengths, problems
 from iosim.problem.attention import AttentionProblem

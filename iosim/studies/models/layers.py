@@ -13,7 +13,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, field, plain, replace
 from iosim.base.units import bytes_text, some
-from iosim.kernel.algorithms.states import STATE_BYTES
+from iosim.catalog.algorithms.states import STATE_BYTES
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 

@@ -16,9 +16,9 @@ from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import bytes_text, capacity_text, seconds_text, some
 from iosim.base.words import DEFAULT, sentences
+from iosim.catalog.libraries.default import told
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries.default import told
 from iosim.kernel.schedule import Order, Start
 from iosim.prediction.answer import times_text
 from iosim.prediction.many import Request, try_all

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, replace
+from iosim.catalog.libraries import is_choice, resolve
+from iosim.catalog.libraries.default import told
+from iosim.catalog.libraries.resolver import check_cluster
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import is_attention_loop
-from iosim.kernel.libraries import is_choice, resolve
-from iosim.kernel.libraries.default import told
-from iosim.kernel.libraries.resolver import check_cluster
 from iosim.kernel.schedule import CLUSTER_CC, Scheduler
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction.call import Call

@@ -13,8 +13,8 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, field, replace
 from iosim.base.units import capacity_text, some
+from iosim.catalog.algorithms import plan
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Launch, is_attention_loop
 from iosim.kernel.overrides import Overrides

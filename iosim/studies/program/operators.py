@@ -15,13 +15,13 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, field
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.common import load, store
+from iosim.catalog.algorithms.matrix_tiles import fp32_tile, wave_tile
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.common import load, store
-from iosim.kernel.algorithms.matrix_tiles import fp32_tile, wave_tile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
-from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Schedule
 from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem

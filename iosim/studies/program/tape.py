@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from iosim.base.records import dataclass, replace
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Role
-from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 from iosim.studies.program.operators import (

@@ -10,10 +10,10 @@ from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, fields
 from iosim.base.words import DEFAULT, Method
+from iosim.catalog.algorithms import algorithm_of
+from iosim.catalog.libraries import default_kernel, entry_name, is_choice
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
-from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.libraries import default_kernel, entry_name, is_choice
 from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction, legend, marked
 from iosim.problem.attention import AttentionProblem

@@ -20,9 +20,9 @@ from iosim.base.records import dataclass, replace
 from iosim.base.units import sizes, some
 from iosim.base.version import __version__
 from iosim.base.words import Method
+from iosim.catalog.libraries import entry_name, is_choice
 from iosim.hardware.profile import load_profile
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.libraries import entry_name, is_choice
 from iosim.problem.asked import BESIDES, lengths
 from iosim.problem.fields import FIELDS
 from iosim.studies.models.asked import OF_LENGTH, OF_MODEL, chosen, rows_of

@@ -18,13 +18,13 @@ from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, field, plain, replace
 from iosim.base.units import some
 from iosim.base.words import WAYS, Method
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import entry, entry_names, resolve
+from iosim.catalog.resource_table import BuildReport, build_report
 from iosim.hardware.profile import HardwareProfile, cc_text, load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, PassSettings, Tile
 from iosim.kernel.launch import Chain, Launch
-from iosim.kernel.libraries import entry, entry_names, resolve
 from iosim.kernel.residency import residency
-from iosim.kernel.resource_table import BuildReport, build_report
 from iosim.kernel.tile_rules import backward_shared_bytes, rows_misfit, stages_misfit
 from iosim.kernel.unit import MatrixUnit
 from iosim.prediction.call import Call

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from executor.body import Array, Indices
 from executor.numerics import round_to
-from iosim.kernel.algorithms.cache import TABLE
+from iosim.catalog.algorithms.cache import TABLE
 from iosim.kernel.launch import SECTOR_BYTES, Chain, Role, Tensor
 from iosim.problem.attention import AttentionProblem
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.registry import Registry
-from iosim.kernel.algorithms import algorithm_of
-from iosim.kernel.algorithms.one_loop import LoopAlgorithm
+from iosim.catalog.algorithms import algorithm_of
+from iosim.catalog.algorithms.one_loop import LoopAlgorithm
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Launch
 from iosim.problem.attention import AttentionProblem

@@ -16,7 +16,7 @@ from executor.body import Array, ExecutionError, Indices
 from executor.numerics import round_to
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
-from iosim.kernel.algorithms.cache import TABLE
+from iosim.catalog.algorithms.cache import TABLE
 from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Fetch, Mode, Per, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype

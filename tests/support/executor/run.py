@@ -13,8 +13,8 @@ from executor.memory import Memory, check_size
 from executor.reference import dense, random_arrays
 from executor.walk import Walk
 from iosim.base.records import dataclass
-from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.registry import reading
+from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms.registry import reading
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Mode, Role
 from iosim.kernel.traffic import Traffic

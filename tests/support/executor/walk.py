@@ -11,7 +11,7 @@ from executor.body import Array, Body, BodyFactory, ExecutionError, Indices
 from executor.memory import Memory, Spot, moved_bytes
 from executor.place import Grid, WalkPlace
 from iosim.base.words import Way
-from iosim.kernel.algorithms.cache import TABLE
+from iosim.catalog.algorithms.cache import TABLE
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SECTOR_BYTES, Access, Edge, Launch, Mode, Outer, Per, Rows
 from iosim.kernel.schedule import Direction

@@ -13,9 +13,9 @@ from executor.bodies import flash
 from executor.bodies.softmax import OnlineSoftmax, exp_less
 from executor.body import Array, Body, Place, body
 from iosim.base.records import replace
-from iosim.kernel.algorithms.indexer import LISTS
-from iosim.kernel.algorithms.picked_blocks import NsaOptions
-from iosim.kernel.algorithms.registry import options_of
+from iosim.catalog.algorithms.indexer import LISTS
+from iosim.catalog.algorithms.picked_blocks import NsaOptions
+from iosim.catalog.algorithms.registry import options_of
 
 
 def tokens(at: Place) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 
 from executor.bodies.softmax import OnlineSoftmax, divided, exp_less, log_sum_exp
 from executor.body import Array, Body, Place, body
-from iosim.kernel.algorithms.cascade import SHARED
+from iosim.catalog.algorithms.cascade import SHARED
 
 
 def merged(outputs: list[Array], lses: list[Array]) -> tuple[Array, Array]:

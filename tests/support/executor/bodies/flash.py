@@ -15,8 +15,8 @@ from executor.bodies.terms import (
     zero_bias_gradient,
 )
 from executor.body import Array, Body, ExecutionError, Place, body
-from iosim.kernel.algorithms.flash import LISTS, RUNNING, SplitOptions, dq_sums
-from iosim.kernel.algorithms.registry import options_of
+from iosim.catalog.algorithms.flash import LISTS, RUNNING, SplitOptions, dq_sums
+from iosim.catalog.algorithms.registry import options_of
 from iosim.kernel.kernel import KEY_SUMS
 from iosim.kernel.launch import Mode, Per
 

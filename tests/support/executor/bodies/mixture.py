@@ -7,8 +7,8 @@ import numpy as np
 
 from executor.bodies.softmax import OnlineSoftmax
 from executor.body import Body, Place, body
-from iosim.kernel.algorithms.mixture import MobaOptions
-from iosim.kernel.algorithms.registry import options_of
+from iosim.catalog.algorithms.mixture import MobaOptions
+from iosim.catalog.algorithms.registry import options_of
 
 COPIES = {
     "stack": {"K": "K_kv", "V": "V_kv"},

@@ -17,8 +17,8 @@ from executor.bodies.terms import (
     write_alibi,
 )
 from executor.body import Array, Body, Place, body
-from iosim.kernel.algorithms.naive import NaiveOptions, Pass, passes
-from iosim.kernel.algorithms.registry import options_of
+from iosim.catalog.algorithms.naive import NaiveOptions, Pass, passes
+from iosim.catalog.algorithms.registry import options_of
 from iosim.kernel.launch import Mode, Outer
 
 # products, the mask into the softmax, dropout (recomputed) into the products with V and dO.

@@ -7,7 +7,7 @@ import numpy as np
 from executor.bodies.flash import Combine, Forward, append
 from executor.bodies.terms import masked_scores
 from executor.body import Array, Body, Indices, Place, body
-from iosim.kernel.algorithms.indexer import LISTS
+from iosim.catalog.algorithms.indexer import LISTS
 from iosim.problem.attention import AttentionProblem
 
 

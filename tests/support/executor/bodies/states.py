@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from executor.body import Array, Body, Place, body
-from iosim.kernel.algorithms.delta_rule import DeltaOptions, Gate
-from iosim.kernel.algorithms.registry import options_of
-from iosim.kernel.algorithms.states import STATE
+from iosim.catalog.algorithms.delta_rule import DeltaOptions, Gate
+from iosim.catalog.algorithms.registry import options_of
+from iosim.catalog.algorithms.states import STATE
 
 
 class Walk(Body):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from executor.body import Array, Body, Place
-from iosim.kernel.algorithms.registry import options_of
-from iosim.kernel.algorithms.terms import TermOptions
+from iosim.catalog.algorithms.registry import options_of
+from iosim.catalog.algorithms.terms import TermOptions
 
 
 def masked_scores(at: Place) -> Array:

@@ -13,7 +13,7 @@ from executor.bodies.terms import (
     masked_scores,
 )
 from executor.body import Array, Place, body, share_bodies
-from iosim.kernel.algorithms.efficient import workspace_tensors
+from iosim.catalog.algorithms.efficient import workspace_tensors
 from iosim.kernel.launch import Mode
 
 share_bodies("flash_fp8", "flash")

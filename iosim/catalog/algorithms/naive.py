@@ -1,0 +1,301 @@
+"""`naive`: attention through N x N tensors in memory (arXiv 2205.14135, Algorithms 0 and 3).
+
+Forward: S = Q K^T, P = softmax(S), O = P V; every further pass over an N x N tensor is a launch of its own, and which
+of them run is the kernel's option `passes`, in order, out of:
+
+    scale_q   Q times the softmax scale, before the product (u read, u written)
+    scale     S times the softmax scale (where no product folds it in)
+    mask      S with a mask of one byte a (query, key) pair that all heads share
+    dropout   P with a mask of one byte an element (option `dropout_mask_bytes`), kept for the backward
+
+A bias and a key-padding mask are passes over S as well, after the scale and before the mask; ALiBi's bias is made as a
+tensor by a launch first. A mask given as an additive tensor is added, and its backward is no pass.
+Backward: dV = P^T dO, dP = dO V^T, dS = P o (dP - rowsum), dK = dS^T Q, dQ = dS K, with the passes undone in reverse.
+With grouped heads dK and dV are made per query head and summed over the group by one more launch.
+Option `softmax_backward_product`: P o dP is written by a launch of its own first, as PyTorch's softmax backward does
+(aten/src/ATen/native/cuda/SoftMax.cu).
+A naive product computes every pair: masks save nothing.
+
+The products' SM<->L2 bytes depend on the tiles of the matrix library: see `iosim.catalog.algorithms.matrix_tiles`.
+NB: PyTorch's products take further tiles from a queue in memory, 64 bytes each time; these are left out (0.02 %).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from iosim.base.records import dataclass, replace
+from iosim.catalog.algorithms import terms
+from iosim.catalog.algorithms.common import (
+    head_gradients,
+    load,
+    matrices,
+    matrix,
+    row_domain,
+    row_pass,
+    score_matrix,
+    store,
+    sum_groups,
+)
+from iosim.catalog.algorithms.matrix_tiles import ProductTile, fp32_tile, half_tile
+from iosim.catalog.algorithms.registry import algorithm, options_of
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Outer, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.options import AlgorithmOptions, number
+from iosim.kernel.work import Work
+from iosim.problem.attention import AttentionProblem
+
+
+class Pass(StrEnum):
+    SCALE_Q = "scale_q"
+    SCALE = "scale"
+    MASK = "mask"
+    DROPOUT = "dropout"
+
+
+@dataclass(frozen=True)
+class ProductOptions(AlgorithmOptions):
+    """What the products' tiles go by: `gemm_tile` where it is fixed, else the sizes and the GPU's `sm_count`."""
+
+    gemm_tile: tuple[int, int] | None = None
+    sm_count: int = number(108, 1)
+
+
+@dataclass(frozen=True)
+class NaiveOptions(ProductOptions):
+    """`passes`: those that run, in order; None for a mask's and dropout's where the problem has them. `score_bytes`: of
+    an element of the N x N tensors; None for the inputs' type. `dropout_mask_bytes`: of the stored dropout mask; some
+    chains keep it in the type of the scores, scaled. `softmax_backward_product`: P o dP is written by a launch of its
+    own first."""
+
+    passes: tuple[Pass, ...] | None = None
+    score_bytes: int | None = number(None, 1)
+    dropout_mask_bytes: int = number(1, 1)
+    softmax_backward_product: bool = False
+
+
+WIDE = Resources(256)
+COPY_ROWS = 128
+ELEMENTWISE_VALUES = 8
+"""Values that a thread of PyTorch's elementwise passes takes: their grids in h200_chain_launches.csv."""
+LONGEST_ROW_OF_A_WARP = 2048
+
+
+def softmax_values(keys: int) -> int:
+    """Values that a thread of PyTorch's softmax holds: a warp has a row, or a CTA of 1,024 threads where it is long
+    (aten/src/ATen/native/cuda/PersistentSoftmax.cuh, SoftMax.cu)."""
+    return -(-keys // (32 if keys <= LONGEST_ROW_OF_A_WARP else 1024))
+
+
+@algorithm("naive", takes=terms.SCORE_TERMS, options=NaiveOptions, standard=True)
+def plan_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    return forward(problem, kernel) if problem.forward else backward(problem, kernel)
+
+
+def passes(problem: AttentionProblem, kernel: Kernel) -> tuple[Pass, ...]:
+    """The extra passes that run: as the kernel says, else a mask pass and a dropout pass where the problem has them. A
+    mask that is stored always has its pass."""
+    wanted = options_of(kernel, NaiveOptions).passes
+    if wanted is None:
+        wanted = (Pass.MASK, Pass.DROPOUT)
+    elif problem.mask_storage != "implicit" and Pass.MASK not in wanted:
+        wanted = (*wanted, Pass.MASK)
+    idle = {Pass.MASK} if problem.mask == "none" else set()
+    if not problem.dropout:
+        idle.add(Pass.DROPOUT)
+    return tuple(one for one in wanted if one not in idle)
+
+
+class ChainBuilder:
+    """Collects launches and tensors; every pass gives its output a name of its own."""
+
+    def __init__(
+        self, problem: AttentionProblem, kernel: Kernel, score_bytes: int | None = None, padding_bytes: int = 1
+    ) -> None:
+        self.problem = problem
+        self.kernel = kernel
+        self.products = options_of(kernel, ProductOptions)
+        self.score_bytes = problem.input_type.bytes if score_bytes is None else score_bytes
+        """Bytes of an element of the N x N tensors."""
+        self.wide_scores = score_bytes == 4
+        self.padding_bytes = padding_bytes
+        self.launches: list[Launch] = []
+        self.held: dict[str, Tensor] = {}
+
+    def hold(self, *items: Tensor) -> None:
+        for item in items:
+            self.held.setdefault(item.name, item)
+
+    def _domain(self, tile: tuple[int, int]) -> Domain:
+        p = self.problem
+        return Domain(p.batch, p.heads, p.seq_q, p.seq_k, tile[0], tile[1])
+
+    def tile(self, rows: int, cols: int, *, narrow: bool) -> ProductTile:
+        """Tile of one of the chain's products, whose result is rows x cols; `narrow`: the columns are a head's."""
+        fixed, p = self.products.gemm_tile, self.problem
+        if fixed:
+            return ProductTile(*fixed)
+        if p.dtype != "tf32" and (p.dtype == "fp32" or self.wide_scores):
+            return fp32_tile(rows, cols, p.batch * p.heads, narrow=narrow)
+        return half_tile(rows, cols, p.batch * p.heads, self.products.sm_count, narrow=narrow)
+
+    def product_to_scores(self, name: str, left: str, right: str, out: str, cols: int) -> None:
+        """out[q, k] = left[q, :] . right[k, :]: a CTA a tile of the N x N result."""
+        p = self.problem
+        self.hold(score_matrix(p, out, Role.TEMP, self.score_bytes))
+        product_tile = self.tile(p.seq_q, p.seq_k, narrow=False)
+        domain, work = self._domain((product_tile.rows, product_tile.cols)), Work(2 * cols, stages=3)
+        accesses = (load(left, Rows.QUERY, Per.PAIR), load(right, Rows.KEY, Per.PAIR), store(out, Rows.PAIR, Per.PAIR))
+        self.launches.append(Launch(name, domain, Outer.PAIR, accesses, resources=WIDE, work=work))
+
+    def product_over(self, outer: Outer, name: str, scores: str, right: str, out: str, cols: int) -> None:
+        """out[q, :] = sum over k of scores[q, k] right[k, :], where a work tile is a query block (or a cluster);
+        out[k, :], the sum over q, where it is a key block. In steps of 64; each CTA of a cluster reads the other
+        operand for itself."""
+        by_query = outer is Outer.QUERY
+        mine, other, per = (Rows.QUERY, Rows.KEY, Per.QUERY) if by_query else (Rows.KEY, Rows.QUERY, Per.KEY)
+        product_tile = self.tile(self.problem.seq_q if by_query else self.problem.seq_k, cols, narrow=True)
+        cluster, edge = product_tile.cluster, Edge.WHOLE if product_tile.cluster > 1 else Edge.EXACT
+        own, beside = product_tile.rows * cluster, -(-cols // product_tile.cols)
+        domain = self._domain((own, 64) if by_query else (64, own))
+        loads = [load(scores, Rows.PAIR, Per.PAIR, times=beside, edge=edge)]
+        loads.append(load(right, other, Per.PAIR, times=cluster, edge=edge))
+        work = Work(2 * cols, product_ctas=cluster * beside, stages=3)
+        accesses = (*loads, store(out, mine, per))
+        self.launches.append(Launch(name, domain, outer, accesses, resources=WIDE, work=work))
+
+    def pass_over_scores(
+        self,
+        name: str,
+        reads: tuple[str, ...],
+        *writes: str | Tensor,
+        exps: int = 0,
+        rows: int = terms.PASS_ROWS,
+        values: int = ELEMENTWISE_VALUES,
+    ) -> str:
+        """An elementwise or row-wise launch over N x N tensors, `rows` rows a work tile, `values` a thread; gives the
+        name of what it writes first. A name stands for a tensor of scores."""
+        p = self.problem
+        made = [score_matrix(p, t, Role.TEMP, self.score_bytes) if isinstance(t, str) else t for t in writes]
+        self.hold(*made)
+        moved = (*(load(n, Rows.PAIR, Per.PAIR) for n in reads), *(store(t.name, Rows.PAIR, Per.PAIR) for t in made))
+        values = softmax_values(p.seq_k) if exps else values
+        more = {"work": Work(exps_per_pair=exps), "values_per_thread": values}
+        self.launches.append(terms.score_pass(name, p, p.batch, p.heads, moved, rows, **more))
+        return made[0].name if made else ""
+
+    def also(self, *accesses: Access) -> None:
+        """More accesses of the last launch, before its own."""
+        last = self.launches.pop()
+        self.launches.append(replace(last, accesses=(*accesses, *last.accesses)))
+
+    def keep(self, launch: str, *names: str) -> None:
+        """Give the memory of temporaries back after `launch`, later than their last use."""
+        for name in names:
+            if name in self.held and self.held[name].role is Role.TEMP:
+                self.held[name] = replace(self.held[name], kept_to=launch)
+
+    def copy(self, name: str, source: str, target: Tensor, *, keys: bool = False) -> None:
+        """A pass over one N x d tensor of the queries (or the keys): a cast, a copy or a scaling."""
+        self.hold(target)
+        rows = row_domain(self.problem, COPY_ROWS, keys=keys)
+        self.launches.append(row_pass(name, rows, (source,), (target.name,), resources=WIDE))
+
+    def chain(self) -> Chain:
+        return Chain(self.held, tuple(self.launches), self.kernel.notes)
+
+
+def add_bias(b: ChainBuilder, scores: str) -> str:
+    """A pass that adds the bias, made by a launch first where it is ALiBi's; gives the name of its result."""
+    if b.problem.bias == "alibi":
+        p = b.problem
+        bias = Tensor("bias", p.bias_batch, p.heads, p.seq_q, p.seq_k, b.score_bytes, Role.TEMP)
+        b.hold(terms.slopes(p), bias)
+        b.launches.append(terms.materialise(p))
+    else:
+        b.hold(terms.bias(b.problem))
+    return b.pass_over_scores("bias", (scores, "bias"), "S_biased")
+
+
+def mask_keys(b: ChainBuilder, name: str, scores: str, out: str) -> str:
+    """A pass over scores (or their gradient) with the key-padding mask; gives the name of its result."""
+    b.hold(terms.padding(b.problem, b.padding_bytes))
+    b.pass_over_scores(name, (scores,), out)
+    b.also(load("padding", Rows.KEY, Per.PAIR))
+    return out
+
+
+def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """S, the passes over it, P, O."""
+    options = options_of(kernel, NaiveOptions)
+    b = ChainBuilder(problem, kernel, options.score_bytes)
+    run = passes(problem, kernel)
+    b.hold(*matrices(problem, "Q K V", Role.INPUT))
+    query = "Q"
+    if Pass.SCALE_Q in run:
+        b.copy("scale_q", "Q", replace(matrix(problem, "Q", Role.TEMP), name="Q_scaled"))
+        query = "Q_scaled"
+    b.product_to_scores("scores", query, "K", "S", problem.head_dim)
+    scores = "S"
+    if Pass.SCALE in run:
+        scores = b.pass_over_scores("scale", (scores,), "S_scaled")
+    if problem.bias != "none":
+        scores = add_bias(b, scores)
+    if problem.key_padding:
+        scores = mask_keys(b, "padding", scores, "S_padded")
+    if Pass.MASK in run:
+        b.hold(terms.stored_mask(problem))
+        scores = b.pass_over_scores("mask", (scores, "mask"), "S_masked")
+    weights = b.pass_over_scores("softmax", (scores,), "P", exps=1)
+    if Pass.DROPOUT in run:
+        mask = score_matrix(problem, "dropout_mask", Role.TEMP, options.dropout_mask_bytes)
+        weights = b.pass_over_scores("dropout", ("P",), "P_dropped", mask)
+    b.hold(matrix(problem, "O", Role.OUTPUT))
+    b.product_over(Outer.QUERY, "values", weights, "V", "O", problem.head_dim_v)
+    b.keep("bwd.dk", "Q_scaled")
+    return b.chain()
+
+
+def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """dV, dP, dS, dK, dQ, from the P that the forward kept."""
+    options = options_of(kernel, NaiveOptions)
+    b = ChainBuilder(problem, kernel, options.score_bytes)
+    run = passes(problem, kernel)
+    dropped = Pass.DROPOUT in run
+    b.hold(*matrices(problem, "Q K V dO", Role.INPUT))
+    kept = {"P": b.score_bytes}
+    if dropped:
+        kept |= {"P_dropped": b.score_bytes, "dropout_mask": options.dropout_mask_bytes}
+    b.hold(*(score_matrix(problem, name, Role.INPUT, size) for name, size in kept.items()))
+    b.hold(*matrices(problem, "dV dQ dK", Role.OUTPUT))
+    b.hold(*head_gradients(problem))
+    tail = "_heads" if problem.group > 1 else ""
+    b.product_over(Outer.KEY, "bwd.dv", "P_dropped" if dropped else "P", "dO", f"dV{tail}", problem.head_dim_v)
+    b.product_to_scores("bwd.dp", "dO", "V", "dP", problem.head_dim_v)
+    grad = "dP"
+    if dropped:
+        grad = b.pass_over_scores("bwd.dropout", (grad, "dropout_mask"), "dP_dropped")
+    if options.softmax_backward_product:
+        grad = b.pass_over_scores("bwd.product", ("P", grad), "PdP")
+    scores = b.pass_over_scores("bwd.softmax", ("P", grad), "dS")
+    b.keep("bwd.softmax", "dP", "dP_dropped")
+    if Pass.MASK in run and problem.mask_storage != "additive":
+        b.hold(terms.stored_mask(problem))
+        scores = b.pass_over_scores("bwd.mask", (scores, "mask"), "dS_masked")
+    if problem.key_padding:
+        scores = mask_keys(b, "bwd.padding", scores, "dS_padded")
+    if problem.bias_grad:
+        b.hold(terms.bias(problem, "dBias", Role.OUTPUT))
+        b.launches.append(terms.sum_bias(problem, scores))
+    if Pass.SCALE in run:
+        scores = b.pass_over_scores("bwd.scale", (scores,), "dS_scaled")
+    b.product_over(Outer.KEY, "bwd.dk", scores, "Q", f"dK{tail}", problem.head_dim)
+    if Pass.SCALE_Q in run:
+        b.hold(replace(matrix(problem, "dQ", Role.TEMP), name="dQ_scaled"))
+        b.product_over(Outer.QUERY, "bwd.dq", scores, "K", "dQ_scaled", problem.head_dim)
+        b.copy("bwd.scale_q", "dQ_scaled", matrix(problem, "dQ", Role.OUTPUT))
+    else:
+        b.product_over(Outer.QUERY, "bwd.dq", scores, "K", "dQ", problem.head_dim)
+    if tail:
+        b.launches.append(sum_groups(problem))
+    return b.chain()

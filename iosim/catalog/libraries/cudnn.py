@@ -1,0 +1,82 @@
+"""cuDNN's fused attention on Hopper: splits, grid and reads of its decode kernel. Inferred, not published."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from iosim.base.pointwise import pointwise
+from iosim.base.records import replace
+from iosim.catalog.libraries.rules import Rules, SplitGrid, rule_book
+from iosim.kernel.launch import SECTOR_BYTES, Mode, Overhead
+from iosim.kernel.schedule import Schedule, Scheduler
+from iosim.problem.attention import AttentionProblem
+
+MOST_SPLITS = 64
+FEWEST_SPLITS = 4
+WHOLE_KEYS = 256
+"""Keys up to which kernels of 64 query rows run, which do not split them."""
+
+
+@rule_book("cudnn")
+class CudnnRules(Rules):
+    """One query token has a kernel of its own: splits, a CTA a split, a max and a sum a row between them."""
+
+    split_options: ClassVar = {
+        "statistics_per_row": 2,
+        "combine_rows": 1,
+        "combine_threads": 256,
+        "bound_operations": 0,
+    }
+
+    def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
+        if problem.seq_q != 1:
+            return 1, False
+        if problem.longest_k <= WHOLE_KEYS:
+            return 1, True
+        return cudnn_splits(grid.tiles, grid.key_blocks, 2 * grid.sms), True
+
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
+        decodes = problem.seq_q == 1 and problem.passes == "fwd"  # as recorded grids say
+        return replace(stated, scheduler=Scheduler.STATIC) if decodes else stated
+
+    def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
+        return neighbours_of_q(problem, block_q)
+
+
+@pointwise
+def cudnn_splits(tiles: int, key_blocks: int, slots: int) -> int:
+    """cuDNN's splits for one query token: the largest power of two from 4 to 64 whose CTAs fit the machine at two an
+    SM, and that there are key blocks for; else 1.
+
+    Inferred from 60 recorded calls, not published: 2 and 4 tiles have 64 splits, 8 have 32, 32 have 8, 64 have 4; 78
+    and 80 tiles have 1, as 17 with three key blocks.
+    """
+    n = 1
+    while 2 * n * tiles <= slots and 2 * n <= min(key_blocks, MOST_SPLITS):
+        n *= 2
+    return n if n >= FEWEST_SPLITS else 1
+
+
+def neighbours_of_q(problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
+    """What the split kernel reads besides its tensors: cuDNN's CTAs fetch `block_q` rows of Q from their group's first
+    head on, as far as there are heads, and use their group's. The mean over the groups, in whole bytes.
+
+    Inferred from 60 recorded calls (experiments/measurements/h200_decode.csv, h200_library_kernels.csv, h100_random.csv
+    and its like), which it meets to the byte; not published.
+    """
+    if problem.seq_q != 1:
+        return ()
+    row_bytes: float = problem.head_dim * problem.input_type.bytes
+    if row_bytes % SECTOR_BYTES:  # every second row begins inside a sector, where each lane takes one (Fetch.LANES)
+        row_bytes = SECTOR_BYTES * (3 * row_bytes / 16 + 1) / 4
+    per_tile = round(_rows_beyond(problem.heads, problem.group, block_q) * row_bytes / problem.kv_heads)
+    source = "experiments/measurements/h200_decode.csv"
+    overhead = Overhead("neighbours_of_Q", Mode.LOAD, per_tile=per_tile, inferred_from=source)
+    return (overhead,) if per_tile else ()
+
+
+@pointwise
+def _rows_beyond(heads: int, group: int, block_q: int) -> int:
+    """Rows of Q beyond their own group's that the CTAs of all groups fetch."""
+    box = -(-group // block_q) * block_q
+    return sum(min(box, heads - first) - group for first in range(0, heads, group))

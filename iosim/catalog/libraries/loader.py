@@ -1,0 +1,225 @@
+"""Kernels by name: the catalog's TOML files, a user's own by their paths, and names that stand for a choice among
+them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from iosim.base.errors import InputError, unknown_name
+from iosim.base.registry import Registry
+from iosim.base.schema import Problem, read_toml, refuse
+from iosim.catalog.libraries import catalog_file
+from iosim.hardware.profile import HardwareProfile, cc_text
+from iosim.kernel.launch import Overhead
+from iosim.kernel.options import built
+from iosim.problem.attention import AttentionProblem
+
+_HERE = Path(__file__).resolve().parent
+CHECKED = _HERE / "checked.csv"
+"""What each kernel was checked against, made of the recorded tables (benchmarks/checked.py)."""
+COUNTED, BACKWARD = "bytes counted on", "backward's on"
+"""Kinds of a kernel's bytes that stand together."""
+
+Entry = Mapping[str, Any]
+
+
+@cache
+def entry_names() -> tuple[str, ...]:
+    return tuple(sorted(p.stem for p in _HERE.glob("*.toml")))
+
+
+OWN_NAMES = ("aliases", "backward_aliases")
+"""What a file does not take over from the one that it is like."""
+ROWS = ("tile", "split_tile", "backward_tile", "spill", "backward_spill")
+"""Lists of rows of which the first that fits is taken."""
+
+
+def completed(data: dict[str, Any]) -> dict[str, Any]:
+    """A file's entries over those of the catalog kernel that its `like` names: key by key in a table, and its rows
+    before the other's, so that they are tried first."""
+    base = data.get("like")
+    if not isinstance(base, str) or base not in entry_names():
+        return data
+    made: dict[str, Any] = {key: value for key, value in _read(base).items() if key not in OWN_NAMES}
+    for key, value in data.items():
+        known = made.get(key)
+        if isinstance(value, dict) and isinstance(known, dict):
+            made[key] = {**known, **value}
+        elif key in ROWS and isinstance(value, list) and isinstance(known, list):
+            made[key] = [*value, *known]
+        else:
+            made[key] = value
+    return made
+
+
+@cache
+def _read(stem: str) -> Entry:
+    data = completed(read_toml(_HERE / f"{stem}.toml", "catalog file"))
+    wrong = catalog_file.problems(data)
+    if not wrong and data["name"] != stem:
+        wrong = [Problem("name", f"must be that of the file, {stem}")]
+    refuse(wrong, f"{stem}.toml")
+    return data
+
+
+Chooser = Callable[[AttentionProblem, HardwareProfile], tuple[str, str]]
+"""To the name of a catalog kernel and the reason, one line."""
+
+_CHOOSERS: Registry[str, Chooser] = Registry("choice")
+_NAMES: list[str] = []
+
+
+def fold(name: str) -> str:
+    """A kernel's name as it is compared: lower case, words joined by hyphens."""
+    return name.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+def chooses(name: str, *aliases: str) -> Callable[[Chooser], Chooser]:
+    """Register a choice under its name and aliases. Raises ValueError: one of them is taken."""
+
+    def register(chooser: Chooser) -> Chooser:
+        for one in (name, *aliases):
+            _CHOOSERS.put(fold(one), chooser)
+        _NAMES.append(name)
+        return chooser
+
+    return register
+
+
+def choice_names() -> tuple[str, ...]:
+    return tuple(_NAMES)
+
+
+def is_choice(name: str) -> bool:
+    return fold(name) in _CHOOSERS
+
+
+@cache
+def _checked() -> Mapping[str, Mapping[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    with CHECKED.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            found.setdefault(row["kernel"], {})[row["kind"]] = row["gpus"].replace(" ", ", ")
+    return found
+
+
+def checked(name: str) -> tuple[str, ...]:
+    """What recorded tables hold of a kernel of the catalog, the strongest first: "bytes counted on h100-sxm; backward's
+    on h100-sxm". Of one of which they hold nothing, that it was executed alone."""
+    said = {kind: f"{kind} {gpus}" for kind, gpus in _checked().get(name, {}).items()}
+    backward = said.pop(BACKWARD, None)
+    both = (f"{text}; {backward}" if backward and kind == COUNTED else text for kind, text in said.items())
+    return tuple(both) or ("execution only",)
+
+
+def counted_on(name: str, backward: bool = False) -> tuple[str, ...]:
+    """The GPUs whose counters were read of a kernel's forward, or of its backward: of a kernel of one's own, or of any
+    name that the catalog lacks, none."""
+    gpus = _checked().get(name, {}).get(BACKWARD if backward else COUNTED)
+    return tuple(gpus.split(", ")) if gpus else ()
+
+
+def chosen(name: str, problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
+    """(name of the kernel that the choice `name` takes, why)."""
+    return _CHOOSERS[fold(name)](problem, profile)
+
+
+def is_file(name: str) -> bool:
+    """Whether a kernel's name is the path of a file: it ends in .toml, or has a directory."""
+    return name.strip().lower().endswith(".toml") or "/" in name
+
+
+def check_file(path: str, what: str = "kernel file") -> list[Problem]:
+    """Everything that is wrong with a kernel's file of one's own. Raises InputError: it cannot be read as TOML.
+
+    Args:
+        what: what the file is, for messages.
+    """
+    data = completed(read_toml(Path(path), what))
+    wrong = catalog_file.problems(data)
+    if not wrong and data["name"] in entry_names():
+        wrong = [Problem("name", f"'{data['name']}' is the catalog's; a kernel of your own needs another")]
+    return wrong
+
+
+@lru_cache(maxsize=64)
+def _read_own(path: str, changed_ns: int) -> Entry:
+    refuse(check_file(path, "`kernel`"), f"`kernel` '{path}'")
+    return completed(read_toml(Path(path), "`kernel`"))
+
+
+def _own(path: str) -> Entry:
+    try:
+        changed = Path(path).stat().st_mtime_ns
+    except (OSError, ValueError):
+        changed = 0  # reading it says what is wrong
+    return _read_own(path, changed)
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    stem_of: dict[str, str] = {}
+    for stem in entry_names():
+        entry = _read(stem)
+        for alias in (*entry.get("aliases", ()), *entry.get("backward_aliases", ())):
+            if stem_of.get(fold(alias), stem) != stem:
+                raise InputError(f"catalog alias '{alias}' names both {stem_of[fold(alias)]} and {stem}")
+            stem_of[fold(alias)] = stem
+    return stem_of
+
+
+def entry_name(name: str) -> str:
+    """The catalog name for `name` or one of its aliases; of the path of a file, the name in it. Raises InputError: no
+    such kernel, or a file that is none."""
+    if is_file(name):
+        return str(_own(name)["name"])
+    folded = fold(name)
+    if folded in entry_names():
+        return folded
+    if folded in _aliases():
+        return _aliases()[folded]
+    raise unknown_name("`kernel`", name, (*entry_names(), *choice_names()))
+
+
+def entry(name: str) -> Entry:
+    return _own(name) if is_file(name) else _read(entry_name(name))
+
+
+def overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
+    """What a file's kernel moves beside its tensors, in one of its tables."""
+    return tuple(built(Overhead, {**one, "inferred_from": data["source"]}) for one in data.get(table, ()))
+
+
+TILE_TABLES = ("tile", "split_tile", "backward_tile")
+
+
+def answer(data: Mapping[str, Any]) -> str:
+    requires = data["requires"]
+    tiles = [f"{row['block_q']}x{row['block_k']}" for name in TILE_TABLES for row in data.get(name, ())]
+    distinct = list(dict.fromkeys(tiles))
+    parts = [
+        f"{data['name']} runs the {data['algorithm']} algorithm on {_gpus(requires)}, in "
+        f"{', '.join(requires['dtypes'])}"
+    ]
+    if distinct:
+        which = " by head_dim, pass and GPU" if len(distinct) > 1 else ""
+        parts.append(f"tile{'s' * (len(distinct) > 1)} {', '.join(distinct)}{which}")
+    inferred = [key for key in ("inferred", "assumed") if data.get(key)]
+    parts.append(
+        f"part of it is {' or '.join(inferred)}, as listed below" if inferred else "all of it is from its source"
+    )
+    return f"{'; '.join(parts)}."
+
+
+def _gpus(requires: Mapping[str, Any]) -> str:
+    low, high = requires.get("min_cc"), requires.get("max_cc")
+    if low is None and high is None:
+        return "any GPU"
+    if low is not None and low == high:
+        return f"cc {cc_text(low)} alone"
+    first = "" if low is None else f"cc {cc_text(low)} and later"
+    return f"{first}{'' if high is None else f' up to cc {cc_text(high)}'}".strip()

@@ -1,0 +1,175 @@
+"""Triton's flash forward: what computes its products, the shared memory it allocates, and what the tutorial tunes over;
+vLLM's unified attention: rows of a tile and segments of the keys.
+
+The tutorial's launch decides nothing else by rule: its configuration is the caller's, or the file's tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import ClassVar
+
+from iosim.base.records import replace
+from iosim.catalog.algorithms import options_of
+from iosim.catalog.algorithms.common import resources
+from iosim.catalog.algorithms.flash import FlashOptions
+from iosim.catalog.libraries.loader import entry, overheads
+from iosim.catalog.libraries.rules import Rules, SplitGrid, rule_book
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Overhead
+from iosim.kernel.tile_rules import backward_shared_bytes
+from iosim.kernel.unit import MMA_ROWS, WARPS_PER_GROUP, WGMMA_CC, WGMMA_ROWS, MatrixUnit
+from iosim.problem.attention import AttentionProblem
+
+
+@rule_book("triton")
+class TritonRules(Rules):
+    """On cc 9.0 the compiler's choice of a unit goes by the tile; of other GPUs nothing was measured, and the file's
+    stands. With mma.sync the warps of a tile with fewer rows than the output has columns divide its keys (Triton 3.6's
+    layouts of 16 tiles, cc 8.0 and 9.0)."""
+
+    def compiled(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        unit, tile = kernel.matrix_unit, kernel.tile
+        if profile.cc == WGMMA_CC:
+            unit = unit_of(tile, problem, profile)
+        by_warps = unit is MatrixUnit.MMA_SYNC or (profile.cc < WGMMA_CC and problem.dtype != "fp32")
+        if kernel.loop.copy_waits and by_warps and tile.block_q < problem.head_dim_v:
+            kernel = replace(kernel, loop=replace(kernel.loop, key_warps=tile.warps))
+        return replace(kernel, matrix_unit=unit)
+
+
+FLEX_SHORT = 128
+"""Query tokens from which FlexAttention's main kernel runs, and the rows of a group that its decoding takes at most:
+those of the mask's blocks."""
+
+
+ONE_LAUNCH, UNROLLED = 2, 4
+"""Splits up to which Inductor combines in one launch, and up to which it keeps weights of splits in memory rather than
+maxima and sums of rows: seen in calls drawn at random, with 1, 2, 4, 6 and 8 to 88 splits."""
+AT_ONCE = {"combine_waits": 0, "combine_loads_at_once": 1024}
+"""No load of its reductions waits for another."""
+COMBINED = 512
+"""Values of O that a CTA of the combine makes where splits are few; else it has a row or a part of one."""
+
+
+@rule_book("flex")
+class FlexRules(TritonRules):
+    """Short queries of groups of 2^n heads: all rows of a group in one tile, two CTAs an SM. A forward whose buffers do
+    not fit is compiled again with one stage (github.com/pytorch/pytorch/pull/184310: cc 8.9, head_dim 128;
+    github.com/pytorch/pytorch/issues/198224: cc 12.1, head_dim 160 to 256)."""
+
+    split_options: ClassVar = {**AT_ONCE, "statistics_per_row": 2, "combines_one": True, "empty_splits": True}
+
+    def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
+        rows = problem.seq_q * problem.group
+        if problem.seq_q >= FLEX_SHORT or rows > FLEX_SHORT or problem.group & (problem.group - 1):
+            return 1, False
+        return max(1, grid.sms // (problem.batch * problem.kv_heads) * 2), True
+
+    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+        return problem.group > 1 and self.split_kernel(problem, SplitGrid(1, 1, 1, block_q, block_k))[1]
+
+    def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
+        return overheads(entry("flex"), "overhead")
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        if problem.backward:
+            fits = min(
+                backward_shared_bytes(problem, kernel.tile_backward),
+                profile.need_int("shared_memory_per_block_optin_bytes"),
+            )
+            return replace(kernel, backward=replace(kernel.backward, shared_memory_bytes=fits))
+        most = profile.need_int("shared_memory_per_block_optin_bytes")
+        if (resources(problem, kernel).shared_memory_bytes or 0) > most:
+            kernel = replace(kernel, tile=replace(kernel.tile, stages=1))
+        options = options_of(kernel, FlashOptions)
+        if not options.combines_one:
+            return kernel
+        launches = 1 if kernel.splits <= ONE_LAUNCH else 3 if kernel.splits <= UNROLLED else 2
+        taken = max(1, COMBINED // problem.head_dim_v) if kernel.splits <= UNROLLED else 1
+        options = replace(options, combine_launches=launches, combine_rows=taken)
+        kernel = replace(kernel, options=options, writes_lse=False)
+        rows = problem.seq_q * (problem.group if kernel.packs_group else 1)
+        block_q = min(max(MMA_ROWS, 1 << (rows - 1).bit_length()), FLEX_SHORT)  # more with splits by hand alone
+        loop = replace(kernel.loop, loads_ahead=False)  # SASS of Triton 3.6, sm_90: no loop copies by cp.async
+        return replace(kernel, tile=replace(kernel.tile, block_q=block_q), loop=loop)
+
+
+SEGMENTS = 16
+FEW_CTAS = 128
+"""CTAs without segments (sequences x key/value heads) up to which keys are divided (MIN_LAUNCH_GRID_SIZE_2D)."""
+GEMMA_3 = (1023, (128, 256), 32)
+"""Window, head dimensions, and the keys of a block that they get in decoding, too (_is_gemma3_attention)."""
+
+
+@rule_book("vllm-triton")
+class UnifiedRules(TritonRules):
+    """Tiles of 16 rows, or the group's next power of two, of whole tokens; 16 segments where few sequences decode.
+
+    NB: with CUDA graphs the bound on sequences is that of the nearest captured batch, here taken as it is.
+    """
+
+    splits_alike = splits_packed = packs_groups = True
+    split_options: ClassVar = {"combines_one": True}
+
+    def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
+        if problem.longest_q > 1 or problem.sequence_count * problem.kv_heads > FEW_CTAS:
+            return 1, False
+        return -(-grid.key_blocks // -(-grid.key_blocks // SEGMENTS)), True
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        pack = problem.group if kernel.packs_group else 1
+        rows = max(MMA_ROWS, 1 << (pack - 1).bit_length())
+        window, widths, keys = GEMMA_3
+        block_k = keys if problem.window == window and problem.head_dim in widths else kernel.tile.block_k
+        whole = replace(kernel.tile, block_q=rows, block_k=block_k)
+        width = kernel.compiled_head_dim or problem.head_dim
+        padded = problem.with_(head_dim=width, head_dim_v=width)
+        shared = shared_bytes(whole, padded, unit_of(whole, problem, profile))
+        if problem.widens:  # keys and values as they came lie beside the widened ones
+            shared += block_k * 2 * width * problem.cache_type.bytes
+        waits = problem.sequence_count.bit_length() + 1  # the search for a token's sequence, and its length
+        return replace(
+            kernel,
+            tile=replace(whole, block_q=rows // pack * pack),
+            shared_memory_bytes=shared,
+            options=replace(options_of(kernel, FlashOptions), combine_waits=waits),
+        )
+
+
+def unit_of(tile: Tile, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit:
+    """What Triton computes the products with: wgmma on cc 9.0 from 64 query rows and a warpgroup, else mma.sync.
+
+    Seen in experiments/measurements/triton_tiles_d64_time.csv: tiles of 32 rows run at mma.sync's speed.
+    """
+    if problem.dtype == "fp32":
+        return MatrixUnit.FP32
+    whole_group = tile.block_q >= WGMMA_ROWS and tile.warps >= WARPS_PER_GROUP
+    return MatrixUnit.WGMMA if profile.cc == 90 and whole_group else MatrixUnit.MMA_SYNC
+
+
+def shared_bytes(tile: Tile, problem: AttentionProblem, unit: MatrixUnit) -> int:
+    """Shared memory that Triton allocates, without the driver's kilobyte.
+
+    wgmma: Q, and K and V once a stage; with one stage K and V take turns. mma.sync: one stage less of K and V, and P,
+    whose layout is converted through shared memory. Meets every row of
+    experiments/measurements/triton_tiles_d64_time.csv.
+    """
+    size, stages = problem.input_type.bytes, tile.stages
+    q = tile.block_q * problem.head_dim * size
+    k, v = tile.block_k * problem.head_dim * size, tile.block_k * problem.head_dim_v * size
+    if unit is MatrixUnit.WGMMA:
+        return q + (stages * (k + v) if stages > 1 else max(k, v))
+    p = tile.block_q * tile.block_k * size
+    return q + p + ((stages - 1) * (k + v) if stages > 1 else max(k, v))
+
+
+def tutorial_tiles() -> Iterator[Tile]:
+    listed = entry("triton")["configurations"]
+    for block_q, block_k, warps, stages in product(
+        listed["block_q"], listed["block_k"], listed["warps"], listed["stages"]
+    ):
+        if warps < 8 or block_q * block_k >= listed["eight_warps_from"]:
+            yield Tile(block_q, block_k, warps, stages)
