@@ -244,8 +244,10 @@ def reread_clauses(p: Prediction, found: Reuse) -> dict[str, str]:
             "thrashing": f": most loads of {listed(found.tensors)} miss. {_in_progress(found)} {displaced}",
             "drift": f": {_in_progress(found)} {displaced}",
         }
-    exceed = f"{_in_progress(found)} exceed{'s' * (len(found.tensors) == 1)} {keeps}"
-    step = "" if found.in_step_bytes is None else f" (kept in step, they read at most {bytes_text(found.in_step_bytes)})"
+    exceed = f"{_in_progress(found)} {'exceeds' if len(found.tensors) == 1 else 'exceed'} {keeps}"
+    step = ""
+    if found.in_step_bytes is not None:
+        step = f" (kept in step, they read at most {bytes_text(found.in_step_bytes)})"
     return {
         "thrashing": f": most loads of {listed(found.tensors)} miss. {exceed}",
         "wave-bound": f": {exceed}, and waves of CTAs read them anew",

@@ -248,7 +248,6 @@ def test_what_the_driver_keeps_of_the_memory_is_said_apart() -> None:
     assert replace(h100, memory_bytes=None).usable_memory_bytes is None
 
 
-
 @pytest.mark.parametrize(
     ("cc", "limits"),  # KB of shared memory per SM and per block, KB of L1 and shared, warps, threads, blocks
     [

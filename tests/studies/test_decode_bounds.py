@@ -51,7 +51,8 @@ def test_a_long_step_is_bound_by_hbm_and_stays_below_its_bound(
 
 def test_few_tokens_per_second_are_not_rounded_away(capsys: pytest.CaptureFixture[str]) -> None:
     """6.5 of them were printed as 7, and 7 of 7 as 97 %."""
-    assert main("decode --gpu h200 --heads 64 --kv-heads 64 --layers 80 --context 256k".split()) == 0
+    sizes = ["--heads", "64", "--kv-heads", "64", "--layers", "80"]
+    assert main(["decode", "--gpu", "h200", *sizes, "--context", "256k"]) == 0
     first, _, _, row = capsys.readouterr().out.splitlines()[:4]
     assert "6.549 tokens per second" in first
     assert row.split()[5:7] == ["6.549", "6.781"]
@@ -59,5 +60,5 @@ def test_few_tokens_per_second_are_not_rounded_away(capsys: pytest.CaptureFixtur
 
 def test_a_model_that_the_memory_holds_is_said_to_fit(capsys: pytest.CaptureFixture[str]) -> None:
     """141.1 GB of weights and a cache of 0.3 GB in the 150.8 GB that an H200 reports."""
-    assert main("decode --model llama-3-70b --gpu h200 --context 1k".split()) == 0
+    assert main(["decode", "--model", "llama-3-70b", "--gpu", "h200", "--context", "1k"]) == 0
     assert "not fit" not in capsys.readouterr().out

@@ -341,7 +341,7 @@ def test_the_page_is_one_file_in_a_folder_that_it_replaces(tmp_path: Path, capsy
 
 
 def test_the_same_page_has_the_same_bytes_in_every_process(tmp_path: Path) -> None:
-    words = "--gpu h100,t4 --kernel fa2,naive --seq-len 512,1k --heads 4 --head-dim 64".split()
+    words = ["--gpu", "h100,t4", "--kernel", "fa2,naive", "--seq-len", "512,1k", "--heads", "4", "--head-dim", "64"]
     for name in ("one", "other"):
         command = [sys.executable, "-m", "iosim", "explore", *words, "--out", str(tmp_path / name)]
         subprocess.run(command, check=True, capture_output=True)

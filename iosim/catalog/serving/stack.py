@@ -122,7 +122,7 @@ _ASSUMPTION: Mapping[str, Spec] = {"text": Text(), "when": Text(("decode", "pref
 _KERNEL: Mapping[str, Spec] = {"kernel": Text(entry_names), "cc": ListOf(Whole(70, 130), ascending=True)}
 _STACK: Mapping[str, Spec] = {
     "name": Text(pattern="[a-z0-9][a-z0-9-]*"), "title": Text(), "version": Text(), "source": Text(),
-    "page_size": Whole(1, 1 << 16), "append_kv": Flag(), "call_gap_s": Real(0, 1e-3), 
+    "page_size": Whole(1, 1 << 16), "append_kv": Flag(), "call_gap_s": Real(0, 1e-3),
     "assumes": ListOf(Text(), least=0),
     "assumes_where": ListOf(Table(_ASSUMPTION, required=("text", "when")), least=0),
     "kernels": ListOf(Table(_KERNEL, required=tuple(_KERNEL))),

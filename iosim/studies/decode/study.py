@@ -64,8 +64,8 @@ FITS = {
 """What fits, with the weights and without."""
 COLUMNS = columns_of(
     "gpu | kernel | context:count | step_s=step | tokens_per_s:per_second=tokens/s | "
-    "bound_tokens_per_s:per_second=K/V bound | bound_by=bound by | splits:count | cache_bytes=cache | weight_bytes=weights | fits | "
-    "hbm_bytes_per_token:bytes=HBM/token | l2_bytes_per_token:bytes=SM<->L2/token"
+    "bound_tokens_per_s:per_second=K/V bound | bound_by=bound by | splits:count | cache_bytes=cache | "
+    "weight_bytes=weights | fits | hbm_bytes_per_token:bytes=HBM/token | l2_bytes_per_token:bytes=SM<->L2/token"
 )
 KIND_COLUMNS = columns_of(
     "gpu | kernel | layer | count:count=layers | sees=a query sees | cache_bytes=cache | "
@@ -338,14 +338,19 @@ def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     if len(points) < 2:
         return ()
     names = [_name(p) for p in points]
-    hover = [
-        f"{name}<br>{_rate(p)}, {seconds_text(p.step_s)} a step"
-        for name, p in zip(names, points, strict=True)
-    ]
+    hover = [f"{name}<br>{_rate(p)}, {seconds_text(p.step_s)} a step" for name, p in zip(names, points, strict=True)]
     part = Part("tokens a second", axes.colour(0), [p.tokens_per_s for p in points], hover)
     readings = "; ".join(f"{name} {per_second_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
     return (
-        bars("tokens-1", "", f"Tokens a second: {readings}.", names, [part], per_second_text, axis_title="tokens per second"),
+        bars(
+            "tokens-1",
+            "",
+            f"Tokens a second: {readings}.",
+            names,
+            [part],
+            per_second_text,
+            axis_title="tokens per second",
+        ),
     )
 
 

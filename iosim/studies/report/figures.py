@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from iosim.base.errors import InputError
 from iosim.base.schema import read_toml
 from iosim.base.units import bytes_text, number_text, rate_text, seconds_text
 from iosim.base.words import WAYS, Level
