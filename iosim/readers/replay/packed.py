@@ -20,8 +20,9 @@ from iosim.base.records import fields
 from iosim.readers.replay.engine import in_ps, l2_config, launch_plan
 from iosim.readers.replay.l2 import followed_sets, sampler
 from iosim.readers.replay.library import HEADER, Layout
-from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.replay import FOREIGN_OBJECT_BYTES, Inputs, asked_of, ctas_of, refuse_small_l2
+from iosim.readers.replay.templates import Template
 
 WASM32 = Layout(HEADER.read_text(encoding="utf-8"), pointer=ct.c_uint32)
 """The engine's structures where a pointer has four bytes."""
@@ -119,7 +120,9 @@ def packed_gpu(inputs: Inputs, lowered: Lowered) -> dict[str, Any]:
 
 
 def _numbers(structure: Any) -> dict[str, int]:
-    values = {name: getattr(structure, name) for name, *_ in structure._fields_}
+    """The whole numbers of a structure that are not 0. A pointer is read as a number, too, but says nothing outside the
+    process that it is of: the page has arrays of its own."""
+    values = {name: getattr(structure, name) for name, kind, *_ in structure._fields_ if kind is not ct.c_void_p}
     return {name: int(value) for name, value in values.items() if isinstance(value, int) and value}
 
 

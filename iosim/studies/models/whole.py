@@ -166,7 +166,7 @@ class WholeModels(Several[WholeRun]):
                 f"{bytes_text(whole.hbm.total)} at HBM; attention ({kernels}) is {_percent(of_time)} of the time and "
                 f"{_percent(of_bytes)} of the bytes"
             )
-            memory = whole.profile.memory_bytes
+            memory = whole.profile.usable_memory_bytes
             if memory is not None and run.weight_bytes > memory:
                 said.append(f"Its weights of {bytes_text(run.weight_bytes)} do not fit in that GPU's memory")
         return sentences(list(dict.fromkeys(said)))
