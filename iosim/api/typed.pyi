@@ -205,6 +205,10 @@ class PredictKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, LayersKe
     launched: str
     """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
     """
+    ecc: str
+    """Check bits of ECC in the same memory, which a counter of HBM bytes counts: as the board is delivered, on or off;
+    nothing changes where a GPU has none (delivered, on, off); by default delivered.
+    """
     fail_above: str | Sequence[str] | None
     """How much more of a level (hbm, l2, time) than `against` has is a failure, exit code 1: hbm=5%,time=10%; less
     never fails.
@@ -352,6 +356,10 @@ class CheckClaimKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, total
     """How far a count may be from it, such as 2%; by default 1 %, or half a unit of its last digit up to 5 %."""
     layers: int | str | None
     """Layers of the model, where the number may be of all of them."""
+    ecc: str
+    """Check bits of ECC in the same memory, which a counter of HBM bytes counts: as the board is delivered, on or off;
+    nothing changes where a GPU has none (delivered, on, off); by default delivered.
+    """
 
 class FormulaKeywords(ChosenKeywords, total=False):
     """Of iosim.formula."""
@@ -456,6 +464,10 @@ class LatencyKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=Fal
     launched: str
     """Graph (call after call from a CUDA graph) or alone (launches as a profiler times them) (alone, graph); by default
     graph.
+    """
+    ecc: str
+    """Check bits of ECC in the same memory, which a counter of HBM bytes counts: as the board is delivered, on or off;
+    nothing changes where a GPU has none (delivered, on, off); by default delivered.
     """
 
 class RingKeywords(ChosenKeywords, ProblemKeywords, total=False):

@@ -20,6 +20,8 @@ CLOCKS = ("boost", "sustained")
 power limit."""
 LAUNCHED = ("alone", "graph")
 """alone: each launch as a profiler times it; graph: the call replayed in a CUDA graph."""
+ECC_STATES = ("delivered", "on", "off")
+"""ECC whose check bits lie in the memory itself: as the board is delivered, or switched."""
 DEFAULT = "default"
 """In place of a kernel's name: the GPU's own, as `iosim.catalog.libraries.default` chooses it."""
 

@@ -285,6 +285,7 @@ def validate(parser: CommandParser) -> None:
     )
     parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT", help=told)
     parser.add_fields("options", VALIDATE, but=first)
+    parser.add_conditions("ecc")
     parser.add_output(("table", "json", "csv", "md", "html"))
     parser.add_calls("the calls in --ncu FILE, as far as kernel names and grids leave them open")
 
@@ -375,6 +376,7 @@ def ncu_rule(parser: CommandParser) -> None:
     told = "answer for one launch, as the rule describes it in JSON (-: standard input)"
     how.add_argument("--launch", metavar="FILE", help=told)
     parser.add_gpu(None, "GPU or profile file (default: the one that the profiler names)")
+    parser.add_conditions("ecc")
     parser.add_calls("the calls, as far as kernel names, grids and NVTX ranges leave them open")
     parser.add_output(("table", "json"))
 

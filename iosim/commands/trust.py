@@ -18,6 +18,7 @@ from iosim.base.errors import InputError
 from iosim.base.files import json_object, write_whole
 from iosim.base.progress import progress
 from iosim.base.units import sizes
+from iosim.base.words import ECC_STATES
 from iosim.commands import common, options
 from iosim.commands.options import KNOBS, PROFILED, CommandParser
 from iosim.evidence import reproduce as published
@@ -61,7 +62,7 @@ def _run_bytes(args: argparse.Namespace) -> int:
     for name in ("validation.html", "validation.md") if args.report is not None else ():
         common.check_own(Path(args.report) / name, args, "--report")
     gates = [Gate.parse(text, spills=args.with_spills) for text in args.fail_above]
-    profile = load_profile(args.gpu)
+    profile = load_profile(args.gpu).with_ecc(args.ecc)
     if args.ncu is not None:
         comparison = _profiled(args, profile)
     else:
@@ -209,7 +210,7 @@ def ncu_rule(args: argparse.Namespace) -> int:
     place, where = args.launch, f"--launch '{args.launch}'"
     text = sys.stdin.read(MAX_CHARACTERS) if place == "-" else text_of_file(place, where)
     facts = json_object(text, where, "a launch as the rule writes it")
-    found = answer_launch(profiled_of(facts), given(args), _profile(args.gpu, facts), told)
+    found = answer_launch(profiled_of(facts), given(args), _profile(args.gpu, facts).with_ecc(args.ecc), told)
     return common.tell(args, found.answer(), json=found.to_dict, table=lambda: _launch_text(found))
 
 
@@ -219,7 +220,8 @@ def _install_rule(args: argparse.Namespace) -> int:
         load_profile(args.gpu)  # a file by its whole path: the rule runs elsewhere
         gpu = ["--gpu", str(Path(args.gpu).resolve()) if Path(args.gpu).is_file() else args.gpu]
     given(args)
-    written = install(args.install, [*gpu, *words(args)], [pattern for pattern, _ in KERNELS])
+    ecc = [] if args.ecc == ECC_STATES[0] else ["--ecc", args.ecc]
+    written = install(args.install, [*gpu, *ecc, *words(args)], [pattern for pattern, _ in KERNELS])
     place = shlex.quote(args.install)
     use = f"ncu --section-folder {place} --section {SECTION} --nvtx PROGRAM"
     common.emit(f"wrote {' and '.join(map(str, written))}\nuse: {use}\n", args.out, code=True)

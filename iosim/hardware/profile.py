@@ -17,7 +17,7 @@ from typing import Any
 
 from iosim.base.data import data_dir, profiles_dir
 from iosim.base.errors import InputError, unknown_name
-from iosim.base.records import dataclass, field
+from iosim.base.records import dataclass, field, replace
 from iosim.base.schema import one_line, refuse
 from iosim.hardware import profile_file as _file
 from iosim.hardware.quantities import QUANTITIES, Quantities
@@ -152,6 +152,17 @@ class HardwareProfile(Quantities):
         if rate is None and self.dram_bandwidth_bytes_per_s:
             rate = self.dram_bandwidth_bytes_per_s * ((self.achieved_dram_fraction if measured else None) or 1.0)
         return (1 / rate, 1 / rate, 0.0) if rate else None
+
+    def with_ecc(self, state: str) -> HardwareProfile:
+        """The GPU with ECC in line as it is delivered, on or off. Raises InputError: it cannot be switched on, since
+        the profile does not know check bits that lie in the memory itself."""
+        if state == "on" and self.ecc is None:
+            raise InputError(
+                f"`ecc` on: profile '{self.name}' knows no check bits in its memory; accepted: delivered, off"
+            )
+        if state == "delivered":
+            return self
+        return replace(self, ecc="inline" if state == "on" else None)
 
     def source_of(self, quantity: str) -> str:
         """Where the number comes from; entries of tables are `table.dtype`, such as `tensor_flops_per_s.fp16`. Raises

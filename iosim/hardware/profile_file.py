@@ -261,7 +261,7 @@ def _typed(quantity: Quantity, raw: Any) -> Any:
         return tuple(raw)
     if quantity.form == "points":
         return tuple((size, float(rate)) for size, rate in raw)
-    return raw if quantity.form == "int" else float(raw)
+    return raw if quantity.form in ("int", "word") else float(raw)
 
 
 def _contradictions(v: Mapping[str, Any]) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from iosim.base.records import MISSING, dataclass, field, fields
-from iosim.base.schema import ListOf, Pairs, Real, Spec, Whole
+from iosim.base.schema import ListOf, Pairs, Real, Spec, Text, Whole
 
 L2, REPLACEMENT, ORDER = "L2 structure", "L2 replacement", "order of CTAs"
 HBM_RATES, L2_RATES, SM_RATES = "HBM rates", "L2 rates", "SM rates"
@@ -29,6 +29,7 @@ _FORMS = {
     "int": "int",
     "int | None": "int",
     "float | None": "float",
+    "str | None": "word",
     "tuple[int, ...] | None": "ints",
     "Mapping[str, float]": "rates",
     "tuple[tuple[int, float], ...] | None": "points",
@@ -43,6 +44,11 @@ def quantity(low: float, high: float, group: str = "", default: Any = None) -> A
     if default is dict:
         return field(default_factory=default, hash=False, metadata=about)
     return field(default=default, metadata=about)
+
+
+def word(*accepted: str) -> Any:
+    """A field of `Quantities` that is one of a few words, None where it may be unknown or there is nothing to say."""
+    return field(default=None, metadata={"low": 0, "high": 0, "group": "", "accepted": accepted})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +115,7 @@ class Quantities:
     spill_access_cycles: float | None = quantity(0, 1e4, STEPS)
     add_packet_cycles: float | None = quantity(0, 1e4, STEPS)
     memory_bytes: int | None = quantity(1e8, 1e14)
+    ecc: str | None = word("inline", "optional")
     dram_bandwidth_bytes_per_s: float | None = quantity(*_BANDWIDTH, HBM_RATES)
     dram_bandwidth_measured_bytes_per_s: float | None = quantity(*_BANDWIDTH, HBM_RATES)
     dram_read_bandwidth_bytes_per_s: float | None = quantity(*_BANDWIDTH, HBM_RATES)
@@ -141,13 +148,16 @@ class Quantities:
 class Quantity(NamedTuple):
     """What a quantity may be: its form, the range outside which it must be a slip of units, and its group."""
 
-    form: str  # "int", "float", "ints" (ascending list), "rates" (table by dtype) or "points" (bytes, bytes per second)
+    form: str  # "int", "float", "word", "ints" (ascending list), "rates" (by dtype), "points" (bytes, bytes per second)
     low: float
     high: float
     group: str
+    accepted: tuple[str, ...] = ()  # words
 
     @property
     def value(self) -> Spec:
+        if self.form == "word":
+            return Text(self.accepted)
         if self.form == "int":
             return Whole(self.low, self.high, _UNIT)
         if self.form == "ints":

@@ -10,7 +10,7 @@ from iosim.base import fields as ask
 from iosim.base.errors import InputError
 from iosim.base.fields import fields_of, put_checked
 from iosim.base.records import dataclass
-from iosim.base.words import CLOCKS, L2_STARTS, LAUNCHED, METHODS, Method
+from iosim.base.words import CLOCKS, ECC_STATES, L2_STARTS, LAUNCHED, METHODS, Method
 
 LEAST_HZ, MOST_HZ = 1e8, 1e10
 
@@ -51,6 +51,14 @@ class Conditions:
         LAUNCHED,
         LAUNCHED[0],
         metavar="HOW",
+    )
+
+    ecc: str = ask.word(
+        "check bits of ECC in the same memory, which a counter of HBM bytes counts: as the board is delivered, on or "
+        "off; nothing changes where a GPU has none",
+        ECC_STATES,
+        ECC_STATES[0],
+        metavar="STATE",
     )
 
     def __post_init__(self) -> None:

@@ -9,9 +9,9 @@ from iosim.base.errors import InputError
 from iosim.base.records import asdict, dataclass
 from iosim.base.words import LEVELS, WAYS, Level, Way
 
-CODE, FOREIGN = "code", "foreign"
-"""Names of traffic at HBM that is no tensor's of the chain: what a launch reads beside its tensors, and dirty lines of
-others that it drives out of the L2."""
+CODE, FOREIGN, CHECK_BITS = "code", "foreign", "check bits"
+"""Names of traffic at HBM that is no tensor's of the chain: what a launch reads beside its tensors, dirty lines of
+others that it drives out of the L2, and check bits of ECC that lie in the same memory."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,11 @@ class Traffic:
             and launch in (None, r.launch)
             and tensor in (None, r.tensor)
         )
+
+    @property
+    def payload(self) -> Traffic:
+        """The rows without check bits: what rates of memory count."""
+        return Traffic(tuple(row for row in self.rows if row.tensor != CHECK_BITS))
 
     def tensors(self, level: Level) -> dict[tuple[str, Way], Any]:
         """(tensor, direction) -> bytes at `level`, over all launches."""

@@ -6,13 +6,14 @@ and what the L2 keeps. `iosim.studies.explain` gives the same reason, and adds t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from iosim.base.units import bytes_text, seconds_text, some, times_of
 from iosim.base.words import listed, sentences
 from iosim.catalog.libraries.default import told
 from iosim.catalog.libraries.loader import is_counted
-from iosim.kernel.launch import SPILL, Per, Role
+from iosim.kernel.launch import SPILL, LaunchRole, Per, Role
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import Reuse, reuse
 from iosim.readers.bounds import needed_bytes
@@ -53,7 +54,7 @@ def _lengths(p: Prediction) -> tuple[int, int]:
 
 def excess(p: Prediction) -> float:
     """HBM reads over the compulsory ones; where only bounds are known, those with no L2."""
-    read = p.total("hbm", "read") if p.hbm_known else p.hbm_bounds.no_l2_read
+    read = p.hbm_payload.read if p.hbm_known else p.hbm_bounds.no_l2_read
     return read / max(1, p.hbm_bounds.compulsory_read)
 
 
@@ -71,16 +72,21 @@ def reads(p: Prediction) -> str:
         if p.l2_start == "warm":
             return f"{who(p)} reads at most {most} (with no L2) from HBM; with a cold L2 at least {least} (compulsory)"
         return f"{who(p)} reads between {least} (compulsory) and {most} (with no L2) from HBM"
-    read, compulsory = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
+    read, compulsory = p.hbm_payload.read, p.hbm_bounds.compulsory_read
     kept = left_warm(p)
-    start = f"{who(p)} reads {bytes_text(read) if read else 'nothing'} from HBM"
+    start = f"{who(p)} reads {bytes_text(p.hbm.read) if read else 'nothing'} from HBM{checks_text(p)}"
     if kept:
         return f"{start}: {kept}, which serves the {bytes_text(p.total('l2', 'read'))} that the SMs read"
     return f"{start}, {against(read, compulsory)}{' even with a warm L2' * (p.l2_start == 'warm')}"
 
 
+def checks_text(p: Prediction) -> str:
+    """Of bytes that are read: how many are check bits; empty where there are none."""
+    return f", {bytes_text(p.check_bits.read)} of it check bits" if p.check_bits.read else ""
+
+
 def left_warm(p: Prediction) -> str:
-    return left_in_l2(p.total("hbm", "read"), p.hbm_bounds.compulsory_read, p.l2_start)
+    return left_in_l2(p.hbm_payload.read, p.hbm_bounds.compulsory_read, p.l2_start)
 
 
 def left_in_l2(moved: float, compulsory: float, l2_start: str) -> str:
@@ -102,9 +108,9 @@ def against(moved: float, compulsory: float, word: str = "the compulsory bytes")
 def amount(p: Prediction) -> str:
     if not p.hbm_known:
         return f"{bytes_text(p.hbm_bounds.compulsory_read)} to {bytes_text(p.hbm_bounds.no_l2_read)}"
-    read, compulsory = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
+    read, compulsory = p.hbm_payload.read, p.hbm_bounds.compulsory_read
     times = left_warm(p) or against(read, compulsory, "compulsory")
-    return f"{bytes_text(read)} ({times.replace(' times compulsory', ' times')})"
+    return f"{bytes_text(p.hbm.read)} ({times.replace(' times compulsory', ' times')})"
 
 
 def why(p: Prediction) -> str:
@@ -169,21 +175,22 @@ def _basis(p: Prediction) -> tuple[str, str]:
 def _before_main(p: Prediction) -> str:
     """A sentence on the time of what makes the main launch's operands; empty where nothing does."""
     times = p.time.launches
-    main = next((n for n, t in enumerate(times) if t.name == "main"), 0)
-    ahead = sum(t.total_s for t in times[:main])
+    launch = p.chain.launch_of(LaunchRole.MAIN)
+    main = 0 if launch is None else [t.name for t in times].index(launch.name)
+    ahead = math.fsum(t.total_s for t in times[:main])
     taken = f"{seconds_text(ahead)} of {seconds_text(p.time.total_s)}"
     return f". The launches before the main one take {taken}" if main else ""
 
 
 def _excess_reason(p: Prediction) -> str:
-    read = {name: int(moved) for (name, way), moved in p.traffic.tensors("hbm").items() if way == "read"}
+    read = {name: int(moved) for (name, way), moved in p.traffic.payload.tensors("hbm").items() if way == "read"}
     counted = {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)}
     above = {name: n - counted.get(name, 0) for name, n in read.items()}
     kinds: dict[str, list[str]] = {}
     for name in sorted(above, key=lambda n: -above[n]):
         tensor = p.chain.tensors.get(name)
         kinds.setdefault(name if tensor is None else tensor.role, []).append(name)
-    kind = max(kinds, key=lambda k: sum(above[n] for n in kinds[k]))
+    kind = max(kinds, key=lambda k: math.fsum(above[n] for n in kinds[k]))
     names = [n for n in kinds[kind] if above[n] >= NAMED_SHARE * above[kinds[kind][0]]]
     together = sum(read[n] for n in names)
     if kind == Role.INPUT:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from iosim.base.units import bytes_text, joules_text, seconds_text, some
-from iosim.base.words import WAYS, Level
+from iosim.base.words import WAYS, Level, listed
 from iosim.kernel.shared_memory import INSTRUCTIONS
 from iosim.prediction.answer import answer
 from iosim.prediction.result import Prediction
@@ -75,7 +77,8 @@ def range_lines(p: Prediction) -> list[str]:
         read, write = (f"{bytes_text(least)} to {bytes_text(most)}" for least, most in (span.read, span.write))
         why = [f"L2 constants that are not this GPU's own ({', '.join(span.constants)})"] if span.constants else []
         why += ["how far CTAs drift apart"] if span.drifts else []
-        lines.append(f"  range: HBM read {read}, written {write}, for {' and '.join(why)}")
+        why += ["check bits of ECC in the same memory"] if p.profile.ecc == "inline" else []
+        lines.append(f"  range: HBM read {read}, written {write}, for {listed(why)}")
     if times is not None:
         least, most = map(seconds_text, times.seconds)
         lines.append(
@@ -90,7 +93,7 @@ def energy_line(p: Prediction) -> str:
         return "energy not known on this GPU"
     parts = ", ".join(f"{ENERGY_TITLES[name]} {joules_text(joules)}" for name, joules in energy.items() if joules)
     clock = min(t.clock_hz for t in p.time.launches if t.clock_hz is not None)
-    told = f"energy {joules_text(sum(energy.values()))} ({parts}); {power:,.0f} W at {clock / 1e6:,.0f} MHz"
+    told = f"energy {joules_text(math.fsum(energy.values()))} ({parts}); {power:,.0f} W at {clock / 1e6:,.0f} MHz"
     if p.energy_range_j is None:
         return told
     least, most = map(joules_text, p.energy_range_j)
@@ -108,6 +111,8 @@ def level_table(p: Prediction) -> Table:
         rows.append((f"L2s <-> {below} ({p.method})", p.side.read, p.side.write))
     if p.hbm_known:
         rows.append((f"{below} <-> HBM ({p.method})", p.total("hbm", "read"), p.total("hbm", "write")))
+    if p.check_bits.total:
+        rows.append(("  of it check bits", p.check_bits.read, p.check_bits.write))
     rows.append(("  compulsory", bounds.compulsory_read, bounds.compulsory_write))
     rows.append(("  with no L2", bounds.no_l2_read, bounds.no_l2_write))
     return Table(columns_of("level= | read_bytes=read | write_bytes=written"), tuple(rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
+from typing import Any
 
 from iosim.base.errors import EngineWarning, InputError, TooLargeError
 from iosim.base.records import dataclass, replace
@@ -20,6 +21,7 @@ from iosim.prediction.replays import Replays, head_share_of, play_of, tile_acces
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
+from iosim.readers.check_bits import check_bits
 from iosim.readers.replay.library import why_missing
 from iosim.readers.replay.replay import Replay
 
@@ -44,6 +46,7 @@ def predict(
     overrides: Overrides | None = None,
     clocks: str | float = "boost",
     launched: str = "alone",
+    ecc: str = "delivered",
 ) -> Prediction:
     """Bytes by level and tensor, bounds, occupancy, time and memory of one attention call on one GPU.
 
@@ -51,18 +54,16 @@ def predict(
         problem: what is computed.
         kernel: a catalog name (`fa2`, `sdpa`, ...) or a Kernel of your own; by default the GPU's own.
         profile: a GPU's name, a path to a profile file, or a HardwareProfile.
-        l2_start, method, clocks, launched: the `Conditions`. By default a replay, sampled where all of it would take
-            seconds or gigabytes (of score matrices some heads stand for all), or the capacity rule where that would not
-            help or where there is no engine to replay with; the notes say so.
+        l2_start, method, clocks, launched, ecc: the `Conditions`. By default a replay, sampled where all of it would
+            take seconds or gigabytes (of score matrices some heads stand for all), or the capacity rule where that
+            would not help or where there is no engine to replay with; the notes say so.
         overrides: settings over a catalog kernel's own choice.
 
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the problem on that GPU.
     """
-    request = Request(
-        problem, kernel, profile, overrides, l2_start=l2_start, method=method, clocks=clocks, launched=launched
-    )
-    return request.predict(Replays())
+    how: dict[str, Any] = {"method": method, "clocks": clocks, "launched": launched, "ecc": ecc}
+    return Request(problem, kernel, profile, overrides, l2_start=l2_start, **how).predict(Replays())
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ class Request(Conditions):
         Raises:
             InputError: as `predict` does.
         """
-        call = planned(self.problem, self.kernel, self.profile, self.overrides, self.chain)
+        gpu = (load_profile(self.profile) if isinstance(self.profile, str) else self.profile).with_ecc(self.ecc)
+        call = planned(self.problem, self.kernel, gpu, self.overrides, self.chain)
         method, why = (self.method, ()) if self.method is not None else _by_default(call)
         try:
             hbm, notes, played = hbm_traffic(call, method, self.l2_start, replays, self.accesses)
@@ -97,7 +99,7 @@ class Request(Conditions):
         traffic = call.counted + hbm
         return Prediction(
             call=call,
-            traffic=traffic + call.staged,
+            traffic=traffic + check_bits(hbm, gpu) + call.staged,
             hbm_bounds=call.bounds,
             l2_start=self.l2_start,
             method=method,

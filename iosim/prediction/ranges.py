@@ -26,6 +26,7 @@ from iosim.prediction.call import Call
 from iosim.prediction.replays import Replays, play_of
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
+from iosim.readers.check_bits import with_check_bits
 from iosim.readers.replay.play import Play
 
 ROOMY = 8
@@ -46,8 +47,9 @@ CONFIRMED = "counted, within 0.1 % of an H200's counters where library kernels w
 
 @dataclass(frozen=True)
 class HbmRange:
-    """Least and most bytes read and written at HBM; `constants` of the L2 are borrowed, each with the least and the
-    most that is known of any GPU; `drifts`: CTAs may part, so that tiles are read again."""
+    """Least and most bytes read and written at HBM, check bits of ECC in line among them; `constants` of the L2 are
+    borrowed, each with the least and the most that is known of any GPU; `drifts`: CTAs may part, so that tiles are read
+    again."""
 
     read: tuple[int, int]
     write: tuple[int, int]
@@ -81,7 +83,7 @@ def hbm_range(call: Call, method: Method, l2_start: str, found: tuple[int, int])
     constants are the GPU's own and CTAs read no tile again."""
     constants = {name: L2_KNOWN[name] for name in borrowed_l2(call.profile)}
     drifts = found[0] > READ_AGAIN * call.bounds.compulsory_read and any(map(is_attention_loop, call.chain.launches))
-    if method not in REPLAYED or not (constants or drifts):
+    if method not in REPLAYED or not (constants or drifts or call.profile.ecc == "inline"):
         return None
     several = [found]
     if memory(call.chain)["peak"] * ROOMY > call.profile.levels[-1].bytes:
@@ -94,7 +96,8 @@ def hbm_range(call: Call, method: Method, l2_start: str, found: tuple[int, int])
     )
     if l2_start == "cold":  # no L2 spares these
         read = max(read[0], min(call.bounds.compulsory_read, found[0])), read[1]
-    return HbmRange((read[0], read[1]), (write[0], write[1]), constants, drifts)
+    ends = with_check_bits((read[0], read[1]), (write[0], write[1]), found[1], call.profile)
+    return HbmRange(*ends, constants, drifts)
 
 
 def time_range(call: Call, traffic: Traffic, found_s: float, conditions: Conditions) -> TimeRange | None:

@@ -15,14 +15,15 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
 from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain
-from iosim.kernel.traffic import CODE, Traffic
+from iosim.kernel.launch import Chain, LaunchRole
+from iosim.kernel.traffic import CHECK_BITS, CODE, Traffic
 from iosim.prediction import ranges
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
 from iosim.readers.replay.replay import Replay
 from iosim.readers.timing.chain_time import ChainTime, ceiling_s
+from iosim.readers.timing.launch_time import LaunchTime
 from iosim.show.shown import Shown
 from iosim.show.tables import Marked, Table
 
@@ -79,9 +80,19 @@ class Prediction(Shown):
 
     @property
     def hbm(self) -> Moved:
-        """Bytes between L2 and device memory (HBM, or GDDR where the GPU has that). Raises InputError: the method is
-        "bounds", which gives `hbm_bounds` alone."""
+        """Bytes between L2 and device memory (HBM, or GDDR where the GPU has that), as a counter shows them: with
+        `check_bits`. Raises InputError: the method is "bounds", which gives `hbm_bounds` alone."""
         return Moved(self.total("hbm", "read"), self.total("hbm", "write"))
+
+    @property
+    def check_bits(self) -> Moved:
+        """Bytes of `hbm` that are check bits of ECC in the same memory; none where the GPU keeps them elsewhere."""
+        return Moved(*(int(self.traffic.total("hbm", way, tensor=CHECK_BITS)) for way in WAYS))
+
+    @property
+    def hbm_payload(self) -> Moved:
+        """Bytes of `hbm` without check bits: what rates of memory count. Raises InputError: as `hbm`."""
+        return Moved(self.hbm.read - self.check_bits.read, self.hbm.write - self.check_bits.write)
 
     @property
     def l2(self) -> Moved:
@@ -109,7 +120,8 @@ class Prediction(Shown):
             return None
         asked = self.l2.read + sum(sum(adds.values()) for adds in self.call.added)
         level: Level = "hbm" if self.side is None else "side"
-        missed = sum(int(n) for (name, way), n in self.traffic.tensors(level).items() if way == "read" and name != CODE)
+        moved = self.traffic.payload.tensors(level)
+        missed = sum(int(n) for (name, way), n in moved.items() if way == "read" and name != CODE)
         return max(0.0, 1 - missed / asked) if asked else None
 
     def smem_known(self, launch: str | None = None) -> bool:
@@ -126,7 +138,7 @@ class Prediction(Shown):
         """Seconds of the HBM bytes or the products, whichever are longer in each launch, at the specification's
         ceilings: never above `time_s`."""
         fastest_hz = max((launch.clock_hz or 0.0 for launch in self.time.launches), default=0.0)
-        return ceiling_s(self.problem, self.chain, self.traffic, self.profile, fastest_hz)
+        return ceiling_s(self.problem, self.chain, self.traffic.payload, self.profile, fastest_hz)
 
     @property
     def energy_j(self) -> dict[str, float] | None:
@@ -164,6 +176,11 @@ class Prediction(Shown):
         """The launches of the call, in order, with their tensors."""
         return self.call.chain
 
+    def times_of(self, role: LaunchRole) -> tuple[LaunchTime, ...]:
+        """The times of the launches of a role, in order."""
+        names = {launch.name for launch in self.chain.launches if launch.role is role}
+        return tuple(time for time in self.time.launches if time.name in names)
+
     def total(self, level: Level, direction: Way | None = None) -> int:
         """Bytes at "l2", "hbm", "smem" or "side", read, written or both. Raises InputError: another level or direction,
         "hbm" of a prediction that knows its bounds alone, or "smem" where a launch's fragments are not known."""
@@ -190,12 +207,13 @@ class Prediction(Shown):
         elsewhere, or where no L2 was played. Up to four more replays."""
         if not self.hbm_known:
             return None
-        return ranges.hbm_range(self.call, self.method, self.l2_start, (self.hbm.read, self.hbm.write))
+        data = self.hbm_payload
+        return ranges.hbm_range(self.call, self.method, self.l2_start, (data.read, data.write))
 
     @cached_property
     def time_range(self) -> ranges.TimeRange | None:
         """Least and most seconds, where rates were not measured on this GPU; None where they were."""
-        return ranges.time_range(self.call, self.traffic, self.time_s, self.conditions)
+        return ranges.time_range(self.call, self.traffic.payload, self.time_s, self.conditions)
 
     @property
     def exactness(self) -> str:
@@ -236,6 +254,7 @@ class Prediction(Shown):
             "fabric_bytes": self.replay.fabric_bytes if self.replay else None,
             "method": self.method,
             "totals": self._totals(),
+            "check_bits": {"read": self.check_bits.read, "write": self.check_bits.write} if self.hbm_known else None,
             "launches": [{"name": n.name, "totals": self._totals(n.name)} for n in self.chain.launches],
             "traffic": [row.to_dict() for row in self.traffic],
             "hbm_bounds": self.hbm_bounds.to_dict(),

@@ -14,7 +14,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import Kind, about, fields_of, like, put_checked
 from iosim.base.records import dataclass, replace
 from iosim.base.units import sizes
-from iosim.base.words import DEFAULT, Method
+from iosim.base.words import DEFAULT, ECC_STATES, Method
 from iosim.kernel.conditions import CONDITIONS, Conditions
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.fields import BESIDES, FIELDS
@@ -144,6 +144,7 @@ class LatencyRequest(OfProblem, Checked):
         "graph",
         help="graph (call after call from a CUDA graph) or alone (launches as a profiler times them)",
     )
+    ecc: str = like(CONDITIONS["ecc"], ECC_STATES[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -452,6 +453,7 @@ class ClaimRequest:
         default_text="1 %, or half a unit of its last digit up to 5 %",
     )
     layers: int | None = ask.count("layers of the model, where the number may be of all of them")
+    ecc: str = like(CONDITIONS["ecc"], ECC_STATES[0])
 
 
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v")

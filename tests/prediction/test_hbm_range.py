@@ -143,7 +143,7 @@ def test_a_range_says_how_far_ctas_may_part() -> None:
 
 def test_a_call_that_fits_many_times_needs_no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 KiB of Q, K, V and O in 48 MiB."""
-    p = predict(AttentionProblem(heads=1, seq_q=128, head_dim=64), "flash", "l4")
+    p = predict(AttentionProblem(heads=1, seq_q=128, head_dim=64), "flash", "l4", ecc="off")
     monkeypatch.setattr("iosim.prediction.ranges._again", lambda *_: pytest.fail("played"))
     span = p.hbm_range
     assert span is not None

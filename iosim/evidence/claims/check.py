@@ -97,7 +97,9 @@ class Check(Shown):
             read, written = (self.text(self.counter[direction]) for direction in ("read", "write"))
             level = "HBM" if self.claim.quantity == "hbm" else "the L2"
             basis = trust([p]) if self.claim.quantity == "hbm" else f"SM<->L2 bytes are {p.exactness}"
-            return f"{who} is predicted to read {read} from {level} and to write {written}", basis
+            checks = f", {bytes_text(p.check_bits.total)} of both check bits" if p.check_bits.total else ""
+            of_hbm = checks if self.claim.quantity == "hbm" else ""
+            return f"{who} is predicted to read {read} from {level} and to write {written}{of_hbm}", basis
         return (f"Predicted for {who}: {self.text(self.counter['total'])}",)
 
     def text(self, value: float) -> str:
@@ -115,8 +117,12 @@ class Check(Shown):
 def run(asked: ClaimRequest) -> list[Check]:
     layers, tolerance = CLAIM["layers"].check(asked.layers), share(asked.tolerance)
     claims = [parse(name, text) for name in CLAIMS if (text := getattr(asked, name)) is not None]
-    what = asked.problem, asked.kernel, asked.gpu
+    what = asked.problem, asked.kernel, _gpu(asked.gpu).with_ecc(asked.ecc)
     return [check(one, *what, tolerance=tolerance, layers=layers, overrides=asked.overrides) for one in claims]
+
+
+def _gpu(profile: str | HardwareProfile) -> HardwareProfile:
+    return load_profile(profile) if isinstance(profile, str) else profile
 
 
 def check(
@@ -143,7 +149,7 @@ def check(
     allowed = max(TOLERANCE, min(MOST_TOLERANCE, claim.share)) if tolerance is None else tolerance
     if not 0 < allowed < 1:
         raise InputError(f"`tolerance` {allowed:g} is out of range; accepted: above 0 and below 1")
-    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    gpu = _gpu(profile)
     p = predict(problem, kernel, gpu, overrides=overrides)
     tried = [r for r in _readings(claim, p, overrides, layers) if r.value > 0]
     held = [Match(r, claim.value / r.value - 1) for r in tried]

@@ -33,6 +33,7 @@ QUICK_ACCESSES = 3_000_000
 NAIVE = "naive"
 L2_SERVES = "no counter of HBM shows it: the L2 serves a part, which models of two levels leave out"
 WHILE_IT_FITS = "it holds at HBM only while the L2 keeps K and V, and once all is written back"
+WITHOUT_CHECK_BITS = "check bits of ECC lie in the same memory, and a counter shows them"
 FEWER_AT_HBM = "SMs read the same bytes several times, from the L2"
 
 
@@ -82,6 +83,10 @@ def byte_readings(
                 moved_by = (int(p.total("hbm", way)) for way in WAYS)
                 reasons = [FEWER_AT_HBM, *other] if quantity == "l2" else other
                 yield from _both_ways(f"{name}'s HBM bytes by {p.method}", "hbm", moved_by, reasons)
+                if p.check_bits.total:
+                    data = p.hbm_payload.read, p.hbm_payload.write
+                    less = [WITHOUT_CHECK_BITS, *reasons]
+                    yield from _both_ways(f"{name}'s HBM bytes without check bits", "hbm", data, less)
         reasons = [L2_SERVES, *other] if quantity == "hbm" else other
         counted = (int(call.counted.total("l2", way)) for way in WAYS)
         yield from _both_ways(f"{name}'s SM<->L2 bytes", "l2", counted, reasons)
@@ -145,7 +150,7 @@ def time_readings(p: Prediction) -> Iterator[Reading]:
     moved_bytes = {"the compulsory bytes": bounds.compulsory_read + bounds.compulsory_write}
     moved_bytes["the SM<->L2 bytes"] = p.total("l2")
     if p.hbm_known:
-        moved_bytes["the predicted HBM bytes"] = p.total("hbm")
+        moved_bytes["the predicted HBM bytes"] = p.hbm_payload.total
     bandwidth, rate = gpu.dram_bandwidth_bytes_per_s, (gpu.tensor_flops_per_s or {}).get(p.problem.dtype)
     if bandwidth:
         yield from (_said("over_bandwidth", n / bandwidth, what=what) for what, n in moved_bytes.items())

@@ -90,7 +90,7 @@ class LaunchAnswer:
         p = self.prediction
         sentences = [f"{p.kernel.name} on {p.profile.name}, {_problem(p)}"]
         sentences += [_sentence(q) for q in self.quantities()]
-        sentences += [f"HBM by tensor: {self._by_tensor()}"]
+        sentences += [f"HBM by tensor: {self._by_tensor()}", _check_bits(p)]
         sentences += [self._where(direction) for direction in ("read", "write")]
         if self.explanation is not None and self.explanation.launches:
             sentences += list(self.explanation.launches[0].reasons[:1])
@@ -168,6 +168,13 @@ def _problem(p: Prediction) -> str:
     kv = "" if q.group == 1 else f" ({q.kv_heads} key/value)"
     rest = f"head_dim {q.head_dim}, {q.dtype}, mask {q.mask_text}"
     return f"batch {q.batch}, {q.heads} heads{kv}, {q.seq_q} x {q.seq_k} tokens, {rest}"
+
+
+def _check_bits(p: Prediction) -> str:
+    if not p.check_bits.total:
+        return ""
+    read, written = bytes_text(p.check_bits.read), bytes_text(p.check_bits.write)
+    return f"Check bits of ECC in the same memory: {read} read and {written} written of those predicted"
 
 
 def _text(quantity: str, value: float, signed: bool = False) -> str:

@@ -84,6 +84,10 @@ def worst(residuals: Iterable[Residual], quantity: str, n: int = WORST) -> list[
 def answer(comparison: Comparison) -> str:
     every = comparison.residuals
     parts = []
+    of_hbm = [r for r in every if r.quantity == "hbm_read"]
+    if checks := sum(r.check_bits for r in of_hbm):
+        share = checks / sum(r.predicted for r in of_hbm)
+        parts.append(f"ECC lies in the same memory: {percent(share)} of the predicted HBM reads are check bits")
     for kind, some in (("without spills", clean(every)), ("with spills", [r for r in every if r.spills])):
         if (s := by_quantity(some).get("hbm_read")) and s.n:
             largest = name_text(worst(some, "hbm_read", 1)[0])

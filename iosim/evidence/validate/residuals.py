@@ -8,15 +8,17 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain, replace
+from iosim.base.words import WAYS
 from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.rows import COUNTED, Row
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import SPILL, Chain, Mode, Outer
+from iosim.kernel.launch import SPILL, Chain, LaunchRole, Mode, Outer
 from iosim.kernel.residency import needed_registers
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.check_bits import check_bits
 from iosim.readers.staged import wavefront_bytes
 from iosim.show.tables import grouped
 
@@ -34,7 +36,8 @@ SPILL_SHARE = 0.02
 @dataclass(frozen=True)
 class Residual:
     """One quantity of one row. `error` is |predicted - measured| / measured, None where measured is small; then
-    `difference`, predicted - measured, counts. `spills`: the kernel keeps registers in memory."""
+    `difference`, predicted - measured, counts. `spills`: the kernel keeps registers in memory. `check_bits`: bytes of
+    those predicted that are check bits of ECC in the same memory."""
 
     row: Row
     problem: AttentionProblem
@@ -45,6 +48,7 @@ class Residual:
     predicted: int | float
     regime: str
     spills: bool
+    check_bits: int = 0
 
     @property
     def difference(self) -> int | float:
@@ -57,7 +61,7 @@ class Residual:
         return abs(self.difference) / self.measured if self.measured >= SMALL_BYTES else None
 
     def to_dict(self) -> dict[str, Any]:
-        found = plain(self, "problem quantity measured predicted error difference regime spills")
+        found = plain(self, "problem quantity measured predicted check_bits error difference regime spills")
         note = self.row.facts.get("note", "")
         return {**_place(self.row), "stage": self.launch, "variant": self.variant, "note": note, **found}
 
@@ -131,15 +135,18 @@ def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
 
 def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
     traffic = call.counted + call.replay().traffic
-    values = values_of(call.chain, traffic, call.time(traffic).total_s)
+    checks = check_bits(traffic, call.profile)
+    values = values_of(call.chain, traffic + checks, call.time(traffic).total_s)
     launches = call.chain.launches
     most = call.profile.need_int("max_registers_per_thread")
     spilled = int(call.counted.total("l2", "write", tensor=SPILL))
     wanting = any(launch.work.exps_per_pair and needed_registers(launch) > most for launch in launches)
     spills = wanting or spilled >= SPILL_SHARE * max(1, values["l2_write"])
-    regime, stage = _regime(row, call, values, spills), "" if row.chain else launches[0].name
+    of_checks = {f"hbm_{way}": int(checks.total("hbm", way)) for way in WAYS}
+    of_data = {q: value - of_checks.get(q, 0) for q, value in values.items()}
+    regime, stage = _regime(row, call, of_data, spills), "" if row.chain else launches[0].name
     return [
-        Residual(row, case.problem, stage, case.variant, q, row.measured[q], value, regime, spills)
+        Residual(row, case.problem, stage, case.variant, q, row.measured[q], value, regime, spills, of_checks.get(q, 0))
         for q, value in values.items()
         if q in row.measured
     ]
@@ -155,7 +162,7 @@ def _regime(row: Row, call: Call, values: Mapping[str, int | float], spills: boo
     if spills:
         return "spill"
     launch = call.chain.launches[0]
-    if launch.outer is Outer.FLAT or launch.name == "combine":
+    if launch.outer is Outer.FLAT or launch.role is LaunchRole.COMBINE:
         return "stream"
     if launch.outer is Outer.SPLIT or launch.domain.query_blocks == 1:
         return "decode"

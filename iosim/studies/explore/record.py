@@ -116,12 +116,13 @@ def _why(p: Prediction) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def naive(problem: AttentionProblem, gpu: str) -> dict[str, Any] | None:
-    """What standard attention moves beside it, by the capacity rule; None where it cannot run the problem."""
+    """What standard attention moves beside it, by the capacity rule, data alone as on the whole page; None where it
+    cannot run the problem."""
     from iosim.base.errors import InputError
 
     unpaged = replace(problem, page_size=None)
     try:
-        p = predict(unpaged, "naive", gpu, method="capacity")
+        p = predict(unpaged, "naive", gpu, method="capacity", ecc="off")
     except InputError:
         return None
     rows = [[tensor, way, int(moved)] for (tensor, way), moved in p.traffic.tensors("hbm").items()]

@@ -17,14 +17,14 @@ from iosim.base.progress import progress
 from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch, Mode, Outer, Role, Rows, Tensor
-from iosim.kernel.traffic import CODE, FOREIGN
+from iosim.kernel.traffic import CHECK_BITS, CODE, FOREIGN
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
 from iosim.readers.replay.blocks import Block, CachingAllocator
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import model
-from iosim.readers.replay.lowering import MODES
+from iosim.readers.replay.templates import MODES
 from iosim.show.tables import grouped
 from iosim.studies.program.operators import Operator, Program, View
 
@@ -73,7 +73,7 @@ class Playing:
         )
         found = Counter[tuple[str, str]]()
         for row in prediction.traffic:
-            if row.level == "hbm" and row.tensor not in (CODE, FOREIGN):
+            if row.level == "hbm" and row.tensor not in (CODE, FOREIGN, CHECK_BITS):
                 found[row.launch, row.direction] += int(row.bytes)
         streamed = self.streamed(Program.of_one(operator))[0].items()
         beyond = {name: (found[name, "read"] - read, found[name, "write"] - write) for name, (read, write) in streamed}

@@ -30,6 +30,7 @@ from iosim.problem.fields import INTERVAL_MASKS
 from iosim.problem.masks.mask import BoolArray, IntArray
 from iosim.readers.bounds import HbmBounds, bounds, memory
 from iosim.readers.capacity import CapacityRule
+from iosim.readers.check_bits import check_bits
 from iosim.readers.formula.closed_form import added_bytes, closed_form, reach
 from iosim.readers.formula.dual import ArrayKind, Dual, lifted
 from iosim.readers.formula.lifting import lifted_problem
@@ -270,7 +271,8 @@ class _Call:
         limits = bounds(self.problem, self.chain, counted, added)
         hbm = None
         if method == "capacity":
-            hbm = CapacityRule(self.chain, gpu, counted, slots, reach, lifted, l2_start == "warm").traffic()
+            data = CapacityRule(self.chain, gpu, counted, slots, reach, lifted, l2_start == "warm").traffic()
+            hbm = data + check_bits(data, gpu)
         spilled = max(spilled_registers(n, gpu) for n in self.chain.launches)
         flops, peak = operations(self.problem, kernel, self.chain)[0], memory(self.chain)["peak"]
         done = np.broadcast_to(self.kind.holds, rows.shape)
