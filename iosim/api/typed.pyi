@@ -352,6 +352,14 @@ class CheckClaimKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, total
     """Time that a call is said to take, such as 1.4ms."""
     flops: str | None
     """Operations that a call is said to take, such as 137GFLOP."""
+    ratio: str | None
+    """How many times less than naive attention, such as 9x."""
+    tflops: str | None
+    """Speed that a call is said to reach, such as 230TFLOP/s."""
+    mfu: str | None
+    """Share of the GPU's tensor rate that it is said to reach, such as 35%."""
+    bandwidth: str | None
+    """Bandwidth that it is said to draw from HBM, such as 1.5TB/s."""
     tolerance: str | float | None
     """How far a count may be from it, such as 2%; by default 1 %, or half a unit of its last digit up to 5 %."""
     layers: int | str | None
