@@ -159,3 +159,8 @@ def parse_limit(
             known = ", ".join(dict.fromkeys(accepted))
             raise InputError(f"`fail_above` '{text}': {kind} '{word}' is not known; accepted: {known}")
     return name, statistic, float(match[3]) / (100 if match[4] else 1)
+
+
+def picoseconds(seconds: float) -> int:
+    """Whole picoseconds of a time: what times are ranked by, so that a tie does not hang on the last bit."""
+    return round(seconds * 1e12)

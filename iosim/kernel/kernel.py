@@ -13,6 +13,7 @@ from iosim.kernel.launch import SPILL, Edge, Fetch, Mode, Overhead
 from iosim.kernel.options import AlgorithmOptions, meaning, number
 from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
+from iosim.kernel.tensor_kinds import KEY_SUMS, KEYS_PER_HEAD, QUERY_SUMS, TensorKind
 from iosim.kernel.unit import MatrixUnit
 from iosim.kernel.work import Fragments, Loop
 from iosim.problem.masks.mask import IntArray
@@ -90,10 +91,6 @@ class Spill:
         return tuple(o for o in both if o.per_tile or o.per_pair)
 
 
-KEY_SUMS = ("dK_acc", "dV_acc")
-"""Sums of dK and dV in fp32, to which the query heads of a group add."""
-
-
 @dataclass(frozen=True)
 class RowPass:
     """A launch of a backward beside its main one, in which a CTA moves a block of whole rows. What it computes is told
@@ -119,23 +116,23 @@ class RowPass:
     def sums_heads(self) -> bool:
         """Whether it is for grouped heads alone, whose gradients are summed: from a tensor of each head, or in one to
         which all of them add."""
-        return any(name.endswith("_heads") or name in KEY_SUMS for name in (*self.reads, *self.writes))
+        return any(TensorKind.PER_HEAD.is_kind_of(name) or name in KEY_SUMS for name in (*self.reads, *self.writes))
 
     @property
     def reorders(self) -> bool:
         """Whether it copies a tensor alone, to have its heads lie after its rows: one head, or one row, does."""
-        return self.writes == tuple(f"{name}_copy" for name in self.reads)
+        return self.writes == tuple(TensorKind.COPY.of(name) for name in self.reads)
 
     @property
     def follows(self) -> bool:
         """Whether it comes after the main launch, whose sums it reads."""
-        return any(name.endswith(("_heads", "_acc")) for name in self.reads)
+        return any(TensorKind.PER_HEAD.is_kind_of(name) or TensorKind.SUMS.is_kind_of(name) for name in self.reads)
 
 
-SUM_GROUPS = RowPass("sum_groups", ("dK_heads", "dV_heads"), ("dK", "dV"))
+SUM_GROUPS = RowPass("sum_groups", KEYS_PER_HEAD, ("dK", "dV"))
 BACKWARD_PASSES = (
-    RowPass("dot", ("O", "dO"), ("D", "dQ_acc"), threads=256, values=32),
-    RowPass("convert", ("dQ_acc",), ("dQ",), values=32),
+    RowPass("dot", ("O", "dO"), ("D", QUERY_SUMS), threads=256, values=32),
+    RowPass("convert", (QUERY_SUMS,), ("dQ",), values=32),
     SUM_GROUPS,
 )
 """FlashAttention-2's, where a kernel says nothing (arXiv 2307.08691, Algorithm 2)."""

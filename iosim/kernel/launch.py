@@ -119,6 +119,21 @@ class Role(StrEnum):
     """Made and used up inside the chain."""
 
 
+class LaunchRole(StrEnum):
+    """What a launch is to its chain: readers ask for the main one, whatever it is called."""
+
+    MAIN = "main"
+    """The attention loop of a forward, as the kernel's settings for that pass describe it."""
+    MAIN_BACKWARD = "main of the backward"
+    """The attention loop of a backward."""
+    COMBINE = "combine"
+    """Adds up what the splits of the keys left."""
+    APPEND = "append"
+    """Writes new tokens into the cache."""
+    OTHER = "other"
+    """A pass over rows, a product of a matrix library, a second loop."""
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor in device memory, [batch, heads, rows, cols], or [copies x that] for split partial results."""
@@ -376,6 +391,7 @@ class Launch:
     """Its CTAs are of the grid of the launch before it, behind those of the same key/value head: the replay plays both
     as one, whose bytes at HBM stand under that launch's name, and it takes no start of its own."""
     work: Work = field(default_factory=Work)
+    role: LaunchRole = LaunchRole.OTHER
 
     def gathers(self, tensor: Tensor) -> bool:
         """Whether it goes over rows of a tensor that lists of picked keys name."""
@@ -471,6 +487,10 @@ class Chain:
 
     def role(self, role: Role) -> tuple[Tensor, ...]:
         return tuple(t for t in self.tensors.values() if t.role is role)
+
+    def launch_of(self, role: LaunchRole) -> Launch | None:
+        """The first launch of a role; None where the chain has none."""
+        return next((launch for launch in self.launches if launch.role is role), None)
 
     def users(self, tensor: str) -> tuple[int, ...]:
         """The launches that access it, or a view of it."""

@@ -15,6 +15,7 @@ import numpy as np
 from iosim.base.records import dataclass, replace
 from iosim.base.words import WAYS, Way
 from iosim.kernel.launch import Chain, Launch, Mode, Tensor
+from iosim.kernel.tensor_kinds import LSE_PARTIAL, OUTPUT_SUMS, QUERY_SUMS
 from iosim.kernel.unit import MMA_ROWS, WARP_TILE, WGMMA_ROWS, Operands, UnitModel
 from iosim.kernel.work import Fragments, Layout
 
@@ -342,7 +343,7 @@ class TwoWays:
         row_groups = WARP_TILE // 8
         yield from self.beside(warps * (row_groups * (ATOMIC_WAVEFRONTS + 1 + 2 + 1) + 1 + own + rescale))
         loads = (a.tensor for a in t.launch.accesses if a.mode is Mode.LOAD)
-        if score_tensor := next((name for name in loads if name not in ("Q", "K", "V", "O_acc")), None):
+        if score_tensor := next((name for name in loads if name not in ("Q", "K", "V", OUTPUT_SUMS)), None):
             yield Staged(score_tensor, "write", t.block_q * t.block_k * t.element_bytes)
             yield Staged(score_tensor, "read", warps * WARP_TILE * 8 * WAVEFRONT_BYTES)  # 8 rows to a bank
         yield from self.beside(warps * (START_WAVEFRONTS - 1 - rescale) + t.block_q / 8, step=False)
@@ -373,7 +374,7 @@ def _split_weights(tile: CtaTile) -> Iterator[Staged]:
     a_thread = -(-table * d.block_q // (32 * tile.warps))
     lanes = min(32 * tile.warps // d.block_q, table)
     for way, times in (("write", 2 * a_thread), ("read", a_thread + d.splits)):
-        yield Staged("LSE_partial", way, tile.warps * times * WAVEFRONT_BYTES, step=False)  # type: ignore[arg-type]
+        yield Staged(LSE_PARTIAL, way, tile.warps * times * WAVEFRONT_BYTES, step=False)  # type: ignore[arg-type]
     yield tile.instructions(1 + 2 * (lanes.bit_length() - 1), step=False)
 
 
@@ -391,7 +392,7 @@ def _keys_outside(tile: CtaTile) -> Iterator[Staged]:
         yield _copied(tile, name, q, d)
     for name in (lse, "D"):
         yield Staged(name, "read", tile.warps * q // 8 * 2 * WAVEFRONT_BYTES)
-    if "dQ_acc" in read:
+    if QUERY_SUMS in read:
         yield Staged("dS", "write", q * keys * e)
         row_warps = q // MMA_ROWS
         yield Staged("dS", "read", q * keys * e * (tile.warps // row_warps))

@@ -6,13 +6,14 @@ and what the L2 keeps. `iosim.studies.explain` gives the same reason, and adds t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from iosim.base.units import bytes_text, seconds_text, some, times_of
 from iosim.base.words import listed, sentences
 from iosim.catalog.libraries.default import told
 from iosim.catalog.libraries.loader import is_counted
-from iosim.kernel.launch import SPILL, Per, Role
+from iosim.kernel.launch import SPILL, LaunchRole, Per, Role
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import Reuse, reuse
 from iosim.readers.bounds import needed_bytes
@@ -174,8 +175,9 @@ def _basis(p: Prediction) -> tuple[str, str]:
 def _before_main(p: Prediction) -> str:
     """A sentence on the time of what makes the main launch's operands; empty where nothing does."""
     times = p.time.launches
-    main = next((n for n, t in enumerate(times) if t.name == "main"), 0)
-    ahead = sum(t.total_s for t in times[:main])
+    launch = p.chain.launch_of(LaunchRole.MAIN)
+    main = 0 if launch is None else [t.name for t in times].index(launch.name)
+    ahead = math.fsum(t.total_s for t in times[:main])
     taken = f"{seconds_text(ahead)} of {seconds_text(p.time.total_s)}"
     return f". The launches before the main one take {taken}" if main else ""
 
@@ -188,7 +190,7 @@ def _excess_reason(p: Prediction) -> str:
     for name in sorted(above, key=lambda n: -above[n]):
         tensor = p.chain.tensors.get(name)
         kinds.setdefault(name if tensor is None else tensor.role, []).append(name)
-    kind = max(kinds, key=lambda k: sum(above[n] for n in kinds[k]))
+    kind = max(kinds, key=lambda k: math.fsum(above[n] for n in kinds[k]))
     names = [n for n in kinds[kind] if above[n] >= NAMED_SHARE * above[kinds[kind][0]]]
     together = sum(read[n] for n in names)
     if kind == Role.INPUT:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from iosim.base.units import bytes_text, joules_text, seconds_text, some
 from iosim.base.words import WAYS, Level, listed
 from iosim.kernel.shared_memory import INSTRUCTIONS
@@ -91,7 +93,7 @@ def energy_line(p: Prediction) -> str:
         return "energy not known on this GPU"
     parts = ", ".join(f"{ENERGY_TITLES[name]} {joules_text(joules)}" for name, joules in energy.items() if joules)
     clock = min(t.clock_hz for t in p.time.launches if t.clock_hz is not None)
-    told = f"energy {joules_text(sum(energy.values()))} ({parts}); {power:,.0f} W at {clock / 1e6:,.0f} MHz"
+    told = f"energy {joules_text(math.fsum(energy.values()))} ({parts}); {power:,.0f} W at {clock / 1e6:,.0f} MHz"
     if p.energy_range_j is None:
         return told
     least, most = map(joules_text, p.energy_range_j)

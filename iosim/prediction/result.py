@@ -15,7 +15,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
 from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain
+from iosim.kernel.launch import Chain, LaunchRole
 from iosim.kernel.traffic import CHECK_BITS, CODE, Traffic
 from iosim.prediction import ranges
 from iosim.prediction.call import Call
@@ -23,6 +23,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
 from iosim.readers.replay.replay import Replay
 from iosim.readers.timing.chain_time import ChainTime, ceiling_s
+from iosim.readers.timing.launch_time import LaunchTime
 from iosim.show.shown import Shown
 from iosim.show.tables import Marked, Table
 
@@ -174,6 +175,11 @@ class Prediction(Shown):
     def chain(self) -> Chain:
         """The launches of the call, in order, with their tensors."""
         return self.call.chain
+
+    def times_of(self, role: LaunchRole) -> tuple[LaunchTime, ...]:
+        """The times of the launches of a role, in order."""
+        names = {launch.name for launch in self.chain.launches if launch.role is role}
+        return tuple(time for time in self.time.launches if time.name in names)
 
     def total(self, level: Level, direction: Way | None = None) -> int:
         """Bytes at "l2", "hbm", "smem" or "side", read, written or both. Raises InputError: another level or direction,

@@ -19,7 +19,7 @@ from iosim.base.records import dataclass, replace
 from iosim.catalog.algorithms.common import load, row_pass
 from iosim.catalog.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SECTOR_BYTES, Access, Domain, Launch, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Access, Domain, Launch, LaunchRole, Per, Resources, Role, Rows, Tensor
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
@@ -134,7 +134,17 @@ def append_launch(problem: AttentionProblem, kernel: Kernel) -> tuple[Launch, ..
     threads = max(32, min(APPEND_THREADS, -(-widest // 32) * 32))
     waits = options_of(kernel, CacheOptions).append_waits
     domain = Domain(problem.batch, 1, problem.seq_q, 1, 1, 1)
-    return (row_pass("append", domain, reads, writes, resources=Resources(threads), work=Work(serial_loads=waits)),)
+    return (
+        row_pass(
+            "append",
+            domain,
+            reads,
+            writes,
+            resources=Resources(threads),
+            work=Work(serial_loads=waits),
+            role=LaunchRole.APPEND,
+        ),
+    )
 
 
 def page_notes(tensors: dict[str, Tensor]) -> tuple[str, ...]:

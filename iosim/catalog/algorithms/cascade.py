@@ -17,7 +17,7 @@ from iosim.catalog.algorithms import flash
 from iosim.catalog.algorithms.common import row_pass
 from iosim.catalog.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain, Domain, Launch, Resources, Role, Rows, Tensor
+from iosim.kernel.launch import Chain, Domain, Launch, LaunchRole, Resources, Role, Rows, Tensor
 from iosim.kernel.options import number
 from iosim.problem.attention import AttentionProblem
 
@@ -84,7 +84,7 @@ def _shared(tensor: Tensor) -> Tensor:
 
 def _over_shared(launch: Launch) -> Launch:
     accesses = tuple(replace(a, tensor=f"{a.tensor}_{SHARED}") for a in launch.accesses)
-    return replace(launch, name=f"{SHARED}.{launch.name}", accesses=accesses)
+    return replace(launch, name=f"{SHARED}.{launch.name}", accesses=accesses, role=LaunchRole.OTHER)
 
 
 def _merge(problem: AttentionProblem) -> Launch:

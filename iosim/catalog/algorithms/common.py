@@ -7,10 +7,25 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import replace
-from iosim.kernel.kernel import KEY_SUMS, SUM_GROUPS, Kernel, RowPass, Spill, Tile
-from iosim.kernel.launch import Access, Domain, Edge, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.kernel import SUM_GROUPS, Kernel, RowPass, Spill, Tile
+from iosim.kernel.launch import (
+    Access,
+    Domain,
+    Edge,
+    Launch,
+    LaunchRole,
+    Mode,
+    Outer,
+    Overhead,
+    Per,
+    Resources,
+    Role,
+    Rows,
+    Tensor,
+)
 from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.kernel.shared_memory import by_chunk
+from iosim.kernel.tensor_kinds import KEY_SUMS, TensorKind
 from iosim.kernel.unit import MatrixUnit
 from iosim.kernel.work import Layout, Loop, SpillAccesses, Work
 from iosim.problem.attention import AttentionProblem
@@ -24,7 +39,7 @@ MATRICES = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
 
 def matrix(problem: AttentionProblem, name: str, role: Role, *, element_bytes: int | None = None) -> Tensor:
     """One of `MATRICES`, or with `_acc` behind its name the sums that it is made of. Raises ValueError: another."""
-    shape = name.removesuffix("_acc")
+    shape = TensorKind.SUMS.source(name)
     if shape not in MATRICES:
         raise ValueError(f"matrix {name} is not known; accepted: {', '.join(MATRICES)}")
     on_keys = shape in ("K", "V", "dK", "dV")
@@ -168,13 +183,17 @@ def main_launch(
         taken = Resources(
             kernel.warp_size * kernel.tile_backward.warps, settings.registers, settings.shared_memory_bytes
         )
-    fields = {
+    fields: dict[str, Any] = {
         "schedule": settings.schedule,
         "resources": taken,
         "overheads": settings.overheads + spill.overheads(taken.threads, lambda: domain.visited.count) + beside,
         "work": loop_work(problem, kernel),
     }
-    return Launch("bwd.main" if backward else "main", domain, outer, tuple(accesses), **{**fields, **more})
+    if backward:
+        name, fields["role"] = "bwd.main", LaunchRole.MAIN_BACKWARD
+    else:
+        name, fields["role"] = "main", LaunchRole.MAIN
+    return Launch(name, domain, outer, tuple(accesses), **{**fields, **more})
 
 
 def grid(kernel: Kernel, together: int = 1, schedule: Schedule | None = None) -> int | None:
@@ -189,7 +208,10 @@ def head_gradients(problem: AttentionProblem) -> tuple[Tensor, ...]:
     """dK and dV of every query head, where heads are grouped: what `sum_groups` sums. Empty where they are not."""
     if problem.group == 1:
         return ()
-    return tuple(replace(matrix(problem, n, Role.TEMP), name=f"{n}_heads", heads=problem.heads) for n in ("dK", "dV"))
+    return tuple(
+        replace(matrix(problem, n, Role.TEMP), name=TensorKind.PER_HEAD.of(n), heads=problem.heads)
+        for n in ("dK", "dV")
+    )
 
 
 def matrices(problem: AttentionProblem, names: str, role: Role) -> tuple[Tensor, ...]:

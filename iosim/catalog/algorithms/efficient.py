@@ -53,6 +53,7 @@ from iosim.kernel.launch import (
     tensors,
 )
 from iosim.kernel.options import number
+from iosim.kernel.tensor_kinds import KEY_SUMS, QUERY_SUMS, TensorKind
 from iosim.kernel.work import Pipelines
 from iosim.problem.attention import AttentionProblem
 
@@ -118,10 +119,10 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         load("dO", Rows.QUERY, Per.PAIR, times=2, fetch=kernel.fetch),
         load("LSE", Rows.QUERY, Per.PAIR),
         load("D", Rows.QUERY, Per.PAIR),
-        *_running("dQ_acc", Rows.QUERY, Edge.WHOLE, read_first=zeroed),
+        *_running(QUERY_SUMS, Rows.QUERY, Edge.WHOLE, read_first=zeroed),
         store("dQ", Rows.QUERY, Per.QUERY, fetch=by_row),
     ]
-    gradients = [f"{n}_heads" if problem.group > 1 else n for n in ("dK", "dV")]
+    gradients = [TensorKind.PER_HEAD.of(n) if problem.group > 1 else n for n in ("dK", "dV")]
     for sums in key_sums:
         accesses += _running(sums.name, Rows.KEY, Edge.WHOLE)
     for gradient in gradients:
@@ -184,10 +185,10 @@ def keeps_sums(problem: AttentionProblem, kernel: Kernel) -> bool:
 def workspace_tensors(problem: AttentionProblem, kernel: Kernel) -> list[Tensor]:
     """fp32 sums in whole tiles of the products: of dQ, and of dK and dV where they pass through buffers."""
     block_q, block_k = kernel.tile_backward.block_q, kernel.tile_backward.block_k
-    shapes = [("dQ_acc", -(-problem.seq_q // block_q) * block_q, -(-problem.head_dim // block_k) * block_k)]
+    shapes = [(QUERY_SUMS, -(-problem.seq_q // block_q) * block_q, -(-problem.head_dim // block_k) * block_k)]
     if problem.input_type.bytes < 4 and not keeps_sums(problem, kernel):
         rows = _domain(problem, kernel).splits * block_k
-        sides = (("dK_acc", problem.head_dim), ("dV_acc", problem.head_dim_v))
+        sides = zip(KEY_SUMS, (problem.head_dim, problem.head_dim_v), strict=True)
         shapes += [(name, rows, -(-columns // block_q) * block_q) for name, columns in sides]
     return [Tensor(n, problem.batch, problem.heads, rows, cols, 4, Role.TEMP, wraps=True) for n, rows, cols in shapes]
 

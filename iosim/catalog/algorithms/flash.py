@@ -33,7 +33,7 @@ from iosim.catalog.algorithms.common import (
 )
 from iosim.catalog.algorithms.registry import Packs, algorithm, options_of
 from iosim.catalog.algorithms.terms import SCORE_TERMS, TermOptions, backward_terms, forward_terms
-from iosim.kernel.kernel import KEY_SUMS, Kernel, RowPass, Tile
+from iosim.kernel.kernel import Kernel, RowPass, Tile
 from iosim.kernel.launch import (
     COLUMNS_OUTSIDE,
     SECTOR_BYTES,
@@ -43,6 +43,7 @@ from iosim.kernel.launch import (
     Edge,
     Fetch,
     Launch,
+    LaunchRole,
     Mode,
     Outer,
     Overhead,
@@ -55,12 +56,13 @@ from iosim.kernel.launch import (
 )
 from iosim.kernel.options import number
 from iosim.kernel.schedule import Scheduler
+from iosim.kernel.tensor_kinds import KEY_SUMS, LSE_COPY, OUTPUT_PARTIAL, OUTPUT_SUMS, QUERY_SUMS, TensorKind
 from iosim.kernel.work import Fragments, Layout, Loop, MaskOperations, Pipelines, Work
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntArray
 
 MAX_COMBINE_BLOCKS = 1 << 26
-RUNNING = ("O_acc", "O")
+RUNNING = (OUTPUT_SUMS, "O")
 """An output that is added up in memory: apart, or in its own place where that is fp32."""
 SUMS_PER_LINE = 32
 """fp32 values of dQ in a line of the L2, which an atomic add takes as one request where lanes add to neighbours."""
@@ -382,13 +384,13 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
     options = options_of(kernel, SplitOptions)
     statistics = options.statistics_per_row
     shape = problem.batch, problem.heads, problem.seq_q
-    partial = Tensor("O_partial", *shape, problem.head_dim_v, options.partial_bytes, Role.TEMP, copies=splits)
+    partial = Tensor(OUTPUT_PARTIAL, *shape, problem.head_dim_v, options.partial_bytes, Role.TEMP, copies=splits)
     vectors = tuple(
-        Tensor(f"{'LSE' if statistics == 1 else ('max', 'sum')[n]}_partial", *shape, 1, 4, Role.TEMP, copies=splits)
-        for n in range(statistics)
+        Tensor(TensorKind.PARTIAL.of(name), *shape, 1, 4, Role.TEMP, copies=splits)
+        for name in (("LSE",) if statistics == 1 else ("max", "sum"))
     )
     per = Per.SPLIT if splits > 1 else Per.QUERY
-    writes = tuple(store(n, Rows.QUERY, per) for n in ("O_partial", *(v.name for v in vectors)))
+    writes = tuple(store(n, Rows.QUERY, per) for n in (OUTPUT_PARTIAL, *(v.name for v in vectors)))
     threads = options.combine_threads
     combine_rows = options.combine_rows or _combine_rows(_product_columns(problem, kernel)[1], threads)
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
@@ -404,13 +406,14 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
 
     def reduction(name: str, reads: Sequence[str], writes: Sequence[str], block_q: int = STATISTICS_ROWS) -> Launch:
         """A launch over rows, which reads what each split left of them."""
-        loads = (load(n, Rows.QUERY, Per.SPLIT if n in ("O_partial", *left) else Per.QUERY) for n in reads)
+        loads = (load(n, Rows.QUERY, Per.SPLIT if n in (OUTPUT_PARTIAL, *left) else Per.QUERY) for n in reads)
         stores = (store(n, Rows.QUERY, Per.QUERY) for n in writes)
         over = Domain(1, 1, rows, splits, block_q, splits, splits=splits)
         return Launch(name, over, Outer.QUERY, (*loads, *stores), resources=Resources(threads), work=work)
 
-    reads = ("O_partial", *of_splits, *(t.name for t in of_rows))
+    reads = (OUTPUT_PARTIAL, *of_splits, *(t.name for t in of_rows))
     combine = reduction("combine", reads, ("O", *(() if before else lse)), combine_rows)
+    combine = replace(combine, role=LaunchRole.COMBINE)
     by_name = {**by_name, **tensors((partial, *vectors, *of_rows))}
     main = replace(main, accesses=main.accesses + writes)
     return Chain(by_name, (main, *(reduction(*one) for one in before), combine), kernel.notes)
@@ -421,7 +424,7 @@ def _statistics(
 ) -> tuple[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...], tuple[Tensor, ...]]:
     """(name, reads, writes) of the launches before the combine, and the tensors that they hand it."""
     lse = ("LSE",) if kernel.writes_lse else ()
-    both = "max_partial", "sum_partial"
+    both = TensorKind.PARTIAL.of("max"), TensorKind.PARTIAL.of("sum")
     total = Tensor("row_sum", *shape, 1, 4, Role.TEMP)
     if options_of(kernel, SplitOptions).combine_launches == 2:
         return (("statistics", both, ("row_max", "row_sum", *lse)),), (replace(total, name="row_max"), total)
@@ -448,14 +451,14 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
     passes = [one for one in passes if not (in_order and one.reorders)]
     if apart:
-        without_sums = (replace(one, writes=tuple(n for n in one.writes if n != "dQ_acc")) for one in passes)
-        passes = [one for one in without_sums if one.writes and "dQ_acc" not in one.reads]
+        without_sums = (replace(one, writes=tuple(n for n in one.writes if n != QUERY_SUMS)) for one in passes)
+        passes = [one for one in without_sums if one.writes and QUERY_SUMS not in one.reads]
     sums = [n for n in KEY_SUMS if any(n in one.writes for one in passes)]
-    copies = [name for one in passes for name in one.writes if name.endswith("_copy")]
+    copies = [name for one in passes for name in one.writes if TensorKind.COPY.is_kind_of(name)]
     sums_of_dq = dq_sums(problem, kernel)
     own: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), *(() if apart else (sums_of_dq,)))
     if options.workspace is Workspace.BLOCKS:  # one piece of memory, which begins with the sums
-        own = (sums_of_dq, *matrices(problem, "LSE_copy D", Role.TEMP))
+        own = (sums_of_dq, *matrices(problem, f"{LSE_COPY} D", Role.TEMP))
     held = tensors(
         (
             *matrices(problem, "Q K V O dO LSE", Role.INPUT),
@@ -463,15 +466,15 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             *matrices(problem, "dQ dK dV", Role.OUTPUT),
             *(replace(matrix(problem, n[:2], Role.TEMP, element_bytes=4), name=n) for n in sums),
             *(head_gradients(problem) if grouped and not sums else ()),
-            *(replace(*matrices(problem, n.removesuffix("_copy"), Role.TEMP), name=n) for n in copies),
+            *(replace(*matrices(problem, TensorKind.COPY.source(n), Role.TEMP), name=n) for n in copies),
         )
     )
     before = [_row_launch(problem, kernel, one, held, copies) for one in passes if not one.follows]
     after = [_row_launch(problem, kernel, one, held, copies) for one in passes if one.follows]
     rows = Edge.WHOLE if kernel.edge_q is Edge.WHOLE else Edge.EXACT
     whole = _workspace_edge(kernel)
-    lse, d_o = (f"{n}_copy" if f"{n}_copy" in copies else n for n in ("LSE", "dO"))
-    gradients = [f"{n}_heads" if grouped else n for n in ("dK", "dV")]
+    lse, d_o = (TensorKind.COPY.of(n) if TensorKind.COPY.of(n) in copies else n for n in ("LSE", "dO"))
+    gradients = [TensorKind.PER_HEAD.of(n) if grouped else n for n in ("dK", "dV")]
     walked = heads_in_turn if options.heads_in_turn else attention_domain
     domain = walked(problem, tile, mask_block=options.mask_block)
     accesses = (
@@ -479,7 +482,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *(load(n, Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch) for n in ("Q", d_o)),
         load(lse, Rows.QUERY, Per.PAIR, edge=whole if lse in copies else Edge.EXACT),
         load("D", Rows.QUERY, Per.PAIR, edge=whole),
-        *(() if apart else (Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),)),
+        *(() if apart else (Access(QUERY_SUMS, Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),)),
         *(Access(n, Mode.REDUCE, Rows.KEY, Per.KEY, visited_only=True, edge=whole) for n in sums),
         *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients if not sums),
     )
@@ -522,7 +525,7 @@ def _workspace_edge(kernel: Kernel) -> Edge:
 
 
 def dq_sums(problem: AttentionProblem, kernel: Kernel) -> Tensor:
-    sums = matrix(problem, "dQ_acc", Role.TEMP, element_bytes=4)
+    sums = matrix(problem, QUERY_SUMS, Role.TEMP, element_bytes=4)
     if options_of(kernel, FlashOptions).workspace is not Workspace.PADDED:
         return sums
     block = kernel.tile_backward.block_q
@@ -539,8 +542,8 @@ def _row_launch(
     rows, apart = one.rows or kernel.tile_backward.block_q, kernel.fetch is Fetch.LANES
 
     def access(mode: Mode, name: str) -> Access:
-        source = name.removesuffix("_copy")
-        workspace = name in ("D", "dQ_acc") or (name in copies and held[name].is_vector)
+        source = TensorKind.COPY.source(name)
+        workspace = name in ("D", QUERY_SUMS) or (name in copies and held[name].is_vector)
         return Access(
             name,
             mode,
@@ -551,7 +554,10 @@ def _row_launch(
             fetch=Fetch.SECTORS if apart and mode is Mode.LOAD and source in ("O", "dO") else Fetch.BYTES,
         )
 
-    reads = (f"{n}_copy" if f"{n}_copy" in copies and f"{n}_copy" not in one.writes else n for n in one.reads)
+    reads = (
+        TensorKind.COPY.of(n) if TensorKind.COPY.of(n) in copies and TensorKind.COPY.of(n) not in one.writes else n
+        for n in one.reads
+    )
     domain, overheads = row_domain(problem, rows), tuple[Overhead, ...]()
     row_bytes = held[one.writes[-1]].row_bytes
     if one.split_percent and row_bytes % SECTOR_BYTES == 0:

@@ -26,6 +26,7 @@ from iosim.catalog.algorithms.terms import backward_terms, forward_terms
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Outer, Per, Role, Rows, tensors
 from iosim.kernel.options import AlgorithmOptions, number
+from iosim.kernel.tensor_kinds import TensorKind
 from iosim.problem.attention import AttentionProblem
 
 FILL_ROWS = 128
@@ -58,9 +59,9 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
     size = options.intermediate_bytes or (problem.output_type.bytes if letter else 4)
     same = size == problem.output_type.bytes
     output = "dQ" if backward else "O"
-    running = output if same else f"{output}_acc"
+    running = output if same else TensorKind.SUMS.of(output)
     state = (running,) if backward else (running, "l", "m")
-    gradients = [f"{n}_heads" if problem.group > 1 else n for n in ("dK", "dV")]
+    gradients = [TensorKind.PER_HEAD.of(n) if problem.group > 1 else n for n in ("dK", "dV")]
     accesses = [
         *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k) for n in "KV"),
         load("Q", Rows.QUERY, Per.PAIR, edge=kernel.edge_q),

@@ -20,7 +20,20 @@ from iosim.catalog.algorithms import flash
 from iosim.catalog.algorithms.common import load, row_pass, store
 from iosim.catalog.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.launch import (
+    Access,
+    Chain,
+    Domain,
+    Launch,
+    LaunchRole,
+    Mode,
+    Outer,
+    Per,
+    Resources,
+    Role,
+    Rows,
+    Tensor,
+)
 from iosim.kernel.options import number
 from iosim.kernel.work import Work
 from iosim.problem.attention import AttentionProblem
@@ -82,9 +95,8 @@ def plan_moba(problem: AttentionProblem, kernel: Kernel) -> Chain:
     made.gate()
     made.gather()
     made.attend("main", first, {"Q": "Q_again", "O": "O_self", "LSE": "LSE_self"})
-    made.attend(
-        "picked", second, {"Q": "Q_sorted", "K": "K_block", "V": "V_block", "O": "O_sorted", "LSE": "LSE_sorted"}
-    )
+    names = {"Q": "Q_sorted", "K": "K_block", "V": "V_block", "O": "O_sorted", "LSE": "LSE_sorted"}
+    made.attend("picked", second, names, LaunchRole.OTHER)
     made.merge()
     return Chain(made.held, tuple(made.launches), first.notes)
 
@@ -180,7 +192,7 @@ class _Passes:
         self.each_pick("pick", "places Q_rows", "Q_picked")
         self.rows("arrange", "K_whole V_whole", "K_block V_block", self.before * self.block)
 
-    def attend(self, name: str, chain: Chain, names: dict[str, str]) -> None:
+    def attend(self, name: str, chain: Chain, names: dict[str, str], launch_role: LaunchRole = LaunchRole.MAIN) -> None:
         """A call of FlashAttention-2, on tensors of these names."""
         views = {"Q_sorted": "Q_picked"}
         for old, tensor in chain.tensors.items():
@@ -189,7 +201,7 @@ class _Passes:
             self.held.setdefault(new, replace(tensor, name=new, role=role, view_of=views.get(new, "")))
         (launch,) = chain.launches
         accesses = tuple(replace(a, tensor=names.get(a.tensor, a.tensor)) for a in launch.accesses)
-        self.launches.append(replace(launch, name=name, accesses=accesses))
+        self.launches.append(replace(launch, name=name, accesses=accesses, role=launch_role))
 
     def merge(self) -> None:
         p, d = self.problem, self.problem.head_dim_v

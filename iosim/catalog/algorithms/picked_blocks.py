@@ -44,6 +44,7 @@ from iosim.kernel.launch import (
     Chain,
     Domain,
     Launch,
+    LaunchRole,
     Outer,
     Per,
     Resources,
@@ -195,7 +196,8 @@ class _Launches:
             self.held.setdefault(renamed.name, renamed)
         for launch in made.launches:
             accesses = tuple(replace(a, tensor=own.get(a.tensor, a.tensor)) for a in launch.accesses)
-            self.launches.append(replace(launch, name=launch.name.replace(".", ".swa_"), accesses=accesses))
+            name = launch.name.replace(".", ".swa_")
+            self.launches.append(replace(launch, name=name, accesses=accesses, role=LaunchRole.OTHER))
 
     def query_gradient(self, term: str, domain: Domain, walked: str) -> None:
         """rowsum(dO o O), a CTA a row, dQ, and its sum over one part."""

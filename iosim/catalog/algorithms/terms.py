@@ -18,8 +18,22 @@ from iosim.base.records import dataclass, replace
 from iosim.catalog.algorithms.common import load, store
 from iosim.catalog.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Access, Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
+from iosim.kernel.launch import (
+    Access,
+    Chain,
+    Domain,
+    Launch,
+    LaunchRole,
+    Outer,
+    Per,
+    Resources,
+    Role,
+    Rows,
+    Tensor,
+    tensors,
+)
 from iosim.kernel.options import AlgorithmOptions, number
+from iosim.kernel.tensor_kinds import TensorKind
 from iosim.problem.attention import AttentionProblem
 
 SCORE_TERMS = ("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists", "looks_ahead")
@@ -99,9 +113,9 @@ def _score_terms(problem: AttentionProblem, kernel: Kernel, once: Per) -> Iterat
 
 
 def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """`chain`, a tiled forward, with what the problem adds: its launch "main" reads the terms and leaves the random
+    """`chain`, a tiled forward, with what the problem adds: its main launch reads the terms and leaves the random
     state."""
-    main = next(x for x in chain.launches if x.name == "main")
+    main = next(x for x in chain.launches if x.role is LaunchRole.MAIN)
     terms = [*_score_terms(problem, kernel, Per.SPLIT if main.outer is Outer.SPLIT else Per.QUERY)]
     if problem.sinks:  # of the query heads whose rows share a tile
         size, d = options_of(kernel, TermOptions).sink_bytes, main.domain
@@ -121,10 +135,10 @@ def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Ch
 
 
 def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once: Per = Per.KEY) -> Chain:
-    """`chain`, a tiled backward, with what the problem adds: its launch "bwd.main" reads the terms and the random state
+    """`chain`, a tiled backward, with what the problem adds: its main launch reads the terms and the random state
     and writes the gradient of the bias; where heads or sequences share a bias, one more launch sums it. `once` is how
     often a CTA reads its own values."""
-    main = next(x for x in chain.launches if x.name == "bwd.main")
+    main = next(x for x in chain.launches if x.role is LaunchRole.MAIN_BACKWARD)
     terms = [*_score_terms(problem, kernel, once)]
     if problem.dropout:
         terms.append((_random_state(Role.INPUT), load("rng_state", Rows.OWN, once)))
@@ -160,10 +174,12 @@ def bias_gradient(problem: AttentionProblem) -> tuple[Tensor, ...]:
     gradient = bias(problem, "dBias", Role.OUTPUT)
     if summed(problem) == 1:
         return (gradient,)
-    return replace(gradient, name="dBias_heads", batch=problem.batch, heads=problem.heads, role=Role.TEMP), gradient
+    return replace(
+        gradient, name=TensorKind.PER_HEAD.of("dBias"), batch=problem.batch, heads=problem.heads, role=Role.TEMP
+    ), gradient
 
 
-def sum_bias(problem: AttentionProblem, source: str = "dBias_heads") -> Launch:
+def sum_bias(problem: AttentionProblem, source: str = TensorKind.PER_HEAD.of("dBias")) -> Launch:
     """dBias: the sum of `source` over the sequences and heads that share it (a copy where none do)."""
     accesses = (load(source, Rows.PAIR, Per.PAIR, times=summed(problem)), store("dBias", Rows.PAIR, Per.PAIR))
     return score_pass("bwd.sum_bias", problem, problem.bias_batch, problem.bias_heads, accesses)

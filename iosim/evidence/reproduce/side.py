@@ -12,7 +12,7 @@ from iosim.catalog.algorithms.uniform import SharedValueOptions
 from iosim.catalog.libraries import Overrides, resolve
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain
+from iosim.kernel.launch import Chain, LaunchRole
 from iosim.kernel.overrides import OVERRIDES
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
@@ -117,9 +117,7 @@ NUMBERS: Mapping[str, Callable[[Side], float]] = {
     "product_flops": lambda s: s.chain.product_flops,
     "speed": lambda s: s.problem.matmul_flops() / s.prediction.time.total_s,
     # The main launch by itself.
-    "main_speed": lambda s: (
-        s.problem.matmul_flops() / next(t.total_s for t in s.prediction.time.launches if t.name == "main")
-    ),
+    "main_speed": lambda s: s.problem.matmul_flops() / s.prediction.times_of(LaunchRole.MAIN)[0].total_s,
     "workspace": lambda s: s.prediction.memory_bytes["workspace"],
     # With the tensors of the row's `also`, that an older call left.
     "peak": lambda s: memory(s.chain)["peak"] + s.tensor_sum(s.keys.get("also", ())),

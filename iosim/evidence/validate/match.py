@@ -26,7 +26,7 @@ from iosim.evidence.columns import CHAIN, KNOBS, PROBLEM, TILE
 from iosim.evidence.validate.rows import LAUNCH_COLUMNS, OPTION, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, Spill
-from iosim.kernel.launch import Chain, Launch, Mode, Overhead, Resources
+from iosim.kernel.launch import Chain, Launch, LaunchRole, Mode, Overhead, Resources
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 
@@ -181,7 +181,7 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     if row.facts.get("stage"):
         launches = [n for n in launches if n.name in [r.facts["stage"] for r in rows]]
     if len(rows) == 1 < len(launches) and MAIN_ALONE.search(row.facts.get("kernel", "")):
-        launches = [n for n in chain.launches if n.name in ("main", "bwd.main")]
+        launches = [n for n in chain.launches if n.role in (LaunchRole.MAIN, LaunchRole.MAIN_BACKWARD)]
     rows = _joined(rows, [n.name for n in launches])
     if len(launches) != len(rows):
         more = f"the call has {len(rows)}"
@@ -285,7 +285,9 @@ def _as_described(rows: Sequence[Row], chain: Chain) -> Chain:
     launches = chain.launches[: len(rows)]
     if rows[0].facts.get("sums") == "ordered":
         turns = Overhead("turns", Mode.STORE, per_pair=TURNS_BYTES, inferred_from="kernels/flash_bwd_sm90.cuh")
-        launches = tuple(replace(n, overheads=(*n.overheads, turns)) if n.name == "bwd.main" else n for n in launches)
+        launches = tuple(
+            replace(n, overheads=(*n.overheads, turns)) if n.role is LaunchRole.MAIN_BACKWARD else n for n in launches
+        )
     return replace(chain, launches=launches)
 
 

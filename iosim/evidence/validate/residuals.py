@@ -12,7 +12,7 @@ from iosim.base.words import WAYS
 from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.rows import COUNTED, Row
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import SPILL, Chain, Mode, Outer
+from iosim.kernel.launch import SPILL, Chain, LaunchRole, Mode, Outer
 from iosim.kernel.residency import needed_registers
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
@@ -162,7 +162,7 @@ def _regime(row: Row, call: Call, values: Mapping[str, int | float], spills: boo
     if spills:
         return "spill"
     launch = call.chain.launches[0]
-    if launch.outer is Outer.FLAT or launch.name == "combine":
+    if launch.outer is Outer.FLAT or launch.role is LaunchRole.COMBINE:
         return "stream"
     if launch.outer is Outer.SPLIT or launch.domain.query_blocks == 1:
         return "decode"

@@ -6,6 +6,7 @@ What the engine is given is looked at here and in check.h before it touches anyt
 from __future__ import annotations
 
 import ctypes as ct
+import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,9 +32,20 @@ _L2Config, _L2State, _LaunchPlan, _Sampling = (
 TraceRecord = LAYOUT.structures["Trace"]
 OBJECT = np.dtype(LAYOUT.structures["Object"])
 PS = 10**12
+PS_BITS = 12
+"""Leading bits of a time that the engine keeps. A profile's number that changes by less than one part in ten thousand
+changes no event's order: which of two CTAs comes first at the L2 must not hang on the last bit of a clock."""
+SLOW_SHARES = 1024
+"""Shares of a lone CTA's step in which the step of CTAs that share an SM is counted, for the same reason."""
 BAR_EVERY_S = 0.1
 SLOWEST_PER_S = 5_000_000
 """Accesses that a second plays at least, but on busy machines: of those tried, 10 to 30 million."""
+
+
+def in_ps(seconds: float) -> int:
+    """Whole picoseconds of a time, to `PS_BITS` leading bits."""
+    shift = max(0, math.frexp(seconds * PS)[1] - PS_BITS)
+    return round(seconds * PS / (1 << shift)) << shift
 
 
 def _pointer(array: np.ndarray[Any, Any]) -> int:
@@ -364,7 +376,7 @@ def l2_config(model: L2Model, sets: int, stride: float) -> Any:
         partitions=model.partitions, sets=sets, ways=model.ways, dirty_share=round(model.dirty_ways * 256),
         sample_bytes=round(stride * model.line_bytes), apart=int(model.apart), **behind,
         **{f"{name}_ps_per_kib": round(1024 * PS / rate) for name, rate in rates.items()},
-        **{f"{name}_latency_ps": round(seconds * PS) for name, seconds in waits.items()},
+        **{f"{name}_latency_ps": in_ps(seconds) for name, seconds in waits.items()},
     )  # fmt: skip
 
 
@@ -383,8 +395,8 @@ def launch_plan(
     for name in ("slots", "sms", "ahead", "sms_alike", "step_spread_ppm", "sm_spread_ppm", "waits"):
         setattr(plan, name, int(getattr(ctas, name)))
     plan.static_stride, plan.group = stride, launch.group
-    plan.step_ps, plan.start_ps, plan.open_ps = (round(s * PS) for s in (ctas.step_s, ctas.start_s, ctas.open_s))
-    slow = np.rint(np.array(ctas.slow) * 1e6).astype(np.int64)
+    plan.step_ps, plan.start_ps, plan.open_ps = (in_ps(s) for s in (ctas.step_s, ctas.start_s, ctas.open_s))
+    slow = np.rint(np.rint(np.array(ctas.slow) * SLOW_SHARES) * (1e6 / SLOW_SHARES)).astype(np.int64)
     plan.crowds, plan.slow_ppm = slow.size, _pointer(slow)
     plan.ranks, plan.relaunched = len(ctas.rates), int(ctas.relaunched and launch.group == 1)
     shares = np.rint(np.array(ctas.rates) * 1e6).astype(np.int32)

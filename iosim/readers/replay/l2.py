@@ -88,7 +88,7 @@ def model(profile: HardwareProfile) -> L2Model:
     better. Raises InputError: the profile does not know its clock, the size of its L2 or its memory bandwidth."""
     partitions, ways, line = profile.need_int("l2_partitions"), profile.need_int("l2_ways"), profile.line_bytes
     fraction = profile.need("l2_effective_capacity_fraction")
-    size = int(profile.need("l2_bytes") * fraction) // partitions
+    whole_sets = int(profile.need("l2_bytes")) // partitions // (ways * line)
     clock = profile.sustained_clock_hz or profile.need("boost_clock_hz")
     near_cycles = profile.need("l2_latency_near_cycles")
     near, dram = near_cycles / clock, profile.need("dram_latency_cycles") / clock
@@ -102,7 +102,7 @@ def model(profile: HardwareProfile) -> L2Model:
         side = SideCache(profile.memory_side_bytes // (side_ways * line), side_ways, rate, max(0.0, latency - near))
     return L2Model(
         partitions=partitions,
-        sets=max(1, size // (ways * line)),
+        sets=max(1, round(whole_sets * fraction)),
         ways=ways,
         line_bytes=line,
         dirty_ways=max(1.0, ways * profile.need("l2_dirty_fraction") / fraction),

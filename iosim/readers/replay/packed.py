@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from iosim.base.errors import InputError
 from iosim.base.records import fields
-from iosim.readers.replay.engine import PS, l2_config, launch_plan
+from iosim.readers.replay.engine import in_ps, l2_config, launch_plan
 from iosim.readers.replay.l2 import followed_sets, sampler
 from iosim.readers.replay.library import HEADER, Layout
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower
@@ -99,7 +99,7 @@ def packed_gpu(inputs: Inputs, lowered: Lowered) -> dict[str, Any]:
         plan, (*_, shares, slow, side) = launch_plan(low, ctas, l2)
         launches.append(
             {
-                "ready_ps": round(of_launch.pace.launch_s * PS),
+                "ready_ps": in_ps(of_launch.pace.launch_s),
                 "plan": _numbers(plan),
                 "shares": shares.tolist(),
                 "slow": slow.tolist(),

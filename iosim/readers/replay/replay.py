@@ -14,12 +14,12 @@ from iosim.base.units import bytes_text
 from iosim.base.words import WAYS, Level
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Mode, Outer, Tensor
+from iosim.kernel.launch import Chain, Launch, LaunchRole, Mode, Outer, Tensor
 from iosim.kernel.pace import Pace
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.traffic import CODE, FOREIGN, Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.replay.engine import L2, PS, Ctas
+from iosim.readers.replay.engine import L2, Ctas, in_ps
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import gathers, streams, tile_bytes
@@ -184,7 +184,7 @@ def launch_inputs(
     if streams(launch):  # an object stands for several CTAs
         rates: tuple[float, ...] = (1.0,)
     else:
-        rates = rates_of(kernel, problem, -(-slots // profile.sm_count), compiled=launch.name == "main")
+        rates = rates_of(kernel, problem, -(-slots // profile.sm_count), compiled=launch.role is LaunchRole.MAIN)
     return LaunchInputs(slots, pace, rates, added, _streaming_threads(launch, profile))
 
 
@@ -250,7 +250,7 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
         stands_for = grain.whole_over_played if grain else share.factors[number] if share else 1.0
         dirty = l2.dirty_by_tensor() if grain or share else None
         ctas = ctas_of(inputs, played, launch, of_launch, low, lowered.size)
-        ready = begin + round(of_launch.pace.launch_s * PS)
+        ready = begin + in_ps(of_launch.pace.launch_s)
         end, windows = l2.replay(
             low,
             ctas,

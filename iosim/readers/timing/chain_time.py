@@ -31,7 +31,7 @@ FEW_SMS = 0.1
 of 30 us and longer, where 0.91 are kept with more SMs (h100_random_2.csv to _7.csv, h200_random_2.csv to _6.csv)."""
 LEAST_CLOCK_SHARE = 0.4
 """Of the boost clock: below it no limit drives the SMs."""
-CLOCK_TOLERANCE = 1e-4
+CLOCK_TOLERANCE = 1e-7
 """How far from its limit the power may be at the clock that is found, as a share."""
 SEARCH_STEPS = 12
 """Most clocks that are tried."""
@@ -56,7 +56,7 @@ class ChainTime:
     @property
     def total_s(self) -> float:
         """Seconds of all launches."""
-        return sum(t.total_s for t in self.launches)
+        return math.fsum(t.total_s for t in self.launches)
 
     @property
     def bound_by(self) -> str:

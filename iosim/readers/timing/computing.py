@@ -125,7 +125,7 @@ class Running:
         if not self.launch.work.dtype:
             return self.problem.input_type.bytes
         each = [dtype(kind).bytes for kind in self.launch.work.dtype.split("+")]
-        return sum(each) / len(each)
+        return math.fsum(each) / len(each)
 
     @cached_property
     def unit(self) -> UnitModel:
@@ -154,7 +154,7 @@ class Running:
     def shared_in_step(self) -> float | None:
         """Bytes of a loop's step at shared memory; None where it is not known how its operands pass through it."""
         items = staged(self.launch, self.chain)
-        return sum(one.bytes for one in items if one.step) if items is not None else None
+        return math.fsum(one.bytes for one in items if one.step) if items is not None else None
 
     @property
     def waits_first(self) -> float:
@@ -189,12 +189,12 @@ class Running:
         tiles, backward = self.launch.work_tiles, self.launch.is_backward
         rounds, domain = max(1.0, tiles / self.resident.slots) ** (not self.stays), self.launch.domain
         mine, others = (domain.key_rows, domain.query_rows)[:: 1 if backward else -1]
-        outside = sum(o.per_tile + o.per_pair / 2 for o in self.launch.overheads if o.name == COLUMNS_OUTSIDE)
+        outside = math.fsum(o.per_tile + o.per_pair / 2 for o in self.launch.overheads if o.name == COLUMNS_OUTSIDE)
         loads = (own / tiles * whole_block(mine, rounds), streamed / max(1, steps) * whole_block(others, rounds))
         ahead = (loads[0] * (not backward) + loads[1] + outside) * self.stays
         at_once = min(self.per_sm, -(-tiles // self.rates.profile.sm_count))
         shared = 1 + self.conditions.warm * (at_once - 1) / rounds
-        every = (sum(loads) + outside - ahead) * shared / L2_BYTES_PER_CYCLE
+        every = (math.fsum(loads) + outside - ahead) * shared / L2_BYTES_PER_CYCLE
         every += backward * stores / tiles / L2_STORED_PER_CYCLE
         at_work = min(self.rates.profile.sm_count, self.launch.tiles_with_rows)
         share = self.rates.l2() / (at_work * (self.rates.clock_hz or math.inf))

@@ -86,7 +86,7 @@ class Energies:
         if self.ends is None:
             return None
         awake = by_level["awake"]
-        moved, most = sum(by_level.values()) - awake, self.peak_power_w * seconds
+        moved, most = math.fsum(by_level.values()) - awake, self.peak_power_w * seconds
         least, highest = (awake + moved * end for end in self.ends)
         return min(least, most), min(highest, most)
 
@@ -105,8 +105,8 @@ def energies(profile: HardwareProfile) -> Energies | None:
     pj = {name: profile.need("energy_factor") * load_profile(TEMPLATE).need(name) for name in CONSTANTS}
     taken = Energies(pj, profile.need(exponent), top, *limits, TAKEN_RANGE)
     drawn = _of_large_products(profile, taken)
-    power = profile.power_w or sum(drawn.values()) / (1 - AWAKE_SHARE)
-    left = (1 - AWAKE_SHARE) * power - sum(drawn.values())
+    power = profile.power_w or math.fsum(drawn.values()) / (1 - AWAKE_SHARE)
+    left = (1 - AWAKE_SHARE) * power - math.fsum(drawn.values())
     share = max(0.0, min(1.0, 1.0 + left / (drawn["tensor"] or math.inf)))
     pj |= {"awake_power_w": AWAKE_SHARE * power} | {name: share * pj[name] for name in PRODUCTS}
     found = replace(taken, power_w=power, peak_power_w=profile.peak_power_w or power)
@@ -121,8 +121,8 @@ def _of_large_products(profile: HardwareProfile, of: Energies) -> dict[str, floa
     rate, rated = reached[dtype], profile.rated_clock_hz or profile.sustained_clock_hz or of.top_hz
     by_mma = profile.mma_sync_tensor_fraction is None
     done = Activity(
-        l2_read=rate * sum(1 / side for side in PRODUCT_TILE),
-        shared=rate * sum(1 / side for side in PRODUCT_WARP) * by_mma,
+        l2_read=rate * math.fsum(1 / side for side in PRODUCT_TILE),
+        shared=rate * math.fsum(1 / side for side in PRODUCT_WARP) * by_mma,
         product_flops=rate,
         product_energy=PRODUCTS[by_mma],
         warp_instructions=rate / MMA_FLOPS * by_mma,
@@ -150,4 +150,4 @@ def energy_j(done: Activity, of: Energies, clock_hz: float, seconds: float) -> d
 
 def mean_power_w(joules: Mapping[str, float] | None, seconds: float) -> float | None:
     """Mean power of the board, in watts, of joules by level; None where they are not known."""
-    return sum(joules.values()) / seconds if joules is not None and seconds else None
+    return math.fsum(joules.values()) / seconds if joules is not None and seconds else None

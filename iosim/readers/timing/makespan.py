@@ -3,11 +3,17 @@
 Tiles are measured in steps (visited pairs of blocks); the caller says how many cycles a step takes when several CTAs
 share an SM. Tiles go to free slots in the launch's order, or by a persistent grid's list. Which SM gets which CTA
 is taken as round robin; drift between CTAs and clusters are not treated.
+
+Times that are compared are whole ticks. CTAs that did the same steps beside the same neighbours end at the same tick,
+whatever their cycles are, and the order of their slots decides who takes the next tile. In floating point the last bit
+decided: a clock changed by 1e-12 moved the end of a causal grid by several per cent. A tick is a share of a step (or of
+the time for which a lock is held), so that a change of the clock scales the ticks and moves no end before another.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import count
@@ -31,6 +37,9 @@ CLAIMED_TILES_PER_SLOT = 64
 CLAIM_STEPS = (0.3, 0.5, 0.7, 0.9)
 """What a tile takes besides, in steps, as it decides which CTA claims first: the mean over several, since who is first
 among CTAs that end at about the same time decides for long."""
+TICKS = 1024
+"""Ticks of a step of a CTA alone on its SM, of a step that is claimed, of the time for which a lock is held. A power of
+two, so that halves, quarters and eighths are whole and no ratio of small numbers lies halfway between two ticks."""
 TAIL_TILES_PER_SLOT = 4
 """Tiles a slot that are scheduled one by one at the end of a grid; what comes before keeps all slots busy."""
 
@@ -111,8 +120,17 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
         per_slot = min(CLAIMED_TILES_PER_SLOT, TAIL_TILES_PER_SLOT * len(ctas) / len(work))
         every = ctas[there | static]
         works = _tail(every, schedule, heads, int(per_slot * slots), launch.domain.sequences**static).tolist()
-    cycles, steps = _end_of_ctas(works, (total - sum(works)) / slots, sms, [step(n + 1) for n in range(ctas_per_sm)])
-    return Makespan(cycles + own_cycles, steps, rounds)
+    paces = [step(n + 1) for n in range(ctas_per_sm)]
+    # What comes before the tail keeps all slots busy; the tail is played, from 0 on.
+    before = (total - sum(works)) / slots
+    ticks, steps = _end_of_ctas(list(map(int, works)), sms, [in_ticks(pace / paces[0]) for pace in paces])
+    cycles = before * paces[-1] + ticks * paces[0] / TICKS
+    return Makespan(cycles + own_cycles, [before * ctas_per_sm + more for more in steps], rounds)
+
+
+def in_ticks(share: float) -> int:
+    """Whole ticks nearest to a share of the time that `TICKS` take."""
+    return round(share * TICKS)
 
 
 def in_turn(launch: Launch, alone: Makespan, slots: int, held: float) -> Makespan:
@@ -132,8 +150,9 @@ def in_turn(launch: Launch, alone: Makespan, slots: int, held: float) -> Makespa
     if taken * at_once <= own:
         return replace(alone, cycles=alone.cycles + (-(-at_once // locks) - 1) * held)
     heads = min(d.grid_heads, max(1, MOST_TURNS // sum(visits)))
-    between, ctas = max(0.0, own * a_head / sum(visits) - taken), a_head * heads
-    free = [0.0] * (heads * locks)
+    # Ticks of the time for which a CTA holds a lock.
+    between, ctas = max(0, in_ticks((own * a_head / sum(visits) - taken) / taken)), a_head * heads
+    free = [0] * (heads * locks)
     waiting, following = [(between, 0, 0)] * min(slots, ctas), count()
     while waiting:
         arrived, turn, cta = heapq.heappop(waiting)
@@ -142,28 +161,27 @@ def in_turn(launch: Launch, alone: Makespan, slots: int, held: float) -> Makespa
             head, place = divmod(cta, a_head)
             begins = place * launch.walks_round - visits[place]
             lock = head * locks + (begins + turn) % locks
-            free[lock] = max(arrived, free[lock]) + taken
+            free[lock] = max(arrived, free[lock]) + TICKS
             heapq.heappush(waiting, (free[lock] + between, (turn + 1) % visits[place], cta))
-    return replace(alone, cycles=max(max(free) * d.grid_heads / heads, alone.cycles))
+    return replace(alone, cycles=max(max(free) * (taken / TICKS) * d.grid_heads / heads, alone.cycles))
 
 
-def _end_of_ctas(works: list[float], before: float, sms: int, pace: list[float]) -> tuple[float, list[float]]:
-    """Cycles until the last CTA ends, and steps of each SM. CTAs start round robin over the SMs, each next one
+def _end_of_ctas(works: list[int], sms: int, pace: list[int]) -> tuple[int, list[int]]:
+    """Ticks until the last CTA ends, and steps of each SM. CTAs start round robin over the SMs, each next one
     where one ends; those of an SM share it, and speed up as others end. An SM that CTAs without steps leave takes the
     next two, though others are free.
 
     Args:
         works: steps of each CTA, in the order in which they start.
-        before: steps that each slot has done when they start.
-        pace: cycles of a step with one CTA on the SM, with two and so on.
+        pace: ticks of a step with one CTA on the SM, with two and so on.
     """
     slots = sms * len(pace)
-    resident = [sorted(before + work for work in works[sm:slots:sms]) for sm in range(sms)]
-    steps = [before * len(pace) + sum(works[sm:slots:sms]) for sm in range(sms)]
-    now = before * pace[-1]
-    events = [(now + (ends[0] - before) * pace[len(ends) - 1], sm, sm) for sm, ends in enumerate(resident) if ends]
+    resident = [sorted(works[sm:slots:sms]) for sm in range(sms)]
+    steps = [sum(ends) for ends in resident]
+    now = 0
+    events = [(ends[0] * pace[len(ends) - 1], sm, sm) for sm, ends in enumerate(resident) if ends]
     heapq.heapify(events)
-    waiting, absent = iter(works[slots:]), 0.0 in works
+    waiting, absent = iter(works[slots:]), 0 in works
     for later in range(sms, sms + len(works)):  # of SMs where CTAs end together, each is served in turn
         now, turn, sm = events[0]
         ends = resident[sm]
@@ -206,9 +224,13 @@ def _end_of_claims(domain: Domain, outer: Outer, schedule: Schedule, slots: int)
     """Steps until the last slot is done where tiles are claimed one ahead."""
     work = steps_per_tile(domain, outer)
     tail = _tail(work, schedule, domain.grid_heads, CLAIMED_TILES_PER_SLOT * slots)
-    free = [(float(work.sum()) * domain.grid_heads - float(tail.sum())) / slots] * slots
-    ends = [_claimed_ahead(free, (tail + besides).tolist()) - besides * len(tail) / slots for besides in CLAIM_STEPS]
-    return sum(ends) / len(ends)
+    before = (float(work.sum()) * domain.grid_heads - float(tail.sum())) / slots
+    ends = []
+    for share in CLAIM_STEPS:
+        besides = in_ticks(share)
+        ticks = _claimed_ahead(slots, [int(steps) * TICKS + besides for steps in tail.tolist()])
+        ends.append(ticks - besides * len(tail) / slots)
+    return before + math.fsum(ends) / len(ends) / TICKS
 
 
 def _lists(work: FloatArray, schedule: Schedule, domain: Domain, slots: int) -> FloatArray:
@@ -220,11 +242,12 @@ def _lists(work: FloatArray, schedule: Schedule, domain: Domain, slots: int) -> 
     return np.bincount(number % slots, weights=work[block]).astype(np.float64)
 
 
-def _claimed_ahead(free: list[float], tail: list[float]) -> float:
-    """As tiles are claimed one ahead: a CTA that begins a tile claims the next number at once, and does it after."""
-    claimed = [(end, steps) for end, steps in zip(free, tail, strict=False)]
+def _claimed_ahead(slots: int, tail: list[int]) -> int:
+    """Ticks until the last slot is done, as tiles are claimed one ahead: a CTA that begins a tile claims the next
+    number at once, and does it after. A tile of `tail` is so many ticks."""
+    claimed = [(0, ticks) for ticks in tail[:slots]]
     heapq.heapify(claimed)
-    for steps in tail[len(free) :]:
-        end, mine = claimed[0]
-        heapq.heapreplace(claimed, (end + mine, steps))
-    return max(end + steps for end, steps in claimed)
+    for ticks in tail[slots:]:
+        end, claim = claimed[0]
+        heapq.heapreplace(claimed, (end + claim, ticks))
+    return max(end + claim for end, claim in claimed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 OVERLAP_NORM = 2.4
 """Computing and streaming of a launch overlap in time t with t^n = a^n + b^n: 1 is one after the other, infinity the
 longer alone. Fitted on FlashAttention-3's published forward speeds at 512, 2k and 8k tokens
@@ -29,4 +31,4 @@ def beside(*seconds: float, norm: float | None = None) -> float:
     if longest <= 0.0:
         return 0.0
     n = norm or OVERLAP_NORM
-    return float(longest * sum((s / longest) ** n for s in seconds) ** (1 / n))
+    return float(longest * math.fsum((s / longest) ** n for s in seconds) ** (1 / n))

@@ -24,7 +24,7 @@ LOADS = {True: ("dram_latency_cycles", DRAM_LOAD_CYCLES), False: ("l2_latency_ne
 def of_types(dtype: str, rate: Callable[[str], float]) -> float:
     """A rate of operations in `dtype`, or of as many in each of the types that it joins by +."""
     kinds = dtype.split("+")
-    seconds = sum(1 / rate(kind) for kind in kinds)
+    seconds = math.fsum(1 / rate(kind) for kind in kinds)
     return len(kinds) / seconds if seconds else math.inf
 
 

@@ -9,6 +9,7 @@ sparse layer reads the keys that it picks.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from iosim.catalog.algorithms.states import STATE
 from iosim.catalog.libraries import Overrides, split_alike
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import ALONE, Conditions
+from iosim.kernel.launch import LaunchRole
 from iosim.kernel.traffic import FOREIGN
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction, method_of
@@ -147,7 +149,7 @@ class DecodePoint:
     @property
     def step_s(self) -> float:
         """Seconds of all layers' attention in one step."""
-        return sum(part.prediction.time.total_s * part.shape.layers for part in self.parts)
+        return math.fsum(part.prediction.time.total_s * part.shape.layers for part in self.parts)
 
     @property
     def cache_bytes(self) -> int:
@@ -212,9 +214,10 @@ class DecodePoint:
         whose scores pass through memory. FlashAttention-2 gives every sequence as many splits; others' splits have one
         length, so that a longer sequence has more of them."""
         p = self.prediction
-        domain = next((launch.domain for launch in p.chain.launches if launch.name == "main"), None)
-        if domain is None:
+        main = p.chain.launch_of(LaunchRole.MAIN)
+        if main is None:
             return []
+        domain = main.domain
         shared = p.problem.shared_prefix or 0
         each = Counter((queries, keys - shared) for queries, keys in p.problem.sequences)
         most_blocks = max(-(-keys // domain.block_k) for _, keys in each)

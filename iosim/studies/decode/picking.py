@@ -46,7 +46,7 @@ def picks(prediction: Prediction) -> bool:
 def picking(prediction: Prediction, layers: int, pays_from: int | None) -> Picking:
     """Of one prediction of a layer's call, of so many layers."""
     dense = next(predict_many([_dense(prediction.problem, prediction)]))
-    index_s = sum(launch.total_s for launch in prediction.time.launches if launch.name in LAUNCHES)
+    index_s = math.fsum(launch.total_s for launch in prediction.time.launches if launch.name in LAUNCHES)
     hbm = sum(float(prediction.traffic.total("hbm", launch=name)) for name in LAUNCHES)
     index_s, attention_s, dense_s = (
         layers * seconds for seconds in (index_s, prediction.time.total_s - index_s, dense.time.total_s)

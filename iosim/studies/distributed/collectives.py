@@ -19,6 +19,7 @@ Heads that the GPUs do not divide are padded; key/value heads are repeated where
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator
 
@@ -179,9 +180,9 @@ def spread(
     if name == "ulysses" and gpus > 1:
         own = token_bytes(split_heads(problem, gpus))
         each = [problem.seq_q * own[tensor] for tensor in SWAPPED["bwd" if backward else "fwd"]]
-        copied, copies = 2 * sum(each), sum(times.merged(one, one) for one in each)
+        copied, copies = 2 * sum(each), math.fsum(times.merged(one, one) for one in each)
     received, communication_s = (sum(of_each) for of_each in zip(*moved, strict=True))
-    compute_s = sum(one.time.total_s for one in slowest) + copies
+    compute_s = math.fsum(one.time.total_s for one in slowest) + copies
     held = memory_bytes(name, problem, gpus, times.kernel, times.profile, backward=backward)
     l2, hbm = (sum(one.total(level) for one in slowest) + copied for level in BOTH)
     method = method_of(one.method for one in slowest)

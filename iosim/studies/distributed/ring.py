@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -120,7 +121,8 @@ class RingStack:
         """Seconds and bytes received of all layers that can be spread, by method, those of every kind."""
         by_name = grouped(((kind.count, r) for kind, found in self.rings for r in found), lambda one: one[1].name)
         return [
-            {"name": name, "layers": sum(n for n, _ in of_kinds), "time_s": sum(n * r.seconds for n, r in of_kinds),
+            {"name": name, "layers": sum(n for n, _ in of_kinds),
+             "time_s": math.fsum(n * r.seconds for n, r in of_kinds),
              "received_bytes": sum(n * float(r.received_bytes) for n, r in of_kinds)}
             for name, of_kinds in by_name.items() if len(of_kinds) == len(self.rings)
         ]  # fmt: skip

@@ -148,7 +148,7 @@ class _Study:
         self.passes = [b for b, asked in ((False, problem.forward), (True, problem.backward)) if asked]
         self.times = times
         words = [problem.with_(passes="bwd" if b else "fwd") for b in self.passes]
-        self.alone_s = sum(one.time.total_s for one in self.times.predictions(words))
+        self.alone_s = math.fsum(one.time.total_s for one in self.times.predictions(words))
         self.width = sequence_width_bytes(problem)
 
     def _chunked(self, name: str, times: ChunkTimes, gpus: int, cluster: Cluster) -> dict[str, Any]:
@@ -164,11 +164,11 @@ class _Study:
         return of_levels | {
             "schedules": built,
             "timelines": lines,
-            "seconds": sum(line.total_s for line in lines),
+            "seconds": math.fsum(line.total_s for line in lines),
             "steps": sum(len(compute_steps(s)) for s in built),
             "idle": idle(built[0]),
             "received_bytes": Fraction(sum(link_bytes(s, p).total for s in built), gpus),
-            "compute_s": sum(max(line.compute_s) for line in lines),
+            "compute_s": math.fsum(max(line.compute_s) for line in lines),
             "memory_bytes": max(memory(s, p, self.layers).total for s in built),
             "method": method_of(method for s in built for method in times.methods(s)),
         }
@@ -200,7 +200,7 @@ class _Study:
         widths, tokens, held = token_bytes(p), -(-p.seq_q // outer), own["memory_bytes"]
         each = [widths[tensor] * tokens for b in self.passes for tensor in SWAPPED["bwd" if b else "fwd"]]
         swaps = [all_to_all(one, inner, Cluster(self.cluster.link)) for one in each]
-        copies, copied = sum(times.merged(one // inner, one // inner) for one in each), 2 * sum(each) // inner
+        copies, copied = math.fsum(times.merged(one // inner, one // inner) for one in each), 2 * sum(each) // inner
         before = sum(widths[tensor] for tensor in ("Q", "K", "V")) * -(-p.seq_q // gpus)
 
         def most(budget: int, b: bool) -> int:
@@ -208,7 +208,7 @@ class _Study:
             return longest_sequence(ring, share, outer, rest, backward=b, layers=self.layers)
 
         own |= {
-            "seconds": own["seconds"] + copies + sum(seconds for _, seconds in swaps),
+            "seconds": own["seconds"] + copies + math.fsum(seconds for _, seconds in swaps),
             "received_bytes": own["received_bytes"] + sum(n for n, _ in swaps),
             "compute_s": own["compute_s"] + copies,
             "memory_bytes": held + before,

@@ -14,6 +14,7 @@ NB: messages do not slow the computation down.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
@@ -61,7 +62,7 @@ class Timeline:
     @property
     def idle_fraction(self) -> float:
         """Time in which GPUs do not compute, over all time of all GPUs."""
-        return max(0.0, 1 - sum(self.compute_s) / (self.gpus * self.total_s)) if self.total_s else 0.0
+        return max(0.0, 1 - math.fsum(self.compute_s) / (self.gpus * self.total_s)) if self.total_s else 0.0
 
 
 class ChunkTimes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from iosim.base.records import dataclass
 from iosim.base.units import some
 from iosim.catalog.serving import read_stack
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.launch import LaunchRole
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.latency.calibration import BOUNDS, Calibration
 from iosim.studies.latency.latency import Latency, latencies
@@ -59,16 +61,16 @@ class Timed:
         """From a latency without calibration."""
 
         def seconds(*kinds: str) -> float:
-            return sum(part.seconds for part in latency.parts if part.kind in kinds)
+            return math.fsum(part.seconds for part in latency.parts if part.kind in kinds)
 
-        main = next(launch for launch in latency.prediction.time.launches if launch.name == "main")
+        main = latency.prediction.times_of(LaunchRole.MAIN)[0]
         attention, decodes = seconds("attention", "combine"), latency.prediction.problem.longest_q == 1
         of_phases = (0.0, attention) if decodes else (attention, 0.0)
         return cls(measured_s, (1.0, *of_phases, main.seconds.get("hbm", 0.0), seconds("write")), seconds("extra"))
 
     def predicted_s(self, constants: Calibration) -> float:
         each = (getattr(constants, name) * term for name, term in zip(NAMES, self.terms, strict=True))
-        return self.rest_s + sum(each, 0.0)
+        return self.rest_s + math.fsum(each)
 
     def error(self, constants: Calibration) -> float:
         return abs(self.predicted_s(constants) / self.measured_s - 1)

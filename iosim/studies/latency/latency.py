@@ -7,6 +7,7 @@ same call left in the L2; what none of them explains is the gap between calls, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from iosim.catalog.serving import Stack, read_stack, stack_names
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import CONDITIONS, Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Role, Rows, Tensor
+from iosim.kernel.launch import Chain, Domain, Launch, LaunchRole, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.work import Work
 from iosim.prediction.answer import trust
@@ -37,7 +38,6 @@ from iosim.studies.models.asked import chosen, layer_problems
 from iosim.studies.models.layers import Layers
 from iosim.studies.requests import LatencyRequest
 
-WRITE = "append"
 ROWS_A_CTA = 128
 REORDER_WAITS = 8
 """Loads that a thread of a copy to other places waits for, one behind the other: its four values, and what says where
@@ -68,7 +68,7 @@ class Latency:
 
     @property
     def total_s(self) -> float:
-        return sum(part.seconds for part in self.parts)
+        return math.fsum(part.seconds for part in self.parts)
 
     @property
     def launches(self) -> int:
@@ -118,7 +118,7 @@ class AllLayers:
 
     @property
     def total_s(self) -> float:
-        return sum(p.total_s * layers.count for p, layers in self.each)
+        return math.fsum(p.total_s * layers.count for p, layers in self.each)
 
     @property
     def count(self) -> int:
@@ -188,16 +188,17 @@ def latency_of(
     problem, kernel, profile = prediction.problem, prediction.kernel, prediction.profile
     constants = calibration or Calibration(stack.call_gap_s)
     decodes = problem.longest_q == 1
-    written = [launch.total_s for launch in prediction.time.launches if launch.name == WRITE]
+    main, appends = prediction.times_of(LaunchRole.MAIN), prediction.times_of(LaunchRole.APPEND)
+    written = [launch.total_s for launch in appends]
     if write and problem.seq_lens is not None and _has_new_keys(problem):
         written.insert(0, _written_s(problem, kernel, profile, launched))
     new = some(sum(q for q, _ in problem.sequences), "new token")
     parts = [Part("write to the cache", "write", seconds * constants.write_factor, new) for seconds in written]
     for launch in prediction.time.launches:
-        if launch.name == "main":
+        if launch in main:
             seconds = constants.attention_s(launch.total_s, launch.seconds.get("hbm", 0.0), decodes)
             parts.append(Part("attention", "attention", seconds, f"bound by {launch.bound_by}"))
-        elif launch.name != WRITE:
+        elif launch not in appends:
             seconds = constants.attention_s(launch.total_s, 0.0, decodes)
             parts.append(Part(f"{launch.name} of {some(kernel.splits, 'split')}", "combine", seconds))
     for extra in stack.extras:
@@ -216,7 +217,7 @@ def _written_s(problem: AttentionProblem, kernel: Kernel, profile: HardwareProfi
     one = problem.with_(seq_lens=None, seq_lens_k=None, batch=tokens, seq_q=1, seq_k=1, mask="none")
     writer = resolve(kernel.name, one, profile, Overrides(append_kv=True))
     call = Call.of(one, writer, profile)
-    first = next(n for n, launch in enumerate(call.chain.launches) if launch.name == WRITE)
+    first = next(n for n, launch in enumerate(call.chain.launches) if launch.role is LaunchRole.APPEND)
     warm = Conditions(l2_start="warm", launched=launched)
     return call.time(call.counted + call.capacity("warm"), warm).launches[first].total_s
 

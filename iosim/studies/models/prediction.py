@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
@@ -132,7 +133,7 @@ class ModelPrediction(Shown):
 
     @property
     def time_s(self) -> float:
-        return sum(one.count * one.prediction.time_s for one in self.layers)
+        return math.fsum(one.count * one.prediction.time_s for one in self.layers)
 
     @property
     def flops(self) -> int:
@@ -143,7 +144,11 @@ class ModelPrediction(Shown):
     def energy_j(self) -> float | None:
         """Joules of all layers; None where the GPU's constants are not known."""
         parts = [(one.count, one.prediction.energy_j) for one in self.layers]
-        return None if any(e is None for _, e in parts) else sum(n * sum(e.values()) for n, e in parts if e is not None)
+        return (
+            None
+            if any(e is None for _, e in parts)
+            else math.fsum(n * math.fsum(e.values()) for n, e in parts if e is not None)
+        )
 
     @property
     def cache_bytes(self) -> int:

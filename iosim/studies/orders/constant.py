@@ -14,7 +14,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain, replace
-from iosim.base.units import bytes_text, capacity_text, seconds_text, some
+from iosim.base.units import bytes_text, capacity_text, picoseconds, seconds_text, some
 from iosim.base.words import DEFAULT, sentences
 from iosim.catalog.libraries.default import told
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -73,7 +73,7 @@ class ConstantRow:
         """The fastest section; of those that take the same time, the one with the fewest bytes."""
         fastest = min(cost.time_s for cost in self.by_heads.values())
         as_fast = [cost for cost in self.by_heads.values() if cost.time_s <= (1 + SAME_TIME) * fastest]
-        return min(as_fast, key=lambda cost: (cost.hbm_bytes, cost != self.constant, cost.time_s))
+        return min(as_fast, key=lambda cost: (cost.hbm_bytes, cost != self.constant, picoseconds(cost.time_s)))
 
     @property
     def is_right(self) -> bool:

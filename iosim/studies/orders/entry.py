@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from math import floor, inf, log
@@ -10,7 +11,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain, replace
-from iosim.base.units import bytes_text, seconds_text, some, times_of
+from iosim.base.units import bytes_text, picoseconds, seconds_text, some, times_of
 from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import evidence
@@ -94,7 +95,7 @@ class OrderEntry:
     @classmethod
     def of(cls, choice: OrderChoice, parts: Sequence[OrderPart], weights: Sequence[float]) -> OrderEntry:
         def total(values: Iterable[float]) -> float:
-            return sum(weight * value for weight, value in zip(weights, values, strict=True))
+            return math.fsum(weight * value for weight, value in zip(weights, values, strict=True))
 
         names = ("read_bytes", "write_bytes", "compulsory_bytes")
         read, written, least = (round(total(getattr(p, name) for p in parts)) for name in names)
@@ -173,7 +174,7 @@ class OrderRanking(Shown):
     @property
     def pareto(self) -> tuple[OrderEntry, ...]:
         """Orders with nothing better in both time and bytes, the fastest first."""
-        return tuple(sorted((e for e in self.orders if e.on_front), key=lambda e: e.time_s))
+        return tuple(sorted((e for e in self.orders if e.on_front), key=lambda e: picoseconds(e.time_s)))
 
     def code(self, language: str = "triton", entry: OrderEntry | None = None) -> str:
         """An order, by default the best, as "triton", "cuda" or "formula". Raises InputError: another language."""
@@ -237,10 +238,10 @@ def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
     for e in entries:
         least[slower(e)] = [max(1, min(pair)) for pair in zip(moved(e), least.get(slower(e), moved(e)), strict=True)]
 
-    def key(e: OrderEntry) -> tuple[int, list[int], int, float, int]:
+    def key(e: OrderEntry) -> tuple[int, list[int], int, int, int]:
         pairs = zip(moved(e), least[slower(e)], strict=True)
         more = [floor(log(max(1, mine) / fewest) / log(1 + SAME_BYTES)) for mine, fewest in pairs]
-        return slower(e), more, e.choice.changed_from(own), e.time_s, e.hbm_bytes
+        return slower(e), more, e.choice.changed_from(own), picoseconds(e.time_s), e.hbm_bytes
 
     front = {id(e) for e in _front(entries)}
     return sorted((replace(e, on_front=id(e) in front) for e in entries), key=key)
@@ -248,7 +249,7 @@ def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
 
 def _front(entries: Sequence[OrderEntry]) -> list[OrderEntry]:
     """Entries with nothing as good in both and better in one."""
-    in_time = sorted(entries, key=lambda e: (e.time_s, e.hbm_bytes))
+    in_time = sorted(entries, key=lambda e: (picoseconds(e.time_s), e.hbm_bytes))
     least_before = accumulate((e.hbm_bytes for e in in_time), min, initial=inf)
     return [e for e, least in zip(in_time, least_before, strict=False) if e.hbm_bytes < least]
 

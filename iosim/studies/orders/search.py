@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, replace
+from iosim.base.units import picoseconds
 from iosim.catalog.libraries import is_choice, resolve
 from iosim.catalog.libraries.default import told
 from iosim.catalog.libraries.resolver import check_cluster
@@ -158,7 +159,7 @@ class _Search:
         return replace(OrderEntry.of(self.own, parts, self.weights), is_own=True)
 
     def _play_some(self, candidates: list[_Candidate]) -> None:
-        waiting = sorted(candidates, key=lambda one: (one.least_s, one.about_bytes))
+        waiting = sorted(candidates, key=lambda one: (picoseconds(one.least_s), one.about_bytes))
         likely = sorted(waiting[: 2 * FIRST], key=lambda one: one.about_bytes)[:FIRST]
         likely += [one for one in waiting if one.choice == self.own and one not in likely]
         self._play(likely)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -129,7 +130,7 @@ class ProgramTraffic(Several[OperatorTraffic]):
     @property
     def time_s(self) -> float:
         """Seconds of all launches; waits for the host are no part of it."""
-        return sum(r.time_s for r in self.rows)
+        return math.fsum(r.time_s for r in self.rows)
 
     @property
     def flops(self) -> int:

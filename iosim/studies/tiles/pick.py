@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, field, plain, replace
-from iosim.base.units import some
+from iosim.base.units import picoseconds, some
 from iosim.base.words import WAYS, Method
 from iosim.catalog.algorithms import plan
 from iosim.catalog.libraries import entry, entry_names, resolve
 from iosim.catalog.resource_table import BuildReport, build_report
 from iosim.hardware.profile import HardwareProfile, cc_text, load_profile
 from iosim.kernel.kernel import Kernel, PassSettings, Tile
-from iosim.kernel.launch import Chain, Launch
+from iosim.kernel.launch import Chain, Launch, LaunchRole
 from iosim.kernel.residency import residency
 from iosim.kernel.tile_rules import backward_shared_bytes, rows_misfit, stages_misfit
 from iosim.kernel.unit import MatrixUnit
@@ -49,7 +49,7 @@ REPLAYED = 10
 """Of the ranking's first tiles, how many are replayed."""
 MOST_REPLAYED = 40
 """And at most, where replayed ones fall behind others."""
-MAIN_LAUNCH = {"fwd": "main", "bwd": "bwd.main"}
+MAIN_LAUNCH = {"fwd": LaunchRole.MAIN, "bwd": LaunchRole.MAIN_BACKWARD}
 TENSOR_DTYPE_CC = {"fp16": 70, "bf16": 80, "tf32": 80, "fp8": 89}
 """Compute capability from which tensor cores multiply a type (PTX ISA, mma)."""
 UNITS = {"mma.sync": MatrixUnit.MMA_SYNC, "wgmma": MatrixUnit.WGMMA}
@@ -238,10 +238,10 @@ def unit_of(problem: AttentionProblem, matrix_unit: str) -> MatrixUnit:
     return MatrixUnit.FP32 if problem.dtype == "fp32" else UNITS[matrix_unit]
 
 
-def by_time(candidate: TileCandidate) -> tuple[float, int, int]:
+def by_time(candidate: TileCandidate) -> tuple[int, int, int]:
     """Fastest first; of equals the one with the fewest L2 bytes, then the least shared memory."""
     bytes_ = candidate.l2_read_bytes + candidate.l2_write_bytes
-    return candidate.time_s, bytes_, candidate.shared_memory_bytes or 0
+    return picoseconds(candidate.time_s), bytes_, candidate.shared_memory_bytes or 0
 
 
 def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[PlannedTile]:
@@ -262,7 +262,7 @@ def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[P
 
 
 def main_launch(chain: Chain, problem: AttentionProblem) -> Launch:
-    return next(n for n in chain.launches if n.name == MAIN_LAUNCH[problem.passes])
+    return next(n for n in chain.launches if n.role is MAIN_LAUNCH[problem.passes])
 
 
 def _try(

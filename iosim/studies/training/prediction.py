@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -293,7 +294,7 @@ def memory_table(prediction: TrainingPrediction) -> Table:
 def _time_lines(time: StepTime) -> list[str]:
     phases = ", ".join(f"{p} {seconds_text(time.phase_s(p))}" for p in time.parts if time.phase_s(p))
     by_part = grouped((one for parts in time.parts.values() for one in parts.items()), lambda one: one[0])
-    parts = {part: sum(seconds for _, seconds in of_phases) for part, of_phases in by_part.items()}
+    parts = {part: math.fsum(seconds for _, seconds in of_phases) for part, of_phases in by_part.items()}
     longest_first = sorted(parts.items(), key=lambda x: -x[1])
     shares = ", ".join(f"{part} {seconds_text(seconds)}" for part, seconds in longest_first)
     told = legend_of([time.method])

@@ -7,6 +7,7 @@ Every kernel adds one launch latency. NB: nothing stays in L2 between nodes, and
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from functools import lru_cache
 
@@ -36,10 +37,10 @@ class StepTime:
 
     @property
     def total_s(self) -> float:
-        return sum(s for parts in self.parts.values() for s in parts.values())
+        return math.fsum(s for parts in self.parts.values() for s in parts.values())
 
     def phase_s(self, phase: str) -> float:
-        return sum(self.parts.get(phase, {}).values())
+        return math.fsum(self.parts.get(phase, {}).values())
 
     def to_dict(self) -> dict[str, object]:
         phases = {phase: {str(p): s for p, s in parts.items()} for phase, parts in self.parts.items()}
@@ -75,7 +76,7 @@ def step_time(graph: Graph, profile: HardwareProfile, kernel: str | None = None)
     for phase in ("forward", "backward"):
         seconds = [_seconds(graph, node, rates, phase) for node in graph.nodes]
         inside = [n for n, node in enumerate(graph.nodes) if node.part is Part.ATTENTION]
-        scale = model.layers * attention[phase] / sum(seconds[n] for n in inside)
+        scale = model.layers * attention[phase] / math.fsum(seconds[n] for n in inside)
         extra = _beyond_prediction(graph, rates, phase)
         for n in inside:
             seconds[n] = seconds[n] * scale + extra.get(n, 0.0)

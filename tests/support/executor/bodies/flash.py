@@ -17,8 +17,8 @@ from executor.bodies.terms import (
 from executor.body import Array, Body, ExecutionError, Place, body
 from iosim.catalog.algorithms.flash import LISTS, RUNNING, SplitOptions, dq_sums
 from iosim.catalog.algorithms.registry import options_of
-from iosim.kernel.kernel import KEY_SUMS
 from iosim.kernel.launch import Mode, Per
+from iosim.kernel.tensor_kinds import KEY_SUMS
 
 
 def append(at: Place) -> None:
