@@ -107,12 +107,30 @@ class Evaluated:
         """What was assumed or could not be read, each once."""
         return tuple(dict.fromkeys(note for trace in self.traces for note in trace.notes))
 
+    @cached_property
+    def runs(self) -> dict[int, float]:
+        """How often a warp runs each line of the PTX, in the mean over the launch's warps."""
+        starts = self.entry.flow.starts
+        warps = self.ctas * -(-self.threads // WARP)
+        of_block: dict[int, int] = {}
+        for trace in self.traces:
+            for start, visits in trace.visits().items():
+                of_block[start] = of_block.get(start, 0) + visits
+        found: dict[int, float] = {}
+        for start, visits in of_block.items():
+            end = starts[starts.index(start) + 1] if start != starts[-1] else len(self.entry.instructions)
+            for one in self.entry.instructions[start:end]:
+                found[one.row] = found.get(one.row, 0.0) + visits / warps
+        return found
+
     def sectors(self, mode: Mode) -> int:
         """Sectors of global memory that requests of a kind touch."""
         return sum(site.sectors for site in self.sites if site.space == GLOBAL and site.mode is mode)
 
     def wavefronts(self, mode: Mode) -> int:
-        return sum(site.wavefronts for site in self.sites if site.space == SHARED and site.mode is mode)
+        """Wavefronts of shared memory for requests of a kind, those of asynchronous copies apart."""
+        shared = (site for site in self.sites if site.space == SHARED and not site.asynchronous)
+        return sum(site.wavefronts for site in shared if site.mode is mode)
 
 
 def evaluate(

@@ -80,7 +80,7 @@ class _Player:
         for node in nodes:
             if isinstance(node, Fold):
                 self._fold(node, trips, weight)
-            else:
+            elif isinstance(node, Access):
                 self._access(node, trips, weight)
 
     def _fold(self, fold: Fold, trips: tuple[int, ...], weight: float) -> None:
@@ -137,7 +137,7 @@ def _accesses(body: Sequence[Node]) -> Any:
     for node in body:
         if isinstance(node, Fold):
             yield from _accesses(node.body)
-        else:
+        elif isinstance(node, Access):
             yield node
 
 
@@ -147,7 +147,7 @@ def _way(nodes: Sequence[Node], cta: int) -> Any:
         if isinstance(node, Fold):
             yield node.head, int(node.count[cta])
             yield from _way(node.body, cta)
-        else:
+        elif isinstance(node, Access):
             at = int(np.searchsorted(node.ctas, cta))
             yield node.site, node.pattern, int(node.base[at]) % LINE_BYTES
 
@@ -160,7 +160,7 @@ def _of_cta(evaluated: Evaluated, nodes: Sequence[Node], cta: int) -> list[Node]
             body = _of_cta(evaluated, node.body, cta) if node.count[cta] else []
             if body:
                 found.append(Fold(node.head, tuple(body), node.count))
-        elif node.pattern is not None and space_of(evaluated.entry, node) == GLOBAL:
+        elif isinstance(node, Access) and node.pattern is not None and space_of(evaluated.entry, node) == GLOBAL:
             at = int(np.searchsorted(node.ctas, cta))
             if at < node.ctas.size and node.ctas[at] == cta:
                 found.append(node)

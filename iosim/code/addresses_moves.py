@@ -6,7 +6,7 @@ edges are one move; what it touches is a set of sectors around its anchor, its s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ class Mover:
                 for move in self._of(node.body, (*folds, node), inside):
                     done.append(_placed(move, order, inside, len(folds)))
                 order += inside * node.count
-            else:
+            elif isinstance(node, Access):
                 self._take(node, groups, flush)
         flush()
         return done
@@ -148,7 +148,8 @@ class Mover:
             mine[ctas[new]] = stride[new]
         group.there[ctas] = True
         assert access.pattern is not None
-        part = (access.base - group.anchor[ctas]).astype(np.uint64) * MIX[1] + np.uint64(access.pattern + 1) * MIX[2]
+        part = (access.base - group.anchor[ctas]).astype(np.uint64) * MIX[1]
+        part = part + np.array([access.pattern + 1], dtype=np.uint64) * MIX[2]
         group.mixed[ctas] = (group.mixed[ctas] ^ part) * MIX[0]
         group.accesses.append(access)
         group.sites.add(access.site)
@@ -249,11 +250,3 @@ def _numbered(move: Move, first: int, here: int, total: int) -> Move:
     )  # fmt: skip
 
 
-def shifted_phase(move: Move) -> bool:
-    """Whether trips begin at other places inside a sector, so that their shapes differ."""
-    return any(bool((stride % SECTOR_BYTES != 0).any()) for stride in move.strides)
-
-
-def iter_sites(moves: Sequence[Move]) -> Iterator[int]:
-    for move in moves:
-        yield from move.sites

@@ -50,6 +50,8 @@ class Instruction:
     line: str = ""
     target: int = -1
     """The instruction that a branch goes to; -1 for others."""
+    row: int = 0
+    """Its line in the PTX's text, from 1."""
 
     @property
     def name(self) -> str:
@@ -80,13 +82,13 @@ class Entry:
 
 def entries(text: str) -> dict[str, Entry]:
     """The kernels of a module, by name. Raises InputError: no PTX, or a branch to a label that there is not."""
-    plain = COMMENT.sub("", text)
+    plain = COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
     files = {number: name for number, name in FILE.findall(plain)}
     outside = _shared_outside(plain)
     found = {}
     for match in ENTRY.finditer(plain):
         body = _body(plain, match.end() - 1)
-        found[match[1]] = _entry(match, body, files, outside)
+        found[match[1]] = _entry(match, body, files, outside, 1 + plain.count("\n", 0, match.end()))
     if not found:
         raise InputError("the text holds no `.entry`: it is no PTX of a kernel; accepted: nvcc -ptx, Triton's asm[ptx]")
     return found
@@ -115,7 +117,7 @@ def _bytes(kind: str) -> int:
     return max(1, int(match[1]) // 8) if match else 1
 
 
-def _entry(match: re.Match[str], body: str, files: dict[str, str], shared: dict[str, int]) -> Entry:
+def _entry(match: re.Match[str], body: str, files: dict[str, str], shared: dict[str, int], row: int) -> Entry:
     parameters = []
     for one in filter(None, (part.strip() for part in (match[2] or "").split(","))):
         known = PARAMETER.match(re.sub(r"\s+", " ", one))
@@ -123,7 +125,7 @@ def _entry(match: re.Match[str], body: str, files: dict[str, str], shared: dict[
             raise InputError(f"the parameter '{one}' of kernel {match[1]} cannot be read")
         parameters.append(Parameter(known[2], known[1], _bytes(known[1]) * int(known[3] or 1)))
     threads = THREADS.search(match[3] or "")
-    reader = _Reader(files)
+    reader = _Reader(files, row)
     reader.read(body)
     used = {name for name in shared if re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", body)}
     offsets, end = {}, 0
@@ -140,12 +142,14 @@ class _Reader:
     """Instructions, labels and registers of a kernel's body, scope by scope: inline assembly has labels of its own."""
 
     files: dict[str, str]
+    row: int
     names: set[str] = field(default_factory=set)
     labels: dict[tuple[int, str], int] = field(default_factory=dict)
     instructions: list[Instruction] = field(default_factory=list)
     scope_of: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=lambda: [-1])
     line: str = ""
+    begins: int = 0
 
     def read(self, body: str) -> None:
         scope, pending = 0, ""
@@ -160,18 +164,24 @@ class _Reader:
                 pending = ""
             elif token in "{}":
                 pending += token
+            elif pending.strip():
+                pending += token
             else:
-                pending = self._labels(pending + token, scope) if not pending.strip() else pending + token
+                pending = self._labels(token, scope)
+            self.row += token.count("\n")
 
     def _labels(self, text: str, scope: int) -> str:
         """What is left of a piece of text once labels and directives that end with their line are taken off."""
+        self.begins = self.row
         while True:
+            self.begins += text[: len(text) - len(text.lstrip())].count("\n")
             text = text.lstrip()
             if text.startswith((".loc", ".file", ".pragma")):
                 first, _, rest = text.partition("\n")
                 if (where := LOCATION.match(first)) is not None:
                     self.line = f"{self.files.get(where[1], where[1]).rsplit('/', 1)[-1]}:{where[2]}"
                 text = rest
+                self.begins += 1
             elif (label := LABEL.match(text)) is not None:
                 self.labels[scope, label[1]] = len(self.instructions)
                 text = text[label.end() :]
@@ -190,7 +200,7 @@ class _Reader:
             return
         negated, guard, opcode, operands = match.groups()
         parts = tuple(opcode.replace("::", "_").split("."))
-        self.instructions.append(Instruction(parts, _operands(operands), guard or "", bool(negated), self.line))
+        self.instructions.append(Instruction(parts, _operands(operands), guard or "", bool(negated), self.line, -1, self.begins))
         self.scope_of.append(scope)
 
     def resolved(self, entry: str) -> tuple[Instruction, ...]:
@@ -206,7 +216,7 @@ class _Reader:
             if scope < 0:
                 raise InputError(f"kernel {entry} branches to {label}, which it does not have")
             target = self.labels[scope, label]
-            done.append(Instruction(one.opcode, one.operands, one.guard, one.negated, one.line, target))
+            done.append(Instruction(one.opcode, one.operands, one.guard, one.negated, one.line, target, one.row))
         return tuple(done)
 
 

@@ -20,7 +20,7 @@ from iosim.code import ptx_operations as operations
 from iosim.code.ptx import Entry, Instruction
 from iosim.code.ptx_fold import Bent, Compared, Recorded, Snapshot, advanced, repeats, steps
 from iosim.code.ptx_operations import Kind, kind_of
-from iosim.code.ptx_trace import Access, Fold, Trace, shifts
+from iosim.code.ptx_trace import Access, Fold, Trace, Visit, shifts
 from iosim.code.ptx_values import (
     Array,
     Known,
@@ -114,6 +114,7 @@ class Run:
             mask = waiting.pop(at)
             if at in flow.loops:
                 self._enter(at, mask, waiting)
+            self.trace.nodes.append(Visit(at, self._warps(mask)))
             while at < len(code):
                 one = code[at]
                 if one.name in ("bra", "ret", "exit", "trap", "brx"):
@@ -132,6 +133,15 @@ class Run:
                 )
         self._close_loops(-1)
         return self.trace
+
+    def _warps(self, mask: Array) -> Array:
+        """Warps of each CTA with a lane in a group, [CTAs or 1]."""
+        count = -(-self.lanes // WARP)
+        if mask.shape[1] == 1:
+            return mask[:, 0] * count
+        lanes = np.zeros((mask.shape[0], count * WARP), dtype=bool)
+        lanes[:, : self.lanes] = mask
+        return lanes.reshape(mask.shape[0], count, WARP).any(axis=2).sum(axis=1)
 
     def _where(self) -> str:
         at = self.loops[-1].head if self.loops else 0

@@ -42,6 +42,14 @@ class Access:
 
 
 @dataclass(frozen=True)
+class Visit:
+    """A block of instructions that is run: by `warps` warps of each CTA, [CTAs or 1]."""
+
+    start: int
+    warps: Array
+
+
+@dataclass(frozen=True)
 class Fold:
     """Trips that repeat: `count` of them by each CTA of the batch."""
 
@@ -50,7 +58,7 @@ class Fold:
     count: Array
 
 
-Node = Access | Fold
+Node = Access | Fold | Visit
 
 
 class Patterns:
@@ -93,6 +101,9 @@ def _shifted(a: Node, b: Node) -> Node | None:
             return None
         inner = shifts(a.body, b.body) if np.array_equal(a.count, b.count) else None
         return None if inner is None else Fold(b.head, inner, b.count)
+    if isinstance(a, Visit) or isinstance(b, Visit):
+        alike = isinstance(a, Visit) and isinstance(b, Visit) and a.start == b.start and np.array_equal(a.warps, b.warps)
+        return b if alike else None
     same = a.site == b.site and a.pattern == b.pattern and len(a.strides) == len(b.strides)
     if not same or not np.array_equal(a.ctas, b.ctas):
         return None
@@ -119,7 +130,20 @@ class Trace:
 
     def walk(self) -> Iterator[tuple[Access, tuple[Fold, ...]]]:
         """Every access with the folds around it, the outermost first."""
-        yield from _walk(self.nodes, ())
+        for node, folds in _walk(self.nodes, ()):
+            if isinstance(node, Access):
+                yield node, folds
+
+    def visits(self) -> dict[int, int]:
+        """How many warps run each block, by the instruction that it begins with."""
+        found: dict[int, int] = {}
+        for node, folds in _walk(self.nodes, ()):
+            if isinstance(node, Visit):
+                times = np.broadcast_to(node.warps, (self.ctas,))
+                for fold in folds:
+                    times = times * fold.count
+                found[node.start] = found.get(node.start, 0) + int(times.sum())
+        return found
 
     def trips(self, access: Access, folds: tuple[Fold, ...]) -> Array:
         """How often each of an access's CTAs makes it."""
@@ -129,7 +153,7 @@ class Trace:
         return times
 
 
-def _walk(nodes: Any, folds: tuple[Fold, ...]) -> Iterator[tuple[Access, tuple[Fold, ...]]]:
+def _walk(nodes: Any, folds: tuple[Fold, ...]) -> Iterator[tuple[Access | Visit, tuple[Fold, ...]]]:
     for node in nodes:
         if isinstance(node, Fold):
             yield from _walk(node.body, (*folds, node))
