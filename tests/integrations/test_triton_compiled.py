@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import zlib
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from scripts import ROOT
 
@@ -17,7 +20,10 @@ from iosim import AttentionProblem, predict
 from iosim.base.errors import InputError
 from iosim.catalog.resource_table import spill_of_frame
 from iosim.code.cubin import read_cubin
+from iosim.integrations.triton.compiled import schedule_of
 from iosim.kernel.kernel import Kernel, Order, Scheduler, Tile
+from iosim.kernel.remap import place
+from iosim.kernel.schedule import Schedule
 from iosim.kernel.unit import MatrixUnit
 from iosim.triton import describe, launch_metadata
 
@@ -91,6 +97,38 @@ class TestDescribe:
     ) -> None:
         found = describe(compiled("small"), grid, ARGS)
         assert (found.schedule.order, found.schedule.scheduler, found.persistent_ctas) == (order, scheduler, ctas)
+
+    @pytest.mark.parametrize("batch", [2, 16])
+    @pytest.mark.parametrize("axes", list(permutations(("blocks", "heads", "batch"))))
+    def test_tiles_start_as_the_axes_run(self, axes: tuple[str, ...], batch: int) -> None:
+        """Programs of a grid whose axes stand in any order start head by head and block by block as CUDA starts them,
+        up to what heads are called where sequences run faster than heads."""
+        problem = PROBLEM.with_(batch=batch, kv_heads=8)
+        sizes = {"blocks": 32, "heads": 8, "batch": batch}
+        tile = Tile(32, 32, 4, 2)
+        schedule, ctas = schedule_of([sizes[axis] for axis in axes], problem, tile)
+        assert ctas is None
+        number = np.arange(math.prod(sizes.values()))
+        at, rest = {}, number
+        for axis in axes:
+            at[axis], rest = rest % sizes[axis], rest // sizes[axis]
+        head, block = place(schedule, number, blocks=32, heads=8 * batch, batch=batch)
+        assert (block == at["blocks"]).all()
+        own = at["batch"] * 8 + at["heads"]
+        if axes.index("heads") < axes.index("batch") or axes[0] == "blocks":
+            assert (head == own).all()
+        else:  # another name for each head, the same one throughout
+            assert len(set(zip(head.tolist(), own.tolist(), strict=True))) == 8 * batch
+
+    def test_heads_of_all_sequences_on_one_axis(self) -> None:
+        problem = PROBLEM.with_(batch=4)
+        tile = Tile(64, 32, 4, 2)
+        assert schedule_of((32, 16), problem, tile)[0] == Schedule(order=Order.HEAD)
+        assert schedule_of((16, 32), problem, tile)[0] == Schedule(order=Order.QUERY)
+        assert schedule_of((16, 1, 32), problem, tile)[0] == Schedule(order=Order.QUERY)
+        assert schedule_of((128, 4), problem, tile)[0] == Schedule(order=Order.QUERY)
+        as_many = PROBLEM.with_(batch=8)  # sequences as heads
+        assert schedule_of((8, 8, 16), as_many, tile)[0] == Schedule(order=Order.HEAD)
 
     def test_a_problem_of_ones_own_and_no_grid(self) -> None:
         assert describe(compiled("small")).schedule.order is Order.QUERY
