@@ -27,7 +27,7 @@ from iosim.kernel.launch import SECTOR_BYTES, Mode
 
 LANES_AT_ONCE = 1 << 20
 """Lanes that are evaluated together: of all registers that differ in each, some hundred megabytes."""
-BANKS, BANK_BYTES, WAVEFRONT_BYTES = 32, 4, 128
+BANKS, BANK_BYTES, WAVEFRONT_BYTES, LINE_BYTES = 32, 4, 128, 128
 MATRIX_LANES = {"x1": 8, "x2": 16, "x4": 32}
 """Lanes whose addresses `ldmatrix` reads (PTX ISA, ldmatrix)."""
 SECONDS = 5.0
@@ -38,10 +38,10 @@ PAST_L1 = ("cg", "cv", "volatile", "relaxed", "acquire", "L1_no_allocate")
 
 @dataclass(frozen=True)
 class Site:
-    """What one instruction does over the whole launch. `requests` are warps' executions of it, `sectors` those of 32
-    bytes that they touch (of shared memory 0), `wavefronts` cycles of shared memory's banks, `bytes` what lanes ask
-    for, `distinct_bytes` that without repeats inside a warp. `strides` are bytes from trip to trip of the loop around
-    it, as far as CTAs agree; `past_end` bytes asked for beyond the tensor's end."""
+    """What one instruction does over the whole launch. `requests` are warps' executions of it, `sectors` of 32 bytes
+    and `lines` of 128 what they touch (of shared memory 0), `wavefronts` cycles of shared memory's banks, `bytes` what
+    lanes ask for, `distinct_bytes` that without repeats inside a warp. `strides` are bytes from trip to trip of the
+    loop around it, as far as CTAs agree; `past_end` bytes asked for beyond the tensor's end."""
 
     number: int
     text: str
@@ -52,6 +52,7 @@ class Site:
     loop: str
     requests: int
     sectors: int
+    lines: int
     wavefronts: int
     bytes: int
     distinct_bytes: int
@@ -155,7 +156,9 @@ def evaluate(
     bound = bind(entry, arguments)
     if block is None:
         if not entry.threads:
-            raise InputError(f"`block` is missing: the PTX of {entry.name} states no threads; accepted: such as 128,1,1")
+            raise InputError(
+                f"`block` is missing: the PTX of {entry.name} states no threads; accepted: such as 128,1,1"
+            )
         block = entry.threads
     sides, threads = _three("grid", grid), _three("block", block)
     ctas, lanes = math.prod(sides), math.prod(threads)
@@ -230,13 +233,13 @@ def through_l1(one: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class Spread:
-    """How often an access is made at each of its phases: addresses modulo a sector."""
+    """How often an access is made at each of its phases: addresses modulo a line."""
 
     phase: Array
     times: Array
 
 
-def phases(access: Access, folds: tuple[Fold, ...], grain: int = SECTOR_BYTES) -> Spread:
+def phases(access: Access, folds: tuple[Fold, ...], grain: int = LINE_BYTES) -> Spread:
     """The phases of all times that an access is made."""
     phase, times = access.base % grain, np.ones(access.ctas.size, dtype=np.int64)
     which = np.arange(access.ctas.size)
@@ -263,14 +266,16 @@ class Counter:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._sectors: dict[tuple[int, int], int] = {}
+        self._sectors: dict[tuple[int, int], tuple[int, int]] = {}
         self._others: dict[tuple[int, int], tuple[int, int, int]] = {}
 
-    def sectors(self, pattern: int, phase: int) -> int:
-        """Sectors that the warps of a CTA touch, each warp's by itself."""
+    def sectors(self, pattern: int, phase: int) -> tuple[int, int]:
+        """(sectors, lines) that the warps of a CTA touch, each warp's by itself."""
         key = (pattern, phase)
         if key not in self._sectors:
-            self._sectors[key] = sum(_warp_sectors(p, phase) for p in warps(self._trace.patterns[pattern]))
+            each = [touched_sectors(p.offset + phase, p.width) for p in warps(self._trace.patterns[pattern])]
+            lines = sum(int(np.unique(sectors >> 2).size) for sectors in each)
+            self._sectors[key] = sum(int(sectors.size) for sectors in each), lines
         return self._sectors[key]
 
     def others(self, pattern: int, lanes: int) -> tuple[int, int, int]:
@@ -300,10 +305,6 @@ def warps(pattern: Pattern, lanes: int = WARP) -> Iterator[WarpPattern]:
         if lane.size:
             lane = lane[lane < lanes]
             yield WarpPattern(lane, pattern.offset[part][lane], pattern.width)
-
-
-def _warp_sectors(p: WarpPattern, phase: int) -> int:
-    return int(touched_sectors(p.offset + phase, p.width).size)
 
 
 def touched_sectors(start: Array, width: int) -> Array:
@@ -340,6 +341,7 @@ class _Sum:
     loop: str
     requests: int = 0
     sectors: int = 0
+    lines: int = 0
     wavefronts: int = 0
     bytes: int = 0
     distinct: int = 0
@@ -359,7 +361,7 @@ def _sites(evaluated: Evaluated) -> Iterator[Site]:
         one = instruction_of(entry, number)
         yield Site(
             number, one.text, one.line, s.space, mode_of(one, number % 2), s.tensor, s.loop, s.requests, s.sectors,
-            s.wavefronts, s.bytes, s.distinct, s.width, tuple(sorted(s.strides)), s.past_end, one.name == "cp",
+            s.lines, s.wavefronts, s.bytes, s.distinct, s.width, tuple(sorted(s.strides)), s.past_end, one.name == "cp",
             through_l1(one),
         )  # fmt: skip
 
@@ -387,10 +389,10 @@ def _add(
         s.strides.update(int(x) for x in np.unique(access.strides[-1])[:4])
     if space == GLOBAL:
         spread = phases(access, folds)
-        s.sectors += sum(
-            counter.sectors(access.pattern, int(phase)) * int(times)
-            for phase, times in zip(spread.phase, spread.times, strict=True)
-        )
+        for phase, times in zip(spread.phase, spread.times, strict=True):
+            sectors, lines = counter.sectors(access.pattern, int(phase))
+            s.sectors += sectors * int(times)
+            s.lines += lines * int(times)
         if owner is not None:
             s.past_end = max(s.past_end, _last_byte(access, folds, pattern) - owner.bytes)
     elif space == SHARED:

@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 
 from iosim.base.records import dataclass, field
-from iosim.code.addresses import GLOBAL, Evaluated, instruction_of, mode_of, space_of, through_l1, touched_sectors, warps
+from iosim.code.addresses import (
+    GLOBAL,
+    Evaluated,
+    instruction_of,
+    mode_of,
+    space_of,
+    through_l1,
+    touched_sectors,
+    warps,
+)
 from iosim.code.ptx_trace import Access, Fold, Node, Trace
 from iosim.code.ptx_values import Array
 from iosim.kernel.launch import Mode

@@ -67,9 +67,7 @@ LEAST_REGISTERS = 32
 def code_launch(evaluated: Evaluated, profile: HardwareProfile, resources: CodeResources, name: str = "") -> CodeLaunch:
     """The launch on a GPU. Raises InputError: a CTA that fits on no SM is none here; the profile lacks a number, or
     there are too many moves to list."""
-    fit = occupancy(
-        profile, evaluated.threads, resources.registers or LEAST_REGISTERS, resources.shared_memory_bytes
-    )
+    fit = occupancy(profile, evaluated.threads, resources.registers or LEAST_REGISTERS, resources.shared_memory_bytes)
     beside = max(1, min(fit.ctas_per_sm, -(-evaluated.ctas // profile.sm_count)))
     l1_bytes = (profile.need("l1_shared_bytes") - fit.shared_memory_carveout_bytes) / beside
     missed = missed_shares(evaluated, l1_bytes)
@@ -95,7 +93,9 @@ def _touched(evaluated: Evaluated, found: Listed, missed: dict[int, float]) -> T
         for (tensor, mode), sectors in l2_sectors(evaluated, missed).items()
         if tensor in names
     )
-    return Touched({names[n]: sizes for n, sizes in found.sizes.items()}, found.first, found.count, found.entries, moved)
+    return Touched(
+        {names[n]: sizes for n, sizes in found.sizes.items()}, found.first, found.count, found.entries, moved
+    )
 
 
 def _role(evaluated: Evaluated, tensor: TensorArgument) -> Role:

@@ -24,7 +24,8 @@ MODES = (Mode.LOAD, Mode.STORE, Mode.REDUCE)
 @dataclass(frozen=True)
 class Move:
     """One move of many CTAs. `anchor` is the address that its shape lies around, `shape` the shape's number, `order`
-    its place among what the CTA moves; `strides` and `order_strides` are those of each trip of the `folds` around it."""
+    its place among what the CTA moves; `strides` and `order_strides` are those of each trip of the `folds` around
+    it."""
 
     tensor: int
     mode: Mode
@@ -248,5 +249,3 @@ def _numbered(move: Move, first: int, here: int, total: int) -> Move:
         move.tensor, move.mode, move.sites, move.ctas + first, move.anchor, move.shape, folds, move.strides, move.order,
         move.order_strides, move.through_l1,
     )  # fmt: skip
-
-

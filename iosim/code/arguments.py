@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,7 @@ def bind(entry: Entry, arguments: Mapping[str, Any]) -> Bound:
     rest = [(name, value) for name, value in arguments.items() if name not in given]
     free = [name for name in names if name not in given]
     missing = len(free) - len(rest)
-    optional = sum(_is_pointer(p) for p in entry.parameters[-SCRATCH:]) if len(names) > SCRATCH else 0
+    optional = len([*takewhile(_is_pointer, reversed(entry.parameters[-SCRATCH:]))])
     if missing < 0 or missing > optional:
         needs = f"{len(names) - optional} to {len(names)}" if optional else f"{len(names)}"
         raise InputError(

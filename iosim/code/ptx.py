@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
+from itertools import pairwise
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, field
@@ -20,9 +21,7 @@ TOKEN = re.compile(r"[{};]|(?:[^{};\"]|\"[^\"]*\")+")
 LABEL = re.compile(r"\s*([$%\w]+)\s*:(?!:)")
 INSTRUCTION = re.compile(r"(?:@(!?)\s*([%$\w]+)\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
 REGISTERS = re.compile(r"\.reg\s+\.\w+\s+(.*)", re.S)
-SHARED = re.compile(
-    r"\.shared\s+(?:\.align\s+(\d+)\s+)?\.(?:attribute\S*\s+)?(\w+)\s+([\w$]+)\s*(?:\[\s*(\d*)\s*\])?"
-)
+SHARED = re.compile(r"\.shared\s+(?:\.align\s+(\d+)\s+)?\.(?:attribute\S*\s+)?(\w+)\s+([\w$]+)\s*(?:\[\s*(\d*)\s*\])?")
 LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
 FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 WIDTHS = re.compile(r"[a-z]+?(\d+)(?:x2)?$")
@@ -83,7 +82,7 @@ class Entry:
 def entries(text: str) -> dict[str, Entry]:
     """The kernels of a module, by name. Raises InputError: no PTX, or a branch to a label that there is not."""
     plain = COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
-    files = {number: name for number, name in FILE.findall(plain)}
+    files = dict(FILE.findall(plain))
     outside = _shared_outside(plain)
     found = {}
     for match in ENTRY.finditer(plain):
@@ -162,9 +161,7 @@ class _Reader:
             elif token == ";":
                 self._statement(pending, scope)
                 pending = ""
-            elif token in "{}":
-                pending += token
-            elif pending.strip():
+            elif token in "{}" or pending.strip():
                 pending += token
             else:
                 pending = self._labels(token, scope)
@@ -200,7 +197,9 @@ class _Reader:
             return
         negated, guard, opcode, operands = match.groups()
         parts = tuple(opcode.replace("::", "_").split("."))
-        self.instructions.append(Instruction(parts, _operands(operands), guard or "", bool(negated), self.line, -1, self.begins))
+        self.instructions.append(
+            Instruction(parts, _operands(operands), guard or "", bool(negated), self.line, -1, self.begins)
+        )
         self.scope_of.append(scope)
 
     def resolved(self, entry: str) -> tuple[Instruction, ...]:
@@ -285,7 +284,7 @@ class Flow:
         used: dict[int, set[str]] = {}
         made: dict[int, set[str]] = {}
         after: dict[int, list[int]] = {}
-        for first, end in zip(bounds, bounds[1:], strict=False):
+        for first, end in pairwise(bounds):
             used[first], made[first] = set(), set()
             for n in range(first, end):
                 used[first] |= self.reads[n] - made[first]

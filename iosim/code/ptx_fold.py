@@ -56,9 +56,8 @@ class Snapshot:
 
 
 def steps(old: Snapshot, middle: Snapshot, new: Snapshot) -> dict[str, Known] | None:
-    """How far each register moves from spell to spell; None where one does not move evenly."""
-    if not (np.array_equal(old.mask, new.mask) and np.array_equal(middle.mask, new.mask)):
-        return None
+    """How far each register moves from spell to spell in lanes that are in the loop still; None where one does not
+    move evenly."""
     found: dict[str, Known] = {}
     for name, x in new.registers.items():
         y, z = middle.registers.get(name), old.registers.get(name)
@@ -89,9 +88,9 @@ def _agree(a: Array, b: Array, mask: Array) -> bool:
     return bool(((a == b) | ~mask).all())
 
 
-def repeats(before: list[Recorded], after: list[Recorded], ctas: int) -> Array | None:
+def repeats(before: list[Recorded], after: list[Recorded], inside: Array, ctas: int) -> Array | None:
     """Further spells of each CTA, [CTAs, 1], through which no comparison turns; None where the two spells differ, or
-    something in them does not move evenly."""
+    something in them does not move evenly. `inside` are the lanes that are in the loop still."""
     if len(before) != len(after):
         return None
     left = np.full((ctas, 1), ENDLESS, dtype=np.int64)
@@ -99,37 +98,43 @@ def repeats(before: list[Recorded], after: list[Recorded], ctas: int) -> Array |
         if a.site != b.site or type(a) is not type(b):
             return None
         if isinstance(a, Compared) and isinstance(b, Compared):
-            more = _turns(a, b)
+            more = _turns(a, b, inside)
             if more is None:
                 return None
             left = np.minimum(left, more)
-        elif isinstance(a, Bent) and isinstance(b, Bent) and not _even(a, b):
+        elif isinstance(a, Bent) and isinstance(b, Bent) and not _even(a, b, inside):
             return None
     return left
 
 
-def _turns(a: Compared, b: Compared) -> Array | None:
+def _turns(a: Compared, b: Compared, inside: Array) -> Array | None:
     """Spells until a comparison turns, by CTA; None where it turned between the two."""
     word, x, y = TURNS[a.word], a.difference, b.difference
     moved = _less(y, x)
-    if word is not EQUAL and isinstance(y, Split) and not isinstance(moved, Split) and moved.shape[1] == 1:
-        if b.mask.shape[1] == 1:
-            ends = [_until(word, y.cta + end, moved) for end in (y.lane.min(), y.lane.max())]
-            sides = [_side(word, y.cta + end) for end in (y.lane.min(), y.lane.max())]
-            earlier = [_side(word, y.cta + end - moved) for end in (y.lane.min(), y.lane.max())]
-            if np.array_equal(*sides) and np.array_equal(sides[0], earlier[0]) and np.array_equal(*earlier):
-                return np.where(b.mask, np.minimum(*ends), ENDLESS).min(axis=1, keepdims=True)
+    mask = b.mask & inside
+    together = isinstance(moved, Split) or moved.shape[1] > 1 or mask.shape[1] > 1
+    if word is not EQUAL and isinstance(y, Split) and not together:
+        least, most = (y.cta + end for end in (y.lane.min(), y.lane.max()))
+        step = whole(moved)
+        sides = [_side(word, difference) for difference in (least, most, least - step, most - step)]
+        if all(_agree(sides[0], side, mask) for side in sides[1:]):  # and so do all lanes between these two
+            until = np.minimum(_until(word, least, step), _until(word, most, step))
+            return _fewest(np.where(mask, until, ENDLESS))
     now, then = whole(y), whole(x)
-    if not _agree(_side(word, now), _side(word, then), b.mask & a.mask):
+    if not _agree(_side(word, now), _side(word, then), mask):
         return None
-    until = np.where(b.mask, _until(word, now, whole(moved)), ENDLESS)
-    return until.min(axis=1, keepdims=True)
+    return _fewest(np.where(mask, _until(word, now, whole(moved)), ENDLESS))
+
+
+def _fewest(spells: Array) -> Array:
+    """The least of each CTA's lanes, [CTAs, 1]."""
+    found: Array = spells.min(axis=1, keepdims=True)
+    return found
 
 
 def _side(word: str, difference: Array) -> Array:
-    if word is EQUAL:
-        return difference == 0
-    return difference < 0 if word is BELOW else difference > 0
+    found: Array = difference == 0 if word is EQUAL else difference < 0 if word is BELOW else difference > 0
+    return found
 
 
 def _until(word: str, difference: Array, step: Array) -> Array:
@@ -148,10 +153,11 @@ def _until(word: str, difference: Array, step: Array) -> Array:
     return np.where(difference < 0, rising, falling)
 
 
-def _even(a: Bent, b: Bent) -> bool:
+def _even(a: Bent, b: Bent, inside: Array) -> bool:
     """Whether what an operation gives moves evenly from spell to spell."""
     of_a, of_b = (whole(_less(new, old)) for new, old in ((b.a, a.a), (b.b, a.b)))
-    still = [bool(((moved == 0) | ~b.mask).all()) for moved in (of_a, of_b)]
+    mask = b.mask & inside
+    still = [bool(((moved == 0) | ~mask).all()) for moved in (of_a, of_b)]
     if all(still):
         return True
     if b.name == "mul":
@@ -163,7 +169,7 @@ def _even(a: Bent, b: Bent) -> bool:
     else:
         return False
     grain = _grain(b.name, fixed)
-    return grain > 0 and bool(((of_a % grain == 0) | ~b.mask).all())
+    return grain > 0 and bool(((of_a % grain == 0) | ~mask).all())
 
 
 def _grain(name: str, fixed: Known) -> int:

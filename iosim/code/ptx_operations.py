@@ -152,8 +152,7 @@ def rem(a: Known, b: Known, kind: Kind) -> Known:
 
 def _pick(a: Known, b: Known, kind: Kind, least: bool) -> Known:
     x, y = _ordered(a, kind), _ordered(b, kind)
-    picked = np.where((x < y) == least, whole(a), whole(b))
-    return picked
+    return np.where((x < y) == least, whole(a), whole(b))
 
 
 def _ordered(value: Known, kind: Kind) -> Array:
@@ -211,7 +210,8 @@ def _compare_ends(word: str, a: Known, b: Known) -> Array | None:
     if word in ("eq", "ne") or not isinstance(difference := plus(a, b, -1), Split):
         return None
     of = COMPARISONS[word]
-    low, high = (of(difference.cta + end, 0) for end in (difference.lane.min(), difference.lane.max()))
+    zero = np.zeros(1, dtype=np.int64)
+    low, high = (of(difference.cta + end, zero) for end in (difference.lane.min(), difference.lane.max()))
     return low if np.array_equal(low, high) else None
 
 
@@ -281,7 +281,8 @@ def funnel(opcode: tuple[str, ...], a: Known, b: Known, c: Known) -> Known:
 
 
 def count_bits(a: Known, kind: Kind) -> Known:
-    return np.vectorize(lambda n: int(n).bit_count(), otypes=[np.int64])(unsigned(whole(a), min(kind.bits, 63)))
+    found = np.vectorize(lambda n: int(n).bit_count(), otypes=[np.int64])(unsigned(whole(a), min(kind.bits, 63)))
+    return np.asarray(found, dtype=np.int64)
 
 
 def leading_zeros(a: Known, kind: Kind) -> Known:

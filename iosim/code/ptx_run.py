@@ -49,7 +49,8 @@ OPAQUE = (
 )  # fmt: skip
 NOTHING = (
     "bar", "barrier", "fence", "membar", "wgmma", "setmaxnreg", "griddepcontrol", "cluster", "pragma", "mbarrier",
-    "prefetch", "prefetchu", "discard", "applypriority", "tensormap", "nanosleep", "call", "createpolicy", "clusterlaunchcontrol",
+    "prefetch", "prefetchu", "discard", "applypriority", "tensormap", "nanosleep", "call",
+    "createpolicy", "clusterlaunchcontrol",
 )  # fmt: skip
 FLOAT_BRANCH = "a branch on floating point, or on what was loaded, is taken not to part"
 FLOAT_GUARD = "an access under a predicate of floating point, or of what was loaded, is taken as made"
@@ -141,7 +142,8 @@ class Run:
             return mask[:, 0] * count
         lanes = np.zeros((mask.shape[0], count * WARP), dtype=bool)
         lanes[:, : self.lanes] = mask
-        return lanes.reshape(mask.shape[0], count, WARP).any(axis=2).sum(axis=1)
+        found: Array = lanes.reshape(mask.shape[0], count, WARP).any(axis=2).sum(axis=1)
+        return found
 
     def _where(self) -> str:
         at = self.loops[-1].head if self.loops else 0
@@ -215,7 +217,7 @@ class Run:
         if len(before) != len(after):
             return False
         moved = steps(old, middle, new)
-        spells = None if moved is None else repeats(before, after, self.ctas)
+        spells = None if moved is None else repeats(before, after, new.mask, self.ctas)
         if moved is None or spells is None:
             return False
         spells = np.where(new.mask.any(axis=1, keepdims=True), spells, 0)
@@ -223,8 +225,8 @@ class Run:
             raise InputError(f"kernel {self.entry.name} has a loop without an end at {self._where()}")
         if spells.max() < 1:
             return False
-        nodes = self.trace.nodes
-        body = shifts(tuple(nodes[old.trace : middle.trace]), tuple(nodes[middle.trace : new.trace]))
+        nodes, going = self.trace.nodes, np.broadcast_to(spells[:, 0] > 0, (self.ctas,))
+        body = shifts(nodes[old.trace : middle.trace], nodes[middle.trace : new.trace], going)
         if body is None:
             return False
         if body:
@@ -323,8 +325,9 @@ class Run:
 
     def _integer(self, at: int, one: Instruction, v: list[Any], mask: Array) -> Value:
         name, opcode, kind = one.name, one.opcode, kind_of(one.opcode)
-        if name in ("mov",):
-            return v[0]
+        if name == "mov":
+            moved: Known = v[0]
+            return moved
         if name == "cvta":
             return self._generic(opcode, v[0])
         if name == "cvt":
@@ -565,7 +568,11 @@ class Run:
         active = np.broadcast_to(mask[0] if mask.shape[0] == 1 else ALL[0], (self.lanes,))
         ctas = np.arange(self.ctas) if mask.shape[0] == 1 else np.flatnonzero(mask[:, 0])
         first = int(lanes[active][0])
-        base = np.zeros(self.ctas, dtype=np.int64) if cta is None or cta is lane else np.broadcast_to(cta[:, 0], (self.ctas,))
+        base = (
+            np.zeros(self.ctas, dtype=np.int64)
+            if cta is None or cta is lane
+            else np.broadcast_to(cta[:, 0], (self.ctas,))
+        )
         pattern = self.trace.patterns.number(lanes - first, active, width)
         self.trace.nodes.append(Access(site, ctas, base[ctas] + first, pattern))
 
@@ -649,7 +656,8 @@ def _special(settings: Settings, coordinates: Array) -> dict[str, Value]:
     lane = np.arange(x * y * z, dtype=np.int64)
     found: dict[str, Value] = {
         "%tid.x": (lane % x)[None, :], "%tid.y": (lane // x % y)[None, :], "%tid.z": (lane // (x * y))[None, :],
-        "%laneid": (lane % WARP)[None, :], "%warpid": (lane // WARP)[None, :], "%nwarpid": number(-(-lane.size // WARP)),
+        "%laneid": (lane % WARP)[None, :], "%warpid": (lane // WARP)[None, :],
+        "%nwarpid": number(-(-lane.size // WARP)),
         "%lanemask_lt": ((1 << (lane % WARP)) - 1)[None, :], "WARP_SZ": number(WARP),
         "%cluster_ctarank": number(0), "%cluster_nctarank": number(1), "%is_explicit_cluster": number(0),
     }  # fmt: skip

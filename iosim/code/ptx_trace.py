@@ -6,7 +6,7 @@ stands for trips that do what is in its body, each further on by the strides of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,9 +81,35 @@ class Patterns:
         return self.known[number]
 
 
-def shifts(before: tuple[Node, ...], after: tuple[Node, ...]) -> tuple[Node, ...] | None:
-    """The body of a fold that goes on as `after` went on from `before`: the first trip that is not played; None where
-    the two do not do the same things."""
+def shifts(before: Sequence[Node], after: Sequence[Node], going: Array) -> tuple[Node, ...] | None:
+    """The body of a fold that goes on as `after` went on from `before`: the first trip that is not played, of the CTAs
+    that are `going` on; None where they do not do the same things in both."""
+    return _shifts(_only(before, going), _only(after, going))
+
+
+def _only(nodes: Sequence[Node], going: Array) -> list[Node]:
+    """Nodes as far as they are of some CTAs."""
+    found: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Access):
+            mine = going[node.ctas]
+            if mine.all():
+                found.append(node)
+            elif mine.any():
+                strides = tuple(stride[mine] for stride in node.strides)
+                found.append(Access(node.site, node.ctas[mine], node.base[mine], node.pattern, strides))
+        elif isinstance(node, Fold):
+            count = np.where(going, node.count, 0)
+            if count.any():
+                found.append(Fold(node.head, tuple(_only(node.body, going)), count))
+        else:
+            warps = np.where(going, node.warps, 0)
+            if warps.any():
+                found.append(Visit(node.start, warps))
+    return found
+
+
+def _shifts(before: Sequence[Node], after: Sequence[Node]) -> tuple[Node, ...] | None:
     if len(before) != len(after):
         return None
     body: list[Node] = []
@@ -99,10 +125,12 @@ def _shifted(a: Node, b: Node) -> Node | None:
     if isinstance(a, Fold) or isinstance(b, Fold):
         if not (isinstance(a, Fold) and isinstance(b, Fold)) or a.head != b.head:
             return None
-        inner = shifts(a.body, b.body) if np.array_equal(a.count, b.count) else None
+        inner = _shifts(a.body, b.body) if np.array_equal(a.count, b.count) else None
         return None if inner is None else Fold(b.head, inner, b.count)
     if isinstance(a, Visit) or isinstance(b, Visit):
-        alike = isinstance(a, Visit) and isinstance(b, Visit) and a.start == b.start and np.array_equal(a.warps, b.warps)
+        alike = (
+            isinstance(a, Visit) and isinstance(b, Visit) and a.start == b.start and np.array_equal(a.warps, b.warps)
+        )
         return b if alike else None
     same = a.site == b.site and a.pattern == b.pattern and len(a.strides) == len(b.strides)
     if not same or not np.array_equal(a.ctas, b.ctas):

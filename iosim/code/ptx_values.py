@@ -161,9 +161,9 @@ def merged(mask: Array, new: Value, old: Value) -> Value:
         return new
     if old is new:
         return new
-    if mask.shape[1] == 1 and isinstance(new, Split) and isinstance(old, Split):
-        if old.lane is new.lane or np.array_equal(old.lane, new.lane):
-            return Split(np.where(mask, new.cta, old.cta), new.lane)
+    apart = isinstance(new, Split) and isinstance(old, Split) and np.array_equal(old.lane, new.lane)
+    if apart and mask.shape[1] == 1 and isinstance(new, Split) and isinstance(old, Split):
+        return Split(np.where(mask, new.cta, old.cta), new.lane)
     return np.where(mask, whole(new), whole(old))
 
 

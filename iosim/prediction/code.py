@@ -109,11 +109,24 @@ class CodePrediction(Shown):
         """The resource that bounds it."""
         return self.time.bound_by
 
+    @property
+    def answer(self) -> str:
+        """Its bytes and time, and what of its accesses costs more than their bytes, in sentences."""
+        return str(self._shown_by("answer")(self))
+
+    @property
+    def body(self) -> str:
+        """The tables below the answer, as text."""
+        return str(self._shown_by("body")(self))
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row a load or store."""
+        return [dict(site) for site in self.to_dict()["sites"]]
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        from iosim.prediction.code_face import as_dict
-
-        return as_dict(self)
+        whole: dict[str, Any] = self._shown_by("as_dict")(self)
+        return whole
 
 
 def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function | None]:
@@ -139,8 +152,8 @@ def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function
 
 
 def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Conditions = ALONE) -> CodePrediction:
-    """Bytes, time and accesses of a launch. Raises InputError: arguments that do not fit the kernel, or code that cannot
-    be followed."""
+    """Bytes, time and accesses of a launch. Raises InputError: arguments that do not fit the kernel, or code that
+    cannot be followed."""
     evaluated = evaluate(code.entry, code.grid, code.arguments, code.block)
     launch = code_launch(evaluated, profile, code.resources)
     if not launch.occupancy.ctas_per_sm:
@@ -148,7 +161,8 @@ def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Condition
     call = Call.of(_stand_in(), Kernel(code.entry.name, "flash", Tile(1, 1)), profile, launch.chain)
     method = conditions.method or default_method(launch.chain)[0]
     replay = None
-    hbm, notes = Traffic(), ("HBM: only what passes between SMs and L2 is counted",)
+    hbm = Traffic()
+    notes: tuple[str, ...] = ("HBM: only what passes between SMs and L2 is counted",)
     if method in ("replay", "sampled"):
         replay = Replays().of(call, play_of(call, method, conditions.l2_start))
         hbm, notes = replay.traffic, replay.notes()

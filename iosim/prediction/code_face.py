@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.code.addresses import GLOBAL, LOCAL, SHARED, Site
 from iosim.kernel.launch import Mode
 from iosim.prediction.code import CodePrediction
+from iosim.show.shown import Part
 from iosim.show.tables import Table, columns_of
 
 SHOWN_SITES = 24
 """Groups of loads and stores that a table shows; JSON has all."""
-FULL_USE = 0.999
-"""The part of its sectors' bytes from which on a request is whole."""
+WASTED = 0.5
+"""The part of its sectors' bytes below which an access is named for what it wastes."""
+CONFLICTS = 1.5
+"""Times its least wavefronts from which on an access is named for its bank conflicts."""
 
 
 def answer(p: CodePrediction) -> str:
@@ -28,42 +32,56 @@ def answer(p: CodePrediction) -> str:
 def problems(p: CodePrediction) -> list[str]:
     """What of its accesses costs more than their bytes."""
     found = []
-    wasted = [g for g in groups(p) if g.space == GLOBAL and g.used_share < 0.5 and g.sectors]
+    sums = [group.sum for group in groups(p)]
+    wasted = [g for g in sums if g.space == GLOBAL and g.used_share < WASTED and g.sectors]
     if wasted:
         worst = max(wasted, key=lambda g: g.sectors * (1 - g.used_share))
         found.append(
             f"{'stores' if worst.mode is Mode.STORE else 'loads'} of {worst.tensor} ({worst.line or worst.text}) use "
             f"{worst.used_share:.0%} of the sectors that they touch"
         )
-    shared = [g for g in groups(p) if g.space == SHARED and g.wavefronts > 1.5 * g.least_wavefronts]
+    shared = [g for g in sums if g.space == SHARED and g.wavefronts > CONFLICTS * g.least_wavefronts]
     if shared:
         worst = max(shared, key=lambda g: g.wavefronts)
         times = worst.wavefronts / worst.least_wavefronts
-        found.append(f"{worst.text} ({worst.line or worst.number}) takes {times:.1f} times its wavefronts: bank conflicts")
+        place = worst.line or worst.number
+        found.append(f"{worst.text} ({place}) takes {times:.1f} times its wavefronts: bank conflicts")
     return found
 
 
-def groups(p: CodePrediction) -> list[Site]:
-    """Accesses of one source line, tensor, kind and loop together."""
+@dataclass(frozen=True)
+class Group:
+    """Accesses of one source line, tensor, kind and loop together; `served` is the part of their sectors that L1
+    serves, None where they go past it."""
+
+    sum: Site
+    served: float | None
+
+
+def groups(p: CodePrediction) -> list[Group]:
+    """Accesses by source line, tensor, kind and loop."""
     together: dict[tuple[Any, ...], list[Site]] = {}
     for site in p.sites:
         key = (site.space, site.mode, site.tensor, site.line or site.number, site.loop, site.width, site.asynchronous)
         together.setdefault(key, []).append(site)
-    return [_sum(sites) for sites in together.values()]
+    return [Group(_sum(sites), _served(p, sites)) for sites in together.values()]
+
+
+def _served(p: CodePrediction, sites: list[Site]) -> float | None:
+    cached = [s for s in sites if s.space == GLOBAL and s.mode is Mode.LOAD and s.through_l1 and s.sectors]
+    if not cached:
+        return None
+    missed = sum(p.launch.missed.get(s.number, 1.0) * s.sectors for s in cached)
+    return 1 - missed / sum(s.sectors for s in cached)
 
 
 def _sum(sites: list[Site]) -> Site:
-    one = sites[0]
-    if len(sites) == 1:
-        return one
-    sums = {name: sum(getattr(s, name) for s in sites) for name in SUMMED}
     strides = tuple(sorted({stride for s in sites for stride in s.strides}))
-    return Site(**{**{n: getattr(one, n) for n in FIELDS}, **sums, "strides": strides,
-                   "past_end": max(s.past_end for s in sites)})  # fmt: skip
+    sums: dict[str, Any] = {name: sum(getattr(s, name) for s in sites) for name in SUMMED}
+    return replace(sites[0], **sums, strides=strides, past_end=max(s.past_end for s in sites))
 
 
 SUMMED = ("requests", "sectors", "lines", "wavefronts", "bytes", "distinct_bytes")
-FIELDS = ("number", "text", "line", "space", "mode", "tensor", "loop", "width", "asynchronous", "through_l1")
 
 
 def head_lines(p: CodePrediction) -> list[str]:
@@ -97,18 +115,18 @@ def tensor_table(p: CodePrediction) -> Table:
 
 def site_table(p: CodePrediction) -> Table:
     """Loads and stores by line of the source, those that move most first."""
-    found = sorted(groups(p), key=lambda g: -(g.sectors * 32 + g.wavefronts * 128))
+    found = sorted(groups(p), key=lambda group: -(group.sum.sectors * 32 + group.sum.wavefronts * 128))
     rows = []
-    for g in found[:SHOWN_SITES]:
+    for group in found[:SHOWN_SITES]:
+        g = group.sum
         if g.space not in (GLOBAL, SHARED, LOCAL) or not g.requests:
             continue
-        served = 1 - p.launch.missed.get(g.number, 1.0) if g.through_l1 and g.space == GLOBAL else None
         each = g.sectors / g.requests if g.space == GLOBAL else None
         used = g.used_share if g.space == GLOBAL else None
         waves = g.wavefronts / g.least_wavefronts if g.space == SHARED else None
         rows.append((
-            g.line or f"instruction {g.number // 2}", f"{g.mode} {g.width} bytes a lane", g.tensor or g.space, g.requests,
-            each, used, served, waves, _moves(g),
+            g.line or f"instruction {g.number // 2}", f"{g.mode} {g.width} bytes a lane", g.tensor or g.space,
+            g.requests, each, used, group.served, waves, _moves(g),
         ))  # fmt: skip
     told = (
         "line | access= | tensor= | requests:count | sectors:number=sectors a request | used:percent=of them used | "
@@ -140,6 +158,11 @@ def as_text(p: CodePrediction) -> str:
 
 def line(p: CodePrediction) -> str:
     return answer(p)
+
+
+def parts(p: CodePrediction) -> list[Part]:
+    """What the text says, with its tables as tables."""
+    return [answer(p), *(x.strip() for x in head_lines(p)), level_table(p), tensor_table(p), site_table(p), p.notes]
 
 
 def as_dict(p: CodePrediction) -> dict[str, Any]:
