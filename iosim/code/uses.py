@@ -51,6 +51,4 @@ def _mean(sites: list[Site], missed: Mapping[int, float]) -> MemoryUse:
     requests = max(1, sum(site.requests for site in sites))
     sectors, lines, wavefronts = (sum(getattr(s, n) for s in sites) for n in ("sectors", "lines", "wavefronts"))
     served = sum((1 - missed.get(site.number, 1.0)) * site.sectors for site in sites)
-    return MemoryUse(
-        sectors / requests, lines / requests, wavefronts / requests, served / sectors if sectors else 0.0
-    )
+    return MemoryUse(sectors / requests, lines / requests, wavefronts / requests, served / sectors if sectors else 0.0)
