@@ -65,7 +65,8 @@ def code_on_sm(
         steps_per_turn: blocks of keys that a turn of it goes over.
     """
     cc = flow.function.cc
-    step, local, beside = (), NO_LOCAL, NO_LOCAL
+    step: tuple[Region, ...] = ()
+    local = NO_LOCAL
     outside = [
         one for n, one in enumerate(flow.instructions)
         if runs.each[n] >= MOST_TURNS_RUN and flow.block_of(n) not in flow.loop_of

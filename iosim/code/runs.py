@@ -142,14 +142,26 @@ def runs_of_lines(flow: Flow, lines: Mapping[int, float]) -> Runs:
         block = flow.block_of(number)
         if (one.ptx_line, clusters[block]) in shared:
             votes[block].append(shared[one.ptx_line, clusters[block]])
-    found = [0.0] * len(flow.blocks)
-    for n in range(len(flow.blocks)):
-        if n in votes:
-            found[n] = mode(votes[n])
-        elif flow.dominators[n] >= 0:
-            found[n] = found[flow.dominators[n]] if n else 1.0
+    found = _of_blocks(flow, {block: mode(values) for block, values in votes.items()})
     each = tuple(found[flow.block_of(n)] for n in range(len(flow.instructions)))
     return Runs(each, True)
+
+
+def _of_blocks(flow: Flow, known: Mapping[int, float]) -> list[float]:
+    """Runs of all blocks. One that nothing is known of runs in every turn of its loop where no turn goes around it, and
+    else as often as the block that leads to it."""
+    found = [known.get(n, 0.0) for n in range(len(flow.blocks))]
+    for loop in sorted(flow.loops, key=lambda one: -len(one.blocks)):
+        own = [b for b in loop.blocks if flow.loop_of[b] == loop.header]
+        turns = max((known[b] for b in own if b in known), default=0.0)
+        latches = [b for b in loop.blocks if loop.header in flow.blocks[b].follows]
+        for block in own:
+            if block not in known and all(flow.dominates(block, latch) for latch in latches):
+                found[block] = turns
+    for n in range(len(flow.blocks)):
+        if n not in known and not found[n]:
+            found[n] = found[flow.dominators[n]] if n else 1.0
+    return found
 
 
 def _tells(flow: Flow, number: int) -> bool:

@@ -44,6 +44,8 @@ class PartRates:
     """That come from the L2."""
     stored_bytes: float
     """That go to the L2."""
+    sharing: float = PARTS
+    """Warps of the SM over those of the part: how many parts share its path to shared memory, L1 and the L2."""
     exps: float = 0.0
     """Results of the special functions; 0: as the table of opcodes has it."""
 
@@ -104,8 +106,8 @@ def unit_cycles(slot: Slot, rates: PartRates) -> float:
         return 32 / rates.exps
     if slot.use is None or slot.unit != "lsu":
         return slot.cycles
-    through_l1 = PARTS * slot.use.lines if slot.group in THROUGH_L1 else 0.0
-    return max(through_l1, PARTS * slot.use.wavefronts, 1.0)
+    through_l1 = slot.use.lines if slot.group in THROUGH_L1 else 0.0
+    return rates.sharing * max(through_l1, slot.use.wavefronts, 1 / PARTS)
 
 
 def l2_cycles(slot: Slot, rates: PartRates) -> tuple[str, float]:
@@ -240,6 +242,12 @@ def regions_turn(regions: Sequence[Region], warps: Sequence[int], rates: PartRat
         for unit, taken in one.busy.items():
             busy[unit] = busy.get(unit, 0.0) + region.turns * taken
     return Turn(cycles, busy)
+
+
+def sharing(threads: int, ctas: int) -> float:
+    """How many parts of the SM have work, of which the fullest is played."""
+    warps = ctas * max(1, -(-threads // 32))
+    return warps / -(-warps // PARTS)
 
 
 def part_warps(threads: int, ctas: int) -> list[int]:
