@@ -214,6 +214,26 @@ class PredictKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, LayersKe
     never fails.
     """
 
+class PredictCodeKeywords(ConditionKeywords, total=False):
+    """Of iosim.predict_code."""
+
+    clocks: str | float
+    """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
+    limit) or the SMs' clock in MHz; power counts where the GPU's energies are known. A number, rather than a text, is
+    in hertz; by default boost.
+    """
+    launched: str
+    """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
+    """
+    ecc: str
+    """Check bits of ECC in the same memory, which a counter of HBM bytes counts: as the board is delivered, on or off;
+    nothing changes where a GPU has none (delivered, on, off); by default delivered.
+    """
+    entry: str | None
+    """The kernel of `code`, where it holds several."""
+    shared_bytes: int | str | None
+    """Shared memory that the launch gives a CTA beside what the code declares; by default none."""
+
 class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=False):
     """Of iosim.compare."""
 
@@ -352,6 +372,14 @@ class CheckClaimKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, total
     """Time that a call is said to take, such as 1.4ms."""
     flops: str | None
     """Operations that a call is said to take, such as 137GFLOP."""
+    ratio: str | None
+    """How many times less than naive attention, such as 9x."""
+    tflops: str | None
+    """Speed that a call is said to reach, such as 230TFLOP/s."""
+    mfu: str | None
+    """Share of the GPU's tensor rate that it is said to reach, such as 35%."""
+    bandwidth: str | None
+    """Bandwidth that it is said to draw from HBM, such as 1.5TB/s."""
     tolerance: str | float | None
     """How far a count may be from it, such as 2%; by default 1 %, or half a unit of its last digit up to 5 %."""
     layers: int | str | None

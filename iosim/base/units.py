@@ -55,6 +55,11 @@ def number_text(x: float) -> str:
     return f"{x:,.0f}" if abs(x) >= 1e4 else f"{x:.4g}"
 
 
+def per_second_text(rate: float) -> str:
+    """11864.3 -> "11,864", 6.537 -> "6.537": four digits, and no more where they are before the point."""
+    return f"{float(f'{rate:.4g}'):,.0f}" if rate >= 1000 else f"{rate:.4g}"
+
+
 def rate_text(flops_per_s: float) -> str:
     """3.12e14 -> "312 TFLOP/s"."""
     return f"{number_text(flops_per_s / 1e12)} TFLOP/s"

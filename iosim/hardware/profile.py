@@ -99,6 +99,16 @@ class HardwareProfile(Quantities):
         return first, CacheLevel("memory-side cache", self.memory_side_bytes, 1, 1)
 
     @property
+    def usable_memory_bytes(self) -> int | None:
+        """Bytes of device memory that processes share: what the device reports, less what its driver keeps where that
+        is known. A process's own context and its libraries take more; they are not counted. None: not known."""
+        return None if self.memory_bytes is None else self.memory_bytes - (self.memory_reserved_bytes or 0)
+
+    def need_memory_bytes(self) -> int:
+        """As `usable_memory_bytes`. Raises InputError: the profile does not know the memory."""
+        return self.need_int("memory_bytes") - (self.memory_reserved_bytes or 0)
+
+    @property
     def target(self) -> str:
         """What compilers call it: `sm_90`, `gfx942`."""
         return cc_text(self.cc) if self.is_amd else f"sm_{self.cc}"

@@ -116,9 +116,11 @@ def checked(name: str) -> tuple[str, ...]:
     return tuple(both) or ("execution only",)
 
 
-def is_counted(name: str) -> bool:
-    """Whether a GPU's counters were read of a kernel; of one that is not in the catalog, whether its GPU's were."""
-    return name not in entry_names() or any("bytes" in kind for kind in _checked().get(name, ()))
+def counted_on(name: str, backward: bool = False) -> tuple[str, ...]:
+    """The GPUs whose counters were read of a kernel's forward, or of its backward: of a kernel of one's own, or of any
+    name that the catalog lacks, none."""
+    gpus = _checked().get(name, {}).get(BACKWARD if backward else COUNTED)
+    return tuple(gpus.split(", ")) if gpus else ()
 
 
 def chosen(name: str, problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:

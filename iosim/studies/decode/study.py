@@ -12,7 +12,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain
-from iosim.base.units import bytes_text, count_text, seconds_text, some, times_of
+from iosim.base.units import bytes_text, count_text, per_second_text, seconds_text, some, times_of
 from iosim.base.words import DEFAULT, sentences
 from iosim.catalog.serving import kernel_by_rule
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -56,16 +56,16 @@ NOTE = (
     "attention of all layers alone; a step makes one new token of every sequence, or as many as were asked for. K/V "
     "bound: tokens a second if HBM delivered the kept keys and values and nothing else took time."
 )
+IN_MEMORY = "in the bytes that the device reports; a process's context and its libraries take some, too"
 FITS = {
-    True: "fits: the cache and the weights",
-    False: "fits: the cache alone; a model's weights, which take more, are counted with --model where its config says "
-    "them",
+    True: f"fits: the cache and the weights, {IN_MEMORY}",
+    False: f"fits: the cache alone, {IN_MEMORY}; a model's weights are counted with --model where its config says them",
 }
 """What fits, with the weights and without."""
 COLUMNS = columns_of(
-    "gpu | kernel | context:count | step_s=step | tokens_per_s:count=tokens/s | bound_tokens_per_s:count=K/V bound | "
-    "bound_by=bound by | splits:count | cache_bytes=cache | weight_bytes=weights | fits | "
-    "hbm_bytes_per_token:bytes=HBM/token | l2_bytes_per_token:bytes=SM<->L2/token"
+    "gpu | kernel | context:count | step_s=step | tokens_per_s:per_second=tokens/s | "
+    "bound_tokens_per_s:per_second=K/V bound | bound_by=bound by | splits:count | cache_bytes=cache | "
+    "weight_bytes=weights | fits | hbm_bytes_per_token:bytes=HBM/token | l2_bytes_per_token:bytes=SM<->L2/token"
 )
 KIND_COLUMNS = columns_of(
     "gpu | kernel | layer | count:count=layers | sees=a query sees | cache_bytes=cache | "
@@ -239,7 +239,7 @@ def _where(p: DecodePoint) -> str:
 def _step(p: DecodePoint) -> Iterator[str]:
     who = f"{p.kernel_name} on {p.prediction.profile.name}"
     each = "one token" if p.tokens == 1 else some(p.tokens, "token")
-    rate = f"{some(p.tokens_per_s, 'token')} a second with attention alone"
+    rate = f"{_rate(p)} with attention alone"
     if p.bound_tokens_per_s is not None:
         rate += f", {100 * p.tokens_per_s / p.bound_tokens_per_s:.0f} % of what HBM's bandwidth allows"
     yield f"{who} takes {seconds_text(p.step_s)} for a step of {each}: {rate}"
@@ -306,13 +306,13 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     """Tokens a second of each GPU and kernel, below the bound that the keys and values set on the GPU."""
     rates = [v for p in points for v in (p.tokens_per_s, p.bound_tokens_per_s) if v]
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
-    y = axes.log_axis(rates, "tokens a second", count_text)
+    y = axes.log_axis(rates, "tokens per second", per_second_text)
     bounds: dict[str, dict[str, Any]] = {}
     drawn, ends, readings = [], [], []
     for n, (name, members) in enumerate(grouped(points, _name).items()):
         gpu, last = members[0].prediction.profile.name, members[-1]
         hover = [
-            f"{name}, {some(p.context, 'token')}<br>{count_text(p.tokens_per_s)} a second, "
+            f"{name}, {some(p.context, 'token')}<br>{per_second_text(p.tokens_per_s)} a second, "
             f"{seconds_text(p.step_s)} a step"
             for p in members
         ]
@@ -325,8 +325,8 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
         step = seconds_text(last.step_s)
         ends.append(End(f"{name}<br>{step} a step", last.tokens_per_s, axes.colour(n), axes.symbol(n)[1]))
         readings.append(
-            f"{name} {some(members[0].tokens_per_s, 'token')} a second at "
-            f"{some(members[0].context, 'token')} of context, {count_text(last.tokens_per_s)} at "
+            f"{name} {_rate(members[0])} at "
+            f"{some(members[0].context, 'token')} of context, {per_second_text(last.tokens_per_s)} at "
             f"{last.context:,}, {step} a step"
         )
     layout = axes.layout(x, y, **at_ends(ends, y))
@@ -338,15 +338,24 @@ def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     if len(points) < 2:
         return ()
     names = [_name(p) for p in points]
-    hover = [
-        f"{name}<br>{some(p.tokens_per_s, 'token')} a second, {seconds_text(p.step_s)} a step"
-        for name, p in zip(names, points, strict=True)
-    ]
+    hover = [f"{name}<br>{_rate(p)}, {seconds_text(p.step_s)} a step" for name, p in zip(names, points, strict=True)]
     part = Part("tokens a second", axes.colour(0), [p.tokens_per_s for p in points], hover)
-    readings = "; ".join(f"{name} {count_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
+    readings = "; ".join(f"{name} {per_second_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
     return (
-        bars("tokens-1", "", f"Tokens a second: {readings}.", names, [part], count_text, axis_title="tokens a second"),
+        bars(
+            "tokens-1",
+            "",
+            f"Tokens a second: {readings}.",
+            names,
+            [part],
+            per_second_text,
+            axis_title="tokens per second",
+        ),
     )
+
+
+def _rate(p: DecodePoint) -> str:
+    return f"{per_second_text(p.tokens_per_s)} tokens per second"
 
 
 def _name(p: DecodePoint) -> str:

@@ -68,7 +68,7 @@ class TrainingPrediction(Shown):
     @property
     def capacity_bytes(self) -> int:
         """Bytes of the GPU's memory, less the reserve."""
-        return self.profile.need_int("memory_bytes") - self.reserve_bytes
+        return self.profile.need_memory_bytes() - self.reserve_bytes
 
     @property
     def fits(self) -> bool:
