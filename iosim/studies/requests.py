@@ -213,7 +213,10 @@ class TrainRequest(Checked):
     positions: str | None = ask.text("learned or none", default_text="learned")
     linear_bias: bool = ask.flag("a bias in linear layers", True, option="--no-linear-bias")
     attention: str = ask.text("naive (eager) or flash", "flash")
-    precision: str = ask.text("fp32, fp16, bf16, amp-fp16 or amp-bf16", "amp-bf16")
+    precision: str | None = ask.text(
+        "fp32, fp16, bf16, amp-fp16 or amp-bf16",
+        default_text="amp-bf16; amp-fp16 where the GPU's tensor cores do not take bf16",
+    )
     optimizer: str = ask.text("none, sgd, momentum, adam, adamw or adam8bit", "adamw")
     step: str = ask.text("how the optimizer runs: foreach, loop or fused", "foreach")
     recompute: str = ask.text("none, full (each layer) or attention", "none")

@@ -66,6 +66,15 @@ def _read(stem: str) -> Entry:
     return data
 
 
+def on_gpu(data: Entry, profile: HardwareProfile) -> Entry:
+    """The kernel that runs in place of a file's on GPUs before its first compute capability, where the file names one
+    (`before`); else the file's own."""
+    first = data["requires"].get("min_cc", 0)
+    if "before" in data and profile.cc < first:
+        return on_gpu(entry(data["before"]), profile)
+    return data
+
+
 Chooser = Callable[[AttentionProblem, HardwareProfile], tuple[str, str]]
 """To the name of a catalog kernel and the reason, one line."""
 
