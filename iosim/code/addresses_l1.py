@@ -29,7 +29,7 @@ from iosim.code.ptx_trace import Access, Fold, Node, Trace
 from iosim.code.ptx_values import Array
 from iosim.kernel.launch import Mode
 
-LINE_BYTES, SECTORS_PER_LINE = 128, 4
+LINE_BYTES = 128
 SAMPLED_CTAS = 4
 LONGEST_TURN = 32
 """Trips after which addresses lie alike inside a line again, at most that are played."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from iosim.base.records import dataclass, field, replace
+from iosim.base.records import dataclass, field
 from iosim.code.addresses import Evaluated
 from iosim.code.addresses_l1 import l2_sectors, missed_shares
 from iosim.code.addresses_moves import all_moves
@@ -28,7 +28,6 @@ from iosim.kernel.launch import (
     tensors,
 )
 from iosim.kernel.touched import Touched
-from iosim.kernel.work import Work
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,6 @@ class CodeLaunch:
     @property
     def launch(self) -> Launch:
         return self.chain.launches[0]
-
-    def with_work(self, work: Work) -> CodeLaunch:
-        """The same with what its CTAs compute."""
-        return replace(self, chain=replace(self.chain, launches=(replace(self.launch, work=work),)))
 
 
 LEAST_REGISTERS = 32

@@ -141,12 +141,6 @@ def place(number: int) -> int:
     return (number + 1) * APART
 
 
-def tensor_at(address: Array) -> Array:
-    """Numbers of the tensors at addresses; one address less than a tensor's beginning belongs to the one before."""
-    found: Array = address // APART - 1
-    return found
-
-
 def bind(entry: Entry, arguments: Mapping[str, Any]) -> Bound:
     """The arguments beside the parameters of an entry. Raises InputError: too few or too many, or a tensor where a
     number is taken."""

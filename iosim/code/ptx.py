@@ -25,7 +25,6 @@ SHARED = re.compile(r"\.shared\s+(?:\.align\s+(\d+)\s+)?\.(?:attribute\S*\s+)?(\
 LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
 FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 WIDTHS = re.compile(r"[a-z]+?(\d+)(?:x2)?$")
-BRACED = re.compile(r"[\w$]+")
 ENDS = ("ret", "exit", "trap")
 
 

@@ -121,7 +121,7 @@ def site_table(p: CodePrediction) -> Table:
         g = group.sum
         if g.space not in (GLOBAL, SHARED, LOCAL) or not g.requests:
             continue
-        each = g.sectors / g.requests if g.space == GLOBAL else None
+        each = g.sectors_per_request if g.space == GLOBAL else None
         used = g.used_share if g.space == GLOBAL else None
         waves = g.wavefronts / g.least_wavefronts if g.space == SHARED else None
         rows.append((
@@ -139,9 +139,9 @@ def _moves(g: Site) -> str:
     """Whether an access goes on with its loop."""
     if not g.loop:
         return "once"
-    moved = [s for s in g.strides if s]
-    if not moved:
+    if not g.moves_with_loop:
         return "stays"
+    moved = [s for s in g.strides if s]
     return f"{moved[0]:+,} bytes" if len(set(moved)) == 1 else "moves"
 
 

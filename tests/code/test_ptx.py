@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosim.base.errors import InputError
@@ -188,6 +188,7 @@ BENDS = (
     limit=st.integers(1, 90), element=st.sampled_from((2, 4, 16)), inner=st.integers(1, 3), outer=st.integers(1, 4),
     lane=st.integers(-1, 4), n=st.integers(0, 24), m=st.integers(1, 7), ctas=st.integers(1, 3), rows=st.integers(1, 2),
 )  # fmt: skip
+@settings(deadline=None)
 def test_what_is_evaluated_together_is_what_each_lane_does(
     bend: str, n: int, m: int, ctas: int, rows: int, **numbers: int
 ) -> None:
