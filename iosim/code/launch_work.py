@@ -47,15 +47,13 @@ def with_work(launch: CodeLaunch, function: Function, profile: HardwareProfile) 
     l1_bytes = profile.need("l1_shared_bytes") - launch.occupancy.shared_memory_carveout_bytes
     uses = uses_of(evaluated, launch.missed, function.cc)
     on_sm = code_on_sm(flow, runs, ctas * warps, max(1.0, l1_bytes), uses)
-    made = launch.with_work(Work(machine=on_sm.machine))
     local = on_sm.local_tile
     moved = ((Mode.STORE, local.stored), (Mode.LOAD, local.loaded - local.hits_l1))
     overheads = tuple(
         Overhead(SPILL, mode, per_tile=round(sectors * SECTOR_BYTES * warps), inferred_from=SOURCE)
         for mode, sectors in moved if sectors
     )  # fmt: skip
-    made = replace(
-        made, chain=replace(made.chain, launches=(replace(made.launch, overheads=overheads),))
-    )  # fmt: skip
+    worked = replace(launch.launch, overheads=overheads, work=Work(machine=on_sm.machine))
+    made = replace(launch, chain=replace(launch.chain, launches=(worked,)))
     notes = (*flow.unread, *runs.assumed, *(() if lined else (NOT_LINED,)))
     return LaunchWork(made, runs, on_sm, runs.instructions * warps * evaluated.ctas, notes)

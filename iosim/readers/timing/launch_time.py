@@ -84,6 +84,9 @@ def reuses_keys(launch: Launch) -> bool:
 
 
 def uses_tensor_cores(running: Running) -> bool:
+    machine = running.launch.work.machine
+    if machine is not None:
+        return any(slot.flops for region in machine.step + machine.tile for slot in region.slots)
     return running.launch.work.flops_per_pair > 0 and running.unit.tensor_cores
 
 
