@@ -7,12 +7,16 @@ from typing import ClassVar
 from iosim.base.pointwise import pointwise
 from iosim.base.records import replace
 from iosim.catalog.libraries.rules import Rules, SplitGrid, rule_book
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SECTOR_BYTES, Mode, Overhead
 from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.problem.attention import AttentionProblem
 
 MOST_SPLITS = 64
 FEWEST_SPLITS = 4
+WIDE_HEAD_DIM = 128
+"""Above it the build of 256 columns runs."""
 WHOLE_KEYS = 256
 """Keys up to which kernels of 64 query rows run, which do not split them."""
 
@@ -38,6 +42,11 @@ class CudnnRules(Rules):
     def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
         decodes = problem.seq_q == 1 and problem.passes == "fwd"  # as recorded grids say
         return replace(stated, scheduler=Scheduler.STATIC) if decodes else stated
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """What is spilled with a bias is the widest build's alone; a row of the file holds for narrower ones, too."""
+        wide = max(problem.head_dim, problem.head_dim_v) > WIDE_HEAD_DIM
+        return kernel if wide else replace(kernel, spill=None)
 
     def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
         return neighbours_of_q(problem, block_q)
