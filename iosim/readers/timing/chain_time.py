@@ -28,7 +28,8 @@ from iosim.readers.timing.running import Running, executed_pairs
 
 FEW_SMS = 0.1
 """Share of the SMs up to which tensor cores at work leave the clock as it is. Fitted: 0.99 of it in the median of 51
-launches of 30 us and longer, where 0.91 are kept with more SMs (h100_random_2.csv to _7.csv, h200_random_2.csv to _6.csv)."""
+launches of 30 us and longer, where 0.91 are kept with more SMs (h100_random_2.csv to _7.csv, h200_random_2.csv to
+_6.csv)."""
 LEAST_CLOCK_SHARE = 0.4
 """Of the boost clock: below it no limit drives the SMs."""
 CLOCK_TOLERANCE = 1e-7
