@@ -23,7 +23,8 @@ from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.engine import L2, Ctas
 from iosim.readers.replay.l2 import model
-from iosim.readers.replay.lowering import LoweredLaunch, Template
+from iosim.readers.replay.lowering import LoweredLaunch
+from iosim.readers.replay.templates import Template
 
 RUNS = 5
 GPU = load_profile("h200-sxm")

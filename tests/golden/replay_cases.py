@@ -19,13 +19,14 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import replay as replays_module
 from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, PS, Ctas, TraceRecord
 from iosim.readers.replay.l2 import L2Model, model, sample_lines, sm_partitions
-from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower, start_order
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower, start_order
 from iosim.readers.replay.objects import refuse_bytes, tile_bytes
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
 from iosim.readers.replay.sampling import Coarse, CoarseSteps, SamplingPlan, Windows, coarse_plan, sampling_plan
 from iosim.readers.replay.scan import scan, with_capacity
 from iosim.readers.replay.sharing import keys_of, rates_of, sloped
+from iosim.readers.replay.templates import Template
 from iosim.studies.trace.trace import check_bins, check_traceable, trace
 
 LATER = ("dsa", "dsv4", "flash-sm90", "flashinfer-cascade", "moba", "nsa", "xqa-sm90")

@@ -25,8 +25,9 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import BlockMask
 from iosim.readers.replay import replay
-from iosim.readers.replay.lowering import NONE, lower
+from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.play import Play
+from iosim.readers.replay.templates import NONE
 
 DOT = RowPass("dot", ("O", "dO"), ("D",), rows=8)
 

@@ -13,9 +13,10 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.launch import Domain, Launch, Outer, Role
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.replay.lowering import LoweredLaunch, Template, lower
+from iosim.readers.replay.lowering import LoweredLaunch, lower
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.sampling import sampling_plan
+from iosim.readers.replay.templates import Template
 from iosim.readers.timing.running import reuses_keys
 from iosim.studies.distributed.links import Cluster, Link
 from iosim.studies.tiles.pick import pick_tiles

@@ -34,9 +34,10 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import engine
 from iosim.readers.replay.engine import L2, MAX_TENSORS, Ctas, TraceRecord
 from iosim.readers.replay.l2 import L2Model, model, sample_lines
-from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
+from iosim.readers.replay.templates import Template
 
 LINE = 128
 H200 = load_profile("h200-sxm")
@@ -292,7 +293,8 @@ def test_whatever_a_signal_raises_stops_the_engine_first() -> None:
         from iosim.readers.replay.engine import L2, Ctas
         from iosim.readers.replay.l2 import model
         from iosim.hardware.profile import load_profile
-        from iosim.readers.replay.lowering import LoweredLaunch, Template
+        from iosim.readers.replay.lowering import LoweredLaunch
+        from iosim.readers.replay.templates import Template
 
         class Late(Exception):
             pass

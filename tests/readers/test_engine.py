@@ -19,7 +19,8 @@ from traces import LINE, Access, assert_same, fixed, in_turn, play, random_trace
 from iosim.base.errors import InputError
 from iosim.readers.replay import scan as scans
 from iosim.readers.replay.engine import L2, Ctas, TraceRecord
-from iosim.readers.replay.lowering import LoweredLaunch, Template
+from iosim.readers.replay.lowering import LoweredLaunch
+from iosim.readers.replay.templates import Template
 
 FIXED: dict[str, list[Access]] = {
     "one object": [(LOAD, 0, 0)] * 3,

@@ -21,7 +21,8 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.engine import L2, Ctas, TraceRecord
 from iosim.readers.replay.l2 import L2Model, SideCache, sm_partitions
-from iosim.readers.replay.lowering import LoweredLaunch, Template
+from iosim.readers.replay.lowering import LoweredLaunch
+from iosim.readers.replay.templates import Template
 
 OBJECTS, LINES = 12, 3
 ACCESSES = st.lists(

@@ -17,10 +17,11 @@ from iosim.prediction.call import Call
 from iosim.prediction.predictor import QUICK_ACCESSES, default_method, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import replay as replays
-from iosim.readers.replay.lowering import LoweredLaunch, Template
+from iosim.readers.replay.lowering import LoweredLaunch
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
 from iosim.readers.replay.sampling import SamplingPlan, Windows, sampling_plan
+from iosim.readers.replay.templates import Template
 
 
 def call(kernel: str, gpu: str, mask: str, tokens: int, heads: int = 2) -> tuple[AttentionProblem, Chain]:

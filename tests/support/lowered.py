@@ -8,7 +8,8 @@ import numpy as np
 from counter import access_bytes
 
 from iosim.kernel.launch import Chain, Edge, Launch
-from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch
+from iosim.readers.replay.templates import Template
 
 
 def loop_steps(low: LoweredLaunch) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,8 @@ from reference_cache import LOAD, REDUCE, STORE, SlowL2
 from iosim.hardware.profile import load_profile
 from iosim.readers.replay.engine import L2, Ctas
 from iosim.readers.replay.l2 import L2Model, model, sm_partitions
-from iosim.readers.replay.lowering import LoweredLaunch, Template
+from iosim.readers.replay.lowering import LoweredLaunch
+from iosim.readers.replay.templates import Template
 
 LINE = 128
 Access = tuple[int, int, int]

@@ -160,6 +160,7 @@ ROW: Mapping[str, Key] = {
     "fetch": Key(_words(Fetch), "how rows are asked for"),
     "matrix_unit": Key(Text((FMA, *MatrixUnit)), "what computes its products, where not as in [kernel]"),
     "score_operations": Key(Real(0, 100), "instructions a score beside those of every softmax"),
+    "serial_cycles": Key(Real(0, 1e5), "cycles of a step in which its instructions wait for one another"),
     "loads_ahead": Key(Flag(), "whether a step's K and V are fetched during the step before"),
     "options": Key(MapOf(OneOrMany(Text())), "of the algorithm, over those of [kernel]"),
     "key_warps": Key(Whole(1, 32), "warps that divide a tile's keys, where they do not divide its rows alone"),
@@ -204,7 +205,8 @@ def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence
 _SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads", "chiplets")
 _WHEN = tuple(ROW)[: tuple(ROW).index("split")]
 _TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "fetch", "matrix_unit", "key_warps", "threads", "registers",
-         "shared_memory_bytes", "warps_along", "v_in", "score_operations", "loads_ahead", "options")  # fmt: skip
+         "shared_memory_bytes", "warps_along", "v_in", "score_operations", "serial_cycles", "loads_ahead",
+         "options")  # fmt: skip
 _SPILL = ("split", "whole_tiles", "narrow", "block_q", "block_k", "registers", "write_per_tile", "write_per_pair",
           "read_per_tile", "read_per_pair", "accesses_per_pair", "accesses_per_tile", "frame", "source")  # fmt: skip
 _TILE_NEEDS = ("head_dim", "block_q", "block_k", "warps")

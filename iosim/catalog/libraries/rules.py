@@ -125,7 +125,7 @@ _IN_MODULES = {
     "flashinfer": ("flashinfer", "flashinfer-cascade", "flashinfer-decode", "xqa", "xqa-sm90"),
     "flashmla": ("dsa", "dsv4", "flashmla", "mla"),
     "tiled": ("flash1", "tiled", "uniform"),
-    "triton": ("flex", "triton", "vllm-triton"),
+    "triton": ("flex", "triton", "triton-tutorial", "vllm-triton"),
     "varlen": ("fa3-sm80", "fa3-varlen", "vllm-fa2", "vllm-fa3"),
 }
 _BOOKS: Registry[str, Rules] = Registry("rules", {f"{__package__}.{name}": of for name, of in _IN_MODULES.items()})

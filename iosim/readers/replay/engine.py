@@ -19,8 +19,9 @@ from iosim.base.progress import AFTER_S, counter, go_on, is_worker
 from iosim.base.records import dataclass, replace
 from iosim.readers.replay.l2 import LEAST_SETS, L2Model, Samples, sample_lines, sm_partitions
 from iosim.readers.replay.library import LAYOUT, library
-from iosim.readers.replay.lowering import LoweredLaunch, Template
+from iosim.readers.replay.lowering import LoweredLaunch
 from iosim.readers.replay.sampling import Coarse, SamplingPlan, Windows
+from iosim.readers.replay.templates import Template
 
 MAX_DEPTH, MAX_PARTITIONS, MAX_TEMPLATES, MAX_TENSORS, MAX_WAYS = (
     LAYOUT.constants[name] for name in ("MAX_DEPTH", "MAX_PARTITIONS", "MAX_TEMPLATES", "MAX_TENSORS", "MAX_WAYS")

@@ -15,43 +15,18 @@ import numpy.typing as npt
 
 from iosim.base.progress import progress
 from iosim.base.records import dataclass, replace
-from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Outer, Overhead, Per, Role, Rows, Tensor
+from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Outer, Overhead, Per, Role, Rows
 from iosim.kernel.remap import place
-from iosim.kernel.schedule import Direction, Order
+from iosim.kernel.schedule import Direction, Order, Schedule
 from iosim.problem.masks.mask import Steps
 from iosim.problem.masks.picked import BlockPicks, PickedMask, WindowedMask
 from iosim.readers.replay.blocks import Blocks
 from iosim.readers.replay.objects import Grid, cut, gathers, refuse_too_large, streams
+from iosim.readers.replay.templates import MODES, NONE, Template, WorkTiles, owner_of, template
 
 Int32 = npt.NDArray[np.int32]
-NONE = -1
-MODES = {Mode.LOAD: 0, Mode.STORE: 1, Mode.REDUCE: 2}
 TILES_AT_ONCE = 1 << 18
 """Work tiles of an elementwise pass that are lowered together: 64-bit numbers of all would fill gigabytes."""
-
-
-@dataclass(frozen=True)
-class Template:
-    """Objects base[tile] + coef x index + row x row_stride + col, for row < rows and col < span. Where heads come in
-    turn, `turn` indices of each, a head begins `turn_coef` objects after the one before it. Where `skips` is there, a
-    work tile whose `block` is skips[index] makes no access at that index."""
-
-    tensor: str
-    mode: int
-    base: Int32
-    coef: int = 0
-    span: int = 1
-    rows: int = 1
-    row_stride: int = 0
-    turn: int = 0
-    turn_coef: int = 0
-    skips: Int32 | None = None
-    block: Int32 | None = None
-
-    @property
-    def stays(self) -> bool:
-        """Whether every step stores to the same place."""
-        return self.coef == 0 and self.mode != MODES[Mode.LOAD]
 
 
 @dataclass(frozen=True)
@@ -210,52 +185,93 @@ def _lower_launch(
 ) -> LoweredLaunch:
     if streams(launch):
         return _lower_flat(chain, launch, grids)
-    d = launch.domain
     head, block = start_order(launch)
-    there = block < d.key_blocks_total if launch.outer is Outer.HEAD else None
-    if there is not None:
-        block = np.where(there, block, 0).astype(np.int32)
+    exists = np.ones(block.size, dtype=bool)
+    if launch.outer is Outer.HEAD:  # the last CTAs of a head may have fewer key blocks than others
+        exists = block < launch.domain.key_blocks_total
+        block = np.where(exists, block, 0).astype(np.int32)
+    schedule, group = launch.schedule, _rounds(launch) if launch.outer is Outer.HEAD else 1
     tiles = _tiles(launch, head.astype(np.int64), block.astype(np.int64))
+    launch, tiles = _walked(chain, launch, tiles)
+    count = np.where(exists, tiles.steps.count, 0).astype(np.int32)
+    templates = _templates(chain, launch, grids, tiles, block, exists)
+    # Without rows a work tile ends at once, and its CTA takes no room for its threads' frames.
+    takes_slot = exists if launch.outer is Outer.HEAD else count > 0
+    slot = (np.cumsum(takes_slot) - 1) % spill_slots
+    frames = [np.where(count > 0, first + slot, NONE).astype(np.int32) for first in frame_first]
+    _add_spills(launch, templates, frame_first, frames)
+    prologue, loop, epilogue = map(tuple, templates.values())
+    indices = tiles.steps.indices
+    return LoweredLaunch(
+        name=launch.name,
+        first=tiles.steps.first.astype(np.int32),
+        count=count,
+        prologue=prologue,
+        loop=loop,
+        epilogue=epilogue,
+        down=_walks_down(schedule, block),
+        head=head,
+        block=block,
+        group=group,
+        indices=None if indices is None else indices.astype(np.int32),
+    )
+
+
+def _walked(chain: Chain, launch: Launch, tiles: WorkTiles) -> tuple[Launch, WorkTiles]:
+    """The launch as its work tiles walk it: entry by entry where rows are gathered, or several times over keys."""
     if gathers(chain, launch):
-        each = next(t.keys_per_row for a in launch.accesses if (t := chain.tensors[a.tensor]).is_list)
-        tiles = _gathering(launch, tiles, each)
-        launch = replace(launch, domain=replace(d, block_k=each))
-    elif launch.walks_again:
-        tiles = replace(tiles, steps=_again(tiles.steps, max(a.times for a in launch.accesses)))
-    steps = tiles.steps
-    first, count = steps.first.astype(np.int32), steps.count.astype(np.int32)
-    if there is not None:
-        count = np.where(there, count, 0).astype(np.int32)
+        keys_per_entry = next(t.keys_per_row for a in launch.accesses if (t := chain.tensors[a.tensor]).is_list)
+        by_entry = replace(launch, domain=replace(launch.domain, block_k=keys_per_entry))
+        return by_entry, _gathering(launch, tiles, keys_per_entry)
+    if launch.walks_again:
+        walks = max(access.times for access in launch.accesses)
+        return launch, replace(tiles, steps=_again(tiles.steps, walks))
+    return launch, tiles
+
+
+def _templates(
+    chain: Chain,
+    launch: Launch,
+    grids: dict[str, Grid],
+    tiles: WorkTiles,
+    block: Int32,
+    exists: npt.NDArray[np.bool_],
+) -> dict[str, list[Template]]:
+    """The templates of a launch's accesses, by where they stand: before the loop, in it, after it."""
     templates: dict[str, list[Template]] = {"pro": [], "loop": [], "epi": []}
     for access in progress(f"work tiles of {launch.name}")(launch.accesses):
-        grid = grids[access.tensor]
         for run in _runs(launch, access):
-            template, where = _template(chain.tensors[access.tensor], access, launch, grid, tiles, run)
-            if there is not None:
-                template = replace(template, base=np.where(there, template.base, NONE).astype(np.int32))
+            made, stands = template(chain.tensors[access.tensor], access, launch, grids[access.tensor], tiles, run)
+            if not exists.all():
+                made = replace(made, base=np.where(exists, made.base, NONE).astype(np.int32))
             if access.skip:
-                skips, of_tile = _skips(launch, access, block, steps)
-                template = replace(template, skips=skips, block=of_tile)
-            templates[where].append(template)
-    takes = count > 0 if there is None else np.ones_like(there)  # without rows a work tile ends at once
-    slot = (np.cumsum(takes) - 1) % spill_slots
-    frames = [np.where(count > 0, at + slot, NONE).astype(np.int32) for at in frame_first]
-    for at, frame, where in zip(frame_first, frames, ("loop", "pro"), strict=False):
-        if at != NONE:
-            templates[where].append(Template(SPILL, MODES[Mode.STORE], frame))
+                skips, of_tile = _skips(launch, access, block, tiles.steps)
+                made = replace(made, skips=skips, block=of_tile)
+            templates[stands].append(made)
+    return templates
+
+
+def _add_spills(
+    launch: Launch, templates: dict[str, list[Template]], frame_first: tuple[int, ...], frames: list[Int32]
+) -> None:
+    """Stores of spilled registers: each step into its part of the frames, each work tile once into the rest; loads of
+    what the steps stored."""
+    for first, frame, stands in zip(frame_first, frames, ("loop", "pro"), strict=False):
+        if first != NONE:
+            templates[stands].append(Template(SPILL, MODES[Mode.STORE], frame))
     reloaded = _spills(launch, Mode.LOAD)
     if reloaded is not None and reloaded.per_pair and frame_first and frame_first[0] != NONE:
         templates["loop"].append(Template(SPILL, MODES[Mode.LOAD], frames[0]))
-    if launch.schedule.direction is Direction.ALTERNATING:
-        down = (block // launch.schedule.cluster & 1).astype(np.uint8)
-    else:
-        down = np.full(block.size, launch.schedule.direction is Direction.DESCENDING, dtype=np.uint8)
-    prologue, loop, epilogue = map(tuple, templates.values())
-    return LoweredLaunch(
-        launch.name, first, count, prologue, loop, epilogue, down, head, block,
-        group=_rounds(launch) if launch.outer is Outer.HEAD else 1,
-        indices=None if steps.indices is None else steps.indices.astype(np.int32),
-    )  # fmt: skip
+        if reloaded.per_pair > frame_parts(launch)[0] and len(frames) > 1 and frame_first[1] != NONE:
+            # what was stored once a work tile is loaded in every step, too
+            templates["loop"].append(Template(SPILL, MODES[Mode.LOAD], frames[1]))
+
+
+def _walks_down(schedule: Schedule, block: Int32) -> npt.NDArray[np.uint8]:
+    """1 where a work tile walks its indices from the last to the first."""
+    if schedule.direction is Direction.ALTERNATING:
+        return (block // schedule.cluster & 1).astype(np.uint8)
+    return np.full(block.size, schedule.direction is Direction.DESCENDING, dtype=np.uint8)
 
 
 def _none_of(low: LoweredLaunch) -> LoweredLaunch:
@@ -286,40 +302,32 @@ def _one_grid(a: LoweredLaunch, b: LoweredLaunch, of_a: Domain, of_b: Domain) ->
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Tiles:
-    head: npt.NDArray[np.int64]
-    steps: Steps
-    i: npt.NDArray[np.int64] | None = None
-    j: npt.NDArray[np.int64] | None = None
-
-
 def _rounds(launch: Launch) -> int:
     """Key blocks that a CTA walks, one after the other, where a work tile is a head or a split of one."""
     return -(-launch.domain.key_blocks_total // launch.domain.splits)
 
 
-def _tiles(launch: Launch, head: npt.NDArray[np.int64], block: npt.NDArray[np.int64]) -> _Tiles:
+def _tiles(launch: Launch, head: npt.NDArray[np.int64], block: npt.NDArray[np.int64]) -> WorkTiles:
     d = launch.domain
     if launch.outer is Outer.QUERY:
         s = d.visited.by_query()
-        return _Tiles(head, Steps(s.first[block], s.count[block], s.indices), i=block)
+        return WorkTiles(head, Steps(s.first[block], s.count[block], s.indices), i=block)
     if launch.outer is Outer.SPLIT:
         s = d.visited.by_split(d.key_blocks_per_split, d.splits)
         tile = block % d.query_blocks * d.splits + block // d.query_blocks
-        return _Tiles(head, Steps(s.first[tile], s.count[tile], s.indices), i=block)
+        return WorkTiles(head, Steps(s.first[tile], s.count[tile], s.indices), i=block)
     if launch.walks_round:
         twice = np.tile(np.arange(d.query_blocks), 2)
         steps = Steps(block % d.splits % d.query_blocks, np.full(block.size, d.query_blocks), twice)
-        return _Tiles(head, steps, j=block)
+        return WorkTiles(head, steps, j=block)
     if launch.outer in (Outer.KEY, Outer.HEAD):
         s = d.visitors
-        return _Tiles(head, Steps(s.first[block], s.count[block], s.indices), j=block)
+        return WorkTiles(head, Steps(s.first[block], s.count[block], s.indices), j=block)
     zero = np.zeros(block.size, dtype=np.int64)
-    return _Tiles(head, Steps(zero, zero + 1), block % d.query_blocks, block // d.query_blocks)
+    return WorkTiles(head, Steps(zero, zero + 1), block % d.query_blocks, block // d.query_blocks)
 
 
-def _gathering(launch: Launch, tiles: _Tiles, each: int) -> _Tiles:
+def _gathering(launch: Launch, tiles: WorkTiles, each: int) -> WorkTiles:
     """Work tiles that step over the entries of their queries' lists, those that have a key; an entry stands for `each`.
     NB: a CTA so waits for its rows one after the other, though a kernel asks for those of a block at once: the replay's
     own clock, which a trace shows, is late; the order of its accesses is not."""
@@ -377,97 +385,6 @@ def _skips(launch: Launch, access: Access, block: Int32, steps: Steps) -> tuple[
     visited = d.visited
     where = visited.first if first else visited.end - 1
     return np.where(visited.count > 0, where, NONE).astype(np.int32), block
-
-
-def owner_of(tensor: Tensor, d: Domain, head: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The tensor's own (batch, head), counted as grid heads are, of each grid head: heads of a group share a key/value
-    head, and all heads or sequences what has one."""
-    inside = head % d.heads // max(1, d.heads // tensor.heads)
-    return (head // d.heads if tensor.batch > 1 else 0) * tensor.heads + inside
-
-
-def _template(
-    tensor: Tensor, access: Access, launch: Launch, grid: Grid, tiles: _Tiles, run: tuple[int, int]
-) -> tuple[Template, str]:
-    """One access as a template, and where it stands: before the loop, in it, or after it. `run` is of query blocks that
-    are moved together, where a whole head's are."""
-    d = launch.domain
-    head, i, j = tiles.head, tiles.i, tiles.j
-    own = access.rows is Rows.QUERY and tensor.heads >= d.heads
-    apart = own and d.pack > 1 and not d.in_turn and grid.heads > d.grid_heads * tensor.copies
-    owner = (head * d.pack if d.in_turn or apart else head) if own else owner_of(tensor, d, head)
-    start, step = grid.start_of(owner), grid.step
-    looped = access.per is Per.PAIR
-    span_q = max(1, (d.block_q // d.pack if apart else d.of(tensor).block_q) // grid.chunk_rows)
-    span_k = max(1, d.block_k // (grid.chunk_cols if access.rows is Rows.PAIR else grid.chunk_rows))
-    coef, span, rows, stride, turn, turn_coef = 0, 1, 1, 0, 0, 0
-    base, of_head = start, False
-    table = tensor.keys_per_row > 0 and access.rows is Rows.KEY  # a sequence's entries as a whole, before the loop
-    if table and tensor.along is Rows.QUERY:  # a list of picked keys, its query's own
-        assert i is not None
-        base = base + i % d.query_blocks * d.block_q // d.pack // grid.chunk_rows * step
-    elif access.rows is Rows.OWN or table:
-        span = grid.rows * grid.cols
-        if access.per is Per.LAUNCH:
-            base = np.where(np.arange(head.size) == 0, base, NONE)
-        elif tensor.copies > 1 and i is not None:  # one a block
-            each = grid.heads // tensor.copies * span
-            coef, base = (each, base) if looped else (0, base + i * each)
-    elif access.rows is Rows.QUERY:
-        span = span_q
-        if access.per is Per.SPLIT and tensor.copies > 1:
-            assert i is not None
-            base = base + i // d.query_blocks * (grid.heads // tensor.copies) * grid.rows * grid.cols
-        if launch.outer is Outer.SPLIT and i is not None:
-            i = i % d.query_blocks
-        if i is not None:
-            base = base + grid.row_of(i, d.query_blocks, span_q) * step
-        elif looped:
-            coef = span_q * step
-            base = base + grid.row_shift(j, d.key_blocks_total, d.query_blocks, span_q) * step
-            if d.in_turn and own:
-                turn, turn_coef = d.query_blocks // d.pack, 1 if step > 1 else grid.rows * grid.cols
-        else:  # a whole head's rows: by each CTA as it starts, or once, after the last key block
-            assert j is not None
-            lo, hi = run
-            span = min(hi * span_q, grid.rows) - lo * span_q
-            here = j < d.splits if access.per is Per.SPLIT else j == d.key_blocks_total - 1
-            base, of_head = np.where(here, base + lo * span_q * step, NONE), True
-    elif access.rows is Rows.KEY:
-        span = span_k
-        if j is not None:
-            at = j % (grid.rows // span_k) if tensor.wraps else j
-            base = base + grid.row_of(at, d.key_blocks_total, span_k) * step
-        else:
-            coef = span_k * step
-            base = base + grid.row_shift(i, d.query_blocks, d.key_blocks_total, span_k) * step
-    else:
-        span, rows, stride = span_k, span_q, grid.cols
-        i = i % d.query_blocks if launch.outer is Outer.SPLIT and i is not None else i
-        base = base + (i * span_q * grid.cols if i is not None else 0) + (j * span_k if j is not None else 0)
-        if i is None:
-            coef = span_q * grid.cols
-        elif j is None:
-            coef = span_k
-    base32 = np.asarray(base, dtype=np.int64)
-    if access.visited_only and not looped and not of_head:
-        base32 = np.where(tiles.steps.count > 0, base32, NONE)
-    if apart:  # each of the heads packed
-        rows, stride = d.pack, grid.rows * grid.cols
-    if step > 1:  # rows of a head lie apart
-        span, rows, stride = rows if apart else 1, span, step
-    places = base32.astype(np.int32), coef, span, rows, stride, turn, turn_coef
-    inside = looped and launch.outer is not Outer.PAIR and not table
-    return Template(access.tensor, MODES[access.mode], *places), _stands(access, launch, inside, of_block=j is not None)
-
-
-def _stands(access: Access, launch: Launch, inside: bool, of_block: bool) -> str:
-    """Before a work tile's loop, in it, or after it; `of_block`: work tiles are of key blocks."""
-    if access.mode is Mode.LOAD:
-        return "loop" if inside or launch.outer is Outer.PAIR else "pro"
-    if access.per is Per.SPLIT and of_block:
-        return "pro"
-    return "loop" if inside else "epi"
 
 
 def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> LoweredLaunch:

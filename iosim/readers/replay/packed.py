@@ -20,8 +20,9 @@ from iosim.base.records import fields
 from iosim.readers.replay.engine import in_ps, l2_config, launch_plan
 from iosim.readers.replay.l2 import followed_sets, sampler
 from iosim.readers.replay.library import HEADER, Layout
-from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.replay import FOREIGN_OBJECT_BYTES, Inputs, asked_of, ctas_of, refuse_small_l2
+from iosim.readers.replay.templates import Template
 
 WASM32 = Layout(HEADER.read_text(encoding="utf-8"), pointer=ct.c_uint32)
 """The engine's structures where a pointer has four bytes."""

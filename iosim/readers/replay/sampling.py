@@ -17,7 +17,8 @@ import numpy.typing as npt
 from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import SPILL, Chain, Launch, Outer
 from iosim.readers.replay.l2 import L2Model
-from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
+from iosim.readers.replay.templates import Template
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -15,7 +15,8 @@ from iosim.base.records import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.readers.replay.engine import L2, Ctas
 from iosim.readers.replay.l2 import L2Model, model
-from iosim.readers.replay.lowering import LoweredLaunch, Template
+from iosim.readers.replay.lowering import LoweredLaunch
+from iosim.readers.replay.templates import Template
 
 PATTERNS = ("shared_scan", "private_scan")
 OBJECT_BYTES = {"shared_scan": 16384, "private_scan": 8192}

@@ -8,6 +8,7 @@ from iosim.kernel.pace import Pace
 from iosim.readers.timing import launch_terms as terms
 from iosim.readers.timing.energy import Activity, mean_power_w
 from iosim.readers.timing.loop_time import Computing, loop_computing, worked
+from iosim.readers.timing.machine_time import machine_computing
 from iosim.readers.timing.overlap import beside, computing_beside_stream, norm_of
 from iosim.readers.timing.pass_time import pass_computing
 from iosim.readers.timing.running import Running, executed_pairs, reuses_keys
@@ -63,11 +64,16 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     streamed = max(hbm, side)
     start = terms.start_seconds(running) + terms.memset_seconds(running)
     pairs, instructions = float(executed_pairs(launch)), 0.0
-    if sm is None:
+    machine = launch.work.machine
+    if machine is not None and rates.clock_hz is not None:
+        computed = machine_computing(running, machine)
+    elif sm is None:
         computed = pass_computing(running)
-        start += terms.pass_start_seconds(running)
     else:
         computed = loop_computing(running, sm)
+    if sm is None:
+        start += terms.pass_start_seconds(running)
+    else:
         pairs, instructions = worked(launch, running.unit, pairs)
         start += terms.loop_start_seconds(running)
     seconds = {"hbm": hbm} | ({"side": side} if side else {}) | computed.seconds

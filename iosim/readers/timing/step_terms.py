@@ -288,12 +288,17 @@ def operand_cycles(step: Step) -> float:
 
 
 @term(
-    "shared memory", Scope.STEP, "bytes at shared memory x share with keys / bytes per cycle",
+    "shared memory", Scope.STEP,
+    "(bytes at shared memory, before cc 8.0 + bytes loaded from the L2) x share with keys / bytes per cycle",
     zero="kernels that keep their operands in registers", constants=("shared_memory_bytes_per_clock_per_sm",),
 )  # fmt: skip
 def shared_cycles(step: Step) -> float:
-    """Cycles of operands between shared memory and registers or tensor cores, bank conflicts with them."""
-    return step.shared_bytes / step.rates.shared_bytes * step.filled
+    """Cycles of operands between shared memory and registers or tensor cores, bank conflicts with them. Without
+    cp.async what is loaded passes the same data path into registers, and from there once more."""
+    bytes_ = step.shared_bytes
+    if step.cc < ASYNC_COPY_CC:
+        bytes_ += step.l2_bytes
+    return bytes_ / step.rates.shared_bytes * step.filled
 
 
 @term(

@@ -24,7 +24,7 @@ from iosim.prediction.replays import Replays
 from iosim.readers.replay.blocks import Block, CachingAllocator
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import model
-from iosim.readers.replay.lowering import MODES
+from iosim.readers.replay.templates import MODES
 from iosim.show.tables import grouped
 from iosim.studies.program.operators import Operator, Program, View
 
