@@ -47,6 +47,8 @@ class CacheLevel:
         return self.bytes // self.copies
 
 
+ON_FP32_UNITS = ("bf16", "fp16", "tf32")
+"""Types whose products PyTorch and Triton compute on the fp32 units of a GPU whose tensor cores do not take them."""
 PRODUCT_SHARE = 0.8
 """Of the specified rate, what large products are taken to reach where none were measured: an A100's reach 0.87, an
 H100's 0.80, an H200's and a B200's 0.78 (the profiles' achieved rates)."""
@@ -149,9 +151,15 @@ class HardwareProfile(Quantities):
         return rates[word]
 
     def product_flops(self, dtype: str) -> float:
-        """Operations per second that large matrix products reach: measured, or PRODUCT_SHARE of the specified rate.
-        Raises InputError: neither is known."""
-        return self.tensor_flops_achieved_per_s.get(dtype) or PRODUCT_SHARE * self.tensor_flops(dtype)
+        """Operations per second that large matrix products reach: measured, or PRODUCT_SHARE of the specified rate; on
+        the fp32 units where the tensor cores do not take the type. Raises InputError: neither is known."""
+        kind = "fp32" if self.computes_in_fp32(dtype) else dtype
+        return self.tensor_flops_achieved_per_s.get(kind) or PRODUCT_SHARE * self.tensor_flops(kind)
+
+    def computes_in_fp32(self, dtype: str) -> bool:
+        """Whether products in a type of 16 bits or tf32 run on the fp32 units, since the tensor cores do not take it:
+        bf16 and tf32 before cc 8.0. The bytes are those of the type all the same."""
+        return dtype in ON_FP32_UNITS and dtype not in self.tensor_flops_per_s and self.fp32_flops_per_s is not None
 
     def hbm_seconds_per_byte(self, measured: bool = True) -> tuple[float, float, float] | None:
         """Seconds that HBM takes for a byte read and a byte written, and for a byte of both more, as it turns round.

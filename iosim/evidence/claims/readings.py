@@ -336,15 +336,17 @@ class Amount:
     of: str = ""
 
 
-NUMBER = re.compile(
-    r"\s*([0-9][0-9,_]{0,30}(?:\.[0-9]{0,15})?)(?:[eE]([+-]?[0-9]{1,2}))?\s*([A-Za-z/%]{0,12})\s*", re.ASCII
-)
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,9}|[0-9][0-9_]{0,30})(?:\.[0-9]{0,15})?"
+NUMBER = re.compile(rf"\s*({_DIGITS})(?:[eE]([+-]?[0-9]{{1,2}}))?\s*([A-Za-z/%]{{0,12}})\s*", re.ASCII)
 
 
 def parse(quantity: str, text: str) -> Amount:
     """The amount of a text such as 4.3GB: a number and a unit of its quantity, in upper or lower case. GB may be
-    written G, and GFLOP G or GFLOPs. Raises InputError where there is no number above zero with such a unit."""
+    written G, and GFLOP G or GFLOPs. A comma stands before three digits, as iosim prints thousands, or is refused.
+    Raises InputError where there is no number above zero with such a unit."""
     match, of = NUMBER.fullmatch(text), ""
+    if match is None and (decimal := re.fullmatch(r"\s*([0-9]+),([0-9]{1,2}|[0-9]{4,})(\s*[A-Za-z/%]*\s*)", text)):
+        raise InputError(f"`{quantity}` '{text}': write {decimal[1]}.{decimal[2]}{decimal[3].rstrip()}")
     if match is not None and match[3].lower() == "x" and quantity in ("hbm", "l2", "time"):
         quantity, of = "ratio", quantity
     unit = None if match is None else _unit(quantity, match[3])
