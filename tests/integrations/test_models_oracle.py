@@ -24,7 +24,8 @@ SMALL = {"hidden_size": 1024, "num_hidden_layers": 7, "num_attention_heads": 16,
 WITHOUT = {"falcon_mamba", "mamba", "rwkv", "xlstm", "reformer", "fnet", "funnel", "mra", "nystromformer", "perceiver",
            "yoso"}  # fmt: skip
 """Refused: no softmax attention, or an approximation of it."""
-PARTS = {"blt", "dots3_note", "emu3", "fuyu", "gemma3", "gemma4", "gemma4_unified", "git", "got_ocr2", "llama4", "mllama",
+PARTS = {"blt", "dots3_note", "emu3", "fuyu",
+         "gemma3", "gemma4", "gemma4_unified", "git", "got_ocr2", "llama4", "mllama",
          "modernvbert", "moshi", "moss_transcribe_diarize", "phi4_multimodal", "qwen3_5", "qwen3_5_moe", "qwen4_exp",
          "ultravbert", "esm", "neomme"}  # fmt: skip
 """Made of several parts, of which iosim reads the text; or with no default of their sizes."""
@@ -137,7 +138,8 @@ def test_layers_and_heads_of_all_causal_types_are_those_of_their_modules() -> No
 
 # Types whose class refuses, or reads in another way, sizes that do not go together.
 SMALL_OFF = {"deepseek_v4", "gemma4_unified_text", "helium", "hrm_text", "inkling2_text", "jetmoe", "big_bird",
-             "gemma4_text", "falcon_h1", "olmo_hybrid", "bailing_hybrid", "bamba", "granitemoehybrid", "nemotron_h"}  # fmt: skip
+             "gemma4_text", "falcon_h1", "olmo_hybrid", "bailing_hybrid", "bamba", "granitemoehybrid",
+             "nemotron_h"}  # fmt: skip
 
 
 @pytest.mark.slow

@@ -409,7 +409,7 @@ def test_a_sparse_step_scores_all_keys_and_says_what_that_costs() -> None:
     least = 61 * (131_072 * 132 + 2048 * 576 * 2)
     assert point.per_token("hbm", "read") == pytest.approx(least, rel=0.02)
     assert point.bound_tokens_per_s == pytest.approx(
-        point.prediction.profile.dram_bandwidth_measured_bytes_per_s / least
+        (point.prediction.profile.dram_read_bandwidth_bytes_per_s or 0) / least
     )
     picking = point.picking
     assert picking is not None

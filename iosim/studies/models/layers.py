@@ -32,6 +32,10 @@ INDEXED_PAGE = 64
 """Tokens of a page of the cache (deepseek-ai/DeepGEMM, csrc/apis/attention.hpp: block_kv of fp8_paged_mqa_logits)."""
 
 
+POSITIONS = ("n_positions", "max_position_embeddings", "max_sequence_length", "max_seq_len", "n_ctx")
+"""Keys of a config under which the number of positions stands."""
+
+
 def index_token_bytes(columns: int) -> int:
     """Bytes of a token in the indexer's cache."""
     return columns + INDEX_SCALE_BYTES * ceil(columns / 128)
@@ -383,6 +387,16 @@ class Model:
     def all_kinds(self) -> tuple[LayerKind, ...]:
         """Layers with softmax attention, and those with a state."""
         return self.kinds + self.states
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Tokens that the config has positions for; None where it does not say."""
+        said = next((self.config[key] for key in POSITIONS if key in self.config), None)
+        return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
+
+    def usual_tokens(self, usual: int) -> int:
+        """Tokens where none are asked for: the usual ones, or as many as the model has positions for."""
+        return min(usual, self.most_tokens or usual)
 
     @property
     def layers(self) -> int:

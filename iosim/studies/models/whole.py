@@ -166,7 +166,7 @@ class WholeModels(Several[WholeRun]):
                 f"{bytes_text(whole.hbm.total)} at HBM; attention ({kernels}) is {_percent(of_time)} of the time and "
                 f"{_percent(of_bytes)} of the bytes"
             )
-            memory = whole.profile.memory_bytes
+            memory = whole.profile.usable_memory_bytes
             if memory is not None and run.weight_bytes > memory:
                 said.append(f"Its weights of {bytes_text(run.weight_bytes)} do not fit in that GPU's memory")
         return sentences(list(dict.fromkeys(said)))
@@ -269,14 +269,15 @@ def _tokens(request: WholeRequest, name: str, least: int) -> list[int]:
 def _phases(request: WholeRequest) -> list[tuple[str, int]]:
     """What is asked for, and how many tokens each is of. Raises InputError: lengths or choices that make no sense."""
     prompts, contexts = _tokens(request, "seq_len", 1), _tokens(request, "context", 0)
+    usual = min(model.usual_tokens(USUAL) for model in request.models)
     if request.training:
         for name in ("context", "fused"):
             if getattr(request, name):
                 more = "which runs eager operators over `seq_len`; accepted: one of them"
                 raise InputError(f"`{name}` contradicts `training=True`, {more}")
-        return [(TRAINING, length) for length in prompts or (USUAL,)]
+        return [(TRAINING, length) for length in prompts or (usual,)]
     if not any(contexts):
-        prompts = prompts or [USUAL]
+        prompts = prompts or [usual]
     decodes = [length for length in contexts or prompts if length > 1]
     return [(PREFILL, length) for length in prompts] + [(DECODE, length) for length in decodes]
 
