@@ -91,7 +91,7 @@ class LaunchTerms:
 
 def terms_of(prediction: Prediction) -> tuple[LaunchTerms, ...]:
     """The time of each launch of a prediction by its terms."""
-    launches = prediction.call.breakdowns(prediction.traffic, prediction.conditions)
+    launches = prediction.call.breakdowns(prediction.traffic.payload, prediction.conditions)
     return tuple(LaunchTerms(launch, prediction.profile) for launch in launches)
 
 
