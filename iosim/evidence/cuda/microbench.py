@@ -88,7 +88,7 @@ class Bench:
         return spent / (many - few), self.clock_hz()
 
     def math_rate(self, name: str, operations: float, iterations: int = 4096) -> tuple[float, float]:
-        """(operations a second of an arithmetic kernel, SM clock); `operations` is what one thread does in an iteration."""
+        """(operations a second of an arithmetic kernel, SM clock); a thread does `operations` in an iteration."""
         ctas = 4 * self.sms
         seconds = self.best_s(lambda: self.launch(name, ctas, MATH_THREADS, passes=iterations))
         return ctas * MATH_THREADS * operations * iterations / seconds, self.clock_hz()

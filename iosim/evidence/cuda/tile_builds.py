@@ -36,21 +36,21 @@ OWN_UNIT = "mma.sync"
 def reports(
     problem: AttentionProblem,
     profile: str | HardwareProfile,
-    max_registers: int | None,
+    max_tiles: int | None,
     matrix_unit: str = OWN_UNIT,
     progress: Progress = silent,
 ) -> dict[Tile, BuildReport]:
-    """What the compiler says of the first `max_registers` tiles that no recorded build covers; nothing where `most` is None.
-    Raises InputError where `max_registers` is below 1, there is no compiler, or nothing of such a problem can be compiled."""
-    if max_registers is None:
+    """What the compiler says of the first `max_tiles` tiles that no recorded build covers; nothing where it is None.
+    Raises InputError where `max_tiles` is below 1, there is no compiler, or no such problem can be compiled."""
+    if max_tiles is None:
         return {}
-    if max_registers < 1:
-        raise InputError(f"`compile` {max_registers} is out of range; accepted: 1 or more")
+    if max_tiles < 1:
+        raise InputError(f"`compile` {max_tiles} is out of range; accepted: 1 or more")
     if matrix_unit != OWN_UNIT:
         raise InputError(f"`compile` is for iosim's own forward; accepted: with `matrix_unit` {OWN_UNIT} alone")
     check(problem)
     ranking = pick_tiles(problem, profile, library=False, replayed=0)
-    return compiled_tiles(without_report(ranking), problem, ranking.profile, max_registers, progress)
+    return compiled_tiles(without_report(ranking), problem, ranking.profile, max_tiles, progress)
 
 
 def without_report(ranking: TileRanking) -> list[Tile]:
@@ -78,16 +78,16 @@ def compiled_tiles(
     tiles: Iterable[Tile],
     problem: AttentionProblem,
     profile: HardwareProfile,
-    max_registers: int,
+    max_tiles: int,
     progress: Progress = silent,
 ) -> dict[Tile, BuildReport]:
-    """Reports of the first `max_registers` of the tiles that iosim's forward can be built with. Raises InputError where there
-    is no compiler, it refuses, or the forward is not built for such a problem."""
+    """Reports of the first `max_tiles` tiles that iosim's forward can be built with. Raises InputError where there is
+    no compiler, it refuses, or the forward is not built for such a problem."""
     check(problem)
     find_nvcc()
     cc = f"{profile.cc // 10}.{profile.cc % 10}"
     specs = [(tile, spec) for tile in tiles if (spec := _spec(tile, problem, cc)) is not None]
-    return {tile: _report(spec, cc) for tile, spec in progress(specs[:max_registers])}
+    return {tile: _report(spec, cc) for tile, spec in progress(specs[:max_tiles])}
 
 
 def check(problem: AttentionProblem) -> None:
