@@ -104,6 +104,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **given: P.kwargs) -> R:
         try:
             values = _by_keyword(function.__name__, given, named, bool(others))
+            values = {name: _type_name(value) for name, value in values.items()}
             check_types(dict(zip(named, args, strict=False)) | values, whole_signature, taken)
             return function(*args, **values)
         except InputError as error:  # what is further down names fields
@@ -112,6 +113,13 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     called.__signature__ = whole_signature  # type: ignore[attr-defined]
     called.__doc__ = _documented(function, keywords)
     return called
+
+
+def _type_name(value: Any) -> Any:
+    """The name of a number type of PyTorch's or NumPy's, such as torch.bfloat16; anything else as it is."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_type_name, value)) if type(value) in (list, tuple) else value
+    return str(value) if any(one.__name__ == "dtype" for one in type(value).__mro__) else value
 
 
 def _keyword(name: str, value: str | None) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Generic, SupportsIndex, TypeVar
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.records import dataclass, field, fields, replace
 from iosim.base.schema import Whole
-from iosim.base.units import size, sizes
+from iosim.base.units import list_text, size, sizes
 
 T = TypeVar("T")
 
@@ -163,7 +163,7 @@ class About:
             except InputError:
                 raise InputError(f"{name} '{text}' is not of the form QxK, such as 128x64") from None
         if self.kind is Kind.LENGTHS:
-            return tuple(sizes(text, name))
+            return tuple(sizes(text, name, sequences=True))
         if self.kind is Kind.FLAG:
             return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), text)
         if self.kind in (Kind.NUMBER, Kind.PROBABILITY):
@@ -203,7 +203,7 @@ class About:
     def text(self, value: Any) -> str:
         if self.kind is Kind.SIDES:
             return "x".join(map(str, value)) if isinstance(value, Sequence) else str(value)
-        return ",".join(map(str, value)) if self.kind is Kind.LENGTHS else str(value)
+        return list_text(value, sequences=True) if self.kind is Kind.LENGTHS else str(value)
 
     def argument(self, value: Any) -> list[str]:
         if self.option is None:

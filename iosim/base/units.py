@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from iosim.base.errors import InputError
 
@@ -53,6 +54,11 @@ def times_of(number: str, noun: str) -> str:
 def number_text(x: float) -> str:
     """Four significant digits, with separators of thousands."""
     return f"{x:,.0f}" if abs(x) >= 1e4 else f"{x:.4g}"
+
+
+def per_second_text(rate: float) -> str:
+    """11864.3 -> "11,864", 6.537 -> "6.537": four digits, and no more where they are before the point."""
+    return f"{float(f'{rate:.4g}'):,.0f}" if rate >= 1000 else f"{rate:.4g}"
 
 
 def rate_text(flops_per_s: float) -> str:
@@ -115,12 +121,56 @@ def size(text: str, option: str) -> int:
     """A whole number, with k for 1024 and m for 1024^2: "64k" -> 65536. Raises InputError: not such a number."""
     match = re.fullmatch(r"([0-9]{1,18})([km]?)", text.strip().lower())
     if not match:
-        raise InputError(f"{option} '{text}' is not a size; accepted: whole numbers such as 4096 or 64k")
+        grouped = re.fullmatch(r"\s*([0-9]{1,3}(?:[,_'. ][0-9]{3})+)\s*", text)
+        accepted = f"write {_ungrouped(grouped[1])}" if grouped else "accepted: whole numbers such as 4096 or 64k"
+        raise InputError(f"{option} '{text}' is not a size; {accepted}")
     return int(match[1]) * _FACTORS[match[2]]
 
 
-def sizes(text: str, option: str) -> list[int]:
-    """A list of sizes and ranges: "512,4096", "1k:64k:x2" (doubling), "1k:4k:1k" (steps; the end is included)."""
+_GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:,[0-9]{1,3}(?:,[0-9]{3})+)*")
+"""Digits and commas that can be read as numbers with separators of thousands, and as a list of smaller ones."""
+MOST_GROWTH, ROUND = 16, 8192
+"""From one length of a list to the next, and what a long length is a multiple of. 8,192 grows by 24."""
+
+
+def _ungrouped(text: str) -> str:
+    return re.sub(r"[^0-9]", "", text)
+
+
+def check_separators(text: str, option: str, *, sequences: bool = False) -> None:
+    """Refuses a list that is as likely one number with separators of thousands: "4,096" and "8,192", not "512,1024" and
+    not "64,128,256". A list it is where multiples of 8 grow by at most 16 times and make no multiple of 8192, where a
+    space follows the comma, or where an option is given again. `sequences`: of an option that always takes several
+    numbers, in any order, all three digits make a list too. Raises InputError."""
+    parts = text.strip().split(",")
+    padded = any(re.fullmatch(r"0[0-9]{2}", part) for part in parts[1:])  # nobody writes 096 for 96
+    if not padded:
+        if not _GROUPED.fullmatch(text.strip()) or (sequences and all(len(part) == 3 for part in parts)):
+            return
+        numbers = [int(part) for part in parts]
+        grows = all(a < b <= MOST_GROWTH * a for a, b in pairwise(numbers))
+        if grows and not any(n % 8 for n in numbers) and int(_ungrouped(text)) % ROUND:
+            return
+    one = re.fullmatch(r"[0-9]{1,3}(?:,[0-9]{3})+", text.strip())
+    number = f"write {_ungrouped(text)}" if one else "write numbers without separators of thousands"
+    listed = "" if padded else f", or '{', '.join(parts)}' for a list"
+    raise InputError(f"{option} '{text.strip()}': {number}{listed}")
+
+
+def list_text(numbers: Iterable[object], *, sequences: bool = False) -> str:
+    """Numbers as an option takes them: "512,1024", and "8, 192" where a comma alone might separate thousands."""
+    text = ",".join(map(str, numbers))
+    try:
+        check_separators(text, "", sequences=sequences)
+    except InputError:
+        return text.replace(",", ", ")
+    return text
+
+
+def sizes(text: str, option: str, *, sequences: bool = False) -> list[int]:
+    """A list of sizes and ranges: "512,4096", "1k:64k:x2" (doubling), "1k:4k:1k" (steps; the end is included). Raises
+    InputError: not such a list, or one that may be a number with separators of thousands (`check_separators`)."""
+    check_separators(text, option, sequences=sequences)
     out: list[int] = []
     for part in text.split(","):
         ends = part.split(":")

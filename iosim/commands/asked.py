@@ -46,7 +46,7 @@ VALIDATE = table_of(
         default_text="the shipped ones: library kernels and chains of an H200, random calls of an H100",
     ),
     ncu=ask.file(
-        "instead: a profile of your own, .ncu-rep or its raw page in CSV (ncu --import FILE --csv --page raw)"
+        "instead: a profile of your own, .ncu-rep or a CSV that ncu wrote (--csv, with or without --page raw)"
     ),
     with_spills=ask.flag("--fail-above counts kernels with spills, too"),
     across=ask.flag("compare measurements of one GPU with predictions for another"),

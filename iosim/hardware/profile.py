@@ -47,6 +47,8 @@ class CacheLevel:
         return self.bytes // self.copies
 
 
+ON_FP32_UNITS = ("bf16", "fp16", "tf32")
+"""Types whose products PyTorch and Triton compute on the fp32 units of a GPU whose tensor cores do not take them."""
 PRODUCT_SHARE = 0.8
 """Of the specified rate, what large products are taken to reach where none were measured: an A100's reach 0.87, an
 H100's 0.80, an H200's and a B200's 0.78 (the profiles' achieved rates)."""
@@ -99,6 +101,16 @@ class HardwareProfile(Quantities):
         return first, CacheLevel("memory-side cache", self.memory_side_bytes, 1, 1)
 
     @property
+    def usable_memory_bytes(self) -> int | None:
+        """Bytes of device memory that processes share: what the device reports, less what its driver keeps where that
+        is known. A process's own context and its libraries take more; they are not counted. None: not known."""
+        return None if self.memory_bytes is None else self.memory_bytes - (self.memory_reserved_bytes or 0)
+
+    def need_memory_bytes(self) -> int:
+        """As `usable_memory_bytes`. Raises InputError: the profile does not know the memory."""
+        return self.need_int("memory_bytes") - (self.memory_reserved_bytes or 0)
+
+    @property
     def target(self) -> str:
         """What compilers call it: `sm_90`, `gfx942`."""
         return cc_text(self.cc) if self.is_amd else f"sm_{self.cc}"
@@ -136,9 +148,15 @@ class HardwareProfile(Quantities):
         return rates[word]
 
     def product_flops(self, dtype: str) -> float:
-        """Operations per second that large matrix products reach: measured, or PRODUCT_SHARE of the specified rate.
-        Raises InputError: neither is known."""
-        return self.tensor_flops_achieved_per_s.get(dtype) or PRODUCT_SHARE * self.tensor_flops(dtype)
+        """Operations per second that large matrix products reach: measured, or PRODUCT_SHARE of the specified rate; on
+        the fp32 units where the tensor cores do not take the type. Raises InputError: neither is known."""
+        kind = "fp32" if self.computes_in_fp32(dtype) else dtype
+        return self.tensor_flops_achieved_per_s.get(kind) or PRODUCT_SHARE * self.tensor_flops(kind)
+
+    def computes_in_fp32(self, dtype: str) -> bool:
+        """Whether products in a type of 16 bits or tf32 run on the fp32 units, since the tensor cores do not take it:
+        bf16 and tf32 before cc 8.0. The bytes are those of the type all the same."""
+        return dtype in ON_FP32_UNITS and dtype not in self.tensor_flops_per_s and self.fp32_flops_per_s is not None
 
     def hbm_seconds_per_byte(self, measured: bool = True) -> tuple[float, float, float] | None:
         """Seconds that HBM takes for a byte read and a byte written, and for a byte of both more, as it turns round.

@@ -279,6 +279,7 @@ def _contradictions(v: Mapping[str, Any]) -> Iterator[Problem]:
     yield from exceeds("sector_bytes", "line_bytes")
     yield from exceeds("l2_bytes", "memory_bytes")
     yield from exceeds("memory_side_bytes", "memory_bytes")
+    yield from exceeds("memory_reserved_bytes", "memory_bytes")
     if v.get("l2_partitions", 1) > 2 and not v.get("l2_apart"):
         yield Problem("l2_partitions", f"{v['l2_partitions']} of one L2; accepted: 1 or 2, or more with l2_apart = 1")
     if "memory_side_bytes" in v and "memory_side_bandwidth_bytes_per_s" not in v:

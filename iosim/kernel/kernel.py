@@ -10,6 +10,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import whole
 from iosim.base.records import dataclass, field, plain, replace
 from iosim.kernel.launch import SPILL, Edge, Fetch, Mode, Overhead
+from iosim.kernel.machine import Machine
 from iosim.kernel.options import AlgorithmOptions, meaning, number
 from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
@@ -220,6 +221,8 @@ class Kernel:
     """How the forward's operands pass through shared memory; None where it is not known."""
     loop: Loop = field(default_factory=Loop)
     """How the forward's CTAs go through their keys, and what they keep where."""
+    machine: Machine | None = None
+    """The forward's machine code, where it was read; its time then follows from that."""
     options: AlgorithmOptions | None = None
     """Those of its algorithm; None for its defaults."""
     notes: tuple[str, ...] = ()

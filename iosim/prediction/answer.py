@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from iosim.base.units import bytes_text, seconds_text, some, times_of
 from iosim.base.words import listed, sentences
 from iosim.catalog.libraries.default import told
-from iosim.catalog.libraries.loader import is_counted
+from iosim.catalog.libraries.loader import counted_on
+from iosim.hardware.profile import list_profiles
 from iosim.kernel.launch import SPILL, LaunchRole, Per, Role
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import Reuse, reuse
@@ -167,9 +168,21 @@ def _basis(p: Prediction) -> tuple[str, str]:
     if p.method == "capacity":
         return "by the capacity rule, an estimate", ""
     l2, hbm = (next(b for b in p.evidence.bases if b.model == name) for name in ("l2", "hbm"))
-    checked = "checked against that GPU's counters" if hbm.validated_by else "not checked against that GPU's counters"
     how = "by replay" if p.method == "replay" else "by replay in part"
-    return f"{how}, {checked if is_counted(p.kernel.name) else 'and nobody has counted them'}", l2.summary
+    return f"{how}, {_checks(p, bool(hbm.validated_by))}", l2.summary
+
+
+def _checks(p: Prediction, validated: bool) -> str:
+    """Which counters there are to compare a prediction with. `validated`: the GPU's profile says that predictions for
+    it were checked."""
+    passes = {"fwd": (False,), "bwd": (True,), "fwd+bwd": (False, True)}[p.problem.passes]
+    each = [counted_on(p.kernel.name, backward) for backward in passes]
+    if not all(each):
+        return "with no counters of this kernel to compare with"
+    here = all(p.profile.name in gpus for gpus in each) or p.profile.name not in list_profiles()
+    if validated and here:
+        return "checked against that GPU's counters"
+    return "not checked against that GPU's counters"
 
 
 def _before_main(p: Prediction) -> str:
@@ -224,23 +237,34 @@ def _rereads(p: Prediction, names: list[str], times: float) -> str:
 
 
 def reread_clauses(p: Prediction, reused: Reuse) -> dict[str, str]:
-    """What follows "K and V are read 3 times over" where tensors that CTAs share are read again, by the regime."""
-    last = p.profile.levels[-1]
-    where = f"one partition of the {last.name}" if last.copies > 1 else f"the {last.name}"
-    against = f"{_in_progress(reused)} in progress at once; {where} keeps {bytes_text(reused.capacity_bytes)}"
+    """What follows "K and V are read 3 times over" where tensors that CTAs share are read again, by the regime. Bytes
+    in progress that fit in the L2 are no reason: then something else must have taken their place."""
+    keeps = f"the {bytes_text(reused.capacity_bytes)} that {sharing_cache(p)} keeps"
+    if not reused.outgrows:
+        displaced = f"would fit in {keeps}, so CTAs drift apart or other data displaces them"
+        return {
+            "thrashing": f": most loads of {listed(reused.tensors)} miss. {_in_progress(reused)} {displaced}",
+            "drift": f": {_in_progress(reused)} {displaced}",
+        }
+    exceed = f"{_in_progress(reused)} {'exceeds' if len(reused.tensors) == 1 else 'exceed'} {keeps}"
     step = ""
     if reused.in_step_bytes is not None:
-        step = f". In step they would read {bytes_text(reused.in_step_bytes)}"
+        step = f" (kept in step, they read at most {bytes_text(reused.in_step_bytes)})"
     return {
-        "thrashing": f": most loads of {listed(reused.tensors)} miss. {against}",
-        "wave-bound": f", anew by each wave of CTAs. {against}",
-        "drift": f": CTAs drift apart or displace each other's lines{step}. {against}",
+        "thrashing": f": most loads of {listed(reused.tensors)} miss. {exceed}",
+        "wave-bound": f": {exceed}, and waves of CTAs read them anew",
+        "drift": f": {exceed}, and CTAs drift apart{step}",
     }
+
+
+def sharing_cache(p: Prediction) -> str:
+    """What keeps one copy of data that all SMs share: the last cache, or one of its partitions."""
+    last = p.profile.levels[-1]
+    return f"one partition of the {last.name}" if last.copies > 1 else f"the {last.name}"
 
 
 def _in_progress(reused: Reuse) -> str:
     names = listed(reused.tensors)
-    are = "are" if len(reused.tensors) > 1 else "is"
     if reused.one_head_bytes > reused.capacity_bytes or reused.heads_at_once == 1:
-        return f"{names} of a head, {bytes_text(reused.one_head_bytes)}, {are}"
-    return f"{names} of {some(reused.heads_at_once, 'head')}, {bytes_text(reused.in_progress_bytes)}, {are}"
+        return f"{names} of a head, {bytes_text(reused.one_head_bytes)},"
+    return f"{names} of {some(reused.heads_at_once, 'head')} in progress, {bytes_text(reused.in_progress_bytes)},"

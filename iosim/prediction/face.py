@@ -57,10 +57,10 @@ def head_lines(p: Prediction) -> list[str]:
 
 def foot_lines(p: Prediction) -> list[str]:
     hits = p.l2_hit_rate if p.side else None
+    least = f"no less than {seconds_text(p.ceiling_s)}, by HBM's bytes and products at their highest rates"
     return [
-        f"  time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by} (specification's ceilings: "
-        f"{seconds_text(p.ceiling_s)}); {p.flops / 1e9:,.1f} GFLOP; memory "
-        f"{bytes_text(p.memory_bytes['peak'])}, of it workspace {bytes_text(p.memory_bytes['workspace'])}",
+        f"  time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by} ({least}); {p.flops / 1e9:,.1f} GFLOP; "
+        f"memory {bytes_text(p.memory_bytes['peak'])}, of it workspace {bytes_text(p.memory_bytes['workspace'])}",
         *([] if hits is None else [f"  {hits:.1%} of the bytes that are read from an L2 lie in it"]),
         *range_lines(p),
         f"  {energy_line(p)}",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from iosim.base.fields import UNSET, Resolved
 from iosim.base.records import dataclass, field, replace
-from iosim.base.units import bytes_text, count_text, number_text, rate_text, seconds_text
+from iosim.base.units import bytes_text, count_text, number_text, per_second_text, rate_text, seconds_text
 from iosim.show import terminal
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "seconds": seconds_text,
     "count": count_text,
     "number": number_text,
+    "per_second": per_second_text,
     "rate": rate_text,
     "ratio": lambda x: f"{number_text(x)}x",
     "percent": lambda x: f"{100 * x:.1f} %",

@@ -213,7 +213,10 @@ class TrainRequest(Checked):
     positions: str | None = ask.text("learned or none", default_text="learned")
     linear_bias: bool = ask.flag("a bias in linear layers", True, option="--no-linear-bias")
     attention: str = ask.text("naive (eager) or flash", "flash")
-    precision: str = ask.text("fp32, fp16, bf16, amp-fp16 or amp-bf16", "amp-bf16")
+    precision: str | None = ask.text(
+        "fp32, fp16, bf16, amp-fp16 or amp-bf16",
+        default_text="amp-bf16; amp-fp16 where the GPU's tensor cores do not take bf16",
+    )
     optimizer: str = ask.text("none, sgd, momentum, adam, adamw or adam8bit", "adamw")
     step: str = ask.text("how the optimizer runs: foreach, loop or fused", "foreach")
     recompute: str = ask.text("none, full (each layer) or attention", "none")
@@ -447,6 +450,10 @@ class ClaimRequest:
     l2: str | None = ask.name("bytes that are said to move between the L2 and the SMs, such as 2.2GB", metavar="AMOUNT")
     time: str | None = ask.name("time that a call is said to take, such as 1.4ms", metavar="AMOUNT")
     flops: str | None = ask.name("operations that a call is said to take, such as 137GFLOP", metavar="AMOUNT")
+    ratio: str | None = ask.name("how many times less than naive attention, such as 9x", metavar="AMOUNT")
+    tflops: str | None = ask.name("speed that a call is said to reach, such as 230TFLOP/s", metavar="AMOUNT")
+    mfu: str | None = ask.name("share of the GPU's tensor rate that it is said to reach, such as 35%", metavar="AMOUNT")
+    bandwidth: str | None = ask.name("bandwidth that it is said to draw from HBM, such as 1.5TB/s", metavar="AMOUNT")
     tolerance: str | float | None = ask.text(
         "how far a count may be from it, such as 2%",
         metavar="SHARE",
@@ -474,5 +481,8 @@ AGAINST, EXPLAIN, TRACE, SWEEP = map(fields_of, (AgainstRequest, ExplainRequest,
 COMPARE, CHOICE = map(fields_of, (CompareRequest, ChoiceRequest))
 TILES, ORDERS, CLAIM = map(fields_of, (TilesRequest, OrdersRequest, ClaimRequest))
 EXPLORE = fields_of(ExploreRequest)
-CLAIMS: Mapping[str, str] = {"hbm": "4.3GB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP"}
+CLAIMS: Mapping[str, str] = {
+    "hbm": "4.3GB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP", "ratio": "9x", "tflops": "230TFLOP/s",
+    "mfu": "35%", "bandwidth": "1.5TB/s",
+}  # fmt: skip
 """Quantities that are claimed, with an example each."""

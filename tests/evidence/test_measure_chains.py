@@ -79,8 +79,8 @@ def test_rows_without_counters_are_no_ranges() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("==ERROR== nothing\n", "no raw page in CSV; make it with --csv --page raw; it begins: ==ERROR== nothing"),
-        ("", "no raw page"),
+        ("==ERROR== nothing\n", "no table of launches; make it with --csv --page raw; it begins: ==ERROR== nothing"),
+        ("", "no table of launches"),
         (page(), "0 rows with dram__bytes_read.sum"),
         (page(("1", "2", "3", "4", "5"), ("1", "2", "3", "4", "5")), "2 rows with dram__bytes_read.sum"),
         (page(("1", "2", "3", "4", "n/a")), "l1tex__m_xbar2l1tex_read_bytes.sum is 'n/a', no number"),

@@ -2,7 +2,7 @@
 
 `data/ncu_user.csv` is the raw page of PyTorch's flash, cuDNN and memory-efficient backends on an H200, forward at three
 shapes and a decoding step each, and one flash backward; of its 200 columns those that say what was launched, and the
-counters. `data/ncu_details.csv` is the beginning of the wrong page.
+counters. `data/ncu_details.csv` is the beginning of the page of details, a row a metric.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from iosim.evidence.validate.recognise import KERNELS, Given, Unknown, recognise
 from iosim.hardware.profile import load_profile
 
 DATA = ROOT / "tests" / "data"
-USER, DETAILS = DATA / "ncu_user.csv", DATA / "ncu_details.csv"
+USER = DATA / "ncu_user.csv"
 TEXT = USER.read_text()
 ALL = Given(batch=None, heads=8, seqs=(1000, 2048, 4096), head_dims=(64, 128), dtype="bf16", causal=True)
 
@@ -334,7 +334,8 @@ def test_files_that_are_no_profile(
     monkeypatch.setattr("iosim.integrations.ncu.report.launches", lambda path: None)
     path = tmp_path / "bad.csv"
     for content, said in (
-        (b"", "no raw page"), (b"\x7fELF\x00\x01\xff\xfe", "is not UTF-8 text"), (b"a,b\n1,2\n", "no raw page"),
+        (b"", "no table of launches"), (b"\x7fELF\x00\x01\xff\xfe", "is not UTF-8 text"),
+        (b"a,b\n1,2\n", "no table of launches"),
         (TEXT[: TEXT.index("\n") + 1].encode(), "no row of units"),
         ("\n".join(TEXT.splitlines()[:2]).encode(), "holds no whole launch"),
         (TEXT[: TEXT.index("pytorch_flash") + 40].encode(), "no CSV|holds no whole launch"),
@@ -344,7 +345,6 @@ def test_files_that_are_no_profile(
         path.write_bytes(content)
         err = refused(capsys, path)
         assert any(word in err for word in said.split("|")), err
-    assert "no raw page" in refused(capsys, DETAILS) or "no row of units" in refused(capsys, DETAILS)
     assert "cannot be read" in refused(capsys, tmp_path / "absent.csv")
     assert "does not exist" in refused(capsys, tmp_path / "absent.ncu-rep")
     report = tmp_path / "there.ncu-rep"

@@ -7,7 +7,7 @@ import json
 import pickle
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -220,30 +220,32 @@ def test_sizes_are_bytes() -> None:
         "b200": 126.5,
         "b300": 126.5,
     }
-    memory_gb = {
-        "t4": 16,
-        "v100": 16,
-        "a10": 24,
-        "a30": 24,
-        "a40": 48,
-        "a6000": 48,
-        "l40": 48,
-        "5090": 32,
-        "h20": 96,
-        "h800": 80,
-        "gb200": 186,
-        "l4": 24,
-        "l40s": 48,
-        "a100-40gb": 40,
-        "a100": 80,
-        "h200": 141,
-        "b200": 180,
-        "b300": 288,
-    }
     assert {name: load_profile(name).l2_bytes for name in l2_mib} == {
         n: int(m * 1024 * 1024) for n, m in l2_mib.items()
     }
-    assert {name: load_profile(name).memory_bytes for name in memory_gb} == {n: g * 10**9 for n, g in memory_gb.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "mib"),
+    [
+        ("t4", 15_360), ("v100", 16_160), ("a10", 23_028), ("l4", 23_034), ("3090", 24_576), ("4090", 24_564),
+        ("5090", 32_607), ("a100-40gb", 40_960), ("l40s", 46_068), ("a100", 81_920), ("h100", 81_559),
+        ("h200", 143_771), ("b200", 183_359), ("mi300x", 206_141_652_992 / 2**20),
+    ],
+)  # fmt: skip
+def test_memory_is_what_the_device_reports_not_the_datasheets_round_number(name: str, mib: float) -> None:
+    profile = load_profile(name)
+    assert profile.memory_bytes == mib * 2**20
+    assert "datasheet" not in profile.source_of("memory_bytes")
+
+
+def test_what_the_driver_keeps_of_the_memory_is_said_apart() -> None:
+    """CUDA reports 85,017,493,504 bytes of an H100 whose nvidia-smi says 81,559 MiB."""
+    h100 = load_profile("h100")
+    assert h100.usable_memory_bytes == h100.need_memory_bytes() == 85_017_493_504
+    assert h100.memory_bytes == 81_559 * 2**20
+    assert load_profile("t4").usable_memory_bytes == load_profile("t4").memory_bytes  # not known: nothing is taken off
+    assert replace(h100, memory_bytes=None).usable_memory_bytes is None
 
 
 @pytest.mark.parametrize(

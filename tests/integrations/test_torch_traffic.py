@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -288,6 +289,43 @@ class TestAttention:
         assert [r.launches for r in every.rows if r.is_attention] == [1]  # a list's fills are operators of their own
         whole = every.attention
         assert t.result.l2.read < whole.l2.read  # ten of sixteen blocks
+
+    @pytest.mark.parametrize("kept", [
+        lambda b, h, i, j: i >= j, lambda b, h, i, j: (i - j).abs() <= 100, lambda b, h, i, j: (i // 300) == (j // 300),
+    ])  # fmt: skip
+    def test_block_masks_without_values(self, kept: Callable[..., torch.Tensor]) -> None:
+        """On the meta device, as fake tensors and on the CPU for queries that have no values: the same blocks."""
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        real = create_block_mask(kept, None, None, 900, 1000, device="cpu")
+        bare = create_block_mask(kept, 1, 1, 900, 1000, device="meta")
+        q, k = torch.randn(1, 2, 900, 64), torch.randn(1, 2, 1000, 64)
+        wanted = one(lambda: flex_attention(q, k, k, block_mask=real)).l2
+        q, k = q.to("meta"), k.to("meta")
+        for mask in (real, bare):
+            assert one(lambda mask=mask: flex_attention(q, k, k, block_mask=mask)).l2 == wanted
+        with FakeTensorMode():
+            fake = create_block_mask(kept, None, None, 900, 1000, device="cpu")
+            q, k = torch.empty(1, 2, 900, 64), torch.empty(1, 2, 1000, 64)
+            assert one(lambda: flex_attention(q, k, k, block_mask=fake)).l2 == wanted
+        trained = torch.empty(1, 2, 900, 64, device="meta", requires_grad=True)
+        with TrafficMode("h200") as t:
+            out = flex_attention(trained, k.to("meta"), k.to("meta"), block_mask=bare)
+            out.backward(torch.empty_like(out))
+        assert {r.kernel for r in t.result.attention.rows} == {"flex"}
+
+    def test_a_block_mask_that_hangs_on_values(self) -> None:
+        from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+        q = torch.empty(1, 2, 512, 64, device="meta")
+        documents = torch.empty(512, dtype=torch.long, device="meta")
+        mask = create_block_mask(lambda b, h, i, j: documents[i] == documents[j], 1, 1, 512, 512, device="meta")
+        with pytest.raises(InputError, match="mask_mod that needs none of those"):
+            one(lambda: flex_attention(q, q, q, block_mask=mask))
+        counts, places = (torch.empty(1, 1, 4, *more, dtype=torch.int32, device="meta") for more in ((), (4,)))
+        given = BlockMask.from_kv_blocks(counts, places)  # no function made it
+        with pytest.raises(InputError, match="a BlockMask of CPU tensors"):
+            one(lambda: flex_attention(q, q, q, block_mask=given))
 
 
 class TestOperators:

@@ -104,6 +104,31 @@ def test_assumptions_are_made_where_they_must_be_and_said() -> None:
     assert t.notes == ()  # nothing was asked
 
 
+def test_tokens_are_none_that_the_program_looks_for() -> None:
+    """Numbers of tokens equal no padding index, whichever it is; a mask of ones is a mask of ones."""
+    ids = torch.empty(4, 16, dtype=torch.long, device="meta")
+    for padding in (0, 1, 5, torch.tensor(1)):
+        with TrafficMode("h200") as t:
+            assert not (ids == padding).any()
+            assert bool(ids.clone()[:, 1:].to(torch.int32).ne(padding).all())
+            assert not torch.isin(ids, torch.tensor([0, 1, 2], device="meta")).any()
+            places = torch.cumsum(ids.ne(padding).int(), dim=1) + 1  # as ESM and RoBERTa number their tokens
+            assert places[0].tolist() == list(range(2, 18))
+        assert sum("taken to be tokens" in note for note in t.notes) == 1
+    with TrafficMode("h200"):
+        assert bool((ids[:, :, None] == ids[:, None, :]).all())  # as segments are told apart
+        assert (ids * 0 + 1).eq(1).all()  # a number that follows from them is one
+
+    def summed(attention_mask: torch.Tensor) -> tuple[bool, bool]:
+        taken = attention_mask
+        return bool((taken == 1).all()), bool((taken == 0).any())
+
+    seen = torch.empty(4, 16, dtype=torch.long, device="meta")  # an input
+    with TrafficMode("h200") as t:
+        assert summed(seen) == (True, False)
+    assert ["as a mask without padding is" in note for note in t.notes] == [True]
+
+
 def test_a_routed_loop_moves_an_even_share() -> None:
     """Each expert's product has tokens x picks / experts rows."""
     tokens, picks, experts, width = 96, 2, 4, 64

@@ -270,6 +270,27 @@ class TestModel:
     def test_masks_of_the_tutorial(self) -> None:
         assert tutorial_problem(ARGUMENTS | {"HEAD_DIM": 64, "STAGE": 3}).mask == "causal"
         assert tutorial_problem(ARGUMENTS | {"HEAD_DIM": 64, "CAUSAL": False}).mask == "none"
+
+    @pytest.mark.parametrize("name", ["CAUSAL", "IS_CAUSAL", "is_causal", "causal", "USE_CAUSAL", "CAUSAL_MASK"])
+    def test_flags_of_a_causal_mask(self, name: str) -> None:
+        for value, mask in ((True, "causal"), (1, "causal"), (False, "none"), (0, "none"), (None, "none")):
+            assert tutorial_problem(ARGUMENTS | {"HEAD_DIM": 64, name: value}).mask == mask
+        both = {"HEAD_DIM": 64, "STAGE": 1, name: True}
+        assert TritonModel("h100").problem(ARGUMENTS | both).mask == "causal"
+
+    @pytest.mark.parametrize("flag", [
+        {"WINDOW_SIZE": 128}, {"sliding_window": 64}, {"HAS_MASK": True}, {"mask_ptr": SimpleNamespace()},
+        {"BLOCK_MASK": 1, "CAUSAL": True}, {"IS_LOCAL": True}, {"causal_offset": 8}, {"mask_type": "prefix"},
+    ])  # fmt: skip
+    def test_a_mask_that_is_not_known_is_named(self, flag: dict[str, Any]) -> None:
+        with pytest.raises(InputError, match=rf"argument {next(iter(flag))} is about a mask, .*problem of your own"):
+            TritonModel("h100").problem(ARGUMENTS | {"HEAD_DIM": 64} | flag)
+
+    @pytest.mark.parametrize("flag", [
+        {"WINDOW": -1}, {"WINDOW": 0}, {"mask": None}, {"USE_MASK": False}, {"mask": "none"}, {"stride_mask_b": 64},
+    ])  # fmt: skip
+    def test_no_mask_asked_for(self, flag: dict[str, Any]) -> None:
+        assert tutorial_problem(ARGUMENTS | {"HEAD_DIM": 64} | flag).mask == "none"
         descriptor = SimpleNamespace(base=SimpleNamespace(dtype="torch.float8_e5m2"))
         assert tutorial_problem(ARGUMENTS | CONSTANTS | {"desc_q": descriptor}).dtype == "fp8"
 

@@ -89,8 +89,8 @@ def test_truncated_file_keeps_whole_rows() -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ("", "no raw page"),
-        ("==ERROR== no kernels were profiled\n", "no raw page"),
+        ("", "no table of launches"),
+        ("==ERROR== no kernels were profiled\n", "no table of launches"),
         (RAW[: RAW.index('"","","') - 1], "no row of units"),
         (RAW[: RAW.index('"Gbyte"')], "no row of units"),
         (RAW[: RAW.index('"Grid Size"')], "no column 'Grid Size'"),

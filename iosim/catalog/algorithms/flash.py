@@ -59,7 +59,7 @@ from iosim.kernel.schedule import Scheduler
 from iosim.kernel.tensor_kinds import KEY_SUMS, LSE_COPY, OUTPUT_PARTIAL, OUTPUT_SUMS, QUERY_SUMS, TensorKind
 from iosim.kernel.work import Fragments, Layout, Loop, MaskOperations, Pipelines, Work
 from iosim.problem.attention import AttentionProblem
-from iosim.problem.masks.mask import IntArray
+from iosim.problem.masks.mask import IntArray, IntervalMask
 
 MAX_COMBINE_BLOCKS = 1 << 26
 RUNNING = (OUTPUT_SUMS, "O")
@@ -144,6 +144,8 @@ class FlashOptions(SplitOptions, TermOptions):
     window. A comparison of integers takes two."""
     diagonal_operations: int = number(0, 0, 100)
     """The same of each score at the causal diagonal."""
+    walks_all_keys: bool = False
+    """A forward's loop walks all keys whatever the mask, and masks scores: no key block is left out."""
     asks_at_once: bool = False
     """A tile asks for its queries and its first keys at once."""
     columns_by_keys: bool = False
@@ -233,6 +235,8 @@ def split_domain(
     """(domain, work tile, how often a work tile's own rows are read) of a forward that may split its keys. Raises
     InputError: more splits than key blocks."""
     domain = attention_domain(problem, tile, pack=pack, splits=kernel.splits, mask_block=mask_block)
+    if isinstance(kernel.options, FlashOptions) and kernel.options.walks_all_keys:
+        domain = replace(domain, mask=IntervalMask())
     most = domain.key_blocks_total
     if kernel.splits > most and not options_of(kernel, SplitOptions).empty_splits:
         raise InputError(f"`splits` {kernel.splits} is out of range; accepted: 1 to {most} (key blocks)")

@@ -117,7 +117,7 @@ class Rules:
 NO_RULES = Rules()
 _IN_MODULES = {
     "amd": ("amd",),
-    "cudnn": ("cudnn",),
+    "cudnn": ("cudnn", "cudnn-oss-sm80", "cudnn-sm80"),
     "cutlass": ("cutlass", "eager"),
     "fa2": ("fa2", "moba"),
     "fa3": ("fa3",),
@@ -125,7 +125,7 @@ _IN_MODULES = {
     "flashinfer": ("flashinfer", "flashinfer-cascade", "flashinfer-decode", "xqa", "xqa-sm90"),
     "flashmla": ("dsa", "dsv4", "flashmla", "mla"),
     "tiled": ("flash1", "tiled", "uniform"),
-    "triton": ("flex", "triton", "vllm-triton"),
+    "triton": ("flex", "triton", "triton-tutorial", "vllm-triton"),
     "varlen": ("fa3-sm80", "fa3-varlen", "vllm-fa2", "vllm-fa3"),
 }
 _BOOKS: Registry[str, Rules] = Registry("rules", {f"{__package__}.{name}": of for name, of in _IN_MODULES.items()})

@@ -41,7 +41,10 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
     if not first <= profile.cc <= last:
         needed = f"{cc_text(first)} or later" if profile.cc < first else cc_text(last)
         there = _kernels(lambda one: runs_there(one) and (problem.latent_kv or not one["requires"].get("latent_only")))
-        yield f"`kernel` {name}: {data['title'].split(',')[0]} needs cc {needed}; {has} {there}"
+        title = data["title"].split(",")[0]
+        if requires.get("runs_elsewhere"):
+            yield f"`kernel` {name}: which kernels {title} has for cc {cc_text(profile.cc)} is not known; {has} {there}"
+        yield f"`kernel` {name}: {title} needs cc {needed}; {has} {there}"
     if problem.dtype not in requires["dtypes"]:
         yield f"`dtype` {problem.dtype}: not supported by kernel {name}; accepted: {', '.join(requires['dtypes'])}"
     for term, asked in problem.terms.items():

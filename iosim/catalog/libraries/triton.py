@@ -1,7 +1,8 @@
 """Triton's flash forward: what computes its products, the shared memory it allocates, and what the tutorial tunes over;
 vLLM's unified attention: rows of a tile and segments of the keys.
 
-The tutorial's launch decides nothing else by rule: its configuration is the caller's, or the file's tile.
+The tutorial's launch decides by rule which of its two forwards runs; its configuration is the caller's, or the file's
+tile.
 """
 
 from __future__ import annotations
@@ -38,6 +39,24 @@ class TritonRules(Rules):
         if kernel.loop.copy_waits and by_warps and tile.block_q < problem.head_dim_v:
             kernel = replace(kernel, loop=replace(kernel.loop, key_warps=tile.warps))
         return replace(kernel, matrix_unit=unit)
+
+
+DESCRIPTOR_CC = 90
+"""Compute capability from which the tutorial takes its kernel by tensor descriptors (supports_tma)."""
+
+
+@rule_book("triton-tutorial")
+class TutorialRules(TritonRules):
+    """The tutorial has two forwards. The one by tensor descriptors (_attn_fwd_tma) ends at the causal diagonal. The one
+    by pointers (_attn_fwd), which runs on older GPUs, on AMD's, and on cc 9.0 for fp8 (float8_e5m2), walks all keys
+    and masks those past it: its loop goes from 0 to N_CTX."""
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        if problem.mask == "none" or not problem.forward:
+            return kernel
+        older = profile.is_amd or profile.cc < DESCRIPTOR_CC
+        by_pointers = older or (profile.cc == DESCRIPTOR_CC and problem.dtype == "fp8")
+        return replace(kernel, options=replace(options_of(kernel, FlashOptions), walks_all_keys=by_pointers))
 
 
 FLEX_SHORT = 128

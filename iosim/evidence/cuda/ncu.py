@@ -18,7 +18,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
-from iosim.evidence.columns import METRICS
+from iosim.evidence.columns import METRICS, OTHER_NAMES
 
 SHOWN = 240
 """Characters of a report that a complaint quotes."""
@@ -26,19 +26,25 @@ SHOWN = 240
 _PREFIX = {"": 1, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _UNIT = re.compile(r"^([numkKMGT]?)(byte|s|second|sec|[hH]z)$")
 _TIMES = ("s", "second", "sec")
-_KNOWN = {metric for metric, _ in METRICS.values()}
-_RANGE_COLUMN = re.compile(r"(Push/Pop|Start/Stop)_Range:")
+KNOWN = frozenset({*OTHER_NAMES, *(metric for metric, _ in METRICS.values())})
+"""Metrics that are read, by all their names."""
+RANGE_COLUMN = re.compile(r"(Push/Pop|Start/Stop)_Range:")
+THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 _COUNTS = {"", "%", "sector", "inst", "register", "cycle", "warp", "block", "thread", "SM", "pass", "cluster"}
+
+
+Sizes = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True)
 class Profiled:
     """One profiled kernel launch. `metrics` holds those that the report has a value for, in base units; `ranges`, the
-    texts of the NVTX ranges around it, the innermost last."""
+    texts of the NVTX ranges around it, the innermost last. The sizes of a grid or block that the report does not tell
+    are None."""
 
     kernel: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
+    grid: Sizes
+    block: Sizes
     metrics: dict[str, float]
     ranges: tuple[str, ...] = ()
 
@@ -69,6 +75,10 @@ def unit_scale(unit: str) -> float:
 
 
 def _count(cell: str) -> float | None:
+    """A number with or without commas between thousands. NB: a comma elsewhere is a decimal one of another language,
+    and no number here: without it, the value would be a hundred times as large."""
+    if "," in cell and not THOUSANDS.fullmatch(cell):
+        return None
     try:
         value = float(cell.replace(",", ""))
     except ValueError:
@@ -76,14 +86,25 @@ def _count(cell: str) -> float | None:
     return value if 0 <= value < 1e30 else None
 
 
-def _value(name: str, cell: str) -> float:
+def is_there(cell: str) -> bool:
+    """Whether a cell holds a value at all."""
+    return cell.lower() not in ("", "n/a", "(!) n/a")
+
+
+def named_metrics(values: Mapping[str, float]) -> dict[str, float]:
+    """Metrics by the names that this package gives them, of values by any of their names; a metric's own goes first."""
+    others = {n: (values[m] * factor) for m, (n, factor) in OTHER_NAMES.items() if m in values}
+    return {**others, **{name: value for name, value in values.items() if name not in OTHER_NAMES}}
+
+
+def value_of(name: str, cell: str) -> float:
     value = _count(cell)
     if value is None:
         raise InputError(f"the profiler's {name} '{cell[:40]}' is no count; accepted: numbers from 0 on")
     return value
 
 
-def _triple(text: str) -> tuple[int, int, int]:
+def sizes_of(text: str) -> tuple[int, int, int]:
     numbers = [int(number) for number in re.findall(r"\d{1,10}", text.replace(" ", "")[:60])]
     if len(numbers) != 3:
         raise InputError(f"the profiler's size '{text[:60]}' is not three numbers")
@@ -96,7 +117,7 @@ def raw_page(text: str, needed: Sequence[str] = ()) -> tuple[list[str], list[str
     lines = text.splitlines(keepends=True)
     start = next((i for i, line in enumerate(lines) if line.startswith(('"ID"', "ID,"))), None)
     if start is None:
-        raise InputError("the profiler's output holds no raw page in CSV; make it with --csv --page raw")
+        raise InputError("the profiler's output holds no table of launches; make it with --csv --page raw")
     try:
         names, *rows = [row for row in csv.reader(io.StringIO("".join(lines[start:]))) if row]
     except csv.Error as error:
@@ -113,7 +134,7 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
     """Launches of a raw page in CSV (`ncu --import FILE --csv --page raw`), and notes on what was left out: a last row
     that breaks off. Raises InputError where there is no table, or no unit row, or a unit is not known."""
     names, units, rows = raw_page(text, ("Kernel Name", "Grid Size", "Block Size"))
-    scales = {name: unit_scale(unit) for name, unit in zip(names, units, strict=True) if name in _KNOWN}
+    scales = {name: unit_scale(unit) for name, unit in zip(names, units, strict=True) if name in KNOWN}
     launches: list[Profiled] = []
     notes: list[str] = []
     for number, row in enumerate(rows, start=1):
@@ -124,10 +145,10 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
             notes.append(f"row {number} breaks off in its last column and is left out")
             continue
         cells = dict(zip(names, row, strict=True))
-        filled = {name: scale for name, scale in scales.items() if cells[name].lower() not in ("", "n/a")}
-        metrics = {name: _value(name, cells[name]) * scale for name, scale in filled.items()}
-        grid, block = _triple(cells["Grid Size"]), _triple(cells["Block Size"])
-        ranges = tuple(cells[name] for name in names if _RANGE_COLUMN.search(name) and cells[name])
+        filled = {name: scale for name, scale in scales.items() if is_there(cells[name])}
+        metrics = named_metrics({name: value_of(name, cells[name]) * scale for name, scale in filled.items()})
+        grid, block = sizes_of(cells["Grid Size"]), sizes_of(cells["Block Size"])
+        ranges = tuple(cells[name] for name in names if RANGE_COLUMN.search(name) and cells[name])
         launches.append(Profiled(cells["Kernel Name"], grid, block, metrics, ranges))
     return launches, notes
 
@@ -166,13 +187,15 @@ def profiled_of(facts: Mapping[str, Any]) -> Profiled:
     `ranges`, and `metrics`, name -> (value, unit). Raises InputError where something is missing or of another type,
     or a unit is not known."""
     try:
-        grid, block = (_triple(",".join(str(int(n)) for n in facts[name])) for name in ("grid", "block"))
+        grid, block = (sizes_of(",".join(str(int(n)) for n in facts[name])) for name in ("grid", "block"))
         metrics = {
-            name: _value(name, str(value)) * unit_scale(unit)
+            name: value_of(name, str(value)) * unit_scale(unit)
             for name, (value, unit) in facts.get("metrics", {}).items()
-            if name in _KNOWN
+            if name in KNOWN
         }
-        return Profiled(str(facts["kernel"]), grid, block, metrics, tuple(map(str, facts.get("ranges", ()))))
+        return Profiled(
+            str(facts["kernel"]), grid, block, named_metrics(metrics), tuple(map(str, facts.get("ranges", ())))
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, InputError):
             raise

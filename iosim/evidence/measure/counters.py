@@ -48,7 +48,8 @@ def rows_of(plan: list[dict[str, Any]], profiled: list[Profiled]) -> list[dict[s
     rows = []
     for p, launch in zip(plan, profiled, strict=True):
         counted = {name: launch.column(name) for name in COUNTED}
+        ctas = launch.grid[0] if launch.grid else None
         whole = {n: v if v is None or n == "seconds" else round(v) for n, v in counted.items()}
-        row = {"pattern": p["pattern"], "footprint_bytes": p["bytes"], "passes": p["passes"], "ctas": launch.grid[0]}
+        row = {"pattern": p["pattern"], "footprint_bytes": p["bytes"], "passes": p["passes"], "ctas": ctas}
         rows.append(row | whole)
     return rows

@@ -199,7 +199,7 @@ def training_bytes(model: str, tokens: int, gpus: int) -> float:
 @arithmetic
 def sequence_that_fits(of: Side, model: str, gpus: int, tokens: int) -> dict[str, Any]:
     """Thousands of tokens whose training fits in the GPUs' memory; `tokens` the published ones, in thousands."""
-    budget = of.gpu.need("memory_bytes")
+    budget = of.gpu.need_memory_bytes()
     used, fixed = (training_bytes(model, n, gpus) for n in (tokens * K, 0))
     longest = (budget - fixed) / ((used - fixed) / (tokens * K)) / K
     return {"computed": longest, "used": used / 1e9, "budget": budget / 1e9}

@@ -67,12 +67,13 @@ class Section:
     title: str
     files: tuple[Path, ...]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self, is_meant: Callable[[float, str], bool] | None = None) -> Iterator[Row]:
+        """The claims, each computed; of them those alone whose number, in its unit, is meant."""
         for name in ARITHMETIC:
             importlib.import_module(f"{__package__}.{name}")
         sides: dict[str, Side] = {}  # equal ones are predicted once
         for path in self.files:
-            yield from _rows(read_toml(path), self.letter, sides)
+            yield from _rows(read_toml(path), self.letter, sides, is_meant)
 
 
 @cache
@@ -96,7 +97,21 @@ def reproduce(letters: Iterable[str] | None = None, progress: Progress = silent)
     return [row for section in progress([known[letter] for letter in dict.fromkeys(wanted)]) for row in section.rows()]
 
 
-def _rows(paper: Keys, letter: str, sides: dict[str, Side]) -> Iterator[Row]:
+def rows_that_claim(is_meant: Callable[[float, str], bool]) -> list[Row]:
+    """The rows whose published number, in its unit, is the one that is meant; no other is computed."""
+    return [row for one in sections() for row in one.rows(is_meant)]
+
+
+def _stated(keys: Keys) -> float | None:
+    """The number that a row's source states."""
+    claimed = keys.get("claimed")
+    number: float | None = keys[claimed] if isinstance(claimed, str) else claimed
+    return number
+
+
+def _rows(
+    paper: Keys, letter: str, sides: dict[str, Side], is_meant: Callable[[float, str], bool] | None = None
+) -> Iterator[Row]:
     defaults, read = paper.get("defaults", {}), set[str]()
     for claim in paper["claim"]:
         shared = {"kernels": paper.get("kernels", {}), **defaults, **claim}
@@ -109,7 +124,10 @@ def _rows(paper: Keys, letter: str, sides: dict[str, Side]) -> Iterator[Row]:
         _refuse_unread(points[0] if "each" in claim else (), here)
         read |= here
         for point, row in product(points, several):
-            yield _row({**shared, **point, **row}, letter, sides)
+            keys = {**shared, **point, **row}
+            stated = _stated(keys)
+            if is_meant is None or (stated is not None and is_meant(stated, keys["unit"])):
+                yield _row(keys, letter, sides)
     _refuse_unread(defaults, read)
 
 
@@ -134,18 +152,9 @@ def _row(keys: Keys, letter: str, sides: dict[str, Side]) -> Row:
         values_of_row = {"min": min, "max": max}[keys["choose"]](points, key=lambda values: float(values["computed"]))
     else:
         values_of_row = _valued(keys, sides)
-    claimed = keys.get("claimed")
     texts = {name: str(values_of_row.get(name, "")).format_map(values_of_row) for name in TEXTS}
-    return Row(
-        letter,
-        texts["claim"],
-        keys[claimed] if isinstance(claimed, str) else claimed,
-        values_of_row["computed"],
-        keys["unit"],
-        texts["arithmetic"],
-        texts["note"],
-        texts["mistake"],
-    )
+    return Row(letter, texts["claim"], _stated(keys), values_of_row["computed"],
+               keys["unit"], texts["arithmetic"], texts["note"], texts["mistake"])  # fmt: skip
 
 
 def _valued(keys: Keys, sides: dict[str, Side]) -> dict[str, Any]:

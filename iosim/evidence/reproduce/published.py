@@ -171,7 +171,7 @@ def llm_viewer(of: Side, over: Side) -> dict[str, Any]:
 @arithmetic
 def first_that_does_not_fit(of: Side, lengths: list[int]) -> dict[str, Any]:
     """The first of some lengths at which the tensors held are more than the GPU's memory."""
-    capacity = Amount(of.gpu.need_int("memory_bytes"))
+    capacity = Amount(of.gpu.need_memory_bytes())
     sides = (Side({**of.keys, "seq_q": tokens}) for tokens in lengths)
     first = next(side for side in sides if side.held > capacity)
     return {"computed": first.problem.seq_q, "needed": int(first.held.MiB), "capacity": int(capacity.MiB)}

@@ -102,9 +102,9 @@ def readings() -> Iterator[Mapping[str, Any]]:
 
 @arithmetic
 def training_saved(reading: Reading, quantity: str, notes: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """Percent of `quantity` (time or memory) that a reading saves: the mean over configurations that fit in the GPU's
+    """Percent of `quantity` (time or memory) that a reading saves: the mean over the configurations that fit in the GPU's
     memory, `least` and `most` of all, the `trend` with width in points; and the note for a reading of its kind."""
-    capacity, cells = load_profile(GPU).need_int("memory_bytes"), grid(reading)
+    capacity, cells = load_profile(GPU).need_memory_bytes(), grid(reading)
     every = [100 * cell.saved[quantity] for cell in cells]
     fitting = [c.saved[quantity] for c in cells if max(c.bytes.values()) <= capacity]
     widths = {w: fmean(c.saved["time"] for c in cells if c.width == w) for w in WIDTHS}
@@ -134,7 +134,7 @@ def longest_that_fits(width: int, layers: int) -> dict[str, Any]:
     """Tokens that fit in the GPU's memory with flash in fp16."""
     model, setup = changed(LAYERS_ALONE, READINGS[0].flash, "width", width)
     deep, _ = changed(model, setup, "layers", layers)
-    return {"computed": longest_sequence(deep, setup, load_profile(GPU).need_int("memory_bytes"))}
+    return {"computed": longest_sequence(deep, setup, load_profile(GPU).need_memory_bytes())}
 
 
 @arithmetic

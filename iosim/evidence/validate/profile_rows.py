@@ -1,4 +1,4 @@
-"""Rows from a user's own profile: an Nsight Compute report (.ncu-rep), or its raw page in CSV."""
+"""Rows from a user's own profile: an Nsight Compute report (.ncu-rep), or what it prints as CSV."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.evidence.columns import METRICS
 from iosim.evidence.cuda.ncu import Profiled, find_ncu, import_report, parse_raw, profiled_of
+from iosim.evidence.cuda.ncu_rows import parse
 from iosim.evidence.validate.recognise import Call, Given, Unknown, recognise
 from iosim.evidence.validate.residuals import Skipped
 from iosim.evidence.validate.rows import COLUMN, QUANTITIES, UNIT, Row, text_of_file
@@ -43,7 +44,7 @@ def read_profile(
     InputError where the file cannot be read, is no profile, or holds none of the counters.
 
     Args:
-        path: a report, or its raw page in CSV.
+        path: a report, or a CSV that ncu wrote: its raw page, or a row a metric.
         stated: what is said of all calls.
         told: reads what an NVTX range says of the calls in it, which goes before `stated`.
         opened: reads a report by the profiler's Python module, where there is one.
@@ -65,10 +66,10 @@ def metrics() -> str:
 def _launches(path: str | Path, where: str, opened: Opened) -> tuple[list[Profiled], list[str]]:
     if Path(path).suffix == REPORT:
         if not Path(path).is_file():
-            raise InputError(f"{where} does not exist; accepted: a report of ncu, or its raw page in CSV")
+            raise InputError(f"{where} does not exist; accepted: a report of ncu, or a CSV that it wrote")
         return _of_report(Path(path), where, opened)
     try:
-        return parse_raw(text_of_file(path, where))
+        return parse(text_of_file(path, where))
     except InputError as error:
         raise InputError(str(error) if OPTION in str(error) else f"{where}: {error}") from None
 
@@ -156,15 +157,15 @@ def row_of(
     launch: Profiled, recognised: Call, facts: dict[str, str], source: str, call: int = 1, number: int = 1
 ) -> Row:
     own = {"implementation": recognised.implementation, "stage": recognised.part, "kernel": launch.kernel}
-    own |= {"grid": str(launch.grid), "block": str(launch.block), "call": str(call), "launch": str(number)}
+    own |= {"grid": str(launch.grid or ""), "block": str(launch.block or ""), "call": str(call), "launch": str(number)}
     for name in ("registers", "smem_bytes"):
         value = launch.column(name)
         own[name] = "" if value is None else str(round(value))
-    if recognised.implementation == "flash_fwd" and not facts.get("warps"):
+    if recognised.implementation == "flash_fwd" and not facts.get("warps") and launch.block:
         own["warps"] = str(launch.block[0] // 32)
     return Row(source, call, number, False, recognised.implementation, {**facts, **own}, _measured(launch))
 
 
 def _bare(launch: Profiled, source: str, number: int) -> Row:
     name = launch.kernel if len(launch.kernel) <= NAME_SHOWN else f"{launch.kernel[:NAME_SHOWN]}..."
-    return Row(source, number, 1, False, name, {"kernel": launch.kernel, "grid": str(launch.grid)}, {})
+    return Row(source, number, 1, False, name, {"kernel": launch.kernel, "grid": str(launch.grid or "")}, {})

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from iosim.base.records import dataclass, field, fields, replace
 
-Triple = tuple[int, int, int]
+Grid = tuple[int, int, int] | None
+"""CTAs along the three axes of a launch; None where the profile does not tell them."""
 Facts = dict[str, str]
+T = TypeVar("T")
 MOST_COLUMNS = 65536
 OPTIONS = {"batch": "--batch", "heads": "--heads", "seqs": "--seq-len", "head_dims": "--head-dim",
            "dtype": "--dtype", "causal": "--causal or --no-causal"}  # fmt: skip
@@ -77,10 +80,16 @@ def only(values: Sequence[int], fits: Callable[[int], bool], option: str, why: s
     return good[0]
 
 
-def fitting(stated: Given, block: int, tiles: int, whole: bool = False) -> int:
-    """The given length whose query blocks are as many as the grid has."""
+def fitting(stated: Given, block: int, tiles: int | None, whole: bool = False) -> int:
+    """The given length whose query blocks are as many as the grid has; without a grid, the one that fits the build."""
     why = f"makes the {tiles} query blocks of {block} rows of its grid"
-    return only(stated.seqs, lambda n: -(-n // block) == tiles and not (whole and n % block), "--seq-len", why)
+    if tiles is None:
+        why = f"fits the build{f' for multiples of {block}' if whole else ''}, and the profile holds no grid"
+
+    def fits(seq: int) -> bool:
+        return (tiles is None or -(-seq // block) == tiles) and not (whole and seq % block)
+
+    return only(stated.seqs, fits, "--seq-len", why)
 
 
 def width_of(stated: Given, low: int, high: int) -> int:
@@ -88,7 +97,20 @@ def width_of(stated: Given, low: int, high: int) -> int:
     return only(stated.head_dims, lambda d: low < d <= high, "--head-dim", f"fits a kernel built for {high}")
 
 
-def same(name: str, stated: int | None, grid: int) -> int:
+def along(grid: Grid, axis: int) -> int | None:
+    return None if grid is None else grid[axis]
+
+
+def needed(name: str, stated: T | None) -> T:
+    """What an option says that a grid would tell."""
+    if stated is None:
+        raise Unknown(f"needs --{name}: the profile holds no grid")
+    return stated
+
+
+def same(name: str, stated: int | None, grid: int | None) -> int:
+    if grid is None:
+        return needed(name, stated)
     if stated is not None and stated != grid:
         raise Unknown(f"--{name} {stated} is not the {grid} of its grid")
     return grid
@@ -149,7 +171,7 @@ def _traits(name: str, stated: Given) -> tuple[int, int, Given]:
     return int(words[0]), int(words[1]), stated
 
 
-def _flash(name: str, grid: Triple, stated: Given) -> Given:
+def _flash(name: str, grid: Grid, stated: Given) -> Given:
     """grid: query blocks, batch, heads (run_flash_fwd); with split keys query blocks, splits, batch x heads."""
     width, block_q, stated = _traits(name, stated)
     split = "splitkv" in name
@@ -160,17 +182,19 @@ def _flash(name: str, grid: Triple, stated: Given) -> Given:
         raise Unknown("has a sliding window; needs --window")
     if not flags["local"] and stated.window is not None:
         raise Unknown(f"is built without the window of --window {stated.window}")
-    seq = fitting(stated, block_q, grid[0], whole=not split and flags["even_rows"])
+    seq = fitting(stated, block_q, along(grid, 0), whole=not split and flags["even_rows"])
     if split and values[-2]:
-        batch, heads = _both(grid[2], stated, packed=seq == 1)
+        batch, heads = _both(along(grid, 2), stated, packed=seq == 1)
     else:
-        batch, heads = same("batch", stated.batch, grid[1]), same("heads", stated.heads, grid[2])
+        batch, heads = same("batch", stated.batch, along(grid, 1)), same("heads", stated.heads, along(grid, 2))
     return replace(stated, batch=batch, heads=heads, seqs=(seq,), head_dims=(head_dim,), causal=flags["causal"])
 
 
-def _both(product: int, stated: Given, packed: bool) -> tuple[int, int]:
+def _both(product: int | None, stated: Given, packed: bool) -> tuple[int, int]:
     """Batch and heads of a grid that has only their product; a group of heads may be packed into one tile's rows."""
     batch, heads = stated.batch, stated.heads
+    if product is None:
+        return needed("batch", batch), needed("heads", heads)
     if batch is None and heads is None:
         raise Unknown(f"needs --batch or --heads: its grid has their product {product} only")
     batch = batch if batch is not None else product // (heads or 1)
@@ -181,41 +205,41 @@ def _both(product: int, stated: Given, packed: bool) -> tuple[int, int]:
     return batch, heads
 
 
-def _flash_backward(name: str, grid: Triple, stated: Given) -> Given:
+def _flash_backward(name: str, grid: Grid, stated: Given) -> Given:
     """grid: query blocks, batch, heads."""
     width, block_q, stated = _traits(name, stated)
     needs(stated, "seqs", "causal")
     head_dim = width_of(stated, 0, width) if stated.head_dims else width
-    seq = fitting(stated, block_q, grid[0])
-    batch, heads = same("batch", stated.batch, grid[1]), same("heads", stated.heads, grid[2])
+    seq = fitting(stated, block_q, along(grid, 0))
+    batch, heads = same("batch", stated.batch, along(grid, 1)), same("heads", stated.heads, along(grid, 2))
     return replace(stated, batch=batch, heads=heads, seqs=(seq,), head_dims=(head_dim,))
 
 
-def _cutlass(name: str, grid: Triple, stated: Given) -> Given:
+def _cutlass(name: str, grid: Grid, stated: Given) -> Given:
     """fmha_cutlassF_bf16_aligned_64x128_rf_sm80; grid: query blocks, heads, batch. fmha_cutlassB_bf16_aligned_
     64x64_k64_sm80; grid: CTAs that share a head's keys, heads, batch."""
     match, backward = _CUTLASS.search(name), "cutlassB" in name
     if not match or backward != (match[4] is not None):
         raise Unknown(CUT_SHORT)
     needs(stated, "seqs", "head_dims", "causal")
-    batch, heads = same("batch", stated.batch, grid[2]), same("heads", stated.heads, grid[1])
+    batch, heads = same("batch", stated.batch, along(grid, 2)), same("heads", stated.heads, along(grid, 1))
     stated = replace(stated, batch=batch, heads=heads, dtype=TYPES[match[1]])
     if backward:
         width_of(stated, 0, int(match[4]))
         return stated
-    seq, columns = fitting(stated, int(match[2]), grid[0]), int(match[3])
+    seq, columns = fitting(stated, int(match[2]), along(grid, 0)), int(match[3])
     head_dim = width_of(stated, 0 if columns <= 64 else 64, columns if "_rf_" in name else MOST_COLUMNS)
     return replace(stated, seqs=(seq,), head_dims=(head_dim,))
 
 
-def _own_forward(name: str, grid: Triple, stated: Given) -> Given:
+def _own_forward(name: str, grid: Grid, stated: Given) -> Given:
     """grid: query blocks x splits x heads x batch; or, where persistent, as many CTAs as fit."""
     needs(stated, *OPTIONS)
     s = stated.settings
     if not s.get("block_q"):
         raise Unknown("needs --tile")
     each = int(stated.batch or 0) * int(stated.heads or 0) * int(s.get("splits") or 1)
-    if s.get("persistent") == "1":
+    if s.get("persistent") == "1" or grid is None:
         return stated
     if grid[0] % each:
         raise Unknown(f"--batch, --heads and --splits do not make the {grid[0]} CTAs of its grid")
@@ -228,7 +252,7 @@ SM90_ROWS = 64
 """Query rows of a warpgroup that computes."""
 
 
-def _own_sm90(name: str, grid: Triple, stated: Given) -> Given:
+def _own_sm90(name: str, grid: Grid, stated: Given) -> Given:
     """flash_fwd_sm90; grid: query blocks of all heads and batches, or as many CTAs as there are SMs."""
     needs(stated, *OPTIONS)
     s = stated.settings
@@ -239,9 +263,11 @@ def _own_sm90(name: str, grid: Triple, stated: Given) -> Given:
     tiles = -(-int(facts["seq_q"]) // rows) * int(facts["batch"]) * int(facts["heads"])
     cluster = int(s.get("cluster") or 1)
     schedule = SM90_SCHEDULES[s["scheduler"]] if s.get("scheduler") else None
-    if schedule == "one_tile" and grid[0] != -(-tiles // cluster) * cluster:
+    if grid is None:
+        schedule = SM90_SCHEDULES[needed("scheduler", s.get("scheduler"))]
+    elif schedule == "one_tile" and grid[0] != -(-tiles // cluster) * cluster:
         raise Unknown(f"--batch, --heads and --tile do not make the {grid[0]} CTAs of its grid")
-    if schedule is None:
+    elif schedule is None:
         schedule = "one_tile" if grid[0] >= tiles else "dynamic"
     blocks = "fold" if s.get("fold") == "1" else "heavy_first" if s.get("heavy_first") == "1" else ""
     return replace(stated, settings={
@@ -259,7 +285,7 @@ class Meaning:
     implementation: str
     part: str = "main"
     follows: tuple[str, ...] = ()
-    reads: Callable[[str, Triple, Given], Given] = lambda name, grid, stated: stated
+    reads: Callable[[str, Grid, Given], Given] = lambda name, grid, stated: stated
     """By default nothing of the grid: a kernel whose CTAs take tiles from a list says nothing of the problem there."""
     settings: bool = False
     """Whether the settings that are given are facts of it."""
@@ -295,7 +321,7 @@ def whole_call(found: Call, stated: Given) -> Call:
     return found if found.facts else Call(found.implementation, {**facts_of(stated), **stated.settings}, found.part)
 
 
-def recognise(name: str, grid: Triple, stated: Given) -> Call:
+def recognise(name: str, grid: Grid, stated: Given) -> Call:
     """What launched a kernel. Raises Unknown where no pattern fits, or what is given is not enough or does not fit."""
     kernel = next((kernel for pattern, kernel in KERNELS if re.search(pattern, name)), None)
     if kernel is None:

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.attention.flex_attention as flex_module
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import _disable_current_modes
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
@@ -23,6 +24,7 @@ from iosim.catalog.algorithms import plan
 from iosim.catalog.algorithms.flash import FlashOptions
 from iosim.catalog.libraries.sdpa import BACKENDS, TITLES, choose, order
 from iosim.hardware.profile import HardwareProfile
+from iosim.integrations.torch import values
 from iosim.integrations.torch.formulas import Pass
 from iosim.integrations.torch.recorder import Recorder, dtype_name, is_real
 from iosim.kernel.kernel import Kernel
@@ -123,37 +125,66 @@ def attend(
 def flex(
     recorder: Recorder, query: Tensor, key: Tensor, value: Tensor, block_mask: Sequence[Any], compute: Compute
 ) -> Tensor:
-    mask = block_mask_of(block_mask, query.shape[-2], key.shape[-2])
+    mask = block_mask_of(recorder, block_mask, query.shape[-2], key.shape[-2])
     fields: dict[str, Any] = {} if mask is None else {"mask": "blocks", "mask_blocks": mask}
     chosen = Attended(_problem(query, key, value, **fields), "flex", "flex")
     return _Attention.apply(recorder, chosen, compute, query, key, value, None)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def block_mask_of(mask: Sequence[Any], seq_q: int, seq_k: int) -> BlockMask | None:
-    """The blocks of a FlexAttention mask, as its operator takes it; None where it keeps all."""
+def block_mask_of(recorder: Recorder, mask: Sequence[Any], seq_q: int, seq_k: int) -> BlockMask | None:
+    """The blocks of a FlexAttention mask, as its operator takes it; None where it keeps all.
+
+    Lists of blocks without values are known where they follow from constants made inside the mode; else the mask's own
+    function is asked which blocks it keeps. Raises InputError: neither tells, or heads or sequences have masks of
+    their own.
+    """
     counts, indices, full_counts, full_indices = mask[2:6]
-    block_q, block_k = mask[-3], mask[-2]
-    if min(block_q, block_k) >= NO_MASK_BLOCK:
+    sides = int(mask[-3]), int(mask[-2])
+    if min(sides) >= NO_MASK_BLOCK:
         return None
+    if counts.shape[0] > 1 or counts.shape[1] > 1:
+        raise InputError(
+            f"flex_attention's block_mask has {counts.shape[0]} sequences and {counts.shape[1]} heads; "
+            "accepted: one mask for all (B=None, H=None)"
+        )
     rows, cols = [], []
     for count, index in ((counts, indices), (full_counts, full_indices)):
         if count is None:
             continue
-        if count.is_meta or isinstance(count, FakeTensor):
-            raise InputError(
-                "flex_attention's block_mask is a fake tensor, and which blocks it keeps hangs on values; "
-                "accepted: a BlockMask that was made outside of FakeTensorMode"
-            )
-        if count.shape[0] > 1 or count.shape[1] > 1:
-            raise InputError(
-                f"flex_attention's block_mask has {count.shape[0]} sequences and {count.shape[1]} heads; "
-                "accepted: one mask for all (B=None, H=None)"
-            )
-        taken = np.asarray(count[0, 0], dtype=np.int64)
+        counted, listed = (t if is_real(t) else values.known_values(recorder, t) for t in (count, index))
+        if counted is None or listed is None:
+            return _evaluated_blocks(mask[-1], seq_q, seq_k, sides, full_counts is not None)
+        taken = np.asarray(counted[0, 0], dtype=np.int64)
         step, row = ranges(np.zeros_like(taken), taken)
         rows.append(row)
-        cols.append(np.asarray(index[0, 0], dtype=np.int64)[row, step])
-    return BlockMask.of_pairs(seq_q, seq_k, int(block_q), int(block_k), np.concatenate(rows), np.concatenate(cols))
+        cols.append(np.asarray(listed[0, 0], dtype=np.int64)[row, step])
+    return BlockMask.of_pairs(seq_q, seq_k, *sides, np.concatenate(rows), np.concatenate(cols))
+
+
+def _evaluated_blocks(mask_mod: Any, seq_q: int, seq_k: int, sides: tuple[int, int], of_function: bool) -> BlockMask:
+    """The blocks that a mask's function keeps a score of, a row of blocks at a time. `of_function`: whether the lists
+    were made of the function, as create_block_mask does, and not given beside it."""
+    refused = (
+        "flex_attention's block_mask is on the meta device or a fake tensor, and which blocks it keeps hangs on values "
+        "that do not exist; accepted: a mask_mod that needs none of those, or a BlockMask of CPU tensors"
+    )
+    if mask_mod is None or (mask_mod is flex_module.noop_mask and not of_function):
+        raise InputError(refused)
+    keeps = torch.vmap(torch.vmap(mask_mod, in_dims=(None, None, None, 0)), in_dims=(None, None, 0, None))
+    rows, cols = [], []
+    with _disable_current_modes(), torch.device("cpu"):
+        none, keys = torch.zeros((), dtype=torch.int64), torch.arange(seq_k)
+        for row, first in enumerate(range(0, seq_q, sides[0])):
+            queries = torch.arange(first, min(seq_q, first + sides[0]))
+            try:
+                kept = keeps(none, none, queries, keys).any(0)
+            except (RuntimeError, NotImplementedError) as error:
+                raise InputError(f"{refused} ({str(error).splitlines()[0][:120]})") from None
+            if not is_real(kept):
+                raise InputError(refused)
+            cols.append(np.unique(kept.nonzero().flatten().numpy() // sides[1]))
+            rows.append(np.full(len(cols[-1]), row))
+    return BlockMask.of_pairs(seq_q, seq_k, *sides, np.concatenate(rows), np.concatenate(cols))
 
 
 def _choose(

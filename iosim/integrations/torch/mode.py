@@ -33,6 +33,7 @@ GROUPS = "a product's groups, such as experts, are taken to have equally many ro
 INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
 FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
 """Functions that make a tensor of a program's own numbers."""
+DEVICE_OF = getattr(Tensor.device, "__get__")  # noqa: B009
 
 
 def _of_result(name: str) -> Any:
@@ -146,6 +147,8 @@ class _Functions(TorchFunctionMode):
             return _dropout(*args, **kwargs)
         if function in (torch.rms_norm, torch.nn.functional.rms_norm):
             return rms_norm(self.recorder, *args, **kwargs)
+        if function == DEVICE_OF and sys._getframe(1).f_code is flex_module.flex_attention.__code__:
+            return sys._getframe(1).f_locals["query"].device  # a mask's lists may lie on the CPU, whatever the queries
         if function is Tensor.__format__ and args[0].dim() == 0 and values.is_known(self.recorder, args[0]):
             return format(args[0].item(), args[1])
         out = function(*args, **kwargs)

@@ -30,10 +30,12 @@ ROOT = "Global"
 
 @dataclass(frozen=True)
 class Known:
-    """Values of a storage that has none itself, and the assumptions that they rest on."""
+    """Values of a storage that has none itself, and the assumptions that they rest on. `tokens`: they stand for numbers
+    of tokens, which equal nothing that a program looks for."""
 
     storage: torch.UntypedStorage
     assumed: frozenset[str]
+    tokens: bool = False
 
 
 class Recorder:

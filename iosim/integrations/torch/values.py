@@ -8,8 +8,11 @@ from nothing are assumed where a rule below says how; a note says so once a prog
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 import torch
@@ -19,11 +22,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from iosim.base.errors import InputError
+from iosim.base.records import replace
 from iosim.integrations.torch.formulas import named_arguments, overwritten, tensors_in
 from iosim.integrations.torch.recorder import Known, Recorder, is_real
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
+OWN = __package__ or ""
 ASKING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 READS = (aten._local_scalar_dense.default, aten._to_copy.default)
 """Operators that hand a tensor's values to the host."""
@@ -31,12 +36,23 @@ READS = (aten._local_scalar_dense.default, aten._to_copy.default)
 MOST_BYTES, MOST_FLOAT_BYTES = 1 << 28, 1 << 20
 """Of a storage that is followed, and of one of floating point."""
 INPUTS = "values are asked of integers that have none, an input's: they are taken to be 1, as a mask without padding is"
+TOKENS = (
+    "values are asked of integers that have none, an input's: they are taken to be tokens, none of which is one that "
+    "the program looks for, such as padding"
+)
 ROUTING = "values are asked of what a topk, sort or argmax picks: rows are taken to spread evenly, as over experts"
 CHECKS = "a check asks for values that do not exist: it is taken to find nothing, as with no infinities and no overflow"
 RANDOM = "values are asked of random numbers that are not drawn: they are taken to be 1/2"
 READ = "values are read that do not exist, as of a loss: they are NaN"
 PICKS = {"topk": 1, "sort": 1, "max": 1, "min": 1, "multinomial": 0, "argmax": 0, "argmin": 0}
 """Operators that pick along an axis, and which of their results holds the places."""
+LOOKED_FOR = {"eq": False, "ne": True, "isin": False}
+"""What a comparison of tokens with anything else finds."""
+SAME_TOKENS = frozenset(
+    ("_to_copy", "clone", "cat", "stack", "repeat", "index", "index_select", "gather", "roll", "flip")
+)
+"""Operators whose result holds tokens where one of their arguments does."""
+MASK_NAME = re.compile(r"(?:^|_)masks?(?:_|\d|$)", re.IGNORECASE)
 FOUND = {"any": False, "all": True, "isnan": False, "isinf": False, "isfinite": True}
 """What a check gives that finds nothing."""
 
@@ -77,13 +93,23 @@ def is_known(recorder: Recorder, tensor: Tensor) -> bool:
     return not is_real(tensor) and recorder.storage(tensor, made=None) in recorder.known
 
 
-def learn(recorder: Recorder, tensor: Tensor, values: Any, assumed: frozenset[str] = frozenset()) -> None:
+def known_values(recorder: Recorder, tensor: Tensor) -> Tensor | None:
+    """A copy with the values of a tensor that has none, where they follow from constants."""
+    if not is_known(recorder, tensor):
+        return None
+    with _disable_current_modes():
+        return _view(recorder.known[recorder.storage(tensor, made=None)].storage, tensor)
+
+
+def learn(
+    recorder: Recorder, tensor: Tensor, values: Any, assumed: frozenset[str] = frozenset(), tokens: bool = False
+) -> None:
     if is_real(tensor):
         return
     with _disable_current_modes(), suppress(RuntimeError):  # of sizes that are others, or elements in one place
         storage = torch.empty(tensor.untyped_storage().nbytes(), dtype=torch.uint8, device=CPU).untyped_storage()
         _view(storage, tensor).copy_(torch.as_tensor(values, device=CPU))
-        recorder.known[recorder.storage(tensor, made=None)] = Known(storage, assumed)
+        recorder.known[recorder.storage(tensor, made=None)] = Known(storage, assumed, tokens)
 
 
 def follow(recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
@@ -102,10 +128,12 @@ def follow(recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mappi
             if values is None:
                 recorder.known.pop(number, None)
             elif number in recorder.known:
-                recorder.known[number] = Known(recorder.known[number].storage, recorder.known[number].assumed | assumed)
+                before = recorder.known[number]
+                recorder.known[number] = replace(before, assumed=before.assumed | assumed)
+        tokens = function._schema.name.removeprefix("aten::") in SAME_TOKENS and any(_tokens(recorder, args))
         for tensor, new, value in zip(results, made, values or (), strict=False):
             if new and value is not None:
-                learn(recorder, tensor, value, assumed)
+                learn(recorder, tensor, value, assumed, tokens)
 
 
 def _result(
@@ -124,6 +152,8 @@ def _result(
     copies, assumed = _copies(recorder, (args, kwargs))
     if copies is None:
         return _taken(function, name, args, kwargs, changed)
+    if name in LOOKED_FOR and sum(_tokens(recorder, args[:2])) == 1:
+        return [torch.full(t.shape, LOOKED_FOR[name], device=CPU) for t in changed], assumed
     if name == "histc":  # which the CPU has of floating point alone
         copies = tree_map(lambda leaf: leaf.double() if isinstance(leaf, Tensor) else leaf, copies)
     try:
@@ -179,8 +209,29 @@ def _known(recorder: Recorder, tensor: Tensor) -> Known | None:
     number = recorder.storage(tensor, made=None)
     if number not in recorder.known and recorder.was_there(number) and _counts(tensor) and _followed(tensor):
         ones = torch.ones(tensor.untyped_storage().nbytes() // tensor.element_size(), dtype=tensor.dtype, device=CPU)
-        recorder.known[number] = Known(ones.untyped_storage(), frozenset((INPUTS,)))
+        tokens = tensor.dtype != torch.bool and not any(map(MASK_NAME.search, _names(tensor)))
+        recorder.known[number] = Known(ones.untyped_storage(), frozenset((TOKENS if tokens else INPUTS,)), tokens)
     return recorder.known.get(number)
+
+
+def _tokens(recorder: Recorder, given: Any) -> list[bool]:
+    """Of each tensor in an operator's arguments, whether it holds numbers of tokens."""
+    without = [t for t in tensors_in(given) if not is_real(t)]
+    known = [recorder.known.get(recorder.storage(t, made=None)) for t in without]
+    return [values is not None and values.tokens for values in known]
+
+
+def _names(tensor: Tensor) -> Iterator[str]:
+    """What the program that runs calls a tensor, in all its functions that are on their way."""
+    frame: FrameType | None = sys._getframe()
+    storage = tensor.untyped_storage()._cdata
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith(OWN):
+            for name, value in list(frame.f_locals.items()):
+                with suppress(RuntimeError):  # of a tensor without a storage
+                    if isinstance(value, Tensor) and value.untyped_storage()._cdata == storage:
+                        yield name
+        frame = frame.f_back
 
 
 def _counts(tensor: Tensor) -> bool:

@@ -12,15 +12,19 @@ thread's frame. Both versions agree in all of these. Triton is imported only to 
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.catalog.resource_table import WORD_BYTES, BuildReport
 from iosim.code.cubin import read_cubin
-from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.code.kernel_facts import KernelFacts, kernel_facts
+from iosim.code.module import read_module
+from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.integrations.triton.kernel import Config
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.schedule import Order, Schedule, Scheduler
@@ -35,6 +39,7 @@ UNITS = (("tcgen05.mma", MatrixUnit.TCGEN05), ("wgmma.mma_async", MatrixUnit.WGM
 """Instructions in PTX, and what computes them."""
 POINTERS = {"fp16": "*fp16", "bf16": "*bf16", "fp32": "*fp32", "fp8": "*fp8e4nv"}
 ALIGNED = 16
+OWN_PROBLEM = "give TritonModel a problem of your own"
 Grid = Sequence[int]
 Arguments = Mapping[str, Any]
 ProblemOf = Callable[[Arguments], AttentionProblem]
@@ -45,16 +50,52 @@ DTYPES = {
     "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "fp8e4nv": "fp8", "fp8e5": "fp8",
 }  # fmt: skip
 QUERY_NAMES = ("Q", "q", "desc_q")
+CAUSAL_FLAG = re.compile(r"_*(?:(?:is|use|has|do|apply)_?)?causal(?:_?mask(?:ing)?)?_*", re.IGNORECASE)
+"""What kernels call the argument that says whether their mask is causal."""
+MASK_FLAG = re.compile(r"(?!.*stride).*(?:causal|mask|window|sliding|(?:^|_)local(?:_|$))", re.IGNORECASE)
+"""How the name of an argument that is about a mask begins, strides of one apart."""
+NO_MASK = ("", "none", "full")
+WALKS = (
+    ("blocks", "heads", "batch"),
+    ("blocks", "batch", "heads"),
+    ("heads", "batch", "blocks"),
+    ("batch", "heads", "blocks"),
+    ("heads", "blocks", "batch"),
+    ("batch", "blocks", "heads"),
+)
+"""Axes of a grid, the fastest first, the usual grids before others: of two that a grid fits, the first is taken."""
 
 
 def tutorial_problem(arguments: Arguments) -> AttentionProblem:
-    """The problem behind the arguments of the tutorial's kernels: Z, H, N_CTX and HEAD_DIM; STAGE or CAUSAL for the
-    mask; the type of Q (fp16 where no tensor tells). Raises InputError: an argument is missing, or makes no sense."""
-    hint = "give TritonModel a problem of your own"
-    batch, heads, tokens, head_dim = _numbers(arguments, ("Z", "H", "N_CTX", "HEAD_DIM"), hint)
-    mask = "causal" if arguments.get("CAUSAL", arguments.get("STAGE") == CAUSAL_STAGE) else "none"
+    """The problem behind the arguments of the tutorial's kernels: Z, H, N_CTX and HEAD_DIM; STAGE, or a flag such as
+    CAUSAL or IS_CAUSAL, for the mask; the type of Q (fp16 where no tensor tells). Raises InputError: an argument is
+    missing, makes no sense, or asks for a mask that is not known here."""
+    batch, heads, tokens, head_dim = _numbers(arguments, ("Z", "H", "N_CTX", "HEAD_DIM"), OWN_PROBLEM)
+    mask = "causal" if _is_causal(arguments) else "none"
     dtype = dtype_of(arguments)
     return AttentionProblem(batch=batch, heads=heads, seq_q=tokens, head_dim=head_dim, mask=mask, dtype=dtype)
+
+
+def _is_causal(arguments: Arguments) -> bool:
+    """Whether the arguments ask for a causal mask. Raises InputError: one that is about a mask is not understood."""
+    flags = [name for name in arguments if CAUSAL_FLAG.fullmatch(name)]
+    for name, value in arguments.items():
+        if name not in flags and MASK_FLAG.match(name) and not _is_off(value):
+            raise InputError(
+                f"the kernel's argument {name} is about a mask, and what it asks for is not known; accepted: CAUSAL, "
+                f"IS_CAUSAL, is_causal or STAGE, or {OWN_PROBLEM}"
+            )
+    if flags:
+        return any(not _is_off(arguments[name]) for name in flags)
+    return arguments.get("STAGE") == CAUSAL_STAGE
+
+
+def _is_off(value: Any) -> bool:
+    """Whether an argument about a mask asks for none: absent, false, a window of no or of -1 keys."""
+    value = getattr(value, "value", value)  # of tl.constexpr
+    if isinstance(value, str):
+        return value.lower() in NO_MASK
+    return value is None or (isinstance(value, (bool, int, float)) and value <= 0)
 
 
 def sides_of(arguments: Arguments, names: tuple[str, str]) -> tuple[int, int]:
@@ -113,6 +154,8 @@ def describe(
     tile = Tile(*sides_of(constants, names), int(metadata.num_warps), int(metadata.num_stages))
     ptx = str((getattr(compiled, "asm", None) or {}).get("ptx", ""))
     threads = THREADS.search(ptx)
+    facts, notes = _facts(compiled, gpu)
+    spill = report.spill if report else None
     schedule, persistent = Schedule(), None
     if grid is not None:
         schedule, persistent = schedule_of(grid, problem or tutorial_problem(constants), tile)
@@ -120,9 +163,31 @@ def describe(
         name or str(getattr(metadata, "name", "triton")), ALGORITHM, tile,
         schedule=schedule, persistent_ctas=persistent, writes_lse=writes_lse,
         threads=int(threads[1]) if threads else None, matrix_unit=_unit(ptx),
-        registers=report.registers if report else None, spill=report.spill if report else None,
-        shared_memory_bytes=int(metadata.shared),
+        registers=report.registers if report else None, spill=facts.spill if facts else spill,
+        shared_memory_bytes=int(metadata.shared), machine=facts.machine if facts else None, notes=notes,
     )  # fmt: skip
+
+
+def _facts(compiled: Any, gpu: str | HardwareProfile | None) -> tuple[KernelFacts | None, tuple[str, ...]]:
+    """What a kernel's machine code says, and what a reader should know of it: where no tool reads it, that it is not
+    read."""
+    if not isinstance((getattr(compiled, "asm", None) or {}).get("cubin"), bytes):
+        return None, ()
+    try:
+        function = read_module(compiled).function()
+    except InputError as error:
+        return None, (f"Its machine code was not read: {error}",)
+    profile = load_profile(gpu) if gpu is not None else _profile_of(function.cc)
+    if profile is None or profile.cc != function.cc:
+        return None, ()
+    found = kernel_facts(function, profile, threads=int(compiled.metadata.num_warps) * profile.warp_size)
+    said = "; ".join(found.notes)
+    return found, (f"Of its machine code: {said}",) if said else ()
+
+
+def _profile_of(cc: int) -> HardwareProfile | None:
+    """A GPU of that compute capability, whose SMs are like all of it."""
+    return next((p for p in map(load_profile, list_profiles()) if p.cc == cc and not p.is_amd), None)
 
 
 def report_of(compiled: Any) -> BuildReport | None:
@@ -251,5 +316,22 @@ def schedule_of(grid: Grid, problem: AttentionProblem, tile: Tile) -> tuple[Sche
         raise InputError(f"`grid` {tuple(grid)} has {programs:,} programs; {needed}")
     if programs < blocks * heads:
         return Schedule(scheduler=Scheduler.PERSISTENT), programs
-    by_head = sides[0] != blocks and sides[0] in (problem.heads, heads)
-    return Schedule(order=Order.HEAD if by_head else Order.QUERY), None
+    return _walk(sides, {"blocks": blocks, "heads": problem.heads, "batch": problem.batch}), None
+
+
+def _walk(sides: Sequence[int], sizes: Mapping[str, int]) -> Schedule:
+    """The order in which a grid starts its programs, one for each tile: the first of `WALKS` that gives its sides,
+    where one side may hold several axes.
+
+    NB: where sequences run faster than heads, they are taken as heads: the same bytes where no heads share keys.
+    """
+    corners = set(accumulate(sides, operator.mul))
+    for axes in WALKS:
+        if not corners <= {1, *accumulate((sizes[axis] for axis in axes), operator.mul)}:
+            continue
+        if axes[-1] == "blocks":
+            return Schedule(order=Order.HEAD)
+        if axes[1] == "blocks":  # all heads of a sequence, or the sequences of a head, before the next one's
+            return Schedule(order=Order.HEAD, section_heads=sizes[axes[0]])
+        return Schedule(order=Order.BATCH if axes[1] == "batch" else Order.QUERY)
+    return Schedule()

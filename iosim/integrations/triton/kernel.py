@@ -18,7 +18,8 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import some
-from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms import options_of, plan
+from iosim.catalog.algorithms.flash import FlashOptions
 from iosim.catalog.libraries import Overrides, resolve
 from iosim.catalog.libraries.triton import shared_bytes, tutorial_tiles, unit_of
 from iosim.catalog.resource_table import BuildReport
@@ -96,12 +97,14 @@ class TimedConfig:
 def configured(
     config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL, report: Report = None
 ) -> Kernel:
-    """The catalog's Triton kernel `name` with this configuration, and with what the compiler's report says of it."""
+    """The catalog's Triton kernel `name` with this configuration, and with what the compiler's report says of it; its
+    loop ends at the causal diagonal, as that of the forward that is compiled here does."""
     unit, sides = unit_of(config.tile, problem, profile), (config.block_m, config.block_n)
     shared = report.shared_memory_bytes if report else shared_bytes(config.tile, problem, unit)
     over = Overrides(tile=sides, warps=config.num_warps, stages=config.num_stages, shared_memory_bytes=shared)
     kernel = resolve(name, problem, profile, replace(over, registers=report.registers) if report else over)
-    return kernel.with_(matrix_unit=unit, spill=report.spill if report else kernel.spill)
+    options = replace(options_of(kernel, FlashOptions), walks_all_keys=False)
+    return kernel.with_(matrix_unit=unit, spill=report.spill if report else kernel.spill, options=options)
 
 
 def _placed(

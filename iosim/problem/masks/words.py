@@ -112,7 +112,12 @@ def _check_blocks(p: ProblemFields) -> dict[str, Any]:
     if isinstance(blocks, Mapping):
         blocks = blocks_from_dict(blocks, p.seq_q, p.seq_k)
     if not isinstance(blocks, BlockMask):
-        raise InputError(f"`mask_blocks` of type {type(blocks).__name__}; accepted: a BlockMask")
+        from iosim.problem.masks.files import is_flex_mask, of_flex_mask  # few masks are PyTorch's
+
+        blocks = of_flex_mask(blocks, p.seq_q, p.seq_k) if is_flex_mask(blocks) else blocks
+    if not isinstance(blocks, BlockMask):
+        accepted = "a BlockMask of PyTorch's create_block_mask or of iosim.problem.masks"
+        raise InputError(f"`mask_blocks` of type {type(blocks).__name__}; accepted: {accepted}")
     if (blocks.seq_q, blocks.seq_k) != (p.seq_q, p.seq_k):
         accepted = f"for {p.seq_q} and {p.seq_k}"
         raise InputError(f"`mask_blocks` is for {blocks.seq_q} queries and {blocks.seq_k} keys; accepted: {accepted}")

@@ -266,6 +266,9 @@ def _add_spills(
     reloaded = _spills(launch, Mode.LOAD)
     if reloaded is not None and reloaded.per_pair and frame_first and frame_first[0] != NONE:
         templates["loop"].append(Template(SPILL, MODES[Mode.LOAD], frames[0]))
+        if reloaded.per_pair > frame_parts(launch)[0] and len(frames) > 1 and frame_first[1] != NONE:
+            # what was stored once a work tile is loaded in every step, too
+            templates["loop"].append(Template(SPILL, MODES[Mode.LOAD], frames[1]))
 
 
 def _walks_down(schedule: Schedule, block: Int32) -> npt.NDArray[np.uint8]:

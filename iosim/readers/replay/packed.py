@@ -120,7 +120,9 @@ def packed_gpu(inputs: Inputs, lowered: Lowered) -> dict[str, Any]:
 
 
 def _numbers(structure: Any) -> dict[str, int]:
-    values = {name: getattr(structure, name) for name, *_ in structure._fields_}
+    """The whole numbers of a structure that are not 0. A pointer is read as a number, too, but says nothing outside the
+    process that it is of: the page has arrays of its own."""
+    values = {name: getattr(structure, name) for name, kind, *_ in structure._fields_ if kind is not ct.c_void_p}
     return {name: int(value) for name, value in values.items() if isinstance(value, int) and value}
 
 

@@ -19,6 +19,7 @@ from iosim.readers.timing.computing import (
     worked,
 )
 from iosim.readers.timing.energy import Activity, mean_power_w
+from iosim.readers.timing.machine_time import machine_computing
 from iosim.readers.timing.overlap import beside, norm_of
 
 ENERGY_BYTES = 2
@@ -92,7 +93,11 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     sm = rates.of_sm(running.dtype, running.unit) if is_attention_loop(launch) else None
     pairs = float(executed_pairs(launch))
     rest: Callable[[Running, Computing, float, float], tuple[float, float]]
-    if sm is None:
+    machine = launch.work.machine
+    if machine is not None and rates.clock_hz is not None:
+        done, rest = machine_computing(running, machine), (_pass if sm is None else _loop)
+        pairs, instructions = (pairs, 0.0) if sm is None else worked(launch, running.unit, pairs)
+    elif sm is None:
         done, rest, (pairs, instructions) = other_computing(running), _pass, (pairs, 0.0)
     else:
         done, rest, (pairs, instructions) = loop_computing(running, sm), _loop, worked(launch, running.unit, pairs)

@@ -79,12 +79,12 @@ class Rates:
         p = self.profile
         if not unit.tensor_cores:
             return p.fp32_flops_per_s or self._absent("fp32_flops_per_s")
+        if p.computes_in_fp32(dtype):
+            self._note(f"{p.name}'s tensor cores do not take {dtype}: products at the rate of its fp32 units")
+            return p.tensor_flops("fp32")
         try:
             rate = p.tensor_flops(dtype)
         except InputError:
-            if p.fp32_flops_per_s and dtype in ("bf16", "fp16", "tf32"):
-                self._note(f"no {dtype} tensor rate: fp32 units' rate used")
-                return p.fp32_flops_per_s
             return self._absent(f"tensor_flops_per_s.{dtype}")
         reached = rate * float(getattr(p, unit.rate_share, None) or 1.0)
         return reached * (self.clock_hz or self.rated_hz) / self.rated_hz if self.measured else reached

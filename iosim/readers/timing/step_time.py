@@ -239,6 +239,8 @@ def step_cost(
     if shared_bytes is None:
         shared_bytes = estimate(launch, unit, scores, warps, element_bytes)
     others += shared_bytes / element_bytes * unit.operand_operations / rates.fp32_lanes
+    if cc < ASYNC_COPY_CC:  # what is loaded passes the same data path into registers, and from there once more
+        shared_bytes += l2_bytes
     softmax = max(exps, others) + min(exps, others) * (not unit.softmax_side_by_side)
     over_keys, turns = bool(work.pipelines and work.pipelines.over_keys), d.block_k // DEPTH
     kept = 1 - over_keys * (turns - key_turns(launch)) / max(1, turns) / 2  # of two products, one ends with the keys

@@ -215,7 +215,8 @@ def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -
         more = "whose layers have no latent cache; accepted: without it"
         raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', {more}")
     asked, kinds = [], model.all_kinds if states else model.kinds
-    for queries in map(FIELDS["seq_q"].check, lengths(given.get("seq_q", FIELDS["seq_q"].asked), "seq_q")):
+    usual = model.usual_tokens(FIELDS["seq_q"].asked) if prefix is None and keys is None else FIELDS["seq_q"].asked
+    for queries in map(FIELDS["seq_q"].check, lengths(given.get("seq_q", usual), "seq_q")):
         total = FIELDS["seq_k"].check(keys if keys is not None else queries + (prefix or 0))
         if total < queries and model.causal:
             accepted = f"{queries} or more, as the layers of `model` '{model.name}' are causal"

@@ -73,15 +73,27 @@ def weights_of(model: Model, kind: str | None) -> Weights:
     """The weights of a model, all in `kind` where that is asked for. Raises InputError: its config does not say
     them."""
     weights = model.weights
-    if weights is None:
-        raise InputError(
-            f"`model` '{model.name}': its config does not say what follows attention in its layers; accepted: decoders "
-            "all of whose layers attend, their weights in 16 or 32 bits, fp8 or MXFP4"
-        )
+    if weights is None or not _plays(model, weights):
+        why = "its config does not say what follows attention in its layers" if weights is None else _unplayed(model)
+        accepted = "decoders each of whose layers attends and has an MLP or experts, their weights in a known type"
+        raise InputError(f"`model` '{model.name}': {why}; accepted: {accepted}")
     if any(mlp.experts and mlp.active is None for mlp in weights.mlps):
         hint = "accepted: one with num_experts_per_tok"
         raise InputError(f"`model` '{model.name}': its config does not say how many experts a token passes; {hint}")
     return weights if kind is None else weights.in_one(kind)
+
+
+def _plays(model: Model, weights: Weights) -> bool:
+    """Whether every layer is attention and an MLP or experts, which the writer knows."""
+    fed = all(mlp.inner or mlp.experts for mlp in weights.mlps[: len(model.order)])
+    own = all(kind.compress is None for kind in model.kinds) and all(more >= 0 for more in weights.more)
+    return fed and own and not model.states and len(model.order) == model.layers
+
+
+def _unplayed(model: Model) -> str:
+    if model.states:
+        return "some of its layers keep a state, whose operators are not described"
+    return "some of its layers are not attention followed by an MLP or experts"
 
 
 class Writer:
@@ -175,8 +187,10 @@ class Writer:
     def _attention(self, kind: LayerKind, x: View) -> View:
         tape = self.tape
         tape.part = "projections"
-        q, k = self._linear(x, kind.heads * kind.head_dim), self._linear(x, kind.kv_heads * kind.head_dim)
-        v = self._linear(x, kind.kv_heads * kind.head_dim_v)
+        q = self._linear(x, kind.heads * kind.head_dim)
+        if kind.shares:
+            return self._attended(kind, self._turned(q, kind.head_dim), *self._shared(kind))
+        k, v = self._linear(x, kind.kv_heads * kind.head_dim), self._linear(x, kind.kv_heads * kind.head_dim_v)
         if self.weights.head_norms:
             q, k = (self._norm(tape.reshape(t, math.prod(t.sizes) // kind.head_dim)) for t in (q, k))
         if self.weights.turned and not kind.alibi:
@@ -184,6 +198,11 @@ class Writer:
             q, k = (self._turned(t, kind.head_dim) for t in before)
             tape.hold(*before)
         return self._attended(kind, q, k, v)
+
+    def _shared(self, kind: LayerKind) -> tuple[View, View]:
+        """Keys and values that an earlier layer wrote."""
+        rows = self.work.batch * self._problem(kind).seq_k
+        return tuple(self.tape.given(rows, kind.kv_heads * columns) for columns in (kind.head_dim, kind.head_dim_v))  # type: ignore[return-value]
 
     def _turned(self, x: View, dim: int) -> View:
         """x with rotary positions over heads of `dim` columns."""
@@ -200,7 +219,7 @@ class Writer:
         """The attention of one layer and its output's projection; new keys and values go into the cache first."""
         tape, work = self.tape, self.work
         problem = self._problem(kind)
-        if work.decodes:
+        if work.decodes and not kind.shares:
             tape.part = "cache"
             k, v = self._cached(problem, k), None if v is None else self._cached(problem, v)
         tape.part = "attention"

@@ -1,0 +1,59 @@
+"""The tutorial's two forwards (triton-lang/triton @003da478, python/tutorials/06-fused-attention.py): the one by
+pointers walks all keys whatever the mask, the one by tensor descriptors ends at the diagonal."""
+
+from __future__ import annotations
+
+import pytest
+from counter import count
+
+from iosim import AttentionProblem, predict
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import resolve
+from iosim.hardware.profile import load_profile
+from iosim.integrations.triton.kernel import Config, configured
+from iosim.kernel.launch import Chain
+
+CAUSAL = AttentionProblem(heads=4, seq_q=2048, head_dim=64, dtype="fp16", mask="causal")
+
+
+def bytes_of_keys(chain: Chain) -> int:
+    """Bytes of K that SMs read."""
+    return count(chain).total("l2", "read", tensor="K")
+
+
+def key_rows(gpu: str, problem: AttentionProblem) -> int:
+    """Rows of K that SMs read, over all query blocks."""
+    chain = plan(problem, resolve("triton", problem, load_profile(gpu)))
+    return bytes_of_keys(chain) // (problem.head_dim * problem.input_type.bytes)
+
+
+@pytest.mark.parametrize(("gpu", "dtype", "walks_all"), [
+    ("a100", "fp16", True), ("l4", "fp16", True), ("t4", "fp16", True), ("mi300x", "fp16", True),
+    ("h100", "fp8", True), ("l4", "fp8", True), ("h100", "fp16", False), ("b200", "fp8", False),
+    ("rtx-5090", "fp16", False),
+])  # fmt: skip
+def test_which_forward_ends_at_the_diagonal(gpu: str, dtype: str, walks_all: bool) -> None:
+    problem = CAUSAL.with_(dtype=dtype)
+    tile = resolve("triton", problem, load_profile(gpu)).tile
+    blocks = 2048 // tile.block_q
+    all_keys = 4 * blocks * 2048
+    below = 4 * sum(-(-(b + 1) * tile.block_q // tile.block_k) * tile.block_k for b in range(blocks))
+    assert key_rows(gpu, problem) == (all_keys if walks_all else below)
+    assert key_rows(gpu, problem.with_(mask="none")) == all_keys
+
+
+def test_masked_keys_cost_time() -> None:
+    all_keys, below = predict(CAUSAL, "triton", "a100"), predict(CAUSAL, "triton", "h100")
+    assert all_keys.total("l2", "read") > 1.8 * below.total("l2", "read")
+    dense = predict(CAUSAL.with_(mask="none"), "triton", "a100")
+    assert all_keys.time.total_s == pytest.approx(dense.time.total_s, rel=0.05)
+
+
+def test_configurations_are_ranked_with_a_loop_that_ends_at_the_diagonal() -> None:
+    """As the forward that is compiled for their reports: STAGE 3 has two loops."""
+    a100 = load_profile("a100")
+    mine, catalog = (
+        bytes_of_keys(plan(CAUSAL, kernel))
+        for kernel in (configured(Config(128, 64), CAUSAL, a100), resolve("triton", CAUSAL, a100))
+    )
+    assert mine < 0.6 * catalog
