@@ -13,6 +13,7 @@ from functools import cached_property
 from iosim.base.records import dataclass, field, replace
 from iosim.base.words import Way
 from iosim.kernel.schedule import Schedule
+from iosim.kernel.touched import Touched
 from iosim.kernel.work import Work
 from iosim.problem.masks.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
 
@@ -392,6 +393,8 @@ class Launch:
     as one, whose bytes at HBM stand under that launch's name, and it takes no start of its own."""
     work: Work = field(default_factory=Work)
     role: LaunchRole = LaunchRole.OTHER
+    touched: Touched | None = None
+    """What its CTAs touch, where that was read from its code: then its work tiles are CTAs, and it has no accesses."""
 
     def gathers(self, tensor: Tensor) -> bool:
         """Whether it goes over rows of a tensor that lists of picked keys name."""

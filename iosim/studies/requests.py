@@ -474,6 +474,33 @@ _OPEN = (*SIZES, "dtype", "mask", "splits", "tile")
 FORMULA = {name: replace({**FIELDS, **OVERRIDES}[name], default=None, usual=None, default_text="") for name in _OPEN}
 FORMULA |= {name: FIELDS[name] for name in CHOICES} | {"causal": BESIDES["causal"]}
 """What a formula is asked for with, field by field; sizes that are not given stay symbols."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeRequest(Conditions):
+    """One launch of a kernel that is known by its code."""
+
+    code: Any = ask.file(
+        "a kernel's code in place of a name: a cubin with its PTX beside it, PTX, a fatbin, an object, Triton's cache",
+        metavar="FILE",
+    )
+    entry: str | None = ask.name("the kernel of `code`, where it holds several")
+    grid: str | Sequence[int] | None = ask.text("CTAs of its launch along x, y and z", None, metavar="X,Y,Z")
+    block: str | Sequence[int] | None = ask.text(
+        "threads of a CTA along x, y and z", None, metavar="X,Y,Z", default_text="what its PTX requires"
+    )
+    arg: Any = ask.names(
+        "its arguments in order: a number, TENSOR(shape,dtype), or VALUES(dtype,numbers) where numbers in memory "
+        "decide addresses",
+        metavar="NAME=VALUE",
+    )
+    shared_bytes: int | None = ask.count(
+        "shared memory that the launch gives a CTA beside what the code declares", low=0, metavar="BYTES",
+        default_text="none",
+    )  # fmt: skip
+    gpu: str | HardwareProfile = ""
+
+
 OF_MODEL, DECODE, LATENCY, RING, TRAIN, WHOLE = map(
     fields_of, (OfModel, DecodeRequest, LatencyRequest, RingRequest, TrainRequest, WholeRequest)
 )
@@ -481,6 +508,7 @@ AGAINST, EXPLAIN, TRACE, SWEEP = map(fields_of, (AgainstRequest, ExplainRequest,
 COMPARE, CHOICE = map(fields_of, (CompareRequest, ChoiceRequest))
 TILES, ORDERS, CLAIM = map(fields_of, (TilesRequest, OrdersRequest, ClaimRequest))
 EXPLORE = fields_of(ExploreRequest)
+CODE = fields_of(CodeRequest)
 CLAIMS: Mapping[str, str] = {
     "hbm": "4.3GB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP", "ratio": "9x", "tflops": "230TFLOP/s",
     "mfu": "35%", "bandwidth": "1.5TB/s",

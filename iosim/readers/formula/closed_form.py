@@ -26,6 +26,7 @@ from iosim.kernel.launch import (
     Rows,
     Tensor,
 )
+from iosim.kernel.touched import Touched
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntervalMask
 from iosim.problem.masks.packed import PackedMask
@@ -177,6 +178,8 @@ def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, Bl
 
 def _moved(launch: Launch, chain: Chain, modes: Sequence[Mode]) -> dict[tuple[str, Way], int]:
     """Bytes by tensor and direction of a launch's accesses and overheads of these modes."""
+    if launch.touched is not None:
+        return _touched(launch.touched, modes)
     parts = _sums(launch.domain)
     heads = launch.domain.batch * launch.domain.heads
     bytes_of: dict[tuple[str, Way], int] = {}
@@ -194,6 +197,16 @@ def _moved(launch: Launch, chain: Chain, modes: Sequence[Mode]) -> dict[tuple[st
         if overhead.mode in modes:
             key = (overhead.name, overhead.mode.direction)
             bytes_of[key] = bytes_of.get(key, 0) + overhead_bytes(launch, overhead, parts)
+    return bytes_of
+
+
+def _touched(touched: Touched, modes: Sequence[Mode]) -> dict[tuple[str, Way], int]:
+    """The same of what was read from a launch's code."""
+    bytes_of: dict[tuple[str, Way], int] = {}
+    for tensor, mode, moved in touched.moved:
+        if Mode(mode) in modes:
+            key = (tensor, Mode(mode).direction)
+            bytes_of[key] = bytes_of.get(key, 0) + moved
     return bytes_of
 
 

@@ -294,7 +294,8 @@ class L2:
         for template in launch.loop:
             first = template.base[template.base >= 0]
             if first.size:
-                looped[self._objects["tensor"][first[0]]] = 1
+                turn = template.turn if template.turn and not template.turn_coef else 1  # all objects, by their number
+                looped[np.unique(self._objects["tensor"][first[0] : first[0] + turn])] = 1
         return looped
 
 

@@ -18,6 +18,7 @@ from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import SPILL, Access, Chain, Domain, Launch, Mode, Outer, Overhead, Per, Role, Rows
 from iosim.kernel.remap import place
 from iosim.kernel.schedule import Direction, Order, Schedule
+from iosim.kernel.touched import TOUCHED_MODES, Touched
 from iosim.problem.masks.mask import Steps
 from iosim.problem.masks.picked import BlockPicks, PickedMask, WindowedMask
 from iosim.readers.replay.blocks import Blocks
@@ -183,6 +184,8 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
 def _lower_launch(
     chain: Chain, launch: Launch, grids: dict[str, Grid], frame_first: tuple[int, ...], spill_slots: int
 ) -> LoweredLaunch:
+    if launch.touched is not None:
+        return _lower_touched(launch, launch.touched, grids)
     if streams(launch):
         return _lower_flat(chain, launch, grids)
     head, block = start_order(launch)
@@ -276,6 +279,32 @@ def _walks_down(schedule: Schedule, block: Int32) -> npt.NDArray[np.uint8]:
     if schedule.direction is Direction.ALTERNATING:
         return (block // schedule.cluster & 1).astype(np.uint8)
     return np.full(block.size, schedule.direction is Direction.DESCENDING, dtype=np.uint8)
+
+
+def _lower_touched(launch: Launch, touched: Touched, grids: dict[str, Grid]) -> LoweredLaunch:
+    """A launch whose code was read: a step is an access of one object. A template a mode goes over all objects, and
+    leaves out the indices of other modes."""
+    total, tiles = touched.total, touched.first.size
+    place = np.concatenate(
+        [np.arange(grids[name].first, grids[name].first + sizes.size) for name, sizes in touched.objects.items()]
+    )
+    low, high = int(place.min()), int(place.max()) + 1
+    indices = np.empty_like(touched.entries)
+    for part in range(0, touched.entries.size, TILES_AT_ONCE):
+        mode, number = np.divmod(touched.entries[part : part + TILES_AT_ONCE], total)
+        indices[part : part + TILES_AT_ONCE] = mode * (high - low) + place[number] - low
+    zeros, there = np.zeros(tiles, dtype=np.int32), np.unique(indices // (high - low))
+    templates = []
+    for mode in there:
+        skips = np.zeros(len(TOUCHED_MODES) * (high - low), dtype=np.int32)
+        skips[mode * (high - low) : (mode + 1) * (high - low)] = NONE
+        base = np.full(tiles, low, dtype=np.int32)
+        name = next(iter(touched.objects))
+        templates.append(Template(name, int(mode), base, 1, turn=high - low, skips=skips, block=zeros))
+    return LoweredLaunch(
+        launch.name, touched.first, touched.count, (), tuple(templates), (), zeros.astype(np.uint8), zeros,
+        np.arange(tiles, dtype=np.int32), indices=indices,
+    )  # fmt: skip
 
 
 def _none_of(low: LoweredLaunch) -> LoweredLaunch:

@@ -24,6 +24,8 @@ OBJECT_BYTES, SAMPLE_BYTES = 36, 14
 """Memory of an object, and of a line that is followed, at the peak of a replay."""
 TILE_BYTES, STREAMED_TILE_BYTES = 80, 30
 """Memory of a work tile of the largest launch while it is lowered, and of one of an elementwise pass."""
+TOUCH_BYTES = 8
+"""Memory of an entry of what a CTA touches, as read from its code."""
 ENTRY_BYTES = 40
 """Memory of an entry of the lists of keys that a work tile gathers, while it is lowered."""
 
@@ -147,6 +149,9 @@ def _lengths(chain: Chain, tensor: Tensor, rows: int) -> tuple[int, ...]:
 
 def shape(chain: Chain, tensor: Tensor) -> tuple[int, int, int, int, int]:
     """(heads, row chunks, column chunks, rows of a chunk, columns of a chunk) of a tensor's objects, one copy."""
+    known = touched_sizes(chain, tensor.name)
+    if known is not None:
+        return 1, int(known.size), 1, 1, tensor.cols
     row_blocks, col_blocks = _blocks(chain, tensor.name)
     heads, rows = _rows_per_head(chain, tensor)
     if not row_blocks:
@@ -158,7 +163,18 @@ def shape(chain: Chain, tensor: Tensor) -> tuple[int, int, int, int, int]:
     return heads, n_rows, n_cols, chunk_rows, chunk_cols
 
 
+def touched_sizes(chain: Chain, tensor: str) -> Int64 | None:
+    """Bytes of a tensor's objects, where a launch whose code was read says how it cuts it."""
+    for launch in chain.launches:
+        if launch.touched is not None and tensor in launch.touched.objects:
+            return launch.touched.objects[tensor].astype(np.int64)
+    return None
+
+
 def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
+    known = touched_sizes(chain, tensor.name)
+    if known is not None:
+        return Grid(tensor.name, first, 1, int(known.size), 1, 1, tensor.cols), known.astype(np.int32)
     heads, n_rows, n_cols, chunk_rows, chunk_cols = shape(chain, tensor)
     _, rows = _rows_per_head(chain, tensor)
     lengths = _lengths(chain, tensor, rows)
@@ -221,6 +237,8 @@ def tile_bytes(chain: Chain) -> int:
 
 
 def _launch_bytes(chain: Chain, launch: Launch, objects: Mapping[str, int]) -> int:
+    if launch.touched is not None:
+        return TILE_BYTES * launch.work_tiles + TOUCH_BYTES * int(launch.touched.entries.size)
     if streams(launch):
         accessed = {a.tensor: chain.tensors[a.tensor] for a in launch.accesses}
         passes = {n: max(1, launch.domain.grid_heads // (t.batch * t.heads)) for n, t in accessed.items()}
