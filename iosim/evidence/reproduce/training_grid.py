@@ -102,7 +102,7 @@ def readings() -> Iterator[Mapping[str, Any]]:
 
 @arithmetic
 def training_saved(reading: Reading, quantity: str, notes: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """Percent of `quantity` (time or memory) that a reading saves: the mean over the configurations that fit in the GPU's
+    """Percent of `quantity` (time or memory) that a reading saves: the mean over configurations that fit in the GPU's
     memory, `least` and `most` of all, the `trend` with width in points; and the note for a reading of its kind."""
     capacity, cells = load_profile(GPU).need_memory_bytes(), grid(reading)
     every = [100 * cell.saved[quantity] for cell in cells]
