@@ -1,16 +1,13 @@
-"""Every fitted number of the package with its present value; `fitted.toml` says where each stands, and on which rows it
-was fitted. tests/evidence/test_fitted.py finds fitted numbers that are missing there."""
+"""Every fitted number of the package with its present value; `iosim/base/fitted.toml` says where each stands, and on
+which rows it was fitted. tests/evidence/test_fitted.py finds fitted numbers that are missing there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from importlib import import_module
-from pathlib import Path
-from typing import Any
 
+from iosim.base.fitted import registry
 from iosim.base.records import dataclass
-from iosim.base.schema import read_toml
 from iosim.catalog.libraries.loader import entry
 from iosim.catalog.serving import read_stack, stack_names
 from iosim.hardware.profile import load_profile
@@ -29,11 +26,6 @@ class Fitted:
     value: float
     gpu: str
     rows: str
-
-
-@cache
-def registry() -> dict[str, list[dict[str, Any]]]:
-    return read_toml(Path(__file__).with_suffix(".toml"))
 
 
 def fitted() -> Iterator[Fitted]:
