@@ -145,9 +145,9 @@ class HardwareProfile(Quantities):
             return self.need("fp32_flops_per_s")
         rates = self.tensor_flops_achieved_per_s if measured else self.tensor_flops_per_s
         if word not in rates:
-            what = "measured tensor rate" if measured else "tensor rate"
+            quantity = "measured tensor rate" if measured else "tensor rate"
             known = ", ".join(rates) or "none"
-            raise InputError(f"profile '{self.name}' has no {what} for '{one_line(dtype, 40)}'; it knows {known}")
+            raise InputError(f"profile '{self.name}' has no {quantity} for '{one_line(dtype, 40)}'; it knows {known}")
         return rates[word]
 
     def product_flops(self, dtype: str) -> float:
@@ -263,10 +263,10 @@ def load_profile(name_or_path: str | os.PathLike[str] | HardwareProfile) -> Hard
     added = next((path for stem, path in added_profiles().items() if _key(stem) == _key(name_or_path)), None)
     if added is not None or (name_or_path and os.path.exists(name_or_path)):
         return _load_file(added or Path(name_or_path))
-    shown, stems = one_line(name_or_path, 60), list_profiles()
+    excerpt, stems = one_line(name_or_path, 60), list_profiles()
     stems += list(added_profiles())
     names = [*stems, *(alias for stem in list_profiles() for alias in _head_names(stem)[1:])]
-    raise unknown_name("GPU", shown, names, stems)
+    raise unknown_name("GPU", excerpt, names, stems)
 
 
 def list_profiles() -> list[str]:

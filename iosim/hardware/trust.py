@@ -212,8 +212,9 @@ def answer(profile: HardwareProfile) -> str:
         if (profile.l2_partitions or 1) > 1:
             l2 += f" in {profile.l2_partitions} partitions"
         if profile.l2_effective_capacity_fraction and profile.l2_partitions:
-            kept = profile.l2_bytes * profile.l2_effective_capacity_fraction / profile.l2_partitions
-            l2 += f" that keep{'s' * (profile.l2_partitions == 1)} {bytes_text(kept)} of data shared by all SMs"
+            effective_bytes = profile.l2_bytes * profile.l2_effective_capacity_fraction / profile.l2_partitions
+            keeps = "keeps" if profile.l2_partitions == 1 else "keep"
+            l2 += f" that {keeps} {bytes_text(effective_bytes)} of data shared by all SMs"
         parts.append(l2)
     if profile.dram_bandwidth_bytes_per_s:
         memory = "" if profile.memory_bytes is None else f"{bytes_text(profile.memory_bytes)} of "

@@ -88,7 +88,7 @@ def pass_start_seconds(running: Running) -> float:
     "HBM", Scope.LAUNCH, "bytes read x s/byte + bytes written x s/byte + the lesser of both x turning",
     zero="launches that find all in the L2",
     constants=("dram_read_bandwidth_bytes_per_s", "dram_write_bandwidth_bytes_per_s", "dram_copy_bandwidth_bytes_per_s",
-               "pass_bandwidth_fraction"),
+               "pass_bandwidth_fraction"), unit="hbm",
 )  # fmt: skip
 def hbm_seconds(running: Running, is_pass: bool) -> float:
     """Seconds of the launch's HBM bytes; 0 where the profile knows no rate. Elementwise passes reach a share of it."""
@@ -100,7 +100,7 @@ def hbm_seconds(running: Running, is_pass: bool) -> float:
 
 @term(
     "cache at the memory's side", Scope.LAUNCH, "bytes / memory_side_bandwidth_bytes_per_s",
-    zero="GPUs without one", constants=("memory_side_bandwidth_bytes_per_s",),
+    zero="GPUs without one", constants=("memory_side_bandwidth_bytes_per_s",), unit="side",
 )  # fmt: skip
 def side_seconds(running: Running) -> float:
     """Seconds that a cache at the memory's side takes for bytes between it and the L2s."""

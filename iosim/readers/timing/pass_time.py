@@ -28,7 +28,7 @@ TCGEN05_CC = range(100, 120)
 
 @term(
     "products of a launch without a loop", Scope.LAUNCH, "pairs x FLOPs per pair / rate x rounds filled up",
-    zero="passes", constants=("tensor_flops_per_s",),
+    zero="passes", constants=("tensor_flops_per_s",), unit="tensor",
 )  # fmt: skip
 def product_seconds(running: Running) -> float:
     """Seconds of the products of a launch without a loop, in whole waves of its CTAs; without waves where steps wait
@@ -41,7 +41,7 @@ def product_seconds(running: Running) -> float:
 
 @term(
     "L2 of a launch without a loop", Scope.LAUNCH, "bytes at the L2 / its bandwidth", zero="fills",
-    constants=("l2_read_bandwidth_measured_bytes_per_s", "l2_write_fraction"),
+    constants=("l2_read_bandwidth_measured_bytes_per_s", "l2_write_fraction"), unit="l2",
 )  # fmt: skip
 def l2_seconds(running: Running) -> float:
     """Seconds of the bytes between SMs and L2."""
@@ -51,7 +51,7 @@ def l2_seconds(running: Running) -> float:
 @term(
     "shared memory of a launch without a loop", Scope.LAUNCH,
     "bytes at shared memory of the busiest SM / bytes per cycle / clock", zero="launches that state none",
-    constants=("shared_memory_bytes_per_clock_per_sm",),
+    constants=("shared_memory_bytes_per_clock_per_sm",), unit="smem",
 )  # fmt: skip
 def shared_seconds(running: Running) -> float:
     """Seconds of operands between shared memory and registers on the busiest SM."""
@@ -64,7 +64,7 @@ def shared_seconds(running: Running) -> float:
 
 @term(
     "exponentials of a launch without a loop", Scope.LAUNCH, "pairs x exponentials per pair / rate",
-    zero="launches without a softmax", constants=("exp_per_clock_per_sm",),
+    zero="launches without a softmax", constants=("exp_per_clock_per_sm",), unit="exp",
 )  # fmt: skip
 def exponential_seconds(running: Running) -> float:
     """Seconds of the exponentials."""
@@ -115,7 +115,7 @@ def solved_row_cycles(running: Running, dependent: Dependent) -> float:
 
 @term(
     "instructions issued in turn", Scope.STEP, "instructions of a step / SCHEDULERS",
-    zero="launches whose instructions were not counted", constants=("SCHEDULERS",),
+    zero="launches whose instructions were not counted", constants=("SCHEDULERS",), unit="issue",
 )  # fmt: skip
 def issue_cycles(dependent: Dependent) -> float:
     """Cycles in which an SM issues the warp instructions of one CTA's step."""

@@ -1,7 +1,7 @@
 """Terms of one step of a kernel's key loop, in SM cycles: what each unit of the SM needs, and what the CTA waits for.
 
 A step is one visited (query block, key block) pair of one CTA. `step_time` combines these terms for the CTAs that share
-an SM. Constants carry their source; where fitted ones were fitted says `iosim/evidence/fitted.toml`.
+an SM. Constants carry their source; where fitted ones were fitted says `iosim/base/fitted.toml`.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def waited_loads(launch: Launch, unit: UnitModel, cc: int) -> int:
 @term(
     "products", Scope.STEP, "scores x FLOPs per score x share with keys / FLOPs of the tensor cores per cycle",
     zero="launches without products",
-    constants=("tensor_flops_per_s", "mma_sync_tensor_fraction", "tensor_clock_fraction"),
+    constants=("tensor_flops_per_s", "mma_sync_tensor_fraction", "tensor_clock_fraction"), unit="tensor",
 )  # fmt: skip
 def product_cycles(step: Step) -> float:
     """Cycles of the matrix products on the tensor cores, or on the fp32 units where the kernel uses those."""
@@ -203,7 +203,7 @@ def product_cycles(step: Step) -> float:
 
 @term(
     "exponentials", Scope.STEP, "scores x exponentials per score x (1 - share in software) / exponentials per cycle",
-    zero="loops without a softmax", constants=("exp_per_clock_per_sm",),
+    zero="loops without a softmax", constants=("exp_per_clock_per_sm",), unit="exp",
 )  # fmt: skip
 def exponential_cycles(step: Step) -> float:
     """Cycles of the exponentials in the special function units (16 per SM and cycle since Volta)."""
@@ -216,7 +216,7 @@ def exponential_cycles(step: Step) -> float:
     "scores x (FP32_OPERATIONS_PER_SCORE + width / block_k, in a backward + BACKWARD_OPERATIONS_PER_SCORE) "
     "/ fp32 lanes",
     zero="loops without a softmax",
-    constants=("FP32_OPERATIONS_PER_SCORE", "BACKWARD_OPERATIONS_PER_SCORE", "fp32_flops_per_s"),
+    constants=("FP32_OPERATIONS_PER_SCORE", "BACKWARD_OPERATIONS_PER_SCORE", "fp32_flops_per_s"), unit="exp",
 )  # fmt: skip
 def softmax_cycles(step: Step) -> float:
     """Cycles of scale, maximum, sum, conversion and the rescaling of O (width / block_k operations per score)."""
@@ -232,7 +232,7 @@ def softmax_cycles(step: Step) -> float:
     "score functions", Scope.STEP,
     "scores x (operations of the score function + POLYNOMIAL_OPERATIONS x share of exponentials in "
     "software) / fp32 lanes",
-    zero="plain scores and exponentials in hardware", constants=("POLYNOMIAL_OPERATIONS",),
+    zero="plain scores and exponentials in hardware", constants=("POLYNOMIAL_OPERATIONS",), unit="exp",
 )  # fmt: skip
 def score_function_cycles(step: Step) -> float:
     """Cycles of what a kernel does with each score beside the softmax (FlexAttention's score_mod, soft caps, bias)."""
@@ -244,7 +244,7 @@ def score_function_cycles(step: Step) -> float:
 @term(
     "mask", Scope.STEP, "scores x (operations in every step + operations at an end x share of steps there) "
     "/ fp32 lanes",
-    zero="calls without a mask whose lengths are whole blocks",
+    zero="calls without a mask whose lengths are whole blocks", unit="exp",
 )  # fmt: skip
 def mask_cycles(step: Step) -> float:
     """Cycles of comparing positions and replacing scores outside the mask, as the kernel's rule book counts them."""
@@ -258,7 +258,7 @@ def mask_cycles(step: Step) -> float:
 @term(
     "widening of an fp8 cache", Scope.STEP,
     "scores x values per score x WIDENING_OPERATIONS (SLOW_WIDENING_OPERATIONS on cc 10.x) / fp32 lanes",
-    zero="caches of the inputs' type", constants=("WIDENING_OPERATIONS", "SLOW_WIDENING_OPERATIONS"),
+    zero="caches of the inputs' type", constants=("WIDENING_OPERATIONS", "SLOW_WIDENING_OPERATIONS"), unit="exp",
 )  # fmt: skip
 def widening_cycles(step: Step) -> float:
     """Cycles of converting K and V out of a narrower cache."""
@@ -268,7 +268,7 @@ def widening_cycles(step: Step) -> float:
 
 @term(
     "copies of narrow heads", Scope.STEP, "copies per step x BESIDE_A_COPY x warps / instructions per cycle",
-    zero="builds as wide as the heads", constants=("BESIDE_A_COPY", "SCHEDULERS"),
+    zero="builds as wide as the heads", constants=("BESIDE_A_COPY", "SCHEDULERS"), unit="exp",
 )  # fmt: skip
 def narrow_copy_cycles(step: Step) -> float:
     """Cycles of the instructions around copies that are requested one by one, in a build wider than the heads."""
@@ -280,7 +280,7 @@ def narrow_copy_cycles(step: Step) -> float:
 
 @term(
     "splitting of operands", Scope.STEP, "operands fetched x operations per operand / fp32 lanes",
-    zero="units other than mma.sync on operands in three products of tf32",
+    zero="units other than mma.sync on operands in three products of tf32", unit="exp",
 )  # fmt: skip
 def operand_cycles(step: Step) -> float:
     """Cycles in which warps split each fp32 operand that they fetched in two parts of tf32."""
@@ -290,7 +290,8 @@ def operand_cycles(step: Step) -> float:
 @term(
     "shared memory", Scope.STEP,
     "(bytes at shared memory, before cc 8.0 + bytes loaded from the L2) x share with keys / bytes per cycle",
-    zero="kernels that keep their operands in registers", constants=("shared_memory_bytes_per_clock_per_sm",),
+    zero="kernels that keep their operands in registers",
+    constants=("shared_memory_bytes_per_clock_per_sm",), unit="smem",
 )  # fmt: skip
 def shared_cycles(step: Step) -> float:
     """Cycles of operands between shared memory and registers or tensor cores, bank conflicts with them. Without
@@ -330,7 +331,7 @@ def meeting_cycles(step: Step) -> float:
 @term(
     "L2", Scope.STEP, "bytes of a step at the L2 / bytes per cycle of an SM's share",
     zero="steps whose operands are in the SM",
-    constants=("l2_read_bandwidth_measured_bytes_per_s", "l2_write_fraction"),
+    constants=("l2_read_bandwidth_measured_bytes_per_s", "l2_write_fraction"), unit="l2",
 )  # fmt: skip
 def l2_cycles(step: Step) -> float:
     """Cycles of a step's bytes between SM and L2 at an even share of the bandwidth of hits."""
