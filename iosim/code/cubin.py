@@ -27,6 +27,7 @@ CUDA_MACHINE = 190
 FLAGS_AT, ABI_AT, MACHINE_AT = 48, 8, 18
 NEW_ABI = 8
 """From this version of the file's ABI (CUDA 13) the compute capability lies one byte up in its flags."""
+PTX_SECTION = ".nv_debug_ptx_txt"
 RESERVED_SHARED_CC, RESERVED_SHARED_BYTES = 90, 1024
 """From cc 9.0 on a kernel's section of shared memory holds what the driver reserves as well."""
 
@@ -113,6 +114,13 @@ def read_sections(data: bytes) -> list[Section]:
         Section(_string(data, strings + h[0]), h[1], b"" if h[1] == NO_BITS else data[h[4] : h[4] + h[5]], h[6], h[5])
         for h in headers
     ]
+
+
+def embedded_text(data: bytes) -> str:
+    """The PTX that a cubin carries where it was compiled with -lineinfo; empty elsewhere. Its lines are those that
+    nvdisasm gives beside instructions."""
+    text = next((s.data for s in read_sections(data) if s.name == PTX_SECTION), b"")
+    return text.replace(b"\0", b"\n").decode("utf-8", errors="replace")
 
 
 def _string(data: bytes, at: int) -> str:

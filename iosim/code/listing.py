@@ -19,13 +19,17 @@ LINE = re.compile(
     r"^\s*/\*(?P<at>[0-9a-f]{4,})\*/\s+(?:@(?P<predicate>!?U?P\w+)\s+)?(?P<opcode>[A-Z][\w.]*)\s*(?P<rest>[^;]*?)\s*"
     r"(?:;|&|\?|$)"
 )
-CONTROL = re.compile(r"//\s*c=0x([0-9a-f]+)(?:\s+(\S.*):(\d+))?\s*$")
+CONTROL = re.compile(r"//\s*c=0x([0-9a-f]+)(?:\s+p=(\d+))?(?:\s+(\S.*):(\d+))?\s*$")
+PTX_FILE = ".nv_debug_ptx_txt"
+"""The name under which nvdisasm gives lines of the PTX that the code was assembled from."""
 LABEL = re.compile(r"^\s*(\.L_x_\w+|\$?[\w$.]+):\s*$")
 SOURCE_LINE = re.compile(r'//## File "([^"]+)", line (\d+)')
 TO_LABEL, TO_ADDRESS = re.compile(r"`\(([^)]+)\)"), re.compile(r"\b0x([0-9a-f]+)\s*$")
 HEAD = re.compile(r"^//\s*function\s+(\S+)\s+(.*)$")
 SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)")
 BRANCHES = ("BRA", "BRX", "JMP", "JMX", "CALL", "BSSY", "BREAK", "WARPSYNC")
+Place = tuple[tuple[str, int] | None, int | None]
+"""An instruction's line of the source, and that of its PTX."""
 SPLIT = re.compile(r",\s*(?![^\[{]*[\]}])")
 
 
@@ -73,6 +77,8 @@ class Instruction:
     control: Control = Control()
     source: tuple[str, int] | None = None
     """File and line, where the code was compiled with -lineinfo."""
+    ptx_line: int | None = None
+    """The line of its PTX, where the code was compiled with -lineinfo."""
 
     @property
     def kind(self) -> str:
@@ -114,30 +120,33 @@ def functions_of(text: str) -> Iterator[tuple[str, str, str]]:
 
 def read_listing(text: str, words: list[int] | None = None) -> tuple[Instruction, ...]:
     """The instructions of one function's listing; `words` are its control words where the listing has none."""
-    labels, found, source = dict[str, int](), list[tuple[re.Match[str], str, tuple[str, int] | None]](), None
-    waiting: list[str] = []
+    labels, found = dict[str, int](), list[tuple[re.Match[str], str, Place]]()
+    source, ptx_line, waiting = None, None, list[str]()
     for line in text.splitlines():
         if place := SOURCE_LINE.search(line):
-            source = (place[1], int(place[2]))
+            if place[1] == PTX_FILE:
+                ptx_line = int(place[2])
+            else:
+                source = (place[1], int(place[2]))
         elif label := LABEL.match(line):
             waiting.append(label[1])
         elif one := LINE.match(line):
             labels |= dict.fromkeys(waiting, int(one["at"], 16))
             waiting = []
-            found.append((one, line, source))
+            found.append((one, line, (source, ptx_line)))
     return tuple(_instruction(one, line, place, labels, words) for one, line, place in found)
 
 
 def _instruction(
-    one: re.Match[str], line: str, place: tuple[str, int] | None, labels: dict[str, int], words: list[int] | None
+    one: re.Match[str], line: str, place: Place, labels: dict[str, int], words: list[int] | None
 ) -> Instruction:
     address, opcode, rest = int(one["at"], 16), one["opcode"], one["rest"].strip()
     written = CONTROL.search(line)
     word = 1 | NO_BARRIER << 5 | NO_BARRIER << 8
     if written:
         word = int(written[1], 16)
-        if written[2]:
-            place = (written[2], int(written[3]))
+        source = (written[3], int(written[4])) if written[3] else None
+        place = (source, int(written[2]) if written[2] else None)
     elif words and address // INSTRUCTION_BYTES < len(words):
         word = words[address // INSTRUCTION_BYTES]
     target = None
@@ -149,7 +158,7 @@ def _instruction(
         elif to := TO_ADDRESS.search(rest):
             target = int(to[1], 16)
     operands = tuple(part.strip() for part in SPLIT.split(rest) if part.strip())
-    return Instruction(address, opcode, operands, one["predicate"] or "", target, Control.of(word), place)
+    return Instruction(address, opcode, operands, one["predicate"] or "", target, Control.of(word), *place)
 
 
 def write_listing(name: str, head: str, instructions: Iterable[Instruction]) -> str:
@@ -161,6 +170,7 @@ def write_listing(name: str, head: str, instructions: Iterable[Instruction]) -> 
     for one in listed:
         if one.address in targets:
             lines.append(f".L_x_{one.address:x}:")
-        place = f" {one.source[0].rpartition('/')[2]}:{one.source[1]}" if one.source else ""
+        place = f" p={one.ptx_line}" if one.ptx_line is not None else ""
+        place += f" {one.source[0].rpartition('/')[2]}:{one.source[1]}" if one.source else ""
         lines.append(f"/*{one.address:04x}*/ {one.text} ;  // c=0x{one.control.word:x}{place}")
     return "\n".join(lines) + "\n"

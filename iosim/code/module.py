@@ -19,7 +19,7 @@ from typing import Any
 
 from iosim.base.errors import FEW_NAMES, InputError
 from iosim.base.records import dataclass, field, replace
-from iosim.code.cubin import ELF_MAGIC, CubinReport, is_cubin, read_cubin
+from iosim.code.cubin import ELF_MAGIC, CubinReport, embedded_text, is_cubin, read_cubin
 from iosim.code.listing import Instruction, control_words, functions_of, read_listing, write_listing
 from iosim.code.tools import disassembled, embedded, embedded_ptx
 
@@ -46,7 +46,7 @@ class Function:
     """Threads a CTA, where the code or the compiler states them."""
     instructions: tuple[Instruction, ...]
     ptx: str = ""
-    """The PTX of its module, where it lies beside the code; empty elsewhere."""
+    """The PTX of its module, where it lies beside the code or inside it (-lineinfo); empty elsewhere."""
     source: str = ""
     """The file that it was read from."""
 
@@ -153,7 +153,7 @@ def _listed(text: str, label: str) -> Iterator[Function]:
 
 def _functions(data: bytes, label: str, ptx: str = "") -> Iterator[Function]:
     """The kernels of a cubin."""
-    reports = read_cubin(data)
+    reports, ptx = read_cubin(data), ptx or embedded_text(data)
     listed = {name: text for name, _, text in functions_of(disassembled(data))}
     for name, report in reports.items():
         if name in listed:
@@ -180,7 +180,8 @@ def _beside(path: Path, data: bytes) -> Module:
             facts = {}
         if isinstance(facts, dict):
             functions = tuple(_with_facts(f, facts) for f in functions)
-    return Module(path.name, functions, (ptx,) if ptx else ())
+    texts = dict.fromkeys(f.ptx for f in functions if f.ptx)
+    return Module(path.name, functions, (ptx,) if ptx else tuple(texts))
 
 
 def _with_facts(function: Function, facts: Mapping[str, Any]) -> Function:

@@ -58,11 +58,11 @@ def run_tool(name: str, *arguments: str | Path, folder: Path | None = None) -> s
 
 
 def disassembled(cubin: bytes) -> str:
-    """The listing of a cubin by nvdisasm, with lines of the source where it has them."""
+    """The listing of a cubin by nvdisasm, with lines of the source and of the PTX where it has them."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "code.cubin"
         file.write_bytes(cubin)
-        return run_tool("nvdisasm", "-ndf", "-c", "-g", file)
+        return run_tool("nvdisasm", "-ndf", "-c", "-g", "-gp", file)
 
 
 def embedded(file: Path, cc: int | None = None) -> Iterator[tuple[str, bytes]]:

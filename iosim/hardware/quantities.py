@@ -115,6 +115,7 @@ class Quantities:
     spill_access_cycles: float | None = quantity(0, 1e4, STEPS)
     add_packet_cycles: float | None = quantity(0, 1e4, STEPS)
     memory_bytes: int | None = quantity(1e8, 1e14)
+    memory_reserved_bytes: int | None = quantity(0, 1e12)
     ecc: str | None = word("inline", "optional")
     dram_bandwidth_bytes_per_s: float | None = quantity(*_BANDWIDTH, HBM_RATES)
     dram_bandwidth_measured_bytes_per_s: float | None = quantity(*_BANDWIDTH, HBM_RATES)
@@ -169,5 +170,5 @@ class Quantity(NamedTuple):
 
 
 QUANTITIES: Mapping[str, Quantity] = {
-    one.name: Quantity(_FORMS[str(one.type)], **one.metadata) for one in fields(Quantities)
+    member.name: Quantity(_FORMS[str(member.type)], **member.metadata) for member in fields(Quantities)
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from iosim.base.records import dataclass, field
+from iosim.kernel.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -197,6 +198,9 @@ class Work:
     """Such loads that are made while the CTA ends the tile before, where warps of their own load."""
     dependent: Dependent | None = None
     """What a step does one after the other, of a launch without an attention loop; None where its units decide."""
+    machine: Machine | None = None
+    """Its machine code, where that was read: its warps then play it, and no number above that only time follows from is
+    used."""
     asks_at_once: bool = False
     """Whether a work tile asks for its queries and its first keys at once, and waits for both together."""
     thread_loads: float = 0.0

@@ -50,6 +50,11 @@ class Reuse:
         return self.heads_at_once * self.one_head_bytes
 
     @property
+    def outgrows(self) -> bool:
+        """True where they do not fit in what the L2 keeps of data shared by all SMs, were CTAs to keep step."""
+        return self.in_progress_bytes > self.capacity_bytes
+
+    @property
     def regime(self) -> str:
         """One of: streamed, read once, fits, thrashing, wave-bound, drift."""
         read = self.hbm_read_bytes
@@ -61,8 +66,7 @@ class Reuse:
             return "fits"
         if read > MISSING_SHARE * self.loaded_bytes:
             return "thrashing"
-        outgrows = self.in_progress_bytes > self.capacity_bytes
-        if outgrows and self.in_step_bytes is not None and read <= NEARLY * self.in_step_bytes:
+        if self.outgrows and self.in_step_bytes is not None and read <= NEARLY * self.in_step_bytes:
             return "wave-bound"
         return "drift"
 

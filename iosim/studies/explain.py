@@ -16,8 +16,8 @@ from iosim.base.records import dataclass, plain
 from iosim.base.schema import read_toml
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import Level, Way, sentences
-from iosim.kernel.launch import SPILL, Chain, Launch, Role, Rows
-from iosim.prediction.answer import reads, trust, who, why
+from iosim.kernel.launch import SPILL, Launch, Role, Rows
+from iosim.prediction.answer import reads, sharing_cache, trust, who, why
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import MISSING_SHARE, reuse
 from iosim.readers.bounds import needed_bytes
@@ -208,7 +208,9 @@ def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
     values |= {"spill_bytes": spilled("l2", "write")}
     values |= {"spill_hbm_bytes": spilled("hbm", "write") + spilled("hbm", "read")}
     regime = found.regime
-    reasons = [_headline(regime, values), *_between(p.chain, traced, launch)]
+    step = f" (kept in step, it would be at most {bytes_text(found.in_step_bytes or 0)})" if found.outgrows else ""
+    words = {"where": sharing_cache(p), "step": step}
+    reasons = [_headline(regime, values | words), *_between(p, traced, launch)]
     if regime not in ("streamed", "read once"):
         reasons += _order(launch, one)
     written = int(p.traffic.total("l2", "write", launch=launch.name)) - values["spill_bytes"]
@@ -227,7 +229,7 @@ def _headline(regime: str, v: dict[str, Any]) -> str:
     put_in = v | {k: bytes_text(x or 0) for k, x in v.items() if k.endswith("_bytes")}
     put_in |= {"names": " and ".join(v["shared_tensors"]), "times": v["hbm_read_bytes"] / max(1, v["all_bytes"])}
     put_in |= {"percent_above": 100 * v["share_above_capacity"]}
-    put_in["past"] = "" if v["one_head_bytes"] > v["capacity_bytes"] else "those in progress together go, "
+    put_in["past"] = "" if v["one_head_bytes"] > v["capacity_bytes"] else "those in progress together go "
     put_in |= {name: part.format(**put_in) for name, part in words["parts"].items()}
     if regime == "fits" and v["all_bytes"] <= v["capacity_bytes"]:
         regime = "all fits"
@@ -236,15 +238,16 @@ def _headline(regime: str, v: dict[str, Any]) -> str:
     return str(words["regimes"][regime].format(**put_in))
 
 
-def _between(chain: Chain, traced: TraceResult, launch: Launch) -> list[str]:
+def _between(p: Prediction, traced: TraceResult, launch: Launch) -> list[str]:
+    chain = p.chain
     names = sorted({a.tensor for a in launch.accesses if chain.tensors[a.tensor].role is Role.TEMP})
     large = [
         f"{n} ({bytes_text(chain.tensors[n].bytes)})" for n in names if chain.tensors[n].bytes > traced.partition_bytes
     ]
     if not large:
         return []
-    size = bytes_text(traced.partition_bytes)
-    return [f"{' and '.join(large)} live between launches and outgrow an L2 partition ({size}): they go through HBM"]
+    outgrown = f"outgrow the {bytes_text(traced.partition_bytes)} of {sharing_cache(p)}"
+    return [f"{' and '.join(large)} live between launches and {outgrown}: they go through HBM"]
 
 
 def _order(launch: Launch, one: LaunchTrace) -> list[str]:
@@ -279,8 +282,8 @@ def _order(launch: Launch, one: LaunchTrace) -> list[str]:
         at = c.position(mine, middle)
         rows = launch.domain.block_q if axis == "queries" else launch.domain.block_k
         sentences.append(
-            f"half-way through, at {seconds_text(middle / PS)}, {running.size} CTAs run on {owners.size} head"
-            f"{'s' * (owners.size > 1)}; the {mine.size} of the busiest one stand at {axis} {int(at.min()) * rows:,} "
+            f"half-way through, at {seconds_text(middle / PS)}, {running.size} CTAs run on "
+            f"{some(owners.size, 'head')}; the {mine.size} of the busiest one stand at {axis} {int(at.min()) * rows:,} "
             f"to {(int(at.max()) + 1) * rows - 1:,} of it"
         )
     return sentences

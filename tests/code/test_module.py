@@ -27,7 +27,7 @@ LISTING = """
 // function loop cc=90 registers=24 frame=8 shared=1024 threads=128
 /*0000*/ MOV R3, RZ ;  // c=0x7e2
 .L_x_10:
-/*0010*/ LDG.E R5, desc[UR8][R4.64] ;  // c=0x742 a.cu:3
+/*0010*/ LDG.E R5, desc[UR8][R4.64] ;  // c=0x742 p=57 a.cu:3
 /*0020*/ FADD R3, R3, R5 ;  // c=0x27e4 a.cu:3
 /*0030*/ @!P0 BRA `(.L_x_10) ;  // c=0x7ea
 /*0040*/ EXIT ;  // c=0x7f5
@@ -62,6 +62,7 @@ def test_a_cubin_says_what_a_cta_takes(tmp_path: Path, arch: str) -> None:
     kinds = [one.kind for one in function.instructions]
     assert {"LDG", "STS", "LDS", "BAR"} <= set(kinds)
     assert any(one.source and one.source[1] == 5 for one in function.instructions if one.kind == "LDG")
+    assert function.ptx.splitlines()[next(one.ptx_line for one in function.instructions if one.kind == "BAR") - 1]
     stalls = {one.control.stall for one in function.instructions}
     assert len(stalls) > 3
     assert any(one.control.waits for one in function.instructions if one.kind == "FADD")
@@ -101,6 +102,7 @@ def test_a_listing_needs_no_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (function.cc, function.registers, function.frame_bytes, function.threads) == (90, 24, 8, 128)
     load, add, back = function.instructions[1:4]
     assert (load.kind, load.modifiers, load.source) == ("LDG", ("E",), ("a.cu", 3))
+    assert (load.ptx_line, add.ptx_line) == (57, None)
     assert load.control == Control(stall=2, sets=2, frees=None, waits=0)
     assert add.control.waits == 1 << 2
     assert (back.predicate, back.target) == ("!P0", 0x10)

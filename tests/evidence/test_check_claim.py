@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import reproduced
@@ -244,3 +245,89 @@ def test_bad_input_is_one_line(
     assert len(output.err.splitlines()) == 1
     for word in said:
         assert word in output.err
+
+
+# True claims, rates and ratios, and numbers of papers
+
+
+def of_4096(option: str, text: str, **values: object) -> Check:
+    return check(parse(option, text), problem(4096, **values), "fa2", "a100")
+
+
+def test_twice_what_is_predicted_is_two_calls() -> None:
+    read = predict(problem(4096), "fa2", "a100").total("hbm", "read")
+    best = of_4096("hbm", f"{2 * read}B").matches[0].reading
+    assert (best.slips, best.direction, best.level) == (("of two calls, or of one and its warm-up",), "read", "hbm")
+    assert best.counts.startswith("fa2's HBM bytes")
+
+
+@pytest.mark.parametrize("option", ["hbm", "l2", "time", "flops", "ratio", "tflops", "mfu", "bandwidth"])
+def test_what_is_predicted_is_called_true(option: str) -> None:
+    p = predict(problem(4096), "fa2", "a100")
+    naive = predict(problem(4096), "naive", "a100")
+    true = {
+        "hbm": f"{p.total('hbm', 'read')}B", "l2": f"{p.total('l2')}B", "time": f"{1e6 * p.time_s:.6f}us",
+        "flops": f"{p.flops} FLOP", "ratio": f"{naive.total('hbm') / p.total('hbm'):.4f}x",
+        "tflops": f"{p.flops / p.time_s / 1e12:.4f}", "mfu": f"{100 * p.flops / p.time_s / 312e12:.4f}%",
+        "bandwidth": f"{p.total('hbm') / p.time_s / 1e9:.4f}GB/s",
+    }  # fmt: skip
+    result = of_4096(option, true[option])
+    assert result.agrees is not None
+    assert abs(result.agrees.error) < 1e-3
+    assert "agrees with the prediction" in result.answer().split(". ")[0]
+    assert result.to_dict()["agrees"] is not None
+    false = parse(option, true[option])
+    assert check(replace(false, value=1.7 * false.value), problem(4096), "fa2", "a100").agrees is None
+
+
+def test_a_measured_time_is_true_within_the_error_of_the_model_and_not_by_a_bound_that_is_nearer() -> None:
+    p = predict(problem(4096), "fa2", "a100")
+    result = of_4096("time", f"{1.08e6 * p.time_s:.3f}us")
+    assert result.agrees is not None
+    assert "within the error of the model" in result.answer()
+    exact = check(parse("time", f"{1.08e6 * p.time_s:.3f}us"), problem(4096), "fa2", "a100", tolerance=0.01)
+    assert exact.agrees is None  # who names a tolerance gets that one
+
+
+@pytest.mark.parametrize(("option", "of"), [("hbm", "HBM bytes"), ("l2", "SM<->L2 bytes"), ("time", "time")])
+def test_a_ratio_is_taken_where_an_amount_is(option: str, of: str) -> None:
+    amount = parse(option, "9x")
+    assert (amount.quantity, amount.of, amount.value) == ("ratio", option, 9.0)
+    kernel, naive = (predict(problem(4096), name, "a100") for name in ("fa2", "naive"))
+    counts = {"hbm": naive.total("hbm") / kernel.total("hbm"), "l2": naive.total("l2") / kernel.total("l2"),
+              "time": naive.time_s / kernel.time_s}  # fmt: skip
+    result = of_4096(option, f"{counts[option]:.3f}x")
+    assert result.agrees is not None
+    assert of in result.agrees.reading.counts
+
+
+def test_a_papers_number_is_found_with_its_own_problem() -> None:
+    """FlashAttention's 40.3 GB are of 64 x 16 heads of 1,024 x 64, forward and backward, not of what is asked for."""
+    result = of_4096("hbm", "40.3GB")
+    assert result.agrees is None
+    assert result.published is not None
+    assert (result.published.section, result.published.claimed) == ("B", 40.3)
+    assert result.published.computed == pytest.approx(40.3, rel=0.01)
+    assert "is published" in result.answer()
+    assert "section B of 'iosim reproduce'" in result.answer()
+    assert of_4096("hbm", "40.4GB").published is None
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "value"),
+    [
+        ("tflops", "230", 230e12), ("tflops", "230 TFLOPS", 230e12), ("tflops", "0.23PFLOP/s", 230e12),
+        ("tflops", "230TFLOPs/s", 230e12), ("mfu", "35%", 0.35), ("mfu", "0.35", 0.35),
+        ("bandwidth", "1.5TB/s", 1.5e12), ("ratio", "9", 9.0), ("ratio", "9.5X", 9.5),
+    ],
+)  # fmt: skip
+def test_rates_and_ratios_have_their_units(option: str, text: str, value: float) -> None:
+    assert parse(option, text).value == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"), [("bandwidth", "1.5TB"), ("tflops", "3GB/s"), ("mfu", "9x"), ("flops", "9x")]
+)
+def test_what_is_no_rate_is_refused(option: str, text: str) -> None:
+    with pytest.raises(InputError, match="accepted"):
+        parse(option, text)

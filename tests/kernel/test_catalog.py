@@ -13,7 +13,7 @@ from iosim.catalog.algorithms import options_for, plan
 from iosim.catalog.libraries import Overrides, entry, entry_name, entry_names, resolve, sdpa
 from iosim.catalog.libraries.fa2 import fa2_splits
 from iosim.catalog.libraries.fa3 import fa3_section_heads
-from iosim.catalog.libraries.loader import CHECKED, _aliases, checked, fold, is_counted
+from iosim.catalog.libraries.loader import CHECKED, _aliases, checked, counted_on, fold
 from iosim.catalog.libraries.rules import Rules, rule_book, rule_books, rules_of
 from iosim.commands.cli import main
 from iosim.evidence.validate.match import _catalog_name
@@ -256,7 +256,7 @@ def test_one_query_token_packs_a_group_into_a_tile() -> None:
         ("fa2", "v100", "cc 8.0"),
         ("fa3", "a100", "cc 9.0"),
         ("fa3", "b200", "cc 9.0"),
-        ("cudnn", "l4", "cc 9.0"),
+        ("cudnn", "b200", "which kernels cuDNN has for cc 10.0 is not known"),
     ],
 )
 def test_a_gpu_too_old_or_too_new_is_named(name: str, gpu: str, words: str) -> None:
@@ -508,13 +508,18 @@ def test_counted_bytes_are_rows_of_that_kernel_and_rows_are_counted_bytes() -> N
         ("fa3", False, "published times on h100-sxm, h20, h800-sxm"),
         ("trtllm-gdn", False, "published times on b200, b300, gb200, gb300, h100-sxm, h200-sxm, l40s"),
         ("fa4", False, "execution only"),
-        ("examples/kernels/jax-triton.toml", True, None),  # no entry: its GPU's counters are what there is
+        ("examples/kernels/jax-pallas-triton.toml", False, None),
     ],
 )
 def test_a_prediction_and_the_list_say_whether_a_kernel_was_counted(
     name: str, counted: bool, said: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert is_counted(name) == counted
+    assert bool(counted_on(name)) == counted
+    gpu = "b200" if name == "fa4" else "h100"
+    problem = AttentionProblem(heads=16, seq_q=256, head_dim=128, dtype="bf16", mask="causal")
+    told = trust([predict(problem, name, gpu)])
+    assert ("no counters of this kernel" in told) == (not counted)
+    assert ("checked against that GPU's counters" in told) == counted
     if said is None:
         return
     assert main(["kernels", "list", "--format", "csv"]) == 0
@@ -522,7 +527,3 @@ def test_a_prediction_and_the_list_say_whether_a_kernel_was_counted(
     assert rows[name]["checked"] == said
     assert main(["kernels", "show", name]) == 0
     assert f"\nchecked against: {said}" in capsys.readouterr().out
-    gpu = "b200" if name == "fa4" else "h100"
-    problem = AttentionProblem(heads=16, seq_q=256, head_dim=128, dtype="bf16", mask="causal")
-    told = trust([predict(problem, name, gpu)])
-    assert ("nobody has counted them" in told) == (not counted)

@@ -289,7 +289,7 @@ def test_a_decode_step_reads_the_cache_once() -> None:
     read = point.per_token("hbm", "read")
     assert read is not None
     assert cache / 2 <= read <= 1.02 * cache / 2  # a token of each of the two sequences
-    bandwidth = load_profile("h200-sxm").dram_bandwidth_measured_bytes_per_s
+    bandwidth = load_profile("h200-sxm").dram_read_bandwidth_bytes_per_s or 0
     assert point.bound_tokens_per_s == pytest.approx(2 * bandwidth / cache)
     assert point.tokens_per_s < point.bound_tokens_per_s
     assert point.step_s == 3 * point.prediction.time.total_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +15,14 @@ from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.prediction.answer import answer, why
+from iosim.prediction.answer import answer, reread_clauses, why
 from iosim.prediction.result import Prediction
-from iosim.prediction.reuse import reuse
+from iosim.prediction.reuse import Reuse, reuse
 from iosim.studies import explain as explaining
 
 GPUS = ("a100", "h100", "h200", "b200", "rtx-4090", "h20", "t4", "v100", "l4", "rtx-3090", "a10", "rtx-a6000", "gb200")
 KERNELS = ("fa2", "fa3", "fa4", "naive", "flash", "cudnn", "cutlass", "sdpa", "triton", "eager", "flash1", "math")
-WORDS = {"thrashing": "most loads of", "wave-bound": "each wave of CTAs reads them anew", "drift": "CTAs drift apart"}
+WORDS = {"thrashing": "most loads of", "wave-bound": "waves of CTAs read them anew", "drift": "CTAs drift apart"}
 
 
 def drawn(rng: random.Random, longest: int) -> dict[str, Any]:
@@ -59,15 +60,57 @@ def test_predict_and_explain_give_one_reason(seed: int) -> None:
             found = reuse(p, launch)
             assert one.regime.removesuffix(", spills") == found.regime
             regimes.add(found.regime)
+        assert borne_out(reason)
         told = {regime for regime, words in WORDS.items() if words in reason}
         reading = max(p.chain.launches, key=lambda n: p.traffic.total("hbm", "read", launch=n.name))
         assert told <= {reuse(p, reading).regime}
     assert len(regimes) >= 3
 
 
-def first_sentence(capsys: pytest.CaptureFixture[str], command: str, asked: str) -> str:
+def borne_out(reason: str) -> bool:
+    """True where what is said to fit fits, what is said to exceed exceeds, and what is read in step is less than what
+    is read."""
+    units = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+    sizes = re.search(r"([\d.]+) (\w?B), (would fit in|exceeds?) the ([\d.]+) (\w?B) that", reason)
+    if sizes is None:
+        return "exceed" not in reason.split(" keeps")[0] or "between launches" in reason
+    used, keeps = float(sizes[1]) * units[sizes[2]], float(sizes[4]) * units[sizes[5]]
+    return (used <= keeps) == (sizes[3] == "would fit in")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--gpu t4 --kernel sdpa --seq-len 4k", "a head, 2.097 MB, would fit in the 4.11 MB that the L2 keeps"),
+        ("--gpu a100 --kernel fa2 --causal --seq-len 8k", "4 heads in progress, 16.78 MB, would fit in the 20.97 MB"),
+        ("--gpu h200 --kernel fa2 --heads 8 --seq-len 32k --causal --dtype bf16", "33.55 MB, exceed the 30.83 MB"),
+    ],
+)
+def test_a_reason_is_one_that_its_numbers_bear(asked: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What fits in the L2 is no reason why it is read again; nor is what would be read in step, where that is more."""
+    assert main(["predict", *asked.split()]) == 0
+    told = capsys.readouterr().out.split("\n")[0]
+    assert said in told
+    assert borne_out(told)
+    assert ("kept in step" in told) == ("exceed" in said)
+
+
+def test_bytes_in_step_are_named_only_where_they_are_less_than_what_is_read() -> None:
+    """Two waves of 2 heads of 4 MB, of which the L2 keeps 6 or 3."""
+    found = Reuse(("K", "V"), 64, 2.0, 6_000_000, 4_000_000, 8_000_000, 1, 16_000_000, 90_000_000, 12_000_000)
+    p = predict(AttentionProblem(heads=2, seq_q=512, head_dim=64), "fa2", "a100", method="bounds")
+    assert (found.outgrows, found.regime) == (False, "drift")
+    assert "16 MB" not in reread_clauses(p, found)["drift"]
+    outgrown = replace(found, capacity_bytes=3_000_000, hbm_read_bytes=30_000_000)
+    assert (outgrown.outgrows, outgrown.regime) == (True, "drift")
+    assert "kept in step, they read at most 16 MB" in reread_clauses(p, outgrown)["drift"]
+    assert replace(outgrown, hbm_read_bytes=15_000_000).regime == "wave-bound"
+
+
+def first_sentences(capsys: pytest.CaptureFixture[str], command: str, asked: str) -> list[str]:
+    """What is read, and why."""
     assert main([command, *asked.split()]) == 0
-    return capsys.readouterr().out.split("\n")[0].split("; ")[0]
+    return capsys.readouterr().out.split("\n")[0].split(". ")[:2]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +121,7 @@ def first_sentence(capsys: pytest.CaptureFixture[str], command: str, asked: str)
     ],
 )
 def test_the_commands_print_one_reason(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert first_sentence(capsys, "predict", asked) == first_sentence(capsys, "explain", asked)
+    assert first_sentences(capsys, "predict", asked) == first_sentences(capsys, "explain", asked)
 
 
 def test_a_changes_reads_stand_beside_reads() -> None:

@@ -4,9 +4,12 @@ JSON, and the page is written whole, to its own place, with nothing from elsewhe
 from __future__ import annotations
 
 import contextlib
+import ctypes as ct
 import io
 import json
 import random
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -26,6 +29,8 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import build
+from iosim.readers.replay.library import LAYOUT
+from iosim.readers.replay.packed import WASM32
 from iosim.studies.explore import page
 from iosim.studies.explore.page import server
 from iosim.studies.explore.record import record
@@ -333,6 +338,34 @@ def test_the_page_is_one_file_in_a_folder_that_it_replaces(tmp_path: Path, capsy
         assert explored(tmp_path / "page") == 0
         assert [path.name for path in (tmp_path / "page").iterdir()] == ["index.html"]
     assert "index.html" in capsys.readouterr().out
+
+
+def test_the_same_page_has_the_same_bytes_in_every_process(tmp_path: Path) -> None:
+    words = ["--gpu", "h100,t4", "--kernel", "fa2,naive", "--seq-len", "512,1k", "--heads", "4", "--head-dim", "64"]
+    for name in ("one", "other"):
+        command = [sys.executable, "-m", "iosim", "explore", *words, "--out", str(tmp_path / name)]
+        subprocess.run(command, check=True, capture_output=True)
+    one, other = ((tmp_path / name / "index.html").read_bytes() for name in ("one", "other"))
+    assert one == other
+
+
+def test_no_address_of_the_process_is_in_what_the_page_gets() -> None:
+    """Pointers of the engine's structures are read as whole numbers by ctypes."""
+    problem = AttentionProblem(heads=4, seq_q=512, head_dim=64)
+    replay = record(predict(problem, "fa2", "h100", method="bounds"))[0]["replay"]
+    assert replay is not None
+    pointers = {name for one in WASM32.structures.values() for name, kind, *_ in one._fields_ if kind is ct.c_uint32}
+    pointers -= {name for one in LAYOUT.structures.values() for name, kind, *_ in one._fields_ if kind is ct.c_uint32}
+    named = set(replay["config"]) | {name for launch in replay["launches"] for name in launch["plan"]}
+    assert named
+    assert not named & pointers
+
+
+def test_the_roof_is_the_specification() -> None:
+    """989 TFLOP/s at 1,830 MHz, where the highest clock would make 1,070 of them."""
+    problem = AttentionProblem(heads=4, seq_q=512, head_dim=64, dtype="fp16")
+    facts, _ = record(predict(problem, "fa2", "h100", method="bounds"))
+    assert facts["peaks"] == [989e12, 3352e9]
 
 
 def test_an_index_of_others_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

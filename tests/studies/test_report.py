@@ -15,12 +15,12 @@ from iosim.base.errors import InputError
 from iosim.commands import common
 from iosim.commands.cli import build_parser, main
 from iosim.hardware.profile import load_profile
+from iosim.hardware.roofs import bandwidth
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
 from iosim.show import axes
 from iosim.show.html import unpacked
 from iosim.studies.report import Report, ReportRequest, build, render
-from iosim.studies.report.figures import bandwidth
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import iosim
+from iosim.base.errors import InputError
 from iosim.catalog.algorithms import options_of
 from iosim.catalog.algorithms.flash import FlashOptions
 from iosim.catalog.libraries import entry, resolve
@@ -395,3 +396,19 @@ def test_states_are_kept_as_ever_beside_a_cache_in_fp8() -> None:
 def test_bad_input_of_decoding_is_one_line(capsys: pytest.CaptureFixture[str], line: str, told: str) -> None:
     assert main(["decode", *line.split()]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stack", stack_names())
+@pytest.mark.parametrize("new_tokens", [1, 512])
+def test_what_is_in_the_time_is_not_said_to_be_outside_it(stack: str, new_tokens: int) -> None:
+    """vLLM's prefill plans its splits within the call, and decoding ahead of it."""
+    for gpu in ("h100", "a100"):
+        try:
+            (one,) = iosim.latency(stack, gpu, seq_q=new_tokens, seq_k=4096)
+        except InputError:  # no kernel there
+            continue
+        planned = any("plan" in part.name for part in one.parts)
+        outside = [said for said in one.assumes if "outside the time" in said]
+        assert not (planned and outside)
+        if stack == "vllm":
+            assert (planned, bool(outside)) == (gpu == "h100" and new_tokens > 1, gpu == "h100" and new_tokens == 1)

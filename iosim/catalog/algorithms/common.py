@@ -166,6 +166,7 @@ def loop_work(problem: AttentionProblem, kernel: Kernel) -> Work:
         fragments=fragments,
         spill=SpillAccesses(spill.accesses_per_pair, spill.accesses_per_tile),
         code=spill.code,
+        machine=None if backward else kernel.machine,
     )
 
 

@@ -69,6 +69,7 @@ REQUIRES: Mapping[str, Key] = {
     "vendors": Key(ListOf(Text(VENDORS), unique=True), "whose GPUs it runs on", '["nvidia"]'),
     "min_cc": Key(_CC, "first compute capability; AMD's targets are 942, 950"),
     "max_cc": Key(_CC, "last compute capability"),
+    "runs_elsewhere": Key(Flag(), "whether the library has kernels for others, which are not described"),
     "dtypes": Key(_DTYPES, "types of Q, K and V"),
     "dtype_min_cc": Key(MapOf(_CC, INPUT_DTYPES), "first compute capability of a type"),
     "head_dims": Key(ListOf(_WIDTH, ascending=True), "widths it is compiled for; others run on the next one"),
@@ -141,6 +142,7 @@ ROW: Mapping[str, Key] = {
     "widened": Key(Flag(), "with a cache in a type of its own (--cache-dtype), or without"),
     "score_tensor": Key(Flag(), "with a bias or a mask that is a tensor, or without"),
     "max_rows": Key(Whole(1), "up to so many query rows of a group"),
+    "max_queries": Key(Whole(1), "up to so many query tokens"),
     "max_keys": Key(Whole(1), "up to so many keys"),
     "min_shared_memory_per_block_bytes": Key(_SHARED, "where a CTA may have so much"),
     "split": Key(Flag(), "of a kernel that splits the keys"),
@@ -161,6 +163,7 @@ ROW: Mapping[str, Key] = {
     "fetch": Key(_words(Fetch), "how rows are asked for"),
     "matrix_unit": Key(Text((FMA, *MatrixUnit)), "what computes its products, where not as in [kernel]"),
     "score_operations": Key(Real(0, 100), "instructions a score beside those of every softmax"),
+    "serial_cycles": Key(Real(0, 1e5), "cycles of a step in which its instructions wait for one another"),
     "loads_ahead": Key(Flag(), "whether a step's K and V are fetched during the step before"),
     "options": Key(MapOf(OneOrMany(Text())), "of the algorithm, over those of [kernel]"),
     "key_warps": Key(Whole(1, 32), "warps that divide a tile's keys, where they do not divide its rows alone"),
@@ -205,7 +208,8 @@ def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence
 _SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads", "chiplets")
 _WHEN = tuple(ROW)[: tuple(ROW).index("split")]
 _TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "fetch", "matrix_unit", "key_warps", "threads", "registers",
-         "shared_memory_bytes", "warps_along", "v_in", "score_operations", "loads_ahead", "options")  # fmt: skip
+         "shared_memory_bytes", "warps_along", "v_in", "score_operations", "serial_cycles", "loads_ahead",
+         "options")  # fmt: skip
 _SPILL = ("split", "whole_tiles", "narrow", "block_q", "block_k", "registers", "write_per_tile", "write_per_pair",
           "read_per_tile", "read_per_pair", "accesses_per_pair", "accesses_per_tile", "frame", "source")  # fmt: skip
 _TILE_NEEDS = ("head_dim", "block_q", "block_k", "warps")
@@ -248,6 +252,7 @@ FILE: Mapping[str, Key] = {
     "aliases": Key(_NAMES),
     "backward_aliases": Key(_NAMES),
     "like": Key(Text()),
+    "before": Key(Text()),
     "algorithm": Key(Text(algorithms), "what its launches move and compute (iosim kernels list)"),
     "source": Key(Text(lines=True), "where this was taken from"),
     "inferred": Key(_NAMES, "what nobody published: every prediction repeats it"),

@@ -66,6 +66,15 @@ def _read(stem: str) -> Entry:
     return data
 
 
+def on_gpu(data: Entry, profile: HardwareProfile) -> Entry:
+    """The kernel that runs in place of a file's on GPUs before its first compute capability, where the file names one
+    (`before`); else the file's own."""
+    first = data["requires"].get("min_cc", 0)
+    if "before" in data and profile.cc < first:
+        return on_gpu(entry(data["before"]), profile)
+    return data
+
+
 Chooser = Callable[[AttentionProblem, HardwareProfile], tuple[str, str]]
 """To the name of a catalog kernel and the reason, one line."""
 
@@ -116,9 +125,11 @@ def checked(name: str) -> tuple[str, ...]:
     return tuple(both) or ("execution only",)
 
 
-def is_counted(name: str) -> bool:
-    """Whether a GPU's counters were read of a kernel; of one that is not in the catalog, whether its GPU's were."""
-    return name not in entry_names() or any("bytes" in kind for kind in _checked().get(name, ()))
+def counted_on(name: str, backward: bool = False) -> tuple[str, ...]:
+    """The GPUs whose counters were read of a kernel's forward, or of its backward: of a kernel of one's own, or of any
+    name that the catalog lacks, none."""
+    gpus = _checked().get(name, {}).get(BACKWARD if backward else COUNTED)
+    return tuple(gpus.split(", ")) if gpus else ()
 
 
 def chosen(name: str, problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
@@ -205,7 +216,7 @@ def answer(data: Mapping[str, Any]) -> str:
     ]
     if distinct:
         which = " by head_dim, pass and GPU" if len(distinct) > 1 else ""
-        parts.append(f"tile{'s' * (len(distinct) > 1)} {', '.join(distinct)}{which}")
+        parts.append(f"tile{'s' if len(distinct) > 1 else ''} {', '.join(distinct)}{which}")
     inferred = [key for key in ("inferred", "assumed") if data.get(key)]
     parts.append(
         f"part of it is {' or '.join(inferred)}, as listed below" if inferred else "all of it is from its source"

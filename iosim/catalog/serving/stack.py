@@ -64,6 +64,20 @@ class Extra:
         return tokens * heads * problem.head_dim * (NEW_BYTES + problem.cache_type.bytes)
 
 
+@dataclass(frozen=True)
+class Assumption:
+    """A sentence on what a call's time rests on, and the calls of which it is true."""
+
+    text: str
+    when: str
+    """decode: one query token per sequence; prefill: several."""
+    kernel: str | None = None
+    """The kernel that it goes with; None for all."""
+
+    def holds(self, problem: AttentionProblem, kernel: Kernel) -> bool:
+        return self.kernel in (None, kernel.name) and (self.when == "decode") == (problem.longest_q == 1)
+
+
 def reorders(problem: AttentionProblem) -> bool:
     """Whether rows of heads lie in another order where a group's are rows of one key/value head."""
     return problem.sequence_count > 1 and problem.kv_heads > 1
@@ -81,9 +95,16 @@ class Stack:
     call_gap_s: float
     """Seconds between two calls that no launch explains; fitted."""
     assumes: tuple[str, ...]
+    """What the time of every call rests on, a sentence each."""
+    assumes_where: tuple[Assumption, ...]
+    """What the time of some calls rests on."""
     kernels: tuple[tuple[str, tuple[int, ...]], ...]
     """(kernel, compute capabilities), the first that has the GPU's."""
     extras: tuple[Extra, ...]
+
+    def assumed_of(self, problem: AttentionProblem, kernel: Kernel) -> tuple[str, ...]:
+        """What the time of one call rests on, a sentence each."""
+        return (*self.assumes, *(one.text for one in self.assumes_where if one.holds(problem, kernel)))
 
     def kernel(self, profile: HardwareProfile) -> str:
         """The kernel that it runs on a GPU. Raises InputError: none there."""
@@ -97,15 +118,19 @@ class Stack:
 
 _EXTRA: Mapping[str, Spec] = {"name": Text(), "when": Text(WHEN), "moves": Text(MOVES), "source": Text(),
                               "kernel": Text(entry_names)}  # fmt: skip
+_ASSUMPTION: Mapping[str, Spec] = {"text": Text(), "when": Text(("decode", "prefill")), "kernel": Text(entry_names)}
 _KERNEL: Mapping[str, Spec] = {"kernel": Text(entry_names), "cc": ListOf(Whole(70, 130), ascending=True)}
 _STACK: Mapping[str, Spec] = {
     "name": Text(pattern="[a-z0-9][a-z0-9-]*"), "title": Text(), "version": Text(), "source": Text(),
-    "page_size": Whole(1, 1 << 16), "append_kv": Flag(), "call_gap_s": Real(0, 1e-3), "assumes": ListOf(Text()),
+    "page_size": Whole(1, 1 << 16), "append_kv": Flag(), "call_gap_s": Real(0, 1e-3),
+    "assumes": ListOf(Text(), least=0),
+    "assumes_where": ListOf(Table(_ASSUMPTION, required=("text", "when")), least=0),
     "kernels": ListOf(Table(_KERNEL, required=tuple(_KERNEL))),
     "extra": ListOf(Table(_EXTRA, required=("name", "when", "moves", "source")), least=0),
 }  # fmt: skip
+_OPTIONAL = {"extra", "assumes_where"}
 _FILE = Table(
-    {"schema": Whole(1, 1), "stack": ListOf(Table(_STACK, required=tuple(k for k in _STACK if k != "extra")))},
+    {"schema": Whole(1, 1), "stack": ListOf(Table(_STACK, required=tuple(_STACK.keys() - _OPTIONAL)))},
     required=("schema", "stack"),
 )
 
@@ -120,8 +145,9 @@ def _stacks() -> dict[str, Stack]:
 def _stack(data: dict[str, Any]) -> Stack:
     kernels = tuple((one["kernel"], tuple(one["cc"])) for one in data["kernels"])
     extras = tuple(Extra(**one) for one in data.get("extra", ()))
-    rest = {key: value for key, value in data.items() if key not in ("kernels", "extra", "assumes")}
-    return Stack(**rest, assumes=tuple(data["assumes"]), kernels=kernels, extras=extras)
+    where = tuple(Assumption(**one) for one in data.get("assumes_where", ()))
+    rest = {key: value for key, value in data.items() if key not in ("kernels", "assumes", *_OPTIONAL)}
+    return Stack(**rest, assumes=tuple(data["assumes"]), assumes_where=where, kernels=kernels, extras=extras)
 
 
 def stack_names() -> tuple[str, ...]:

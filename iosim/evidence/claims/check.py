@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain
-from iosim.base.units import bytes_text, number_text, seconds_text
-from iosim.base.words import DEFAULT, LEVELS, WAYS, sentences
+from iosim.base.units import bytes_text, number_text, rate_text, seconds_text
+from iosim.base.words import DEFAULT, LEVELS, WAYS, Way, sentences
 from iosim.evidence.claims import readings
-from iosim.evidence.claims.readings import Amount, Reading, parse, share
+from iosim.evidence.claims.readings import BYTES, FLOPS, SECONDS, SPEEDS, Amount, Reading, parse, share
+from iosim.evidence.reproduce.paper import Row, rows_that_claim, sections
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.answer import trust
 from iosim.prediction.predictor import predict
+from iosim.prediction.ranges import UNEXPLAINED
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Part, Shown
@@ -26,7 +29,16 @@ TOLERANCE = 0.01
 MOST_TOLERANCE = 0.05
 """However few digits a claim has."""
 MOST_SHOWN, MOST_NAMED = 5, 2
-NAMES = {"hbm": "HBM bytes", "l2": "SM<->L2 bytes", "time": "time", "flops": "operations"}
+NAMES = {
+    "hbm": "{} of HBM bytes", "l2": "{} of SM<->L2 bytes", "time": "{}", "flops": "{} of operations",
+    "ratio": "{} against naive attention", "tflops": "{}", "mfu": "{} of the tensor rate",
+    "bandwidth": "{} of bandwidth",
+}  # fmt: skip
+IN_UNITS: Mapping[str, Mapping[str, float]] = {
+    "hbm": BYTES, "l2": BYTES, "time": SECONDS, "flops": FLOPS, "tflops": SPEEDS,
+    "ratio": {"times": 1.0, "x": 1.0},
+}  # fmt: skip
+"""Units that published numbers of a quantity stand in."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,10 @@ class Check(Shown):
     """The nearest count, where none agrees."""
     tried: int
     """Number of counts that the claim was held against, so that a chance agreement can be judged."""
+    agrees: Match | None = None
+    """The prediction of the claimed quantity, where the claim agrees with it within the tolerance or its error."""
+    published: Row | None = None
+    """The row of `iosim reproduce` whose published number the claim is."""
 
     @cached_property
     def counter(self) -> dict[str, float]:
@@ -65,13 +81,23 @@ class Check(Shown):
         for level in LEVELS:
             if level == quantity:
                 return {direction: p.total(level, direction) for direction in WAYS}
-        return {"total": p.time.total_s if quantity == "time" else p.flops}
+        own = [r.value for r in _of_problem(self.claim, p.problem, p, None, replayed=True) if r.is_predicted]
+        return {"total": own[0] if own else math.nan}
 
     def to_text(self) -> str:
         return f"{self.answer()}\n\n{as_text(self)}"
 
     def answer(self) -> str:
-        claim = f"{self.claim.text} of {NAMES[self.claim.quantity]}"
+        claim = NAMES[self.claim.quantity].format(self.claim.text)
+        if self.agrees is not None:
+            off = "to the digit" if abs(self.agrees.error) < 5e-5 else f"{100 * self.agrees.error:+.2g} %"
+            within = "" if abs(self.agrees.error) <= self.tolerance else ", within the error of the model"
+            r = self.agrees.reading
+            what = f"{r.counts}, {r.direction}" if r.direction else r.counts
+            true = f"{claim} agrees with the prediction: {what}, {self.text(r.value)} ({off}{within})"
+            return sentences([true, *self._counter()])
+        if self.published is not None:
+            return sentences([*self._published(claim, self.published), *self._counter()])
         if not self.matches:
             near = self.nearest
             none = f"{claim} matches none of {self.tried} counts within {100 * self.tolerance:.2g} %"
@@ -83,6 +109,18 @@ class Check(Shown):
         parts.append(reason[:1].upper() + reason[1:])
         parts += [f"So does {self._named(other)}" for other in self.matches[1:MOST_NAMED]]
         return sentences([*parts, *self._counter()])
+
+    def _published(self, claim: str, row: Row) -> tuple[str, ...]:
+        """What a number of a paper is, and what iosim computes for it: its problem is the paper's, not the one asked
+        for."""
+        title = next(one.title for one in sections() if one.letter == row.section)
+        computed = "nothing" if row.computed is None else f"{row.computed:,.4g} {row.unit} ({row.verdict.value})"
+        wrong = f"It is a mistake: {row.mistake}" if row.mistake else ""
+        return (
+            f"{claim} is published: {row.claim}. iosim computes {computed}",
+            wrong,
+            f"It is a row of section {row.section} of 'iosim reproduce', {title}",
+        )
 
     def _named(self, match: Match) -> str:
         r = match.reading
@@ -100,25 +138,38 @@ class Check(Shown):
             checks = f", {bytes_text(p.check_bits.total)} of both check bits" if p.check_bits.total else ""
             of_hbm = checks if self.claim.quantity == "hbm" else ""
             return f"{who} is predicted to read {read} from {level} and to write {written}{of_hbm}", basis
+        if math.isnan(self.counter["total"]):
+            return (f"Nothing of this kind is predicted for {who}",)
         return (f"Predicted for {who}: {self.text(self.counter['total'])}",)
 
     def text(self, value: float) -> str:
-        if self.claim.quantity == "time":
-            return seconds_text(value)
-        return bytes_text(value) if self.claim.quantity != "flops" else f"{number_text(value / 1e9)} GFLOP"
+        return _TEXT[self.claim.quantity](value)
 
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
         of_claim = "quantity=claim.quantity claim=claim.text value=claim.value tolerance readings_tried=tried"
-        found = plain(self, f"{of_claim} matches nearest predicted=counter")
-        return found | plain(p, "problem kernel=kernel.name profile=profile.name method") | {"answer": self.answer()}
+        record = plain(self, f"{of_claim} matches nearest predicted=counter agrees")
+        record["published"] = None if self.published is None else self.published.to_dict()
+        return record | plain(p, "problem kernel=kernel.name profile=profile.name method") | {"answer": self.answer()}
 
 
-def run(asked: ClaimRequest) -> list[Check]:
-    layers, tolerance = CLAIM["layers"].check(asked.layers), share(asked.tolerance)
-    claims = [parse(name, text) for name in CLAIMS if (text := getattr(asked, name)) is not None]
-    what = asked.problem, asked.kernel, _gpu(asked.gpu).with_ecc(asked.ecc)
-    return [check(one, *what, tolerance=tolerance, layers=layers, overrides=asked.overrides) for one in claims]
+_TEXT: Mapping[str, Callable[[float], str]] = {
+    "hbm": bytes_text,
+    "l2": bytes_text,
+    "time": seconds_text,
+    "flops": lambda n: f"{number_text(n / 1e9)} GFLOP",
+    "ratio": lambda n: f"{n:.3g}x",
+    "tflops": rate_text,
+    "mfu": lambda n: f"{100 * n:.3g} %",
+    "bandwidth": lambda n: f"{bytes_text(n)}/s",
+}
+
+
+def run(request: ClaimRequest) -> list[Check]:
+    layers, tolerance = CLAIM["layers"].check(request.layers), share(request.tolerance)
+    claims = [parse(name, text) for name in CLAIMS if (text := getattr(request, name)) is not None]
+    subject = request.problem, request.kernel, _gpu(request.gpu).with_ecc(request.ecc)
+    return [check(claim, *subject, tolerance=tolerance, layers=layers, overrides=request.overrides) for claim in claims]
 
 
 def _gpu(profile: str | HardwareProfile) -> HardwareProfile:
@@ -159,15 +210,61 @@ def check(
     agreeing.sort(key=lambda m: (m.reading.level != claim.quantity, round(abs(m.error), 3), bool(m.reading.why)))
     alike = grouped(agreeing, lambda m: (m.reading.counts, m.reading.direction, m.reading.slips))
     nearest = min(held, key=lambda m: (abs(m.error), len(m.reading.slips)))
-    return Check(claim, p, allowed, tuple(first for first, *_ in alike.values()), nearest, len(tried))
+    agrees = _agreeing(claim, p, [m for m in held if m.reading.is_predicted], allowed, within_error=tolerance is None)
+    published = None if agrees is not None or (agreeing and fewest == 0) else _published(claim)
+    matches = tuple(first for first, *_ in alike.values())
+    return Check(claim, p, allowed, matches, nearest, len(tried), agrees, published)
+
+
+def _agreeing(
+    claim: Amount, p: Prediction, own: Sequence[Match], allowed: float, *, within_error: bool
+) -> Match | None:
+    """The prediction that a claim agrees with: within what is allowed, or, where no tolerance was asked for, within the
+    error that predictions of the quantity have."""
+    if not own:
+        return None
+    nearest = min(own, key=lambda m: abs(m.error))
+    if abs(nearest.error) <= allowed:
+        return nearest
+    if not within_error:
+        return None
+    low, high = _error(claim, p, nearest.reading)
+    return nearest if low <= 1 + nearest.error <= high else None
+
+
+def _error(claim: Amount, p: Prediction, r: Reading) -> tuple[float, float]:
+    """Least and most of a true number over what is predicted: of HBM bytes and of what times decide."""
+    if claim.quantity in ("hbm", "ratio") and claim.of != "time":
+        way: Way = "write" if r.direction == "written" else "read"
+        found = p.hbm_range if claim.quantity == "hbm" else None
+        known = None if found is None else {"read": found.read, "written": found.write}.get(r.direction, found.total)
+        share = UNEXPLAINED[way][0]
+        return (1 - share, 1 + share) if known is None else (known[0] / r.value, known[1] / r.value)
+    if claim.quantity in ("l2", "flops"):
+        return 1.0, 1.0
+    span = p.time_range
+    share = UNEXPLAINED["time"][0]
+    low, high = (1 - share, 1 + share) if span is None else (s / p.time_s for s in span.seconds)
+    return (low, high) if claim.quantity in ("time", "ratio") else (1 / high, 1 / low)
+
+
+def _published(claim: Amount) -> Row | None:
+    """The row of a paper whose number the claim is, to the last digit; of several the one that iosim meets best."""
+    units = IN_UNITS.get(claim.quantity, {})
+
+    def is_meant(stated: float, unit: str) -> bool:
+        return unit in units and abs(stated * units[unit] / claim.value - 1) < 1e-6
+
+    rows = rows_that_claim(is_meant)
+    return min(rows, key=lambda row: abs((row.ratio or math.inf) - 1), default=None)
 
 
 def _readings(claim: Amount, p: Prediction, overrides: Overrides | None, layers: int | None) -> Iterator[Reading]:
     for words, problem in (("", p.problem), *readings.other_problems(p.problem)):
         factors = list(readings.factors(problem, claim, layers))
         for reading in _of_problem(claim, problem, p, overrides, replayed=not words):
-            one = reading.slipped(words) if words else reading
-            yield from (one, *(one.slipped(slip, factor) for slip, factor in factors))
+            variant = reading.slipped(words) if words else reading
+            yield from (variant, *(variant.slipped(slip, factor) for slip, factor in factors))
 
 
 def _of_problem(
@@ -176,37 +273,53 @@ def _of_problem(
     if claim.quantity in ("hbm", "l2"):
         yield from readings.byte_readings(claim.quantity, problem, p.kernel.name, p.profile, overrides, replayed)
         return
+    if claim.quantity == "ratio":
+        yield from readings.ratio_readings(claim, p, problem, replayed)
+        return
     try:
-        one = p if replayed else predict(problem, p.kernel.name, p.profile, overrides=overrides, method="bounds")
+        prediction = p if replayed else predict(problem, p.kernel.name, p.profile, overrides=overrides, method="bounds")
     except InputError:
         return
-    yield from readings.time_readings(one) if claim.quantity == "time" else readings.flop_readings(one)
+    yield from _OF_ONE[claim.quantity](prediction)
+
+
+_OF_ONE: Mapping[str, Callable[[Prediction], Iterator[Reading]]] = {
+    "time": readings.time_readings,
+    "flops": readings.flop_readings,
+    "tflops": readings.speed_readings,
+    "mfu": readings.utilisation_readings,
+    "bandwidth": readings.bandwidth_readings,
+}
 
 
 # What a checked claim looks like
 
 
 def line(c: Check) -> str:
-    said = c.matches[0].reading.counts if c.matches else f"none of {c.tried} counts"
-    return f"{c.claim.text} ({c.claim.quantity}) matches {said}"
+    if c.agrees is not None:
+        return f"{c.claim.text} ({c.claim.quantity}) agrees with the prediction"
+    outcome = c.matches[0].reading.counts if c.matches else f"none of {c.tried} counts"
+    return f"{c.claim.text} ({c.claim.quantity}) matches {outcome}"
 
 
 def head(c: Check) -> str:
+    if c.agrees is not None and not c.matches:
+        return f"{c.claim.text}: what is predicted"
     return f"{c.claim.text} within {100 * c.tolerance:.2g} % of" if c.matches else f"{c.claim.text}: the nearest count"
 
 
 def table(c: Check) -> Table:
     columns = "counts=what it may count | direction | value | error=claim is off by | slips=if it is"
     rows = []
-    for r, error in ((m.reading, m.error) for m in c.matches[:MOST_SHOWN] or (c.nearest,)):
+    for r, error in ((m.reading, m.error) for m in c.matches[:MOST_SHOWN] or (c.agrees or c.nearest,)):
         counted = (r.counts, r.direction or None, c.text(r.value), f"{100 * error:+.2f} %")
         rows.append((*counted, "; ".join(r.slips) or "as asked", r.why or None))
     return Table(columns_of(f"{columns} | why=why a counter differs"), tuple(rows))
 
 
 def as_text(c: Check) -> str:
-    left = len(c.matches) - MOST_SHOWN
-    more = f"and {left} more; --format json has all\n" if left > 0 else ""
+    unlisted = len(c.matches) - MOST_SHOWN
+    more = f"and {unlisted} more; --format json has all\n" if unlisted > 0 else ""
     return f"{head(c)}\n\n{table(c).text()}{more}"
 
 

@@ -47,6 +47,7 @@ class Reading:
         direction: "read", "written", or "read and written"; empty where that says nothing.
         why: why a counter of the claimed quantity would show another number; empty where it would show this one.
         slips: what the number is of in place of the problem as given.
+        is_predicted: it is what iosim predicts for the claimed quantity itself, and no other count of it.
     """
 
     counts: str
@@ -55,9 +56,10 @@ class Reading:
     value: float
     why: str = ""
     slips: tuple[str, ...] = ()
+    is_predicted: bool = False
 
     def slipped(self, slip: str, factor: float = 1.0) -> Reading:
-        return replace(self, value=self.value * factor, slips=(*self.slips, slip))
+        return replace(self, value=self.value * factor, slips=(*self.slips, slip), is_predicted=False)
 
 
 def byte_readings(
@@ -82,14 +84,16 @@ def byte_readings(
             if p.hbm_known:
                 moved_by = (int(p.total("hbm", way)) for way in WAYS)
                 reasons = [FEWER_AT_HBM, *other] if quantity == "l2" else other
-                yield from _both_ways(f"{name}'s HBM bytes by {p.method}", "hbm", moved_by, reasons)
+                own = quantity == "hbm" and name == kernel and replayed
+                yield from _both_ways(f"{name}'s HBM bytes by {p.method}", "hbm", moved_by, reasons, own)
                 if p.check_bits.total:
                     data = p.hbm_payload.read, p.hbm_payload.write
                     less = [WITHOUT_CHECK_BITS, *reasons]
                     yield from _both_ways(f"{name}'s HBM bytes without check bits", "hbm", data, less)
         reasons = [L2_SERVES, *other] if quantity == "hbm" else other
         counted = (int(call.counted.total("l2", way)) for way in WAYS)
-        yield from _both_ways(f"{name}'s SM<->L2 bytes", "l2", counted, reasons)
+        own = quantity == "l2" and name == kernel and replayed
+        yield from _both_ways(f"{name}'s SM<->L2 bytes", "l2", counted, reasons, own)
         if name == kernel:
             least = call.bounds.compulsory_read, call.bounds.compulsory_write
             why = FEWER_AT_HBM if quantity == "l2" else WHILE_IT_FITS
@@ -98,11 +102,13 @@ def byte_readings(
     yield from _by_tools(problem, gpu)
 
 
-def _both_ways(counts: str, level: str, ways: Iterable[int], reasons: Sequence[str]) -> Iterator[Reading]:
+def _both_ways(
+    counts: str, level: str, ways: Iterable[int], reasons: Sequence[str], is_predicted: bool = False
+) -> Iterator[Reading]:
     """`ways`: the bytes that are read and those that are written."""
     read, written = ways
     for direction, value in (("read and written", read + written), ("read", read), ("written", written)):
-        yield Reading(counts, level, direction, value, "; ".join(reasons))
+        yield Reading(counts, level, direction, value, "; ".join(reasons), is_predicted=is_predicted)
 
 
 _texts = cache(lambda: read_toml(Path(__file__).with_suffix(".toml")))
@@ -110,7 +116,7 @@ _texts = cache(lambda: read_toml(Path(__file__).with_suffix(".toml")))
 
 def _said(key: str, value: float, **words: object) -> Reading:
     """The reading of that key in readings.toml."""
-    text: dict[str, Any] = {name: one.format(**words) for name, one in _texts()[key].items()}
+    text: dict[str, Any] = {name: pattern.format(**words) for name, pattern in _texts()[key].items()}
     return Reading(**{"direction": "", **text}, value=value)
 
 
@@ -145,7 +151,7 @@ def _by_tools(problem: AttentionProblem, gpu: HardwareProfile) -> Iterator[Readi
 
 def time_readings(p: Prediction) -> Iterator[Reading]:
     gpu, bounds = p.profile, p.hbm_bounds
-    yield _said("time", p.time.total_s)
+    yield replace(_said("time", p.time.total_s), is_predicted=True)
     yield _said("specified_time", p.time_specification.total_s)
     moved_bytes = {"the compulsory bytes": bounds.compulsory_read + bounds.compulsory_write}
     moved_bytes["the SM<->L2 bytes"] = p.total("l2")
@@ -153,7 +159,7 @@ def time_readings(p: Prediction) -> Iterator[Reading]:
         moved_bytes["the predicted HBM bytes"] = p.hbm_payload.total
     bandwidth, rate = gpu.dram_bandwidth_bytes_per_s, (gpu.tensor_flops_per_s or {}).get(p.problem.dtype)
     if bandwidth:
-        yield from (_said("over_bandwidth", n / bandwidth, what=what) for what, n in moved_bytes.items())
+        yield from (_said("over_bandwidth", n / bandwidth, what=level) for level, n in moved_bytes.items())
     if rate:
         yield _said("over_tensor_rate", p.flops / rate)
 
@@ -162,12 +168,89 @@ def flop_readings(p: Prediction) -> Iterator[Reading]:
     q = p.problem
     whole = 2 * q.batch * q.heads * q.seq_q * q.seq_k * (q.head_dim + q.head_dim_v)
     factor = {"fwd": 1.0, "bwd": 2.5, "fwd+bwd": 3.5}[q.passes]
-    yield _said("kept_operations", p.flops)
+    yield replace(_said("kept_operations", p.flops), is_predicted=True)
     yield _said("multiply_adds", p.flops / 2)
     if q.mask != "none":
         yield _said("all_operations", whole * factor)
     if q.mask == "causal":
         yield _said("half_operations", whole * factor / 2)
+
+
+def speed_readings(p: Prediction) -> Iterator[Reading]:
+    """Operations per second, by each way to count operations, and the rates that a GPU is said to have."""
+    for one in flop_readings(p):
+        yield replace(one, counts=f"{one.counts}, over the predicted time", level="speed", value=one.value / p.time_s)
+    for name, rate in tensor_rates(p).items():
+        yield Reading(f"the {name} tensor rate", "speed", "", rate, "a rate of the GPU: no attention kernel reaches it")
+
+
+def tensor_rates(p: Prediction) -> dict[str, float]:
+    """Rates of the GPU's matrix products in the problem's type, by how they are known."""
+    rates = {"specified": p.profile.tensor_flops_per_s, "measured": p.profile.tensor_flops_achieved_per_s}
+    return {how: rate for how, known in rates.items() if (rate := (known or {}).get(p.problem.dtype))}
+
+
+def utilisation_readings(p: Prediction) -> Iterator[Reading]:
+    """Shares of the tensor rate: of each speed, over each rate."""
+    for how, rate in tensor_rates(p).items():
+        for one in flop_readings(p):
+            own = one.is_predicted and how == "specified"
+            why = one.why if how == "specified" else f"{one.why}; the specified rate is higher".removeprefix("; ")
+            counts = f"{one.counts}, over the predicted time and the {how} tensor rate"
+            yield Reading(counts, "speed", "", one.value / p.time_s / rate, why, is_predicted=own)
+
+
+def bandwidth_readings(p: Prediction) -> Iterator[Reading]:
+    """Bytes per second that a call moves, and the rates that a GPU is said to have."""
+    if p.hbm_known:
+        moved_by = [int(p.total("hbm", way)) for way in WAYS]
+        for one in _both_ways("HBM bytes over the predicted time", "hbm", moved_by, (), is_predicted=True):
+            yield replace(one, value=one.value / p.time_s)
+    counted = [int(p.total("l2", way)) for way in WAYS]
+    for one in _both_ways("SM<->L2 bytes over the predicted time", "l2", counted, [L2_SERVES]):
+        yield replace(one, value=one.value / p.time_s)
+    least = (p.hbm_bounds.compulsory_read, p.hbm_bounds.compulsory_write)
+    for one in _both_ways("the compulsory bytes over the predicted time", "hbm", least, [WHILE_IT_FITS]):
+        yield replace(one, value=one.value / p.time_s)
+    gpu = p.profile
+    known = {
+        "specified": gpu.dram_bandwidth_bytes_per_s,
+        "measured": gpu.dram_bandwidth_measured_bytes_per_s,
+        "measured reading": gpu.dram_read_bandwidth_bytes_per_s,
+    }
+    for how, rate in known.items():
+        if rate:
+            yield Reading(f"HBM's {how} bandwidth", "hbm", "", rate, "a rate of the GPU, not what this call draws")
+
+
+def ratio_readings(claim: Amount, p: Prediction, problem: AttentionProblem, replayed: bool) -> Iterator[Reading]:
+    """What naive attention moves, takes and holds over what the kernel does; `replayed`: of the problem as given."""
+    kernel, gpu = p.kernel.name, p.profile
+    if kernel == NAIVE:
+        return
+    try:
+        mine = p if replayed else predict(problem, kernel, gpu, method="capacity")
+        quick = replayed and tile_accesses(planned(problem, NAIVE, gpu, None).chain) <= QUICK_ACCESSES
+        other = predict(problem, NAIVE, gpu, method="replay" if quick else "capacity")
+    except InputError:
+        return
+    level = {"time": "time", "l2": "l2"}.get(claim.of, "hbm")
+    pairs: list[tuple[str, str, float, float]] = [
+        ("ratio_hbm", "hbm", other.total("hbm"), mine.total("hbm")),
+        ("ratio_hbm_read", "hbm", other.total("hbm", "read"), mine.total("hbm", "read")),
+        ("ratio_l2", "l2", other.total("l2"), mine.total("l2")),
+        ("ratio_time", "time", other.time_s, mine.time_s),
+        ("ratio_memory", "memory", other.memory_bytes["peak"], mine.memory_bytes["peak"]),
+    ]
+    for key, at, above, below in pairs:
+        if below:
+            own = replayed and at == level and key != "ratio_hbm_read"
+            yield replace(_said(key, above / below, kernel=kernel), is_predicted=own)
+    try:
+        standard_bytes = moved(standard(problem, standard_kernel(gpu, problem)))
+    except InputError:
+        return
+    yield _said("ratio_counted", standard_bytes / mine.total("l2"), kernel=kernel)
 
 
 # Slips
@@ -196,7 +279,14 @@ def other_problems(p: AttentionProblem) -> Iterator[tuple[str, AttentionProblem]
             continue
 
 
+TWO_CALLS = "of two calls, or of one and its warm-up"
+
+
 def factors(p: AttentionProblem, claim: Amount, layers: int | None) -> Iterator[tuple[str, float]]:
+    """What a claim may be off by. Rates and ratios are of one call whatever is summed up."""
+    if claim.quantity in RATES:
+        return
+    yield TWO_CALLS, 2.0
     if p.heads > 1:
         yield "of one head", 1 / p.heads
     if p.batch > 1:
@@ -215,30 +305,50 @@ BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**
          "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 FLOPS = {"FLOP": 1, "kFLOP": 10**3, "MFLOP": 10**6, "GFLOP": 10**9, "TFLOP": 10**12, "PFLOP": 10**15}
-UNITS: dict[str, Mapping[str, float]] = {"hbm": BYTES, "l2": BYTES, "time": SECONDS, "flops": FLOPS}
+SPEEDS = {f"{unit}/s": factor for unit, factor in FLOPS.items()}
+BANDWIDTHS = {f"{unit}/s": factor for unit, factor in BYTES.items()}
+SHARES = {"%": 0.01, "": 1.0}
+TIMES = {"x": 1.0, "": 1.0}
+UNITS: dict[str, Mapping[str, float]] = {
+    "hbm": BYTES, "l2": BYTES, "time": SECONDS, "flops": FLOPS,
+    "ratio": TIMES, "tflops": SPEEDS, "mfu": SHARES, "bandwidth": BANDWIDTHS,
+}  # fmt: skip
+RATES = ("ratio", "tflops", "mfu", "bandwidth")
+"""Quantities of which two calls have no more than one."""
 OTHER_UNIT = {"kB": "KiB", "MB": "MiB", "GB": "GiB", "TB": "TiB", "KiB": "kB", "MiB": "MB", "GiB": "GB", "TiB": "TB"}
 """Decimal for binary, and the other way round."""
-EXAMPLES = {"hbm": "4.3GB or 33.6MiB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP"}
+EXAMPLES = {
+    "hbm": "4.3GB, 33.6MiB or 9x", "l2": "2.2GB or 9x", "time": "1.4ms or 2x", "flops": "137GFLOP", "ratio": "9x",
+    "tflops": "230TFLOP/s", "mfu": "35%", "bandwidth": "1.5TB/s",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Amount:
-    """A number of bytes, seconds or operations. `share` is half a unit of its last digit, over the number."""
+    """A number of bytes, seconds or operations, of any of them per second, or a ratio. `share` is half a unit of its
+    last digit, over the number; `of` the quantity that a ratio is of, where that was said."""
 
     quantity: str
     text: str
     value: float
     unit: str
     share: float
+    of: str = ""
 
 
-NUMBER = re.compile(r"\s*([0-9][0-9,_]{0,30}(?:\.[0-9]{0,15})?)(?:[eE]([+-]?[0-9]{1,2}))?\s*([A-Za-z]+)\s*", re.ASCII)
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,9}|[0-9][0-9_]{0,30})(?:\.[0-9]{0,15})?"
+NUMBER = re.compile(rf"\s*({_DIGITS})(?:[eE]([+-]?[0-9]{{1,2}}))?\s*([A-Za-z/%]{{0,12}})\s*", re.ASCII)
 
 
 def parse(quantity: str, text: str) -> Amount:
     """The amount of a text such as 4.3GB: a number and a unit of its quantity, in upper or lower case. GB may be
-    written G, and GFLOP G or GFLOPs. Raises InputError where there is no number above zero with such a unit."""
-    match = NUMBER.fullmatch(text)
+    written G, and GFLOP G or GFLOPs. A comma stands before three digits, as iosim prints thousands, or is refused.
+    Raises InputError where there is no number above zero with such a unit."""
+    match, of = NUMBER.fullmatch(text), ""
+    if match is None and (decimal := re.fullmatch(r"\s*([0-9]+),([0-9]{1,2}|[0-9]{4,})(\s*[A-Za-z/%]*\s*)", text)):
+        raise InputError(f"`{quantity}` '{text}': write {decimal[1]}.{decimal[2]}{decimal[3].rstrip()}")
+    if match is not None and match[3].lower() == "x" and quantity in ("hbm", "l2", "time"):
+        quantity, of = "ratio", quantity
     unit = None if match is None else _unit(quantity, match[3])
     if match is None or unit is None:
         raise InputError(
@@ -250,14 +360,16 @@ def parse(quantity: str, text: str) -> Amount:
     if not value > 0:
         raise InputError(f"`{quantity}` '{text}' is out of range; accepted: more than 0")
     decimals = len(digits.partition(".")[2])
-    return Amount(quantity, text.strip(), value, unit, 0.5 * 10.0**-decimals * scale / value)
+    return Amount(quantity, text.strip(), value, unit, 0.5 * 10.0**-decimals * scale / value, of)
 
 
 def _unit(quantity: str, typed: str) -> str | None:
     known = {name.lower(): name for name in UNITS[quantity]}
     if quantity == "flops":
         known |= {f"{name.lower()}s": name for name in FLOPS}
-    if quantity != "time":
+    if quantity == "tflops":
+        known |= {f"{name.lower()}s{end}": f"{name}/s" for name in FLOPS for end in ("", "/s")} | {"": "TFLOP/s"}
+    if quantity not in ("time", *RATES):
         known |= {name[0].lower(): name for name in UNITS[quantity] if name[:1] in "kMGTP" and not name.endswith("iB")}
     return known.get(typed.lower())
 

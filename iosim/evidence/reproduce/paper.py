@@ -67,12 +67,13 @@ class Section:
     title: str
     files: tuple[Path, ...]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self, is_meant: Callable[[float, str], bool] | None = None) -> Iterator[Row]:
+        """The claims, each computed; of them those alone whose number, in its unit, is meant."""
         for name in ARITHMETIC:
             importlib.import_module(f"{__package__}.{name}")
         sides: dict[str, Side] = {}  # equal ones are predicted once
         for path in self.files:
-            yield from _rows(read_toml(path), self.letter, sides)
+            yield from _rows(read_toml(path), self.letter, sides, is_meant)
 
 
 @cache
@@ -80,7 +81,7 @@ def sections() -> tuple[Section, ...]:
     files: dict[str, list[Path]] = {}
     papers = {path: read_toml(path) for path in sorted(PLACE.glob("*.toml"))}
     titles = {head["section"]: head["title"] for head in papers.values() if "title" in head}
-    for path, head in sorted(papers.items(), key=lambda one: "title" not in one[1]):
+    for path, head in sorted(papers.items(), key=lambda item: "title" not in item[1]):
         files.setdefault(head["section"], []).append(path)
     return tuple(Section(letter, titles[letter], tuple(files[letter])) for letter in sorted(files))
 
@@ -93,10 +94,24 @@ def reproduce(letters: Iterable[str] | None = None, progress: Progress = silent)
     for letter in wanted:
         if letter not in known:
             raise InputError(f"`section` '{letter}' is not known; accepted: {', '.join(known)}")
-    return [row for one in progress([known[letter] for letter in dict.fromkeys(wanted)]) for row in one.rows()]
+    return [row for section in progress([known[letter] for letter in dict.fromkeys(wanted)]) for row in section.rows()]
 
 
-def _rows(paper: Keys, letter: str, sides: dict[str, Side]) -> Iterator[Row]:
+def rows_that_claim(is_meant: Callable[[float, str], bool]) -> list[Row]:
+    """The rows whose published number, in its unit, is the one that is meant; no other is computed."""
+    return [row for one in sections() for row in one.rows(is_meant)]
+
+
+def _stated(keys: Keys) -> float | None:
+    """The number that a row's source states."""
+    claimed = keys.get("claimed")
+    number: float | None = keys[claimed] if isinstance(claimed, str) else claimed
+    return number
+
+
+def _rows(
+    paper: Keys, letter: str, sides: dict[str, Side], is_meant: Callable[[float, str], bool] | None = None
+) -> Iterator[Row]:
     defaults, read = paper.get("defaults", {}), set[str]()
     for claim in paper["claim"]:
         shared = {"kernels": paper.get("kernels", {}), **defaults, **claim}
@@ -109,7 +124,10 @@ def _rows(paper: Keys, letter: str, sides: dict[str, Side]) -> Iterator[Row]:
         _refuse_unread(points[0] if "each" in claim else (), here)
         read |= here
         for point, row in product(points, several):
-            yield _row({**shared, **point, **row}, letter, sides)
+            keys = {**shared, **point, **row}
+            stated = _stated(keys)
+            if is_meant is None or (stated is not None and is_meant(stated, keys["unit"])):
+                yield _row(keys, letter, sides)
     _refuse_unread(defaults, read)
 
 
@@ -131,12 +149,11 @@ def _refuse_unread(stated: Iterable[str], read: set[str]) -> None:
 def _row(keys: Keys, letter: str, sides: dict[str, Side]) -> Row:
     if "among" in keys:
         points = [_valued({**keys, **point}, sides) for point in columns(keys["among"])]
-        found = {"min": min, "max": max}[keys["choose"]](points, key=lambda values: float(values["computed"]))
+        values_of_row = {"min": min, "max": max}[keys["choose"]](points, key=lambda values: float(values["computed"]))
     else:
-        found = _valued(keys, sides)
-    claimed = keys.get("claimed")
-    texts = {name: str(found.get(name, "")).format_map(found) for name in TEXTS}
-    return Row(letter, texts["claim"], keys[claimed] if isinstance(claimed, str) else claimed, found["computed"],
+        values_of_row = _valued(keys, sides)
+    texts = {name: str(values_of_row.get(name, "")).format_map(values_of_row) for name in TEXTS}
+    return Row(letter, texts["claim"], _stated(keys), values_of_row["computed"],
                keys["unit"], texts["arithmetic"], texts["note"], texts["mistake"])  # fmt: skip
 
 
@@ -206,8 +223,8 @@ class Row:
         return Verdict.AGREES if off <= AGREES else Verdict.NEAR if off <= NEAR else Verdict.OFF
 
     def to_dict(self) -> dict[str, Any]:
-        found = plain(self, "section claim claimed computed unit ratio arithmetic note mistake verdict=verdict.value")
-        return found | {"mistake": self.mistake or None}
+        record = plain(self, "section claim claimed computed unit ratio arithmetic note mistake verdict=verdict.value")
+        return record | {"mistake": self.mistake or None}
 
 
 WORDS = {
@@ -222,9 +239,9 @@ WORDS = {
 def answer(rows: Sequence[Row]) -> str:
     """One sentence; an agreement with a mistake is counted as the mistake."""
     counts = {verdict: sum(r.verdict is verdict for r in rows) for verdict in Verdict}
-    said = ", ".join(f"{n} {WORDS[verdict]}" for verdict, n in counts.items() if n)
+    verdicts = ", ".join(f"{n} {WORDS[verdict]}" for verdict, n in counts.items() if n)
     sections = sorted({r.section for r in rows})
-    where = f"section{'s' * (len(sections) > 1)} {', '.join(sections)}"
+    where = f"section{'s' if len(sections) > 1 else ''} {', '.join(sections)}"
     wrong = [r for r in rows if r.verdict is Verdict.MISTAKE]
     first = f"; the first mistake: {wrong[0].claim}: {wrong[0].mistake}" if wrong else ""
-    return f"Of {len(rows)} rows of {where} {said}{first}."
+    return f"Of {len(rows)} rows of {where} {verdicts}{first}."

@@ -22,7 +22,9 @@ from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.catalog.resource_table import WORD_BYTES, BuildReport
 from iosim.code.cubin import read_cubin
-from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.code.kernel_facts import KernelFacts, kernel_facts
+from iosim.code.module import read_module
+from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.integrations.triton.kernel import Config
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.schedule import Order, Schedule, Scheduler
@@ -152,6 +154,8 @@ def describe(
     tile = Tile(*sides_of(constants, names), int(metadata.num_warps), int(metadata.num_stages))
     ptx = str((getattr(compiled, "asm", None) or {}).get("ptx", ""))
     threads = THREADS.search(ptx)
+    facts, notes = _facts(compiled, gpu)
+    spill = report.spill if report else None
     schedule, persistent = Schedule(), None
     if grid is not None:
         schedule, persistent = schedule_of(grid, problem or tutorial_problem(constants), tile)
@@ -159,9 +163,31 @@ def describe(
         name or str(getattr(metadata, "name", "triton")), ALGORITHM, tile,
         schedule=schedule, persistent_ctas=persistent, writes_lse=writes_lse,
         threads=int(threads[1]) if threads else None, matrix_unit=_unit(ptx),
-        registers=report.registers if report else None, spill=report.spill if report else None,
-        shared_memory_bytes=int(metadata.shared),
+        registers=report.registers if report else None, spill=facts.spill if facts else spill,
+        shared_memory_bytes=int(metadata.shared), machine=facts.machine if facts else None, notes=notes,
     )  # fmt: skip
+
+
+def _facts(compiled: Any, gpu: str | HardwareProfile | None) -> tuple[KernelFacts | None, tuple[str, ...]]:
+    """What a kernel's machine code says, and what a reader should know of it: where no tool reads it, that it is not
+    read."""
+    if not isinstance((getattr(compiled, "asm", None) or {}).get("cubin"), bytes):
+        return None, ()
+    try:
+        function = read_module(compiled).function()
+    except InputError as error:
+        return None, (f"Its machine code was not read: {error}",)
+    profile = load_profile(gpu) if gpu is not None else _profile_of(function.cc)
+    if profile is None or profile.cc != function.cc:
+        return None, ()
+    found = kernel_facts(function, profile, threads=int(compiled.metadata.num_warps) * profile.warp_size)
+    said = "; ".join(found.notes)
+    return found, (f"Of its machine code: {said}",) if said else ()
+
+
+def _profile_of(cc: int) -> HardwareProfile | None:
+    """A GPU of that compute capability, whose SMs are like all of it."""
+    return next((p for p in map(load_profile, list_profiles()) if p.cc == cc and not p.is_amd), None)
 
 
 def report_of(compiled: Any) -> BuildReport | None:

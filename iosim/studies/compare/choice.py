@@ -162,7 +162,7 @@ class Option:
     @property
     def fits(self) -> bool:
         """Whether the GPU's memory holds that, or its size is not known."""
-        memory = self.gpu.profile.memory_bytes
+        memory = self.gpu.profile.usable_memory_bytes
         return memory is None or self.memory_bytes <= memory
 
     def to_dict(self) -> dict[str, Any]:

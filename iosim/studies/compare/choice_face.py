@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from iosim.base.units import bytes_text, joules_text, scaled_text, seconds_text, some
+from iosim.base.units import bytes_text, joules_text, per_second_text, scaled_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.prediction.answer import trust
 from iosim.prediction.result import Prediction
@@ -37,11 +37,6 @@ BOUND = {"hbm": "HBM", "l2": "L2", "smem": "shared memory", "tensor": "the tenso
 def dollars_text(dollars: float) -> str:
     """0.1404 -> "$0.14", 1234.5 -> "$1,234"."""
     return f"${dollars:,.0f}" if dollars >= 100 else f"${dollars:.3g}"
-
-
-def per_second_text(tokens_per_s: float) -> str:
-    """31328293 -> "31,330,000"."""
-    return f"{float(f'{tokens_per_s:.4g}'):,.0f}" if tokens_per_s >= 1000 else f"{tokens_per_s:.4g}"
 
 
 TEXT: dict[str, Callable[[float], str]] = {"time_s": seconds_text, "energy_j": joules_text, "dollars": dollars_text}
@@ -110,11 +105,11 @@ def _nothing(choice: Choice, length: tuple[int, int]) -> str:
     """That no GPU has the memory, and how much is missing where the least is."""
     rows = choice.at(length)
     known = [option for option in rows if option.a_token(choice.quantity) is not None]
-    least = min(known or rows, key=lambda o: o.memory_bytes / (o.gpu.profile.memory_bytes or 1))
+    least = min(known or rows, key=lambda o: o.memory_bytes / (o.gpu.profile.usable_memory_bytes or 1))
     where = "" if len(known) == len(rows) else "whose energy is known "
     weights = "" if choice.model is None or choice.model.weight_bytes is None else " with the model's weights"
     takes = f"it takes {bytes_text(least.memory_bytes)}{weights}"
-    held = f"{least.gpu.label} has {bytes_text(least.gpu.profile.memory_bytes or 0)}"
+    held = f"{least.gpu.label} has {bytes_text(least.gpu.profile.usable_memory_bytes or 0)}"
     return f"No GPU {where}has the memory for {_work(choice, least)}: {takes}, and {held}"
 
 

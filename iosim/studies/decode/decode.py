@@ -165,7 +165,7 @@ class DecodePoint:
     def fits(self) -> bool | None:
         """Whether the cache fits in the GPU's memory, with the weights where they are known; None where the memory's
         size is not."""
-        memory = self.prediction.profile.memory_bytes
+        memory = self.prediction.profile.usable_memory_bytes
         return None if memory is None else self.cache_bytes + (self.weight_bytes or 0) <= memory
 
     def per_token(self, level: Level, direction: Way | None = None) -> float | None:
@@ -187,10 +187,10 @@ class DecodePoint:
 
     @property
     def bound_tokens_per_s(self) -> float | None:
-        """The same if a step took only as long as HBM needs to deliver the keys and values that its masks keep."""
-        p = self.prediction.profile
-        bandwidth = p.dram_bandwidth_measured_bytes_per_s or p.dram_bandwidth_bytes_per_s
-        return self.tokens * bandwidth / sum(part._kept_read_bytes for part in self.parts) if bandwidth else None
+        """The same if a step took only as long as HBM needs to deliver the keys and values that its masks keep, at the
+        rate of reads that the time has, too."""
+        each = self.prediction.profile.hbm_seconds_per_byte()
+        return None if each is None else self.tokens / (each[0] * sum(part._kept_read_bytes for part in self.parts))
 
     @property
     def _kept_read_bytes(self) -> int:
@@ -291,7 +291,7 @@ def read_contexts(contexts: str | Sequence[int | str], beside: Mapping[str, Any]
     words, accepted = contexts, "lengths such as 1k,4k, or a file of them"
     if isinstance(contexts, str) and ("/" in contexts or contexts.lower().endswith((".txt", ".csv"))):
         text = read_text(contexts, f"`batch_contexts` '{contexts}'", accepted, MAX_FILE_BYTES)
-        words = ",".join(text.replace(",", " ").split())
+        words = text.replace(",", " ").split()
     found = lengths(words, "batch_contexts")
     if not 1 <= len(found) <= MAX_SEQUENCES:
         raise InputError(f"`batch_contexts` holds {len(found)} lengths; accepted: 1 to {MAX_SEQUENCES}")

@@ -12,7 +12,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain
-from iosim.base.units import bytes_text, count_text, seconds_text, some, times_of
+from iosim.base.units import bytes_text, count_text, per_second_text, seconds_text, some, times_of
 from iosim.base.words import DEFAULT, sentences
 from iosim.catalog.serving import kernel_by_rule
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -42,6 +42,8 @@ TOKENS_ARE = (
     "else takes time.",
 )
 WORK = "splits and work of each sequence"
+HOLLOW = "Hollow marks: the cache, with the weights where they are known, does not fit in the GPU's memory."
+NOT_THERE = "; does not fit"
 MORE_IS = "GPUs and kernels that do not differ share a line."
 BOUND = "K/V bound"
 LINES = (Series("attention", axes.NEUTRAL, dash="solid"), Series(BOUND, axes.NEUTRAL, dash="dot"))
@@ -56,16 +58,16 @@ NOTE = (
     "attention of all layers alone; a step makes one new token of every sequence, or as many as were asked for. K/V "
     "bound: tokens a second if HBM delivered the kept keys and values and nothing else took time."
 )
+IN_MEMORY = "in the bytes that the device reports; a process's context and its libraries take some, too"
 FITS = {
-    True: "fits: the cache and the weights",
-    False: "fits: the cache alone; a model's weights, which take more, are counted with --model where its config says "
-    "them",
+    True: f"fits: the cache and the weights, {IN_MEMORY}",
+    False: f"fits: the cache alone, {IN_MEMORY}; a model's weights are counted with --model where its config says them",
 }
 """What fits, with the weights and without."""
 COLUMNS = columns_of(
-    "gpu | kernel | context:count | step_s=step | tokens_per_s:count=tokens/s | bound_tokens_per_s:count=K/V bound | "
-    "bound_by=bound by | splits:count | cache_bytes=cache | weight_bytes=weights | fits | "
-    "hbm_bytes_per_token:bytes=HBM/token | l2_bytes_per_token:bytes=SM<->L2/token"
+    "gpu | kernel | context:count | step_s=step | tokens_per_s:per_second=tokens/s | "
+    "bound_tokens_per_s:per_second=K/V bound | bound_by=bound by | splits:count | cache_bytes=cache | "
+    "weight_bytes=weights | fits | hbm_bytes_per_token:bytes=HBM/token | l2_bytes_per_token:bytes=SM<->L2/token"
 )
 KIND_COLUMNS = columns_of(
     "gpu | kernel | layer | count:count=layers | sees=a query sees | cache_bytes=cache | "
@@ -95,8 +97,9 @@ class Decoding(Several[DecodePoint]):
 
     @property
     def answer(self) -> str:
-        """At the longest context, what a step takes and reads on each GPU with each kernel."""
-        longest = max(p.context for p in self)
+        """At the longest context that fits and that the model has, what a step takes and reads on each GPU with each
+        kernel."""
+        longest = headline(self.points)
         here = [p for p in self if p.context == longest]
         first, of = here[0], ""
         if first.model is not None:
@@ -109,6 +112,7 @@ class Decoding(Several[DecodePoint]):
         points = self.points
         several = len({p.context for p in points}) > 1
         drawn, means = _tokens(points) if several else _token_bars(points), TOKENS_ARE[: 1 + several]
+        means += (HOLLOW,) if several and any(p.fits is False for p in points) else ()
         title = "Tokens a second against the context" if several else "Tokens a second"
         sections = (
             *((Section("tokens", title, means, LINES if several else (), drawn),) if drawn else ()),
@@ -121,12 +125,12 @@ class Decoding(Several[DecodePoint]):
             ), folded=True),) if several else ()),
             *listed("notes", "Notes", notes(points), folded=True),
         )  # fmt: skip
-        longest = [p for p in points if p.context == max(p.context for p in points)]
+        longest = [p for p in points if p.context == headline(points)]
         if many := len(longest) > MOST_SAID:
             by_time = sorted(longest, key=lambda p: p.step_s)
             longest = [by_time[0], by_time[-1]]
         steps = [f"**{seconds_text(p.step_s)}** with {p.kernel_name} on {p.prediction.profile.name}" for p in longest]
-        verdict = f"{_where(points[-1]).rstrip(',')} a step takes {(' to ' if many else ', ').join(steps)}."
+        verdict = f"{_where(longest[0]).rstrip(',')} a step takes {(' to ' if many else ', ').join(steps)}."
         return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=(self.answer,), verdict=(verdict,))
 
     def to_text(self) -> str:
@@ -167,6 +171,8 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
         beside = {name: value for name, default in usual.items() if (value := getattr(r, name)) != default}
         batch = read_contexts(r.batch_contexts, beside)
     contexts = lengths(r.context, "context") if batch is None else batch
+    if model is not None and r.context == CONTEXTS and model.most_tokens is not None:
+        contexts = [n for n in contexts if n <= model.most_tokens] or [model.most_tokens]
     cache = {n: getattr(r, n) for n in ("cache_dtype", "shared_prefix") if getattr(r, n) is not None}
     for gpu in r.gpu:
         for kernel, page in chosen_kernels(gpu, r):
@@ -201,6 +207,15 @@ def chosen_kernels(gpu: str | HardwareProfile, r: DecodeRequest) -> list[tuple[s
     return [("sglang-fa3" if batch and name == "fa3" else name, page) for name, page in found]
 
 
+def headline(points: Sequence[DecodePoint]) -> int:
+    """The longest context that fits on every GPU and that the model has positions for; of those that none has, the
+    longest that fits somewhere, and else the longest."""
+    has = [p for p in points if p.model is None or p.context <= (p.model.most_tokens or p.context)] or [*points]
+    lacks = {p.context for p in has if p.fits is False}
+    fitting = [p.context for p in has if p.context not in lacks] or [p.context for p in has if p.fits is not False]
+    return max(fitting or [p.context for p in has])
+
+
 def work(points: Sequence[DecodePoint]) -> Table | None:
     """What a launch does for each sequence of a batch, a row a context; None where all have one length."""
     batches = [p for p in points if p.prediction.problem.seq_lens is not None]
@@ -215,7 +230,7 @@ def _row(p: DecodePoint) -> dict[str, Any]:
 
 def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
     """A row a kind of layer at the longest context; None where there is one kind."""
-    longest = max(point.context for point in points)
+    longest = headline(points)
     rows = [
         _row(part) | plain(kind, "layer=name count sees") | {"share": f"{part.step_s / p.step_s:.0%}"}
         for p in points
@@ -226,7 +241,7 @@ def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
 
 
 def kinds_title(points: Sequence[DecodePoint]) -> str:
-    return f"By kind of layer, at a context of {max(point.context for point in points):,} tokens"
+    return f"By kind of layer, at a context of {headline(points):,} tokens"
 
 
 def _where(p: DecodePoint) -> str:
@@ -239,7 +254,7 @@ def _where(p: DecodePoint) -> str:
 def _step(p: DecodePoint) -> Iterator[str]:
     who = f"{p.kernel_name} on {p.prediction.profile.name}"
     each = "one token" if p.tokens == 1 else some(p.tokens, "token")
-    rate = f"{some(p.tokens_per_s, 'token')} a second with attention alone"
+    rate = f"{_rate(p)} with attention alone"
     if p.bound_tokens_per_s is not None:
         rate += f", {100 * p.tokens_per_s / p.bound_tokens_per_s:.0f} % of what HBM's bandwidth allows"
     yield f"{who} takes {seconds_text(p.step_s)} for a step of {each}: {rate}"
@@ -279,7 +294,12 @@ def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
     of_kernels = dict.fromkeys(n for p in points for one in p.predictions for n in one.kernel.notes)
     of_models = dict.fromkeys(n for p in points if p.model is not None for n in p.model.all_notes)
     fits = FITS[any(p.weight_bytes for p in points)]
-    return (*([] if told is None else [told]), *of_kernels, *of_models, NOTE, fits)
+    beyond = {p.model.title: most for p in points if p.model and p.context > (most := p.model.most_tokens or p.context)}
+    has = [
+        f"{title} has positions for {some(most, 'token')}: longer contexts are none of it"
+        for title, most in beyond.items()
+    ]
+    return (*([] if told is None else [told]), *of_kernels, *of_models, *has, NOTE, fits)
 
 
 def subject(points: Sequence[DecodePoint]) -> str:
@@ -306,17 +326,18 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     """Tokens a second of each GPU and kernel, below the bound that the keys and values set on the GPU."""
     rates = [v for p in points for v in (p.tokens_per_s, p.bound_tokens_per_s) if v]
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
-    y = axes.log_axis(rates, "tokens a second", count_text)
+    y = axes.log_axis(rates, "tokens per second", per_second_text)
     bounds: dict[str, dict[str, Any]] = {}
     drawn, ends, readings = [], [], []
     for n, (name, members) in enumerate(grouped(points, _name).items()):
         gpu, last = members[0].prediction.profile.name, members[-1]
         hover = [
-            f"{name}, {some(p.context, 'token')}<br>{count_text(p.tokens_per_s)} a second, "
-            f"{seconds_text(p.step_s)} a step"
+            f"{name}, {some(p.context, 'token')}<br>{per_second_text(p.tokens_per_s)} a second, "
+            f"{seconds_text(p.step_s)} a step{NOT_THERE * (p.fits is False)}"
             for p in members
         ]
         line = axes.line(name, [p.context for p in members], [p.tokens_per_s for p in members], hover, n)
+        line = axes.hollow(line, [p.fits is False for p in members])
         drawn.append(line | {"legendgroup": LINES[0].name})
         allowed = {p.context: b for p in members if (b := p.bound_tokens_per_s)}
         if allowed and gpu not in bounds:
@@ -325,8 +346,8 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
         step = seconds_text(last.step_s)
         ends.append(End(f"{name}<br>{step} a step", last.tokens_per_s, axes.colour(n), axes.symbol(n)[1]))
         readings.append(
-            f"{name} {some(members[0].tokens_per_s, 'token')} a second at "
-            f"{some(members[0].context, 'token')} of context, {count_text(last.tokens_per_s)} at "
+            f"{name} {_rate(members[0])} at "
+            f"{some(members[0].context, 'token')} of context, {per_second_text(last.tokens_per_s)} at "
             f"{last.context:,}, {step} a step"
         )
     layout = axes.layout(x, y, **at_ends(ends, y))
@@ -338,15 +359,24 @@ def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     if len(points) < 2:
         return ()
     names = [_name(p) for p in points]
-    hover = [
-        f"{name}<br>{some(p.tokens_per_s, 'token')} a second, {seconds_text(p.step_s)} a step"
-        for name, p in zip(names, points, strict=True)
-    ]
+    hover = [f"{name}<br>{_rate(p)}, {seconds_text(p.step_s)} a step" for name, p in zip(names, points, strict=True)]
     part = Part("tokens a second", axes.colour(0), [p.tokens_per_s for p in points], hover)
-    readings = "; ".join(f"{name} {count_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
+    readings = "; ".join(f"{name} {per_second_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
     return (
-        bars("tokens-1", "", f"Tokens a second: {readings}.", names, [part], count_text, axis_title="tokens a second"),
+        bars(
+            "tokens-1",
+            "",
+            f"Tokens a second: {readings}.",
+            names,
+            [part],
+            per_second_text,
+            axis_title="tokens per second",
+        ),
     )
+
+
+def _rate(p: DecodePoint) -> str:
+    return f"{per_second_text(p.tokens_per_s)} tokens per second"
 
 
 def _name(p: DecodePoint) -> str:

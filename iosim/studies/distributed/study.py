@@ -234,6 +234,6 @@ class _Study:
 
     def _result(self, name: str, most_tokens: Callable[[int, bool], int], **own: Any) -> Result:
         """`most_tokens` says how many fit into so many bytes, forward or backward."""
-        budget, speedup = self.profile.memory_bytes, self.alone_s / own["seconds"]
+        budget, speedup = self.profile.usable_memory_bytes, self.alone_s / own["seconds"]
         longest = None if budget is None else min(most_tokens(budget, b) for b in self.passes)
         return Result(name, width_bytes=self.width, speedup=speedup, longest_sequence=longest, **own)

@@ -3,11 +3,11 @@ of the HBM bytes that its replay finds."""
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Any
 
 from iosim.base.records import plain, replace
+from iosim.hardware.roofs import ceilings
 from iosim.kernel.launch import Launch, Outer, Per, Role, is_attention_loop
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction import answer, reuse
@@ -17,9 +17,8 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import needed_bytes
 from iosim.readers.replay.packed import packed
-from iosim.readers.timing.launch_time import reuses_keys
 from iosim.readers.timing.overlap import norm_of
-from iosim.readers.timing.rates import Rates
+from iosim.readers.timing.running import reuses_keys
 
 MOST_ACCESSES = 100_000_000
 """Of a replay that a browser is asked for: some ten seconds."""
@@ -34,8 +33,8 @@ def record(p: Prediction) -> tuple[dict[str, Any], tuple[bytes, ...]]:
     play them), of a prediction by any method: its HBM bytes are not used."""
     accesses = tile_accesses(p.chain)
     chain, streams, gpu = packed(p.call.replay_inputs()) if accesses <= MOST_ACCESSES else (None, (), None)
-    bounds, rates = p.hbm_bounds, Rates(p.profile, measured=False)
-    peaks = (rates.peak_tensor(p.problem.dtype, 0.0), rates.peak_hbm())
+    bounds = p.hbm_bounds
+    bandwidth, flops_per_s = ceilings(p.profile, p.problem.dtype, "hbm").get("specification", (None, None))
     q, tile, schedule = p.problem, p.kernel.tile, p.kernel.schedule
     facts = plain(p, "kernel=kernel.name gpu=profile.name problem=problem.line flops") | {
         **plain(q, "queries=seq_q keys=seq_k"),
@@ -43,7 +42,7 @@ def record(p: Prediction) -> tuple[dict[str, Any], tuple[bytes, ...]]:
         "how": f"tile {tile}, order {schedule.order}, keys {schedule.direction}, {schedule.scheduler}",
         "accesses": accesses,
         "l2_bytes": p.profile.need_int("l2_bytes"),
-        "peaks": [peak if math.isfinite(peak) else None for peak in peaks],
+        "peaks": [flops_per_s, bandwidth],
         "compulsory": [bounds.compulsory_read, bounds.compulsory_write],
         "no_l2": [bounds.no_l2_read, bounds.no_l2_write],
         "traffic": [[r.launch, r.tensor, r.direction, r.level, int(r.bytes)] for r in p.traffic if r.level != "hbm"],
@@ -67,7 +66,7 @@ def _loop(launch: Launch) -> list[Any]:
 
 def _times(p: Prediction) -> list[dict[str, Any]]:
     """What the page makes the time of each launch of: its start, then its computing beside its HBM bytes, as
-    `iosim.readers.timing.launch_time` has it; none where HBM's rate is not known. `computing` are the seconds beside
+    `iosim.readers.timing.launch_terms` has it; none where HBM's rate is not known. `computing` are the seconds beside
     HBM's by the bytes read: with more of them, power may lower the clock."""
     each = p.profile.hbm_seconds_per_byte()
     if each is None:
@@ -109,7 +108,7 @@ def _why(p: Prediction) -> dict[str, Any]:
         "users": {name: sum(any(a.tensor == name for a in n.accesses) for n in p.chain.launches) for name in tensors},
         "looped": sorted({a.tensor for a in launch.accesses if a.per is Per.PAIR}),
         **plain(found, "tensors all=all_bytes loaded=loaded_bytes in_step=in_step_bytes"),
-        "outgrows": found.in_progress_bytes > found.capacity_bytes,
+        "outgrows": found.outgrows,
         "clauses": answer.reread_clauses(p, found),
     }
 

@@ -87,7 +87,7 @@ class Latency:
             f"{self.stack.title}, {self.stack.version}: kernel {p.kernel.name}, pages of {pages}, {splits}; a call "
             f"{written} to the cache",
             f"launched {how}, the L2 {p.l2_start}",
-            *self.stack.assumes,
+            *self.stack.assumed_of(problem, p.kernel),
         ]
         if problem.seq_lens is not None:
             told.append(

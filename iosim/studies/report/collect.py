@@ -83,7 +83,7 @@ class Point:
     @property
     def fits(self) -> str | None:
         """Whether the call's memory is no more than the GPU's; None where the profile does not know its own."""
-        size = self.gpu.profile.memory_bytes
+        size = self.gpu.profile.usable_memory_bytes
         return None if size is None else "yes" if self.prediction.memory_bytes["peak"] <= size else "no"
 
 

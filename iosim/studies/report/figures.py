@@ -16,7 +16,7 @@ from iosim.base.errors import InputError
 from iosim.base.schema import read_toml
 from iosim.base.units import bytes_text, number_text, rate_text, seconds_text
 from iosim.base.words import WAYS, Level
-from iosim.hardware.profile import HardwareProfile
+from iosim.hardware.roofs import ceilings
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import mark_of, marked
 from iosim.problem.attention import AttentionProblem
@@ -156,10 +156,10 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
 
 def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
     sizes = ((p, (p.prediction.memory_bytes[name] for name in ("peak", "workspace"))) for p in points)
-    rows = ((*who(p), *of_call, p.gpu.profile.memory_bytes, p.id) for p, of_call in sizes)
+    rows = ((*who(p), *of_call, p.gpu.profile.usable_memory_bytes, p.id) for p, of_call in sizes)
 
     def guides(gpu: Gpu, members: list[Point]) -> list[Guide]:
-        size = gpu.profile.memory_bytes
+        size = gpu.profile.usable_memory_bytes
         ends = [request.lengths[0], request.lengths[-1]]
         return [("memory of the GPU", f"{gpu.label} has {bytes_text(size)}", "dash", ends, [size] * 2)] if size else []
 
@@ -178,34 +178,6 @@ def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
 
 
 DASHES = {"measured": "solid", "specification": "dot"}
-Ceilings = dict[str, tuple[float, float]]
-"""(bytes per second of a level, operations per second) by "measured" and "specification"; what is unknown is absent."""
-
-
-def tensor_rate(profile: HardwareProfile, dtype: str, measured: bool) -> float | None:
-    """Operations per second of matrix products; those of the fp32 units where a dtype has no tensor rate."""
-    try:
-        return profile.tensor_flops(dtype, measured=measured)
-    except InputError:
-        return None if measured else profile.fp32_flops_per_s
-
-
-def bandwidth(profile: HardwareProfile, level: Level, measured: bool) -> float | None:
-    """Bytes per second of a level; of L2's measured curve, the best."""
-    if level == "hbm":
-        return profile.dram_bandwidth_measured_bytes_per_s if measured else profile.dram_bandwidth_bytes_per_s
-    if not measured:
-        return profile.l2_read_bandwidth_bytes_per_s
-    curve = profile.l2_read_bandwidth_by_footprint_bytes_per_s
-    return max(rate for _, rate in curve) if curve else profile.l2_read_bandwidth_measured_bytes_per_s
-
-
-def ceilings(profile: HardwareProfile, dtype: str, level: Level) -> Ceilings:
-    """The roofs of a level that a profile knows. A half of a measured roof that was not measured is as specified."""
-    plain, own = ((bandwidth(profile, level, m), tensor_rate(profile, dtype, m)) for m in (False, True))
-    measured = tuple(best or other for best, other in zip(own, plain, strict=True)) if any(own) else (None, None)
-    both = {"measured": measured, "specification": plain}
-    return {name: (wide, fast) for name, (wide, fast) in both.items() if wide and fast}
 
 
 def roofline(

@@ -127,7 +127,7 @@ class Frontier(Shown):
         of = some(len(self.values) * len(self.seq_lens), "cell")
         return (
             f"On {self.profile.name} ({bytes_text(self.capacity_bytes)}) with {self.setup.attention} attention the "
-            f"longest sequence that fits has {said}; {cells} of {of} fit{'s' * (cells == 1)}."
+            f"longest sequence that fits has {said}; {cells} of {of} fit{'s' if cells == 1 else ''}."
         )
 
     def to_text(self) -> str:
@@ -241,7 +241,7 @@ def frontier(
     """The map of what fits: `values` of `axis` ("width", "batch" or "layers") are the rows, `seq_lens` the columns."""
     if not values or not seq_lens or len(values) * len(seq_lens) > MAX_CELLS:
         raise InputError(f"`frontier` over {len(values)} x {len(seq_lens)} cells; accepted: 1 to {MAX_CELLS} cells")
-    capacity = profile.need_int("memory_bytes") - reserve_bytes
+    capacity = profile.need_memory_bytes() - reserve_bytes
     cells, longest = [], []
     for value in progress(values):
         one, how = changed(model, setup, axis, value)

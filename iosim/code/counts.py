@@ -1,0 +1,181 @@
+"""What a turn of a loop does, counted in machine code: instructions by class, products, exponentials, bytes of memory.
+
+A turn is of one warp, products of wgmma apart, of which each of four warps has its quarter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from iosim.base.records import dataclass, field
+from iosim.code.listing import Instruction
+from iosim.code.loops import Flow, Loop
+from iosim.code.opcodes import lane_bytes, operation, product
+from iosim.code.runs import Runs
+
+GLOBAL_LOADS = {"global-load": "synchronous", "global-copy": "asynchronous", "bulk-copy": "bulk"}
+"""Class -> how loads of device memory come: into registers, by LDGSTS into shared memory, by TMA."""
+MOST_LISTED = 20_000
+"""Instructions of a turn that are listed at most, where loops inside it turn very often."""
+Tally = defaultdict[str, float]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a warp executes in a turn of a loop, or once. Bytes are a thread's; `flops` those of a warp's products."""
+
+    instructions: float = 0.0
+    fp32: float = 0.0
+    """Additions, multiplications, comparisons and selections in fp32."""
+    integer: float = 0.0
+    """Integer, logic and uniform instructions, and moves."""
+    conversions: float = 0.0
+    branches: float = 0.0
+    barriers: float = 0.0
+    products: dict[str, float] = field(default_factory=dict)
+    """Matrix instructions by opcode and shape."""
+    flops: float = 0.0
+    special: dict[str, float] = field(default_factory=dict)
+    """MUFU by kind: EX2, RCP, TANH."""
+    local_load_bytes: float = 0.0
+    local_store_bytes: float = 0.0
+    shared_loads: dict[int, float] = field(default_factory=dict)
+    """Loads of shared memory by bytes a lane."""
+    shared_stores: dict[int, float] = field(default_factory=dict)
+    global_loads: dict[str, float] = field(default_factory=dict)
+    """Bytes of device memory that are asked for: synchronous, asynchronous (LDGSTS) or bulk (TMA, bytes not known)."""
+    global_store_bytes: float = 0.0
+    ahead: float | None = None
+    """Cycles of the warp's own code between a synchronous load and what waits for it, in the mean; None without one."""
+    groups_ahead: int | None = None
+    """Groups of asynchronous copies that a turn leaves begun while it computes; None without copies."""
+
+
+def count(instructions: Sequence[Instruction], cc: int, runs: Sequence[float] | None = None) -> Counts:
+    """Counts of instructions, each executed as often as `runs` says, once where it is not given."""
+    times = runs if runs is not None else [1.0] * len(instructions)
+    totals: Tally = defaultdict(float)
+    products, special, loads = (defaultdict[str, float](float) for _ in range(3))
+    widths = {"shared-load": defaultdict[int, float](float), "shared-store": defaultdict[int, float](float)}
+    flops = 0.0
+    for one, often in zip(instructions, times, strict=True):
+        if not often:
+            continue
+        group, width = operation(one, cc).group, lane_bytes(one)
+        totals["instructions"] += often
+        if group == "product":
+            made = product(one)
+            shape = f" {made.rows}x{made.columns}x{made.depth}" if made else ""
+            products[one.kind + shape] += often
+            flops += often * made.flops if made else 0.0
+        elif group == "special":
+            special[next(iter(one.modifiers), "")] += often
+        elif group in widths:
+            widths[group][width] += often
+        elif group in GLOBAL_LOADS:
+            loads[GLOBAL_LOADS[group]] += often * (width if group != "bulk-copy" else 0)
+        else:
+            _total(totals, group, width, often)
+    waits = _ahead(instructions, cc) if runs is None else None
+    return Counts(
+        totals["instructions"], totals["fp32"], totals["integer"], totals["conversions"], totals["branches"],
+        totals["barriers"], dict(products), flops, dict(special), totals["local_load_bytes"],
+        totals["local_store_bytes"], global_loads=dict(loads), global_store_bytes=totals["global_store_bytes"],
+        shared_loads=dict(widths["shared-load"]), shared_stores=dict(widths["shared-store"]),
+        ahead=waits, groups_ahead=_groups_ahead(instructions, cc),
+    )  # fmt: skip
+
+
+def _total(totals: Tally, group: str, width: int, often: float) -> None:
+    """One instruction that belongs to a total."""
+    name = {
+        "fp32": "fp32", "fp16": "fp32", "integer": "integer", "uniform": "integer", "conversion": "conversions",
+        "branch": "branches", "barrier": "barriers",
+    }.get(group)  # fmt: skip
+    moved = {"local-load": "local_load_bytes", "local-store": "local_store_bytes", "global-store": "global_store_bytes"}
+    if name:
+        totals[name] += often
+    elif group in moved:
+        totals[moved[group]] += often * width
+
+
+def _ahead(turn: Sequence[Instruction], cc: int) -> float | None:
+    """Mean cycles from a synchronous load to the first instruction that waits for it, in the turns of a loop."""
+    places, at = [], 0
+    for one in turn:
+        places.append(at)
+        at += max(1, one.control.stall)
+    found = []
+    for number, one in enumerate(turn):
+        if operation(one, cc).group == "global-load" and one.control.sets is not None:
+            bit = 1 << one.control.sets
+            later = [n for n in range(number + 1, len(turn)) if turn[n].control.waits & bit]
+            again = [n for n in range(number) if turn[n].control.waits & bit]
+            if later:
+                found.append(places[later[0]] - places[number])
+            elif again:
+                found.append(at - places[number] + places[again[0]])
+    return sum(found) / len(found) if found else None
+
+
+def _groups_ahead(turn: Sequence[Instruction], cc: int) -> int | None:
+    """The number behind DEPBAR.LE SB0: groups that may still be under way."""
+    left = [
+        int(one.operands[1], 16) for one in turn
+        if one.kind == "DEPBAR" and "LE" in one.modifiers and len(one.operands) > 1
+    ]  # fmt: skip
+    copies = any(operation(one, cc).group == "global-copy" for one in turn)
+    return max(left, default=0) if copies else None
+
+
+def product_loops(flow: Flow, cc: int) -> list[Loop]:
+    """Loops with matrix products or multiply-adds and exponentials of their own or inside them: those over keys."""
+    found = []
+    for loop in flow.loops:
+        groups = Counter(operation(flow.instructions[n], cc).group for n in flow.numbers(loop))
+        if groups["product"] and groups["special"]:
+            found.append(loop)
+    return found
+
+
+def key_loop(flow: Flow, runs: Runs | None = None) -> Loop | None:
+    """The loop that walks keys: of those with products and exponentials (fp32 kernels: with exponentials) the outermost
+    with most instructions run; None where there is none."""
+    cc = flow.function.cc
+    candidates = product_loops(flow, cc)
+    if not candidates:
+        candidates = [
+            loop for loop in flow.loops
+            if any(flow.instructions[n].kind == "MUFU" and "EX2" in flow.instructions[n].modifiers
+                   for n in flow.numbers(loop))
+        ]  # fmt: skip
+    headers = {loop.header for loop in candidates}
+    outermost = [loop for loop in candidates if loop.parent not in headers]
+    if not outermost:
+        return None
+    each = runs.each if runs is not None else [1.0] * len(flow.instructions)
+    return max(outermost, key=lambda loop: sum(each[n] for n in flow.numbers(loop)))
+
+
+def turn_of(flow: Flow, loop: Loop, runs: Runs, most: int = MOST_LISTED) -> list[Instruction]:
+    """Instructions of a turn of a loop in their order, those of loops inside it as often as they turn, `most` in all;
+    what runs in less than half of the turns is left out."""
+    start = flow.blocks[loop.header].first
+    turns = runs.each[start] or 1.0
+    inner = sorted(flow.inside(loop), key=lambda one: one.header)
+    found, number, blocks = list[Instruction](), 0, sorted(loop.blocks)
+    while number < len(blocks):
+        block = blocks[number]
+        deeper = next((one for one in inner if block in one.blocks), None)
+        if deeper is not None:
+            body = turn_of(flow, deeper, runs)
+            often = runs.each[flow.blocks[deeper.header].first] / turns
+            found += body * min(round(often), max(1, most // max(1, len(body))))
+            number = next((n for n in range(number, len(blocks)) if blocks[n] not in deeper.blocks), len(blocks))
+            continue
+        span = flow.blocks[block]
+        if runs.each[span.first] >= turns / 2:
+            found += flow.instructions[span.first : span.end]
+        number += 1
+    return found

@@ -1,0 +1,117 @@
+"""Local memory through L1: what of a thread's frame a load finds there, and what goes to the L2.
+
+Stores are written through: every stored sector reaches the L2 (counted on an H100 and an H200: stores into the L2 are
+those of local and of global memory, to the byte). A load finds its word in L1 where less was touched since than its set
+holds: what lies between is the word's stack distance, of all warps of the SM at one pace, and falls into sets at
+random, so that the number of lines in one is Poisson's (Smith 1978, "A comparative study of set associative memory
+mapping algorithms").
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from iosim.base.records import dataclass
+from iosim.code.listing import Instruction
+from iosim.code.opcodes import WARP, lane_bytes, operation
+from iosim.code.trace import default_use
+from iosim.kernel.machine import SECTOR_BYTES, MemoryUse
+
+FRAME = re.compile(r"^\[(?:R1|UR\d+)?(?:\+?(-?0x[0-9a-f]+))?\]$")
+"""An address in a thread's frame, which R1 points to; the sum of two registers is not known."""
+WORD_BYTES = 4
+MOST_LINES = 100.0
+L1_WAYS = 4
+"""Lines of a set. Fitted by hand, of 2, 4 and 8, on the local sectors of the Triton self-attention with 1,112 and 256
+bytes of frame and of lightllm's prefill at head_dim 64 (h200_user_kernels.csv); warps out of step count as fewer
+ways."""
+
+
+@dataclass(frozen=True)
+class LocalTraffic:
+    """Local memory in a turn of a loop, by a warp: sectors of 32 bytes."""
+
+    loaded: float
+    hits_l1: float
+    """Of those loaded, what L1 serves."""
+    stored: float
+    touched: float = 0.0
+    """Bytes of a thread's frame that are loaded or stored at all."""
+    unknown: int = 0
+    """Loads and stores whose place in the frame is worked out at run time; taken to miss."""
+
+    @property
+    def hit_share(self) -> float:
+        return self.hits_l1 / self.loaded if self.loaded else 0.0
+
+
+def frame_offset(instruction: Instruction) -> int | None:
+    """Where in the frame a local load or store begins; None where that is not known."""
+    for operand in instruction.operands:
+        if operand.startswith("["):
+            place = FRAME.match(operand.replace(".U32", ""))
+            if place is None or "UR" in operand:
+                return None
+            return int(place[1], 16) if place[1] else 0
+    return None
+
+
+def local_traffic(
+    turn: Sequence[Instruction], cc: int, warps: int, l1_bytes: float,
+    use_of: Callable[[Instruction], MemoryUse | None] = lambda _: None,
+) -> LocalTraffic:  # fmt: skip
+    """Local memory in a turn of a loop that is run many times.
+
+    Args:
+        turn: the instructions of a turn, in order.
+        warps: resident on the SM, all at the same loop.
+        l1_bytes: what L1 holds: the SM's memory without the shared memory of its CTAs.
+        use_of: what global loads ask for.
+    """
+    words: dict[object, float] = {}  # the most recently touched last: bytes of all warps
+    loaded = hits = stored = 0.0
+    unknown = 0
+    for counted in (False, True):
+        for number, one in enumerate(turn):
+            group = operation(one, cc).group
+            if group in ("local-load", "local-store"):
+                first, width = frame_offset(one), lane_bytes(one)
+                touched: list[object] = [("any", number)]
+                if first is not None:
+                    touched = [first + w for w in range(0, width, WORD_BYTES)]
+                sectors = WARP * width / SECTOR_BYTES
+                if counted and group == "local-load":
+                    chances = [_stays(_since(words, word), l1_bytes) for word in touched]
+                    loaded, hits = loaded + sectors, hits + sectors * sum(chances) / len(chances)
+                elif counted:
+                    stored += sectors
+                unknown += counted and first is None
+                for word in touched:
+                    words.pop(word, None)
+                    words[word] = WARP * width * warps / len(touched)
+            elif group in ("global-load", "global-atomic"):
+                use = use_of(one) or default_use(one, group)
+                words.pop(("global", number), None)
+                words["global", number] = (1 - use.hits_l1) * use.sectors * SECTOR_BYTES * warps
+    frame = sum(size for word, size in words.items() if not (isinstance(word, tuple) and word[0] == "global"))
+    return LocalTraffic(loaded, hits, stored, frame / (WARP * warps), unknown)
+
+
+def _since(words: Mapping[object, float], word: object) -> float:
+    """Bytes touched since a word was; infinite where it never was."""
+    since = 0.0
+    for other in reversed(words):
+        if other == word:
+            return since
+        since += words[other]
+    return math.inf
+
+
+def _stays(since: float, l1_bytes: float) -> float:
+    """Chance that so many bytes leave a line in a cache of as many sets as `L1_WAYS` ways make of it."""
+    mean = L1_WAYS * since / l1_bytes
+    if mean > MOST_LINES:
+        return 0.0
+    return math.exp(-mean) * sum(mean**k / math.factorial(k) for k in range(L1_WAYS))

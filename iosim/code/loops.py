@@ -1,0 +1,239 @@
+"""Natural loops of a kernel's machine code: blocks, which block must come before which, and what each loop holds.
+
+A backward branch whose target dominates it makes a loop (Aho, Lam, Sethi and Ullman 2006, section 9.6). A loop is named
+by its first instruction. Calls go on behind themselves, but for those that never return, which are far branches.
+Branches whose target is worked out at run time are not followed, and named in `Flow.unread`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import cached_property
+
+from iosim.base.records import dataclass
+from iosim.code.listing import Instruction
+from iosim.code.module import Function
+from iosim.code.opcodes import operation
+
+LEAVES = ("exit", "return")
+ALWAYS = ("", "PT", "!UPF", "UPT")
+INDIRECT = "indirect-branch"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Instructions that are run one after the other: numbers of the first and of the one after the last."""
+
+    first: int
+    end: int
+    follows: tuple[int, ...]
+    """Blocks that may come next."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A natural loop: the numbers of its blocks, that of its header, and the loop around it."""
+
+    header: int
+    blocks: frozenset[int]
+    parent: int | None = None
+    """The header of the loop around it."""
+
+
+class Flow:
+    """The blocks and loops of a function."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.instructions = function.instructions
+
+    @cached_property
+    def unread(self) -> tuple[str, ...]:
+        """What cannot be read of it, a sentence each: branches worked out at run time, opcodes that are not known."""
+        groups = {one.kind: operation(one, self.function.cc) for one in self.instructions}
+        said = []
+        if indirect := sorted(kind for kind, what in groups.items() if what.group == INDIRECT):
+            said.append(f"where {' and '.join(indirect)} go is worked out at run time, and not followed")
+        if unknown := sorted(kind for kind, what in groups.items() if not what.known):
+            said.append(f"opcodes that are not known, counted as an issue slot: {', '.join(unknown)}")
+        return tuple(said)
+
+    def _group(self, number: int) -> str:
+        """The class of an instruction, of calls that never return that of a branch."""
+        one = self.instructions[number]
+        group = operation(one, self.function.cc).group
+        return "branch" if group == "call" and number in self._far_branches else group
+
+    @cached_property
+    def _far_branches(self) -> set[int]:
+        """Calls behind whose target the code ends before it returns."""
+        found, places = set(), {one.address: n for n, one in enumerate(self.instructions)}
+        for number, one in enumerate(self.instructions):
+            if operation(one, self.function.cc).group == "call" and one.target in places:
+                rest = (operation(i, self.function.cc).group for i in self.instructions[places[one.target] :])
+                if next((group for group in rest if group in LEAVES), "exit") == "exit":
+                    found.add(number)
+        return found
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Numbers of the first instruction of every block."""
+        places = {one.address: n for n, one in enumerate(self.instructions)}
+        starts = {0}
+        for n, one in enumerate(self.instructions):
+            group = self._group(n)
+            if group == "branch" and one.target in places:
+                starts.add(places[one.target])
+            if group in ("branch", INDIRECT, *LEAVES):
+                starts.add(n + 1)
+        return sorted(start for start in starts if start < len(self.instructions))
+
+    def block_of(self, number: int) -> int:
+        """The block that an instruction stands in."""
+        return bisect_right(self.starts, number) - 1
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        places = {one.address: n for n, one in enumerate(self.instructions)}
+        ends = [*self.starts[1:], len(self.instructions)]
+        found = []
+        for number, (first, end) in enumerate(zip(self.starts, ends, strict=True)):
+            last = self.instructions[end - 1]
+            group, always = self._group(end - 1), last.predicate in ALWAYS
+            follows = []
+            if group == "branch" and last.target in places:
+                follows.append(self.block_of(places[last.target]))
+            falls = not (always and group in ("branch", INDIRECT, *LEAVES)) or _conditional(last)
+            if falls and number + 1 < len(ends):
+                follows.append(number + 1)
+            found.append(Block(first, end, tuple(dict.fromkeys(follows))))
+        return tuple(found)
+
+    @cached_property
+    def dominators(self) -> tuple[int, ...]:
+        """The immediate dominator of every block, -1 where none is (Cooper, Harvey and Kennedy 2001)."""
+        order = self._postorder()
+        rank = {block: n for n, block in enumerate(order)}
+        before = self._before()
+        found = [-1] * len(self.blocks)
+        found[0] = 0
+        changed = True
+        while changed:
+            changed = False
+            for block in reversed(order[:-1] if order[-1] == 0 else order):
+                if block == 0:
+                    continue
+                known = [b for b in before[block] if found[b] >= 0]
+                if not known:
+                    continue
+                new = known[0]
+                for other in known[1:]:
+                    new = _meet(new, other, found, rank)
+                if found[block] != new:
+                    found[block], changed = new, True
+        return tuple(found)
+
+    def _before(self) -> list[list[int]]:
+        before: list[list[int]] = [[] for _ in self.blocks]
+        for n, block in enumerate(self.blocks):
+            for other in block.follows:
+                before[other].append(n)
+        return before
+
+    def _postorder(self) -> list[int]:
+        seen, order, stack = {0}, [], [(0, iter(self.blocks[0].follows))]
+        while stack:
+            block, rest = stack[-1]
+            for other in rest:
+                if other not in seen:
+                    seen.add(other)
+                    stack.append((other, iter(self.blocks[other].follows)))
+                    break
+            else:
+                stack.pop()
+                order.append(block)
+        return order
+
+    def dominates(self, first: int, second: int) -> bool:
+        """Whether every way to `second` leads through `first`."""
+        while second != first:
+            up = self.dominators[second]
+            if up in (second, -1):
+                return False
+            second = up
+        return True
+
+    @cached_property
+    def loops(self) -> tuple[Loop, ...]:
+        """All natural loops, outer ones before those inside them; an endless one behind the last exit is left out."""
+        bodies: dict[int, set[int]] = {}
+        before = self._before()
+        for n, block in enumerate(self.blocks):
+            for header in block.follows:
+                if header <= n and self.dominators[n] >= 0 and self.dominates(header, n):
+                    bodies.setdefault(header, {header}).update(_body(header, n, before))
+        leaving = {h: b for h, b in bodies.items() if any(f not in b for one in b for f in self.blocks[one].follows)}
+        ordered = sorted(leaving, key=lambda h: (-len(leaving[h]), h))
+        return tuple(
+            Loop(header, frozenset(leaving[header]), _around(header, ordered, leaving))
+            for header in sorted(ordered, key=lambda h: (h, -len(leaving[h])))
+        )
+
+    def inside(self, loop: Loop) -> Iterator[Loop]:
+        """The loops directly inside a loop."""
+        return (other for other in self.loops if other.parent == loop.header)
+
+    def numbers(self, loop: Loop) -> Iterator[int]:
+        """Numbers of the instructions of a loop, those of loops inside it too."""
+        for block in sorted(loop.blocks):
+            yield from range(self.blocks[block].first, self.blocks[block].end)
+
+    def own_numbers(self, loop: Loop) -> list[int]:
+        """Numbers of the instructions of a loop that no loop inside it holds."""
+        deeper = {b for other in self.inside(loop) for b in other.blocks}
+        return [n for n in self.numbers(loop) if self.block_of(n) not in deeper]
+
+    def instruction(self, number: int) -> Instruction:
+        return self.instructions[number]
+
+    @cached_property
+    def loop_of(self) -> dict[int, int]:
+        """Block -> header of the innermost loop that holds it."""
+        found: dict[int, int] = {}
+        for loop in sorted(self.loops, key=lambda one: -len(one.blocks)):
+            found |= dict.fromkeys(loop.blocks, loop.header)
+        return found
+
+
+def _conditional(branch: Instruction) -> bool:
+    """Whether a branch has its condition among its operands (BRA P0, `(.L_x_2)) or its modifiers (BRA.DIV)."""
+    named = any(o.lstrip("!").startswith(("P", "UP")) and o not in ALWAYS for o in branch.operands[:-1])
+    return named or "DIV" in branch.modifiers or "CONV" in branch.modifiers
+
+
+def _meet(one: int, other: int, dominators: list[int], rank: dict[int, int]) -> int:
+    """The nearest block that dominates both."""
+    while one != other:
+        while rank[one] < rank[other]:
+            one = dominators[one]
+        while rank[other] < rank[one]:
+            other = dominators[other]
+    return one
+
+
+def _body(header: int, latch: int, before: list[list[int]]) -> set[int]:
+    """The blocks from which a backward branch is reached without passing its target."""
+    body, waiting = {header}, [latch]
+    while waiting:
+        block = waiting.pop()
+        if block not in body:
+            body.add(block)
+            waiting.extend(before[block])
+    return body
+
+
+def _around(header: int, ordered: list[int], bodies: dict[int, set[int]]) -> int | None:
+    """The smallest loop around another."""
+    around = [h for h in ordered if h != header and header in bodies[h] and bodies[header] < bodies[h]]
+    return min(around, key=lambda h: len(bodies[h])) if around else None

@@ -1,0 +1,175 @@
+"""How often a warp executes each instruction: from runs of the PTX's lines, or from trips of loops.
+
+Machine code compiled with -lineinfo (Triton's always is) says of every instruction which line of the PTX it stands for.
+Where somebody has worked out how often those lines run (`iosim.code.ptx_run` does), the assembler's copies of a line
+share its runs: an unrolled loop takes as many whole turns as fit, what stands behind it the rest. Without that, trips
+are given, and of two ways inside a loop the one that does the loop's work is taken, of equals the shorter: the other is
+most often the last, ragged turn. `Runs.assumed` says where that was done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from statistics import mode
+
+from iosim.base.records import dataclass
+from iosim.code.loops import Flow, Loop
+from iosim.code.opcodes import operation
+
+WORK = ("product", "special", "global-load", "global-copy", "bulk-copy", "global-store", "global-atomic", "barrier")
+"""Classes of instructions that make a way one that does a loop's work."""
+HEAVY = ("product", "special", "global-load", "global-copy", "bulk-copy")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Executions of every instruction by a warp, in the mean over warps."""
+
+    each: tuple[float, ...]
+    known: bool
+    """Whether they follow from the PTX; else from trips that were given or assumed."""
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def instructions(self) -> float:
+        """Instructions that a warp executes."""
+        return sum(self.each)
+
+
+def runs_of_trips(flow: Flow, trips: Mapping[int, float], other: float = 1.0) -> Runs:
+    """Runs where loops make so many turns each time that they are reached.
+
+    Args:
+        trips: turns by the address of a loop's first instruction.
+        other: of loops that are not among them.
+    """
+    shares = [0.0] * len(flow.blocks)
+    walk = _Walk(flow, trips, other, shares)
+    walk.go(None, 0, 1.0)
+    each = [shares[flow.block_of(n)] for n in range(len(flow.instructions))]
+    return Runs(tuple(each), False, tuple(walk.assumed()))
+
+
+class _Walk:
+    """Follows the likely way through a function."""
+
+    def __init__(self, flow: Flow, trips: Mapping[int, float], other: float, shares: list[float]) -> None:
+        self.flow, self.trips, self.other, self.shares = flow, trips, other, shares
+        self.branches: dict[int, None] = {}
+        """Addresses of branches of which one way is taken in every turn."""
+        self.loops: dict[int, None] = {}
+        """Addresses of loops whose turns were not given."""
+
+    def assumed(self) -> Iterator[str]:
+        """What was taken for granted, a sentence each."""
+        if self.loops:
+            some_loops = ", ".join(f"0x{address:x}" for address in self.loops)
+            yield f"turns of the loops at {some_loops} are not known, and taken to be {self.other:g}"
+        if self.branches:
+            some_branches = ", ".join(f"0x{address:x}" for address in self.branches)
+            yield f"in every turn the branches at {some_branches} are taken to go the way that does the loop's work"
+
+    def go(self, loop: Loop | None, first: int, times: float) -> None:
+        """From a block to the end of its loop, or of the function."""
+        flow, block, seen = self.flow, first, set[int]()
+        inner = {one.header: one for one in flow.loops if one.parent == (loop.header if loop else None)}
+        while block not in seen and (loop is None or block in loop.blocks):
+            seen.add(block)
+            if block in inner and block != first:
+                inside = inner[block]
+                self._turns(inside, times)
+                after = [f for b in sorted(inside.blocks) for f in flow.blocks[b].follows if f not in inside.blocks]
+                seen |= inside.blocks
+                block = min(after, key=lambda b: (b < block, b))
+                continue
+            self.shares[block] += times
+            ways = [f for f in flow.blocks[block].follows if loop is None or (f in loop.blocks and f != loop.header)]
+            if not ways:
+                return
+            block = ways[0] if len(ways) == 1 else self._likely(loop, block, ways)
+
+    def _turns(self, inside: Loop, times: float) -> None:
+        address = self.flow.instructions[self.flow.blocks[inside.header].first].address
+        if address not in self.trips:
+            self.loops[address] = None
+        self.go(inside, inside.header, times * self.trips.get(address, self.other))
+
+    def _likely(self, loop: Loop | None, block: int, ways: list[int]) -> int:
+        """Of two ways the one that does the work; of equals the shorter inside a loop, else the longer."""
+        flow = self.flow
+        reached = [_reach(flow, loop, way) for way in ways]
+        alone = [sorted(mine - set.union(set(), *(r for r in reached if r is not mine))) for mine in reached]
+        headers = {other.header for other in flow.loops}
+
+        def rank(n: int) -> tuple[bool, int]:
+            groups = [
+                operation(flow.instructions[i], flow.function.cc).group
+                for b in alone[n] for i in range(flow.blocks[b].first, flow.blocks[b].end)
+            ]  # fmt: skip
+            heavy = any(group in HEAVY for group in groups) or any(b in headers for b in alone[n])
+            return heavy, -len(groups) if loop is not None else len(groups)
+
+        best = max(range(len(ways)), key=rank)
+        if loop is not None:
+            self.branches[flow.instructions[flow.blocks[block].end - 1].address] = None
+        return ways[best]
+
+
+def _reach(flow: Flow, loop: Loop | None, start: int) -> set[int]:
+    """Blocks that are reached from one without beginning the loop anew."""
+    seen, waiting = set[int](), [start]
+    while waiting:
+        block = waiting.pop()
+        if block not in seen:
+            seen.add(block)
+            ways = flow.blocks[block].follows
+            waiting += [f for f in ways if loop is None or (f in loop.blocks and f != loop.header)]
+    return seen
+
+
+def runs_of_lines(flow: Flow, lines: Mapping[int, float]) -> Runs:
+    """Runs by those of the PTX's lines, a warp's in the mean. Blocks without a line that is known run as often as the
+    block that leads to them."""
+    copies: dict[int, Counter[int]] = defaultdict(Counter)  # line -> cluster of blocks -> copies there
+    clusters = [_cluster(flow, n) for n in range(len(flow.blocks))]
+    for number, one in enumerate(flow.instructions):
+        if one.ptx_line is not None and one.ptx_line in lines and _tells(flow, number):
+            copies[one.ptx_line][clusters[flow.block_of(number)]] += 1
+    shared = _shared(copies, lines)
+    votes: dict[int, list[float]] = defaultdict(list)
+    for number, one in enumerate(flow.instructions):
+        block = flow.block_of(number)
+        if (one.ptx_line, clusters[block]) in shared:
+            votes[block].append(shared[one.ptx_line, clusters[block]])
+    found = [0.0] * len(flow.blocks)
+    for n in range(len(flow.blocks)):
+        if n in votes:
+            found[n] = mode(votes[n])
+        elif flow.dominators[n] >= 0:
+            found[n] = found[flow.dominators[n]] if n else 1.0
+    each = tuple(found[flow.block_of(n)] for n in range(len(flow.instructions)))
+    return Runs(each, True)
+
+
+def _tells(flow: Flow, number: int) -> bool:
+    """Whether an instruction runs where its line does: what has no effect may have been moved out of a loop."""
+    group = operation(flow.instructions[number], flow.function.cc).group
+    return group in WORK or group in ("shared-load", "shared-store", "fp32", "conversion")
+
+
+def _cluster(flow: Flow, block: int) -> int:
+    """Blocks that run together: those of one innermost loop; outside of loops each by itself."""
+    return flow.loop_of.get(block, -1 - block)
+
+
+def _shared(copies: Mapping[int, Counter[int]], lines: Mapping[int, float]) -> dict[tuple[int | None, int], float]:
+    """How often a line's copies run, by cluster: the one with most copies takes as many whole turns as fit."""
+    found: dict[tuple[int | None, int], float] = {}
+    for line, where in copies.items():
+        left = lines[line]
+        for place, (cluster, count) in enumerate(sorted(where.items(), key=lambda item: (-item[1], item[0]))):
+            whole = left // count if place + 1 < len(where) else left / count
+            found[line, cluster] = whole
+            left -= whole * count
+    return found

@@ -1,0 +1,60 @@
+"""Instructions as what a warp does with the units of its SM: the trace that a time model plays.
+
+`MemoryUse` says of an instruction that reads or writes memory how its lanes' addresses lie; without it neighbouring
+lanes are taken to ask for neighbouring words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from iosim.code.listing import Instruction
+from iosim.code.opcodes import OWN_UNIT, WARP, lane_bytes, least_wavefronts, operation, product
+from iosim.kernel.machine import LINE_BYTES, SECTOR_BYTES, MemoryUse, Slot
+
+SHARED = ("shared-load", "shared-store", "shared-atomic", "shuffle")
+LOADS = ("global-load", "local-load", "shared-load", "constant-load", "shuffle", "tensor-memory")
+COUNT = re.compile(r"^(?:0x)?([0-9a-f]+)$")
+
+
+def default_use(instruction: Instruction, group: str) -> MemoryUse:
+    """Neighbouring lanes ask for neighbouring words: no bank is asked twice, and sectors are whole."""
+    moved = WARP * lane_bytes(instruction)
+    if group == "shuffle":
+        return MemoryUse(0, 0, 1)
+    if group in SHARED:
+        return MemoryUse(0, 0, least_wavefronts(instruction))
+    lines = max(1, moved // LINE_BYTES)
+    wavefronts = lines if group == "global-copy" else 0
+    return MemoryUse(max(1, moved // SECTOR_BYTES), lines, wavefronts)
+
+
+def slot(instruction: Instruction, cc: int, use: MemoryUse | None = None) -> Slot:
+    """An instruction on a GPU."""
+    what, control = operation(instruction, cc), instruction.control
+    flops, dtype = 0.0, ""
+    if what.group == "product" and (made := product(instruction)) is not None:
+        beside = instruction.kind in OWN_UNIT
+        flops, dtype = made.flops / (4 if beside else 1), made.dtype
+    if use is None and what.unit == "lsu":
+        use = default_use(instruction, what.group)
+    return Slot(
+        what.group, what.unit, what.cycles, max(1, control.stall), control.sets, control.frees, control.waits, use,
+        flops, dtype, instruction.kind in OWN_UNIT, _leaves(instruction),
+    )  # fmt: skip
+
+
+def _leaves(instruction: Instruction) -> int | None:
+    """How many groups may stay behind DEPBAR.LE SB0, 0x1 (copies) or WARPGROUP.DEPBAR.LE gsb0, 0x0 (products)."""
+    if instruction.kind not in ("DEPBAR", "WARPGROUP") or "LE" not in instruction.modifiers:
+        return None
+    count = COUNT.match(instruction.operands[1]) if len(instruction.operands) > 1 else None
+    return int(count[1], 16) if count else 0
+
+
+def trace(
+    instructions: Iterable[Instruction], cc: int, use_of: Callable[[Instruction], MemoryUse | None] = lambda _: None
+) -> tuple[Slot, ...]:
+    """Instructions one after the other."""
+    return tuple(slot(one, cc, use_of(one)) for one in instructions)

@@ -1,0 +1,109 @@
+"""Time of a launch whose machine code is known: its warps play their instructions on the units of an SM.
+
+A step over keys and what a work tile runs beside its steps are played for every number of CTAs that may share an SM;
+of rates that all SMs share, of the L2's loads and stores, each SM has its part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+from iosim.base.records import dataclass
+from iosim.kernel.machine import Machine
+from iosim.kernel.unit import UNITS, MatrixUnit
+from iosim.readers.timing.loop_time import Computing
+from iosim.readers.timing.makespan import makespan
+from iosim.readers.timing.rates import Rates
+from iosim.readers.timing.running import Running
+from iosim.readers.timing.warps import PARTS, PartRates, Turn, part_warps, regions_turn
+
+UNIT_NAMES = {
+    "tensor": "tensor", "xu": "exp", "fma": "exp", "fmaheavy": "exp", "alu": "exp", "issue": "exp", "lsu": "smem",
+    "from-l2": "l2", "to-l2": "l2",
+}  # fmt: skip
+"""Under which of a time's names a unit's cycles stand: of those that share one, the longest."""
+
+
+@dataclass(frozen=True)
+class MachineRates:
+    """How fast an SM plays a kernel's code at the clock of `rates`, where `from_dram` of the loads that miss L1 come
+    from HBM."""
+
+    rates: Rates
+    machine: Machine
+    threads: int
+    from_dram: float = 0.0
+
+    @property
+    def part(self) -> PartRates:
+        """Rates of a part of an SM."""
+        p, clock = self.rates.profile, self.rates.clock_hz or math.inf
+        l2, dram = (float(p.need(name)) for name in ("l2_latency_near_cycles", "dram_latency_cycles"))
+        each = self.rates.l2() / p.sm_count / clock / PARTS
+        return PartRates(
+            l2_latency=l2 + self.from_dram * (dram - l2),
+            tensor_flops=self._products() / p.sm_count / clock / PARTS,
+            l2_bytes=each,
+            stored_bytes=each * p.need("l2_write_fraction"),
+            exps=(p.exp_per_clock_per_sm or 0) / PARTS,
+        )
+
+    def _products(self) -> float:
+        """FLOP a second of the GPU's matrix units, by the instructions that the code has."""
+        slots = [s for r in self.machine.step + self.machine.tile for s in r.slots if s.flops]
+        if not slots:
+            return math.inf
+        beside = any(slot.runs_beside for slot in slots)
+        return self.rates.tensor(slots[0].dtype, UNITS[MatrixUnit.WGMMA if beside else MatrixUnit.MMA_SYNC])
+
+    def step(self, ctas: int) -> Turn:
+        """A step of each of so many CTAs on an SM."""
+        return regions_turn(self.machine.step, part_warps(self.threads, ctas), self.part)
+
+    def tile(self, ctas: int) -> Turn:
+        """What each runs beside its steps."""
+        return regions_turn(self.machine.tile, part_warps(self.threads, ctas), self.part)
+
+
+def machine_computing(running: Running, machine: Machine) -> Computing:
+    """A launch whose code is known: its steps in the schedule of its CTAs, as its warps play them."""
+    launch, rates, resident = running.launch, running.rates, running.resident
+    read = running.moved("l2", "read")
+    share = min(1.0, running.moved("hbm", "read") / read) if read else 0.0
+    played = MachineRates(rates, machine, launch.resources.threads, share)
+    clock, sms, per_sm = rates.clock_hz or math.inf, rates.profile.sm_count, running.ctas_per_sm
+    step, tile = cache(played.step), cache(played.tile)
+    if not machine.step:
+        return _tiles_alone(running, tile, clock)
+    span = makespan(launch, sms, per_sm, lambda ctas: step(ctas).cycles, tile(per_sm).cycles)
+    of_all = step(per_sm)
+    return Computing(
+        seconds=_seconds(of_all.busy, span.steps / per_sm / clock),
+        waves=resident.waves,
+        total_s=span.cycles / clock,
+        tile_s=tile(per_sm).cycles / clock,
+        step_s=tuple(step(ctas).cycles / clock for ctas in range(1, per_sm + 1)),
+    )
+
+
+def _tiles_alone(running: Running, tile: Callable[[int], Turn], clock: float) -> Computing:
+    """A launch without a loop over keys: rounds of CTAs."""
+    launch, resident, sms = running.launch, running.resident, running.rates.profile.sm_count
+    full, rest = divmod(launch.work_tiles, resident.slots)
+    shared = -(-rest // sms)
+    cycles = full * tile(running.ctas_per_sm).cycles + (tile(shared).cycles if rest else 0.0)
+    busy = {unit: full * taken for unit, taken in tile(running.ctas_per_sm).busy.items()}
+    if rest:
+        busy = {unit: busy.get(unit, 0.0) + taken for unit, taken in tile(shared).busy.items()}
+    return Computing(seconds=_seconds(busy, 1 / clock), waves=resident.waves, total_s=cycles / clock)
+
+
+def _seconds(busy: dict[str, float], factor: float) -> dict[str, float]:
+    """Seconds of each unit by the names of a time."""
+    found: dict[str, float] = {}
+    for unit, taken in busy.items():
+        if (name := UNIT_NAMES.get(unit)) is not None and taken:
+            found[name] = max(found.get(name, 0.0), taken * factor)
+    return found

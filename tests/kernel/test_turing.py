@@ -1,0 +1,64 @@
+"""PyTorch's memory-efficient kernel on a T4: what its sm_75 build takes, and its times beside published ones."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from iosim.catalog.libraries import resolve
+from iosim.hardware.profile import load_profile
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
+
+MEASURED_MS = {512: 0.112, 2048: 1.386, 4096: 5.321, 8192: 21.284}
+"""2 x 8 heads, head_dim 64, fp16, events in a loop (akashg71/gpu-attention @6584cce, results/benchmarks.md). Nothing
+was fitted on them."""
+PROFILED_MS, PROFILED_HZ = 1.28, 585e6
+"""32 heads, head_dim 80, causal, 1,024 tokens: fmha_cutlassF_f16_aligned_32x128_rf_sm75 under Nsight Compute."""
+
+
+def call(seq: int, clocks: str = "sustained") -> Prediction:
+    problem = AttentionProblem(batch=2, heads=8, seq_q=seq, head_dim=64, dtype="fp16")
+    return predict(problem, "cutlass", "t4", l2_start="warm", clocks=clocks, method="capacity")
+
+
+@pytest.mark.parametrize("clocks", ["boost", "sustained"])
+def test_published_times_of_a_t4_are_within_15_percent_and_inside_the_range(clocks: str) -> None:
+    found = {seq: call(seq, clocks) for seq in MEASURED_MS}
+    off = [abs(1e3 * found[seq].time_s / measured - 1) for seq, measured in MEASURED_MS.items()]
+    assert median(off) < 0.15
+    for seq, measured in MEASURED_MS.items():
+        span = found[seq].time_range
+        assert span is not None
+        assert span.seconds[0] < measured / 1e3 < span.seconds[1]
+
+
+def test_a_profiled_call_at_a_known_clock() -> None:
+    problem = AttentionProblem(heads=32, seq_q=1024, head_dim=80, dtype="fp16", mask="causal")
+    p = predict(problem, "cutlass", "t4", clocks=PROFILED_HZ)
+    assert 1e3 * p.time_s == pytest.approx(PROFILED_MS, rel=0.2)
+    assert p.call.residencies[0].ctas_per_sm == 2  # 26,112 bytes of 65,536
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "passes", "registers"), [(64, "fwd", 155), (128, "fwd", 162), (256, "fwd", 128), (64, "bwd", 211)]
+)
+def test_builds_for_sm_75_have_their_own_registers(head_dim: int, passes: str, registers: int) -> None:
+    problem = AttentionProblem(heads=4, seq_q=512, head_dim=head_dim, dtype="fp16", passes=passes)
+    kernel = resolve("cutlass", problem, load_profile("t4"))
+    assert (kernel.backward if passes == "bwd" else kernel).registers == registers
+
+
+def test_turing_moves_half_as_much_a_clock_at_shared_memory() -> None:
+    per_clock = {gpu: load_profile(gpu).shared_memory_bytes_per_clock_per_sm for gpu in ("t4", "v100", "a10")}
+    assert per_clock == {"t4": 64, "v100": 128, "a10": 128}
+
+
+def test_what_is_loaded_passes_through_registers_before_ampere() -> None:
+    """Without asynchronous copies a step's keys take the data path of shared memory twice."""
+    bytes_a_step = 3 * 64 * 64 * 2
+    launch = call(4096).time.launches[0]
+    smem_cycles = launch.seconds["smem"] * (launch.clock_hz or 0.0) / (2 * 8 * 64 * 64 / 40)
+    assert smem_cycles > bytes_a_step / 64 + 1600
