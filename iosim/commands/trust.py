@@ -195,7 +195,7 @@ def check_claim(args: argparse.Namespace) -> int:
         for c in checks
         for m in c.matches
     )
-    told, found = " ".join(c.answer() for c in checks), {"claims": [c.to_dict() for c in checks]}
+    told, found = "\n".join(c.answer() for c in checks), {"claims": [c.to_dict() for c in checks]}
     text = "\n".join(map(as_text, checks))
     return common.tell(args, told, json=lambda: found, rows=lambda: rows, text=lambda _: text)
 

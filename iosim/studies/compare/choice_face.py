@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from iosim.base.units import bytes_text, joules_text, per_second_text, scaled_text, seconds_text, some
 from iosim.base.words import sentences
-from iosim.prediction.answer import trust
+from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.page import Figure, Page, Section, Series, listed
@@ -18,7 +18,7 @@ from iosim.studies.compare.face import closing
 
 TITLE = "Which GPU for this attention?"
 MOST = {
-    "token": "serves the most tokens a second of",
+    "token": "serves the most tokens per second of",
     "joule": "takes the fewest joules for",
     "dollar": "is the cheapest for",
 }
@@ -97,8 +97,18 @@ def answer(choice: Choice) -> str:
         for gpu, members in others.items()
         if gpu != best.gpu.label
     ]
-    shown = [best] if second is None else [best, second]
-    return sentences([*parts, trust([p for o in shown for p in o.predictions])])
+    return sentences([*parts, confidence(_shown(choice))])
+
+
+def _shown(choice: Choice) -> list[Prediction]:
+    """The predictions of the GPUs that the answer names."""
+    able = choice.able(choice.longest)
+    second = next((option for option in able if option.gpu != able[0].gpu), None) if able else None
+    return [p for option in (*able[:1], second) if option is not None for p in option.predictions]
+
+
+def _bases(choice: Choice) -> list[str]:
+    return [f"basis: {one}" for one in basis(_shown(choice))]
 
 
 def _nothing(choice: Choice, length: tuple[int, int]) -> str:
@@ -195,8 +205,8 @@ def _subject(choice: Choice) -> list[str]:
 
 
 def as_text(choice: Choice) -> str:
-    below = [table(choice).text().rstrip(), *closing(choice.missing, choice.notes)]
-    return "\n\n".join([answer(choice), *_subject(choice), *below]) + "\n"
+    below = [table(choice).text().rstrip(), *closing(choice.missing, choice.notes), "\n".join(_bases(choice))]
+    return "\n\n".join(part for part in [answer(choice), *_subject(choice), *below] if part) + "\n"
 
 
 def line(choice: Choice) -> str:

@@ -18,7 +18,8 @@ from iosim.catalog.serving import kernel_by_rule
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.overrides import Overrides
-from iosim.prediction.answer import ONCE, times_text, trust
+from iosim.prediction.answer import ONCE, times_text
+from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.result import legend, marked
 from iosim.problem.asked import lengths
 from iosim.show import axes
@@ -95,15 +96,26 @@ class Decoding(Several[DecodePoint]):
 
     @property
     def answer(self) -> str:
-        """At the longest context, what a step takes and reads on each GPU with each kernel."""
+        """At the longest context, what a step takes on each GPU with each kernel: a line each."""
         longest = max(p.context for p in self)
         here = [p for p in self if p.context == longest]
         first, of = here[0], ""
         if first.model is not None:
-            gpus = f", on each of {first.model.tensor_parallel} GPUs" if first.model.tensor_parallel > 1 else ""
-            of = f", in the {some(first.model.layers, 'layer')} of {first.model.title}{gpus},"
-        basis = trust([one for p in here for one in p.predictions])
-        return f"{_where(first)}{of} {sentences([*(part for p in here for part in _step(p)), basis])}"
+            gpus = f" on each of {first.model.tensor_parallel} GPUs" if first.model.tensor_parallel > 1 else ""
+            of = f" of {first.model.title}{gpus},"
+        sure = confidence([one for p in here for one in p.predictions])
+        if len(here) == 1:
+            return sentences([f"{_where(first)}{of} {_step(first)}", sure])
+        lines = [f"{_where(first)}{of}:".replace(",:", ":"), *(f"{_step(p)}." for p in here), f"{sure}."]
+        return "\n".join(lines)
+
+    @property
+    def beneath(self) -> tuple[str, ...]:
+        """What stands under the table: what each step reads, what its indexer takes, and what that rests on."""
+        longest = max(p.context for p in self)
+        here = [p for p in self if p.context == longest]
+        read = (part for p in here for part in _reads(p))
+        return (*read, *(f"basis: {one}" for one in basis([one for p in here for one in p.predictions])))
 
     def as_page(self, command: str = "iosim decode") -> Page:
         points = self.points
@@ -126,14 +138,14 @@ class Decoding(Several[DecodePoint]):
             by_time = sorted(longest, key=lambda p: p.step_s)
             longest = [by_time[0], by_time[-1]]
         steps = [f"**{seconds_text(p.step_s)}** with {p.kernel_name} on {p.prediction.profile.name}" for p in longest]
+        said = (*self.answer.split("\n"), *self.beneath)
         verdict = f"{_where(points[-1]).rstrip(',')} a step takes {(' to ' if many else ', ').join(steps)}."
-        return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=(self.answer,), verdict=(verdict,))
+        return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=said, verdict=(verdict,))
 
     def to_text(self) -> str:
         more = "".join(f"\n{title}\n{rows.text()}\n" for title, rows in self._more())
-        return f"{self.answer}\n\n{table(self.points).text()}{more}" + "".join(
-            f"note: {n}\n" for n in notes(self.points)
-        )
+        told = (*(f"note: {n}" for n in notes(self.points)), *self.beneath)
+        return f"{self.answer}\n\n{table(self.points).text()}{more}" + "".join(f"{one}\n" for one in told)
 
     def _more(self) -> list[tuple[str, Table]]:
         tables = [(kinds_title(self.points), kinds_table(self.points)), (WORK, work(self.points))]
@@ -144,7 +156,8 @@ class Decoding(Several[DecodePoint]):
         return f"{subject(self.points)}; {contexts[0]:,} to {some(contexts[-1], 'token')} of context"
 
     def _parts(self) -> list[ShownPart]:
-        return [self.answer, table(self.points), *(p for both in self._more() for p in both), notes(self.points)]
+        more = (part for both in self._more() for part in both)
+        return [*self.answer.split("\n"), table(self.points), *more, notes(self.points)]
 
 
 def run(request: DecodeRequest, progress: Progress = silent) -> Decoding:
@@ -236,24 +249,31 @@ def _where(p: DecodePoint) -> str:
     return f"With {some(len(keys), 'sequence')} of {min(keys):,} to {max(keys):,} tokens in one launch,"
 
 
-def _step(p: DecodePoint) -> Iterator[str]:
+def _step(p: DecodePoint) -> str:
     who = f"{p.kernel_name} on {p.prediction.profile.name}"
     each = "one token" if p.tokens == 1 else some(p.tokens, "token")
-    rate = f"{_rate(p)} with attention alone"
+    bound = f", bound by {p.prediction.time.bound_by}"
     if p.bound_tokens_per_s is not None:
-        rate += f", {100 * p.tokens_per_s / p.bound_tokens_per_s:.0f} % of what HBM's bandwidth allows"
-    yield f"{who} takes {seconds_text(p.step_s)} for a step of {each}: {rate}"
-    read = p.per_token("hbm", "read")
+        share = 100 * p.tokens_per_s / p.bound_tokens_per_s
+        bound = f", {share:.0f} % of what HBM allows"
+    fits = "" if p.fits is not False else "; it does not fit in memory"
+    return f"{who} takes {seconds_text(p.step_s)} per step of {each}: {_rate(p)}{bound}{fits}"
+
+
+def _reads(p: DecodePoint) -> Iterator[str]:
+    """What a step reads of the cache, and what does not fit."""
+    read, who = p.per_token("hbm", "read"), f"{p.kernel_name} on {p.prediction.profile.name}"
     if read is not None:
         times = read * p.tokens / p.cache_bytes
         whole = "the whole cache" if abs(times - 1) <= ONCE - 1 else times_of(times_text(times), "the cache")
-        yield f"A step reads {bytes_text(read * p.tokens)} from HBM ({whole} of {bytes_text(p.cache_bytes)})"
+        yield f"A step of {who} reads {bytes_text(read * p.tokens)} from HBM ({whole} of {bytes_text(p.cache_bytes)})."
     if p.picking is not None:
-        yield _picking(p.picking)
+        yield f"{_picking(p.picking)}."
     if p.fits is False:
         weights = p.weight_bytes
         what = "the cache does" if weights is None else f"the cache and {bytes_text(weights)} of weights do"
-        yield f"But {what} not fit in the memory of {p.prediction.profile.name}"
+        has = bytes_text(p.prediction.profile.usable_memory_bytes or 0)
+        yield f"At {some(p.context, 'token')} {what} not fit in the {has} of {p.prediction.profile.name}."
 
 
 def _picking(one: Picking) -> str:
