@@ -222,7 +222,7 @@ def _words(value: Any) -> str:
 
 LISTED = columns_of(
     "name | title=model | layers:count | kinds=of them | heads:count | kv_heads:count=key/value | head_dim:right | "
-    "token_bytes=cache a token | aliases"
+    "token_bytes=cache per token | aliases"
 )
 KINDS = columns_of(
     "layer | count:count=layers | heads:count | kv_heads:count=key/value | head_dim:count | head_dim_v:count=of V | "

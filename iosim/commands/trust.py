@@ -31,7 +31,7 @@ from iosim.evidence.validate import Comparison, Gate, compare, read, summarise
 from iosim.evidence.validate.one_launch import LaunchAnswer, answer_launch
 from iosim.evidence.validate.profile_rows import read_profile
 from iosim.evidence.validate.recognise import KERNELS, Given
-from iosim.evidence.validate.report import INTRODUCTION, answer, as_page, comparison_page, tables
+from iosim.evidence.validate.report import INTRODUCTION, answer, as_page, beneath, comparison_page, tables
 from iosim.evidence.validate.rows import default_files, measured_on, own_file, text_of_file
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.ncu.install import install
@@ -117,7 +117,7 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
         shown = tables(comparison, split=args.split, most=TABLE_WORST)
         parts = [f"{s.heading}\n{s.table.text()}" for s in shown if s.table]
         limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
-        return "\n".join([*limits, *parts, INTRODUCTION + "\n"])
+        return "\n".join([*limits, *parts, INTRODUCTION + "\n", beneath(comparison)])
 
     pages = common.paged(lambda: comparison_page(comparison, common.typed("validate"), split=args.split))
     common.tell(args, answer(comparison), json=whole, rows=comparison.records, text=text, **pages)

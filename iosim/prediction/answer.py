@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from iosim.base.records import dataclass
-from iosim.base.units import bytes_text, seconds_text, some, times_of
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import listed, sentences
 from iosim.kernel.launch import SPILL, LaunchRole, Per, Role
 from iosim.prediction.confidence import confidence, who
@@ -54,7 +54,7 @@ def answer(predictions: Sequence[Prediction]) -> str:
 
 def moves(p: Prediction) -> str:
     """What a prediction reads from HBM, how long it takes and what bounds it."""
-    return f"{reads(p)}, and takes {seconds_text(p.time_s)}, bound by {p.bound_by}"
+    return f"{reads(p)} in {seconds_text(p.time_s)}, bound by {p.bound_by}"
 
 
 def of_several(p: Prediction) -> str:
@@ -62,17 +62,19 @@ def of_several(p: Prediction) -> str:
 
 
 def _both_read(most: Prediction, least: Prediction) -> bool:
-    return most.hbm_known and least.hbm_known and least.hbm.read > 0 and most.kernel.name != least.kernel.name
+    told_apart = most.kernel.name != least.kernel.name and most.l2_start == "cold"
+    return told_apart and most.hbm_known and least.hbm_known and least.hbm.read > 0
 
 
 def _against_each_other(most: Prediction, least: Prediction) -> str:
     """Two kernels of one GPU: the one that reads least against the other."""
     times = most.hbm.read / least.hbm.read
-    fewer = f"{times_text(times)}x fewer bytes" if times > ONCE else "as many bytes"
-    than = "than" if times > ONCE else "as"
-    both = f"{bytes_text(least.hbm.read)} against {bytes_text(most.hbm.read)}"
     took = f"{seconds_text(least.time_s)}, not {seconds_text(most.time_s)}"
-    return f"{who(least)} reads {fewer} from HBM {than} {most.kernel.name} ({both}) and takes {took}"
+    if times <= ONCE:
+        same = f"{bytes_text(least.hbm.read)}, {against(least.hbm_payload.read, least.hbm_bounds.compulsory_read)}"
+        return f"{who(least)} reads as many bytes from HBM as {most.kernel.name} ({same}) in {took}"
+    both = f"{bytes_text(least.hbm.read)} against {bytes_text(most.hbm.read)}"
+    return f"{who(least)} reads {times_text(times)}x fewer bytes from HBM than {most.kernel.name} ({both}) in {took}"
 
 
 def _lengths(p: Prediction) -> tuple[int, int]:
@@ -97,16 +99,14 @@ def reads(p: Prediction) -> str:
         return f"{who(p)} reads between {least} (compulsory) and {most} (with no L2) from HBM"
     read, compulsory = p.hbm_payload.read, p.hbm_bounds.compulsory_read
     kept = left_warm(p)
-    start = f"{who(p)} reads {bytes_text(p.hbm.read) if read else 'nothing'} from HBM{checks_text(p)}"
-    if kept:
-        return f"{start}: {kept}, which serves the {bytes_text(p.total('l2', 'read'))} that the SMs read"
-    warm = " even with a warm L2" if p.l2_start == "warm" else ""
-    return f"{start}, {against(read, compulsory)}{warm}"
+    warm = " even with a warm L2" if p.l2_start == "warm" and not kept else ""
+    told = f"{kept or against(read, compulsory)}{warm}{checks_text(p)}"
+    return f"{who(p)} reads {bytes_text(p.hbm.read) if read else 'nothing'} from HBM ({told})"
 
 
 def checks_text(p: Prediction) -> str:
-    """Of bytes that are read: how many are check bits; empty where there are none."""
-    return f", {bytes_text(p.check_bits.read)} of it check bits" if p.check_bits.read else ""
+    """How many of the bytes that are read are check bits; empty where there are none."""
+    return f"; {bytes_text(p.check_bits.read)} check bits" if p.check_bits.read else ""
 
 
 def left_warm(p: Prediction) -> str:
@@ -126,15 +126,14 @@ def against(moved: float, compulsory: float, word: str = "the compulsory bytes")
     if moved and not compulsory:
         return "where nothing is compulsory: no query sees a key"
     times = moved / max(1, compulsory)
-    return word if times <= ONCE else times_of(times_text(times), word)
+    return word if times <= ONCE else f"{times_text(times)}x {word}"
 
 
 def amount(p: Prediction) -> str:
     if not p.hbm_known:
         return f"{bytes_text(p.hbm_bounds.compulsory_read)} to {bytes_text(p.hbm_bounds.no_l2_read)}"
     read, compulsory = p.hbm_payload.read, p.hbm_bounds.compulsory_read
-    times = left_warm(p) or against(read, compulsory, "compulsory")
-    return f"{bytes_text(p.hbm.read)} ({times.replace(' times compulsory', ' times')})"
+    return f"{bytes_text(p.hbm.read)} ({left_warm(p) or against(read, compulsory, 'compulsory')})"
 
 
 def why(p: Prediction) -> str:

@@ -28,11 +28,12 @@ def confidence(predictions: Iterable[Prediction]) -> str:
     checked = [(p, _checks(p)) for p in played]
     said = list(dict.fromkeys(how for _, how in checked))
     if said == [CHECKED]:
-        return f"{start}; checked against that GPU's counters"
+        return f"{start}; checked against counters"
     if said == [NOT_COUNTED]:
         return f"{start}; no counters of {'this kernel' if len(played) == 1 else 'these kernels'} to compare with"
     if CHECKED not in said:
-        return f"{start}; not checked on {listed(list(dict.fromkeys(p.profile.name for p in played)))}"
+        there = "there" if len({p.profile.name for p in played}) == 1 else "on these GPUs"
+        return f"{start}; not checked {there}"
     counted = listed(list(dict.fromkeys(who(p) for p, how in checked if how == CHECKED)))
     return f"{start}; checked for {counted} alone"
 

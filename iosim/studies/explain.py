@@ -168,19 +168,22 @@ def explain(prediction: Prediction, *, progress: Progress = silent, budget: int 
 def answer(explanations: Sequence[Explanation]) -> str:
     """What each reads from HBM, why, and the change that would help most, in a line each."""
     sure = confidence([e.prediction for e in explanations])
-    lines = [_reason(e) for e in explanations]
-    if len(lines) == 1:
-        return sentences([*lines, sure])
-    return "\n".join(sentences([line]) for line in [*lines, sure])
+    lines = [sentences([line]) for e in explanations for line in (_reason(e), _change_to_make(e)) if line]
+    return "\n".join([*lines[:-1], f"{lines[-1]} {sure}."])
 
 
 def _reason(e: Explanation) -> str:
     p = e.prediction
-    parts = [moves(p), reason(p)]
+    return ". ".join(part for part in (moves(p), reason(p)) if part)
+
+
+def _change_to_make(e: Explanation) -> str:
+    """The change that saves HBM bytes at no cost of time; empty where none of those tried does."""
+    p = e.prediction
     best, now = e.tried.trials[0] if e.tried.trials else None, p.total("hbm")
     if best is not None and best.hbm_bytes < (1 - HELPS) * now and best.time_s <= SAME_TIME * p.time.total_s:
-        parts.append(f"With '{best.words}' it would read {bytes_text(best.prediction.hbm.read)}")
-    return ". ".join(part for part in parts if part)
+        return f"With '{best.words}' {p.kernel.name} would read {bytes_text(best.prediction.hbm.read)}"
+    return ""
 
 
 def sources(p: Prediction) -> tuple[Source, ...]:

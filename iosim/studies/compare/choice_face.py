@@ -52,8 +52,8 @@ def unit(choice: Choice, quantity: str) -> str:
     """How many tokens the numbers that are shown are of: dollars of a million of a model's, or of a billion of one
     attention call's, which has but one layer."""
     if quantity != "dollars":
-        return "a token"
-    return "a billion tokens" if choice.model is None else "a million tokens"
+        return "per token"
+    return "per billion tokens" if choice.model is None else "per million tokens"
 
 
 def amount(choice: Choice, option: Option, quantity: str) -> Amount | None:
@@ -82,9 +82,7 @@ def answer(choice: Choice) -> str:
         return sentences([_nothing(choice, choice.longest)])
     best = able[0]
     of = "" if choice.per == "token" else f" {unit(choice, choice.quantity)}"
-    parts = [
-        f"{best.gpu.label} {MOST[choice.per]} {_work(choice, best)}: {ranked(choice, best)}{of} with {best.kernel}"
-    ]
+    parts = [f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}: {ranked(choice, best)}{of} with {best.kernel}"]
     second = next((option for option in able if option.gpu != best.gpu), None)
     if second is not None:
         ends = [one.ends for o in (best, second) if (one := o.a_token(choice.quantity)) is not None]
@@ -123,8 +121,12 @@ def _nothing(choice: Choice, length: tuple[int, int]) -> str:
     return f"No GPU {where}has the memory for {_work(choice, least)}: {takes}, and {held}"
 
 
+def _of(choice: Choice) -> str:
+    return "this attention" if choice.model is None else f"the attention of {choice.model.title}"
+
+
 def _work(choice: Choice, option: Option) -> str:
-    of = "this attention" if choice.model is None else f"the attention of {choice.model.title}"
+    of = _of(choice)
     batch = f"batch {option.work.batch}, " if option.work.batch > 1 else ""
     return f"{of} ({batch}{tokens_text(option.work.length)})"
 
@@ -135,18 +137,18 @@ def _lead(choice: Choice, best: Option, second: Option) -> str:
     ratio = of_token[1] / of_token[0]
     times = f"{ratio:.3g} times" if choice.per == "token" else f"{100 / ratio:.2g} % of"
     at = f" at batch {second.work.batch}" if second.work.batch != best.work.batch else ""
-    than = f"the {ranked(choice, second)} of {second.gpu.label}{at}"
+    than = f"the {ranked(choice, second).split(' (')[0]} of {second.gpu.label}{at}"
     return f", {times} {than}: {_why(choice, best, second)}" if ratio >= SAME else f", as much as {than}"
 
 
 def _why(choice: Choice, best: Option, second: Option) -> str:
     if choice.per == "dollar":
         takes, other_takes = (
-            f"{seconds_text(o.time_s.value)} at {dollars_text((o.price or 0.0) * o.gpus)} an hour"
+            f"{seconds_text(o.time_s.value)} at {dollars_text((o.price or 0.0) * o.gpus)} per hour"
             for o in (best, second)
         )
         gpus = f" for {best.gpus} GPUs" if best.gpus > 1 else ""
-        return f"a call takes {takes}{gpus}, and {other_takes} on {second.gpu.label}"
+        return f"{takes}{gpus} against {other_takes}"
     if choice.per == "joule":
         own, others = _energies(best), _energies(second)
         most = max(others, key=lambda part: others[part] - own.get(part, 0.0))

@@ -58,7 +58,7 @@ def answer(results: Sequence[Result], gpus: str) -> str:
     hidden = (
         "hidden behind computation"
         if best.exposed_s <= HARDLY * best.seconds
-        else (f"{seconds_text(best.exposed_s)} of it waits for them")
+        else (f"waiting {seconds_text(best.exposed_s)} for them")
     )
     parts.append(f"Each GPU receives {bytes_text(float(best.received_bytes))}, {hidden}")
     others = sorted((r for r in results if r is not best), key=lambda r: r.seconds)

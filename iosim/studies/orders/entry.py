@@ -272,7 +272,7 @@ def answer(ranking: OrderRanking) -> str:
     cost = f"{bytes_text(best.hbm_bytes)} at HBM, {above}, {seconds_text(best.time_s)}"
     more = own.time_s / best.time_s - 1 if best.time_s else 0.0
     time = f"{100 * abs(more):.1f} % {'more' if more > 0 else 'less'} time" if abs(more) > SAME_WORD else "as much time"
-    takes = f"moves {bytes_text(own.hbm_bytes)} and takes {time}"
+    takes = f"takes {time}"
     bound = best.parts[0].bound_by
     parts = [
         f"{ranking.kernel} on {ranking.profile.name} does best with {best.choice.words}: {cost}, bound by {bound}",

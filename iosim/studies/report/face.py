@@ -29,13 +29,14 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
     longest, here, best = _at_the_longest(points)
     others = [p for p in here if p is not best]
     against = next((p for p in others if p.kernel == baseline), max(others, key=_moved, default=None))
-    parts = [f"On {gpu} at {some(longest, 'token')} {best.kernel} moves {_amounts(best)}"]
-    took = f"{seconds_text(best.time_s)}, bound by {best.prediction.bound_by}"
+    at = f" at {some(longest, 'token')}" if len({p.seq_len for p in points}) > 1 else ""
+    moves = f"On {gpu}{at} {best.kernel} moves {_amounts(best)}"
+    bound, sure = f"bound by {best.prediction.bound_by}", confidence([p.prediction for p in here])
     if against is None:
-        return sentences([f"{parts[0]} and takes {took}", reason(best.prediction), confidence([best.prediction])])
-    parts[0] += f", {_ratios(best, against)}, and takes {took}, not {seconds_text(against.time_s)}"
-    why = reason(against.prediction)
-    return sentences([*parts, f"{against.kernel}: {why}" if why else "", confidence([p.prediction for p in here])])
+        return sentences([f"{moves} in {seconds_text(best.time_s)}, {bound}", reason(best.prediction), sure])
+    took = f"{seconds_text(best.time_s)}, not {seconds_text(against.time_s)}"
+    less = f"{moves}, {_ratios(best, against)}, in {took}, {bound}"
+    return sentences([less, reason(against.prediction) if _moved(best) < _moved(against) else "", sure])
 
 
 def further(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
@@ -90,14 +91,12 @@ def _amounts(p: Point) -> str:
     if p.hbm is None:
         return f"{bytes_text(p.l2)} between SMs and L2"
     times = left_in_l2(p.hbm, p.compulsory, p.prediction.l2_start) or against(p.hbm, p.compulsory, "compulsory")
-    times = times.replace(" times compulsory", "x the compulsory")
     return f"{bytes_text(p.hbm)} at HBM ({times})"
 
 
 def _ratios(best: Point, against: Point) -> str:
     factor = _factor(_moved(against), _moved(best))
-    both = f"{against.kernel} ({bytes_text(_moved(against))})"
-    return f"{factor} than {both}" if factor else f"as much as {against.kernel}"
+    return f"{factor} than {against.kernel}" if factor else f"as much as {against.kernel}"
 
 
 def _factor(theirs: int, own: int) -> str:

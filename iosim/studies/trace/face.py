@@ -52,7 +52,7 @@ def _verdict(traces: Sequence[TraceResult]) -> str:
 
 def _asked(t: TraceResult) -> str:
     asked, missed, share = _met(t)
-    what = f"{share:.1f} % are there, {bytes_text(missed)} come from {_behind(t)}"
+    what = f"{share:.1f} % are there, {bytes_text(missed)} from {_behind(t)}"
     p = t.prediction
     took = f"{seconds_text(p.time_s)}, bound by {p.bound_by}"
     parts = [f"{who(p)} asks {bytes_text(asked)} of the L2: {what}; {took}"]
@@ -62,8 +62,8 @@ def _asked(t: TraceResult) -> str:
         peak, kept = widest.peak_in_use_bytes or 0, t.partition_bytes
         names = " and ".join(widest.shared_tensors)
         above = f"{100 * widest.share_above(kept):.0f} % of the time more than"
-        fits = "never more than" if peak <= kept else above
-        parts.append(f"Up to {bytes_text(peak)} of {names} are in use at once, {fits} the {bytes_text(kept)} kept")
+        fits = "within" if peak <= kept else above
+        parts.append(f"Up to {bytes_text(peak)} of {names} in use at once, {fits} the {bytes_text(kept)} kept")
     return ". ".join(parts)
 
 
