@@ -129,7 +129,7 @@ def _run_times(args: argparse.Namespace) -> int:
 
     def text(_: bool) -> str:
         left_out = (f"{key} left out: {reason}\n" for key, reason in report.missing.items())
-        return "\n".join([report.table().text(), *left_out])
+        return "\n".join([report.table().text(), report.by_gpu().text(), *left_out])
 
     common.tell(args, report.answer, json=report.to_dict, rows=lambda: (row.record() for row in report.rows), text=text)
     return common.held([gate.exceeded(report) for gate in gates])

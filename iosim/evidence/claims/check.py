@@ -310,6 +310,8 @@ _OF_ONE: Mapping[str, Callable[[Prediction], Iterator[Reading]]] = {
 def line(c: Check) -> str:
     if c.agrees is not None:
         return f"{c.claim.text} ({c.claim.quantity}) agrees with the prediction"
+    if c.published is not None:
+        return f"{c.claim.text} ({c.claim.quantity}) is published"
     said = c.matches[0].reading.counts if c.matches else f"none of {c.tried} counts"
     return f"{c.claim.text} ({c.claim.quantity}) matches {said}"
 

@@ -183,7 +183,7 @@ def table(choice: Choice) -> Table:
     """A row a GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
     columns = columns_of(
         "seq_q:count=queries | seq_k:count=keys | gpu=GPU | kernel | batch:count | tokens_per_s:right=tokens/s | "
-        f"time:right=time a call | energy:right=energy a token | cost:right=cost of {unit(choice, 'dollars')} | "
+        f"time:right=time per call | energy:right=energy per token | cost:right=cost {unit(choice, 'dollars')} | "
         "bound_by=bound by | fits | frontier"
     )
     rows = tuple(_row(choice, option) for option in choice.options)
