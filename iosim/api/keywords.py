@@ -51,6 +51,7 @@ SETTINGS = {keyword_of(about): about for about in OVERRIDES.values()}
 SHORT = dict(BESIDES)
 _REQUESTS: Mapping[str, Mapping[str, About]] = {
     "predict": requests.AGAINST,
+    "predict_code": requests.CODE,
     "compare": {**requests.COMPARE, "per": requests.CHOICE["per"], "price": requests.CHOICE["price"]},
     "pick_tiles": {name: about for name, about in requests.TILES.items() if name not in OF_TILE[:3]},
     "study_tile": {name: requests.TILES[name] for name in OF_TILE},
@@ -65,7 +66,7 @@ _REQUESTS: Mapping[str, Mapping[str, About]] = {
     "train_memory": requests.TRAIN,
     "sweep": requests.SWEEP,
 }
-WITHOUT_PROBLEM = ("formula", "decode", "model", "train_memory", "sweep")
+WITHOUT_PROBLEM = ("predict_code", "formula", "decode", "model", "train_memory", "sweep")
 WITH_SETTINGS = ("predict", "explain", "check_claim")
 KEYWORDS: Mapping[str, Mapping[str, About]] = {
     function: {keyword_of(about): about for about in asked.values()}
@@ -104,6 +105,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **given: P.kwargs) -> R:
         try:
             values = _by_keyword(function.__name__, given, named, bool(others))
+            values = {name: _type_name(value) for name, value in values.items()}
             check_types(dict(zip(named, args, strict=False)) | values, whole_signature, taken)
             return function(*args, **values)
         except InputError as error:  # what is further down names fields
@@ -112,6 +114,13 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     called.__signature__ = whole_signature  # type: ignore[attr-defined]
     called.__doc__ = _documented(function, keywords)
     return called
+
+
+def _type_name(value: Any) -> Any:
+    """The name of a number type of PyTorch's or NumPy's, such as torch.bfloat16; anything else as it is."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_type_name, value)) if type(value) in (list, tuple) else value
+    return str(value) if any(one.__name__ == "dtype" for one in type(value).__mro__) else value
 
 
 def _keyword(name: str, value: str | None) -> str:
@@ -151,7 +160,7 @@ def check_types(values: Mapping[str, Any], signature: inspect.Signature, own: Co
             raise InputError(f"`{name}` {one_line(repr(value), 60)} is no value; accepted: {kinds}{default}")
 
 
-READ_LATER = ("problem", "kernel", "gpu")
+READ_LATER = ("problem", "kernel", "gpu", "code", "arg")
 """Keywords whose lists and objects have refusals of their own."""
 
 

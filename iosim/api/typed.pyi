@@ -199,8 +199,7 @@ class PredictKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, LayersKe
 
     clocks: str | float
     """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
-    limit) or the SMs' clock in MHz; power counts where the GPU's energies are known. A number, rather than a text, is
-    in hertz; by default boost.
+    limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known; by default boost.
     """
     launched: str
     """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
@@ -213,6 +212,26 @@ class PredictKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, LayersKe
     """How much more of a level (hbm, l2, time) than `against` has is a failure, exit code 1: hbm=5%,time=10%; less
     never fails.
     """
+
+class PredictCodeKeywords(ConditionKeywords, total=False):
+    """Of iosim.predict_code."""
+
+    clocks: str | float
+    """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
+    limit) or the SMs' clock in MHz; power counts where the GPU's energies are known. A number, rather than a text, is
+    in hertz; by default boost.
+    """
+    launched: str
+    """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
+    """
+    ecc: str
+    """Check bits of ECC in the same memory, which a counter of HBM bytes counts: as the board is delivered, on or off;
+    nothing changes where a GPU has none (delivered, on, off); by default delivered.
+    """
+    entry: str | None
+    """The kernel of `code`, where it holds several."""
+    shared_bytes: int | str | None
+    """Shared memory that the launch gives a CTA beside what the code declares; by default none."""
 
 class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=False):
     """Of iosim.compare."""
@@ -468,7 +487,7 @@ class LatencyKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=Fal
     l2: str
     """The L2 at the start: cold, or warm as the call before left it (cold, warm); by default warm."""
     clocks: str | float
-    """Boost, sustained or the SMs' clock in MHz. A number, rather than a text, is in hertz; by default boost."""
+    """Boost, sustained or the SMs' clock in MHz; by default boost."""
     launched: str
     """Graph (call after call from a CUDA graph) or alone (launches as a profiler times them) (alone, graph); by default
     graph.
@@ -501,9 +520,7 @@ class RingKeywords(ChosenKeywords, ProblemKeywords, total=False):
     """Ring, vanilla, balanced, zigzag, striped, usp, ulysses, all-gather, megatron, rsa; by default all that can run.
     """
     clocks: str | float
-    """Sustained (calls for seconds), boost or the SMs' clock in MHz. A number, rather than a text, is in hertz; by
-    default sustained.
-    """
+    """Sustained (calls for seconds), boost or the SMs' clock in MHz; by default sustained."""
     launched: str
     """Alone (from Python, where launching messages takes the processor time) or graph (from a CUDA graph) (alone,
     graph); by default alone.
@@ -567,8 +584,10 @@ class TrainMemoryKeywords(TypedDict, total=False):
     """A bias in linear layers; by default True."""
     attention: str | float
     """Naive (eager) or flash; by default flash."""
-    precision: str | float
-    """Fp32, fp16, bf16, amp-fp16 or amp-bf16; by default amp-bf16."""
+    precision: str | float | None
+    """Fp32, fp16, bf16, amp-fp16 or amp-bf16; by default amp-bf16; amp-fp16 where the GPU's tensor cores do not take
+    bf16.
+    """
     optimizer: str | float
     """None, sgd, momentum, adam, adamw or adam8bit; by default adamw."""
     step: str | float

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from iosim.base.errors import InputError
 
@@ -31,7 +32,7 @@ def seconds_text(s: float) -> str:
 
 def joules_text(joules: float) -> str:
     """0.00123 -> "1.23 mJ"."""
-    size, unit = next((one for one in _ENERGY_UNITS if joules >= one[0]), _ENERGY_UNITS[-1])
+    size, unit = next((scale for scale in _ENERGY_UNITS if joules >= scale[0]), _ENERGY_UNITS[-1])
     return f"{joules / size:.3g} {unit}"
 
 
@@ -40,14 +41,14 @@ def count_text(n: int | float) -> str:
     return f"{n:,.0f}"
 
 
-def some(number: float, one: str) -> str:
+def some(number: float, singular: str) -> str:
     """1 "token" -> "1 token", 4096 "token" -> "4,096 tokens"."""
-    return f"{number:,.0f} {one}{'' if f'{number:,.0f}' == '1' else 's'}"
+    return f"{number:,.0f} {singular}{'' if f'{number:,.0f}' == '1' else 's'}"
 
 
-def times_of(number: str, what: str) -> str:
+def times_of(number: str, noun: str) -> str:
     """2.4 and "the cache" -> "2.4 times the cache"; 1 -> "the cache"."""
-    return what if number == "1" else f"{number} times {what}"
+    return noun if number == "1" else f"{number} times {noun}"
 
 
 def number_text(x: float) -> str:
@@ -91,7 +92,7 @@ def quantity_text(name: str, value: object) -> str:
     if isinstance(value, list | tuple):
         if value and isinstance(value[0], list | tuple):  # points of a curve over a footprint in bytes
             return "; ".join(f"{capacity_text(x)}: {quantity_text(name, y)}" for x, y in value)
-        return ", ".join(quantity_text(name, one) for one in value)
+        return ", ".join(quantity_text(name, element) for element in value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     for ending, unit in _UNITS:
@@ -120,12 +121,56 @@ def size(text: str, option: str) -> int:
     """A whole number, with k for 1024 and m for 1024^2: "64k" -> 65536. Raises InputError: not such a number."""
     match = re.fullmatch(r"([0-9]{1,18})([km]?)", text.strip().lower())
     if not match:
-        raise InputError(f"{option} '{text}' is not a size; accepted: whole numbers such as 4096 or 64k")
+        grouped = re.fullmatch(r"\s*([0-9]{1,3}(?:[,_'. ][0-9]{3})+)\s*", text)
+        accepted = f"write {_ungrouped(grouped[1])}" if grouped else "accepted: whole numbers such as 4096 or 64k"
+        raise InputError(f"{option} '{text}' is not a size; {accepted}")
     return int(match[1]) * _FACTORS[match[2]]
 
 
-def sizes(text: str, option: str) -> list[int]:
-    """A list of sizes and ranges: "512,4096", "1k:64k:x2" (doubling), "1k:4k:1k" (steps; the end is included)."""
+_GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:,[0-9]{1,3}(?:,[0-9]{3})+)*")
+"""Digits and commas that can be read as numbers with separators of thousands, and as a list of smaller ones."""
+MOST_GROWTH, ROUND = 16, 8192
+"""From one length of a list to the next, and what a long length is a multiple of. 8,192 grows by 24."""
+
+
+def _ungrouped(text: str) -> str:
+    return re.sub(r"[^0-9]", "", text)
+
+
+def check_separators(text: str, option: str, *, sequences: bool = False) -> None:
+    """Refuses a list that is as likely one number with separators of thousands: "4,096" and "8,192", not "512,1024" and
+    not "64,128,256". A list it is where multiples of 8 grow by at most 16 times and make no multiple of 8192, where a
+    space follows the comma, or where an option is given again. `sequences`: of an option that always takes several
+    numbers, in any order, all three digits make a list too. Raises InputError."""
+    parts = text.strip().split(",")
+    padded = any(re.fullmatch(r"0[0-9]{2}", part) for part in parts[1:])  # nobody writes 096 for 96
+    if not padded:
+        if not _GROUPED.fullmatch(text.strip()) or (sequences and all(len(part) == 3 for part in parts)):
+            return
+        numbers = [int(part) for part in parts]
+        grows = all(a < b <= MOST_GROWTH * a for a, b in pairwise(numbers))
+        if grows and not any(n % 8 for n in numbers) and int(_ungrouped(text)) % ROUND:
+            return
+    one = re.fullmatch(r"[0-9]{1,3}(?:,[0-9]{3})+", text.strip())
+    number = f"write {_ungrouped(text)}" if one else "write numbers without separators of thousands"
+    listed = "" if padded else f", or '{', '.join(parts)}' for a list"
+    raise InputError(f"{option} '{text.strip()}': {number}{listed}")
+
+
+def list_text(numbers: Iterable[object], *, sequences: bool = False) -> str:
+    """Numbers as an option takes them: "512,1024", and "8, 192" where a comma alone might separate thousands."""
+    text = ",".join(map(str, numbers))
+    try:
+        check_separators(text, "", sequences=sequences)
+    except InputError:
+        return text.replace(",", ", ")
+    return text
+
+
+def sizes(text: str, option: str, *, sequences: bool = False) -> list[int]:
+    """A list of sizes and ranges: "512,4096", "1k:64k:x2" (doubling), "1k:4k:1k" (steps; the end is included). Raises
+    InputError: not such a list, or one that may be a number with separators of thousands (`check_separators`)."""
+    check_separators(text, option, sequences=sequences)
     out: list[int] = []
     for part in text.split(","):
         ends = part.split(":")
@@ -150,16 +195,16 @@ def sizes(text: str, option: str) -> list[int]:
 
 
 def parse_limit(
-    text: str, what: str, names: Sequence[str], statistics: Sequence[str], usual: str, examples: str
+    text: str, option: str, names: Sequence[str], statistics: Sequence[str], default: str, examples: str
 ) -> tuple[str, str, float]:
-    """The parts of NAME[:STATISTIC]=LIMIT, the limit as a share; `what` a name is of, and the usual statistic. Without
-    `statistics` it is NAME=LIMIT. Raises InputError where it is not of that form."""
+    """The parts of NAME[:STATISTIC]=LIMIT: a name of an `option`, a statistic or the default, the limit as a share.
+    Without `statistics` the form is NAME=LIMIT. Raises InputError: the text is not of that form."""
     match = re.fullmatch(r"\s*([a-z0-9_-]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
     if not match or (match[2] and not statistics):
-        form = f"{what.upper()}{'[:STATISTIC]' * bool(statistics)}=LIMIT"
+        form = f"{option.upper()}{'[:STATISTIC]' if statistics else ''}=LIMIT"
         raise InputError(f"`fail_above` '{text}' is not of the form {form}; accepted: such as {examples}")
-    name, statistic = match[1], match[2] or usual
-    for kind, word, accepted in ((what, name, names), ("statistic", statistic, (*statistics, usual))):
+    name, statistic = match[1], match[2] or default
+    for kind, word, accepted in ((option, name, names), ("statistic", statistic, (*statistics, default))):
         if word not in accepted:
             known = ", ".join(dict.fromkeys(accepted))
             raise InputError(f"`fail_above` '{text}': {kind} '{word}' is not known; accepted: {known}")

@@ -12,13 +12,21 @@ from collections.abc import Sequence
 from iosim.base.errors import EngineWarning, InputError, unknown_name
 from iosim.base.version import __version__
 from iosim.commands.common import check_files, emit
-from iosim.commands.options import CommandParser, ListFormatter, UnknownWordError, with_options
+from iosim.commands.options import (
+    CommandParser,
+    ListFormatter,
+    SeveralValuesError,
+    UnknownWordError,
+    with_options,
+)
 from iosim.commands.table import COMMAND_GROUPS, COMMANDS
 from iosim.show.terminal import coloured, folded, output
 
 DESCRIPTION = "Bytes that attention moves between HBM, L2 and the SMs of a GPU, without the GPU."
 
 MAX_MESSAGE = 1000
+HELP = "help"
+"""`iosim help COMMAND` is `iosim COMMAND --help`."""
 
 
 def build_parser(*only: str) -> argparse.ArgumentParser:
@@ -47,15 +55,19 @@ def _listing() -> str:
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
+    if words[0] == HELP:
+        words = [*words[1:], "--help"]
     if words[0] not in COMMANDS and not words[0].startswith("-"):
         raise unknown_name("COMMAND", words[0], COMMANDS)
     parser = build_parser(*[words[0]] * (words[0] in COMMANDS))
     try:
         return parser.parse_args(words)
-    except UnknownWordError as error:
-        from iosim.commands.completion import hinted
+    except (SeveralValuesError, UnknownWordError) as error:
+        from iosim.commands.hints import hinted, one_of_several
 
-        raise InputError(hinted(error, build_parser())) from None
+        every = build_parser()
+        told = hinted(error, every) if isinstance(error, UnknownWordError) else one_of_several(error, every)
+        raise InputError(told) from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

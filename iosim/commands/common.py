@@ -182,7 +182,7 @@ def held(exceeded: Sequence[str | None]) -> int:
     return int(any(exceeded))
 
 
-PLACES = ("--out", "-o", "--html", "--csv")
+PLACES = ("--out", "--output", "-o", "--html", "--csv")
 
 
 def typed(command: str) -> str:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from iosim.base.errors import alike, out_of_scope
 from iosim.base.files import write_whole
 from iosim.base.schema import read_toml
 from iosim.commands import common
-from iosim.commands.options import CommandParser, UnknownWordError
 from iosim.hardware.profile import added_profiles, list_profiles, load_profile
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
@@ -96,43 +94,3 @@ def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence
 
         return [*entry_names(), *(choice_names() if command != "kernels" else ())]
     return WORDS.get(action.dest, ())
-
-
-FIRST = ("gpu", "kernel", "model")
-MOST_NAMED = 6
-
-
-def hinted(error: UnknownWordError, every: argparse.ArgumentParser) -> str:
-    parser, word = error.parser, error.word
-    usage = f"'{parser.prog} --help' shows what is accepted"
-    if not word.startswith("-"):
-        meant = _with_option(parser, word)
-        return f"'{word}' is one word too many; {f'did you mean {meant}?' if meant else usage}"
-    others = [name for name, one in subparsers(every).items() if word in _spellings(one)]
-    beyond = "" if others else out_of_scope("option", word)
-    form = next((f"--format {c}" for a in parser._actions for c in a.choices or () if f"--{c}" == word), None)
-    near = [] if beyond else [form] if form else alike(word, parser.spellings())
-    told = [beyond] if beyond else []
-    told += [f"did you mean {' or '.join(near)}?"] if near else []
-    if others:
-        more = f" and {len(others) - MOST_NAMED} others" if len(others) > MOST_NAMED else ""
-        told.append(f"accepted by: iosim {', '.join(others[:MOST_NAMED])}{more}")
-    return f"{word} is no option of '{parser.prog}'; {' '.join(told) or usage}"
-
-
-def _with_option(parser: CommandParser, word: str) -> str:
-    """The word with the option that takes it: `--gpu a100`; empty where none does."""
-    actions = [a for a in parser._actions if a.option_strings and a.help != argparse.SUPPRESS]
-    for action in sorted(actions, key=lambda a: a.dest not in FIRST):
-        if f"--{word}" in action.option_strings:
-            return f"--{word}"
-        if action.nargs != 0 and word.lower() in values(action, parser):
-            return f"{action.option_strings[0]} {word}"
-    return ""
-
-
-def _spellings(parser: argparse.ArgumentParser) -> Iterator[str]:
-    if isinstance(parser, CommandParser):
-        yield from parser.spellings()
-    for inner in subparsers(parser).values():
-        yield from _spellings(inner)

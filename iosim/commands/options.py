@@ -8,6 +8,7 @@ refuses a second.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NoReturn
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 from iosim.base.errors import InputError, spelled, unknown_name
 from iosim.base.fields import About, Kind, default_text
 from iosim.base.records import replace
-from iosim.base.units import sizes
+from iosim.base.units import list_text, sizes
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
@@ -49,7 +50,7 @@ def typed(values: Mapping[str, Any]) -> list[str]:
         else:
             listed = value if isinstance(value, list) else [value]
             texts = ("x".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in listed)
-            words += [spelling(name), ",".join(texts)]
+            words += [spelling(name), list_text(texts)]
     return words
 
 
@@ -84,15 +85,15 @@ class Given(argparse.Action):
         given: list[Any] = vars(namespace).setdefault(GIVEN, {}).setdefault(self.dest, [])
         given += values if isinstance(values, list) else [values]
         if isinstance(self, One) and len(given) > 1:
-            shown = f"{option} {','.join(map(str, given))}"
-            parser.error(f"{shown} are {len(given)} values; '{parser.prog}' takes one, so accepted: one of them")
+            raise SeveralValuesError(parser, str(option), ",".join(map(str, given)), len(given))
         setattr(namespace, self.dest, self.made_of(given))
 
 
 class Joined(Given):
-    """An option whose list is read later, as text: given again, it goes on after a comma."""
+    """An option whose list is read later, as text: given again, it goes on after a comma, whose space says that what
+    follows are no thousands."""
 
-    made_of = staticmethod(",".join)
+    made_of = staticmethod(", ".join)
 
 
 class One(Given):
@@ -172,16 +173,31 @@ HELP_WIDTH = 100
 
 
 class UnknownWordError(InputError):
-    def __init__(self, parser: CommandParser, word: str) -> None:
+    """A word that a command does not take; `before` is the option without a value that it follows, if it does, and
+    `after` the word that follows it."""
+
+    def __init__(self, parser: CommandParser, word: str, before: str | None, after: str | None) -> None:
         super().__init__(word)
-        self.parser, self.word = parser, word
+        self.parser, self.word, self.before, self.after = parser, word, before, after
+
+
+class SeveralValuesError(InputError):
+    """Several values of an option that takes one."""
+
+    def __init__(self, parser: argparse.ArgumentParser, option: str, text: str, number: int) -> None:
+        super().__init__(f"{option} {text} are {number} values; '{parser.prog}' takes one, so accepted: one of them")
+        self.parser, self.option = parser, option
+
+
+ALIASES = {"--num-gpus": "--gpus", "--gpu": "--gpus", "--out": "--output"}
+"""Other spellings that are taken, and that no help prints: the first that a command has an option for has it."""
 
 
 class CommandParser(argparse.ArgumentParser):
     """argparse with one-line errors, suggestions for what is misspelt, and help in groups."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=settings.pop("formatter_class", Formatter), **settings)
+        super().__init__(formatter_class=settings.pop("formatter_class", Formatter), allow_abbrev=False, **settings)
 
     def group(self, title: str) -> Any:
         return next((g for g in self._action_groups if g.title == title), None) or self.add_argument_group(title)
@@ -291,14 +307,25 @@ class CommandParser(argparse.ArgumentParser):
         self.group(own).add_argument("--persistent", action="store_true", default=None, help=argparse.SUPPRESS)
 
     def error(self, message: str) -> NoReturn:
-        told = "accepted" in message or "did you mean" in message
+        several = re.fullmatch(r"argument (--[\w-]+): value '([\w.]+(?:, ?[\w.]+)+)' is not a size.*", message)
+        if several and not re.search(r"write [0-9]+$", message):
+            raise SeveralValuesError(self, several[1], several[2], several[2].count(",") + 1)
+        message = in_common_form(message)
+        told = any(word in message for word in ("accepted", "did you mean", "write "))
         raise InputError(message if told else f"{message}; '{self.prog} --help' shows what is accepted")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Words that are no option of this command are refused here, where the command is known."""
+        for option, alias in ALIASES.items():
+            if option in self._option_string_actions:
+                self._option_string_actions.setdefault(alias, self._option_string_actions[option])
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            raise UnknownWordError(self, unknown[0].split("=")[0])
+            word, _, value = unknown[0].partition("=")
+            place = list(args).index(unknown[0]) if unknown[0] in (args or ()) else 0
+            last = args[place - 1] if place else ""
+            flag = last if getattr(self._option_string_actions.get(last), "nargs", None) == 0 else None
+            raise UnknownWordError(self, word, flag, value or next(iter(args[place + 1 : place + 2]), None))
         return parsed, unknown
 
     def spellings(self) -> list[str]:
@@ -332,6 +359,31 @@ class CommandParser(argparse.ArgumentParser):
         finally:
             self.usage = None
             self._action_groups[:] = groups
+
+
+def in_common_form(message: str) -> str:
+    """argparse's message as iosim's others are: the option, its value, what is wrong."""
+    for pattern, form in ARGPARSE_FORMS:
+        message = re.sub(pattern, form, message)
+    return message
+
+
+ARGPARSE_FORMS = (
+    (r"^argument ([^\s/:]+)(?:/\S+)?: value (?=')", r"\1 "),
+    (r"^argument ([^\s/:]+)(?:/\S+)?: expected (?:one argument|at least one argument)$", r"\1 lacks its value"),
+    (
+        r"^argument ([^\s/:]+)(?:/\S+)?: ignored explicit argument ('.*')$",
+        r"\1 takes no value, and has \2; accepted: \1 alone",
+    ),
+    (
+        r"^argument ([^\s/:]+)(?:/\S+)?: not allowed with argument ([^\s/:]+)(?:/\S+)?$",
+        r"\1 contradicts \2; accepted: one of them",
+    ),
+    (r"^the following arguments are required: (.*)$", r"\1 is missing"),
+    (r"^one of the arguments (.*) is required$", r"one of \1 is missing"),
+    (r"^argument ([^\s/:]+)(?:/\S+)?: ", r"\1 "),
+)
+"""argparse's messages, and what is said in their place."""
 
 
 class Formatter(argparse.HelpFormatter):

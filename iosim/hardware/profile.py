@@ -47,6 +47,8 @@ class CacheLevel:
         return self.bytes // self.copies
 
 
+ON_FP32_UNITS = ("bf16", "fp16", "tf32")
+"""Types whose products PyTorch and Triton compute on the fp32 units of a GPU whose tensor cores do not take them."""
 PRODUCT_SHARE = 0.8
 """Of the specified rate, what large products are taken to reach where none were measured: an A100's reach 0.87, an
 H100's 0.80, an H200's and a B200's 0.78 (the profiles' achieved rates)."""
@@ -75,6 +77,9 @@ class HardwareProfile(Quantities):
     """The GPU from whose profile a value is taken, for those of kind "taken"."""
     validation: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
     """The measurements by which predictions for this GPU were checked: of "l2", "hbm" and "time" bytes and seconds."""
+
+    backed_by: str = field(default=_file.BACKING[-1], compare=False)
+    """What predictions for this GPU were held against, in a word of `profile_file.BACKING`."""
 
     @property
     def cc(self) -> int:
@@ -140,15 +145,21 @@ class HardwareProfile(Quantities):
             return self.need("fp32_flops_per_s")
         rates = self.tensor_flops_achieved_per_s if measured else self.tensor_flops_per_s
         if word not in rates:
-            what = "measured tensor rate" if measured else "tensor rate"
+            quantity = "measured tensor rate" if measured else "tensor rate"
             known = ", ".join(rates) or "none"
-            raise InputError(f"profile '{self.name}' has no {what} for '{one_line(dtype, 40)}'; it knows {known}")
+            raise InputError(f"profile '{self.name}' has no {quantity} for '{one_line(dtype, 40)}'; it knows {known}")
         return rates[word]
 
     def product_flops(self, dtype: str) -> float:
-        """Operations per second that large matrix products reach: measured, or PRODUCT_SHARE of the specified rate.
-        Raises InputError: neither is known."""
-        return self.tensor_flops_achieved_per_s.get(dtype) or PRODUCT_SHARE * self.tensor_flops(dtype)
+        """Operations per second that large matrix products reach: measured, or PRODUCT_SHARE of the specified rate; on
+        the fp32 units where the tensor cores do not take the type. Raises InputError: neither is known."""
+        kind = "fp32" if self.computes_in_fp32(dtype) else dtype
+        return self.tensor_flops_achieved_per_s.get(kind) or PRODUCT_SHARE * self.tensor_flops(kind)
+
+    def computes_in_fp32(self, dtype: str) -> bool:
+        """Whether products in a type of 16 bits or tf32 run on the fp32 units, since the tensor cores do not take it:
+        bf16 and tf32 before cc 8.0. The bytes are those of the type all the same."""
+        return dtype in ON_FP32_UNITS and dtype not in self.tensor_flops_per_s and self.fp32_flops_per_s is not None
 
     def hbm_seconds_per_byte(self, measured: bool = True) -> tuple[float, float, float] | None:
         """Seconds that HBM takes for a byte read and a byte written, and for a byte of both more, as it turns round.
@@ -204,6 +215,8 @@ class HardwareProfile(Quantities):
             "aliases": list(self.aliases),
             "compute_capability": cc_text(self.cc),
         }
+        if self.backed_by != _file.BACKING[-1]:
+            result["backed_by"] = self.backed_by
         if self.validation:
             result["validation"] = dict(self.validation)
         for key, quantity in QUANTITIES.items():
@@ -229,6 +242,7 @@ class HardwareProfile(Quantities):
             title=parsed.header.get("title", name),
             aliases=tuple(parsed.header.get("aliases", ())),
             compute_capability=capability,
+            backed_by=parsed.header.get("backed_by", _file.BACKING[-1]),
             **{noted: getattr(parsed, noted) for noted in ("sources", "kinds", "taken", "validation")},
             **parsed.values,
         )
@@ -249,10 +263,10 @@ def load_profile(name_or_path: str | os.PathLike[str] | HardwareProfile) -> Hard
     added = next((path for stem, path in added_profiles().items() if _key(stem) == _key(name_or_path)), None)
     if added is not None or (name_or_path and os.path.exists(name_or_path)):
         return _load_file(added or Path(name_or_path))
-    shown, stems = one_line(name_or_path, 60), list_profiles()
+    excerpt, stems = one_line(name_or_path, 60), list_profiles()
     stems += list(added_profiles())
     names = [*stems, *(alias for stem in list_profiles() for alias in _head_names(stem)[1:])]
-    raise unknown_name("GPU", shown, names, stems)
+    raise unknown_name("GPU", excerpt, names, stems)
 
 
 def list_profiles() -> list[str]:

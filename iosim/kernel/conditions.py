@@ -3,7 +3,6 @@ a command line can be parsed, and refused, at once."""
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 from iosim.base import fields as ask
@@ -41,8 +40,7 @@ class Conditions:
     )
     clocks: str | float = ask.text(
         "boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its "
-        "power limit) or the SMs' clock in MHz; power counts where the GPU's energies are known. A number, rather "
-        "than a text, is in hertz",
+        "power limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known",
         CLOCKS[0],
         metavar="CLOCKS",
     )
@@ -75,20 +73,18 @@ CONDITIONS = fields_of(Conditions)
 
 
 def _clocks(value: Any) -> str | float:
-    """A word, or hertz; a text of a number is in MHz. Raises InputError: another word, or a clock that no GPU has."""
-    if isinstance(value, Real) and not isinstance(value, bool):
-        if not LEAST_HZ <= float(value) <= MOST_HZ:
-            raise InputError(f"`clocks` {value} is out of range; accepted: boost, sustained, or hertz (1e8 to 1e10)")
-        return float(value)
-    if value in CLOCKS:
-        return str(value)
+    """A word, or hertz of a clock in MHz: a number or a text of one. Hertz, as conditions keep them, stay. Raises
+    InputError: another word, or a clock that no GPU has."""
+    if isinstance(value, str) and value in CLOCKS:
+        return value
     try:
-        megahertz = float(str(value).lower().removesuffix("mhz").strip())
+        number = float(str(value).lower().removesuffix("mhz").strip()) if not isinstance(value, bool) else 0.0
     except ValueError:
-        megahertz = 0.0
-    if not LEAST_HZ <= 1e6 * megahertz <= MOST_HZ:
+        number = 0.0
+    hertz = 1e6 * number if isinstance(value, str) or number < LEAST_HZ else number
+    if not LEAST_HZ <= hertz <= MOST_HZ:
         raise InputError(f"`clocks` '{value}' is not known; accepted: {', '.join(CLOCKS)}, or MHz such as 1500")
-    return 1e6 * megahertz
+    return hertz
 
 
 ALONE = Conditions()

@@ -13,6 +13,7 @@ from functools import cached_property
 from iosim.base.records import dataclass, field, replace
 from iosim.base.words import Way
 from iosim.kernel.schedule import Schedule
+from iosim.kernel.touched import Touched
 from iosim.kernel.work import Work
 from iosim.problem.masks.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
 
@@ -392,6 +393,8 @@ class Launch:
     as one, whose bytes at HBM stand under that launch's name, and it takes no start of its own."""
     work: Work = field(default_factory=Work)
     role: LaunchRole = LaunchRole.OTHER
+    touched: Touched | None = None
+    """What its CTAs touch, where that was read from its code: then its work tiles are CTAs, and it has no accesses."""
 
     def gathers(self, tensor: Tensor) -> bool:
         """Whether it goes over rows of a tensor that lists of picked keys name."""
@@ -478,12 +481,12 @@ class Chain:
     def product_flops(self) -> int:
         """Operations of all products over the pairs that their masks keep."""
         works = ((launch.work.flops_per_pair, launch.domain) for launch in self.launches)
-        return sum(each * domain.kept_pairs for each, domain in works if each)
+        return sum(per_pair * domain.kept_pairs for per_pair, domain in works if per_pair)
 
     @property
     def exponentials(self) -> int:
         works = ((launch.work.exps_per_pair, launch.domain) for launch in self.launches)
-        return sum(each * domain.kept_pairs for each, domain in works if each)
+        return sum(per_pair * domain.kept_pairs for per_pair, domain in works if per_pair)
 
     def role(self, role: Role) -> tuple[Tensor, ...]:
         return tuple(t for t in self.tensors.values() if t.role is role)
@@ -499,10 +502,10 @@ class Chain:
 
     def life(self, tensor: str) -> tuple[int, int] | None:
         """First and last launch between which a temporary holds memory; None where no launch touches it."""
-        used, kept = self.users(tensor), self.tensors[tensor].kept_to
+        used, last_launch = self.users(tensor), self.tensors[tensor].kept_to
         if not used:
             return None
-        to = [n for n, launch in enumerate(self.launches) if launch.name == kept] if kept else []
+        to = [n for n, launch in enumerate(self.launches) if launch.name == last_launch] if last_launch else []
         return used[0], max(used[-1], *to) if to else used[-1]
 
     def then(self, other: Chain) -> Chain:

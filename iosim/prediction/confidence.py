@@ -32,8 +32,10 @@ def confidence(predictions: Iterable[Prediction]) -> str:
     if said == [NOT_COUNTED]:
         return f"{start}; no counters of {'this kernel' if len(played) == 1 else 'these kernels'} to compare with"
     if CHECKED not in said:
-        there = "there" if len({p.profile.name for p in played}) == 1 else "on these GPUs"
-        return f"{start}; not checked {there}"
+        if MEASURED in (p.profile.backed_by for p in played):
+            there = "there" if len({p.profile.name for p in played}) == 1 else "on these GPUs"
+            return f"{start}; not checked {there}"
+        return f"{start}. {backing(played)}"
     counted = listed(list(dict.fromkeys(who(p) for p, how in checked if how == CHECKED)))
     return f"{start}; checked for {counted} alone"
 
@@ -56,7 +58,15 @@ def basis(predictions: Iterable[Prediction]) -> tuple[str, ...]:
         rests_on = f"The L2 model's numbers{where}: {numbers}"
         bases += [rests_on] if numbers and rests_on not in bases else []
     by_default = told((p.kernel, p.profile) for p in several)
-    return tuple(part for part in (by_default, *bases, left_out_spills(several)) if part)
+    return tuple(part for part in (by_default, backing(several), *bases, left_out_spills(several)) if part)
+
+
+def backing(predictions: Iterable[Prediction]) -> str:
+    """What predictions for these GPUs were held against, in a word for each."""
+    words = {p.profile.name: p.profile.backed_by for p in predictions}
+    if len(set(words.values())) == 1:
+        return f"Backed by {next(iter(words.values()))}"
+    return f"Backed by {', '.join(f'{word} on {gpu}' for gpu, word in words.items())}"
 
 
 def basis_text(predictions: Iterable[Prediction]) -> str:
@@ -69,6 +79,8 @@ def left_out_spills(predictions: Iterable[Prediction]) -> str:
     return f"{listed(spilling)} would spill registers, at a cost that is in no number here" if spilling else ""
 
 
+MEASURED = "measured"
+"""What a GPU is backed by on which this project counted and timed."""
 CHECKED = "checked against that GPU's counters"
 UNCHECKED = "not checked against that GPU's counters"
 NOT_COUNTED = "with no counters of this kernel to compare with"

@@ -213,7 +213,10 @@ class TrainRequest(Checked):
     positions: str | None = ask.text("learned or none", default_text="learned")
     linear_bias: bool = ask.flag("a bias in linear layers", True, option="--no-linear-bias")
     attention: str = ask.text("naive (eager) or flash", "flash")
-    precision: str = ask.text("fp32, fp16, bf16, amp-fp16 or amp-bf16", "amp-bf16")
+    precision: str | None = ask.text(
+        "fp32, fp16, bf16, amp-fp16 or amp-bf16",
+        default_text="amp-bf16; amp-fp16 where the GPU's tensor cores do not take bf16",
+    )
     optimizer: str = ask.text("none, sgd, momentum, adam, adamw or adam8bit", "adamw")
     step: str = ask.text("how the optimizer runs: foreach, loop or fused", "foreach")
     recompute: str = ask.text("none, full (each layer) or attention", "none")
@@ -257,6 +260,12 @@ class ExplainRequest(PredictRequest):
     """Why calls move what they move."""
 
     time: bool = ask.flag("where the time goes, launch by launch, in place of the bytes")
+    terms: bool = ask.flag("with `time`: what each term of the model is worth, with its constants and its place")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.terms and not self.time:
+            raise InputError("`terms` needs `time`; accepted: both")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -471,6 +480,33 @@ _OPEN = (*SIZES, "dtype", "mask", "splits", "tile")
 FORMULA = {name: replace({**FIELDS, **OVERRIDES}[name], default=None, usual=None, default_text="") for name in _OPEN}
 FORMULA |= {name: FIELDS[name] for name in CHOICES} | {"causal": BESIDES["causal"]}
 """What a formula is asked for with, field by field; sizes that are not given stay symbols."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeRequest(Conditions):
+    """One launch of a kernel that is known by its code."""
+
+    code: Any = ask.file(
+        "a kernel's code in place of a name: a cubin with its PTX beside it, PTX, a fatbin, an object, Triton's cache",
+        metavar="FILE",
+    )
+    entry: str | None = ask.name("the kernel of `code`, where it holds several")
+    grid: str | Sequence[int] | None = ask.text("CTAs of its launch along x, y and z", None, metavar="X,Y,Z")
+    block: str | Sequence[int] | None = ask.text(
+        "threads of a CTA along x, y and z", None, metavar="X,Y,Z", default_text="what its PTX requires"
+    )
+    arg: Any = ask.names(
+        "its arguments in order: a number, TENSOR(shape,dtype), or VALUES(dtype,numbers) where numbers in memory "
+        "decide addresses",
+        metavar="NAME=VALUE",
+    )
+    shared_bytes: int | None = ask.count(
+        "shared memory that the launch gives a CTA beside what the code declares", low=0, metavar="BYTES",
+        default_text="none",
+    )  # fmt: skip
+    gpu: str | HardwareProfile = ""
+
+
 OF_MODEL, DECODE, LATENCY, RING, TRAIN, WHOLE = map(
     fields_of, (OfModel, DecodeRequest, LatencyRequest, RingRequest, TrainRequest, WholeRequest)
 )
@@ -478,6 +514,7 @@ AGAINST, EXPLAIN, TRACE, SWEEP = map(fields_of, (AgainstRequest, ExplainRequest,
 COMPARE, CHOICE = map(fields_of, (CompareRequest, ChoiceRequest))
 TILES, ORDERS, CLAIM = map(fields_of, (TilesRequest, OrdersRequest, ClaimRequest))
 EXPLORE = fields_of(ExploreRequest)
+CODE = fields_of(CodeRequest)
 CLAIMS: Mapping[str, str] = {
     "hbm": "4.3GB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP", "ratio": "9x", "tflops": "230TFLOP/s",
     "mfu": "35%", "bandwidth": "1.5TB/s",

@@ -64,7 +64,7 @@ HINTS = (
     ("tiles --kernel fa2", "accepted by: iosim predict, compare"), ("predict --html p", "accepted by: iosim compare"),
     ("kernels list --format html", "accepted: table"), ("predict --json", "did you mean --format json?"),
     ("predict --casual", "did you mean --causal?"), ("predict --seq_len 4", "did you mean --seq-len?"),
-    ("predict --num-heads 4", "did you mean --heads or"), ("predict --batch-size 4", "did you mean --batch?"),
+    ("predict --num-heads 4", "did you mean --heads 4?"), ("predict --batch-size 4", "did you mean --batch 4?"),
     ("predict --zzz", "'iosim predict --help'"), ("profiles list --gpu a100", "accepted by: iosim predict"),
     ("predict --gpu h10", "did you mean h100"), ("predict --gpu h100-nvl", "did you mean h100"),
     ("predict --kernel flash-attn", "did you mean flash"), ("predict --dtype float61", "accepted: fp32"),
@@ -83,7 +83,7 @@ KNOWN = [*list_profiles(), *entry_names()]
 def test_one_slip_is_suggested_and_a_word_of_its_own_is_not(word: str, at: int, letter: str) -> None:
     at %= len(word)
     for slip in (word[:at] + letter + word[at:], word[:at] + word[at + 1 :]):
-        close = alike(slip, KNOWN, most=len(KNOWN))
+        close = alike(slip, KNOWN, count=len(KNOWN))
         assert word in close or slip in KNOWN or any(re.sub(r"\W", "", slip) == re.sub(r"\W", "", c) for c in close)
     assert alike("qqqqqqqq", KNOWN) == []
     assert alike("", KNOWN) == []

@@ -1,42 +1,72 @@
-"""Writes iosim/integrations/models/defaults.toml: what transformers gives a key that a config.json lacks.
+"""Writes iosim/integrations/models/defaults.json: what transformers gives a key that a config.json lacks, and which
+types of models are encoders.
 
-    python tests/golden/make_model_defaults.py      # needs transformers (no GPU, no network)
+    python tests/golden/make_model_defaults.py      # needs transformers and torch (no GPU, no network); a minute
 
 A `config.json` may leave out whatever its class has a default for, as Gemma 3's do with the number of heads. Kept are
-the keys that say something of attention. Which layers are of which kind is kept as the shortest pattern that repeats.
+the keys that iosim reads (`spellings.toml`, `patterns.toml`). Which layers are of which kind is kept as the shortest
+pattern that repeats. Every class is built on the meta device: `is_causal` of its attention says whether its tokens see
+later ones, where none of transformers' lists of causal and of masked models has it.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
-from iosim.integrations.models.kinds import HEADS, LAYERS, WIDTH
+from iosim.integrations.models.reading import FAMILIES, SPELLINGS, table
 
-PLACE = Path(__file__).resolve().parents[2] / "iosim" / "integrations" / "models" / "defaults.toml"
-DECODERS = """
-    llama llama4_text gpt2 gpt_oss gemma gemma2 gemma3_text gemma3n_text gemma4_text qwen2 qwen2_moe qwen3 qwen3_moe
-    qwen3_next mistral mixtral ministral3 phi phi3 phimoe falcon gpt_neox gptj gpt_neo gpt_bigcode codegen bloom mpt
-    opt deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 cohere cohere2 olmo olmo2 olmo3 olmoe exaone4
-    starcoder2 stablelm granite smollm3 nemotron glm glm4 glm4_moe minimax_m2 mimo_v2_flash persimmon seed_oss
-    hunyuan_v1_dense qwen2_vl_text qwen2_5_vl_text qwen3_vl_text internlm3 clip_text_model
+PLACE = Path(__file__).resolve().parents[2] / "iosim" / "integrations" / "models" / "defaults.json"
+SIZES: dict[str, list[str]] = SPELLINGS["sizes"]
+MORE = """
+    multi_query new_decoder_architecture use_sliding_window max_window_layers alibi q_lora_rank kv_lora_rank
+    qk_nope_head_dim qk_rope_head_dim index_topk index_n_heads index_head_dim tie_word_embeddings intermediate_size_mlp
+    linear_conv_kernel_dim mamba_d_conv mamba_expand expand conv_kernel mamba_dt_rank time_step_rank state_size
+    n_mamba_heads conv_L_cache lru_width hidden_size_per_layer_input vocab_size_per_layer_input laurel_rank
+    altup_num_inputs embedding_size input_embedding_size output_embedding_size adapter_rank num_mem_blocks
+    attention_k_eq_v block_auto_adjust_ff_dim block_multiple_of block_ffn_dim_multiplier expansion_ratio
+    intermediate_multiple_size mlp_ratio per_layer_config num_kv_shared_layers is_moe enable_moe_block
+    prefix_dense_intermediate_size moe_latent_size num_layers_per_stack o_lora_rank o_groups hc_mult num_global_layers
+    use_double_wide_mlp n_groups
 """
-ENCODERS = """
-    bert roberta xlm-roberta distilbert electra modernbert vit deit dinov2 siglip_vision_model clip_vision_model
-    llama4_vision_model pixtral
-"""
-"""Types whose tokens see all others."""
-KEYS = """
-    num_kv_heads multi_query new_decoder_architecture sliding_window use_sliding_window max_window_layers
-    attention_chunk_size local_attention window_size q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim
-    index_topk index_n_heads index_head_dim alibi
-    vocab_size intermediate_size tie_word_embeddings n_inner ffn_dim n_routed_experts num_local_experts num_experts
-    moe_intermediate_size n_shared_experts shared_expert_intermediate_size first_k_dense_replace decoder_sparse_step
-    interleave_moe_layer_step intermediate_size_mlp num_experts_per_tok
-"""
-DERIVED = ("num_key_value_heads", "head_dim", "v_head_dim")
-"""Kept where they do not follow from other sizes."""
+DIRECT = ("heads", "width", "layers", "vocabulary")
+"""Sizes that follow from no other."""
+LISTS = ("layer_types", "layers_block_type", "mlp_layer_types", "intermediate_size")
+"""Lists of one entry a layer, kept as patterns or not at all."""
+DECODERS = (
+    "clip_text_model",
+    "imagegpt",
+    "xglm",
+    "xlnet",
+    "openai-gpt",
+    "bloom",
+    "codegen",
+    "doge",
+    "gpt_neox_japanese",
+)
+"""Types that are causal, whatever their modules say."""
+SEEING = ("vision", "image", "audio", "encoder", "qformer", "speech", "video")
+WRITING = ("text", "decoder", "talker", "predictor")
+
+
+def keys() -> list[str]:
+    """All keys that iosim reads."""
+    rows = [row for group in ("mixer", "feed", "shared") for row in table("patterns.toml")[group]]
+    own = [name for kind in SPELLINGS["own"].values() for names in kind.values() for name in names]
+    states = [n for group in FAMILIES["states"].values() for one in group for names in one["keys"] for n in names]
+    sizes = [name for names in SIZES.values() for name in names]
+    told = [
+        *sizes,
+        *(row["key"] for row in rows),
+        *(row.get("offset", "") for row in rows),
+        *own,
+        *states,
+        *MORE.split(),
+    ]
+    return [key for key in dict.fromkeys(told) if key and "." not in key]
 
 
 def pattern(kinds: list[str]) -> list[str]:
@@ -46,45 +76,113 @@ def pattern(kinds: list[str]) -> list[str]:
 
 
 def kept(make: Any) -> dict[str, Any]:
-    """The defaults of one class that say something of attention."""
+    """The defaults of one class that say something."""
     plain = make().to_dict()
-    out = {key: plain[key] for key in (*HEADS, *WIDTH, *LAYERS) if isinstance(plain.get(key), int)}
-    out |= {key: plain[key] for key in KEYS.split() if plain.get(key) or (key == "use_sliding_window" and key in plain)}
-    heads, hidden = (next((k for k in names if k in out), None) for names in (HEADS, WIDTH))
-    for key in DERIVED:
-        if isinstance(plain.get(key), int) and heads and hidden:
-            other = make(**{heads: 2 * out[heads], hidden: 6 * out[hidden]}).to_dict()
-            if other.get(key) == plain[key]:
-                out[key] = plain[key]
-    listed = plain.get("layer_types")
-    kinds = pattern(listed) if listed else []
-    if set(kinds) - {"full_attention"} and len(kinds) <= 8:
-        out["layer_pattern"] = kinds
+    out = {key: plain[key] for key in keys() if key not in LISTS and _says(key, plain.get(key), plain)}
+    out = derived(make, out)
+    inner = plain.get("intermediate_size")
+    if isinstance(inner, int) or (isinstance(inner, list) and inner):
+        out["intermediate_size"] = inner if isinstance(inner, int) else inner[0]
+    listed = plain.get("layer_types") or plain.get("layers_block_type")
+    if isinstance(listed, list) and listed and all(isinstance(one, str) for one in listed):
+        kinds = pattern(listed)
+        several = {*kinds} - {"full_attention"} or any(plain.get(key) for key in SIZES["window"])
+        if several:
+            out["layer_pattern"] = kinds
+    feeds = plain.get("mlp_layer_types")
+    if isinstance(feeds, list) and feeds:
+        dense = next((n for n, word in enumerate(feeds) if word != "dense"), len(feeds))
+        if "dense" not in feeds[dense:]:
+            out["first_k_dense_replace"] = dense
     return out
 
 
-def text() -> str:
+def derived(make: Any, out: dict[str, Any]) -> dict[str, Any]:
+    """The defaults that stay as they are where heads and width are others."""
+    heads, hidden = (next((k for k in SIZES[what] if k in out), None) for what in ("heads", "width"))
+    direct = {name for what in DIRECT for name in SIZES[what]} | {"intermediate_size"}
+    try:
+        other = make(**{heads: 2 * out[heads], hidden: 6 * out[hidden]}).to_dict() if heads and hidden else out
+    except Exception:  # a class that checks its sizes against each other
+        other = {key: value for key, value in out.items() if key not in _following()}
+    return {key: value for key, value in out.items() if key in direct or other.get(key) == value}
+
+
+def _following() -> set[str]:
+    """Sizes that follow from others in most classes."""
+    return {name for what in ("kv_heads", "head_dim", "head_dim_v", "inner") for name in SIZES[what]}
+
+
+def _says(key: str, value: Any, plain: dict[str, Any]) -> bool:
+    if key == "use_sliding_window":
+        return key in plain
+    if isinstance(value, list):
+        return 0 < len(value) <= 8 and key not in SIZES["layers"]
+    return bool(value) or (value is False and key in ("is_moe", "enable_moe_block"))
+
+
+def attends(name: str, config: Any) -> str:
+    """ "decoder", "encoder", "both", or "" for what does not attend, or is made of parts."""
+    import torch
+    from transformers import AutoModel
+    from transformers.models.auto import modeling_auto as lists
+
+    if getattr(config, "is_encoder_decoder", False):
+        return "both"
+    if name in DECODERS or name in lists.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return "encoder" if name in lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES and name not in DECODERS else "decoder"
+    if name in lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        return "encoder"
+    try:
+        with torch.device("meta"):
+            model = AutoModel.from_config(config)
+        said = {getattr(m, "is_causal", None) for m in model.modules() if "Attention" in type(m).__name__}
+    except Exception:  # a part that no automatic class builds, or one that needs another package
+        said = set()
+    if True in said and False not in said:
+        return "decoder"
+    if said and True not in said and not any(word in name for word in WRITING):
+        return "encoder"
+    if any(word in name for word in SEEING) and not name.endswith(WRITING):
+        return "encoder"
+    if True in said or any(word in name for word in WRITING):
+        return "decoder"
+    return "encoder" if False in said else ""
+
+
+def facts() -> dict[str, Any]:
     """The file."""
     import transformers
 
-    lines = [
-        "# What a config.json means where it leaves a key out, by its model_type: the defaults of the classes of",
-        f"# transformers {transformers.__version__}. Made by tests/golden/make_model_defaults.py, not written by hand.",
-        f'transformers = "{transformers.__version__}"',
-        "encoders = [" + ", ".join(f'"{name}"' for name in ENCODERS.split()) + "]",
-    ]
-    for name in (*DECODERS.split(), *ENCODERS.split()):
-        if name not in transformers.CONFIG_MAPPING:
+    types: dict[str, Any] = {}
+    kinds: dict[str, list[str]] = {"decoder": [], "encoder": [], "both": [], "": []}
+    whole = []
+    for name in sorted(transformers.CONFIG_MAPPING):
+        make = transformers.CONFIG_MAPPING[name]
+        try:
+            config = make()
+            own = kept(make)
+        except Exception:  # a class that cannot be made without arguments: its keys alone are read
+            whole.append(name)
             continue
-        lines.append(f'\n[types."{name}"]')
-        for key, value in kept(transformers.CONFIG_MAPPING[name]).items():
-            shown = {True: "true", False: "false"}.get(value) if isinstance(value, bool) else None
-            quoted = "[" + ", ".join(f'"{v}"' for v in value) + "]" if isinstance(value, list) else None
-            lines.append(f"{key} = {shown or quoted or repr(value)}")
-    return "\n".join(lines) + "\n"
+        if not {*SIZES["heads"], *SIZES["layers"]} & {*own} and "layer_pattern" not in own:
+            whole.append(name)
+            continue
+        types[name] = own
+        kinds[attends(name, config)].append(name)
+    return {"transformers": transformers.__version__, "encoders": kinds["encoder"], "both": kinds["both"],
+            "whole": whole, "types": types}  # fmt: skip
+
+
+def main() -> None:
+    logging.disable()
+    warnings.simplefilter("ignore")
+    made = facts()
+    types = ",\n".join(f"  {json.dumps(name)}: {json.dumps(own)}" for name, own in made.pop("types").items())
+    head = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in made.items())
+    PLACE.write_text(f'{{\n{head},\n "types": {{\n{types}\n }}\n}}\n', encoding="utf-8")
+    print(PLACE)
 
 
 if __name__ == "__main__":
-    logging.disable()
-    PLACE.write_text(text(), encoding="utf-8")
-    print(PLACE)
+    main()

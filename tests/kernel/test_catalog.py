@@ -256,7 +256,7 @@ def test_one_query_token_packs_a_group_into_a_tile() -> None:
         ("fa2", "v100", "cc 8.0"),
         ("fa3", "a100", "cc 9.0"),
         ("fa3", "b200", "cc 9.0"),
-        ("cudnn", "l4", "cc 9.0"),
+        ("cudnn", "b200", "which kernels cuDNN has for cc 10.0 is not known"),
     ],
 )
 def test_a_gpu_too_old_or_too_new_is_named(name: str, gpu: str, words: str) -> None:

@@ -248,7 +248,7 @@ def test_the_command_line_takes_lengths(method: str, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--seq-lens", "5,x"], "--seq-lens: value 'x' is not a size"),
+        (["--seq-lens", "5,x"], "--seq-lens 'x' is not a size"),
         (["--seq-lens", "5", "--seq-len", "512"], "--seq-len 512 contradicts --seq-lens"),
         (["--seq-lens", "5", "--seq-len-k", "512"], "--seq-len-k 512 contradicts --seq-lens"),
         (["--seq-lens-k", "5"], "--seq-lens-k goes with --seq-lens"),

@@ -233,7 +233,7 @@ def test_confidence_is_one_word_and_what_was_checked() -> None:
     h200, l4 = predict(problem(), "fa2", "h200"), predict(problem(), "fa2", "l4")
     fa3 = predict(problem(), "fa3", "h100")
     assert confidence([h200]) == "Simulated; checked against counters"
-    assert confidence([l4]) == "Simulated; not checked there"
+    assert confidence([l4]) == "Simulated. Backed by public counters"
     assert confidence([fa3]) == "Simulated; no counters of this kernel to compare with"
     assert confidence([h200, l4]) == "Simulated; checked for fa2 on h200-sxm alone"
     assert confidence([predict(problem(), "naive", "h100")]) == "Simulated; not checked there"  # counted on an H200

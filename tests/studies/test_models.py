@@ -68,25 +68,24 @@ def test_other_families_are_read_as_transformers_reads_them(name: str) -> None:
     check(load_model(OTHERS[name]["config"]), OTHERS[name]["facts"])
 
 
-POSITIONS = ("gpt2", "gpt2-xl", "gpt_bigcode", "gpt_neo", "opt")
-"""With a table of learned positions, which is not counted."""
-UNKNOWN = ("qwen3-next-80b-a3b",)
-"""Layers that are no attention, whose weights are not counted."""
+OFF = {"bert-base": 0.01, "bert-large": 0.01, "distilbert": 0.06, "dinov2": 0.25, "modernbert-base": 0.03,
+       "siglip": 0.15, "clip": 0.15, "vit-l": 0.01}  # fmt: skip
+"""Encoders' poolers, heads, and tables of patches and positions are not counted."""
 
 
 @pytest.mark.parametrize("name", [*PRESETS, *OTHERS])
 def test_weights_are_those_that_transformers_makes(name: str) -> None:
-    """Two bytes a number where none are packed; biases are below 0.04 %."""
+    """Two bytes a number where none are packed; biases are below 0.04 %, a state's convolutions below 0.1 %."""
     facts = PRESETS[name] if name in PRESETS else OTHERS[name]["facts"]
     config = load_model(name).config if name in PRESETS else OTHERS[name]["config"]
     model = load_model({k: v for k, v in config.items() if k != "quantization_config"} | {"dtype": "bfloat16"})
     made = model.weight_bytes
-    if not model.causal or name in UNKNOWN:
-        assert made is None
+    if facts["parameters"] is None:
+        assert not model.causal
         return
     assert made is not None
     off = made / (2 * facts["parameters"]) - 1
-    assert -0.15 < off < 0 if name in POSITIONS else abs(off) < 4e-4, (name, off)
+    assert abs(off) < OFF.get(name, 1e-3), (name, off)
 
 
 @pytest.mark.slow
@@ -305,12 +304,12 @@ LLAMA = {"model_type": "llama", "num_attention_heads": 8, "num_hidden_layers": 2
     ({"_class_name": "UNet2DConditionModel"}, "is of diffusers (UNet2DConditionModel)"),
     ({"peft_type": "LORA"}, "is an adapter's (LORA)"),
     ({"model_type": "t5", "is_encoder_decoder": True}, "(t5) is an encoder and a decoder"),
-    ({"model_type": "mamba", "num_hidden_layers": 3, "hidden_size": 64}, "says no number of heads"),
+    ({"model_type": "mamba", "num_hidden_layers": 3, "hidden_size": 64}, "(model_type mamba) has no softmax attention"),
     ({"vocab_size": 3}, "says no number of layers: num_hidden_layers or n_layer"),
     (LLAMA | {"num_key_value_heads": 3}, "contradicts itself: 8 heads are no multiple of its 3 key/value heads"),
     (LLAMA | {"hidden_size": 500}, "contradicts itself: 8 heads do not divide its width of 500"),
     (LLAMA | {"num_attention_heads": "8"}, "num_attention_heads: '8' is not a whole number"),
-    (LLAMA | {"num_attention_heads": [2, 4]}, "num_attention_heads: a list is not a whole number"),
+    (LLAMA | {"num_attention_heads": [2, "x"]}, "num_attention_heads: 'x' is not a whole number"),
     (LLAMA | {"num_attention_heads": -8}, "num_attention_heads: -8 is out of range"),
     (LLAMA | {"layer_types": ["full_attention"]}, "1 layer_types for 2 layers"),
     (LLAMA | {"layer_types": ["full_attention", "odd"]}, "layer type 'odd' is not known"),

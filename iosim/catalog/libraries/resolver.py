@@ -11,7 +11,7 @@ from iosim.catalog.algorithms import algorithm_of, algorithms, options_for
 from iosim.catalog.algorithms.registry import Packs
 from iosim.catalog.libraries.builds import spills
 from iosim.catalog.libraries.catalog_file import Place
-from iosim.catalog.libraries.loader import Entry, chosen, entry, entry_names, is_choice, overheads
+from iosim.catalog.libraries.loader import Entry, chosen, entry, entry_names, is_choice, on_gpu, overheads
 from iosim.catalog.libraries.rules import Rules, SplitGrid, rules_of
 from iosim.catalog.libraries.support import check_support
 from iosim.hardware.profile import HardwareProfile, cc_text
@@ -48,6 +48,7 @@ def _first(
             and profile.cc < row.get("cc_below", 10_000)
             and problem.dtype in row.get("dtype", (problem.dtype,))
             and query_rows <= row.get("max_rows", query_rows)
+            and problem.longest_q <= row.get("max_queries", problem.longest_q)
             and problem.longest_k <= row.get("max_keys", problem.longest_k)
             and optin >= row.get("min_shared_memory_per_block_bytes", 0)
             and all(row.get(name, fact) == fact for name, fact in facts.items())
@@ -113,7 +114,7 @@ def resolve(
     if is_choice(name):
         name, why = chosen(name, problem, profile)
         notes = (why,)
-    data = entry(name)
+    data = on_gpu(entry(name), profile)
     overrides = overrides or Overrides()
     compiled = check_support(data, problem, profile)
     if problem.passes != "fwd+bwd":

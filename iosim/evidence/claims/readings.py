@@ -116,7 +116,7 @@ _texts = cache(lambda: read_toml(Path(__file__).with_suffix(".toml")))
 
 def _said(key: str, value: float, **words: object) -> Reading:
     """The reading of that key in readings.toml."""
-    text: dict[str, Any] = {name: one.format(**words) for name, one in _texts()[key].items()}
+    text: dict[str, Any] = {name: pattern.format(**words) for name, pattern in _texts()[key].items()}
     return Reading(**{"direction": "", **text}, value=value)
 
 
@@ -159,7 +159,7 @@ def time_readings(p: Prediction) -> Iterator[Reading]:
         moved_bytes["the predicted HBM bytes"] = p.hbm_payload.total
     bandwidth, rate = gpu.dram_bandwidth_bytes_per_s, (gpu.tensor_flops_per_s or {}).get(p.problem.dtype)
     if bandwidth:
-        yield from (_said("over_bandwidth", n / bandwidth, what=what) for what, n in moved_bytes.items())
+        yield from (_said("over_bandwidth", n / bandwidth, what=level) for level, n in moved_bytes.items())
     if rate:
         yield _said("over_tensor_rate", p.flops / rate)
 
@@ -336,15 +336,17 @@ class Amount:
     of: str = ""
 
 
-NUMBER = re.compile(
-    r"\s*([0-9][0-9,_]{0,30}(?:\.[0-9]{0,15})?)(?:[eE]([+-]?[0-9]{1,2}))?\s*([A-Za-z/%]{0,12})\s*", re.ASCII
-)
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,9}|[0-9][0-9_]{0,30})(?:\.[0-9]{0,15})?"
+NUMBER = re.compile(rf"\s*({_DIGITS})(?:[eE]([+-]?[0-9]{{1,2}}))?\s*([A-Za-z/%]{{0,12}})\s*", re.ASCII)
 
 
 def parse(quantity: str, text: str) -> Amount:
     """The amount of a text such as 4.3GB: a number and a unit of its quantity, in upper or lower case. GB may be
-    written G, and GFLOP G or GFLOPs. Raises InputError where there is no number above zero with such a unit."""
+    written G, and GFLOP G or GFLOPs. A comma stands before three digits, as iosim prints thousands, or is refused.
+    Raises InputError where there is no number above zero with such a unit."""
     match, of = NUMBER.fullmatch(text), ""
+    if match is None and (decimal := re.fullmatch(r"\s*([0-9]+),([0-9]{1,2}|[0-9]{4,})(\s*[A-Za-z/%]*\s*)", text)):
+        raise InputError(f"`{quantity}` '{text}': write {decimal[1]}.{decimal[2]}{decimal[3].rstrip()}")
     if match is not None and match[3].lower() == "x" and quantity in ("hbm", "l2", "time"):
         quantity, of = "ratio", quantity
     unit = None if match is None else _unit(quantity, match[3])

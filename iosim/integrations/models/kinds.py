@@ -1,168 +1,275 @@
-"""From the keys of a config.json to kinds of attention layers and their weights, as transformers reads them.
+"""From the keys of a config.json to kinds of attention layers, as transformers reads them.
 
-A key has had several names; a class has defaults for what a file leaves out (`defaults.toml`), and builds what no key
-says (`families.toml`). Which layers have a window is said by `layer_types`, or by the older keys of each family.
+`plan` says what each layer is; here its sizes become a `LayerKind`, and layers that attend alike one kind. A kind of
+attention that is not modelled is counted as the nearest that is, and said in the model's title; a layer that does not
+attend is counted as none.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from iosim.base.errors import InputError
 from iosim.base.records import replace
-from iosim.base.schema import Whole, one_line, refuse
+from iosim.base.schema import one_line
 from iosim.base.units import bytes_text
-from iosim.studies.models.layers import Latent, LayerKind, Mlp, Model, Weights
+from iosim.integrations.models.causal import is_causal
+from iosim.integrations.models.mixers import pure_state, state_of
+from iosim.integrations.models.patterns import PATTERNS
+from iosim.integrations.models.plan import Entry, Layer, layer_number, layers_of
+from iosim.integrations.models.reading import FAMILIES, MAX_SIZE, SIZES, SPELLINGS, Reading, at, class_defaults
+from iosim.integrations.models.unread import caveats_of
+from iosim.integrations.models.weights import weights_of
+from iosim.studies.models.layers import Latent, LayerKind, Model
 
-DEFAULTS = Path(__file__).with_name("defaults.toml")
-FAMILIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
-KV_HEADS = ("num_key_value_heads", "n_head_kv", "multi_query_group_num", "num_query_groups")
-HEAD_DIM = ("head_dim", "kv_channels", "attention_head_dim")
-KINDS = {
-    "full_attention": "full", "attention": "full", "global": "full", "sliding_attention": "sliding", "local": "sliding",
-    "chunked_attention": "chunked", "indexed_attention": "full", "hybrid": "full",
-    "compressed_sparse_attention": "compressed sparse", "heavily_compressed_attention": "compressed",
-}  # fmt: skip
-"""What `layer_types` calls a layer -> the kind."""
-RATIOS = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
-"""Tokens that a compressed key stands for -> what `layer_types` calls such layers (DeepSeek-V4)."""
-OTHERS = ("linear_attention", "mamba", "conv", "recurrent", "moe", "mlp", "ssm", "linear")
-"""What `layer_types` calls layers without softmax attention."""
-MAX_LAYERS = 10_000
 MAX_HEADS = 1 << 16
 HALF = {"float16": "fp16", "bfloat16": "bf16", "half": "fp16"}
-INNER = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
-EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
-ACTIVE = ("num_experts_per_tok", "moe_topk", "moe_top_k", "top_k_experts")
-BYTES = {"float32": 4.0, "fp32": 4.0}
-QUANTISED = {"fp8": (1.0, 1.0), "mxfp4": (2.0, 17 / 32)}
-"""Method -> bytes of a number in attention and dense MLPs, and in experts (of MXFP4 with a scale for every 32)."""
-
-
-@cache
-def class_defaults() -> dict[str, Any]:
-    """What a config.json means where it leaves a key out: `types` by model_type, and the `encoders` among them."""
-    return tomllib.loads(DEFAULTS.read_text(encoding="utf-8"))
-
-
-class Reading:
-    """The keys of a config, with its class's defaults behind them."""
-
-    def __init__(self, config: Mapping[str, Any], name: str) -> None:
-        self.config = config
-        self.name = name
-        self.type = str(config.get("model_type", ""))
-        self.defaults: Mapping[str, Any] = class_defaults()["types"].get(self.type, {})
-        self.facts = {fact for fact, types in FAMILIES["facts"].items() if self.type in types}
-        self.filled: dict[str, Any] = {}
-        self.seen: dict[str, Any] = {}
-
-    def get(self, *names: str) -> Any:
-        """The value of the first of some names that is there and not null; else the class's default; else None."""
-        for name in names:
-            if self.config.get(name) is not None:
-                self.seen[name] = self.config[name]
-                return self.config[name]
-        if any(name in self.config for name in names):
-            return None  # a null is said
-        for name in names:
-            if name in self.defaults:
-                self.filled[name] = self.defaults[name]
-                return self.defaults[name]
-        return None
-
-    def needed(self, names: Sequence[str], what: str, high: int) -> int:
-        """A whole number. Raises InputError: it is missing, no whole number, or out of range."""
-        value = self.whole(names, high)
-        if value is None:
-            kind = f" (model_type {one_line(self.type, 40)})" if self.type else ""
-            hint = "accepted: the config.json of a transformer"
-            raise InputError(f"`model` '{self.name}'{kind} says no {what}: {' or '.join(names)} is missing; {hint}")
-        return value
-
-    def whole(self, names: Sequence[str], high: int) -> int | None:
-        """A whole number; None where there is none. Raises InputError: no whole number, or out of range."""
-        value = self.get(*names)
-        if value is None:
-            return None
-        key = next(name for name in names if name in self.seen or name in self.filled)
-        refuse(list(Whole(1, high).problems(value, key)), f"`model` '{self.name}'")
-        return int(value)
+ATTENDING = ("full", "sliding", "chunked", "compressed sparse", "compressed", "block sparse", "windows")
+"""Mixers that are softmax attention."""
+NEAREST = {"block sparse": "picked blocks of keys", "windows": "windows"}
+"""Mixers that are counted as full attention -> what their tokens see."""
+RATIOS = {"sliding": 0, "compressed sparse": 4, "compressed": 128}
+"""DeepSeek-V4's kinds -> tokens that a compressed key stands for."""
+SINKS = {"sliding": "add_swa_attention_sink_bias", "full": "add_full_attention_sink_bias"}
+"""Mixers -> the key that gives them a sink a head (MiMo-V2)."""
 
 
 def model_of(
-    config: Mapping[str, Any], name: str, title: str, source: str, notes: tuple[str, ...] = (), *, nested: bool
+    config: Mapping[str, Any],
+    name: str,
+    title: str,
+    source: str,
+    notes: tuple[str, ...] = (),
+    *,
+    nested: bool,
+    sees: bool = False,
 ) -> Model:
-    """The model that a config's keys describe; `nested` is part of another, and often left to its class's defaults."""
+    """The model that a config's keys describe; `nested` is part of another, and often left to its class's defaults;
+    what `sees` an image is no decoder."""
     read = Reading(config, name)
     attention = config.get("attn_config")
-    if isinstance(attention, dict):  # MPT's and DBRX's
-        inner = {"num_key_value_heads": attention.get("kv_n_heads"), "alibi": attention.get("alibi")}
-        read.config = {key: value for key, value in inner.items() if value} | dict(config)
-    if not nested and not any(key in config for key in (*HEADS, *LAYERS)):
+    if isinstance(attention, dict) and attention.get("alibi"):  # MPT's
+        read.config = {"alibi": True} | dict(config)
+    if not nested and not _has_sizes(read):
         read.defaults = {}
-    layers = read.needed(LAYERS, "number of layers", MAX_LAYERS)
-    heads = read.needed(HEADS, "number of heads", MAX_HEADS)
-    encoder = read.type in class_defaults()["encoders"] or config.get("use_bidirectional_attention") is True
-    base = _base(read, heads, causal=not encoder)
-    order = _order(read, layers)
-    words = {word: _kind(read, base, word) for word in dict.fromkeys(order) if word in KINDS.values()}
-    if not words:
-        raise InputError(f"`model` '{name}' has no layer with attention; accepted: the config.json of a transformer")
-    held = {word: kind for word in dict.fromkeys(order) if (kind := _state(read, word)) is not None}
-    order = [held[word].name if word in held else words[word].name if word in words else word for word in order]
-    states = tuple(replace(kind, count=order.count(kind.name)) for kind in held.values())
-    kinds = [replace(kind, count=order.count(kind.name)) for kind in dict.fromkeys(words.values())]
-    said = (*notes, *_notes(read, order, [*kinds, *states]))
-    width = None if base.compress is not None else read.whole(WIDTH, 1 << 24)
-    weights = None if width is None or encoder or states or set(order) & {*OTHERS} else weights_of(read, width, layers)
+    _refuse_approximate(read)
+    layers = layer_number(read)
+    if read.type in FAMILIES["without"]["types"]:
+        stack = _pure(read, layers)
+    else:
+        stack = _Stack(read, layers_of(read, layers), causal=not sees and is_causal(read))
+    kinds, states = stack.counted()
+    if not kinds and not states:
+        raise read.refused(" has no layer with attention; accepted: the config.json of a transformer")
+    caveats = (*stack.caveats(), *caveats_of(read, title))
+    said = (*notes, *_notes(read, stack, [*kinds, *states]), *caveats)
+    width = read.size("width")
+    weights, more = (None, "") if width is None else weights_of(read, width, stack.entries)
     precision = HALF.get(str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch."))
-    return Model(name, title, source, tuple(kinds), tuple(order), precision,
-                 width, notes=said, config=config, weights=weights, states=states)  # fmt: skip
+    marked = f"{title} ({'; '.join(caveats)})" if caveats else title
+    return Model(name, marked, source, kinds, tuple(stack.order), precision, width,
+                 notes=(*said, more) if more else said, config=config, weights=weights, states=states)  # fmt: skip
 
 
-def _base(read: Reading, heads: int, *, causal: bool) -> LayerKind:
-    name = read.name
-    alibi = bool(read.get("alibi")) or read.type == "bloom"
-    rank = read.whole(("kv_lora_rank",), 1 << 20)
-    if rank is not None:
-        nope = read.needed(("qk_nope_head_dim",), "columns without positions", 1 << 20)
-        rope = read.needed(("qk_rope_head_dim",), "columns with positions", 1 << 20)
-        wide = read.whole(("v_head_dim",), 1 << 20)
-        if wide is None:  # MiniCPM 3's
-            wide = read.needed(WIDTH, "width", 1 << 24) // heads
-        top = read.whole(("index_topk",), 1 << 24)
-        sizes = [read.needed((key,), key, 1 << 20) if top else 0 for key in ("index_n_heads", "index_head_dim")]
-        q_rank = read.whole(("q_lora_rank",), 1 << 20)
-        return LayerKind("latent" if top is None else "sparse latent", 1, heads, heads, nope + rope, wide,
-                         top_k=top, latent=Latent(rank, rope, nope, q_rank, *sizes))  # fmt: skip
-    if read.type == "deepseek_v4":
-        wide = read.needed(HEAD_DIM, "columns of a head", 1 << 16)
-        turned = read.whole(("qk_rope_head_dim",), wide - 1) or wide // 8
-        latent = Latent(wide - turned, turned, wide - turned, read.whole(("q_lora_rank",), 1 << 20))
-        return LayerKind("sliding", 1, heads, 1, wide, wide, compress=0, latent=latent)
+def _has_sizes(read: Reading) -> bool:
+    keys = (*SIZES["heads"], *SIZES["layers"], *(row["key"] for row in PATTERNS["mixer"]))
+    return any(at(read.config, key) is not None for key in keys)
+
+
+def _refuse_approximate(read: Reading) -> None:
+    kind = f" (model_type {one_line(read.said_type, 40)})"
+    if read.type in FAMILIES["without"]["approximate"]:
+        raise read.refused(f"{kind} attends by an approximation that is not described; accepted: softmax attention")
+    for key in ("depths", "depth", "num_encoder_blocks"):
+        if isinstance(read.config.get(key), list) or (key == "num_encoder_blocks" and read.config.get(key)):
+            raise read.refused(f"{kind} has stages of several widths, by {key}; accepted: layers of one width")
+
+
+# --- layers to kinds --------------------------------------------------------------------------------------------------
+
+
+class _Stack:
+    """The mixers of all layers, those that are alike under one name."""
+
+    def __init__(self, read: Reading, layers: Sequence[Layer], *, causal: bool) -> None:
+        self.read, self.causal = read, causal
+        self.entries: list[Entry] = []
+        self._kinds: dict[str, LayerKind] = {}
+        self._states: dict[str, LayerKind] = {}
+        self._known: dict[tuple[str, str], str] = {}
+        for layer in layers:
+            for number, mixer in enumerate(layer.mixers):
+                name = self._name(layer, mixer)
+                kind = self._kinds.get(name) or self._states.get(name)
+                ends = number == len(layer.mixers) - 1 or read.type.startswith("longcat_flash")
+                self.entries.append(Entry(layer, name, kind, mixer, ends, number == 0))
+            if not layer.mixers:
+                self.entries.append(Entry(layer, layer.word, None, "", True, True))
+
+    @property
+    def order(self) -> list[str]:
+        return [entry.name for entry in self.entries]
+
+    def counted(self) -> tuple[tuple[LayerKind, ...], tuple[LayerKind, ...]]:
+        """(kinds of attention, kinds of states), each with how many there are."""
+        order = self.order
+        return tuple(
+            tuple(replace(kind, count=order.count(name)) for name, kind in some.items())
+            for some in (self._kinds, self._states)
+        )  # type: ignore[return-value]
+
+    def caveats(self) -> list[str]:
+        """What a reader must know before any number: attention that is counted as another, layers that are not."""
+        told = []
+        for mixer, seen in NEAREST.items():
+            count = sum(entry.mixer == mixer for entry in self.entries)
+            if count:
+                told.append(f"{count} layers that attend to {seen} are counted as if to all tokens")
+        others = [entry.mixer for entry in self.entries if entry.kind is None and entry.mixer]
+        layers = sum(entry.first for entry in self.entries)
+        for mixer in dict.fromkeys(others):
+            told.append(f"{others.count(mixer)} of {layers} layers run {mixer}, which is not counted")
+        return told
+
+    def _name(self, layer: Layer, mixer: str) -> str:
+        key = mixer, layer.alike
+        if key not in self._known:
+            self._known[key] = self._new(layer, mixer)
+        return self._known[key]
+
+    def _new(self, layer: Layer, mixer: str) -> str:
+        read = self.read.with_own(layer.own) if layer.own else self.read
+        if mixer not in ATTENDING:
+            state = state_of(read, mixer)
+            return mixer if state is None else _placed(self._states, state)
+        kind = kind_of(read, mixer, causal=self.causal)
+        if layer.shares == "cache":
+            kind = replace(kind, shares=True)
+        if layer.shares == "index" and kind.latent is not None:
+            kind = replace(kind, latent=replace(kind.latent, index_heads=0, index_dim=0))
+        return _placed(self._kinds, kind)
+
+
+class _Pure(_Stack):
+    """Layers all of which keep one state."""
+
+    def __init__(self, read: Reading, layers: Sequence[Layer], state: LayerKind) -> None:
+        super().__init__(read, (), causal=True)
+        self._states[state.name] = state
+        self.entries = [Entry(layer, state.name, state, "state", True, True) for layer in layers]
+
+
+def _pure(read: Reading, layers: int) -> _Stack:
+    """The layers of a model without attention. Raises InputError: their state is not modelled."""
+    state = pure_state(read)
+    kind = one_line(read.said_type, 40)
+    attends = isinstance(at(read.config, "attn.layers"), list) and at(read.config, "attn.layers")
+    if state is None or attends:
+        what = "mixes attention with states in a way that is not described" if attends else "has no softmax attention"
+        hint = "accepted: a transformer, or layers of gated DeltaNet, KDA or Mamba-2"
+        raise read.refused(f" (model_type {kind}) {what}; {hint}")
+    return _Pure(read, [Layer(n, "state", ("state",), "", {}, "") for n in range(layers)], state)
+
+
+def _placed(kinds: dict[str, LayerKind], kind: LayerKind) -> str:
+    """The name of a kind among others: its own, with what sets it apart where another has that."""
+    if kinds.setdefault(kind.name, kind) == kind:
+        return kind.name
+    first = kinds[kind.name]
+    apart = [
+        *([f"{kind.heads} heads"] if kind.heads != first.heads else []),
+        *([f"{kind.kv_heads} key/value"] if kind.kv_heads != first.kv_heads and kind.latent is None else []),
+        *([f"head_dim {kind.head_dim}"] if kind.head_dim != first.head_dim else []),
+        *([f"window {kind.window}"] if kind.window != first.window else []),
+        *(["another's cache"] if kind.shares and not first.shares else []),
+        *(["a cache of its own"] if first.shares and not kind.shares else []),
+        *(["another's index"] if kind.latent is not None and first.latent != kind.latent and not kind.latent.index_dim
+          else []),
+    ]  # fmt: skip
+    name = f"{kind.name} ({', '.join(apart) or 'others'})"
+    while kinds.setdefault(name, replace(kind, name=name)) != replace(kind, name=name):
+        name += "'"
+    return name
+
+
+# --- one kind ---------------------------------------------------------------------------------------------------------
+
+
+def kind_of(read: Reading, mixer: str, *, causal: bool) -> LayerKind:
+    """The kind of a layer that attends. Raises InputError: sizes that are missing or contradict each other."""
+    own = SPELLINGS["own"].get(mixer, {})
+    sizes = {SIZES[what][0]: read.whole(names, MAX_SIZE) for what, names in own.items()}
+    sizes = {key: size for key, size in sizes.items() if size is not None}
+    if mixer == "sliding" and not sizes and read.is_one_of("doubled_window_heads"):
+        sizes = {SIZES["kv_heads"][0]: 2 * (read.size("kv_heads") or 1)}
+    if sizes:
+        read = read.with_own(sizes)
+    heads = read.needed("heads", "number of heads", MAX_HEADS)
+    if mixer.startswith("compressed") or read.type == "deepseek_v4" or read.get("compress_ratios", "compress_rates"):
+        return _compressed(read, heads, mixer)
+    if read.whole(("kv_lora_rank",), 1 << 20) is not None:
+        return _latent(read, heads)
+    base = _plain(read, heads, mixer, causal=causal)
+    if mixer == "chunked":
+        chunk = read.size("chunk")
+        return base if chunk is None else replace(base, name="chunked", chunk=chunk)
+    if mixer == "block sparse":  # MiniMax-M3's keys are read, and said in a caveat
+        read.get("index_block_size"), read.get("index_topk_blocks"), read.get("index_local_blocks")
+    if mixer != "sliding":
+        return base
+    window, most = read.size("window"), read.config.get("max_position_embeddings")
+    if window is None or (isinstance(most, int) and window >= most):
+        return base
+    return replace(base, name="sliding", window=window)
+
+
+def _plain(read: Reading, heads: int, mixer: str, *, causal: bool) -> LayerKind:
+    alibi = read.flag("alibi") or read.type == "bloom"
     kv_heads = _kv_heads(read, heads)
     if heads % kv_heads:
-        raise InputError(
-            f"`model` '{name}' contradicts itself: {heads} heads are no multiple of its {kv_heads} key/value heads"
-        )
-    head_dim = read.whole(HEAD_DIM, 1 << 16)
+        raise read.refused(f" contradicts itself: {heads} heads are no multiple of its {kv_heads} key/value heads")
+    head_dim = read.size("head_dim", 1 << 16)
     if head_dim is None:
-        width = read.needed(WIDTH, "width", 1 << 24)
-        if width % heads:
+        width = read.needed("width", "width")
+        if width % heads and not read.is_one_of("rounded_heads"):
             why = f"{heads} heads do not divide its width of {width}, and it says no head_dim"
-            raise InputError(f"`model` '{name}' contradicts itself: {why}")
+            raise read.refused(f" contradicts itself: {why}")
         head_dim = width // heads
-    head_dim_v = read.whole(("v_head_dim",), 1 << 16) or head_dim
-    return LayerKind(
-        "full", 1, heads, kv_heads, head_dim, head_dim_v, causal=causal, sinks="sinks" in read.facts, alibi=alibi
+    head_dim_v = read.size("head_dim_v", 1 << 16) or head_dim
+    sinks = "sinks" in read.facts or read.config.get(SINKS.get(mixer, "")) is True
+    return LayerKind("full", 1, heads, kv_heads, head_dim, head_dim_v, causal=causal, sinks=sinks, alibi=alibi)
+
+
+def _latent(read: Reading, heads: int) -> LayerKind:
+    rank = read.needed_of(("kv_lora_rank",), "rank of keys and values", 1 << 20)
+    nope = read.needed_of(("qk_nope_head_dim",), "columns without positions", 1 << 20)
+    rope = read.needed_of(("qk_rope_head_dim",), "columns with positions", 1 << 20)
+    wide = read.size("head_dim_v", 1 << 20)
+    if wide is None:  # MiniCPM 3's
+        wide = read.needed("width", "width") // heads
+    top = read.whole(("index_topk",), MAX_SIZE)
+    sizes = [read.needed_of((key,), key, 1 << 20) if top else 0 for key in ("index_n_heads", "index_head_dim")]
+    q_rank = read.whole(("q_lora_rank",), 1 << 20)
+    return LayerKind("latent" if top is None else "sparse latent", 1, heads, heads, nope + rope, wide,
+                     top_k=top, latent=Latent(rank, rope, nope, q_rank, *sizes))  # fmt: skip
+
+
+def _compressed(read: Reading, heads: int, mixer: str) -> LayerKind:
+    """DeepSeek-V4's layers: a window, and beside it compressed keys, all or those that an indexer picks."""
+    ratio = RATIOS.get(mixer)
+    if ratio is None:
+        raise read.refused(f": a {read.said_type} has no {mixer} layers; accepted: {', '.join(RATIOS)}")
+    wide = read.needed("head_dim", "columns of a head", 1 << 16)
+    turned = read.whole(("qk_rope_head_dim",), wide - 1) or wide // 8
+    latent = Latent(wide - turned, turned, wide - turned, read.whole(("q_lora_rank",), 1 << 20))
+    window = read.needed("window", "sliding_window")
+    base = LayerKind("sliding", 1, heads, 1, wide, wide, compress=0, latent=latent, window=window)
+    if mixer != "compressed sparse":
+        return replace(base, name=mixer, compress=ratio)
+    index_heads, dim = (read.needed_of((key,), key, 1 << 20) for key in ("index_n_heads", "index_head_dim"))
+    top = read.needed_of(("index_topk",), "index_topk")
+    return replace(
+        base, name=mixer, compress=ratio, top_k=top, latent=replace(latent, index_heads=index_heads, index_dim=dim)
     )
 
 
@@ -174,138 +281,37 @@ def _kv_heads(read: Reading, heads: int) -> int:
         return read.whole(("num_kv_heads",), MAX_HEADS) or heads
     if read.get("multi_query"):
         return 1
-    return read.whole(KV_HEADS, MAX_HEADS) or heads
+    if read.type == "chatglm" and read.config.get("multi_query_attention") is False:
+        return heads
+    return read.size("kv_heads", MAX_HEADS) or heads
 
 
-def _order(read: Reading, layers: int) -> list[str]:
-    listed = read.get("layer_types")
-    if listed is None and read.get("attention_types"):  # GPT-Neo: [[["global", "local"], 12]]
-        listed = _spread(read, read.get("attention_types"))
-    if listed is None:
-        listed = _by_family(read, layers)
-    if not isinstance(listed, list) or not all(isinstance(word, str) for word in listed):
-        raise InputError(f"`model` '{read.name}': layer_types is no list of words; accepted: one word a layer")
-    if len(listed) < layers:
-        raise InputError(f"`model` '{read.name}' contradicts itself: {len(listed)} layer_types for {layers} layers")
-    words = [str(word) for word in listed[:layers]]
-    for word in dict.fromkeys(words):
-        if word not in KINDS and word not in OTHERS:
-            hint = f"accepted: {', '.join((*KINDS, *OTHERS))}"
-            raise InputError(f"`model` '{read.name}': layer type '{one_line(word, 40)}' is not known; {hint}")
-    return [KINDS.get(word, word) for word in words]
+# --- what a reader should know ----------------------------------------------------------------------------------------
 
 
-def _spread(read: Reading, types: Any) -> list[str]:
-    try:
-        return [word for words, times in types for _ in range(times) for word in words]
-    except (TypeError, ValueError):
-        raise InputError(f"`model` '{read.name}': attention_types is no list of [words, times]") from None
-
-
-def _by_family(read: Reading, layers: int) -> list[str]:
-    """Kinds by the keys that stood for `layer_types` before there were any, and by the class's own pattern."""
-    window = read.get("sliding_window")
-    interval = read.get("sliding_window_pattern")
-    if isinstance(read.config.get("no_rope_layers"), list) and read.config["no_rope_layers"]:
-        return ["chunked_attention" if rope else "full_attention" for rope in read.config["no_rope_layers"]]
-    if isinstance(interval, int) and interval > 0 and window:
-        return ["sliding_attention" if (n + 1) % interval else "full_attention" for n in range(layers)]
-    ratios = read.get("compress_ratios")
-    if isinstance(ratios, list):
-        if any(isinstance(ratio, bool) or ratio not in RATIOS for ratio in ratios):
-            raise InputError(f"`model` '{read.name}': compress_ratios holds others; accepted: 0, 4, 128")
-        return [RATIOS[ratio] for ratio in ratios]
-    kimi = read.config.get("linear_attn_config")
-    if isinstance(kimi, dict) and isinstance(kimi.get("kda_layers"), list):
-        return ["linear_attention" if n + 1 in kimi["kda_layers"] else "full_attention" for n in range(layers)]
-    every = read.config.get("full_attention_interval")
-    if isinstance(every, int) and every > 0:
-        return ["linear_attention" if (n + 1) % every else "full_attention" for n in range(layers)]
-    every = read.config.get("global_attn_every_n_layers")
-    if isinstance(every, int) and every > 0:
-        return ["sliding_attention" if n % every else "full_attention" for n in range(layers)]
-    pattern = read.defaults.get("layer_pattern")
-    if pattern:
-        return [pattern[n % len(pattern)] for n in range(layers)]
-    if "use_sliding_window" in read.defaults or "use_sliding_window" in read.config:
-        first = read.get("max_window_layers") or 0
-        if not read.get("use_sliding_window") or not window:
-            return ["full_attention"] * layers
-        return ["full_attention" if n < first else "sliding_attention" for n in range(layers)]
-    return ["sliding_attention" if window else "full_attention"] * layers
-
-
-def _kind(read: Reading, base: LayerKind, word: str) -> LayerKind:
-    if base.compress is not None:
-        return _compressed(read, base, word)
-    if base.latent is not None:
-        return base
-    if word == "full":  # sizes of its own beside sliding layers (Gemma 4)
-        dim, kv = read.whole(("global_head_dim",), 1 << 16), read.whole(("num_global_key_value_heads",), MAX_HEADS)
-        base = base if dim is None else replace(base, head_dim=dim, head_dim_v=dim)
-        return base if kv is None else replace(base, kv_heads=kv)
-    if word == "chunked":
-        chunk = read.whole(("attention_chunk_size",), 1 << 24)
-        return base if chunk is None else replace(base, name="chunked", chunk=chunk)
-    window = read.whole(("sliding_window", "local_attention", "window_size"), 1 << 24)
-    most = read.config.get("max_position_embeddings")
-    if window is None or (isinstance(most, int) and window >= most):
-        return base
-    return replace(base, name="sliding", window=window)
-
-
-def _compressed(read: Reading, base: LayerKind, word: str) -> LayerKind:
-    """DeepSeek-V4's layers: a window, and beside it compressed keys, all or those that an indexer picks."""
-    base = replace(base, window=read.needed(("sliding_window",), "sliding_window", 1 << 24))
-    ratio = next((ratio for ratio, name in RATIOS.items() if KINDS[name] == word), None)
-    if ratio is None:
-        raise InputError(
-            f"`model` '{read.name}': a {read.type} has no {word} layers; accepted: {', '.join(RATIOS.values())}"
-        )
-    if word != "compressed sparse":
-        return replace(base, name=word, compress=ratio)
-    assert base.latent is not None
-    heads, dim = (read.needed((key,), key, 1 << 20) for key in ("index_n_heads", "index_head_dim"))
-    top = read.needed(("index_topk",), "index_topk", 1 << 24)
-    return replace(
-        base, name=word, compress=ratio, top_k=top, latent=replace(base.latent, index_heads=heads, index_dim=dim)
-    )
-
-
-def _state(read: Reading, word: str) -> LayerKind | None:
-    """Layers that keep a state: Kimi's, gated DeltaNet's or Mamba-2's, by the keys of their sizes; None without."""
-    high, kimi = 1 << 16, read.config.get("linear_attn_config")
-    if word == "linear_attention" and isinstance(kimi, dict):
-        for key in ("num_heads", "head_dim"):
-            refuse(list(Whole(1, high).problems(kimi.get(key), key)), f"`model` '{read.name}'")
-        heads, columns = int(kimi["num_heads"]), int(kimi["head_dim"])
-        return LayerKind("linear", 1, heads, heads, columns, columns, state_kernel="kda")
-    state = FAMILIES["states"].get(word, {"keys": ()})
-    sizes = [size for names in state["keys"] if (size := read.whole(names, high)) is not None]
-    if not sizes or len(sizes) < len(state["keys"]):
-        return None
-    heads, kv_heads, columns, inner = sizes
-    name = word.removesuffix("_attention")
-    return LayerKind(name, 1, heads, kv_heads, columns, inner, state_kernel=state["kernel"])
-
-
-def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> list[str]:
-    notes = []
+def _notes(read: Reading, stack: _Stack, kinds: Sequence[LayerKind]) -> list[str]:
+    notes, order = [], stack.order
     stateful = [kind for kind in kinds if kind.state_kernel is not None]
     for kind in stateful:
         held = f"keep {bytes_text(kind.state_bytes)} a sequence in place of keys and values"
         notes.append(
             f"{kind.count} of {len(order)} layers run {kind.state_kernel} and {held}; convolutions are not counted"
         )
-    others = [word for word in order if word in OTHERS and word not in {kind.name for kind in stateful}]
+    others = [entry.name for entry in stack.entries if entry.kind is None]
     if others:
         words = ", ".join(f"{others.count(w)} of {w.replace('_', ' ')}" for w in dict.fromkeys(others))
         notes.append(f"{len(others)} of {len(order)} layers have no softmax attention and are not counted: {words}")
-    untold = ("max_window_layers", "use_sliding_window", "alibi")
+    both = sum(not entry.first for entry in stack.entries)
+    if both:
+        notes.append(f"{both} layers mix their tokens twice, and count as two: {len(order)} in all")
+    if any(kind.shares for kind in kinds):
+        shared = sum(kind.count for kind in kinds if kind.shares)
+        notes.append(f"{shared} layers use the keys and values of another, and keep none")
+    untold = ("max_window_layers", "use_sliding_window", "alibi", "per_layer_config")
     filled = {key: value for key, value in read.filled.items() if key not in untold}
-    if filled and read.type:
+    if filled and read.said_type:
         version = class_defaults()["transformers"]
-        words = ", ".join(f"{key} {value}" for key, value in filled.items())
+        words = ", ".join(f"{key} {one_line(str(value), 40)}" for key, value in filled.items())
         notes.append(f"not in the file, so the defaults of transformers {version} for {read.type}: {words}")
     if any(kind.sinks for kind in kinds):
         what = "predict, decode and latency count it of kernels that have a place for it"
@@ -318,49 +324,3 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
             "keys with the indexer, whose keys are part of the cache, and reads those it picks"
         )
     return notes
-
-
-def weights_of(read: Reading, width: int | None, layers: int) -> Weights | None:
-    """What a decoder's weights are beside those of its attention: embeddings, and the MLP or the experts of each layer;
-    None where the config does not say it. Counted are matrices; biases, norms and learned positions, below 1 % of them,
-    are not. Not for models some of whose layers are no attention."""
-    config, inner, rows = read.config, read.get(*INNER), read.get("vocab_size")
-    gated = "plain" not in read.facts
-    if inner is None and not gated and width is not None:
-        inner = 4 * width
-    usual = BYTES.get(str(config.get("torch_dtype") or config.get("dtype")), 2.0)
-    quantised = config.get("quantization_config")
-    method = str(quantised.get("quant_method")) if isinstance(quantised, Mapping) else ""
-    known = all(isinstance(n, int) and not isinstance(n, bool) and 0 < n <= 1 << 24 for n in (width, inner, rows))
-    if not known or (method and method not in QUANTISED):
-        return None
-    mlps = []
-    for n in range(layers):
-        experts = _experts(read, n)
-        if experts is None:
-            dense = read.get("intermediate_size_mlp") if read.get(*EXPERTS) else None
-            mlps.append(Mlp(dense or inner, 3 if gated else 2))
-            continue
-        number, wide, shared = experts
-        mlps.append(Mlp(shared, 3 if gated else 2, number, wide, read.whole(ACTIVE, number)))
-    return Weights(
-        int(width or 0), rows, bool(read.get("tie_word_embeddings")), tuple(mlps), usual,
-        *QUANTISED.get(method, (usual, usual)), norms=4 if "more_norms" in read.facts else 2,
-        head_norms="head_norms" in read.facts, turned="not_turned" not in read.facts, learned="learned" in read.facts,
-    )  # fmt: skip
-
-
-def _experts(read: Reading, layer: int) -> tuple[int, int, int] | None:
-    """(experts, their width, width of what all tokens pass) of a layer; None where its MLP is dense."""
-
-    def number(*names: str) -> int:
-        return (read.whole(names, 1 << 24) or 0) if read.get(*names) else 0
-
-    every = number("decoder_sparse_step", "interleave_moe_layer_step") or 1
-    dense = read.get("mlp_only_layers")
-    is_dense = isinstance(dense, list) and layer in dense
-    if not number(*EXPERTS) or layer < number("first_k_dense_replace") or (layer + 1) % every or is_dense:
-        return None
-    wide = number("moe_intermediate_size") or read.needed(INNER, "width of its experts", 1 << 24)
-    shared = number("n_shared_experts") * wide + number("shared_expert_intermediate_size")
-    return number(*EXPERTS), wide, read.needed(INNER, "width", 1 << 24) if read.type == "llama4_text" else shared

@@ -7,27 +7,34 @@ model that has one; the text is taken where nothing is said.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from iosim.base.errors import InputError, unknown_name
+from iosim.base.errors import InputError, alike, unknown_name
 from iosim.base.files import read_object
-from iosim.base.schema import one_line
-from iosim.integrations.models.kinds import EXPERTS, FAMILIES, model_of
+from iosim.base.schema import Whole, one_line, refuse
+from iosim.integrations.models.kinds import model_of
+from iosim.integrations.models.reading import FAMILIES, MAX_SIZE, SIZES, SPELLINGS, at
+from iosim.integrations.models.unread import is_part
 from iosim.studies.models.layers import Model
 
-PARTS = {
-    "text": ("text_config", "llm_config", "language_config", "thinker_config"),
-    "vision": ("vision_config", "vision_encoder_config"),
-}
+PARTS: Mapping[str, Sequence[str]] = SPELLINGS["parts"]
 """Part of a model -> the keys under which a config.json may hold it."""
-FILE = "config.json"
+FILES = ("config.json", "params.json")
+"""What a directory may hold: Hugging Face's file, or Mistral's and Meta's."""
+PACKED = "hf_quant_config.json"
+"""Beside them: how NVIDIA's ModelOpt packed the weights."""
 MAX_BYTES = 10_000_000
 PRESETS = Path(__file__).parent / "presets"
 """The models that ship: a TOML file each, with the keys of its config.json that tell of attention."""
+TUNED = re.compile(r"[-_ ](instruct|chat|it|base|hf|pt|preview|thinking|reasoning|\d{4}|v\d(\.\d)?|latest)$")
+"""What is behind a model's name where it was tuned or dated: its layers are the same."""
+OUTER = ("torch_dtype", "dtype", "quantization_config", "quantization", "architectures", "tie_word_embeddings")
+"""Keys of a whole model that hold for its text."""
 
 
 @cache
@@ -62,17 +69,50 @@ def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Mod
             "`model` '' is empty; accepted: a name of `iosim models list`, a config.json, or its directory"
         )
     path = Path(text)
-    known = all_names().get(text.strip().lower())
+    known = _known(text)
     if known is not None and not path.exists():
         data = preset(known)
         return _model(dict.fromkeys(data.get("nulls", ())) | data["config"], known, data["title"], data["source"], part)
     if not path.exists() and path.suffix.lower() != ".json" and not text.startswith((".", os.sep, "~")):
-        raise unknown_name("`model`", text, all_names())
-    path = path / FILE if path.is_dir() else path
-    name = path.resolve().parent.name if path.name == FILE else path.stem
+        raise _unknown(text)
+    if path.is_dir():
+        path = next((path / file for file in FILES if (path / file).exists()), path / FILES[0])
+    if path.name == PACKED:
+        raise InputError(f"`model` '{one_line(path)}' says how weights are packed; accepted: the directory it lies in")
+    name = path.resolve().parent.name if path.name in FILES else path.stem
     accepted = "a name of `iosim models list`, a config.json of Hugging Face, or a directory that holds one"
-    config = read_object(path, f"`model` '{one_line(path)}'", accepted, MAX_BYTES)
+    config = _with_packing(read_object(path, f"`model` '{one_line(path)}'", accepted, MAX_BYTES), path)
     return _model(config, name, str(config.get("_name_or_path") or name), str(path), part)
+
+
+def _known(text: str) -> str | None:
+    """The preset that a name stands for: its own, one of its aliases, or that of the model that was tuned."""
+    name, names = text.strip().lower(), all_names()
+    while name not in names:
+        shorter = TUNED.sub("", name)
+        if shorter == name:
+            return names.get(name.rpartition("/")[2]) if "/" in name else None
+        name = shorter
+    return names[name]
+
+
+def _unknown(text: str) -> InputError:
+    """A short line: the names that are like it, and what else is taken."""
+    near = alike(text.rpartition("/")[2], preset_names())[:3]
+    meant = f"did you mean {', '.join(near)}, " if near else ""
+    more = "" if near else ", or a name of `iosim models list`"
+    ends = "or give its config.json" if near else "give its config.json"
+    return InputError(f"`model` '{one_line(text, 60)}' is not known; {meant}{ends}{more}{'?' if near else ''}")
+
+
+def _with_packing(config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """A config, with what a file beside it says of its packed weights."""
+    beside = path.parent / PACKED
+    if path.name not in FILES or config.get("quantization_config") or not beside.exists():
+        return config
+    told = read_object(beside, f"`model` '{one_line(beside)}'", "what ModelOpt writes", MAX_BYTES)
+    packing = told.get("quantization")
+    return {**config, "quantization_config": packing} if isinstance(packing, Mapping) else config
 
 
 def _with_part(text: str) -> tuple[str, str | None]:
@@ -81,7 +121,7 @@ def _with_part(text: str) -> tuple[str, str | None]:
         return text, None
     if part in PARTS:
         return before, part
-    if before.lower() in all_names() or Path(before).exists():
+    if _known(before) is not None or Path(before).exists():
         raise unknown_name("part of `model`", part, PARTS)
     return text, None
 
@@ -89,21 +129,41 @@ def _with_part(text: str) -> tuple[str, str | None]:
 def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: str | None) -> Model:
     """The model of a config's keys, of its text where it has several parts."""
     refuse_others(config, name)
+    config = _as_config(config)
     parts = {
         word: next((config[key] for key in keys if isinstance(config.get(key), dict)), None)
         for word, keys in PARTS.items()
     }
     inner = parts[part or "text"]
-    if inner is None:
+    if part == "vision" and inner is None and not isinstance(parts["text"], dict) and is_part(config):
+        inner = config  # the file is the tower's own
+    if inner is None or (part is None and _says_more(config, inner)):
         if part is not None:
             raise InputError(f"`model` '{name}' has no {part} part; accepted: without :{part}")
         return model_of(config, name, title, source, nested=False)
     refuse_others(inner, name)
-    outer = {key: config[key] for key in ("torch_dtype", "dtype") if config.get(key)}
+    outer = {key: config[key] for key in OUTER if config.get(key) is not None and (part is None or "type" in key)}
     if part is not None:
-        return model_of(outer | inner, f"{name}:{part}", f"{title}, {part}", source, nested=True)
+        return model_of(outer | inner, f"{name}:{part}", f"{title}, {part}", source, nested=True, sees=True)
+    below = next((inner[key] for key in PARTS["text"] if isinstance(inner.get(key), dict)), None)
+    inner = inner if below is None else {key: value for key, value in inner.items() if key in OUTER} | below
     notes = () if parts["vision"] is None else (f"its text alone; {name}:vision is its vision tower",)
     return model_of(outer | inner, name, title, source, notes, nested=True)
+
+
+def _says_more(config: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
+    """Whether a file's own keys describe its text, and the table in it says no sizes."""
+    keys = (*SIZES["layers"], *SIZES["heads"])
+    return any(config.get(key) is not None for key in keys) and not any(key in inner for key in keys) and (
+        "model_type" not in inner
+    )  # fmt: skip
+
+
+def _as_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A params.json by a type of its own: Mistral's and Meta's have no model_type."""
+    if config.get("model_type") or not {"n_heads", "n_layers", "dim"} <= {*config}:
+        return config
+    return {**config, "model_type": "llama_params", "torch_dtype": config.get("torch_dtype") or "bfloat16"}
 
 
 def refuse_others(config: Mapping[str, Any], name: str) -> None:
@@ -130,11 +190,11 @@ def decoder_of(model: Model) -> dict[str, Any]:
     config = model.config
     families = FAMILIES["trained"]
     family = families.get(str(config.get("model_type")))
-    first = model.kinds[0]
+    first = model.all_kinds[0]
     why = None
     if family is None:
         why = f"a {config.get('model_type')} is none of the families that it builds"
-    elif any(config.get(key) for key in EXPERTS):
+    elif any(at(config, key) for key in SIZES["experts"]):
         why = "it has experts"
     elif first.window is not None or first.chunk is not None:
         why = "its layers see a part of the tokens before"
@@ -145,12 +205,24 @@ def decoder_of(model: Model) -> dict[str, Any]:
     if why is not None or family is None:
         accepted = f"models of {', '.join(families)} whose layers are alike and dense"
         raise InputError(f"`model` '{model.name}' cannot be trained here: {why}; accepted: {accepted}")
-    inside = next((config[key] for key in ("intermediate_size", "n_inner") if config.get(key)), 4 * (model.width or 0))
+    inside = _size_of(model, ("intermediate_size", "n_inner"), 4 * (model.width or 0))
     act = str(config.get("hidden_act") or config.get("activation_function") or family["activation"])
     tied = bool(config.get("tie_word_embeddings", family["tied"]))
     return {
         "layers": model.layers, "width": model.width, "heads": first.heads, "kv_heads": first.kv_heads,
         "mlp_width": inside, "gated": family["gated"], "activation": ACTIVATIONS.get(act, "gelu"),
-        "vocabulary": int(config.get("vocab_size", 0)), "untied": not tied, "norm": family["norm"],
+        "vocabulary": _size_of(model, ("vocab_size",), 0), "untied": not tied, "norm": family["norm"],
         "positions": family["positions"], "linear_bias": family["linear_bias"], "causal": model.causal,
     }  # fmt: skip
+
+
+def _size_of(model: Model, names: Sequence[str], usual: int) -> int:
+    """A number of a model's config. Raises InputError: it is no whole number of at least 1, or null."""
+    for name in names:
+        if name in model.config:
+            value = model.config[name]
+            if value is None and name == "n_inner":  # GPT-2's, four times its width
+                continue
+            refuse(list(Whole(1, MAX_SIZE).problems(value, name)), f"`model` '{model.name}'")
+            return int(value)
+    return usual

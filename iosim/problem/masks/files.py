@@ -68,13 +68,14 @@ _BROKEN = (ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError,
 
 
 class _File:
-    """A mask's arrays, and the words with which to refuse them."""
+    """A mask's arrays, and the words with which to refuse them; `where` they stand begins a message."""
 
-    def __init__(self, path: str, seq_q: int, seq_k: int) -> None:
+    def __init__(self, path: str, seq_q: int, seq_k: int, where: str = "") -> None:
         self.path, self.seq_q, self.seq_k = path, seq_q, seq_k
+        self.where = where or f"`mask_file` {path}"
 
-    def refuse(self, what: str, accepted: str) -> InputError:
-        return InputError(f"`mask_file` {self.path}: {what}; accepted: {accepted}")
+    def refuse(self, reason: str, accepted: str) -> InputError:
+        return InputError(f"{self.where}: {reason}; accepted: {accepted}")
 
     def read(self) -> dict[str, Array]:
         accepted = "a NumPy .npy or .npz file with a block mask"
@@ -91,19 +92,19 @@ class _File:
             raise self.refuse(f"holds {', '.join(sorted(names)) or 'nothing'}", "mask, or kv_num_blocks and kv_indices")
         return arrays
 
-    def block(self, arrays: dict[str, Array], asked: tuple[int, int] | None) -> tuple[int, int]:
-        """Sides of a block: the file's, which `given` must not contradict."""
+    def block(self, arrays: dict[str, Array], requested: tuple[int, int] | None) -> tuple[int, int]:
+        """Sides of a block: the file's, which `requested` must not contradict."""
         if "BLOCK_SIZE" not in arrays:
-            if asked is None:
+            if requested is None:
                 raise self.refuse("does not say its block size", "with it `mask_block`, or an .npz with BLOCK_SIZE")
-            return asked
+            return requested
         stored = np.atleast_1d(arrays["BLOCK_SIZE"])
         if stored.dtype.kind not in "iu" or stored.ndim != 1 or stored.size not in (1, 2) or stored.min() < 1:
             raise self.refuse(f"BLOCK_SIZE {stored.tolist()} is no block size", "one or two whole numbers from 1")
         size = int(stored[0]), int(stored[-1])
-        if asked is not None and asked != size:
+        if requested is not None and requested != size:
             raise self.refuse(
-                f"its blocks are {size[0]}x{size[1]}, `mask_block` says {asked[0]}x{asked[1]}",
+                f"its blocks are {size[0]}x{size[1]}, `mask_block` says {requested[0]}x{requested[1]}",
                 "the same size, or no `mask_block`",
             )
         return size
@@ -163,7 +164,34 @@ def load_block_mask(path: str, seq_q: int, seq_k: int, block: tuple[int, int] | 
     """The block mask in a file, for `seq_q` queries and `seq_k` keys; `block` is (queries, keys) of a block, needed
     where the file does not say. Raises InputError: the arrays do not fit together, the lengths or the block."""
     file = _File(path, seq_q, seq_k)
-    arrays = file.read()
+    return _of_arrays(file, file.read(), block)
+
+
+def is_flex_mask(value: object) -> bool:
+    """Whether a value is a BlockMask of PyTorch's FlexAttention, by its attributes: PyTorch need not be there."""
+    return all(hasattr(value, name) for name in ("kv_num_blocks", "kv_indices", "BLOCK_SIZE"))
+
+
+def of_flex_mask(mask: Any, seq_q: int, seq_k: int) -> BlockMask:
+    """A BlockMask of PyTorch's FlexAttention, as `create_block_mask` makes it, for `seq_q` queries and `seq_k` keys.
+    Raises InputError: a mask of other lengths, one that differs by head, or one whose blocks are not known."""
+    file = _File("", seq_q, seq_k, "`mask_blocks`")
+    its = getattr(mask, "seq_lengths", None) or (seq_q, seq_k)
+    if tuple(its) != (seq_q, seq_k):
+        raise file.refuse(f"it is for {its[0]} queries and {its[1]} keys", f"one for {seq_q} and {seq_k}")
+    arrays: dict[str, Array] = {"BLOCK_SIZE": np.array(mask.BLOCK_SIZE)}
+    for name in MEMBERS[2:]:
+        tensor = getattr(mask, name, None)
+        if tensor is None:
+            continue
+        if str(tensor.device) == "meta":
+            raise file.refuse(f"{name} is on the meta device and has no values", "a mask that is made on a device")
+        arrays[name] = np.asarray(tensor.detach().cpu())
+    return _of_arrays(file, arrays, None)
+
+
+def _of_arrays(file: _File, arrays: dict[str, Array], block: tuple[int, int] | None) -> BlockMask:
+    seq_q, seq_k = file.seq_q, file.seq_k
     size = file.block(arrays, block)
     if "mask" in arrays:
         return file.dense(arrays["mask"], size)

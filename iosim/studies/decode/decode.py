@@ -291,7 +291,7 @@ def read_contexts(contexts: str | Sequence[int | str], beside: Mapping[str, Any]
     words, accepted = contexts, "lengths such as 1k,4k, or a file of them"
     if isinstance(contexts, str) and ("/" in contexts or contexts.lower().endswith((".txt", ".csv"))):
         text = read_text(contexts, f"`batch_contexts` '{contexts}'", accepted, MAX_FILE_BYTES)
-        words = ",".join(text.replace(",", " ").split())
+        words = text.replace(",", " ").split()
     found = lengths(words, "batch_contexts")
     if not 1 <= len(found) <= MAX_SEQUENCES:
         raise InputError(f"`batch_contexts` holds {len(found)} lengths; accepted: 1 to {MAX_SEQUENCES}")

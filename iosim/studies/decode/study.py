@@ -43,6 +43,8 @@ TOKENS_ARE = (
     "else takes time.",
 )
 WORK = "splits and work of each sequence"
+HOLLOW = "Hollow marks: the cache, with the weights where they are known, does not fit in the GPU's memory."
+NOT_THERE = "; does not fit"
 MORE_IS = "GPUs and kernels that do not differ share a line."
 BOUND = "K/V bound"
 LINES = (Series("attention", axes.NEUTRAL, dash="solid"), Series(BOUND, axes.NEUTRAL, dash="dot"))
@@ -96,8 +98,9 @@ class Decoding(Several[DecodePoint]):
 
     @property
     def answer(self) -> str:
-        """At the longest context, what one step takes on each GPU with each kernel: a line each."""
-        longest = max(p.context for p in self)
+        """At the longest context that fits and that the model has, what one step takes on each GPU with each kernel: a
+        line each."""
+        longest = headline(self.points)
         here = [p for p in self if p.context == longest]
         first, of = here[0], ""
         if first.model is not None:
@@ -112,7 +115,7 @@ class Decoding(Several[DecodePoint]):
     @property
     def beneath(self) -> tuple[str, ...]:
         """What stands under the table: what each step reads, what its indexer takes, and what that rests on."""
-        longest = max(p.context for p in self)
+        longest = headline(self.points)
         here = [p for p in self if p.context == longest]
         read = (part for p in here for part in _reads(p))
         return (*read, *(f"basis: {one}" for one in basis([one for p in here for one in p.predictions])))
@@ -121,6 +124,7 @@ class Decoding(Several[DecodePoint]):
         points = self.points
         several = len({p.context for p in points}) > 1
         drawn, means = _tokens(points) if several else _token_bars(points), TOKENS_ARE[: 1 + several]
+        means += (HOLLOW,) if several and any(p.fits is False for p in points) else ()
         title = "Tokens per second against the context" if several else "Tokens per second"
         sections = (
             *((Section("tokens", title, means, LINES if several else (), drawn),) if drawn else ()),
@@ -133,13 +137,13 @@ class Decoding(Several[DecodePoint]):
             ), folded=True),) if several else ()),
             *listed("notes", "Notes", notes(points), folded=True),
         )  # fmt: skip
-        longest = [p for p in points if p.context == max(p.context for p in points)]
+        longest = [p for p in points if p.context == headline(points)]
         if many := len(longest) > MOST_SAID:
             by_time = sorted(longest, key=lambda p: p.step_s)
             longest = [by_time[0], by_time[-1]]
         steps = [f"**{seconds_text(p.step_s)}** with {p.kernel_name} on {p.prediction.profile.name}" for p in longest]
         said = (*self.answer.split("\n"), *self.beneath)
-        verdict = f"{_where(points[-1])} one step takes {(' to ' if many else ', ').join(steps)}."
+        verdict = f"{_where(longest[0])} one step takes {(' to ' if many else ', ').join(steps)}."
         return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=said, verdict=(verdict,))
 
     def to_text(self) -> str:
@@ -180,6 +184,8 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
         beside = {name: value for name, default in usual.items() if (value := getattr(r, name)) != default}
         batch = read_contexts(r.batch_contexts, beside)
     contexts = lengths(r.context, "context") if batch is None else batch
+    if model is not None and r.context == CONTEXTS and model.most_tokens is not None:
+        contexts = [n for n in contexts if n <= model.most_tokens] or [model.most_tokens]
     cache = {n: getattr(r, n) for n in ("cache_dtype", "shared_prefix") if getattr(r, n) is not None}
     for gpu in r.gpu:
         for kernel, page in chosen_kernels(gpu, r):
@@ -214,6 +220,15 @@ def chosen_kernels(gpu: str | HardwareProfile, r: DecodeRequest) -> list[tuple[s
     return [("sglang-fa3" if batch and name == "fa3" else name, page) for name, page in found]
 
 
+def headline(points: Sequence[DecodePoint]) -> int:
+    """The longest context that fits on every GPU and that the model has positions for; of those that none has, the
+    longest that fits somewhere, and else the longest."""
+    has = [p for p in points if p.model is None or p.context <= (p.model.most_tokens or p.context)] or [*points]
+    lacks = {p.context for p in has if p.fits is False}
+    fitting = [p.context for p in has if p.context not in lacks] or [p.context for p in has if p.fits is not False]
+    return max(fitting or [p.context for p in has])
+
+
 def work(points: Sequence[DecodePoint]) -> Table | None:
     """What a launch does for each sequence of a batch, a row a context; None where all have one length."""
     batches = [p for p in points if p.prediction.problem.seq_lens is not None]
@@ -228,7 +243,7 @@ def _row(p: DecodePoint) -> dict[str, Any]:
 
 def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
     """A row a kind of layer at the longest context; None where there is one kind."""
-    longest = max(point.context for point in points)
+    longest = headline(points)
     rows = [
         _row(part) | plain(kind, "layer=name count sees") | {"share": f"{part.step_s / p.step_s:.0%}"}
         for p in points
@@ -239,7 +254,7 @@ def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
 
 
 def kinds_title(points: Sequence[DecodePoint]) -> str:
-    return f"By kind of layer, at a context of {max(point.context for point in points):,} tokens"
+    return f"By kind of layer, at a context of {headline(points):,} tokens"
 
 
 def _where(p: DecodePoint) -> str:
@@ -299,7 +314,12 @@ def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
     of_kernels = dict.fromkeys(n for p in points for one in p.predictions for n in one.kernel.notes)
     of_models = dict.fromkeys(n for p in points if p.model is not None for n in p.model.all_notes)
     fits = FITS[any(p.weight_bytes for p in points)]
-    return (*([] if told is None else [told]), *of_kernels, *of_models, NOTE, fits)
+    beyond = {p.model.title: most for p in points if p.model and p.context > (most := p.model.most_tokens or p.context)}
+    has = [
+        f"{title} has positions for {some(most, 'token')}: longer contexts are none of it"
+        for title, most in beyond.items()
+    ]
+    return (*([] if told is None else [told]), *of_kernels, *of_models, *has, NOTE, fits)
 
 
 def subject(points: Sequence[DecodePoint]) -> str:
@@ -333,10 +353,11 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
         gpu, last = members[0].prediction.profile.name, members[-1]
         hover = [
             f"{name}, {some(p.context, 'token')}<br>{per_second_text(p.tokens_per_s)} a second, "
-            f"{seconds_text(p.step_s)} a step"
+            f"{seconds_text(p.step_s)} a step{NOT_THERE * (p.fits is False)}"
             for p in members
         ]
         line = axes.line(name, [p.context for p in members], [p.tokens_per_s for p in members], hover, n)
+        line = axes.hollow(line, [p.fits is False for p in members])
         drawn.append(line | {"legendgroup": LINES[0].name})
         allowed = {p.context: b for p in members if (b := p.bound_tokens_per_s)}
         if allowed and gpu not in bounds:

@@ -73,15 +73,27 @@ def weights_of(model: Model, kind: str | None) -> Weights:
     """The weights of a model, all in `kind` where that is asked for. Raises InputError: its config does not say
     them."""
     weights = model.weights
-    if weights is None:
-        raise InputError(
-            f"`model` '{model.name}': its config does not say what follows attention in its layers; accepted: decoders "
-            "all of whose layers attend, their weights in 16 or 32 bits, fp8 or MXFP4"
-        )
+    if weights is None or not _plays(model, weights):
+        why = "its config does not say what follows attention in its layers" if weights is None else _unplayed(model)
+        accepted = "decoders each of whose layers attends and has an MLP or experts, their weights in a known type"
+        raise InputError(f"`model` '{model.name}': {why}; accepted: {accepted}")
     if any(mlp.experts and mlp.active is None for mlp in weights.mlps):
         hint = "accepted: one with num_experts_per_tok"
         raise InputError(f"`model` '{model.name}': its config does not say how many experts a token passes; {hint}")
     return weights if kind is None else weights.in_one(kind)
+
+
+def _plays(model: Model, weights: Weights) -> bool:
+    """Whether every layer is attention and an MLP or experts, which the writer knows."""
+    fed = all((mlp.inner or mlp.experts) and not mlp.columns for mlp in weights.mlps[: len(model.order)])
+    own = all(kind.compress is None for kind in model.kinds) and all(more >= 0 for more in weights.more)
+    return fed and own and not model.states and len(model.order) == model.layers
+
+
+def _unplayed(model: Model) -> str:
+    if model.states:
+        return "some of its layers keep a state, whose operators are not described"
+    return "some of its layers are not attention followed by an MLP or experts"
 
 
 class Writer:
@@ -92,6 +104,7 @@ class Writer:
         self.tape = Tape(profile, kind, trained=work.trained)
         self._enough = FILLS * profile.need_int("l2_bytes")
         self._tables: dict[int, tuple[View, View]] = {}
+        self._number = weights.attention_number
 
     def written(self) -> Tape:
         tape, weights, work = self.tape, self.weights, self.work
@@ -130,7 +143,7 @@ class Writer:
         return -(-size // self.model.tensor_parallel)
 
     def _matrix(self, rows: int, cols: int, groups: int = 1, *, experts: bool = False) -> Weight:
-        number = self.weights.expert_number if experts else self.weights.attention_number
+        number = self.weights.expert_number if experts else self._number
         return self.tape.weight(groups * rows, cols, number)
 
     def _linear(self, x: View, cols: int) -> View:
@@ -175,8 +188,10 @@ class Writer:
     def _attention(self, kind: LayerKind, x: View) -> View:
         tape = self.tape
         tape.part = "projections"
-        q, k = self._linear(x, kind.heads * kind.head_dim), self._linear(x, kind.kv_heads * kind.head_dim)
-        v = self._linear(x, kind.kv_heads * kind.head_dim_v)
+        q = self._linear(x, kind.heads * kind.head_dim)
+        if kind.shares:
+            return self._attended(kind, self._turned(q, kind.head_dim), *self._shared(kind))
+        k, v = self._linear(x, kind.kv_heads * kind.head_dim), self._linear(x, kind.kv_heads * kind.head_dim_v)
         if self.weights.head_norms:
             q, k = (self._norm(tape.reshape(t, math.prod(t.sizes) // kind.head_dim)) for t in (q, k))
         if self.weights.turned and not kind.alibi:
@@ -184,6 +199,11 @@ class Writer:
             q, k = (self._turned(t, kind.head_dim) for t in before)
             tape.hold(*before)
         return self._attended(kind, q, k, v)
+
+    def _shared(self, kind: LayerKind) -> tuple[View, View]:
+        """Keys and values that an earlier layer wrote."""
+        rows = self.work.batch * self._problem(kind).seq_k
+        return tuple(self.tape.given(rows, kind.kv_heads * columns) for columns in (kind.head_dim, kind.head_dim_v))  # type: ignore[return-value]
 
     def _turned(self, x: View, dim: int) -> View:
         """x with rotary positions over heads of `dim` columns."""
@@ -200,7 +220,7 @@ class Writer:
         """The attention of one layer and its output's projection; new keys and values go into the cache first."""
         tape, work = self.tape, self.work
         problem = self._problem(kind)
-        if work.decodes:
+        if work.decodes and not kind.shares:
             tape.part = "cache"
             k, v = self._cached(problem, k), None if v is None else self._cached(problem, v)
         tape.part = "attention"
@@ -269,12 +289,15 @@ class Writer:
     def _mlp(self, part: str, x: View, mlp: Mlp) -> View:
         self.tape.part = part
         inner = self._share(mlp.inner)
+        self._number = self.weights.dense
         inside = self._linear(x, inner)
         if mlp.matrices == 2:
             inside = self.tape.activation("gelu", inside)
         else:
             inside = self._gated(inside, lambda: self._linear(x, inner))
-        return self._linear(inside, x.sizes[1])
+        out = self._linear(inside, x.sizes[1])
+        self._number = self.weights.attention_number
+        return out
 
     def _gated(self, gate: View, up: Callable[[], View]) -> View:
         """silu(gate) up."""

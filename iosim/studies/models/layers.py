@@ -32,6 +32,10 @@ INDEXED_PAGE = 64
 """Tokens of a page of the cache (deepseek-ai/DeepGEMM, csrc/apis/attention.hpp: block_kv of fp8_paged_mqa_logits)."""
 
 
+POSITIONS = ("n_positions", "max_position_embeddings", "max_sequence_length", "max_seq_len", "n_ctx")
+"""Keys of a config under which the number of positions stands."""
+
+
 def index_token_bytes(columns: int) -> int:
     """Bytes of a token in the indexer's cache."""
     return columns + INDEX_SCALE_BYTES * ceil(columns / 128)
@@ -82,6 +86,7 @@ class LayerKind:
         latent: where keys and values come from one latent vector a token.
         sinks: a learned number a head joins each softmax.
         alibi: slopes on the scores, one a head.
+        shares: whether it uses the keys and values of an earlier layer, and keeps none of its own.
         state_kernel: the catalog kernel of layers that keep a state in place of keys and values, whatever is asked for;
             None for softmax attention.
     """
@@ -100,6 +105,7 @@ class LayerKind:
     sinks: bool = False
     alibi: bool = False
     latent: Latent | None = None
+    shares: bool = False
     state_kernel: str | None = None
 
     def __post_init__(self) -> None:
@@ -162,14 +168,14 @@ class LayerKind:
     def cached_tokens(self, context: int) -> int:
         """Tokens of a sequence that a layer's cache holds; a window or a chunk bounds them. None are kept where a token
         sees later ones."""
-        if not self.causal or self.state_kernel is not None:
+        if not self.causal or self.shares or self.state_kernel is not None:
             return 0
         return min([context, *(bound for bound in (self.window, self.chunk) if bound is not None)])
 
     def token_bytes(self, kind: str, cache_dtype: str | None = None) -> int:
         """Bytes of a token in one layer's cache, on one GPU, in a type of its own where that is said. Beyond a window
         with compressed keys: what a token adds, rounded down."""
-        if self.state_kernel is not None:
+        if self.state_kernel is not None or self.shares:
             return 0
         if self.latent is None:
             return self.kv_heads * (self.head_dim + self.head_dim_v) * dtype(cache_dtype or kind).bytes
@@ -197,7 +203,8 @@ class LayerKind:
     def parameters(self, width: int) -> int:
         """Numbers in the matrices of one layer's attention, in a model `width` columns wide, biases left out."""
         if self.latent is None:
-            return width * (self.heads + self.kv_heads) * (self.head_dim + self.head_dim_v)
+            matrices = self.heads if self.shares else self.heads + self.kv_heads
+            return width * matrices * (self.head_dim + self.head_dim_v)
         one, heads = self.latent, self.heads
         queries, q_rank = heads * self.head_dim, one.q_rank
         q = width * queries if q_rank is None else q_rank * (width + queries)
@@ -272,6 +279,7 @@ class Mlp:
         experts: how many there are; 0 for none.
         wide: columns of an expert.
         active: experts that a token passes; None where the config does not say it.
+        columns: that experts work on, where these are not the model's; else 0.
     """
 
     inner: int
@@ -279,6 +287,7 @@ class Mlp:
     experts: int = 0
     wide: int = 0
     active: int | None = None
+    columns: int = 0
 
 
 @dataclass(frozen=True)
@@ -307,16 +316,29 @@ class Weights:
     """Whether Q and K are turned by their positions (RoPE)."""
     learned: bool = False
     """Whether positions have a table of their own."""
+    more: tuple[int, ...] = ()
+    """Numbers of each layer beside those of its attention and its MLP: gates, convolutions, what keeps a state. Below 0
+    where layers share their matrices."""
+    tables: int = 0
+    """Numbers of tables beside those of tokens and of the head."""
+    dense_number: float | None = None
+    """Bytes of a number in dense MLPs, where that is not attention's."""
+
+    @property
+    def dense(self) -> float:
+        """Bytes of a number in dense MLPs."""
+        return self.attention_number if self.dense_number is None else self.dense_number
 
     def in_one(self, kind: str) -> Weights:
         """The same weights, all numbers of one type."""
         size = float(dtype(kind).bytes)
-        return replace(self, number=size, attention_number=size, expert_number=size)
+        return replace(self, number=size, attention_number=size, expert_number=size, dense_number=None)
 
     @property
     def embeddings(self) -> int:
         """Bytes of the table of tokens and, where it has its own, of the head."""
-        return round((1 if self.tied else 2) * self.width * self.vocabulary * self.number)
+        both = (1 if self.tied else 2) * self.width * self.vocabulary
+        return round((both + self.tables) * self.number)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -324,9 +346,9 @@ class Weights:
         return tuple(map(self._bytes, self.mlps))
 
     def _bytes(self, mlp: Mlp) -> int:
-        columns = mlp.matrices * self.width
-        dense = (columns * mlp.inner + mlp.experts * self.width) * self.attention_number
-        return round(dense + columns * mlp.wide * mlp.experts * self.expert_number)
+        every = mlp.matrices * self.width * mlp.inner * self.dense + mlp.experts * self.width * self.attention_number
+        columns = mlp.matrices * (mlp.columns or self.width)
+        return round(every + columns * mlp.wide * mlp.experts * self.expert_number)
 
 
 @dataclass(frozen=True)
@@ -367,6 +389,16 @@ class Model:
         return self.kinds + self.states
 
     @property
+    def most_tokens(self) -> int | None:
+        """Tokens that the config has positions for; None where it does not say."""
+        said = next((self.config[key] for key in POSITIONS if key in self.config), None)
+        return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
+
+    def usual_tokens(self, usual: int) -> int:
+        """Tokens where none are asked for: the usual ones, or as many as the model has positions for."""
+        return min(usual, self.most_tokens or usual)
+
+    @property
     def layers(self) -> int:
         """Layers with attention, or with a state."""
         return sum(kind.count for kind in self.all_kinds)
@@ -394,10 +426,12 @@ class Model:
     @property
     def weight_bytes(self) -> int | None:
         """Bytes of the weights of its layers and embeddings, of one GPU's share; None where they are not known."""
-        numbers, weights = self.attention_parameters, self.weights
-        if numbers is None or weights is None:
+        width, weights = self.width, self.weights
+        if width is None or weights is None:
             return None
-        beside = weights.embeddings + sum(weights.layers[: len(self.order)])
+        numbers = sum(one.count * one.parameters(width) for one in self.kinds)
+        more = sum(weights.more[: len(self.order)]) * weights.attention_number
+        beside = weights.embeddings + sum(weights.layers[: len(self.order)]) + more
         return round(beside / self.tensor_parallel + numbers * weights.attention_number)
 
     @property

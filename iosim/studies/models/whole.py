@@ -185,7 +185,8 @@ class WholeModels(Several[WholeRun]):
         of_gpus = (f"evidence for {run.traffic.profile.name}: {run.traffic.evidence}" for run in self)
         of_models = (note for run in self for note in run.model.all_notes)
         of_phases = (OF_PHASES[phase] for phase in phases if phase in OF_PHASES)
-        told = (NOTES[max(fused)], OF_TIMES, *of_phases, *experts, *of_models, *of_runs, *of_gpus)
+        beside = (note for run in self for note in _unplayed(run))
+        told = (NOTES[max(fused)], OF_TIMES, *of_phases, *beside, *experts, *of_models, *of_runs, *of_gpus)
         return tuple(dict.fromkeys(told))
 
     def to_text(self) -> str:
@@ -211,6 +212,16 @@ class WholeModels(Several[WholeRun]):
 
 def _percent(share: float) -> str:
     return f"{100 * share:.{0 if share >= 0.01 else 2}f} %"
+
+
+def _unplayed(run: WholeRun) -> list[str]:
+    """A note on weights that are counted in memory and whose operators are not played."""
+    weights = run.model.weights
+    beside = 0 if weights is None else sum(weights.more[: len(run.model.order)])
+    if not beside or weights is None:
+        return []
+    size = bytes_text(round(beside * weights.attention_number))
+    return [f"gates and other matrices beside attention and MLPs of {run.model.name}, {size}, are not played"]
 
 
 def _of_experts(run: WholeRun) -> str:
@@ -257,14 +268,15 @@ def _tokens(request: WholeRequest, name: str, least: int) -> list[int]:
 def _phases(request: WholeRequest) -> list[tuple[str, int]]:
     """What is asked for, and how many tokens each is of. Raises InputError: lengths or choices that make no sense."""
     prompts, contexts = _tokens(request, "seq_len", 1), _tokens(request, "context", 0)
+    usual = min(model.usual_tokens(USUAL) for model in request.models)
     if request.training:
         for name in ("context", "fused"):
             if getattr(request, name):
                 more = "which runs eager operators over `seq_len`; accepted: one of them"
                 raise InputError(f"`{name}` contradicts `training=True`, {more}")
-        return [(TRAINING, length) for length in prompts or (USUAL,)]
+        return [(TRAINING, length) for length in prompts or (usual,)]
     if not any(contexts):
-        prompts = prompts or [USUAL]
+        prompts = prompts or [usual]
     decodes = [length for length in contexts or prompts if length > 1]
     return [(PREFILL, length) for length in prompts] + [(DECODE, length) for length in decodes]
 

@@ -50,7 +50,7 @@ REPLAYED = 10
 MOST_REPLAYED = 40
 """And at most, where replayed ones fall behind others."""
 MAIN_LAUNCH = {"fwd": LaunchRole.MAIN, "bwd": LaunchRole.MAIN_BACKWARD}
-TENSOR_DTYPE_CC = {"fp16": 70, "bf16": 80, "tf32": 80, "fp8": 89}
+TENSOR_DTYPE_CC = {"fp8": 89}
 """Compute capability from which tensor cores multiply a type (PTX ISA, mma)."""
 UNITS = {"mma.sync": MatrixUnit.MMA_SYNC, "wgmma": MatrixUnit.WGMMA}
 

@@ -270,10 +270,16 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
     bias = r.linear_bias and its.get("linear_bias", True)
     model = Decoder(**chosen, mlp_width=mlp, gated=gated, tied=not untied, bias=bias)
     setup = Setup(
-        **of_setup, attention=r.attention, causal=r.causal and its.get("causal", True), precision=r.precision,
+        **of_setup, attention=r.attention, causal=r.causal and its.get("causal", True),
+        precision=usual_precision(load_profile(r.gpu)) if r.precision is None else r.precision,
         optimizer=r.optimizer, step=r.step, recompute=r.recompute, backend=r.backend, accumulate=r.accumulate_gradients,
     )  # fmt: skip
     return model, setup
+
+
+def usual_precision(profile: HardwareProfile) -> str:
+    """Autocast's type where none is asked for: bf16, or fp16 on a GPU whose tensor cores do not take bf16."""
+    return "amp-fp16" if profile.computes_in_fp32("bf16") else Setup.precision
 
 
 def _several(request: TrainRequest, name: str, usual: Any) -> list[int]:

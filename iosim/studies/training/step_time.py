@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from functools import lru_cache
 
+from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain
 from iosim.base.words import Method
 from iosim.hardware.profile import HardwareProfile
@@ -151,6 +152,10 @@ def _attention_seconds(
 ) -> tuple[dict[str, float], Method]:
     """(seconds of a layer's attention by phase, how its HBM bytes were found)."""
     seconds, methods = {}, []
+    if kernel is None and setup.attention == "flash" and profile.computes_in_fp32(setup.number.dtype):
+        why = f"{profile.name}'s tensor cores do not take {setup.number.dtype}, and no kernel of PyTorch's is described"
+        accepted = "amp-fp16, fp16 or fp32, or `attention` naive"
+        raise InputError(f"`precision` {setup.precision}: {why} for its backward there; accepted: {accepted}")
     for phase, passes in (("forward", "fwd"), ("backward", "bwd")):
         problem = AttentionProblem(
             batch=setup.batch, heads=model.heads, kv_heads=model.kv_heads, seq_q=setup.seq_len,

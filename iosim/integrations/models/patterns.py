@@ -1,0 +1,247 @@
+"""Which layers are of which kind, by the keys that say it (`patterns.toml`): a word a layer.
+
+Each row of the table names a key and one of the readers below; no reader knows a key. A value that a reader cannot
+make sense of is refused in one line, never passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.schema import one_line
+from iosim.integrations.models.reading import Reading, at, table
+
+PATTERNS = table("patterns.toml")
+WORDS: Mapping[str, list[str]] = PATTERNS["words"]
+Row = Mapping[str, Any]
+Reader = Callable[[Reading, Row, Any, int], list[str] | None]
+"""From a row, the value of its key and the number of layers to a word a layer; None where the row is not for such a
+value."""
+
+
+def wrong(read: Reading, row: Row, value: Any, accepted: str) -> InputError:
+    """The refusal of a value that its reader cannot make sense of."""
+    return read.refused(f": {row['key']} {one_line(str(value), 60)} is not read; accepted: {accepted}")
+
+
+def words(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """A list of words, one a layer, or again and again."""
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value) or not value:
+        raise read.refused(f": {row['key']} is no list of words; accepted: one word a layer")
+    return [row.get("words", {}).get(word, word) for word in _full(read, row, value, layers)]
+
+
+def letters(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """A string with a letter a layer."""
+    if not isinstance(value, str):
+        return None
+    kept = [letter for letter in value if letter not in "|, "]
+    strange = next((letter for letter in kept if letter not in row["words"]), None)
+    if strange is not None or not kept:
+        raise wrong(read, row, value, f"letters of {' '.join(row['words'])}")
+    return [row["words"][letter] for letter in _full(read, row, kept, layers)]
+
+
+def numbers(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """A list with a number a layer."""
+    if not isinstance(value, list) or not value:
+        return None
+    told = [str(int(one)) if isinstance(one, bool | int) else str(one) for one in value]
+    if row["key"] == "compress_ratios" and any(isinstance(one, bool) for one in value):
+        told = ["true"]
+    if any(one not in row["words"] for one in told):
+        raise read.refused(f": {row['key']} holds others; accepted: {', '.join(row['words'])}")
+    return [row["words"][one] for one in _full(read, row, told, layers)]
+
+
+def places(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """A list of the layers that are of one kind; all others are of the other."""
+    if not isinstance(value, list) or not all(isinstance(n, int) and not isinstance(n, bool) for n in value):
+        raise wrong(read, row, value, "a list of layers")
+    first = row.get("first", 0)
+    inside = {n - first for n in value}
+    if inside and not 0 <= min(inside) <= max(inside) < layers:
+        raise wrong(read, row, value, f"layers {first} to {layers - 1 + first}")
+    return [row["inside"] if n in inside else row["outside"] for n in range(layers)]
+
+
+def listed(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """The same as a text: "4,5,6"."""
+    if isinstance(value, str) and value.strip():
+        parts = value.split(",")
+        if not all(part.strip().isdecimal() for part in parts):
+            raise wrong(read, row, value, "layers with commas between them")
+        value = [int(part) for part in parts]
+    return places(read, row, value, layers) if isinstance(value, list) else None
+
+
+def every(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """The last of each so many layers."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        return None
+    return [row["outside"] if (n + 1) % value else row["inside"] for n in range(layers)]
+
+
+def period(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """One of each so many layers, the first where no offset is said."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        return None
+    offset = read.number(row["offset"]) if "offset" in row else 0
+    return [row["inside"] if n % value == offset % value else row["outside"] for n in range(layers)]
+
+
+def first(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """The first so many layers."""
+    if isinstance(value, list) and value:  # ERNIE 4.5 VL has a number for text and one for images
+        value = value[0]
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    count = value + row.get("more", 0)
+    return [row["inside"] if n < count else row["outside"] for n in range(layers)]
+
+
+def last(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """The last so many layers."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return [row["inside"] if n >= layers - value else row["outside"] for n in range(layers)]
+
+
+def sources(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """A list of the layer that each takes something from, itself or one before."""
+    if not isinstance(value, list) or not all(isinstance(n, int) for n in value):
+        raise wrong(read, row, value, "a layer a layer")
+    return [
+        row["inside"] if n != source else row["outside"] for n, source in enumerate(_full(read, row, value, layers))
+    ]
+
+
+def indexed(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """The first few layers, and then the last of each so many, pick tokens; all others use what those picked."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        return None
+    said = read.get("index_skip_topk_offset")
+    offset = said if isinstance(said, int) else 2
+    return [row["inside"] if max(n - offset + 1, 0) % value else row["outside"] for n in range(layers)]
+
+
+def spread(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """GPT-Neo's words with how often each list of them stands there."""
+    try:
+        told = [word for some, times in value for _ in range(times) for word in some]
+    except (TypeError, ValueError):
+        raise read.refused(f": {row['key']} is no list of [words, times]") from None
+    return words(read, row, told, layers)
+
+
+def blocks(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """Nemotron-NAS: a table a layer, whose attention may be left out, or be a matrix."""
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        raise wrong(read, row, value, "a table a layer")
+    told = ["full_attention" if _attends(one.get("attention")) else "skipped" for one in value]
+    return _full(read, row, told, layers)
+
+
+def _attends(attention: Any) -> bool:
+    one = attention if isinstance(attention, Mapping) else {}
+    return not (one.get("no_op") or one.get("replace_with_linear"))
+
+
+def zamba(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """Zamba's class: its first two hybrid layers stand where no period would put them."""
+    offset = read.number("attn_layer_offset")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        return None
+    head = ["mamba", "mamba", "hybrid"]
+    return head[:layers] + ["hybrid" if n % value == offset else "mamba" for n in range(len(head), layers)]
+
+
+def plamo(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """PLaMo 2: Mamba in all but the middle of each so many layers."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 2:
+        return None
+    half = value // 2
+    if layers <= half:
+        return ["mamba"] * (layers - 1) + ["full_attention"]
+    return ["full_attention" if n % value == half else "mamba" for n in range(layers)]
+
+
+READERS: Mapping[str, Reader] = {
+    one.__name__: one
+    for one in (
+        words,
+        letters,
+        numbers,
+        places,
+        listed,
+        every,
+        period,
+        first,
+        last,
+        sources,
+        indexed,
+        spread,
+        blocks,
+        zamba,
+        plamo,
+    )
+}
+
+
+def _full(read: Reading, row: Row, value: list[Any], layers: int) -> list[Any]:
+    """A value a layer of a list that has as many, more, or one round of several."""
+    if row.get("cycled"):
+        return [value[n % len(value)] for n in range(layers)]
+    if len(value) < layers:
+        raise read.refused(f" contradicts itself: {len(value)} {row['key']} for {layers} layers")
+    return value[:layers]
+
+
+def rows(read: Reading, group: str) -> list[Row]:
+    """The rows of a table whose key the config has, and that are for such models."""
+    told = []
+    for row in PATTERNS[group]:
+        value = at(read.config, row["key"])
+        fits = not ("types" in row and read.type not in row["types"]) and not ("with" in row and not _has(read, row))
+        if fits and (value is not None and value != []):
+            told.append(row)
+    return told
+
+
+def _has(read: Reading, row: Row) -> bool:
+    return bool(read.get(row["with"]))
+
+
+def mixer_words(read: Reading, layers: int) -> list[str] | None:
+    """What each layer mixes its tokens with, by the first key that says it; None where none does. A list of places
+    that is empty says nothing."""
+    told = None
+    for row in rows(read, "mixer"):
+        value = read.get(row["key"])
+        if told is None:
+            told = READERS[row["reader"]](read, row, value, layers)
+    return told
+
+
+def layer_count(read: Reading) -> int | None:
+    """How many layers a list or a text with one entry a layer says there are; None where there is none."""
+    for row in rows(read, "mixer"):
+        value = read.get(row["key"])
+        if row["reader"] in ("words", "letters", "numbers", "blocks") and not row.get("cycled"):
+            if isinstance(value, str):
+                return sum(letter in row["words"] for letter in value)
+            return len(value) if isinstance(value, list) else None
+    return None
+
+
+def meaning(read: Reading, word: str) -> list[str]:
+    """The mixers that a layer with a word has. Raises InputError: a word that is not known."""
+    own = PATTERNS["families"].get(read.type, {})
+    if word in own:
+        return list(own[word])
+    if word not in WORDS:
+        hint = f"accepted: {', '.join(WORDS)}"
+        raise read.refused(f": layer type '{one_line(word, 40)}' is not known; {hint}")
+    return list(WORDS[word])

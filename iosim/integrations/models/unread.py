@@ -1,0 +1,63 @@
+"""What was not read of a config, and must be said before any number: a type that is not known, and keys that name
+layers, blocks, a pattern, a mixer or a kind of attention (`spellings.toml` has the words)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from iosim.base.schema import one_line
+from iosim.integrations.models.patterns import PATTERNS
+from iosim.integrations.models.reading import FAMILIES, SIZES, SPELLINGS, Reading, class_defaults
+
+MOST = 4
+"""Keys that are named; the others are counted."""
+
+
+def caveats_of(read: Reading, title: str) -> list[str]:
+    """What is not known of a config, a clause each."""
+    told = []
+    if read.said_type and not is_known(read):
+        told.append(f"model_type {one_line(read.said_type, 40)} is not known here, read by its keys alone")
+    left = list(unread(read))
+    if left:
+        more = f" and {len(left) - MOST} more" if len(left) > MOST else ""
+        told.append(f"not read: {', '.join(one_line(key, 40) for key in left[:MOST])}{more}")
+    return told
+
+
+def is_known(read: Reading) -> bool:
+    """Whether a model_type is one whose classes' keys are known."""
+    known = class_defaults()
+    remote = FAMILIES["remote"]
+    lists = (known["types"], known["whole"], remote["decoders"], remote["encoders"], FAMILIES["without"]["types"])
+    return any(one in some for some in lists for one in (read.type, read.said_type, read.said_type.lower()))
+
+
+def unread(read: Reading) -> Iterator[str]:
+    """Keys that name layers or a kind of attention, say something, and were not looked up."""
+    naming = SPELLINGS["naming"]
+    told = {row["key"].partition(".")[0] for group in ("mixer", "feed", "shared") for row in PATTERNS[group]}
+    told |= {row[key] for row in PATTERNS["mixer"] for key in ("offset",) if key in row}
+    told |= {name.partition(".")[0] for names in SIZES.values() for name in names}
+    for key, value in read.config.items():
+        if key in read.seen or key in told or key in naming["known"] or not _says(value):
+            continue
+        low = key.lower()
+        named = any(word in low for word in naming["words"]) and not any(word in low for word in naming["silent"])
+        if named and read.defaults.get(key) != value:
+            yield key
+
+
+def _says(value: Any) -> bool:
+    """Whether a value may change which layers there are or what they see."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, list | dict | str):
+        return bool(value)
+    return value is not None and value != 0
+
+
+def is_part(config: Mapping[str, Any]) -> bool:
+    """Whether a file is a vision tower's own: it has sizes of layers and sees images."""
+    return any(key in config for key in ("image_size", "patch_size", "vt_hidden_size"))

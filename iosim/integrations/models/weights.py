@@ -1,0 +1,311 @@
+"""What a model's weights are beside those of its softmax attention: embeddings, MLPs and experts, and what mixes tokens
+in other ways; and in how many bytes a number is held.
+
+Counted are matrices; biases and norms, below 1 % of them, are not. Where a config does not say a size, weights are not
+known and the reason is a note: attention is never refused for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iosim.base.errors import InputError
+from iosim.integrations.models import patterns
+from iosim.integrations.models.mixers import OTHERS, state_numbers
+from iosim.integrations.models.packed import number_bytes
+from iosim.integrations.models.patterns import READERS
+from iosim.integrations.models.plan import Entry
+from iosim.integrations.models.reading import SIZES, Reading
+from iosim.studies.models.layers import LayerKind, Mlp, Weights
+
+SPARSE = ("sparse", "moe", "hash_moe")
+PLAIN_ACTIVATIONS = ("relu2", "xielu", "gelu_new", "gelu_fast", "quick_gelu", "relu", "squared_relu")
+"""Activations of MLPs with two matrices, where the type is not known."""
+SWITCHES = ("is_moe", "enable_moe_block", "use_moe")
+"""Keys that, where they are false, say that there are no experts."""
+TIED = ("tie_word_embeddings", "tied_embeddings")
+
+
+def weights_of(read: Reading, width: int, entries: Sequence[Entry]) -> tuple[Weights | None, str]:
+    """(the weights, a note); None where the config does not say them."""
+    try:
+        return _weights(read, width, entries), ""
+    except (InputError, OverflowError) as error:
+        why = str(error).partition("; accepted")[0].partition("' ")[2] or str(error)
+        return None, f"its weights are not known: {why}"
+
+
+def _weights(read: Reading, width: int, entries: Sequence[Entry]) -> Weights:
+    rows = read.needed("vocabulary", "vocabulary") if "no_table" not in read.facts else 1
+    sizes = number_bytes(read, len(entries))
+    feeds = _Feeds(read, width, entries)
+    nothing = Mlp(0, feeds.matrices)
+    mlps = tuple(feeds.mlp(entry) if entry.last else nothing for entry in entries)
+    if "one_block" in read.facts:
+        mlps = _one_block(read, entries, mlps)
+    if "looped" in read.facts:
+        mlps = _looped(read, entries, mlps)
+    more = tuple(_more(read, width, entry, mlp) for entry, mlp in zip(entries, mlps, strict=True))
+    facts = read.facts
+    tied = read.get(*TIED)
+    return Weights(
+        width,
+        rows,
+        bool(tied),
+        mlps,
+        sizes.tables,
+        sizes.attention,
+        sizes.experts,
+        norms=4 if "more_norms" in facts else 2,
+        head_norms="head_norms" in facts,
+        turned="not_turned" not in facts,
+        learned="learned" in facts,
+        more=_blocks(read, width, entries, more),
+        tables=_tables(read, width, rows, entries, bool(tied)),
+        dense_number=None if sizes.dense == sizes.attention else sizes.dense,
+    )
+
+
+# --- MLPs and experts -------------------------------------------------------------------------------------------------
+
+
+class _Feeds:
+    """The MLP of every layer."""
+
+    def __init__(self, read: Reading, width: int, entries: Sequence[Entry]) -> None:
+        self.read, self.width = read, width
+        act = str(read.get("hidden_act", "activation_function", "mlp_hidden_act") or "")
+        unknown = not read.defaults and act in PLAIN_ACTIVATIONS
+        self.matrices = 2 if "plain" in read.facts or unknown else 3
+        self.layers = 1 + max(entry.layer.place for entry in entries)
+        off = any(read.get(key) is False for key in SWITCHES)
+        self.experts, self.expert_width = (0, 0) if off else self._experts()
+        self.sparse = self._sparse() if self.experts else [False] * self.layers
+
+    def mlp(self, entry: Entry) -> Mlp:
+        """What follows the mixer of one layer."""
+        layer = entry.layer
+        if layer.feed == "" or layer.own.get("feed") is False:
+            return Mlp(0, self.matrices)
+        if layer.own.get("linear_feed"):
+            return Mlp(self.width, 1)
+        read = self.read.with_own(layer.own) if layer.own else self.read
+        sparse = self.sparse[layer.place] if layer.feed is None else layer.feed == "sparse" and self.experts > 0
+        place = layer.place
+        if read.type.startswith("longcat_flash"):  # experts beside the first of two dense MLPs
+            dense = self._inner(read, place)
+            return Mlp(dense, 3, self.experts, self.expert_width, self._active(place)) if entry.first else Mlp(dense, 3)
+        if not sparse:
+            wider = read.get("intermediate_size_mlp", "prefix_dense_intermediate_size") if self.experts else None
+            return Mlp(int(wider) if wider else self._inner(read, place), self.matrices)
+        wide = self.expert_width or self._inner(read, place)
+        if read.is_one_of("both_feeds"):  # experts beside a dense MLP (Gemma 4, Arctic)
+            return Mlp(self._inner(read, place), self.matrices, self.experts, wide, self._active(place))
+        shared = self._inner(read, place) if "shared_is_dense" in read.facts else self._shared(place, wide)
+        columns = self.read.number(*SIZES["latent_experts"])
+        return Mlp(shared, self.matrices, self.experts, wide, self._active(place), columns)
+
+    def _experts(self) -> tuple[int, int]:
+        """(how many experts a layer has, how wide they are; 0 where the dense MLP's width says it)."""
+        number, wide = self.read.get(*SIZES["experts"]), self.read.get(*SIZES["expert_width"])
+        if isinstance(number, list) and isinstance(wide, list) and len(number) == len(wide) < self.layers:
+            total = sum(number)  # ERNIE 4.5 VL has experts for text and for images
+            return total, round(sum(n * w for n, w in zip(number, wide, strict=True)) / max(1, total))
+        number = self._at(SIZES["experts"], 0)
+        return (number if number > 1 else 0), self._at(SIZES["expert_width"], 0)
+
+    def _at(self, names: Sequence[str], place: int) -> int:
+        """A number that may be a list of one a layer; 0 where there is none. Raises InputError: it is no number."""
+        value = self.read.get(*names)
+        if isinstance(value, list) and value:
+            value = value[min(place, len(value) - 1)]
+        if value is None or value is False:
+            return 0
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1 << 24:
+            raise self.read.refused(f" {self.read.key_of(names)} is no whole number")
+        return value
+
+    def _sparse(self) -> list[bool]:
+        """Which layers have experts: those of which no key says otherwise."""
+        sparse = [True] * self.layers
+        told = patterns.rows(self.read, "feed")
+        if not any(isinstance(self.read.get(row["key"]), list | str) for row in told):
+            defaults = {key: value for key, value in self.read.defaults.items() if key not in self.read.config}
+            self.read = self.read.with_own(defaults)
+            told = patterns.rows(self.read, "feed")
+        for row in told:
+            words = READERS[row["reader"]](self.read, row, self.read.get(row["key"]), self.layers)
+            if words is not None:
+                sparse = [old and word in SPARSE for old, word in zip(sparse, words, strict=True)]
+        return sparse
+
+    def _active(self, place: int) -> int | None:
+        value = self.read.get(*SIZES["active"])
+        if isinstance(value, list) and value:
+            value = value[min(place, len(value) - 1)]
+        return value if isinstance(value, int) and 0 < value <= self.experts else None
+
+    def _shared(self, place: int, wide: int) -> int:
+        own = self._at(SIZES["shared_width"], place)
+        return own or self._at(SIZES["shared_experts"], place) * wide
+
+    def _inner(self, read: Reading, place: int) -> int:
+        """Columns of a dense MLP, as its class makes them of what the config says."""
+        if read.get(*SIZES["inner"]) is None:
+            wide = _unsaid(read, self.width, self.matrices)
+            if wide is None and self.experts and self.expert_width:
+                return self._shared(place, self.expert_width)  # a class whose layers all have experts
+            if wide is None:
+                raise read.refused(f" says no width of its MLP: {' or '.join(SIZES['inner'][:3])} is missing")
+            return wide
+        value = read.get(*SIZES["inner"])
+        if isinstance(value, list) and value:
+            value = value[min(place, len(value) - 1)]
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= 1 << 24:
+            raise read.refused(f" {read.key_of(SIZES['inner'])} is no whole number of at least 1")
+        return _made(read, value)
+
+
+def _made(read: Reading, inner: int) -> int:
+    """The width that a class makes of the one in its config."""
+    if read.type in ("recurrent_gemma", "moshi", "qwen"):
+        return inner // 2
+    if read.type in ("lfm2", "lfm2_moe") and read.flag("block_auto_adjust_ff_dim"):
+        most = read.number("block_multiple_of") or 256
+        factor = read.get("block_ffn_dim_multiplier")
+        wide = int((factor if isinstance(factor, int | float) else 1) * int(2 * inner / 3))
+        return -(-wide // most) * most
+    return inner
+
+
+def _unsaid(read: Reading, width: int, matrices: int) -> int | None:
+    """The width of an MLP that no key holds; None where the class says none."""
+    for key in ("expansion_ratio", "intermediate_multiple_size", "mlp_ratio"):
+        ratio = read.get(key)
+        if isinstance(ratio, int | float) and not isinstance(ratio, bool):
+            return round(ratio * width)
+    if read.get("multiple_of") is not None:  # Llama's params.json
+        factor = read.get("ffn_dim_multiplier")
+        wide = int(8 * width / 3)
+        wide = int(factor * wide) if isinstance(factor, int | float) else wide
+        most = read.number("multiple_of") or 256
+        return -(-wide // most) * most
+    return 4 * width if matrices == 2 else None
+
+
+# --- what stands beside them ------------------------------------------------------------------------------------------
+
+
+def _more(read: Reading, width: int, entry: Entry, mlp: Mlp) -> int:
+    """Numbers of a layer beside its attention's and its MLP's."""
+    kind = entry.kind
+    own = read.number("hidden_size_per_layer_input")
+    more = 2 * width * own if own and entry.first else 0
+    more += 2 * width * read.number("laurel_rank") if entry.first else 0
+    if mlp.experts and mlp.columns:
+        more += 2 * width * mlp.columns
+    if kind is None:
+        made = OTHERS.get(entry.mixer)
+        numbers = None if made is None else made(read, width)
+        if entry.mixer and numbers is None and entry.mixer not in ("cross attention",):
+            raise read.refused(f" says no sizes of its {entry.mixer} layers")
+        return more + (numbers or _cross(read, entry, width))
+    if kind.state_kernel is not None:
+        return more + state_numbers(read, kind, width)
+    return more + _beside_attention(read, kind, width)
+
+
+def _cross(read: Reading, entry: Entry, width: int) -> int:
+    """Llama 3.2 Vision's layers over an image's tokens have the matrices of the others."""
+    if entry.mixer != "cross attention":
+        return 0
+    heads, dim = read.size("heads") or 1, read.size("head_dim")
+    dim = dim or width // heads
+    return 2 * width * dim * (heads + (read.size("kv_heads") or heads))
+
+
+def _beside_attention(read: Reading, kind: LayerKind, width: int) -> int:
+    if kind.compress is not None:
+        return _compressing(read, kind, width) - kind.parameters(width)
+    more = width * kind.heads * kind.head_dim_v if "gate" in read.facts else 0
+    if "crossed" in read.facts:
+        more += kind.parameters(width)
+    if "relative" in read.facts:  # XLNet's matrix of distances
+        more += width * kind.heads * kind.head_dim
+    if kind.name.startswith("full") and read.flag("attention_k_eq_v"):
+        more -= width * kind.kv_heads * kind.head_dim_v
+    if "attention_experts" in read.facts:  # JetMoE's queries and outputs have a matrix an expert
+        experts, active = read.size("experts") or 1, read.size("active") or 1
+        more += (experts // active - 1) * width * kind.heads * (kind.head_dim + kind.head_dim_v)
+    return more
+
+
+def _compressing(read: Reading, kind: LayerKind, width: int) -> int:
+    """DeepSeek-V4's layer: queries by a rank, one vector a key, outputs by groups, what compresses, and the indexer."""
+    assert kind.latent is not None
+    one, columns = kind.latent, kind.heads * kind.head_dim
+    rank, out, groups = one.q_rank or width, read.number("o_lora_rank") or width, read.number("o_groups") or 1
+    numbers = rank * (width + columns) + width * kind.head_dim + out * (columns + groups * width)
+    copies = read.number("hc_mult")  # hyper-connections: copies of the residual stream, twice a layer
+    numbers += 2 * (copies * copies + 2 * copies) * copies * width
+    overlaps = 2 if kind.compress == 4 else 1
+    numbers += 2 * overlaps * width * kind.head_dim if kind.compress else 0
+    index = 2 * overlaps * width * one.index_dim + one.index_heads * (rank * one.index_dim + width)
+    return numbers + (index if one.index_dim else 0)
+
+
+def _looped(read: Reading, entries: Sequence[Entry], mlps: tuple[Mlp, ...]) -> tuple[Mlp, ...]:
+    """The MLPs of layers that run several times, on those that have matrices."""
+    own = 2 * read.number("num_layers_per_stack")
+    both = zip(entries, mlps, strict=True)
+    return tuple(mlp if entry.layer.place < own else Mlp(0, mlp.matrices) for entry, mlp in both)
+
+
+def _one_block(read: Reading, entries: Sequence[Entry], mlps: tuple[Mlp, ...]) -> tuple[Mlp, ...]:
+    """Zamba's MLPs: those of the shared blocks, on the first layers that have them."""
+    left, told = read.number("num_mem_blocks") or 1, []
+    for entry, mlp in zip(entries, mlps, strict=True):
+        attends = entry.kind is not None and entry.kind.state_kernel is None
+        told.append(mlp if attends and left > 0 else Mlp(0, mlp.matrices))
+        left -= attends
+    return tuple(told)
+
+
+def _blocks(read: Reading, width: int, entries: Sequence[Entry], more: Sequence[int]) -> tuple[int, ...]:
+    """Numbers beside, of layers that share their block: attention over twice the width, once for each block."""
+    if "looped" in read.facts:  # those that run again have no matrices of their own
+        own = 2 * read.number("num_layers_per_stack")
+        again = [entry.layer.place >= own for entry in entries]
+        each = zip(entries, more, again, strict=True)
+        return tuple(-e.kind.parameters(width) if spare and e.kind else numbers for e, numbers, spare in each)
+    if "one_block" not in read.facts:
+        return tuple(more)
+    left, told = read.number("num_mem_blocks") or 1, []
+    for entry, own in zip(entries, more, strict=True):
+        kind = entry.kind
+        if kind is None or kind.state_kernel is not None:
+            told.append(own)
+            continue
+        wide = 2 * width * kind.heads * kind.head_dim
+        block = 3 * wide + wide // 2 if left > 0 else 0
+        adapters = read.number("adapter_rank") * (width + 2 * (read.size("inner") or 0))
+        told.append(own + block - kind.parameters(width) + width * width + adapters)
+        left -= 1
+    return tuple(told)
+
+
+def _tables(read: Reading, width: int, rows: int, entries: Sequence[Entry], tied: bool) -> int:
+    """Numbers of tables beside those of tokens and of the head, less what these have fewer of."""
+    layers = 1 + max(entry.layer.place for entry in entries)
+    own = read.number("hidden_size_per_layer_input")
+    more = own * layers * ((read.size_of("vocab_size_per_layer_input") or rows) + width) if own else 0
+    inputs = read.number("altup_num_inputs")
+    more += 2 * (inputs - 1) * width * width if inputs > 1 else 0
+    if "learned" in read.facts:
+        more += (read.size("positions") or 0) * width
+    narrow = read.number("embedding_size", "input_embedding_size")
+    if narrow and narrow != width:
+        more += rows * (narrow - width) + narrow * width
+        wide = read.number("output_embedding_size")
+        more += rows * (wide - width) + wide * width if wide and not tied else 0
+    return more

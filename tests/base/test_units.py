@@ -1,0 +1,67 @@
+"""Sizes and lists of them: a number whose thousands are set apart is never taken for a list."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iosim.base.errors import InputError
+from iosim.base.units import count_text, list_text, size, sizes
+from iosim.evidence.claims.readings import parse
+
+LENGTHS = [1024, 1536, 2048, 3072, 4096, 8192, 12288, 16384, 32768, 65536, 131072, 196608, 262144, 524288, 1048576]
+NUMBERS = [*LENGTHS, 1000, 2500, 10_000, 50_257, 100_000, 151_936]
+POWERS = [2**n for n in range(4, 21)]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_number_as_iosim_prints_it_is_refused_with_the_number_to_write(number: int) -> None:
+    for sequences in (False, True):
+        if sequences and len(f"{number:,}") == 7 and ",0" not in f"{number:,}":
+            continue  # three digits each: two sequences of 196 and 608 tokens
+        with pytest.raises(InputError, match=f"write {number}\\b"):
+            sizes(count_text(number), "--seq-len", sequences=sequences)
+    with pytest.raises(InputError, match=f"write {number}\\b"):
+        size(count_text(number), "--batch")
+
+
+def test_several_numbers_with_separators_are_refused_too() -> None:
+    for text in ("1,024,2,048", "8,192,16,384", "512,1,024"):
+        with pytest.raises(InputError, match="without separators"):
+            sizes(text, "--seq-len")
+
+
+def test_no_length_that_is_common_is_taken_for_a_list() -> None:
+    for number in (*range(1024, 47 * 1024, 1024), *range(8192, 1 << 20, 8192), *range(1000, 100_000, 500)):
+        with pytest.raises(InputError):
+            sizes(count_text(number), "--seq-len")
+
+
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_powers_of_two_that_follow_each_other_are_a_list(first: int) -> None:
+    for start in range(len(POWERS) - first):
+        listed = POWERS[start : start + first + 1]
+        assert sizes(",".join(map(str, listed)), "--seq-len") == listed
+    for pair in combinations((64, 96, 128, 192, 256, 512), 2):
+        assert sizes(f"{pair[0]},{pair[1]}", "--head-dim") == list(pair)
+
+
+@given(st.lists(st.integers(1, 1 << 24), min_size=1, max_size=5))
+def test_a_list_that_is_written_out_is_read_as_it_was(numbers: list[int]) -> None:
+    assert sizes(list_text(numbers), "--seq-len") == numbers
+
+
+def test_sequences_of_three_digits_may_stand_in_any_order() -> None:
+    assert sizes("100,900,300", "--seq-lens", sequences=True) == [100, 900, 300]
+    assert sizes("8, 192", "--seq-len") == [8, 192]
+    assert sizes("1,2,4,8", "--batch") == [1, 2, 4, 8]
+
+
+def test_a_comma_in_an_amount_sets_thousands_apart_or_is_refused() -> None:
+    assert parse("hbm", "4,300MB").value == 4_300_000_000
+    for text, meant in (("4,3GB", "4.3GB"), ("1,25 ms", "1.25 ms")):
+        with pytest.raises(InputError, match=f"write {meant}"):
+            parse("hbm" if "GB" in text else "time", text)

@@ -1,0 +1,277 @@
+"""Config files of models whose layers differ in kind: read as their class builds them, or with what was not read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iosim.base.errors import InputError
+from iosim.commands.cli import main
+from iosim.integrations.models import load_model
+from iosim.studies.models.layers import Model
+
+SIZES: dict[str, Any] = {"hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4}
+SSD = {"mamba_n_heads": 32, "mamba_n_groups": 1, "mamba_d_state": 64, "mamba_d_head": 64}
+NEMOTRON = {"mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "head_dim": 128}
+LATENT = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
+INDEX = {"index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128}
+SWA = {"swa_num_attention_heads": 16, "swa_num_key_value_heads": 8, "swa_head_dim": 192, "swa_v_head_dim": 128}
+
+
+def config(kind: str, layers: int | None, **keys: Any) -> dict[str, Any]:
+    """A config.json of a type, with usual sizes."""
+    own = {} if layers is None else {"num_hidden_layers": layers}
+    return {"model_type": kind, **SIZES, **own, **keys}
+
+
+def kinds(model: Model) -> list[tuple[str, int]]:
+    """The kinds of a model's layers, with how many there are."""
+    return [(one.name, one.count) for one in model.all_kinds]
+
+
+@pytest.mark.parametrize(("keys", "wanted"), [
+    (config("nemotron_h", 7, hybrid_override_pattern="MEM*-ME", **NEMOTRON), [("full", 1), ("mamba", 3)]),
+    (config("nemotron_h", None, layers_block_type=["mamba", "moe", "mamba", "attention"], **NEMOTRON),
+     [("full", 1), ("mamba", 2)]),
+    (config("mimo_v2_flash", 6, hybrid_layer_pattern=[0, 1, 1, 1, 1, 0], sliding_window=128, head_dim=192, **SWA),
+     [("full", 2), ("sliding", 4)]),
+    (config("nemotron-nas", 3, block_configs=[
+        {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 2.0}}, {"attention": {"no_op": True}},
+        {"attention": {"n_heads_in_group": 8}, "ffn": {"no_op": True}}]),
+     [("full", 1), ("full (2 key/value)", 1)]),
+    (config("jamba", 16, attn_layer_period=8, attn_layer_offset=4), [("full", 2)]),
+    (config("bamba", 12, attn_layer_indices=[3, 9], **SSD), [("mamba", 10), ("full", 2)]),
+    (config("minimax_text_01", 4, attn_type_list=[0, 0, 0, 1], head_dim=64), [("full", 1)]),
+    (config("lfm2", 5, full_attn_idxs=[2, 4]), [("full", 2)]),
+    (config("bailing_hybrid", 12, layer_group_size=6, linear_num_heads=16, linear_head_dim=64, **LATENT),
+     [("linear", 10), ("latent", 2)]),
+    (config("recurrent_gemma", 5, block_types=["recurrent", "recurrent", "attention"], attention_window_size=64),
+     [("sliding", 1)]),
+    (config("zamba2", 6, hybrid_layer_ids=[2, 5], num_key_value_heads=16, attention_head_dim=128, n_mamba_heads=8,
+            mamba_ngroups=1, mamba_d_state=64, mamba_headdim=256), [("full", 2), ("mamba", 6)]),
+    (config("some_v4", 4, compress_ratios=[0, 4, 128, 4], head_dim=128, sliding_window=128, **INDEX),
+     [("sliding", 1), ("compressed sparse", 2), ("compressed", 1)]),
+    (config("glm_moe_dsa", 4, indexer_types=["full", "full", "shared", "full"], **LATENT, **INDEX),
+     [("sparse latent", 3), ("sparse latent (another's index)", 1)]),
+    (config("glm_moe_dsa", None, layer_types=["deepseek_sparse_attention"] * 3, **LATENT, **INDEX),
+     [("sparse latent", 3)]),
+    (config("gemma3n_text", 10, num_kv_shared_layers=5, sliding_window=64, head_dim=64),
+     [("sliding", 4), ("full", 1), ("sliding (another's cache)", 4), ("full (another's cache)", 1)]),
+    (config("gemma4_text", 6, per_layer_config={"05": {"head_dim": 512}}, head_dim=256, sliding_window=64),
+     [("sliding", 5), ("full", 1)]),
+    (config("mllama_text_model", 5, cross_attention_layers=[1, 3]), [("full", 3)]),
+    (config("longcat_flash", None, num_layers=3, **LATENT), [("latent", 6)]),
+    (config("falcon_h1", 3, **SSD), [("full", 3), ("mamba", 3)]),
+    (config("mamba2", 4, num_heads=32, head_dim=64, state_size=128, n_groups=8), [("mamba", 4)]),
+    (config("step3p5", 4, layer_types=["full_attention"] + ["sliding_attention"] * 3, sliding_window=512, head_dim=64,
+            attention_other_setting={"num_attention_heads": 24, "num_attention_groups": 8, "head_dim": 64}),
+     [("full", 1), ("sliding", 3)]),
+    (config("hunyuan", 4, use_cla=True, cla_share_factor=2), [("full", 2), ("full (another's cache)", 2)]),
+    (config("laguna", 3, num_attention_heads_per_layer=[16, 16, 32]), [("full", 2), ("full (32 heads)", 1)]),
+])  # fmt: skip
+def test_layers_that_differ_are_told_apart(keys: dict[str, Any], wanted: list[tuple[str, int]]) -> None:
+    assert sorted(kinds(load_model(keys))) == sorted(wanted)
+
+
+def test_sizes_of_each_kind_are_its_own() -> None:
+    """MiMo-V2's windows have twice the key/value heads of its full layers; its cache is bounded by the window."""
+    layers = [0, 1, 1, 1, 1, 0]
+    mimo = load_model(config("mimo_v2_flash", 6, hybrid_layer_pattern=layers, sliding_window=128, head_dim=192,
+                             v_head_dim=128, **SWA))  # fmt: skip
+    by_name = {one.name: one for one in mimo.kinds}
+    assert (by_name["full"].kv_heads, by_name["sliding"].kv_heads, by_name["sliding"].window) == (4, 8, 128)
+    token = (192 + 128) * 2
+    assert mimo.cache_bytes(1, 65_536, "bf16") == 2 * 65_536 * 4 * token + 4 * 128 * 8 * token
+    gemma = load_model(config("gemma4_text", 6, head_dim=256, global_head_dim=512, sliding_window=64))
+    assert [one.head_dim for one in gemma.kinds] == [256, 512]
+
+
+def test_shared_keys_are_kept_once_and_have_no_matrices() -> None:
+    keys = config("gemma3n_text", 10, num_kv_shared_layers=5, sliding_window=64, head_dim=64)
+    alone, shared = load_model(keys | {"num_kv_shared_layers": 0}), load_model(keys)
+    assert shared.cache_bytes(1, 64, "bf16") * 2 == alone.cache_bytes(1, 64, "bf16")
+    fewer = 5 * 2 * 1024 * 4 * 64
+    assert (alone.attention_parameters or 0) - (shared.attention_parameters or 0) == fewer
+    index = config("glm_moe_dsa", 2, indexer_types=["full", "shared"], **LATENT, **INDEX)
+    own, another = load_model(index).kinds
+    assert own.token_bytes("bf16") - another.token_bytes("bf16") == 128 + 4
+
+
+@pytest.mark.parametrize(("keys", "said"), [
+    (config("llama9", 2), "model_type llama9 is not known here"),
+    (config("llama", 2, mixer_kinds=["a", "b"]), "not read: mixer_kinds"),
+    (config("llama", 2, dense_attention_every_n_layers=2), "not read: dense_attention_every_n_layers"),
+    (config("llama", 2, hybrid_blocks=3), "not read: hybrid_blocks"),
+    (config("jamba", 8, attn_layer_period=8, attn_layer_offset=4), "7 of 8 layers run mamba, which is not counted"),
+    (config("mllama_text_model", 5, cross_attention_layers=[1, 3]), "2 of 5 layers run cross attention"),
+    (config("minimax_m3_vl_text", 2, layer_types=["full_attention", "minimax_m3_sparse"]),
+     "1 layers that attend to picked blocks of keys are counted as if to all tokens"),
+    (config("phi4flash", 4, mb_per_layer=2, mamba_d_state=16), "not known here"),
+])  # fmt: skip
+def test_what_is_not_read_stands_in_the_first_sentence(
+    keys: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "config.json"
+    place.write_text(json.dumps(keys))
+    assert said in load_model(keys).title
+    assert main(["predict", "--model", str(place), "--gpu", "h100", "--seq-len", "1k", "--method", "capacity"]) == 0
+    assert said in capsys.readouterr().out.split(". ")[0]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "deepseek_v3", "gemma3_text", "gpt_oss", "qwen3_5_text"])
+def test_a_known_config_says_nothing_more(kind: str) -> None:
+    assert "(" not in load_model(config(kind, 4, rms_norm_eps=1e-6, attention_bias=False, layer_norm_eps=1e-5)).title
+
+
+@pytest.mark.parametrize("kind", ["mamba", "rwkv7", "xlstm", "gla", "delta_net", "fnet", "reformer", "swin"])
+def test_models_without_softmax_attention_are_refused_in_a_line(kind: str) -> None:
+    with pytest.raises(InputError, match=f"model_type {kind}") as error:
+        load_model(config(kind, 4, depths=[2, 2]))
+    assert "\n" not in str(error.value)
+
+
+def test_states_of_models_without_attention() -> None:
+    (state,) = load_model(config("mamba2", 4, num_heads=32, head_dim=64, state_size=128, n_groups=8)).states
+    assert (state.state_kernel, state.state_bytes) == ("ssd", 32 * 64 * 128 * 4)
+    (delta,) = load_model({"model_type": "gated_deltanet", "num_hidden_layers": 3, "hidden_size": 2048, "num_heads": 6,
+                           "head_dim": 256, "expand_v": 2}).states  # fmt: skip
+    assert (delta.state_kernel, delta.heads, delta.head_dim, delta.head_dim_v) == ("gdn", 6, 256, 512)
+
+
+# --- encoders ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "built"), [
+    ("esm", "EsmForMaskedLM"), ("deberta-v2", "DebertaV2ForMaskedLM"), ("longformer", "LongformerForMaskedLM"),
+    ("wav2vec2", "Wav2Vec2ForCTC"), ("hubert", "HubertForCTC"), ("beit", "BeitForImageClassification"),
+    ("dinov3_vit", "DINOv3ViTModel"), ("unknown_bert", "UnknownForMaskedLM"), ("llada", "LLaDAModelLM"),
+])  # fmt: skip
+def test_encoders_have_no_mask_and_no_cache(kind: str, built: str) -> None:
+    model = load_model({"model_type": kind, "architectures": [built], "hidden_size": 768, "num_hidden_layers": 3,
+                        "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 100})  # fmt: skip
+    assert not model.causal
+    assert model.cache_bytes(1, 1000, "bf16") == 0
+
+
+def test_longformers_window_is_on_both_sides() -> None:
+    model = load_model(config("longformer", 3, attention_window=[256, 256, 512], num_key_value_heads=16))
+    assert sorted((one.window, one.count) for one in model.kinds) == [(256, 2), (512, 1)]
+
+
+def test_a_decoder_of_an_encoders_type_says_so() -> None:
+    assert load_model(config("bert", 2, is_decoder=True)).causal
+    assert not load_model(config("llama", 2, architectures=["LlamaBiModel"])).causal
+
+
+# --- vision towers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vision", [
+    {"model_type": "qwen3_vl", "depth": 5, "hidden_size": 1152, "num_heads": 16, "intermediate_size": 4304},
+    {"model_type": "kimi_k25_vision", "vt_hidden_size": 1152, "vt_num_attention_heads": 16, "vt_num_hidden_layers": 5},
+    {"model_type": "mllama_vision_model", "hidden_size": 1280, "attention_heads": 16, "num_hidden_layers": 3,
+     "num_global_layers": 2},
+    {"model_type": "qwen2_vl", "depth": 5, "embed_dim": 1280, "num_heads": 16, "hidden_size": 3584, "mlp_ratio": 4},
+])  # fmt: skip
+def test_the_vision_tower_of_a_model(vision: dict[str, Any], tmp_path: Path) -> None:
+    place = tmp_path / "config.json"
+    place.write_text(json.dumps({"text_config": config("llama", 2), "vision_config": vision}))
+    tower = load_model(f"{place}:vision")
+    assert (tower.layers, tower.causal, tower.kinds[0].heads) == (5, False, 16)
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+def test_mistrals_and_metas_params(tmp_path: Path) -> None:
+    mistral = {"dim": 12288, "n_layers": 88, "head_dim": 128, "hidden_dim": 28672, "n_heads": 96, "n_kv_heads": 8,
+               "vocab_size": 32768}  # fmt: skip
+    (tmp_path / "params.json").write_text(json.dumps(mistral))
+    model = load_model(tmp_path)
+    assert (model.kinds[0].heads, model.kinds[0].kv_heads) == (96, 8)
+    assert model.weight_bytes == pytest.approx(2 * 122.6e9, rel=0.01)
+    meta = {"dim": 8192, "n_layers": 80, "n_heads": 64, "n_kv_heads": 8, "vocab_size": 128256, "multiple_of": 4096,
+            "ffn_dim_multiplier": 1.3}  # fmt: skip
+    assert load_model(meta).weight_bytes == pytest.approx(141.1e9, rel=0.001)
+
+
+def test_ernies_and_ariasexperts_are_read() -> None:
+    ernie = load_model({
+        "model_type": "ernie4_5_moe", "hidden_size": 2560, "intermediate_size": 12288, "moe_intermediate_size": 1536,
+        "num_hidden_layers": 28, "num_attention_heads": 20, "num_key_value_heads": 4, "head_dim": 128,
+        "moe_num_experts": 64, "moe_num_shared_experts": 2, "moe_k": 6, "moe_layer_start_index": 1,
+        "moe_layer_end_index": 27, "moe_layer_interval": 1, "vocab_size": 103424, "tie_word_embeddings": True,
+    })  # fmt: skip
+    assert ernie.weight_bytes == pytest.approx(2 * 21_825_437_888, rel=0.001)
+    assert ernie.weights is not None
+    assert [mlp.active for mlp in ernie.weights.mlps[:2]] == [None, 6]
+
+
+def test_attention_is_not_refused_for_an_mlp() -> None:
+    listed = config("hunyuan_v1_moe", 4, intermediate_size=3072, moe_intermediate_size=[3072] * 4, num_experts=64,
+                    moe_topk=[8] * 4, num_shared_expert=[1] * 4, vocab_size=128167)  # fmt: skip
+    one = load_model(listed)
+    assert one.weight_bytes is not None
+    assert one.weights is not None
+    assert one.weights.mlps[0].active == 8
+    for key, value in (("vocab_size", "x"), ("vocab_size", None), ("vocab_size", []), ("vocab_size", float("inf")),
+                       ("num_experts", {"a": 1})):  # fmt: skip
+        broken = load_model(listed | {key: value})
+        assert broken.weight_bytes is None
+        assert any("weights are not known" in note for note in broken.notes)
+
+
+def test_packed_weights_of_the_text_stand_beside_it_or_in_a_file_of_their_own(tmp_path: Path) -> None:
+    text = config("llama", 2, vocab_size=1000, intermediate_size=4096)
+    plain = load_model({"text_config": text}).weight_bytes or 0
+    packed = load_model({"text_config": text, "quantization_config": {"quant_method": "fp8"}}).weight_bytes or 0
+    tables = 2 * 2 * 1024 * 1000
+    assert packed - tables == (plain - tables) // 2
+    (tmp_path / "config.json").write_text(json.dumps(text))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
+    fp4 = load_model(tmp_path).weight_bytes or 0
+    assert fp4 - tables == pytest.approx((plain - tables) * 9 / 32)
+
+
+@pytest.mark.parametrize(("packing", "bits"), [
+    ({"quant_method": "gptq", "bits": 4, "group_size": 128}, 4 + 20 / 128),
+    ({"quant_method": "awq", "bits": 4, "group_size": 64}, 4 + 20 / 64),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4.5), ({"quant_method": "fbgemm_fp8"}, 8),
+    ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}, 8),
+])  # fmt: skip
+def test_bits_of_packed_weights(packing: dict[str, Any], bits: float) -> None:
+    model = load_model(config("llama", 2, vocab_size=1000, intermediate_size=4096, quantization_config=packing))
+    assert model.weights is not None
+    assert model.weights.attention_number == pytest.approx(bits / 8)
+    unknown = load_model(config("llama", 2, vocab_size=1000, intermediate_size=4096,
+                                quantization_config={"quant_method": "odd"}))  # fmt: skip
+    assert unknown.weight_bytes is None
+
+
+@pytest.mark.parametrize("value", ["x", None, [], float("inf")])
+def test_a_vocabulary_that_makes_no_sense_is_refused_by_train_memory(
+    value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "config.json"
+    place.write_text(json.dumps(config("llama", 2, head_dim=64, intermediate_size=2048, vocab_size=value)))
+    assert main(["train-memory", "--model", str(place), "--gpu", "h100"]) == 2
+    error = capsys.readouterr().err
+    assert "vocab_size" in error
+    assert error.count("\n") == 1
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_names_of_tuned_models_are_their_models() -> None:
+    for name in ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b-instruct", "gemma-3-4b-it"):
+        assert load_model(name).kinds == load_model(name.lower().removesuffix("-it").removesuffix("-instruct")).kinds
+
+
+def test_an_unknown_name_is_one_short_line() -> None:
+    with pytest.raises(InputError, match="give its config") as error:
+        load_model("Somebody/Wonder-9B-Instruct")
+    assert len(str(error.value)) < 160
