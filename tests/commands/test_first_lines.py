@@ -105,7 +105,7 @@ def test_two_kernels_are_held_against_each_other(capsys: pytest.CaptureFixture[s
     (said,) = first_lines("predict --gpu a100 --kernel naive,fa2 --seq-len 4096", capsys)
     assert re.match(r"fa2 on a100-sxm-80gb reads 21\.\dx fewer bytes from HBM than naive \(", said)
     assert "S and P (1.074 GB each) do not fit the 41.94 MB L2" in said
-    assert said.endswith("Simulated. Backed by public times.")
+    assert said.endswith("Simulated. Backed by public counters.")
 
 
 def test_provenance_stands_under_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
