@@ -32,7 +32,7 @@ def test_sequences_over_the_same_pages_read_them_once(kernel: str, gpu: str, pag
     assert 1 - (same.l2_hit_rate or 0.0) == pytest.approx(missed / 8, abs=0.01)
     once = 2 * 8 * 4096 * 256
     assert same.hbm.read == pytest.approx(once, rel=0.08)
-    assert alone.hbm.read == pytest.approx(8 * once, rel=0.01)
+    assert alone.hbm.read == pytest.approx(8 * once, rel=0.03)
     assert same.hbm_bounds.compulsory_read == pytest.approx(once, rel=0.01)
     assert same.call.capacity().total("hbm", "read") == pytest.approx(once, rel=0.08)
     assert same.memory_bytes["peak"] < alone.memory_bytes["peak"] - 6 * once
