@@ -31,7 +31,9 @@ PAGE = ROOT / "docs" / "generated" / "timing-terms.md"
 WORTH = Path(__file__).with_name("terms_worth.csv")
 FIELDS = ("term", "with", "without", "most_changed")
 MOST_CHANGED = 3
-TITLES = ("term", "unit", "formula", "zero for", "constants (fitted ones in italics)", "worth", "most changed", "function")
+TITLES = (
+    "term", "unit", "formula", "zero for", "constants (fitted ones in italics)", "worth", "most changed", "function"
+)  # fmt: skip
 
 
 def measure() -> None:
