@@ -56,7 +56,7 @@ class TileStudy:
             place = f"{name} fits on {self.profile}, and is {self._place(rank)} with {_how(best.tile)}"
             return f"{place}: {seconds_text(best.time_s)}, {bytes_text(read)} read from L2, {bytes_text(hbm)} of HBM"
         closest = min(self.rejected, key=lambda r: (not excess(r.reason), sum(excess(r.reason).values())))
-        text = f"{name} does not fit on {self.profile}: {closest.reason}"
+        text = f"{name} does not fit on {self.profile}: {closest.reason}{excess_text(closest.reason)}"
         if self.nearest is not None:
             rank, tile = self.nearest
             text += f". The nearest that fits is {tile.tile} with {_how(tile.tile)}, {self._place(rank)}"
