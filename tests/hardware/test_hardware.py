@@ -25,24 +25,37 @@ from iosim.hardware.profile_file import KINDS
 from iosim.hardware.quantities import QUANTITIES
 
 MIB = 2**20
-SHIPPED = [
-    *("a10", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb", "a30", "a40", "b200", "b300", "gb200", "gb300"),
-    *(
-        "h100-pcie",
-        "h100-sxm",
-        "h20",
-        "h200-sxm",
-        "h800-sxm",
-        "l4",
-        "l40",
-        "l40s",
-        "mi300x",
-        "mi355x",
-        "rtx-3090",
-        "rtx-4090",
-    ),
-    *("rtx-5090", "rtx-a6000", "rtx-pro-6000-server", "t4", "v100-sxm2"),
-]
+BUS = {
+    "t4": (256, 10.0),
+    "v100-sxm2": (4096, 1.757),
+    "a10": (384, 12.5),
+    "a30": (3072, 2.43),
+    "a40": (384, 14.5),
+    "rtx-a6000": (384, 16.0),
+    "l40": (384, 18.0),
+    "rtx-5090": (512, 28.0),
+    "rtx-pro-6000-server": (512, 25.0),
+    "h20": (6144, 5.2),
+    "h800-sxm": (5120, 5.2375),
+    "gb200": (8192, 8.0),
+    "gb300": (8192, 8.0),
+    "l4": (192, 12.5),
+    "l40s": (384, 18.0),
+    "a100-sxm-40gb": (5120, 2.43),
+    "a100-sxm-80gb": (5120, 3.186),
+    "a100-pcie-80gb": (5120, 3.024),
+    "h100-sxm": (5120, 5.2375),
+    "h100-pcie": (5120, 3.186),
+    "h200-sxm": (6144, 6.25),
+    "rtx-3090": (384, 19.5),
+    "rtx-4090": (384, 21.0),
+    "b200": (8192, 8.0),
+    "b300": (8192, 8.0),
+    "mi300x": (8192, 5.2),
+    "mi355x": (8192, 8.0),
+}
+"""GPU -> (bits of its memory bus, gigabits a second and pin): what its bandwidth is held to."""
+SHIPPED = sorted(BUS)
 
 
 def entry(value: object, **more: object) -> dict[str, object]:
@@ -104,35 +117,6 @@ def test_measured_stands_beside_specified() -> None:
 # --- Units: each number against arithmetic that knows nothing of the files --------------------------------------------
 
 # Width of the memory bus in bits, data rate of a pin in Gbit/s.
-BUS = {
-    "t4": (256, 10.0),
-    "v100-sxm2": (4096, 1.757),
-    "a10": (384, 12.5),
-    "a30": (3072, 2.43),
-    "a40": (384, 14.5),
-    "rtx-a6000": (384, 16.0),
-    "l40": (384, 18.0),
-    "rtx-5090": (512, 28.0),
-    "rtx-pro-6000-server": (512, 25.0),
-    "h20": (6144, 5.2),
-    "h800-sxm": (5120, 5.2375),
-    "gb200": (8192, 8.0),
-    "gb300": (8192, 8.0),
-    "l4": (192, 12.5),
-    "l40s": (384, 18.0),
-    "a100-sxm-40gb": (5120, 2.43),
-    "a100-sxm-80gb": (5120, 3.186),
-    "a100-pcie-80gb": (5120, 3.024),
-    "h100-sxm": (5120, 5.2375),
-    "h100-pcie": (5120, 3.186),
-    "h200-sxm": (6144, 6.25),
-    "rtx-3090": (384, 19.5),
-    "rtx-4090": (384, 21.0),
-    "b200": (8192, 8.0),
-    "b300": (8192, 8.0),
-    "mi300x": (8192, 5.2),
-    "mi355x": (8192, 8.0),
-}
 
 
 @pytest.mark.parametrize("name", SHIPPED)
