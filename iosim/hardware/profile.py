@@ -78,6 +78,9 @@ class HardwareProfile(Quantities):
     validation: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
     """The measurements by which predictions for this GPU were checked: of "l2", "hbm" and "time" bytes and seconds."""
 
+    backed_by: str = field(default=_file.BACKING[-1], compare=False)
+    """What predictions for this GPU were held against, in a word of `profile_file.BACKING`."""
+
     @property
     def cc(self) -> int:
         """The compute capability as one number: 80 for 8.0, 100 for 10.0."""
@@ -212,6 +215,8 @@ class HardwareProfile(Quantities):
             "aliases": list(self.aliases),
             "compute_capability": cc_text(self.cc),
         }
+        if self.backed_by != _file.BACKING[-1]:
+            result["backed_by"] = self.backed_by
         if self.validation:
             result["validation"] = dict(self.validation)
         for key, quantity in QUANTITIES.items():
@@ -237,6 +242,7 @@ class HardwareProfile(Quantities):
             title=parsed.header.get("title", name),
             aliases=tuple(parsed.header.get("aliases", ())),
             compute_capability=capability,
+            backed_by=parsed.header.get("backed_by", _file.BACKING[-1]),
             **{noted: getattr(parsed, noted) for noted in ("sources", "kinds", "taken", "validation")},
             **parsed.values,
         )

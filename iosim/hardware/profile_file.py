@@ -26,6 +26,9 @@ measurements on this GPU; a guess; worked out of others; taken from another GPU.
 TENSOR_DTYPES = ("fp16", "bf16", "tf32", "fp8", "int8")
 VALIDATED = ("l2", "hbm", "time")
 """What a table of recorded measurements can check of a GPU's predictions."""
+BACKING = ("measured", "public counters", "public times", "nothing")
+"""What a GPU's predictions were held against: counters and times of this project's own, counters that others published,
+times alone that others published, or nothing."""
 CAPABILITY = r"[0-9]{1,3}\.[0-9]{1,3}|gfx9[0-9a-f]{2}"
 """NVIDIA's, or the target of AMD's compilers in its place."""
 INHERITANCE_FILE = "compute_capability.toml"
@@ -107,6 +110,7 @@ PROFILE = Table(
         "aliases": ListOf(Text(such_as="a100"), least=0),
         "compute_capability": Text(pattern=CAPABILITY, such_as="8.0"),
         "sources": MapOf(Text(lines=True)),
+        "backed_by": Text(BACKING),
         "validation": MapOf(Text(lines=True), VALIDATED),
         **{name: _entry(quantity) for name, quantity in QUANTITIES.items()},
     },

@@ -107,6 +107,8 @@ class Basis:
 class Evidence:
     profile: str
     bases: tuple[Basis, ...]
+    backed_by: str
+    """In a word, what predictions for this GPU were held against."""
 
     def __str__(self) -> str:
         models = [f"of the {TITLES[basis.model]} model: {basis.summary}" for basis in self.bases]
@@ -116,11 +118,15 @@ class Evidence:
         return f"numbers {'; '.join(models)}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {"summary": str(self), **{basis.model: basis.to_dict() for basis in self.bases}}
+        return {
+            "summary": str(self),
+            "backed_by": self.backed_by,
+            **{basis.model: basis.to_dict() for basis in self.bases},
+        }
 
 
 def evidence(profile: HardwareProfile) -> Evidence:
-    return Evidence(profile.name, tuple(_basis(profile, model) for model in MODELS))
+    return Evidence(profile.name, tuple(_basis(profile, model) for model in MODELS), profile.backed_by)
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,15 @@ def trust(predictions: Iterable[Prediction]) -> str:
         rests_on = f"The L2 model's numbers{where}: {numbers}"
         bases += [rests_on] if numbers and rests_on not in bases else []
     by_default = told((p.kernel, p.profile) for p in several)
-    return ". ".join(part for part in (by_default, *bases, left_out_spills(several)) if part)
+    return ". ".join(part for part in (by_default, backing(several), *bases, left_out_spills(several)) if part)
+
+
+def backing(predictions: Iterable[Prediction]) -> str:
+    """What predictions for these GPUs were held against, in a word for each."""
+    words = {p.profile.name: p.profile.backed_by for p in predictions}
+    if len(set(words.values())) == 1:
+        return f"Backed by {next(iter(words.values()))}"
+    return f"Backed by {', '.join(f'{word} on {gpu}' for gpu, word in words.items())}"
 
 
 def left_out_spills(predictions: Iterable[Prediction]) -> str:
