@@ -86,7 +86,7 @@ def explain(parser: CommandParser) -> None:
     parser.add_problem(several=ALL_SIZES)
     parser.add_settings()
     parser.add_conditions("l2_start", "clocks", "launched")
-    parser.add_fields("options", requests.EXPLAIN, ("time",))
+    parser.add_fields("options", requests.EXPLAIN, ("time", "terms"))
     parser.add_output(("table", "json", "md"))
 
 

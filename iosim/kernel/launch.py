@@ -483,12 +483,12 @@ class Chain:
     def product_flops(self) -> int:
         """Operations of all products over the pairs that their masks keep."""
         works = ((launch.work.flops_per_pair, launch.domain) for launch in self.launches)
-        return sum(each * domain.kept_pairs for each, domain in works if each)
+        return sum(per_pair * domain.kept_pairs for per_pair, domain in works if per_pair)
 
     @property
     def exponentials(self) -> int:
         works = ((launch.work.exps_per_pair, launch.domain) for launch in self.launches)
-        return sum(each * domain.kept_pairs for each, domain in works if each)
+        return sum(per_pair * domain.kept_pairs for per_pair, domain in works if per_pair)
 
     def role(self, role: Role) -> tuple[Tensor, ...]:
         return tuple(t for t in self.tensors.values() if t.role is role)
@@ -504,10 +504,10 @@ class Chain:
 
     def life(self, tensor: str) -> tuple[int, int] | None:
         """First and last launch between which a temporary holds memory; None where no launch touches it."""
-        used, kept = self.users(tensor), self.tensors[tensor].kept_to
+        used, last_launch = self.users(tensor), self.tensors[tensor].kept_to
         if not used:
             return None
-        to = [n for n, launch in enumerate(self.launches) if launch.name == kept] if kept else []
+        to = [n for n, launch in enumerate(self.launches) if launch.name == last_launch] if last_launch else []
         return used[0], max(used[-1], *to) if to else used[-1]
 
     def then(self, other: Chain) -> Chain:

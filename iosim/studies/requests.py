@@ -260,6 +260,12 @@ class ExplainRequest(PredictRequest):
     """Why calls move what they move."""
 
     time: bool = ask.flag("where the time goes, launch by launch, in place of the bytes")
+    terms: bool = ask.flag("with `time`: what each term of the model is worth, with its constants and its place")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.terms and not self.time:
+            raise InputError("`terms` needs `time`; accepted: both")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from steps import step_cost
+
 from iosim.base.errors import InputError
 from iosim.catalog.algorithms import plan
 from iosim.catalog.libraries import Overrides, entry_names, resolve
@@ -17,19 +19,12 @@ from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.chain_time import ChainTime
-from iosim.readers.timing.computing import executed_pairs
-from iosim.readers.timing.launch_time import reuses_keys
 from iosim.readers.timing.makespan import makespan, steps_per_tile
 from iosim.readers.timing.overlap import beside
-from iosim.readers.timing.step_time import (
-    SmRates,
-    StepCost,
-    Waits,
-    row_padding,
-    step_cost,
-    step_cycles,
-    unit_model,
-)
+from iosim.readers.timing.rates import SmRates, Waits
+from iosim.readers.timing.running import executed_pairs, reuses_keys, unit_model
+from iosim.readers.timing.step_terms import row_padding
+from iosim.readers.timing.step_time import StepCost, step_cycles
 
 LATER = ("dsv4", "flash-sm90", "flashinfer-cascade", "moba", "nsa", "xqa-sm90")
 KERNELS = tuple(n for n in entry_names() if not n.startswith("fa4") and n not in LATER)
@@ -136,7 +131,7 @@ def steps() -> Iterator[tuple[str, Any]]:
                 for stages, cc in ((1, 90), (2, 90), (1, 75)):
                     staged = replace(launch, work=replace(launch.work, stages=stages))
                     cost = step_cost(staged, UNITS[unit], rates, 30000.0, 2, cc)
-                    made = [cost.tensor, cost.softmax, cost.smem, cost.l2, cost.exposed, cost.streams, cost.unhidden]
+                    made = [cost.tensor, cost.softmax, cost.smem, cost.l2, cost.exposed, cost.streams, cost.meeting]
                     cycles = [step_cycles(cost, n) for n in (1, 2, 3)]
                     if stages == 1 or unit is MatrixUnit.WGMMA:
                         yield f"step {kernel} {launch.name} {unit} {stages} {cc}", [*made, *cycles]
@@ -148,11 +143,11 @@ def steps() -> Iterator[tuple[str, Any]]:
     for unit, smem in product(MatrixUnit, (0.0, 50.0, 5000.0)):
         model = UNITS[unit]
         cost = StepCost(
-            300.0, 200.0, smem, 70.0, 40.0, 1.5, model.overlap, fragments=smem * model.issued_by_warps, unhidden=0.2
+            300.0, 200.0, smem, 70.0, 40.0, 1.5, model.overlap, fragments=smem if model.issued_by_warps else 0.0
         )
         other = replace(cost, tensor=200.0, softmax=300.0, streams=1.0)
         yield f"overlap {unit} {smem}", [[step_cycles(c, n) for n in (1, 2, 4)] for c in (cost, other)]
-    yield "beside", [beside(*x) for x in ((), (0.0,), (1.0,), (1.0, 1.0), (3.0, 4.0), (4.0, 0.1, 2.0), (-1.0,))]
+    yield "beside", [beside(*x) for x in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (3.0, 4.0), (0.1, 4.0), (-1.0, 0.0))]
 
 
 def spans() -> Iterator[tuple[str, Any]]:

@@ -93,7 +93,8 @@ def why_not_flash(problem: AttentionProblem, profile: HardwareProfile) -> str:
         return "flash takes no causal mask from the first token on where there are more keys or more queries"
     trains_wide = problem.backward and cc in SMALL_SHARED_MEMORY and head_dim > TRAINED_HEAD_DIM
     if trains_wide and (head_dim <= TRAINED_AGAIN_ABOVE or problem.dropout > 0):
-        return f"flash does not train head_dim {head_dim}{' with dropout' * (problem.dropout > 0)} on cc {cc_text(cc)}"
+        dropout = " with dropout" if problem.dropout > 0 else ""
+        return f"flash does not train head_dim {head_dim}{dropout} on cc {cc_text(cc)}"
     return ""
 
 

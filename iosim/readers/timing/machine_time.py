@@ -13,9 +13,10 @@ from functools import cache
 from iosim.base.records import dataclass
 from iosim.kernel.machine import Machine
 from iosim.kernel.unit import UNITS, MatrixUnit
-from iosim.readers.timing.computing import Computing, Running
+from iosim.readers.timing.loop_time import Computing
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.rates import Rates
+from iosim.readers.timing.running import Running
 from iosim.readers.timing.warps import PARTS, PartRates, Turn, part_warps, regions_turn
 
 UNIT_NAMES = {
@@ -72,7 +73,7 @@ def machine_computing(running: Running, machine: Machine) -> Computing:
     read = running.moved("l2", "read")
     share = min(1.0, running.moved("hbm", "read") / read) if read else 0.0
     played = MachineRates(rates, machine, launch.resources.threads, share)
-    clock, sms, per_sm = rates.clock_hz or math.inf, rates.profile.sm_count, running.per_sm
+    clock, sms, per_sm = rates.clock_hz or math.inf, rates.profile.sm_count, running.ctas_per_sm
     step, tile = cache(played.step), cache(played.tile)
     if not machine.step:
         return _tiles_alone(running, tile, clock)
@@ -92,8 +93,8 @@ def _tiles_alone(running: Running, tile: Callable[[int], Turn], clock: float) ->
     launch, resident, sms = running.launch, running.resident, running.rates.profile.sm_count
     full, rest = divmod(launch.work_tiles, resident.slots)
     shared = -(-rest // sms)
-    cycles = full * tile(running.per_sm).cycles + (tile(shared).cycles if rest else 0.0)
-    busy = {unit: full * taken for unit, taken in tile(running.per_sm).busy.items()}
+    cycles = full * tile(running.ctas_per_sm).cycles + (tile(shared).cycles if rest else 0.0)
+    busy = {unit: full * taken for unit, taken in tile(running.ctas_per_sm).busy.items()}
     if rest:
         busy = {unit: busy.get(unit, 0.0) + taken for unit, taken in tile(shared).busy.items()}
     return Computing(seconds=_seconds(busy, 1 / clock), waves=resident.waves, total_s=cycles / clock)
