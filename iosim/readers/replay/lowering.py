@@ -112,11 +112,11 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
         parts = frame_parts(launch)
         frame_first[launch.name] = tuple(first + n * spill_slots if part else NONE for n, part in enumerate(parts))
         for part in parts:
-            between = _between_frames(launch) if part else 0  # what nobody touches keeps frames apart in the sets
-            each = np.array([part, between] if between else [part], dtype=np.int32)
-            sizes.append(np.tile(each, spill_slots))
-            owners.append(np.full(each.size * spill_slots, len(tensors), dtype=np.uint8))
-            first += each.size * spill_slots
+            of_sm = _frames_of_sm(launch, part)
+            sms = -(-spill_slots // max(1, of_sm.size - 1)) if of_sm.size > 1 else spill_slots
+            sizes.append(np.tile(of_sm, sms))
+            owners.append(np.full(of_sm.size * sms, len(tensors), dtype=np.uint8))
+            first += of_sm.size * sms
     tensors.append(SPILL)
 
     def alone(n: int) -> LoweredLaunch:
@@ -156,10 +156,14 @@ def frame_parts(launch: Launch) -> tuple[int, ...]:
     return max(0, step), max(0, stored.frame - step if stored.frame else stored.per_tile)
 
 
-def _between_frames(launch: Launch) -> int:
-    """Bytes of local memory that lie unused between the frames of two CTAs, of a launch whose code was read."""
+def _frames_of_sm(launch: Launch, part: int) -> Int32:
+    """Bytes of the frames of an SM's CTAs and, where it is known, of the local memory behind them that nobody uses,
+    which keeps the frames of SMs apart; else of one frame alone."""
     stored = _spills(launch, Mode.STORE)
-    return max(0, stored.apart - stored.frame) if stored is not None and launch.touched is not None else 0
+    if stored is None or launch.touched is None or not part or not stored.apart:
+        return np.array([part], dtype=np.int32)
+    unused = max(1, stored.apart - part * stored.together)
+    return np.array([part] * stored.together + [unused], dtype=np.int32)
 
 
 def start_order(launch: Launch) -> tuple[Int32, Int32]:
@@ -299,15 +303,18 @@ def _lower_touched(
     place = np.concatenate(
         [np.arange(grids[name].first, grids[name].first + sizes.size) for name, sizes in touched.objects.items()]
     )
-    step = 2 if _between_frames(launch) else 1
-    low, high = int(place.min()), max(int(place.max()) + 1, frame + step * spill_slots)
+    stored = _spills(launch, Mode.STORE)
+    together = stored.together if stored is not None and stored.apart else 0
+    sms = -(-spill_slots // max(1, together))
+    low, high = int(place.min()), max(int(place.max()) + 1, frame + (together + 1) * sms)
     indices = np.empty_like(touched.entries)
     for part in range(0, touched.entries.size, TILES_AT_ONCE):
         mode, number = np.divmod(touched.entries[part : part + TILES_AT_ONCE], total)
         indices[part : part + TILES_AT_ONCE] = mode * (high - low) + place[number] - low
     first, count = touched.first, touched.count
     if frame != NONE:
-        at = (np.arange(tiles) % spill_slots * step + frame - low).astype(np.int64)
+        slot = np.arange(tiles, dtype=np.int64) % spill_slots  # CTAs go to SMs in turn
+        at = frame - low + (slot % sms * (together + 1) + slot // sms if together else slot)
         indices, first, count = _with_frames(launch, indices, first, count, at, high - low)
     zeros, there = np.zeros(tiles, dtype=np.int32), np.unique(indices // (high - low))
     templates = []
@@ -335,11 +342,13 @@ def _with_frames(
     turn = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
     tile = np.repeat(np.arange(count.size), times)
     place = first[tile] + (turn + 1) * count[tile] // np.maximum(1, times[tile])
-    loads = loaded is not None and loaded.per_tile > 0
-    modes = ([MODES[Mode.LOAD]] if loads else []) + [MODES[Mode.STORE]]
-    values = (frame[tile][:, None] + np.array(modes)[None, :] * objects).astype(np.int32)
-    grown = np.insert(indices, np.repeat(place, len(modes)), values.reshape(-1)).astype(np.int32)
-    more = (count + times * len(modes)).astype(np.int32)
+    share = min(1.0, loaded.per_tile / stored.per_tile) if loaded is not None and stored.per_tile else 0.0
+    loads = np.floor((turn + 1) * share) > np.floor(turn * share)  # of so many times that it is stored
+    modes = np.array([MODES[Mode.LOAD], MODES[Mode.STORE]])
+    values = (frame[tile][:, None] + modes[None, :] * objects).astype(np.int32)
+    made = np.stack([loads, np.ones_like(loads)], axis=1)
+    grown = np.insert(indices, np.repeat(place, 2)[made.reshape(-1)], values[made]).astype(np.int32)
+    more = (count + np.bincount(tile, weights=made.sum(axis=1), minlength=count.size)).astype(np.int32)
     return grown, (np.cumsum(more) - more).astype(np.int32), more
 
 
