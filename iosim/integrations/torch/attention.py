@@ -238,15 +238,11 @@ def _shared(mask: Tensor) -> str:
 
 
 def _additive(recorder: Recorder, mask: Tensor, query: Tensor) -> Tensor:
-    """A mask of booleans made one that is added, as PyTorch does first (transformers/attention.cpp)."""
+    """A mask of booleans made one that is added, as PyTorch does first (transformers/attention.cpp: where)."""
     with recorder.pause():
         added = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
-        inverse = torch.empty_like(mask)
-    recorder.seen([mask], [added, inverse])
-    recorder.pieces(
-        "convert_mask",
-        [Pass([mask], [inverse], "not"), Pass([], [added], "zeros"), Pass([added, inverse], [added], "fill")],
-    )
+    recorder.seen([mask], [added])
+    recorder.pieces("convert_mask", [Pass([mask], [added])])
     return added
 
 
