@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from iosim.base.records import dataclass, replace
 from iosim.code.addresses_launch import CodeLaunch
-from iosim.code.frames import with_frames
 from iosim.code.loops import Flow
 from iosim.code.module import Function
 from iosim.code.on_sm import CodeOnSm, Uses, code_on_sm
@@ -18,6 +17,8 @@ from iosim.code.opcodes import WARP
 from iosim.code.runs import Runs, runs_of_lines, runs_of_trips
 from iosim.code.uses import uses_of
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.launch import SPILL, Mode, Overhead
+from iosim.kernel.machine import SECTOR_BYTES, SOURCE
 from iosim.kernel.work import Work
 
 NOT_LINED = (
@@ -51,20 +52,15 @@ def with_work(
     l1_bytes = profile.need("l1_shared_bytes") - launch.occupancy.shared_memory_carveout_bytes
     uses = changed(uses_of(evaluated, launch.missed, function.cc))
     on_sm = code_on_sm(flow, runs, ctas * warps, max(1.0, l1_bytes), uses)
-    worked = replace(launch.launch, work=Work(machine=on_sm.machine))
-    chain = replace(launch.chain, launches=(worked,))
-    slots = launch.occupancy.ctas_per_sm * profile.sm_count
-    turns = _spilling_turns(on_sm)
-    framed = with_frames(chain, on_sm.local_tile, function.frame_bytes, turns, warps, slots)
-    made = replace(launch, chain=framed)
+    local = on_sm.local_tile
+    moved = ((Mode.STORE, local.stored), (Mode.LOAD, local.loaded - local.hits_l1))
+    frame = {"frame": round(min(local.touched or function.frame_bytes, function.frame_bytes) * evaluated.threads),
+             "apart": profile.need_int("max_threads_per_sm") * function.frame_bytes, "together": ctas}  # fmt: skip
+    overheads = tuple(
+        Overhead(SPILL, mode, per_tile=round(sectors * SECTOR_BYTES * warps), inferred_from=SOURCE, **frame)
+        for mode, sectors in moved if sectors
+    )  # fmt: skip
+    worked = replace(launch.launch, overheads=overheads, work=Work(machine=on_sm.machine))
+    made = replace(launch, chain=replace(launch.chain, launches=(worked,)))
     notes = (*flow.unread, *runs.assumed, *(() if lined else (NOT_LINED,)))
     return LaunchWork(made, runs, on_sm, runs.instructions * warps * evaluated.ctas, notes)
-
-
-def _spilling_turns(on_sm: CodeOnSm) -> float:
-    """Turns of the loop with most loads and stores of local memory; 1 where they stand outside of all."""
-    sizes = [
-        (region.turns * sum(slot.group in ("local-load", "local-store") for slot in region.slots), region.turns)
-        for region in on_sm.machine.tile
-    ]
-    return max(sizes, default=(0.0, 1.0))[1]
