@@ -255,7 +255,7 @@ class Differences(Shown):
 
     @property
     def answer(self) -> str:
-        """Whether the limits hold, what moved furthest, what was changed, and which kernels spill what is not counted."""
+        """Whether limits hold, what moved furthest, what was changed, and which kernels spill what is not counted."""
         verdict = f"{'Within' if self.holds else 'Above'} the limits" if self.differences[0].limits else ""
         first = max(self.differences, key=lambda d: (len(d.exceeded), max(abs(c.share or 0) for c in d.levels)))
         moved = sum(any(c.more for c in d.levels) for d in self.differences)
