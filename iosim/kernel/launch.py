@@ -157,6 +157,10 @@ class Tensor:
     """Rows of one head do not lie next to each other in memory (heads between sequence and head_dim)."""
     page_rows: int = 0
     """Rows of a page of the cache, of which a block table says where it lies; 0 where all rows lie in one piece."""
+    shared_rows: int = 0
+    """First rows of every sequence that lie in the same memory: whole pages of a prompt that sequences share."""
+    shared_by: int = 1
+    """Sequences whose first rows these are."""
     kept_to: str = ""
     """The launch after which a temporary's memory is given back, where that is later than its last use."""
     wraps: bool = False
@@ -175,7 +179,12 @@ class Tensor:
     def allocated_bytes(self) -> int:
         """Bytes of memory taken: whole pages where rows lie in pages."""
         rows = -(-self.rows // self.page_rows) * self.page_rows if self.page_rows else self.rows
-        return self.bytes // max(1, self.rows) * rows
+        return self.bytes // max(1, self.rows) * rows - self.saved_bytes
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes that sequences need not hold, as they share them."""
+        return self.heads * self.cols * self.element_bytes * (self.shared_by - 1) * self.shared_rows
 
     @cached_property
     def elements(self) -> int:

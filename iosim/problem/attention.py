@@ -107,9 +107,9 @@ class AttentionProblem(ProblemFields):
             hint = f"accepted with it: `seq_q` up to {self.seq_k} (`seq_k`), no `offset`"
             raise InputError(f"`compress_ratio` {self.compress_ratio} needs queries that are the last tokens; {hint}")
         if self.shared_prefix is not None:
-            cached = min(k - (q if self.mask == "causal" else 1) for q, k in self.sequences)
-            if self.shared_prefix > cached:
-                why = f"leaves a sequence no keys of its own for its queries; accepted: up to {cached}"
+            shortest = min(k for _, k in self.sequences)
+            if self.shared_prefix > shortest:
+                why = f"is longer than a sequence; accepted: up to {shortest}"
                 raise InputError(f"`shared_prefix` {self.shared_prefix} {why}")
             if self.mask not in ("none", "causal") or self.offset is not None:
                 mask_text = f"`mask` {self.mask}" if self.offset is None else f"`offset` {self.offset}"

@@ -40,7 +40,7 @@ def needed_bytes(problem: AttentionProblem, tensor: Tensor) -> int:
         rows = mask.kept_keys(*lengths) if tensor.along is Rows.KEY else mask.kept_queries(*lengths)
         if tensor.picked_by:  # all queries may pick the same keys
             rows = min(rows, problem.attended_keys)
-        return tensor.bytes // max(1, tensor.rows) * rows
+        return tensor.bytes // max(1, tensor.rows) * rows - tensor.saved_bytes
     if tensor.along is Rows.PAIR and problem.mask_storage == "implicit":
         return tensor.batch * tensor.heads * mask.kept_pairs(*lengths) * tensor.element_bytes
     return tensor.bytes

@@ -103,7 +103,8 @@ class CapacityRule:
             if tensor.is_list:
                 return self._bytes(tensor)
             lists = self.value(launch.domain.rows) // self.value(launch.domain.pack) if launch.gathers(tensor) else 1
-            return self._bytes(tensor) // rows * np.minimum(self._reach(launch)[0] * lists, rows)
+            reached = self._bytes(tensor) // rows * np.minimum(self._reach(launch)[0] * lists, rows)
+            return reached - self.value(tensor.saved_bytes)
         return self._bytes(tensor)
 
     def _reread_factor(self, launch: Launch, slots: Number) -> Number:

@@ -175,7 +175,7 @@ class FlashOptions(SplitOptions, TermOptions):
     adds: Adds = Adds.LINES
 
 
-TAKES = (*SCORE_TERMS, "cache_dtype", "page_size", "seq_lens", "sinks")
+TAKES = (*SCORE_TERMS, "cache_dtype", "page_size", "seq_lens", "shared_prefix", "sinks")
 
 
 @algorithm("flash", takes=TAKES, options=FlashOptions, splits=True, appends=True, packs=Packs.WHERE_ASKED)

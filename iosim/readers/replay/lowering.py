@@ -254,8 +254,44 @@ def _templates(
             if access.skip:
                 skips, of_tile = _skips(launch, access, block, tiles.steps)
                 access_template = replace(access_template, skips=skips, block=of_tile)
-            templates[stands].append(access_template)
+            if stands == "loop" and _is_shared(chain, launch, access):
+                templates[stands] += _of_shared_keys(
+                    chain, launch, access, grids[access.tensor], tiles, access_template
+                )
+            else:
+                templates[stands].append(access_template)
     return templates
+
+
+def _is_shared(chain: Chain, launch: Launch, access: Access) -> bool:
+    """Whether an access goes over keys whose first rows all sequences have in common."""
+    tensor = chain.tensors[access.tensor]
+    loops_over_keys = access.rows is Rows.KEY and access.per is Per.PAIR and not tensor.keys_per_row
+    walks_keys = launch.outer in (Outer.QUERY, Outer.SPLIT) and access.skip == 0
+    return tensor.shared_rows >= launch.domain.block_k and loops_over_keys and walks_keys
+
+
+def _of_shared_keys(
+    chain: Chain, launch: Launch, access: Access, grid: Grid, tiles: WorkTiles, own: Template
+) -> tuple[Template, Template]:
+    """The template of each sequence's own key blocks, and that of the blocks that all share, which are the first
+    sequence's. A block of which a part is shared counts as a sequence's own."""
+    tensor, d = chain.tensors[access.tensor], launch.domain
+    blocks_of_sequence = d.key_blocks_total // d.sequences  # indices of packed sequences run on
+    sequence = tiles.steps.first // max(1, blocks_of_sequence) if d.sequences > 1 else np.zeros_like(tiles.head)
+    head_of_first = owner_of(tensor, d, tiles.head) % tensor.heads
+    base = grid.start_of(head_of_first) - own.coef * sequence * blocks_of_sequence
+    index = np.arange(d.key_blocks_total, dtype=np.int64) % max(1, blocks_of_sequence)
+    is_shared = index < tensor.shared_rows // d.block_k
+    tile = np.zeros(tiles.head.size, dtype=np.int32)
+    skipped, taken = np.int32(0), np.int32(NONE)
+    first = replace(
+        own,
+        base=np.where(own.base == NONE, NONE, base).astype(np.int32),
+        skips=np.where(is_shared, taken, skipped),
+        block=tile,
+    )
+    return replace(own, skips=np.where(is_shared, skipped, taken), block=tile), first
 
 
 def _add_spills(

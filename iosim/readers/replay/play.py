@@ -62,6 +62,8 @@ class Play:
 def head_share(chain: Chain, accesses: int, l2_bytes: int) -> HeadShare | None:
     """The heads that stand for all of a chain; None where they cannot. `accesses`: tile accesses of the whole chain.
     `l2_bytes`: what the L2 holds."""
+    if any(tensor.shared_rows for tensor in chain.tensors.values()):
+        return None  # sequences that share keys do not stand for one another
     batch = max(launch.domain.batch for launch in chain.launches)
     heads = max(launch.domain.heads for launch in chain.launches)
     group = max(1, heads // min((t.heads for t in chain.tensors.values() if t.heads > 1), default=1))
