@@ -23,7 +23,7 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SPILL, Chain, Mode, Per, is_attention_loop
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
-from iosim.prediction.replays import Replays, play_of
+from iosim.prediction.replays import Replays, play_of, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
 from iosim.readers.check_bits import with_check_bits
@@ -40,6 +40,9 @@ UNEXPLAINED = {"read": (0.03, 200_000), "write": (0.05, 2_000_000), "time": (0.1
 of recorded rows on an H200 (docs/validation.md); and times where rates were, of nine tenths (docs/timing.md)."""
 READ_AGAIN, DRIFTING = 1.25, 0.15
 """HBM reads over the compulsory ones from which on CTAs of a loop may part; and the share that comes on top then."""
+RANGE_ACCESSES = 6_000_000
+"""Tile accesses that each further replay of a range plays, about: what a range says, two digits bear. With 2 million a
+range loses tiles that are read again."""
 HBM_RATES = tuple(f"dram_{way}_bandwidth_bytes_per_s" for way in ("read", "write", "copy"))
 """Known or not known together."""
 CONFIRMED = "counted, within 0.1 % of an H200's counters where library kernels were recorded"
@@ -89,7 +92,8 @@ def hbm_range(call: Call, method: Method, l2_start: str, predicted: tuple[int, i
         return None
     several = [predicted]
     if memory(call.chain)["peak"] * ROOMY > call.profile.levels[-1].bytes:
-        play = play_of(call, method, l2_start)
+        sampled = tile_accesses(call.chain) > RANGE_ACCESSES
+        play = play_of(call, "sampled" if sampled else method, l2_start, RANGE_ACCESSES)
         several += [_again(call, profile, play) for profile in extremes(call.profile, constants)]
         several += [_again(call, call.profile, replace(play, drift=drift)) for drift in DRIFTS if drifts]
     margins = {"read": DRIFTING if drifts else 0.0, "write": 0.0}
