@@ -91,13 +91,13 @@ def test_a_cluster_whose_workers_are_all_gone_is_told(
         address = cluster.scheduler_address
         with worker(address) as process, distributed.Client(address, set_as_default=False) as client:
             client.wait_for_workers(1, timeout=60)
-            original = run._next_done
+            original = run._wait
 
-            def killed_first(*asked: object) -> object:
+            def killed_first(*asked: object) -> None:
                 process.kill()
-                return original(*asked)
+                original(*asked)
 
-            monkeypatch.setattr(run, "_next_done", killed_first)
+            monkeypatch.setattr(run, "_wait", killed_first)
             with pytest.raises(iosim.InputError, match="has no worker left; accepted: the same command"):
                 iosim.sweep(gpu="a100", kernel="fa2", seq_len="1k:64k:1k", dask=address, out=tmp_path / "grid.csv")
     assert "has no worker left; waiting" in capsys.readouterr().err

@@ -56,8 +56,8 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
     listing does not have, dK and dV are written per query head and summed over the group by one more launch."""
     options, backward = options_of(kernel, Flash1Options), problem.backward
     if backward and kernel.backward.shared_memory_bytes is not None:  # the real kernel's own tile, and what it takes
-        stated = kernel.of_pass(backward)
-        kernel = replace(kernel, tile=stated.tile, shared_memory_bytes=stated.shared_memory_bytes)
+        shared = kernel.backward.shared_memory_bytes
+        kernel = replace(kernel, tile=kernel.tile_backward, shared_memory_bytes=shared)
     letter = options.to_the_letter
     size = options.intermediate_bytes or (problem.output_type.bytes if letter else 4)
     same = size == problem.output_type.bytes

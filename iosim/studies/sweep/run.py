@@ -7,6 +7,7 @@ import csv
 import importlib
 import io
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager, suppress
@@ -47,8 +48,9 @@ PARTS_AHEAD = 3
 MANY_WORKERS = 16
 """Workers that a cluster is taken to have, where parts are cut for it."""
 CONNECT_S = 10
-LOOK_S, ALONE_S = 5.0, 30.0
-"""From one look at a cluster's workers to the next, and how long it may have none."""
+LOOK_S, ALONE_S, POLL_S = 5.0, 30.0, 0.01
+"""From one look at a cluster's workers to the next, how long it may have none, and from one look at its parts to the
+next."""
 GOES_ON = "accepted: the same command once there is one, which goes on from what is done where --out is given"
 FEW_ROWS, FEW_CLOSED_ROWS = 8, 1 << 18
 """Rows, predicted one by one or in closed form, up to which a second process is not worth its start."""
@@ -173,35 +175,41 @@ def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
         threads = sum(client.nthreads().values())
         if not threads:
             raise InputError(f"`dask` '{address}' has no workers; accepted: a cluster with at least one")
-        running = {client.submit(_work, *task, pure=False) for task in islice(waiting, PARTS_AHEAD * threads)}
-        while running:
-            done = _next_done(distributed, client, running, address)
-            running -= done
-            for future in done:
-                yield _result(future, address)
-            running |= {client.submit(_work, *task, pure=False) for task in islice(waiting, len(done))}
+        running = distributed.as_completed(loop=client.loop)
+        for task in islice(waiting, PARTS_AHEAD * threads):
+            running.add(client.submit(_work, *task, pure=False))
+        while not running.is_empty():
+            _wait(running, client, address)
+            yield _result(next(running), address)
+            for task in islice(waiting, 1):
+                running.add(client.submit(_work, *task, pure=False))
     finally:
         with suppress(OSError, TimeoutError):
             client.close()
 
 
-def _next_done(distributed: Any, client: Any, running: set[Any], address: str) -> set[Any]:
-    """Those of the parts that are done, once there is one. Raises InputError: the cluster has had no worker for a
-    while, or its scheduler is gone."""
-    alone_s = 0.0
-    while True:
-        with suppress(distributed.TimeoutError, TimeoutError):
-            return set(distributed.wait(running, timeout=LOOK_S, return_when="FIRST_COMPLETED").done)
+def _wait(running: Any, client: Any, address: str) -> None:
+    """Returns once a part is done. Raises InputError: the cluster has had no worker for a while, or its scheduler is
+    gone."""
+    look, alone_since = time.monotonic() + LOOK_S, None
+    while not running.has_ready():
+        time.sleep(POLL_S)
+        now = time.monotonic()
+        if now < look:
+            continue
+        look = now + LOOK_S
         try:
-            workers = client.scheduler_info(n_workers=-1)["workers"] if client.status == "running" else None
+            workers = client.nthreads() if client.status == "running" else None
         except (OSError, TimeoutError, RuntimeError):
             workers = None
         if workers is None:
             raise InputError(f"the scheduler of `dask` '{address}' is gone; {GOES_ON}")
-        if not workers and not alone_s:
+        if workers:
+            alone_since = None
+        elif alone_since is None:
             announce(f"iosim: dask '{address}' has no worker left; waiting {ALONE_S:.0f} s for one", in_pipes=True)
-        alone_s = 0.0 if workers else alone_s + LOOK_S
-        if alone_s >= ALONE_S:
+            alone_since = now
+        elif now - alone_since >= ALONE_S:
             raise InputError(f"`dask` '{address}' has no worker left; {GOES_ON}")
 
 
