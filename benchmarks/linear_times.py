@@ -31,7 +31,7 @@ from iosim.hardware.profile import load_profile
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing import computing
+from iosim.readers.timing import pass_time
 
 TABLE = "published_linear_attention.csv"
 COLUMNS = ("table", "gpu", "framework", "version", "kernel", "phase", "batch_size", "seq_len", "num_k_heads",
@@ -143,8 +143,8 @@ def fit() -> None:
     best: dict[str, tuple[float, float, float]] = {}
     for solved in ROW_CYCLES:
         for product in PRODUCT_CYCLES:
-            computing.SOLVED_ROW_CYCLES = solved
-            computing.PRODUCT_CYCLES = computing.TCGEN05_PRODUCT_CYCLES = product
+            pass_time.SOLVED_ROW_CYCLES = solved
+            pass_time.PRODUCT_CYCLES = pass_time.TCGEN05_PRODUCT_CYCLES = product
             for unit in ("tcgen05", "other"):
                 errors = [abs(math.log(ratio(*pair))) for pair in pairs if _unit(pair[1]) == unit]
                 key = f"{unit}, rows of {solved}"
@@ -154,7 +154,7 @@ def fit() -> None:
 
 
 def _unit(prediction: Prediction) -> str:
-    return "tcgen05" if prediction.profile.cc in computing.TCGEN05_CC else "other"
+    return "tcgen05" if prediction.profile.cc in pass_time.TCGEN05_CC else "other"
 
 
 def cells(pairs: Sequence[tuple[Row, Prediction]]) -> list[str]:

@@ -28,7 +28,7 @@ from iosim.evidence.times.groups import Row, TimesReport, collect, rows_of
 from iosim.evidence.times.tables import Case, library_cases, own_cases, triton_cases
 from iosim.hardware.profile import load_profile
 from iosim.prediction.call import Call
-from iosim.readers.timing import step_time
+from iosim.readers.timing import step_terms
 from iosim.show.tables import Column, Table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -47,9 +47,9 @@ class Tried(SimpleNamespace):
 
 TRIED = Tried(**{name: load_profile("h200-sxm").need(name) for name in Tried.__annotations__})
 FITTED: tuple[tuple[object, str, float], ...] = (
-    (step_time, "FP32_OPERATIONS_PER_SCORE", 0.1),
+    (step_terms, "FP32_OPERATIONS_PER_SCORE", 0.1),
     (TRIED, "step_load_cycles", 10.0),
-    (step_time, "UNHIDDEN_FRAGMENTS", 0.01),
+    (step_terms, "UNHIDDEN_FRAGMENTS", 0.01),
     (TRIED, "step_sync_cycles", 10.0),
     (TRIED, "step_single_buffer_cycles", 10.0),
     (TRIED, "tile_cycles", 100.0),

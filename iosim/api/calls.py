@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from iosim.hardware.profile import HardwareProfile
     from iosim.kernel.kernel import Kernel
     from iosim.kernel.overrides import Overrides
+    from iosim.prediction.code import CodePrediction
     from iosim.studies.against import Differences
     from iosim.studies.compare import Choice, Comparison
     from iosim.studies.explain import Explanation
@@ -111,6 +112,36 @@ def predict(
     what = of_problem(requests.AgainstRequest, problem, asked, model, **which, overrides=settings, against=against)
     check_one(what)
     return run(what)[0] if against is None else differences.run(what)
+
+
+@public
+def predict_code(
+    code: Any, grid: str | Sequence[int], arg: Any = None, gpu: str | HardwareProfile = GPU, *,
+    block: str | Sequence[int] | None = None, **asked: Unpack[typed.PredictCodeKeywords],
+) -> CodePrediction:  # fmt: skip
+    """Bytes by level and tensor, time and every load and store of one launch of any kernel, read from its code.
+
+        >>> p = iosim.predict_code("norm.ptx", (4096,), {"x": x, "out": x, "cols": 8192}, "h100", block=(256,))
+        >>> p.hbm.read, p.l2.read, p.time_s, p.sites
+
+    Args:
+        code: a path to a cubin, PTX, a fatbin, an object or Triton's cache; a compiled Triton kernel; the text of PTX.
+        grid: CTAs along x, y and z.
+        arg: the arguments in order, by name: numbers, tensors (anything with a shape and a dtype), or texts such as
+            "TENSOR(8x4096x64,bf16)"; or a list of texts as the command line has them.
+        gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
+        block: threads of a CTA along x, y and z; by default what the PTX requires.
+        **asked: which kernel of the code, shared memory that the launch gives, and the conditions.
+
+    Returns:
+        A CodePrediction: `p.hbm`, `p.l2`, `p.time_s`, `p.sites`, `p.traffic`, `p.to_dict()`.
+
+    Raises:
+        InputError: arguments that do not fit the kernel, or code that cannot be followed.
+    """
+    from iosim.studies.code import run
+
+    return run(request(requests.CodeRequest, asked, code=code, grid=grid, block=block, arg=arg, gpu=one(gpu, "gpu")))
 
 
 @overload

@@ -51,6 +51,7 @@ SETTINGS = {keyword_of(about): about for about in OVERRIDES.values()}
 SHORT = dict(BESIDES)
 _REQUESTS: Mapping[str, Mapping[str, About]] = {
     "predict": requests.AGAINST,
+    "predict_code": requests.CODE,
     "compare": {**requests.COMPARE, "per": requests.CHOICE["per"], "price": requests.CHOICE["price"]},
     "pick_tiles": {name: about for name, about in requests.TILES.items() if name not in OF_TILE[:3]},
     "study_tile": {name: requests.TILES[name] for name in OF_TILE},
@@ -65,7 +66,7 @@ _REQUESTS: Mapping[str, Mapping[str, About]] = {
     "train_memory": requests.TRAIN,
     "sweep": requests.SWEEP,
 }
-WITHOUT_PROBLEM = ("formula", "decode", "model", "train_memory", "sweep")
+WITHOUT_PROBLEM = ("predict_code", "formula", "decode", "model", "train_memory", "sweep")
 WITH_SETTINGS = ("predict", "explain", "check_claim")
 KEYWORDS: Mapping[str, Mapping[str, About]] = {
     function: {keyword_of(about): about for about in asked.values()}
@@ -159,7 +160,7 @@ def check_types(values: Mapping[str, Any], signature: inspect.Signature, own: Co
             raise InputError(f"`{name}` {one_line(repr(value), 60)} is no value; accepted: {kinds}{default}")
 
 
-READ_LATER = ("problem", "kernel", "gpu")
+READ_LATER = ("problem", "kernel", "gpu", "code", "arg")
 """Keywords whose lists and objects have refusals of their own."""
 
 

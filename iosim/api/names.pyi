@@ -6,6 +6,7 @@ from iosim.api.calls import explain as explain
 from iosim.api.calls import orders as orders
 from iosim.api.calls import pick_tiles as pick_tiles
 from iosim.api.calls import predict as predict
+from iosim.api.calls import predict_code as predict_code
 from iosim.api.calls import study_tile as study_tile
 from iosim.api.models import decode as decode
 from iosim.api.models import formula as formula

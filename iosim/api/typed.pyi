@@ -213,6 +213,26 @@ class PredictKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, LayersKe
     never fails.
     """
 
+class PredictCodeKeywords(ConditionKeywords, total=False):
+    """Of iosim.predict_code."""
+
+    clocks: str | float
+    """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
+    limit) or the SMs' clock in MHz; power counts where the GPU's energies are known. A number, rather than a text, is
+    in hertz; by default boost.
+    """
+    launched: str
+    """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
+    """
+    ecc: str
+    """Check bits of ECC in the same memory, which a counter of HBM bytes counts: as the board is delivered, on or off;
+    nothing changes where a GPU has none (delivered, on, off); by default delivered.
+    """
+    entry: str | None
+    """The kernel of `code`, where it holds several."""
+    shared_bytes: int | str | None
+    """Shared memory that the launch gives a CTA beside what the code declares; by default none."""
+
 class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=False):
     """Of iosim.compare."""
 

@@ -12,7 +12,7 @@ from iosim.prediction.answer import answer
 from iosim.prediction.face import body
 from iosim.prediction.result import Prediction
 from iosim.studies.models import prediction as models
-from iosim.studies.requests import AgainstRequest
+from iosim.studies.requests import AgainstRequest, CodeRequest
 
 
 def flat(p: Prediction) -> dict[str, Any]:
@@ -33,6 +33,8 @@ def flat(p: Prediction) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.code is not None:
+        return _tell_code(args)
     default = args.model is not None and not common.is_given(args, "kernel")
     asked = common.request(args, AgainstRequest, kernel=[DEFAULT] if default else args.kernel)
     if asked.against is not None:
@@ -46,6 +48,20 @@ def run(args: argparse.Namespace) -> int:
         json=lambda: {"predictions": [p.to_dict() for p in found]},
         rows=lambda: map(flat, found),
         text=lambda _: "\n\n".join(map(body, found)) + "\n",
+    )
+
+
+def _tell_code(args: argparse.Namespace) -> int:
+    """A launch of a kernel that is known by its code, on each GPU."""
+    from iosim.studies import code
+
+    found = [code.run(common.request(args, CodeRequest, gpu=gpu)) for gpu in args.gpu]
+    return common.tell(
+        args,
+        found[0].answer,
+        json=lambda: {"predictions": [p.to_dict() for p in found]},
+        rows=lambda: (row for p in found for row in p.records()),
+        text=lambda _: "\n\n".join(p.body for p in found) + "\n",
     )
 
 

@@ -46,6 +46,7 @@ AXES = ("seq_q", "seq_k", "batch")
 """Fields whose options take lists in a comparison, the last two with --per."""
 ONE_VALUE = (Kind.FLAG, Kind.PROBABILITY, Kind.LENGTHS, Kind.FILE)
 SWEPT = tuple(n for n, f in {**FIELDS, **OVERRIDES, **BESIDES}.items() if f.kind not in ONE_VALUE and f.low >= 0)
+OF_CODE = ("code", "entry", "grid", "block", "arg", "shared_bytes")
 
 
 @command(WHAT_MOVES, "predict.run")
@@ -58,6 +59,7 @@ def predict(parser: CommandParser) -> None:
     parser.add_settings()
     parser.add_conditions()
     parser.add_fields("against an earlier prediction", requests.AGAINST, ("against", "fail_above"))
+    parser.add_fields("of a kernel known by its code", requests.CODE, OF_CODE)
     parser.add_output()
 
 
@@ -84,7 +86,7 @@ def explain(parser: CommandParser) -> None:
     parser.add_problem(several=ALL_SIZES)
     parser.add_settings()
     parser.add_conditions("l2_start", "clocks", "launched")
-    parser.add_fields("options", requests.EXPLAIN, ("time",))
+    parser.add_fields("options", requests.EXPLAIN, ("time", "terms"))
     parser.add_output(("table", "json", "md"))
 
 
@@ -342,7 +344,7 @@ def measure(parser: CommandParser) -> None:
 
     parser.description = (
         "Runs calls of the project's kernels, holds their outputs against float64, and counts their bytes "
-        "under Nsight Compute, a row a launch (or times them, --time). A table that is there already is added to, and "
+        "under Nsight Compute, a row per launch (or times them, --time). A table that is there is added to, and "
         "calls that it holds are not run again. With --chain, a row is a whole call, all its launches through one L2. "
         "Needs an NVIDIA GPU, nvcc, PyTorch with CUDA, and ncu unless --time."
     )

@@ -11,7 +11,7 @@ from iosim.base.progress import progress
 from iosim.base.records import replace
 from iosim.base.units import seconds_text
 from iosim.commands import common
-from iosim.prediction.answer import who
+from iosim.prediction.confidence import who
 from iosim.prediction.face import energy_line, line, time_table
 from iosim.prediction.many import predict_many
 from iosim.prediction.predictor import planned
@@ -21,6 +21,7 @@ from iosim.show.tables import Table
 from iosim.studies import explain as explained
 from iosim.studies.models.prediction import requests_of
 from iosim.studies.requests import ExplainRequest, TraceRequest
+from iosim.studies.terms import terms_of
 from iosim.studies.trace import trace as views
 from iosim.studies.trace.face import answer, as_page, drift_table, reuse_table, tensor_table
 from iosim.studies.trace.trace import TraceResult, check_bins, check_traceable
@@ -54,12 +55,22 @@ def _tell_time(args: argparse.Namespace, asked: ExplainRequest) -> int:
     predictions = list(predict_many(requests_of(asked), progress=progress("predicting")))
     answers = (f"{who(p)} takes {seconds_text(p.time_s)}, bound by {p.bound_by}." for p in predictions)
 
+    terms = [terms_of(p) for p in predictions] if asked.terms else []
+
     def text(markdown: bool) -> str:
         written = Table.markdown if markdown else Table.text
-        return "\n\n".join(f"{line(p)}\n\n{written(time_table(p))}\n\n{energy_line(p)}" for p in predictions) + "\n"
+        parts = []
+        for number, p in enumerate(predictions):
+            parts += [line(p), written(time_table(p))]
+            for launch in terms[number] if terms else ():
+                parts += [launch.line, written(launch.table())]
+            parts.append(energy_line(p))
+        return "\n\n".join(parts) + "\n"
 
     found = {"predictions": [p.to_dict() for p in predictions]}
-    return common.tell(args, " ".join(answers), json=lambda: found, text=text)
+    for entry, launches in zip(found["predictions"], terms, strict=False):
+        entry["terms"] = [launch.to_dict() for launch in launches]
+    return common.tell(args, "\n".join(answers), json=lambda: found, text=text)
 
 
 def trace(args: argparse.Namespace) -> int:

@@ -7,14 +7,13 @@ and what the L2 keeps. `iosim.studies.explain` gives the same reason, and adds t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from iosim.base.units import bytes_text, seconds_text, some, times_of
+from iosim.base.records import dataclass
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import listed, sentences
-from iosim.catalog.libraries.default import told
-from iosim.catalog.libraries.loader import counted_on
-from iosim.hardware.profile import list_profiles
 from iosim.kernel.launch import SPILL, LaunchRole, Per, Role
+from iosim.prediction.confidence import confidence, who
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import Reuse, reuse
 from iosim.readers.bounds import needed_bytes
@@ -30,23 +29,52 @@ MOST_NAMED = 5
 
 
 def answer(predictions: Sequence[Prediction]) -> str:
-    """Sentences on predictions of one problem or of several lengths, of which they take the longest. The prediction
-    furthest above its compulsory bytes comes first, then the others by GPU; its reason; the caveats."""
+    """Lines on predictions of one problem or of several lengths, of which they take the longest: what is read from HBM
+    against what is compulsory, the time and what bounds it, the reason, and one word of confidence. Two kernels of one
+    GPU are held against each other; of others each has a line."""
     longest = max(map(_lengths, predictions))
     taken = [p for p in predictions if _lengths(p) == longest]
     first = max(taken, key=excess)
     start = f"At {some(first.problem.seq_q, 'token')} " if len(set(map(_lengths, predictions))) > 1 else ""
-    parts = [f"{start}{reads(first)}"]
-    others = [p for p in taken if p is not first]
-    if len(others) > MOST_NAMED:
-        least = min(others, key=excess)
-        parts.append(f"the least of {len(taken)}, {who(least)}, {amount(least)}")
-    else:
-        gpus = dict.fromkeys((first.profile.name, *(p.profile.name for p in others)))
-        for gpu in gpus:
-            named = ", ".join(f"{p.kernel.name} {amount(p)}" for p in others if p.profile.name == gpu)
-            parts += [named if gpu == first.profile.name else f"on {gpu} {named}"] if named else []
-    return sentences(("; ".join(parts), why(first), trust(taken)))
+    cause = reason(first)
+    if cause and len({p.kernel.name for p in taken}) > 1:
+        cause = f"{first.kernel.name}: {cause}"
+    end = (cause, confidence(taken))
+    if len(taken) == 1:
+        return sentences((f"{start}{moves(first)}", *end))
+    rest = [p for p in taken if p is not first]
+    if len(rest) == 1 and rest[0].profile.name == first.profile.name and _both_read(first, rest[0]):
+        return sentences((f"{start}{_against_each_other(first, rest[0])}", *end))
+    said = [*sorted(taken, key=excess)[:1], first] if len(taken) > MOST_NAMED else [first, *rest]
+    lines = [f"{start}{of_several(p)}." for p in said]
+    if len(said) < len(taken):
+        lines[0] += f" It is the least of {len(taken)} above the compulsory bytes; the most:"
+    return "\n".join([*lines, sentences(end)])
+
+
+def moves(p: Prediction) -> str:
+    """What a prediction reads from HBM, how long it takes and what bounds it."""
+    return f"{reads(p)} in {seconds_text(p.time_s)}, bound by {p.bound_by}"
+
+
+def of_several(p: Prediction) -> str:
+    return f"{who(p)}: {amount(p)} read from HBM, {seconds_text(p.time_s)}, bound by {p.bound_by}"
+
+
+def _both_read(most: Prediction, least: Prediction) -> bool:
+    told_apart = most.kernel.name != least.kernel.name and most.l2_start == "cold"
+    return told_apart and most.hbm_known and least.hbm_known and least.hbm.read > 0
+
+
+def _against_each_other(most: Prediction, least: Prediction) -> str:
+    """Two kernels of one GPU: the one that reads least against the other."""
+    times = most.hbm.read / least.hbm.read
+    took = f"{seconds_text(least.time_s)}, not {seconds_text(most.time_s)}"
+    if times <= ONCE:
+        same = f"{bytes_text(least.hbm.read)}, {against(least.hbm_payload.read, least.hbm_bounds.compulsory_read)}"
+        return f"{who(least)} reads as many bytes from HBM as {most.kernel.name} ({same}) in {took}"
+    both = f"{bytes_text(least.hbm.read)} against {bytes_text(most.hbm.read)}"
+    return f"{who(least)} reads {times_text(times)}x fewer bytes from HBM than {most.kernel.name} ({both}) in {took}"
 
 
 def _lengths(p: Prediction) -> tuple[int, int]:
@@ -63,10 +91,6 @@ def times_text(times: float) -> str:
     return f"{times:,.0f}" if times >= 1000 else f"{times:.3g}"
 
 
-def who(p: Prediction) -> str:
-    return f"{p.kernel.name} on {p.profile.name}"
-
-
 def reads(p: Prediction) -> str:
     if not p.hbm_known:
         least, most = bytes_text(p.hbm_bounds.compulsory_read), bytes_text(p.hbm_bounds.no_l2_read)
@@ -75,15 +99,14 @@ def reads(p: Prediction) -> str:
         return f"{who(p)} reads between {least} (compulsory) and {most} (with no L2) from HBM"
     read, compulsory = p.hbm_payload.read, p.hbm_bounds.compulsory_read
     kept = left_warm(p)
-    start = f"{who(p)} reads {bytes_text(p.hbm.read) if read else 'nothing'} from HBM{checks_text(p)}"
-    if kept:
-        return f"{start}: {kept}, which serves the {bytes_text(p.total('l2', 'read'))} that the SMs read"
-    return f"{start}, {against(read, compulsory)}{' even with a warm L2' * (p.l2_start == 'warm')}"
+    warm = " even with a warm L2" if p.l2_start == "warm" and not kept else ""
+    told = f"{kept or against(read, compulsory)}{warm}{checks_text(p)}"
+    return f"{who(p)} reads {bytes_text(p.hbm.read) if read else 'nothing'} from HBM ({told})"
 
 
 def checks_text(p: Prediction) -> str:
-    """Of bytes that are read: how many are check bits; empty where there are none."""
-    return f", {bytes_text(p.check_bits.read)} of it check bits" if p.check_bits.read else ""
+    """How many of the bytes that are read are check bits; empty where there are none."""
+    return f"; {bytes_text(p.check_bits.read)} check bits" if p.check_bits.read else ""
 
 
 def left_warm(p: Prediction) -> str:
@@ -103,15 +126,14 @@ def against(moved: float, compulsory: float, word: str = "the compulsory bytes")
     if moved and not compulsory:
         return "where nothing is compulsory: no query sees a key"
     times = moved / max(1, compulsory)
-    return word if times <= ONCE else times_of(times_text(times), word)
+    return word if times <= ONCE else f"{times_text(times)}x {word}"
 
 
 def amount(p: Prediction) -> str:
     if not p.hbm_known:
         return f"{bytes_text(p.hbm_bounds.compulsory_read)} to {bytes_text(p.hbm_bounds.no_l2_read)}"
     read, compulsory = p.hbm_payload.read, p.hbm_bounds.compulsory_read
-    times = left_warm(p) or against(read, compulsory, "compulsory")
-    return f"{bytes_text(p.hbm.read)} ({times.replace(' times compulsory', ' times')})"
+    return f"{bytes_text(p.hbm.read)} ({left_warm(p) or against(read, compulsory, 'compulsory')})"
 
 
 def why(p: Prediction) -> str:
@@ -130,59 +152,51 @@ def read_once(p: Prediction) -> str:
     return f"The SMs read {bytes_text(asked)}: {serves} the rest"
 
 
+def reason(p: Prediction) -> str:
+    """The reason of its HBM reads in a few words, of which `why` says more; empty where only bounds are known, or a
+    warm L2 is the reason."""
+    if not p.hbm_known or left_warm(p) or not p.hbm_bounds.compulsory_read:
+        return ""
+    if excess(p) <= ONCE:
+        return read_once(p)
+    found, names = _most_above(p)
+    together = bytes_text(sum(found.read[name] for name in names))
+    if found.kind == Role.INPUT:
+        return _short_rereads(p, names, found)
+    if found.kind == Role.TEMP:
+        sizes = [p.chain.tensors[name].bytes for name in names]
+        last, each = p.profile.levels[-1], " each" if len(names) > 1 else ""
+        do = "do" if len(names) > 1 else "does"
+        if max(sizes) > last.bytes:
+            kept = f"{bytes_text(last.bytes)} {last.name}"
+            return f"{listed(names)} ({bytes_text(max(sizes))}{each}) {do} not fit the {kept}"
+        return f"{listed(names)} {'live' if len(names) > 1 else 'lives'} between launches: {together} read back"
+    if found.kind == Role.OUTPUT:
+        return f"{listed(names)} {'are' if len(names) > 1 else 'is'} added up in memory"
+    if found.kind == SPILL:
+        return f"{together} of spilled registers are read back"
+    return f"{together} are read beside the tensors"
+
+
+def _short_rereads(p: Prediction, names: list[str], above: Above) -> str:
+    times = sum(above.read[name] for name in names) / max(1, sum(above.needed[name] for name in names))
+    again = f"{listed(names)} {'are' if len(names) > 1 else 'is'} read {times_text(times)}x"
+    found = _reuse_of(p, names)
+    if found is None or found.regime not in reread_clauses(p, found):
+        return again
+    if not found.outgrows:
+        return f"{again}: CTAs drift apart or other data displaces them"
+    heads = 1 if found.one_head_bytes > found.capacity_bytes else found.heads_at_once
+    held = f"a head's {bytes_text(found.one_head_bytes)}"
+    if heads > 1:
+        held = f"{heads:,} heads' {bytes_text(found.in_progress_bytes)}"
+    return f"{again}: {held} outgrow the {p.profile.levels[-1].name}"
+
+
 def spills_beside(p: Prediction) -> str:
     spilled = int(p.traffic.total("l2", "write", tensor=SPILL))
     much = spilled > SPILL_SHARE * (p.total("l2", "write") - spilled)
     return f". {bytes_text(spilled)} of spilled registers take room in the L2" if much else ""
-
-
-def trust(predictions: Iterable[Prediction]) -> str:
-    """Kernels that nobody asked for, how HBM bytes were found and what that rests on, GPUs of one kind together, and
-    kernels where those of a GPU differ; and kernels of which spills are left out. Sentences without the last full
-    stop."""
-    several = list(predictions)
-    found: dict[tuple[str, str], list[Prediction]] = {}
-    for p in several:
-        found.setdefault(_basis(p), []).append(p)
-    gpus = {basis: dict.fromkeys(p.profile.name for p in those) for basis, those in found.items()}
-    differ = sum(map(len, gpus.values())) > len({name for each in gpus.values() for name in each})
-    bases = []
-    for (how, numbers), those in found.items():
-        where = f" on {listed(list(gpus[how, numbers]))}" if len(found) > 1 else ""
-        kernels = listed(list(dict.fromkeys(p.kernel.name for p in those)))
-        bases.append(f"HBM bytes{f' of {kernels}' if differ else ''}{where} {how}")
-        rests_on = f"The L2 model's numbers{where}: {numbers}"
-        bases += [rests_on] if numbers and rests_on not in bases else []
-    by_default = told((p.kernel, p.profile) for p in several)
-    return ". ".join(part for part in (by_default, *bases, left_out_spills(several)) if part)
-
-
-def left_out_spills(predictions: Iterable[Prediction]) -> str:
-    spilling = list(dict.fromkeys(p.kernel.name for p in predictions if p.call.spilling))
-    return f"{listed(spilling)} would spill registers, at a cost that is in no number here" if spilling else ""
-
-
-def _basis(p: Prediction) -> tuple[str, str]:
-    if p.method == "bounds":
-        return "bounded, not predicted", ""
-    if p.method == "capacity":
-        return "by the capacity rule, an estimate", ""
-    l2, hbm = (next(b for b in p.evidence.bases if b.model == name) for name in ("l2", "hbm"))
-    how = "by replay" if p.method == "replay" else "by replay in part"
-    return f"{how}, {_checks(p, bool(hbm.validated_by))}", l2.summary
-
-
-def _checks(p: Prediction, validated: bool) -> str:
-    """Which counters there are to compare a prediction with. `validated`: the GPU's profile says that predictions for
-    it were checked."""
-    passes = {"fwd": (False,), "bwd": (True,), "fwd+bwd": (False, True)}[p.problem.passes]
-    each = [counted_on(p.kernel.name, backward) for backward in passes]
-    if not all(each):
-        return "with no counters of this kernel to compare with"
-    here = all(p.profile.name in gpus for gpus in each) or p.profile.name not in list_profiles()
-    if validated and here:
-        return "checked against that GPU's counters"
-    return "not checked against that GPU's counters"
 
 
 def _before_main(p: Prediction) -> str:
@@ -195,16 +209,32 @@ def _before_main(p: Prediction) -> str:
     return f". The launches before the main one take {taken}" if main else ""
 
 
-def _excess_reason(p: Prediction) -> str:
+@dataclass(frozen=True)
+class Above:
+    """Bytes read from HBM and needed once, by tensor, and the kind of tensors that are read most above that."""
+
+    kind: str
+    read: dict[str, int]
+    needed: dict[str, int]
+
+
+def _most_above(p: Prediction) -> tuple[Above, list[str]]:
+    """What is read most above what is needed, and the tensors of that kind that are."""
     read = {name: int(moved) for (name, way), moved in p.traffic.payload.tensors("hbm").items() if way == "read"}
-    counted = {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)}
-    above = {name: n - counted.get(name, 0) for name, n in read.items()}
+    needed = {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)}
+    above = {name: n - needed.get(name, 0) for name, n in read.items()}
     kinds: dict[str, list[str]] = {}
     for name in sorted(above, key=lambda n: -above[n]):
         tensor = p.chain.tensors.get(name)
         kinds.setdefault(name if tensor is None else tensor.role, []).append(name)
     kind = max(kinds, key=lambda k: math.fsum(above[n] for n in kinds[k]))
     names = [n for n in kinds[kind] if above[n] >= NAMED_SHARE * above[kinds[kind][0]]]
+    return Above(kind, read, needed), names
+
+
+def _excess_reason(p: Prediction) -> str:
+    found, names = _most_above(p)
+    kind, read, counted = found.kind, found.read, found.needed
     together = sum(read[n] for n in names)
     if kind == Role.INPUT:
         return _rereads(p, names, together / max(1, sum(counted[n] for n in names)))
@@ -227,13 +257,19 @@ def _excess_reason(p: Prediction) -> str:
 
 def _rereads(p: Prediction, names: list[str], times: float) -> str:
     again = f"{listed(names)} {'are' if len(names) > 1 else 'is'} read {times_text(times)} times over"
-    launch = max(p.chain.launches, key=lambda n: p.traffic.total("hbm", "read", launch=n.name))
-    looped = {a.tensor for a in launch.accesses if a.per is Per.PAIR}
-    if not set(names) <= looped:
+    found = _reuse_of(p, names)
+    if found is None:
         users = sum(any(a.tensor == names[0] for a in n.accesses) for n in p.chain.launches)
         return f"{again}, by {users} launches" if users > 1 else again
-    found = reuse(p, launch)
     return again + reread_clauses(p, found).get(found.regime, "")
+
+
+def _reuse_of(p: Prediction, names: list[str]) -> Reuse | None:
+    """What the launch that reads most from HBM reads of tensors that its CTAs loop over; None where it does not loop
+    over these."""
+    launch = max(p.chain.launches, key=lambda n: p.traffic.total("hbm", "read", launch=n.name))
+    looped = {a.tensor for a in launch.accesses if a.per is Per.PAIR}
+    return reuse(p, launch) if set(names) <= looped else None
 
 
 def reread_clauses(p: Prediction, found: Reuse) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -57,6 +58,15 @@ class CacheState:
 _LOCK = threading.Lock()
 
 
+def _renew_lock() -> None:
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)  # whoever held it is not in the child
+
+
 @dataclass(frozen=True)
 class ReplayCache:
     """The file at `place`, opened anew for each use, by several threads and processes at once."""
@@ -75,9 +85,9 @@ class ReplayCache:
                     file.execute("UPDATE replays SET used = ? WHERE version = ? AND key = ?", (time.time(), *mine))
             return None if row is None else bytes(row[0])
 
-        found = self._try(look_up)
+        record = self._try(look_up)
         try:
-            plain = None if found is None else json.loads(zlib.decompress(found))
+            plain = None if record is None else json.loads(zlib.decompress(record))
         except (zlib.error, ValueError):
             return None
         return plain if isinstance(plain, dict) else None
@@ -183,6 +193,8 @@ def from_plain(plain: dict[str, Any]) -> Replay:
 def _launch(plain: dict[str, Any]) -> ReplayedLaunch:
     windows, coarse = plain["windows"], plain["coarse"]
     if windows is not None:
-        arrays = {name: np.array(each, dtype=np.int64) for name, each in windows.items() if isinstance(each, list)}
+        arrays = {
+            name: np.array(values, dtype=np.int64) for name, values in windows.items() if isinstance(values, list)
+        }
         windows = Windows(**windows | arrays)
     return ReplayedLaunch(**plain | {"coarse": coarse and CoarseSteps(**coarse), "windows": windows})

@@ -6,8 +6,9 @@ beside HBM) is handed over here.
 
 from __future__ import annotations
 
-from functools import cached_property
+from typing import TYPE_CHECKING
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass
 from iosim.catalog.algorithms import plan
 from iosim.hardware.profile import HardwareProfile
@@ -24,6 +25,9 @@ from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Inputs, Replay, Trace, launch_inputs, replay, replay_inputs
 from iosim.readers.staged import count_shared
 from iosim.readers.timing.chain_time import ChainTime, chain_time
+
+if TYPE_CHECKING:
+    from iosim.readers.timing.breakdown import Breakdown
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,13 @@ class Call:
         """Seconds and joules of the chain while `traffic` moves; `measured` and the conditions as in `chain_time`."""
         of_call = (self.problem, self.chain, traffic, self.profile, self.residencies, self.kernel)
         return chain_time(*of_call, measured=measured, conditions=conditions)
+
+    def breakdowns(self, traffic: Traffic, conditions: Conditions = ALONE) -> tuple[Breakdown, ...]:
+        """The time of each launch by its terms, while `traffic` moves."""
+        from iosim.readers.timing.breakdown import breakdowns
+
+        of_call = (self.problem, self.chain, traffic, self.profile, self.residencies, self.kernel)
+        return breakdowns(*of_call, time=self.time(traffic, conditions), conditions=conditions)
 
     @cached_property
     def paces(self) -> tuple[Pace, ...]:

@@ -34,7 +34,8 @@ def tile_accesses(chain: Chain) -> int:
         picks = launch.gathers(chain.tensors[access.tensor])
         return launch.domain.block_k if picks else access.times if launch.walks_again else 1
 
-    return sum(
+    touched = sum(int(launch.touched.entries.size) for launch in chain.launches if launch.touched is not None)
+    return touched + sum(
         launch.visited_pairs * sum(each(launch, a) for a in launch.accesses if a.per is Per.PAIR)
         for launch in chain.launches
     )
@@ -56,10 +57,10 @@ def play_of(call: Call, method: Method, l2_start: str, accesses: int | None = No
 
 
 class Memory:
-    """Bytes that replays take side by side: at most `most` together, but one alone whatever it takes."""
+    """Bytes that replays take side by side: at most `capacity` together, but one alone whatever it takes."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._taken = most, 0
+    def __init__(self, capacity: int) -> None:
+        self._most, self._taken = capacity, 0
         self._freed = threading.Condition()
 
     @contextmanager

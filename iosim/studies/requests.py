@@ -130,7 +130,7 @@ class LatencyRequest(OfProblem, Checked):
         "vllm, sglang, flashinfer; 'list' says what each runs", ("vllm",), default_text="vllm"
     )
     batch_contexts: Any = ask.counts(
-        "decode one token a sequence over these many keys, all in one launch: 1k,4k,32k, or a file"
+        "decode one token per sequence over these many keys, all in one launch: 1k,4k,32k, or a file"
     )
     cache_write: bool = ask.flag("the write of new K and V to the cache", True, option="--no-cache-write")
     calibration: str | None = ask.file("constants that 'iosim calibrate --times' fitted")
@@ -260,6 +260,12 @@ class ExplainRequest(PredictRequest):
     """Why calls move what they move."""
 
     time: bool = ask.flag("where the time goes, launch by launch, in place of the bytes")
+    terms: bool = ask.flag("with `time`: what each term of the model is worth, with its constants and its place")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.terms and not self.time:
+            raise InputError("`terms` needs `time`; accepted: both")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +322,7 @@ class SweepRequest(OfModel):
     """A row for every combination of values, for the rows of a file, or for the layers of a model."""
 
     problems: Any = ask.name(
-        "a CSV or Parquet file, a row a problem, with columns named as options are: seq_len, heads, kernel, gpu, ...; "
+        "a CSV or Parquet file, a row per problem, with columns named as options: seq_len, heads, kernel, gpu, ...; "
         "each row with every combination of the options given",
         metavar="FILE",
     )
@@ -365,7 +371,7 @@ class ChoiceRequest(OfProblem, Checked):
     gpu: Sequence[str]
     kernel: Sequence[str] | None = None
     per: str = ask.word(
-        "in place of the table by level, rank GPUs, each with its best kernel: by tokens a second, or by joules or "
+        "in place of the table by level, rank GPUs, each with its best kernel: by tokens per second, or by joules or "
         "dollars of a token",
         ("token", "joule", "dollar"),
         metavar="WHAT",
@@ -474,6 +480,33 @@ _OPEN = (*SIZES, "dtype", "mask", "splits", "tile")
 FORMULA = {name: replace({**FIELDS, **OVERRIDES}[name], default=None, usual=None, default_text="") for name in _OPEN}
 FORMULA |= {name: FIELDS[name] for name in CHOICES} | {"causal": BESIDES["causal"]}
 """What a formula is asked for with, field by field; sizes that are not given stay symbols."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeRequest(Conditions):
+    """One launch of a kernel that is known by its code."""
+
+    code: Any = ask.file(
+        "a kernel's code in place of a name: a cubin with its PTX beside it, PTX, a fatbin, an object, Triton's cache",
+        metavar="FILE",
+    )
+    entry: str | None = ask.name("the kernel of `code`, where it holds several")
+    grid: str | Sequence[int] | None = ask.text("CTAs of its launch along x, y and z", None, metavar="X,Y,Z")
+    block: str | Sequence[int] | None = ask.text(
+        "threads of a CTA along x, y and z", None, metavar="X,Y,Z", default_text="what its PTX requires"
+    )
+    arg: Any = ask.names(
+        "its arguments in order: a number, TENSOR(shape,dtype), or VALUES(dtype,numbers) where numbers in memory "
+        "decide addresses",
+        metavar="NAME=VALUE",
+    )
+    shared_bytes: int | None = ask.count(
+        "shared memory that the launch gives a CTA beside what the code declares", low=0, metavar="BYTES",
+        default_text="none",
+    )  # fmt: skip
+    gpu: str | HardwareProfile = ""
+
+
 OF_MODEL, DECODE, LATENCY, RING, TRAIN, WHOLE = map(
     fields_of, (OfModel, DecodeRequest, LatencyRequest, RingRequest, TrainRequest, WholeRequest)
 )
@@ -481,6 +514,7 @@ AGAINST, EXPLAIN, TRACE, SWEEP = map(fields_of, (AgainstRequest, ExplainRequest,
 COMPARE, CHOICE = map(fields_of, (CompareRequest, ChoiceRequest))
 TILES, ORDERS, CLAIM = map(fields_of, (TilesRequest, OrdersRequest, ClaimRequest))
 EXPLORE = fields_of(ExploreRequest)
+CODE = fields_of(CodeRequest)
 CLAIMS: Mapping[str, str] = {
     "hbm": "4.3GB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP", "ratio": "9x", "tflops": "230TFLOP/s",
     "mfu": "35%", "bandwidth": "1.5TB/s",

@@ -126,6 +126,8 @@ def test_a_functions_keywords_are_its_commands_options(function: str) -> None:
     taken = set(parameters)
     if function == "explain":  # what says where the time goes is asked of a prediction
         options = {name: usual for name, usual in options.items() if name not in ("time", "clocks", "launched")}
+    if function == "predict":  # a kernel that is known by its code has a function of its own
+        taken |= set(inspect.signature(iosim.predict_code).parameters)
     if function == "pick_tiles":  # what is asked of one tile is a function of its own
         taken |= set(inspect.signature(iosim.study_tile).parameters)
     if function == "orders":  # the ranking has its code, its first orders; constants are checked by another function

@@ -12,8 +12,9 @@ import pytest
 from house import modules
 
 import iosim
+from iosim.base.fitted import registry
 from iosim.catalog.serving import stack_names
-from iosim.evidence.fitted import fitted, registry
+from iosim.evidence.fitted import fitted
 from iosim.hardware.profile import list_profiles, load_profile
 
 SAYS = re.compile(r"\bfitted\b", re.IGNORECASE)

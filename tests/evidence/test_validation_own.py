@@ -21,7 +21,7 @@ from iosim.evidence.validate.residuals import calls
 from iosim.hardware.profile import load_profile
 from iosim.problem.masks.mask import IntervalMask
 from iosim.problem.masks.packed import HeadsInTurn
-from iosim.readers.timing.computing import executed_pairs
+from iosim.readers.timing.running import executed_pairs
 
 PROFILE = load_profile("h200")
 OWN = measurements("h200_iosim_kernels.csv")

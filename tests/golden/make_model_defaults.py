@@ -32,8 +32,8 @@ MORE = """
     prefix_dense_intermediate_size moe_latent_size num_layers_per_stack o_lora_rank o_groups hc_mult num_global_layers
     use_double_wide_mlp n_groups
 """
-DERIVED = {*SIZES["kv_heads"], *SIZES["head_dim"], *SIZES["head_dim_v"], *SIZES["inner"]} - {"intermediate_size"}
-"""Kept where they do not follow from other sizes."""
+DIRECT = ("heads", "width", "layers", "vocabulary")
+"""Sizes that follow from no other."""
 LISTS = ("layer_types", "layers_block_type", "mlp_layer_types", "intermediate_size")
 """Lists of one entry a layer, kept as patterns or not at all."""
 DECODERS = (
@@ -78,8 +78,8 @@ def pattern(kinds: list[str]) -> list[str]:
 def kept(make: Any) -> dict[str, Any]:
     """The defaults of one class that say something."""
     plain = make().to_dict()
-    out = {key: plain[key] for key in keys() if key not in (*LISTS, *DERIVED) and _says(key, plain.get(key), plain)}
-    out |= derived(make, plain, out)
+    out = {key: plain[key] for key in keys() if key not in LISTS and _says(key, plain.get(key), plain)}
+    out = derived(make, out)
     inner = plain.get("intermediate_size")
     if isinstance(inner, int) or (isinstance(inner, list) and inner):
         out["intermediate_size"] = inner if isinstance(inner, int) else inner[0]
@@ -87,7 +87,7 @@ def kept(make: Any) -> dict[str, Any]:
     if isinstance(listed, list) and listed and all(isinstance(one, str) for one in listed):
         kinds = pattern(listed)
         several = {*kinds} - {"full_attention"} or any(plain.get(key) for key in SIZES["window"])
-        if several and (len(kinds) <= 8 or len(kinds) == len(listed)):
+        if several:
             out["layer_pattern"] = kinds
     feeds = plain.get("mlp_layer_types")
     if isinstance(feeds, list) and feeds:
@@ -97,15 +97,20 @@ def kept(make: Any) -> dict[str, Any]:
     return out
 
 
-def derived(make: Any, plain: dict[str, Any], out: dict[str, Any]) -> dict[str, Any]:
-    """Sizes that stay as they are where heads and width are others."""
+def derived(make: Any, out: dict[str, Any]) -> dict[str, Any]:
+    """The defaults that stay as they are where heads and width are others."""
     heads, hidden = (next((k for k in SIZES[what] if k in out), None) for what in ("heads", "width"))
-    told = [key for key in sorted(DERIVED) if isinstance(plain.get(key), int) and not isinstance(plain[key], bool)]
+    direct = {name for what in DIRECT for name in SIZES[what]} | {"intermediate_size"}
     try:
-        other = make(**{heads: 2 * out[heads], hidden: 6 * out[hidden]}).to_dict() if heads and hidden else {}
+        other = make(**{heads: 2 * out[heads], hidden: 6 * out[hidden]}).to_dict() if heads and hidden else out
     except Exception:  # a class that checks its sizes against each other
-        other = {}
-    return {key: plain[key] for key in told if other.get(key) == plain[key]}
+        other = {key: value for key, value in out.items() if key not in _following()}
+    return {key: value for key, value in out.items() if key in direct or other.get(key) == value}
+
+
+def _following() -> set[str]:
+    """Sizes that follow from others in most classes."""
+    return {name for what in ("kv_heads", "head_dim", "head_dim_v", "inner") for name in SIZES[what]}
 
 
 def _says(key: str, value: Any, plain: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from iosim.kernel.residency import residency
 from iosim.kernel.unit import UNITS
 from iosim.prediction.predictor import predict
 from iosim.readers.replay.lowering import start_order
-from iosim.readers.timing.step_time import unit_model
+from iosim.readers.timing.running import unit_model
 from iosim.studies.orders.entry import OrderEntry, ranked
 from iosim.studies.orders.space import OrderChoice
 

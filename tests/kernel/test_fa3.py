@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 from scripts import ROOT, load_script
+from steps import step_cost
 from strategies import disagreements
 
 from iosim.base.errors import InputError
@@ -38,18 +39,11 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing import overlap as timing
-from iosim.readers.timing import step_time
-from iosim.readers.timing.launch_time import reuses_keys
+from iosim.readers.timing import step_terms, step_time
 from iosim.readers.timing.overlap import beside
-from iosim.readers.timing.step_time import (
-    SmRates,
-    StepCost,
-    Waits,
-    computing_groups,
-    step_cost,
-    step_cycles,
-    unit_model,
-)
+from iosim.readers.timing.rates import SmRates, Waits
+from iosim.readers.timing.running import reuses_keys, unit_model
+from iosim.readers.timing.step_time import StepCost, computing_groups, step_cycles
 
 H100 = load_profile("h100")
 REPORTS = ROOT / "reports"
@@ -178,7 +172,7 @@ class TestPingPong:
         cost = step_cost(launch, UNITS[MatrixUnit.PINGPONG], self.rates, 0.0, 2, 90)
         # 128 x 176 scores, two products of 2 x 128 operations each, at 4,096 a cycle
         assert cost.tensor == 128 * 176 * 512 / 4096
-        softmax = 1 / 16 + (step_time.FP32_OPERATIONS_PER_SCORE + 128 / 176) / 128
+        softmax = 1 / 16 + (step_terms.FP32_OPERATIONS_PER_SCORE + 128 / 176) / 128
         assert cost.softmax == pytest.approx(128 * 176 * softmax)
         assert (cost.exposed, cost.streams) == (0.0, 2.0)
 
@@ -210,16 +204,16 @@ class TestPingPong:
 
 
 class TestOverlap:
-    @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=4))
-    def test_between_the_longest_and_the_sum(self, parts: list[float]) -> None:
-        found = beside(*parts)
-        assert max(parts) * (1 - 1e-12) <= found <= sum(parts) * (1 + 1e-12)
-        assert beside(*parts, 0.0) == pytest.approx(found)
-        assert beside(*(2 * p for p in parts)) == pytest.approx(2 * found)
+    @given(st.floats(0, 1e3), st.floats(0, 1e3))
+    def test_between_the_longest_and_the_sum(self, first: float, second: float) -> None:
+        together = beside(first, second)
+        assert max(first, second) * (1 - 1e-12) <= together <= (first + second) * (1 + 1e-12)
+        assert beside(second, first) == together
+        assert beside(2 * first, 2 * second) == pytest.approx(2 * together)
 
     def test_equal_work_of_two_kinds(self) -> None:
         assert beside(1.0, 1.0) == pytest.approx(2 ** (1 / timing.OVERLAP_NORM))
-        assert beside() == 0.0
+        assert beside(0.0, 0.0) == 0.0
 
     def test_far_shorter_work_is_hidden(self) -> None:
         assert beside(1.0, 0.01) < 1.0001

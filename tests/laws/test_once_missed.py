@@ -17,7 +17,7 @@ from iosim.readers.replay.lowering import LoweredLaunch, lower
 from iosim.readers.replay.play import Play
 from iosim.readers.replay.sampling import sampling_plan
 from iosim.readers.replay.templates import Template
-from iosim.readers.timing.launch_time import reuses_keys
+from iosim.readers.timing.running import reuses_keys
 from iosim.studies.distributed.links import Cluster, Link
 from iosim.studies.tiles.pick import pick_tiles
 from iosim.studies.training import Decoder, Setup, predict_training

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from steps import step_cost
 
 from iosim.catalog.algorithms import plan
 from iosim.catalog.libraries import resolve
@@ -19,24 +20,25 @@ from iosim.kernel.unit import UNITS, MatrixUnit, Overlap
 from iosim.kernel.work import Loop, MaskOperations, Pipelines
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing import computing, launch_time
-from iosim.readers.timing.computing import Running, _alone_share, busiest_share
-from iosim.readers.timing.launch_time import PAGED_START_S, STREAM_START_S, LaunchTime
+from iosim.readers.timing import launch_terms, loop_time, step_terms
+from iosim.readers.timing.launch_terms import PAGED_START_S, STREAM_START_S
+from iosim.readers.timing.launch_time import LaunchTime
+from iosim.readers.timing.loop_time import _alone_share, busiest_share
 from iosim.readers.timing.makespan import Makespan, in_turn
-from iosim.readers.timing.rates import Rates
-from iosim.readers.timing.step_time import (
+from iosim.readers.timing.rates import Rates, SmRates, Waits
+from iosim.readers.timing.running import Running
+from iosim.readers.timing.step_terms import edge_share, key_turns
+from iosim.readers.timing.step_time import StepCost, step_cycles
+from iosim.readers.timing.tile_terms import (
     CTA_START_CYCLES,
+    FIRST_LOADS,
     LOCKED_LOADS,
-    UNHIDDEN_TURN,
-    SmRates,
-    StepCost,
-    Waits,
-    edge_share,
-    fetched_cycles,
-    key_turns,
+    Tile,
+    code_cycles,
+    cta_start_cycles,
     lock_cycles,
-    step_cost,
-    step_cycles,
+    tile_operand_cycles,
+    tile_store_cycles,
 )
 
 
@@ -133,7 +135,7 @@ class TestTilesOfServingKernels:
         assert paged.total_s - from_hbm.total_s == pytest.approx(PAGED_START_S - STREAM_START_S, rel=0.1)
         few = call("h200", "cudnn", heads=33, seq_q=16, seq_k=65536)
         of_few = main_launch(few)
-        monkeypatch.setattr(launch_time, "STREAM_START_S", 0.0)
+        monkeypatch.setattr(launch_terms, "STREAM_START_S", 0.0)
         assert of_few.total_s - main_launch(few).total_s == pytest.approx(STREAM_START_S / 4)
         assert from_hbm.total_s - main_launch(made).total_s == pytest.approx(STREAM_START_S)
         assert (from_l2.total_s, twice.total_s) == (main_launch(made, hbm=False).total_s, main_launch(shared).total_s)
@@ -182,16 +184,16 @@ class TestCode:
     def test_the_first_round_waits_for_all_that_a_tile_runs(self) -> None:
         one, more = (call("h100", seq_q=128, seq_k=n, heads=256).chain.launches[0] for n in (64, 512))
         assert one.work.code == more.work.code == (295, 1564, 2674, 3368)
-        assert fetched_cycles(one, 1, 264) == pytest.approx(16 * (3368 - (2674 - 1564)) / 44)  # no step in its loop
-        assert fetched_cycles(more, 1, 264) == fetched_cycles(more, 1, 264, warm=True) == pytest.approx(16 * 3368 / 44)
-        assert fetched_cycles(call("h100", "cudnn", mask="causal").chain.launches[0], 2, 1) == 0
+        assert code_cycles(one, 1, 264) == pytest.approx(16 * (3368 - (2674 - 1564)) / 44)  # no step in its loop
+        assert code_cycles(more, 1, 264) == code_cycles(more, 1, 264, warm=True) == pytest.approx(16 * 3368 / 44)
+        assert code_cycles(call("h100", "cudnn", mask="causal").chain.launches[0], 2, 1) == 0
 
     @pytest.mark.parametrize(("warm", "rate"), [(False, 2.8), (True, 18)])
     def test_what_lies_behind_comes_slowly(self, warm: bool, rate: float) -> None:
         launch = call("h100", mask="causal", seq_q=60, seq_k=60, heads=64).chain.launches[0]
         assert launch.work.code == (586, 1929, 3783, 5820, 6909, 8024)
         behind = 16 * (8024 - 6909)  # the code after the loop, all of it beyond 70,000 bytes
-        assert fetched_cycles(launch, 1, 264, warm) == pytest.approx(16 * 1929 / 44 + behind / rate)
+        assert code_cycles(launch, 1, 264, warm) == pytest.approx(16 * 1929 / 44 + behind / rate)
 
     def test_later_tiles_fetch_what_is_outside_of_the_loop_and_unequal_ones_their_masked_steps(self) -> None:
         even, causal = (
@@ -199,9 +201,9 @@ class TestCode:
         )
         outside = 16 * (1564 + 3368 - 2674)
         first, later = 16 * 3368 / 44, outside / 71
-        assert fetched_cycles(even, 2, 64) == pytest.approx(first / 4 + 3 / 4 * later)  # 256 tiles
+        assert code_cycles(even, 2, 64) == pytest.approx(first / 4 + 3 / 4 * later)  # 256 tiles
         assert causal.work.code[1:3] == (1642, 3375)
-        twice = [fetched_cycles(causal, ctas, 64) for ctas in (1, 2)]
+        twice = [code_cycles(causal, ctas, 64) for ctas in (1, 2)]
         # two masked steps; of tiles of 2, 4, 6 and 8 steps three in four differ from a given one
         assert twice[1] - twice[0] == pytest.approx(3 / 4 * 16 * (3375 - 313) * 3 / 4 / 18)
 
@@ -209,15 +211,15 @@ class TestCode:
         """What stands outside of the loop, 4 instructions a cycle: of CUTLASS's 4 and 8 warps."""
         narrow, wide = (call("h100", "cutlass", heads=528, seq_q=64, head_dim=d).chain.launches[0] for d in (64, 128))
         assert (narrow.work.code, wide.work.code) == ((489, 2386, 2984), (490, 2422, 2952))
-        assert fetched_cycles(narrow, 4, 528) == 3 * (489 + 2984 - 2386)
-        assert fetched_cycles(wide, 2, 528) == 2 * (490 + 2952 - 2422)
-        assert fetched_cycles(wide, 1, 528) == 0
+        assert code_cycles(narrow, 4, 528) == 3 * (489 + 2984 - 2386)
+        assert code_cycles(wide, 2, 528) == 2 * (490 + 2952 - 2422)
+        assert code_cycles(wide, 1, 528) == 0
 
     def test_code_that_comes_meanwhile_hides_it_but_not_behind_itself(self) -> None:
         launch = call("h100", seq_q=128, seq_k=512, heads=256).chain.launches[0]
-        alone, two = (fetched_cycles(launch, ctas, 264, warm=True) for ctas in (1, 2))
+        alone, two = (code_cycles(launch, ctas, 264, warm=True) for ctas in (1, 2))
         assert alone == two
-        assert fetched_cycles(launch, 2, 264, True, True) == pytest.approx(alone + 295 + 3368 - 2674)
+        assert code_cycles(launch, 2, 264, True, True) == pytest.approx(alone + 295 + 3368 - 2674)
 
     def test_splits_have_a_kernel_of_their_own(self) -> None:
         launch = call("h100", mask="causal", seq_q=40, seq_k=4000, head_dim=200).chain.launches[0]
@@ -232,7 +234,7 @@ class TestCode:
         made = call("h100", mask="causal", seq_q=512, seq_k=512, heads=256)
         with_code, without = main_launch(made), main_launch(made, code=(0, 0, 0))
         cycles = (with_code.pace.tile_s - without.pace.tile_s) * (with_code.clock_hz or 0.0)
-        assert cycles == pytest.approx(fetched_cycles(made.chain.launches[0], 2, 264), rel=0.02)
+        assert cycles == pytest.approx(code_cycles(made.chain.launches[0], 2, 264), rel=0.02)
 
 
 class TestFirstLoads:
@@ -241,7 +243,7 @@ class TestFirstLoads:
     def test_ctas_wait_for_their_queries_before_they_compute(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """cuDNN's loading warps run ahead."""
         waits = {}
-        monkeypatch.setattr(Running, "own_cycles", lambda self, steps: (0.0, 0.0))  # of every tile, at the L2's rate
+        monkeypatch.setattr(Tile, "operand_bytes", (0.0, 0.0))  # those of every tile, at the L2's rate
         for kernel in ("fa2", "cudnn"):
             made = call("h200", kernel, heads=1056, seq_q=128, seq_k=1024)
             as_it_is = main_launch(made).total_s
@@ -450,8 +452,8 @@ class TestBackwardTiles:
     def test_a_cta_that_ends_with_its_tile_fetches_none_ahead(self) -> None:
         queued = self.running(call("h100", "cudnn", heads=1320, seq_q=128), "main")
         static = replace(queued.launch.schedule, scheduler=Scheduler.STATIC)
-        assert queued.ahead == pytest.approx(0.9)
-        assert replace(queued, launch=replace(queued.launch, schedule=static)).ahead == 0
+        assert queued.later_share == pytest.approx(0.9)
+        assert replace(queued, launch=replace(queued.launch, schedule=static)).later_share == 0
 
     def running(self, made: Call, name: str = "bwd.main") -> Running:
         n, launch = next((n, one) for n, one in enumerate(made.chain.launches) if one.name == name)
@@ -462,13 +464,21 @@ class TestBackwardTiles:
         )
 
 
-def own_cycles(running: Running, first: bool = False) -> float:
-    domain = running.launch.domain
-    return running.own_cycles(int(domain.visited.count.sum()) * domain.grid_heads)[first]
+def tile_of(running: Running) -> Tile:
+    rates = running.rates.of_sm(running.dtype, running.unit)
+    assert rates is not None
+    return Tile(running, rates)
+
+
+def own_cycles(running: Running) -> float:
+    """Cycles in which every tile waits for its own operands and stores."""
+    return tile_operand_cycles(tile_of(running)) + tile_store_cycles(tile_of(running))
 
 
 def first_cycles(running: Running) -> float:
-    return own_cycles(running, first=True)
+    """Cycles in which a CTA that stays waits for its first operands, beside two loads and its start."""
+    fixed = FIRST_LOADS * running.rates.load_cycles(from_dram=True) + CTA_START_CYCLES
+    return cta_start_cycles(tile_of(running)) - fixed
 
 
 class TestStreamedQueries:
@@ -527,7 +537,7 @@ class TestGradients:
         assert self.main(dtype="bf16").work.loop.serial_loads == 0
 
     def test_warps_that_meet_at_every_turn_hide_half_of_the_shorter(self) -> None:
-        cost = StepCost(1000, 0, 800, 0, 0, 4, Overlap.QUEUE, warps_meet=True, fragments=800, unhidden=UNHIDDEN_TURN)
+        cost = StepCost(1000, 0, 800, 0, 0, 4, Overlap.QUEUE, warps_meet=True, fragments=800, meeting=400)
         assert step_cycles(cost, 1) == 1400
 
 
@@ -616,7 +626,7 @@ def test_sectors_that_copies_fetch_twice(
 ) -> None:
     made = call("h100", kernel, head_dim=head_dim)
     step = main_launch(made).pace.step_s[0]
-    monkeypatch.setattr(computing, "SHARED_SECTORS_SHOW", 0.0)
+    monkeypatch.setattr(step_terms, "SHARED_SECTORS_SHOW", 0.0)
     rate = made.profile.need("l2_read_bandwidth_measured_bytes_per_s") / 132
     assert step - main_launch(made).pace.step_s[0] == pytest.approx(cycles / rate, rel=1e-3)
 
@@ -664,7 +674,7 @@ class TestSharesOfTheL2:
         """An L2 so slow that all wait for it: 132 equal tiles of 132 SMs end together, 224 do not."""
         made = call("h100", "triton", heads=heads, mask=mask, head_dim=64)
         slow = replace(made.profile, l2_read_bandwidth_measured_bytes_per_s=1e12)
-        monkeypatch.setattr(computing, "L2_BYTES_PER_CYCLE", 5)
+        monkeypatch.setattr(loop_time, "L2_BYTES_PER_CYCLE", 5)
         shared = main_launch(replace(made, profile=slow), hbm=False)
         monkeypatch.setattr(Makespan, "share", lambda *_: 1.0)
         alike = main_launch(replace(made, profile=slow), hbm=False)

@@ -7,6 +7,7 @@ import heapq
 import math
 import statistics
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import measurements
+from steps import step_cost
 
 from iosim.base.errors import InputError
 from iosim.catalog.algorithms import plan
@@ -30,16 +32,11 @@ from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.chain_time import ChainTime, ceiling_s
 from iosim.readers.timing.makespan import TICKS, Makespan, _end_of_ctas, _tail, makespan, steps_per_tile
-from iosim.readers.timing.rates import Rates
-from iosim.readers.timing.step_time import (
-    SmRates,
-    StepCost,
-    Waits,
-    row_padding,
-    step_cost,
-    step_cycles,
-    unit_model,
-)
+from iosim.readers.timing.rates import Rates, SmRates, Waits
+from iosim.readers.timing.running import unit_model
+from iosim.readers.timing.step_terms import row_padding
+from iosim.readers.timing.step_time import StepCost, step_cycles
+from iosim.readers.timing.tile_terms import turn_start_cycles
 
 WAITS = Waits(load=460.0, sync=350.0, single_buffer=150.0, add_packet=2.7, product_step=400.0, spill_access=18.0)
 RESOURCES = {"tensor", "hbm", "l2", "smem", "exp", "latency"}
@@ -96,7 +93,7 @@ class TestStep:
         # one CTA of four warps: nothing hides the softmax, nor 32 % of the fragments
         alone = StepCost(100, 50, 10, 0, exposed=7, streams=1, overlap=Overlap.QUEUE)
         assert step_cycles(alone, 1) == 157
-        assert step_cycles(replace(alone, fragments=10), 1) == pytest.approx(157 + 0.32 * 10)
+        assert step_cycles(replace(alone, shown_fragments=3.2), 1) == pytest.approx(157 + 3.2)
 
     def test_further_streams_add_the_busiest_unit(self) -> None:
         cost = StepCost(100, 50, 10, 0, exposed=7, streams=1, overlap=Overlap.QUEUE)
@@ -104,19 +101,19 @@ class TestStep:
 
     @pytest.mark.parametrize(("unit", "share"), [(MatrixUnit.SPECIALISED, 0.5), (MatrixUnit.WGMMA, 0)])
     def test_warpgroups_that_take_turns_begin_a_tile_together(self, unit: MatrixUnit, share: float) -> None:
-        """Half of its products show once more."""
-        cost = self.cost(Tile(128, 128, 12), unit)
-        assert cost.drain == share * cost.tensor
+        """Half of a step's products show once more per tile."""
+        tile = SimpleNamespace(running=SimpleNamespace(unit=UNITS[unit]), shown_share=1.0)
+        assert turn_start_cycles(tile, 100.0) == share * 100.0
 
     def test_past_two_ctas_the_units_of_an_sm_work_side_by_side(self) -> None:
         cost = StepCost(30, 100, 10, 0, exposed=0, streams=1, overlap=Overlap.QUEUE, further=60)
         assert [step_cycles(cost, n) for n in (1, 2, 3, 5)] == [130, 230, 290, 410]
 
     def test_warpgroups_in_turn_overlap_in_part(self) -> None:
-        """Of two equal parts the step takes 2^(1/2) times one at a norm of 2, of both in turn the sum."""
-        cost = StepCost(100, 100, 10, 0, exposed=0, streams=3, overlap=Overlap.INSIDE, norm=2.0)
-        assert step_cycles(cost, 1) == pytest.approx(2**0.5 * 100)
-        assert step_cycles(replace(cost, norm=1.0), 2) == 400
+        """Of two equal parts the step takes 2^(1/1.7) times one, of both in turn the sum."""
+        cost = StepCost(100, 100, 10, 0, exposed=0, streams=3, overlap=Overlap.INSIDE, specialised=True)
+        assert step_cycles(cost, 1) == pytest.approx(2 ** (1 / 1.7) * 100)
+        assert step_cycles(replace(cost, specialised=False), 2) == 400
 
     def test_what_the_l2_moves_is_hidden_in_part(self) -> None:
         """Of two equal parts the step takes 2^(1/3.2) times one; where the L2 is far slower, what it takes."""

@@ -19,7 +19,7 @@ FLOORS = {
 """Room -> floor. `iosim` itself, `iosim.__main__`, `iosim.torch` and `iosim.triton` are the doors: they open on every
 floor."""
 DOORS = ("iosim", "iosim.__main__", "iosim.torch", "iosim.triton")
-MOST_ARROWS = 70
+MOST_ARROWS = 80
 
 Edges = dict[str, set[str]]
 

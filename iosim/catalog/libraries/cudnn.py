@@ -7,18 +7,24 @@ from typing import ClassVar
 from iosim.base.pointwise import pointwise
 from iosim.base.records import replace
 from iosim.catalog.libraries.rules import Rules, SplitGrid, rule_book
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SECTOR_BYTES, Mode, Overhead
-from iosim.kernel.schedule import Schedule, Scheduler
+from iosim.kernel.schedule import Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 
 MOST_SPLITS = 64
 FEWEST_SPLITS = 4
+WIDE_HEAD_DIM = 128
+"""Above it the build of 256 columns runs."""
+LPT_KEYS = (1024, 16384)
+L2_BUDGET_BYTES, NARROW = 16 << 20, 128
+"""K and V of the heads that start together, and the widest heads for which it is so much (api_sm80.py); else half."""
 WHOLE_KEYS = 256
 """Keys up to which kernels of 64 query rows run, which do not split them."""
 
 
-@rule_book("cudnn")
-class CudnnRules(Rules):
+class CudnnDecodeRules(Rules):
     """One query token has a kernel of its own: splits, a CTA a split, a max and a sum a row between them."""
 
     split_options: ClassVar = {
@@ -41,6 +47,39 @@ class CudnnRules(Rules):
 
     def split_overheads(self, problem: AttentionProblem, block_q: int) -> tuple[Overhead, ...]:
         return neighbours_of_q(problem, block_q)
+
+
+@rule_book("cudnn")
+class CudnnRules(CudnnDecodeRules):
+    """The closed kernels for Hopper."""
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """What is spilled with a bias is the widest build's alone; a row of the file holds for narrower ones, too."""
+        wide = max(problem.head_dim, problem.head_dim_v) > WIDE_HEAD_DIM
+        return kernel if wide else replace(kernel, spill=None)
+
+
+@rule_book("cudnn-sm80")
+class CudnnAmpereRules(CudnnDecodeRules):
+    """Several query tokens have the kernels of a prefill, a head a tile, however few they are: decoding 8 or 16 tokens
+    computes whole tiles."""
+
+
+@rule_book("cudnn-oss-sm80")
+class CudnnOpenRules(Rules):
+    """Under a causal mask the blocks of as many heads as fit a part of the L2 start together, those with most keys
+    first (SCHED_LPT_L2); else blocks run fastest, but for a window over middling lengths (heuristics.py)."""
+
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int, packed: bool) -> Schedule:
+        if problem.mask == "window" and LPT_KEYS[0] <= problem.longest_k <= LPT_KEYS[1]:
+            return replace(stated, order=Order.HEAD, start=Start.HEAVY_FIRST)
+        if problem.mask != "causal":
+            return stated
+        width = max(problem.head_dim, problem.head_dim_v)
+        budget = L2_BUDGET_BYTES if width <= NARROW else L2_BUDGET_BYTES // 2
+        a_head = problem.longest_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
+        together = max(1, budget // a_head) * problem.group
+        return replace(stated, order=Order.HEAD, start=Start.HEAVY_FIRST, section_heads=together)
 
 
 @pointwise

@@ -66,6 +66,15 @@ def _read(stem: str) -> Entry:
     return data
 
 
+def on_gpu(data: Entry, profile: HardwareProfile) -> Entry:
+    """The kernel that runs in place of a file's on GPUs before its first compute capability, where the file names one
+    (`before`); else the file's own."""
+    first = data["requires"].get("min_cc", 0)
+    if "before" in data and profile.cc < first:
+        return on_gpu(entry(data["before"]), profile)
+    return data
+
+
 Chooser = Callable[[AttentionProblem, HardwareProfile], tuple[str, str]]
 """To the name of a catalog kernel and the reason, one line."""
 
@@ -207,7 +216,7 @@ def answer(data: Mapping[str, Any]) -> str:
     ]
     if distinct:
         which = " by head_dim, pass and GPU" if len(distinct) > 1 else ""
-        parts.append(f"tile{'s' * (len(distinct) > 1)} {', '.join(distinct)}{which}")
+        parts.append(f"tile{'s' if len(distinct) > 1 else ''} {', '.join(distinct)}{which}")
     inferred = [key for key in ("inferred", "assumed") if data.get(key)]
     parts.append(
         f"part of it is {' or '.join(inferred)}, as listed below" if inferred else "all of it is from its source"

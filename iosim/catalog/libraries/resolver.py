@@ -11,7 +11,7 @@ from iosim.catalog.algorithms import algorithm_of, algorithms, options_for
 from iosim.catalog.algorithms.registry import Packs
 from iosim.catalog.libraries.builds import spills
 from iosim.catalog.libraries.catalog_file import Place
-from iosim.catalog.libraries.loader import Entry, chosen, entry, entry_names, is_choice, overheads
+from iosim.catalog.libraries.loader import Entry, chosen, entry, entry_names, is_choice, on_gpu, overheads
 from iosim.catalog.libraries.rules import Rules, SplitGrid, rules_of
 from iosim.catalog.libraries.support import check_support
 from iosim.hardware.profile import HardwareProfile, cc_text
@@ -41,6 +41,7 @@ def _first(
     facts |= {"causal": problem.mask != "none", "window": window, "dropout": problem.dropout > 0}
     facts["paged"] = problem.page_size is not None
     facts["widened"] = problem.cache_dtype is not None
+    facts["score_tensor"] = problem.bias != "none" or problem.mask_storage != "implicit"
     query_rows = problem.longest_q * problem.group
     optin = profile.shared_memory_per_block_optin_bytes or 0
     for row in rows:
@@ -50,6 +51,7 @@ def _first(
             and profile.cc < row.get("cc_below", 10_000)
             and problem.dtype in row.get("dtype", (problem.dtype,))
             and query_rows <= row.get("max_rows", query_rows)
+            and problem.longest_q <= row.get("max_queries", problem.longest_q)
             and problem.longest_k <= row.get("max_keys", problem.longest_k)
             and optin >= row.get("min_shared_memory_per_block_bytes", 0)
             and all(row.get(name, fact) == fact for name, fact in facts.items())
@@ -119,10 +121,11 @@ def resolve(
     overrides = overrides or Overrides()
     first, _, second = name.partition(AND)
     if problem.passes != "fwd+bwd":
-        data = entry(name)
+        data = on_gpu(entry(name), profile)
         compiled = check_support(data, problem, profile)
         return _resolved(data, compiled, problem, profile, overrides, notes)
-    passes = [(entry(first), problem.with_(passes="fwd")), (entry(second or first), problem.with_(passes="bwd"))]
+    names = {"fwd": first, "bwd": second or first}
+    passes = [(on_gpu(entry(one), profile), problem.with_(passes=which)) for which, one in names.items()]
     if not second:
         check_support(passes[0][0], problem, profile)
     with refusing(passes=problem.passes):

@@ -117,7 +117,7 @@ class Rules:
 NO_RULES = Rules()
 _IN_MODULES = {
     "amd": ("amd",),
-    "cudnn": ("cudnn",),
+    "cudnn": ("cudnn", "cudnn-oss-sm80", "cudnn-sm80"),
     "cutlass": ("cutlass", "eager"),
     "fa2": ("fa2", "moba"),
     "fa3": ("fa3",),

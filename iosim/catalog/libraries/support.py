@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator
 
 from iosim.base.errors import InputError
 from iosim.catalog.algorithms.registry import algorithm_of
-from iosim.catalog.libraries.loader import Entry, entry, entry_names
+from iosim.catalog.libraries.loader import Entry, entry, entry_names, on_gpu
 from iosim.hardware.profile import HardwareProfile, cc_text
 from iosim.problem.attention import AttentionProblem
 
 SCORE_TENSORS = ("bias", "alibi", "key_padding", "mask_tensor")
 """The terms that come as a tensor beside Q, K and V."""
+
+MAX_NAMED = 16
+"""Kernels that a refusal names: a line stays one however many there are."""
 
 
 def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> int | None:
@@ -31,7 +34,8 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
 def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
     requires, name, page = data["requires"], data["name"], problem.page_size
 
-    def runs_there(one: Entry) -> bool:
+    def runs_there(named: Entry) -> bool:
+        one = on_gpu(named, profile)
         return _on(one, profile.is_amd) and _runs(one, problem.dtype, profile.cc)
 
     if not _on(data, profile.is_amd):
@@ -41,7 +45,10 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
     if not first <= profile.cc <= last:
         needed = f"{cc_text(first)} or later" if profile.cc < first else cc_text(last)
         there = _kernels(lambda one: runs_there(one) and (problem.latent_kv or not one["requires"].get("latent_only")))
-        yield f"`kernel` {name}: {data['title'].split(',')[0]} needs cc {needed}; {has} {there}"
+        title = data["title"].split(",")[0]
+        if requires.get("runs_elsewhere"):
+            yield f"`kernel` {name}: which kernels {title} has for cc {cc_text(profile.cc)} is not known; {has} {there}"
+        yield f"`kernel` {name}: {title} needs cc {needed}; {has} {there}"
     if problem.dtype not in requires["dtypes"]:
         yield f"`dtype` {problem.dtype}: not supported by kernel {name}; accepted: {', '.join(requires['dtypes'])}"
     for term, asked in problem.terms.items():
@@ -89,9 +96,12 @@ def _takes(term: str) -> Callable[[Entry], bool]:
 
 
 def _kernels(able: Callable[[Entry], bool]) -> str:
-    """The kernels of attention that are able; of a library's variants its first alone."""
-    names = [n for n in entry_names() if able(entry(n)) and algorithm_of(entry(n)["algorithm"]).softmax]
-    return ", ".join(n for n in names if not any(n.startswith(f"{other}-") for other in names))
+    """The kernels of attention that are able, up to `MAX_NAMED`; of a library's variants its first alone."""
+    able_names = [n for n in entry_names() if able(entry(n)) and algorithm_of(entry(n)["algorithm"]).softmax]
+    names = [n for n in able_names if not any(n.startswith(f"{other}-") for other in able_names)]
+    if len(names) > MAX_NAMED:
+        return f"{', '.join(names[:MAX_NAMED])} and others (iosim kernels list)"
+    return ", ".join(names)
 
 
 def _on(data: Entry, amd: bool) -> bool:

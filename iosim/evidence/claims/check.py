@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass, plain
 from iosim.base.units import bytes_text, number_text, rate_text, seconds_text
 from iosim.base.words import DEFAULT, LEVELS, WAYS, Way, sentences
@@ -16,7 +16,7 @@ from iosim.evidence.claims.readings import BYTES, FLOPS, SECONDS, SPEEDS, Amount
 from iosim.evidence.reproduce.paper import Row, rows_that_claim, sections
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.overrides import Overrides
-from iosim.prediction.answer import trust
+from iosim.prediction.confidence import basis
 from iosim.prediction.predictor import predict
 from iosim.prediction.ranges import UNEXPLAINED
 from iosim.prediction.result import Prediction
@@ -95,32 +95,45 @@ class Check(Shown):
             r = self.agrees.reading
             what = f"{r.counts}, {r.direction}" if r.direction else r.counts
             true = f"{claim} agrees with the prediction: {what}, {self.text(r.value)} ({off}{within})"
-            return sentences([true, *self._counter()])
+            return sentences([true])
         if self.published is not None:
-            return sentences([*self._published(claim, self.published), *self._counter()])
+            return sentences([self._published(claim, self.published)])
         if not self.matches:
             near = self.nearest
             none = f"{claim} matches none of {self.tried} counts within {100 * self.tolerance:.2g} %"
-            return sentences([f"{none}: the nearest is {self._named(near)}", *self._counter()])
+            return sentences([f"{none}: the nearest is {self._named(near)}"])
         best = self.matches[0]
         chance = " with two slips, which may be chance," if len(best.reading.slips) > 1 else ""
-        parts = [f"{claim} matches{chance} {self._named(best)}"]
-        reason = best.reading.why
-        parts.append(reason[:1].upper() + reason[1:])
-        parts += [f"So does {self._named(other)}" for other in self.matches[1:MOST_NAMED]]
-        return sentences([*parts, *self._counter()])
+        return sentences([f"{claim} matches{chance} {self._named(best)}"])
 
-    def _published(self, claim: str, row: Row) -> tuple[str, ...]:
+    def beneath(self) -> tuple[str, ...]:
+        """What stands under the answer: why a counter shows another number, what matches, too, where a paper's number
+        is from, and what is predicted."""
+        parts = []
+        if self.agrees is None and self.published is not None:
+            parts += self._source(self.published)
+        elif self.agrees is None and self.matches:
+            why = self.matches[0].reading.why
+            parts += [why[:1].upper() + why[1:]] if why else []
+            parts += [f"So does {self._named(other)}" for other in self.matches[1:MOST_NAMED]]
+        sure = basis([self.prediction])
+        if self.claim.quantity == "l2":
+            sure = (f"SM<->L2 bytes are {self.prediction.exactness}",)
+        return (*parts, self._counter(), *(sure if self.claim.quantity in ("hbm", "l2") else ()))
+
+    def _published(self, claim: str, row: Row) -> str:
         """What a number of a paper is, and what iosim computes for it: its problem is the paper's, not the one asked
         for."""
-        title = next(one.title for one in sections() if one.letter == row.section)
+        title = next(one.title for one in sections() if one.letter == row.section).split(":")[0]
         computed = "nothing" if row.computed is None else f"{row.computed:,.4g} {row.unit} ({row.verdict.value})"
-        wrong = f"It is a mistake: {row.mistake}" if row.mistake else ""
-        return (
-            f"{claim} is published: {row.claim}. iosim computes {computed}",
-            wrong,
-            f"It is a row of section {row.section} of 'iosim reproduce', {title}",
-        )
+        return f"{claim} is published ({title}), of another problem: there iosim computes {computed}"
+
+    def _source(self, row: Row) -> list[str]:
+        """Where a paper's number stands, and what is wrong with it."""
+        title = next(one.title for one in sections() if one.letter == row.section)
+        wrong = [f"It is a mistake: {row.mistake}"] if row.mistake else []
+        said = f"It is {row.claim}, a row of section {row.section} of 'iosim reproduce', {title}"
+        return [said, *wrong, *([f"Computed as {row.arithmetic}"] if row.arithmetic else [])]
 
     def _named(self, match: Match) -> str:
         r = match.reading
@@ -128,19 +141,18 @@ class Check(Shown):
         off = "to the digit" if abs(match.error) < 5e-5 else f"{100 * match.error:+.2f} %"
         return f"{r.counts}{direction} ({self.text(r.value)}, {off})"
 
-    def _counter(self) -> tuple[str, ...]:
+    def _counter(self) -> str:
         p = self.prediction
         who = f"{p.kernel.name} on {p.profile.name}"
         if self.claim.quantity in ("hbm", "l2"):
             read, written = (self.text(self.counter[direction]) for direction in ("read", "write"))
             level = "HBM" if self.claim.quantity == "hbm" else "the L2"
-            basis = trust([p]) if self.claim.quantity == "hbm" else f"SM<->L2 bytes are {p.exactness}"
             checks = f", {bytes_text(p.check_bits.total)} of both check bits" if p.check_bits.total else ""
             of_hbm = checks if self.claim.quantity == "hbm" else ""
-            return f"{who} is predicted to read {read} from {level} and to write {written}{of_hbm}", basis
+            return f"{who} is predicted to read {read} from {level} and to write {written}{of_hbm}"
         if math.isnan(self.counter["total"]):
-            return (f"Nothing of this kind is predicted for {who}",)
-        return (f"Predicted for {who}: {self.text(self.counter['total'])}",)
+            return f"Nothing of this kind is predicted for {who}"
+        return f"Predicted for {who}: {self.text(self.counter['total'])}"
 
     def text(self, value: float) -> str:
         return _TEXT[self.claim.quantity](value)
@@ -148,9 +160,9 @@ class Check(Shown):
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
         of_claim = "quantity=claim.quantity claim=claim.text value=claim.value tolerance readings_tried=tried"
-        found = plain(self, f"{of_claim} matches nearest predicted=counter agrees")
-        found["published"] = None if self.published is None else self.published.to_dict()
-        return found | plain(p, "problem kernel=kernel.name profile=profile.name method") | {"answer": self.answer()}
+        record = plain(self, f"{of_claim} matches nearest predicted=counter agrees")
+        record["published"] = None if self.published is None else self.published.to_dict()
+        return record | plain(p, "problem kernel=kernel.name profile=profile.name method") | {"answer": self.answer()}
 
 
 _TEXT: Mapping[str, Callable[[float], str]] = {
@@ -165,11 +177,11 @@ _TEXT: Mapping[str, Callable[[float], str]] = {
 }
 
 
-def run(asked: ClaimRequest) -> list[Check]:
-    layers, tolerance = CLAIM["layers"].check(asked.layers), share(asked.tolerance)
-    claims = [parse(name, text) for name in CLAIMS if (text := getattr(asked, name)) is not None]
-    what = asked.problem, asked.kernel, _gpu(asked.gpu).with_ecc(asked.ecc)
-    return [check(one, *what, tolerance=tolerance, layers=layers, overrides=asked.overrides) for one in claims]
+def run(request: ClaimRequest) -> list[Check]:
+    layers, tolerance = CLAIM["layers"].check(request.layers), share(request.tolerance)
+    claims = [parse(name, text) for name in CLAIMS if (text := getattr(request, name)) is not None]
+    subject = request.problem, request.kernel, _gpu(request.gpu).with_ecc(request.ecc)
+    return [check(claim, *subject, tolerance=tolerance, layers=layers, overrides=request.overrides) for claim in claims]
 
 
 def _gpu(profile: str | HardwareProfile) -> HardwareProfile:
@@ -263,8 +275,8 @@ def _readings(claim: Amount, p: Prediction, overrides: Overrides | None, layers:
     for words, problem in (("", p.problem), *readings.other_problems(p.problem)):
         factors = list(readings.factors(problem, claim, layers))
         for reading in _of_problem(claim, problem, p, overrides, replayed=not words):
-            one = reading.slipped(words) if words else reading
-            yield from (one, *(one.slipped(slip, factor) for slip, factor in factors))
+            variant = reading.slipped(words) if words else reading
+            yield from (variant, *(variant.slipped(slip, factor) for slip, factor in factors))
 
 
 def _of_problem(
@@ -277,10 +289,10 @@ def _of_problem(
         yield from readings.ratio_readings(claim, p, problem, replayed)
         return
     try:
-        one = p if replayed else predict(problem, p.kernel.name, p.profile, overrides=overrides, method="bounds")
+        prediction = p if replayed else predict(problem, p.kernel.name, p.profile, overrides=overrides, method="bounds")
     except InputError:
         return
-    yield from _OF_ONE[claim.quantity](one)
+    yield from _OF_ONE[claim.quantity](prediction)
 
 
 _OF_ONE: Mapping[str, Callable[[Prediction], Iterator[Reading]]] = {
@@ -298,8 +310,10 @@ _OF_ONE: Mapping[str, Callable[[Prediction], Iterator[Reading]]] = {
 def line(c: Check) -> str:
     if c.agrees is not None:
         return f"{c.claim.text} ({c.claim.quantity}) agrees with the prediction"
-    said = c.matches[0].reading.counts if c.matches else f"none of {c.tried} counts"
-    return f"{c.claim.text} ({c.claim.quantity}) matches {said}"
+    if c.published is not None:
+        return f"{c.claim.text} ({c.claim.quantity}) is published"
+    outcome = c.matches[0].reading.counts if c.matches else f"none of {c.tried} counts"
+    return f"{c.claim.text} ({c.claim.quantity}) matches {outcome}"
 
 
 def head(c: Check) -> str:
@@ -318,10 +332,10 @@ def table(c: Check) -> Table:
 
 
 def as_text(c: Check) -> str:
-    left = len(c.matches) - MOST_SHOWN
-    more = f"and {left} more; --format json has all\n" if left > 0 else ""
-    return f"{head(c)}\n\n{table(c).text()}{more}"
+    unlisted = len(c.matches) - MOST_SHOWN
+    more = f"and {unlisted} more; --format json has all\n" if unlisted > 0 else ""
+    return f"{sentences(c.beneath())}\n\n{head(c)}\n\n{table(c).text()}{more}"
 
 
 def parts(c: Check) -> list[Part]:
-    return [c.answer(), head(c), table(c)]
+    return [c.answer(), *c.beneath(), head(c), table(c)]

@@ -114,12 +114,12 @@ def collect(
 
 
 def rows_of(cases: Iterable[tuple[Group, Case]], changed: Mapping[int, Any] | None = None) -> list[Row]:
-    found, times = [], dict[int, list[Timed]]()
+    rows, times = [], dict[int, list[Timed]]()
     for group, case in cases:
         if id(case) not in times:
             times[id(case)] = list(case.times((changed or {}).get(id(case))))
-        found += [Row(group, case, timed) for timed in times[id(case)] if group.chooses(case, timed.launch)]
-    return found
+        rows += [Row(group, case, timed) for timed in times[id(case)] if group.chooses(case, timed.launch)]
+    return rows
 
 
 def by_group(rows: Iterable[Row], held_out: bool = True) -> dict[str, Errors]:
@@ -144,12 +144,12 @@ class TimesReport:
         held = [row.timed.error for row in self.rows if row.held_out]
         all_in = Errors.of(held)
         if all_in is None:
-            return "no timed row was compared"
+            return "No timed row was compared."
         aimed = {g.key: e.mean <= g.target for g in GROUPS if g.target is not None and (e := self.held_out.get(g.key))}
         missed = [key for key, met in aimed.items() if not met]
         more = f"{len(aimed) - len(missed)} of {len(aimed)} groups meet their target"
-        text = f"of {all_in.n:,} held-out times half are within {all_in.median:.1%}; {more}"
-        return text + (f", not: {', '.join(missed)}" if missed else "")
+        text = f"Of {all_in.n:,} held-out times half are within {all_in.median:.1%}; {more}"
+        return text + (f", not: {', '.join(missed)}" if missed else "") + "."
 
     def table(self) -> Table:
         other = by_group(self.rows, held_out=False)
@@ -163,6 +163,17 @@ class TimesReport:
         columns = "group | title=rows | n | mean | p90 | max | signed=median, signed | target | fitted=fitted on"
         return Table(columns_of(columns), tuple(lines))
 
+    def by_gpu(self) -> Table:
+        """Errors of each GPU's times, of rows that nothing was fitted on, a row that is in several groups once."""
+        own = {(id(row.case), row.timed.launch): row for row in self.rows if row.held_out}
+        of_gpu = grouped(own.values(), lambda row: row.case.call.profile.name)
+        lines: list[tuple[Cell, ...]] = []
+        for gpu in sorted(of_gpu):
+            e = Errors.of([row.timed.error for row in of_gpu[gpu]])
+            if e is not None:
+                lines.append((gpu, e.n, f"{e.median:.1%}", f"{e.mean:.1%}", f"{e.p90:.1%}", f"{e.signed:+.1%}"))
+        return Table(columns_of("gpu=GPU | n | median | mean | p90 | signed=median, signed"), tuple(lines))
+
     def to_dict(self) -> dict[str, Any]:
         groups = []
         for g, e in ((g, self.held_out.get(g.key)) for g in GROUPS):
@@ -170,8 +181,8 @@ class TimesReport:
                 meets = None if g.target is None else e.mean <= g.target
                 groups.append(plain(g, "group=key title target") | asdict(e) | {"meets": meets})
         numbers = [{**asdict(f), "gpu": f.gpu or None} for f in fitted()]
-        found = {"answer": self.answer, "groups": groups, "rows": [row.record() for row in self.rows]}
-        return {**found, "fitted": numbers, "missing": self.missing}
+        record = {"answer": self.answer, "groups": groups, "rows": [row.record() for row in self.rows]}
+        return {**record, "fitted": numbers, "missing": self.missing}
 
 
 def times_report(every: int = 1, keys: Iterable[str] = KEYS, show: Shows = iter) -> TimesReport:
@@ -197,6 +208,6 @@ class TimeGate:
         groups = {k: e for k, e in report.held_out.items() if self.group in ("all", k)}
         if not groups:
             return f"{self.group}: no row to hold against {self.limit:.3g}"
-        found = {k: getattr(e, self.statistic) for k, e in groups.items()}
-        wrong = [f"{k}: {self.statistic} {error:.1%}" for k, error in found.items() if error > self.limit]
-        return "; ".join(f"{one} is above {self.limit:.1%}" for one in wrong) or None
+        errors = {k: getattr(e, self.statistic) for k, e in groups.items()}
+        wrong = [f"{k}: {self.statistic} {error:.1%}" for k, error in errors.items() if error > self.limit]
+        return "; ".join(f"{group} is above {self.limit:.1%}" for group in wrong) or None

@@ -200,6 +200,8 @@ def kind_of(read: Reading, mixer: str, *, causal: bool) -> LayerKind:
     own = SPELLINGS["own"].get(mixer, {})
     sizes = {SIZES[what][0]: read.whole(names, MAX_SIZE) for what, names in own.items()}
     sizes = {key: size for key, size in sizes.items() if size is not None}
+    if mixer == "sliding" and not sizes and read.is_one_of("doubled_window_heads"):
+        sizes = {SIZES["kv_heads"][0]: 2 * (read.size("kv_heads") or 1)}
     if sizes:
         read = read.with_own(sizes)
     heads = read.needed("heads", "number of heads", MAX_HEADS)

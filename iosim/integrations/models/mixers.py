@@ -23,12 +23,25 @@ LOW_RANK = 128
 def state_of(read: Reading, mixer: str) -> LayerKind | None:
     """A layer that keeps a state, by the keys of its sizes; None where they are not all there, or none is modelled."""
     for state in FAMILIES["states"].get(mixer, ()):
-        sizes = [read.whole(names, 1 << 16) for names in state["keys"]]
+        sizes = [_size(read, names) for names in state["keys"]]
         if None not in sizes:
             heads, kv_heads, columns, inner = (size or 0 for size in sizes)
             if heads % kv_heads == 0 and _is_second(read, mixer):
                 return LayerKind(mixer, 1, heads, kv_heads, columns, inner, state_kernel=state["kernel"])
     return None
+
+
+def _size(read: Reading, names: list[str]) -> int | None:
+    """A size of a state; the columns of Mamba's heads follow from its width where no key says them, or "auto"."""
+    said = next((read.config[name] for name in names if name in read.config), None)
+    if said is not None and said != "auto":
+        return read.whole(names, 1 << 16)
+    if "mamba_d_head" not in names:
+        return read.whole(names, 1 << 16)
+    expand, width, heads = read.get(*EXPAND), read.size("width"), read.whole(FAMILIES["states"]["mamba"][0]["keys"][0])
+    if isinstance(expand, int | float) and width and heads and round(expand * width) % heads == 0:
+        return round(expand * width) // heads
+    return read.whole(names, 1 << 16) if said is None else None
 
 
 def _is_second(read: Reading, mixer: str) -> bool:

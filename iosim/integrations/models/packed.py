@@ -1,68 +1,151 @@
-"""In how many bytes a model's numbers are held: by its type, and by what packed its weights.
+"""In how many bytes a model's numbers are held: by its type, and by what packed its weights, part by part.
 
-A quantisation says which modules it left alone; those whose patterns name attention or dense MLPs keep the type of the
-others.
+A quantisation names one size for all, one for each of several groups of modules, or one for every module; and it says
+which modules it left alone. Parts are attention (and what keeps a state), dense MLPs, and experts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from iosim.base.schema import one_line
 from iosim.integrations.models.reading import Reading, at
 
 BYTES = {"float32": 4.0, "fp32": 4.0}
+SCALE, ZERO = 2.0, 0.5
+"""Bytes of a group's scale, and of its 4-bit zero, beside integers."""
 METHODS = {
     "fp8": 1.0, "fbgemm_fp8": 1.0, "mxfp4": 17 / 32, "mxfp8": 33 / 32, "bitnet": 0.25, "nvfp4": 9 / 16, "higgs": 0.52,
 }  # fmt: skip
 """What packed the weights -> bytes of a number, with the scales: of MXFP4 one for every 32, of NVFP4 for every 16."""
-ALGORITHMS = {"FP8": 1.0, "FP8_PER_CHANNEL_PER_TOKEN": 1.0, "FP8_PB_WO": 1.0, "NVFP4": 9 / 16, "NVFP4_AWQ": 9 / 16,
-              "W4A16_NVFP4": 9 / 16, "W4A8_NVFP4_FP8": 9 / 16, "W4A16_AWQ": 0.5 + 2.5 / 128, "W4A8_AWQ": 0.5 + 2 / 128,
-              "W8A16": 1.0, "W8A8_SQ_PER_CHANNEL": 1.0, "INT4_AWQ": 0.5 + 2.5 / 128, "MXFP8": 33 / 32,
-              "W4A8_MXFP4_FP8": 17 / 32, "INT8": 1.0}  # fmt: skip
+ALGORITHMS = {
+    "FP8": 1.0, "FP8_PER_CHANNEL_PER_TOKEN": 1.0, "FP8_PB_WO": 1.0, "NVFP4": 9 / 16, "NVFP4_AWQ": 9 / 16,
+    "W4A16_NVFP4": 9 / 16, "W4A8_NVFP4_FP8": 9 / 16, "W4A16_AWQ": 0.5 + 2.5 / 128, "W4A8_AWQ": 0.5 + 2 / 128,
+    "W8A16": 1.0, "W8A8_SQ_PER_CHANNEL": 1.0, "INT4_AWQ": 0.5 + 2.5 / 128, "MXFP8": 33 / 32, "MXFP4": 17 / 32,
+    "W4A8_MXFP4_FP8": 17 / 32, "INT8": 1.0,
+}  # fmt: skip
 """ModelOpt's algorithms (hf_quant_config.json) -> bytes of a number, with the scales of their blocks."""
 KEPT = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "exclude", "llm_int8_skip_modules")
 """Keys with the modules that were left alone."""
+PARTS = {
+    "experts": re.compile(r"(?<!shared_)(?<!shared)experts(?!_bias)"),
+    "attention": re.compile(r"attn|attention|mixer\.(in|out|q|k|v|o)_proj|mamba"),
+    "dense": re.compile(r"shared_?expert|mlp(?!\.gate$|\.gate\b(?!_))|ffn|feed_forward|mixer\.(up|down)_proj"),
+}
+"""Part -> what the names of its modules hold; the first that fits."""
+SMALL = re.compile(r"norm|rotary|indexer|kv_[ab]|router|k_scale|v_scale|conv1d|\.gate$|bias")
+"""Modules that are small parts of theirs, or none."""
+LAYER = re.compile(r"(?:layers|blocks|h)\.(\d+)\.")
 
 
-def number_bytes(read: Reading) -> tuple[float, float, float]:
-    """Bytes of a number in tables; in attention and dense MLPs; in experts. Raises InputError: packed in a way that is
-    not known."""
+class Sizes(NamedTuple):
+    """Bytes of a number by part."""
+
+    tables: float
+    attention: float
+    experts: float
+    dense: float
+
+
+def number_bytes(read: Reading, layers: int) -> Sizes:
+    """Bytes of a number in each part. Raises InputError: packed in a way that is not known."""
     config = read.config
     usual = BYTES.get(str(config.get("torch_dtype") or config.get("dtype")).removeprefix("torch."), 2.0)
     packed = config.get("quantization_config") or config.get("quantization")
     if not isinstance(packed, Mapping) or not packed:
-        return usual, usual, usual
-    size = _size(read, packed)
-    kept = " ".join(str(one) for key in KEPT for one in _list(packed.get(key)))
-    method = str(packed.get("quant_method"))
-    dense = usual if method == "mxfp4" or "attn" in kept or "attention" in kept else size
-    return usual, dense, size
+        return Sizes(usual, usual, usual, usual)
+    found = _by_module(packed)
+    base = _whole(packed)
+    if base is None and not found:
+        method = packed.get("quant_method") or packed.get("quant_algo") or "an unknown method"
+        raise read.refused(f" packs its weights by {one_line(str(method), 40)}")
+    kept = set(_left_alone(packed, layers))
+    if str(packed.get("quant_method")) == "mxfp4":  # gpt-oss's: experts alone
+        kept |= {"attention", "dense"}
+    sizes = {part: found.get(part, usual if base is None else base) for part in PARTS}
+    sizes |= {part: usual for part in kept if part not in found}
+    if config.get("expert_dtype") == "fp4" and "experts" not in found:  # DeepSeek-V4's
+        sizes["experts"] = METHODS["mxfp4"]
+    return Sizes(usual, sizes["attention"], sizes["experts"], sizes["dense"])
+
+
+def _part(name: str) -> str | None:
+    if SMALL.search(name):
+        return None
+    return next((part for part, words in PARTS.items() if words.search(name)), None)
+
+
+def _left_alone(packed: Mapping[str, Any], layers: int) -> Iterator[str]:
+    """Parts that were left alone, in at least half of the layers."""
+    named: dict[str, set[str]] = {}
+    for name in (str(one) for key in KEPT for one in _list(packed.get(key))):
+        part, place = _part(name.replace("\\", "")), LAYER.search(name)
+        if part is not None:
+            named.setdefault(part, set()).add("all" if place is None else place[1])
+    for part, places in named.items():
+        if "all" in places or 2 * len(places) >= layers:
+            yield part
 
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _size(read: Reading, packed: Mapping[str, Any]) -> float:
-    """Bytes of a packed number, with its share of scales."""
+def _by_module(packed: Mapping[str, Any]) -> dict[str, float]:
+    """Bytes by part, where modules are named one by one or in several groups."""
+    pairs: list[tuple[str, float | None]] = []
+    modules = packed.get("quantized_layers")
+    if isinstance(modules, Mapping):
+        pairs += [(str(name), _algorithm(one)) for name, one in modules.items()]
+    groups = packed.get("config_groups")
+    if isinstance(groups, Mapping) and len(groups) > 1:
+        for group in groups.values():
+            pairs += [(str(name), _group(group)) for name in _list(at(group, "targets"))]
+    experts = packed.get("moe_quant_algo")
+    found: dict[str, float] = {} if experts not in ALGORITHMS else {"experts": ALGORITHMS[str(experts)]}
+    for name, size in _known(pairs):
+        part = _part(name)
+        if part is not None:
+            found.setdefault(part, size)
+    return found
+
+
+def _known(pairs: Iterable[tuple[str, float | None]]) -> Iterator[tuple[str, float]]:
+    return ((name, size) for name, size in pairs if size is not None)
+
+
+def _algorithm(one: Any) -> float | None:
+    name = one.get("quant_algo") if isinstance(one, Mapping) else one
+    return ALGORITHMS.get(str(name).upper())
+
+
+def _group(group: Any) -> float | None:
+    """Bytes of a number of one of compressed-tensors' groups."""
+    bits, size, kind = (at(group, f"weights.{key}") for key in ("num_bits", "group_size", "type"))
+    return _bits(bits, size, scale=1.0 if kind == "float" else SCALE + ZERO)
+
+
+def _bits(bits: Any, group: Any, *, scale: float) -> float | None:
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 16:
+        return None
+    grouped = isinstance(group, int) and group > 0
+    return bits / 8 + (scale / group if grouped else 0.0)
+
+
+def _whole(packed: Mapping[str, Any]) -> float | None:
+    """Bytes of a number where one size holds for all; None where it is not known."""
     method = str(packed.get("quant_method") or packed.get("quant_type") or "").lower()
-    algorithm = str(packed.get("quant_algo") or packed.get("quantization", {}) or "")
-    if isinstance(packed.get("quantization"), Mapping):
-        algorithm = str(packed["quantization"].get("quant_algo"))
-    if algorithm.upper() in ALGORITHMS:
-        return ALGORITHMS[algorithm.upper()]
+    algorithm = _algorithm(packed.get("quant_algo") or at(packed, "quantization.quant_algo"))
+    if algorithm is not None:
+        return algorithm
+    groups = packed.get("config_groups")
+    if isinstance(groups, Mapping) and groups:
+        return _group(next(iter(groups.values())))
     if method in METHODS:
         return METHODS[method]
-    bits, group = packed.get("bits") or packed.get("w_bit") or packed.get("wbits"), packed.get("group_size")
-    if method == "compressed-tensors":
-        groups = packed.get("config_groups")
-        first: Any = next(iter(groups.values()), {}) if isinstance(groups, Mapping) else {}
-        bits, group = at(first, "weights.num_bits"), at(first, "weights.group_size")
     if method in ("bitsandbytes", "bnb"):
         return 0.5 + 4 / 64 if packed.get("load_in_4bit") else 1.0
-    if isinstance(bits, int) and not isinstance(bits, bool) and 1 <= bits <= 16:
-        scales = 2.5 / group if isinstance(group, int) and group > 0 else 0.0
-        return bits / 8 + scales
-    raise read.refused(f" packs its weights by {one_line(method or algorithm or 'an unknown method', 40)}")
+    bits = packed.get("bits") or packed.get("w_bit") or packed.get("wbits") or packed.get("nbits")
+    return _bits(bits, packed.get("group_size"), scale=SCALE + ZERO)

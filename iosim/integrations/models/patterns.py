@@ -118,6 +118,15 @@ def sources(read: Reading, row: Row, value: Any, layers: int) -> list[str] | Non
     ]
 
 
+def indexed(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
+    """The first few layers, and then the last of each so many, pick tokens; all others use what those picked."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        return None
+    said = read.get("index_skip_topk_offset")
+    offset = said if isinstance(said, int) else 2
+    return [row["inside"] if max(n - offset + 1, 0) % value else row["outside"] for n in range(layers)]
+
+
 def spread(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
     """GPT-Neo's words with how often each list of them stands there."""
     try:
@@ -172,6 +181,7 @@ READERS: Mapping[str, Reader] = {
         first,
         last,
         sources,
+        indexed,
         spread,
         blocks,
         zamba,

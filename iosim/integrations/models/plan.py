@@ -108,7 +108,7 @@ def words_of(read: Reading, layers: int) -> list[str]:
     if pattern:
         return [pattern[n % len(pattern)] for n in range(layers)]
     keys = {row["key"] for row in patterns.PATTERNS["mixer"]} | {"attn_layer_offset"}
-    own = {key: value for key, value in read.defaults.items() if key in keys and not isinstance(value, list)}
+    own = {key: value for key, value in read.defaults.items() if key in keys}
     told = patterns.mixer_words(read.with_own({**own, **read.config}), layers) if own else None
     if told is not None:
         return told
@@ -131,7 +131,9 @@ def _shared(read: Reading, layers: int) -> list[str]:
     shared = [""] * layers
     for row in patterns.rows(read, "shared"):
         told = READERS[row["reader"]](read, row, read.get(row["key"]), layers)
-        shared = [new or old for new, old in zip(told or shared, shared, strict=True)]
+        mine = {row["inside"]} if "inside" in row else {*row["words"].values()}
+        left = ["" if old in mine else old for old in shared]  # a later key says it anew
+        shared = [new or old for new, old in zip(told or left, left, strict=True)]
     if not patterns.rows(read, "shared"):
         count = read.number("num_kv_shared_layers")  # a class's default
         shared = ["cache" if n >= layers - count else "" for n in range(layers)]

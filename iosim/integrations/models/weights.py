@@ -37,7 +37,7 @@ def weights_of(read: Reading, width: int, entries: Sequence[Entry]) -> tuple[Wei
 
 def _weights(read: Reading, width: int, entries: Sequence[Entry]) -> Weights:
     rows = read.needed("vocabulary", "vocabulary") if "no_table" not in read.facts else 1
-    numbers = number_bytes(read)
+    sizes = number_bytes(read, len(entries))
     feeds = _Feeds(read, width, entries)
     nothing = Mlp(0, feeds.matrices)
     mlps = tuple(feeds.mlp(entry) if entry.last else nothing for entry in entries)
@@ -49,10 +49,21 @@ def _weights(read: Reading, width: int, entries: Sequence[Entry]) -> Weights:
     facts = read.facts
     tied = read.get(*TIED)
     return Weights(
-        width, rows, bool(tied), mlps, *numbers, norms=4 if "more_norms" in facts else 2,
-        head_norms="head_norms" in facts, turned="not_turned" not in facts, learned="learned" in facts,
-        more=_blocks(read, width, entries, more), tables=_tables(read, width, rows, entries, bool(tied)),
-    )  # fmt: skip
+        width,
+        rows,
+        bool(tied),
+        mlps,
+        sizes.tables,
+        sizes.attention,
+        sizes.experts,
+        norms=4 if "more_norms" in facts else 2,
+        head_norms="head_norms" in facts,
+        turned="not_turned" not in facts,
+        learned="learned" in facts,
+        more=_blocks(read, width, entries, more),
+        tables=_tables(read, width, rows, entries, bool(tied)),
+        dense_number=None if sizes.dense == sizes.attention else sizes.dense,
+    )
 
 
 # --- MLPs and experts -------------------------------------------------------------------------------------------------
@@ -91,7 +102,8 @@ class _Feeds:
         if read.is_one_of("both_feeds"):  # experts beside a dense MLP (Gemma 4, Arctic)
             return Mlp(self._inner(read, place), self.matrices, self.experts, wide, self._active(place))
         shared = self._inner(read, place) if "shared_is_dense" in read.facts else self._shared(place, wide)
-        return Mlp(shared, self.matrices, self.experts, wide, self._active(place))
+        columns = self.read.number(*SIZES["latent_experts"])
+        return Mlp(shared, self.matrices, self.experts, wide, self._active(place), columns)
 
     def _experts(self) -> tuple[int, int]:
         """(how many experts a layer has, how wide they are; 0 where the dense MLP's width says it)."""
@@ -117,14 +129,12 @@ class _Feeds:
         """Which layers have experts: those of which no key says otherwise."""
         sparse = [True] * self.layers
         told = patterns.rows(self.read, "feed")
-        defaults = {k: v for k, v in self.read.defaults.items() if k not in self.read.config}
-        if not any(row["reader"] in ("words", "numbers", "places", "listed") for row in told):
-            told = patterns.rows(self.read.with_own({**defaults, **self.read.config}), "feed")
-        else:
-            told = [row for row in told if row["reader"] in ("words", "numbers", "places", "listed")] or told
-        whole = self.read.with_own({**defaults, **self.read.config})
+        if not any(isinstance(self.read.get(row["key"]), list | str) for row in told):
+            defaults = {key: value for key, value in self.read.defaults.items() if key not in self.read.config}
+            self.read = self.read.with_own(defaults)
+            told = patterns.rows(self.read, "feed")
         for row in told:
-            words = READERS[row["reader"]](whole, row, whole.get(row["key"]), self.layers)
+            words = READERS[row["reader"]](self.read, row, self.read.get(row["key"]), self.layers)
             if words is not None:
                 sparse = [old and word in SPARSE for old, word in zip(sparse, words, strict=True)]
         return sparse
@@ -192,9 +202,8 @@ def _more(read: Reading, width: int, entry: Entry, mlp: Mlp) -> int:
     own = read.number("hidden_size_per_layer_input")
     more = 2 * width * own if own and entry.first else 0
     more += 2 * width * read.number("laurel_rank") if entry.first else 0
-    if mlp.experts and read.number("moe_latent_size"):  # experts work on fewer columns
-        more -= mlp.matrices * (width - read.number("moe_latent_size")) * mlp.wide * mlp.experts
-        more += 2 * width * read.number("moe_latent_size")
+    if mlp.experts and mlp.columns:
+        more += 2 * width * mlp.columns
     if kind is None:
         made = OTHERS.get(entry.mixer)
         numbers = None if made is None else made(read, width)

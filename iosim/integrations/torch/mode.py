@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from iosim.base.errors import InputError
+from iosim.base.lazy import cached_property
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.torch import attention, formulas, values
 from iosim.integrations.torch.formulas import REGISTRY, Pass
@@ -191,16 +191,17 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self.recorder.paused:
             return function(*args, **kwargs)
-        higher = isinstance(function, torch._ops.HigherOrderOperator)
-        if not higher:
-            function, args = self._without_masks(function, args)
-        if not higher and values.asks(function, args, kwargs):
+        if isinstance(function, torch._ops.HigherOrderOperator):
+            out = function(*args, **kwargs)
+            self._record(function, args, kwargs, out, higher=True)
+            return out
+        function, args = self._without_masks(function, args)
+        if values.asks(function, args, kwargs):
             out = values.answer(self.recorder, function, args, kwargs)
         else:
-            out = function(*args, **kwargs)
-        self._record(function, args, kwargs, out, higher)
-        if not higher:
-            values.follow(self.recorder, function, args, kwargs, out)
+            out = formulas.with_cudnns_layout(function, args, function(*args, **kwargs))
+        self._record(function, args, kwargs, out, higher=False)
+        values.follow(self.recorder, function, args, kwargs, out)
         return out
 
     def _without_masks(self, function: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:

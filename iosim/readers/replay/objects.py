@@ -24,6 +24,8 @@ OBJECT_BYTES, SAMPLE_BYTES = 36, 14
 """Memory of an object, and of a line that is followed, at the peak of a replay."""
 TILE_BYTES, STREAMED_TILE_BYTES = 80, 30
 """Memory of a work tile of the largest launch while it is lowered, and of one of an elementwise pass."""
+TOUCH_BYTES = 8
+"""Memory of an entry of what a CTA touches, as read from its code."""
 ENTRY_BYTES = 40
 """Memory of an entry of the lists of keys that a work tile gathers, while it is lowered."""
 
@@ -43,7 +45,7 @@ class Grid:
     """Packed sequences that the rows are divided among, evenly; a sequence's last rows may be empty."""
     step: int = 1
     """From an object to that of the next rows of its head: the number of heads where their rows lie side by side."""
-    own: float = 1.0
+    own_share: float = 1.0
     """Of the lines that its rows touch, the part that is theirs: the rest belongs to other heads' rows beside them."""
 
     @property
@@ -59,8 +61,8 @@ class Grid:
         """First row of objects of tiles that are `span` rows long, numbered through `tiles` of all sequences."""
         if self.sequences == 1:
             return tile * span
-        each = tiles // self.sequences
-        return tile // each * (self.rows // self.sequences) + tile % each * span
+        tiles_per_sequence = tiles // self.sequences
+        return tile // tiles_per_sequence * (self.rows // self.sequences) + tile % tiles_per_sequence * span
 
     def row_shift(self, fixed: Int64 | None, fixed_tiles: int, tiles: int, span: int) -> Int64 | int:
         """What `row_of` adds to tile x span in the sequence of a tile `fixed` of the other axis."""
@@ -85,9 +87,9 @@ def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
         for access in launch.accesses:
             is_table = chain.tensors[tensor].keys_per_row > 0 and access.rows is Rows.KEY
             if access.tensor == tensor and access.rows is not Rows.OWN and not is_table:
-                d, own = launch.domain.of(chain.tensors[tensor]), chain.tensors[tensor]
-                keys = chain.tensors[own.picked_by].keys_per_row if launch.gathers(own) else d.block_k
-                own_rows = d.block_q // d.pack if packed_apart(chain, own, launch) else d.block_q
+                d, held = launch.domain.of(chain.tensors[tensor]), chain.tensors[tensor]
+                keys = chain.tensors[held.picked_by].keys_per_row if launch.gathers(held) else d.block_k
+                own_rows = d.block_q // d.pack if packed_apart(chain, held, launch) else d.block_q
                 rows.add(keys if access.rows is Rows.KEY else own_rows)
                 if access.rows is Rows.PAIR:
                     cols.add(d.block_k)
@@ -147,6 +149,9 @@ def _lengths(chain: Chain, tensor: Tensor, rows: int) -> tuple[int, ...]:
 
 def shape(chain: Chain, tensor: Tensor) -> tuple[int, int, int, int, int]:
     """(heads, row chunks, column chunks, rows of a chunk, columns of a chunk) of a tensor's objects, one copy."""
+    known = touched_sizes(chain, tensor.name)
+    if known is not None:
+        return 1, int(known.size), 1, 1, tensor.cols
     row_blocks, col_blocks = _blocks(chain, tensor.name)
     heads, rows = _rows_per_head(chain, tensor)
     if not row_blocks:
@@ -158,18 +163,29 @@ def shape(chain: Chain, tensor: Tensor) -> tuple[int, int, int, int, int]:
     return heads, n_rows, n_cols, chunk_rows, chunk_cols
 
 
+def touched_sizes(chain: Chain, tensor: str) -> Int64 | None:
+    """Bytes of a tensor's objects, where a launch whose code was read says how it cuts it."""
+    for launch in chain.launches:
+        if launch.touched is not None and tensor in launch.touched.objects:
+            return launch.touched.objects[tensor].astype(np.int64)
+    return None
+
+
 def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
+    known = touched_sizes(chain, tensor.name)
+    if known is not None:
+        return Grid(tensor.name, first, 1, int(known.size), 1, 1, tensor.cols), known.astype(np.int32)
     heads, n_rows, n_cols, chunk_rows, chunk_cols = shape(chain, tensor)
     _, rows = _rows_per_head(chain, tensor)
     lengths = _lengths(chain, tensor, rows)
     height = np.concatenate([_sizes(n, n_rows // len(lengths), chunk_rows) for n in lengths])
     width = _sizes(tensor.cols, n_cols, chunk_cols)
-    one = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
+    head_sizes = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
     apart = tensor.strided and heads == tensor.batch * tensor.heads and not tensor.is_vector and n_cols == 1
     step = tensor.heads if apart else 1
     row = tensor.cols * tensor.element_bytes
     room = _room(tensor, row) if apart or (len(lengths) > 1 and n_cols == 1) else row
-    sizes = (one if room == row else one // row * room).astype(np.int32)
+    sizes = (head_sizes if room == row else head_sizes // row * room).astype(np.int32)
     of = heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols, len(lengths), step
     return Grid(tensor.name, first, *of, row / room), np.tile(np.repeat(sizes, step), heads * tensor.copies // step)
 
@@ -221,10 +237,12 @@ def tile_bytes(chain: Chain) -> int:
 
 
 def _launch_bytes(chain: Chain, launch: Launch, objects: Mapping[str, int]) -> int:
+    if launch.touched is not None:
+        return TILE_BYTES * launch.work_tiles + TOUCH_BYTES * int(launch.touched.entries.size)
     if streams(launch):
-        own = {a.tensor: chain.tensors[a.tensor] for a in launch.accesses}
-        passes = {n: max(1, launch.domain.grid_heads // (t.batch * t.heads)) for n, t in own.items()}
-        return STREAMED_TILE_BYTES * max((objects[n] * passes[n] for n in own), default=0)
+        accessed = {a.tensor: chain.tensors[a.tensor] for a in launch.accesses}
+        passes = {n: max(1, launch.domain.grid_heads // (t.batch * t.heads)) for n, t in accessed.items()}
+        return STREAMED_TILE_BYTES * max((objects[n] * passes[n] for n in accessed), default=0)
     d = launch.domain
     rounds = -(-d.key_blocks_total // d.splits) if launch.outer is Outer.HEAD else 1
     listed = ENTRY_BYTES * listed_entries(launch) if gathers(chain, launch) else 0

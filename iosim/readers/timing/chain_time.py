@@ -21,14 +21,15 @@ from iosim.kernel.launch import Chain
 from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.computing import Running, executed_pairs
 from iosim.readers.timing.energy import Energies, energies, energy_j, mean_power_w
-from iosim.readers.timing.launch_time import LaunchTime, launch_time, uses_tensor_cores
+from iosim.readers.timing.launch_time import LaunchTime, launch_time
 from iosim.readers.timing.rates import Rates
+from iosim.readers.timing.running import Running, executed_pairs
 
 FEW_SMS = 0.1
-"""Share of the SMs up to which tensor cores at work leave the clock as it is: 0.99 of it in the median of 51 launches
-of 30 us and longer, where 0.91 are kept with more SMs (h100_random_2.csv to _7.csv, h200_random_2.csv to _6.csv)."""
+"""Share of the SMs up to which tensor cores at work leave the clock as it is. Fitted: 0.99 of it in the median of 51
+launches of 30 us and longer, where 0.91 are kept with more SMs (h100_random_2.csv to _7.csv, h200_random_2.csv to
+_6.csv)."""
 LEAST_CLOCK_SHARE = 0.4
 """Of the boost clock: below it no limit drives the SMs."""
 CLOCK_TOLERANCE = 1e-7
@@ -152,7 +153,7 @@ def _at_its_clock(running: Running, of: Energies | None) -> LaunchTime:
     """The launch at the highest clock that its power allows, with its energy."""
     rates, clocks = running.rates, running.conditions.clocks
     at_work = running.launch.tiles_with_rows * running.launch.work.product_ctas / rates.profile.sm_count
-    highest = rates.highest_clock_hz(uses_tensor_cores(running) and at_work > FEW_SMS)
+    highest = rates.highest_clock_hz(running.uses_tensor_cores and at_work > FEW_SMS)
     rates.clock_hz = highest = highest if isinstance(clocks, str) else clocks
     if of is None or highest is None:
         return launch_time(running)[0]

@@ -13,10 +13,11 @@ from functools import cache
 from iosim.base.records import dataclass
 from iosim.kernel.machine import Machine
 from iosim.kernel.unit import UNITS, MatrixUnit
-from iosim.readers.timing.computing import Computing, Running
+from iosim.readers.timing.loop_time import Computing
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.rates import Rates
-from iosim.readers.timing.warps import PARTS, PartRates, Turn, part_warps, regions_turn
+from iosim.readers.timing.running import Running
+from iosim.readers.timing.warps import PARTS, SmPace, Turn, placed_warps, regions_turn
 
 UNIT_NAMES = {
     "tensor": "tensor", "xu": "exp", "fma": "exp", "fmaheavy": "exp", "alu": "exp", "issue": "exp", "lsu": "smem",
@@ -36,12 +37,12 @@ class MachineRates:
     from_dram: float = 0.0
 
     @property
-    def part(self) -> PartRates:
-        """Rates of a part of an SM."""
+    def pace(self) -> SmPace:
+        """What an SM does in a cycle."""
         p, clock = self.rates.profile, self.rates.clock_hz or math.inf
         l2, dram = (float(p.need(name)) for name in ("l2_latency_near_cycles", "dram_latency_cycles"))
-        each = self.rates.l2() / p.sm_count / clock / PARTS
-        return PartRates(
+        each = self.rates.l2() / p.sm_count / clock
+        return SmPace(
             l2_latency=l2 + self.from_dram * (dram - l2),
             tensor_flops=self._products() / p.sm_count / clock / PARTS,
             l2_bytes=each,
@@ -59,11 +60,11 @@ class MachineRates:
 
     def step(self, ctas: int) -> Turn:
         """A step of each of so many CTAs on an SM."""
-        return regions_turn(self.machine.step, part_warps(self.threads, ctas), self.part)
+        return regions_turn(self.machine.step, placed_warps(self.threads, ctas), self.pace)
 
     def tile(self, ctas: int) -> Turn:
         """What each runs beside its steps."""
-        return regions_turn(self.machine.tile, part_warps(self.threads, ctas), self.part)
+        return regions_turn(self.machine.tile, placed_warps(self.threads, ctas), self.pace)
 
 
 def machine_computing(running: Running, machine: Machine) -> Computing:
@@ -72,7 +73,7 @@ def machine_computing(running: Running, machine: Machine) -> Computing:
     read = running.moved("l2", "read")
     share = min(1.0, running.moved("hbm", "read") / read) if read else 0.0
     played = MachineRates(rates, machine, launch.resources.threads, share)
-    clock, sms, per_sm = rates.clock_hz or math.inf, rates.profile.sm_count, running.per_sm
+    clock, sms, per_sm = rates.clock_hz or math.inf, rates.profile.sm_count, running.ctas_per_sm
     step, tile = cache(played.step), cache(played.tile)
     if not machine.step:
         return _tiles_alone(running, tile, clock)
@@ -92,8 +93,8 @@ def _tiles_alone(running: Running, tile: Callable[[int], Turn], clock: float) ->
     launch, resident, sms = running.launch, running.resident, running.rates.profile.sm_count
     full, rest = divmod(launch.work_tiles, resident.slots)
     shared = -(-rest // sms)
-    cycles = full * tile(running.per_sm).cycles + (tile(shared).cycles if rest else 0.0)
-    busy = {unit: full * taken for unit, taken in tile(running.per_sm).busy.items()}
+    cycles = full * tile(running.ctas_per_sm).cycles + (tile(shared).cycles if rest else 0.0)
+    busy = {unit: full * taken for unit, taken in tile(running.ctas_per_sm).busy.items()}
     if rest:
         busy = {unit: busy.get(unit, 0.0) + taken for unit, taken in tile(shared).busy.items()}
     return Computing(seconds=_seconds(busy, 1 / clock), waves=resident.waves, total_s=cycles / clock)

@@ -123,7 +123,8 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
     paces = [step(n + 1) for n in range(ctas_per_sm)]
     # What comes before the tail keeps all slots busy; the tail is played, from 0 on.
     before = (total - sum(works)) / slots
-    ticks, steps = _end_of_ctas(list(map(int, works)), sms, [in_ticks(pace / paces[0]) for pace in paces])
+    paces_in_ticks = [in_ticks(pace / paces[0]) if paces[0] else 0 for pace in paces]
+    ticks, steps = _end_of_ctas(list(map(int, works)), sms, paces_in_ticks)
     cycles = before * paces[-1] + ticks * paces[0] / TICKS
     return Makespan(cycles + own_cycles, [before * ctas_per_sm + more for more in steps], rounds)
 

@@ -1,34 +1,89 @@
-"""Work of several kinds that overlaps in part: computing and streaming of a launch."""
+"""Work of two kinds that overlaps in part: t^n = a^n + b^n, where n = 1 is one after the other and infinity the longer
+alone.
+
+CTAs of a round start together, so their first loads come in a burst and the units wait; the burst spreads as tiles grow
+longer. With one kind of work far longer than the other, the rest is hidden. What the norm adds to the longer kind is a
+term: switched off, the longer alone counts.
+"""
 
 from __future__ import annotations
 
-import math
+from iosim.readers.timing.terms import Scope, term
 
+SPECIALISED_NORM = 1.7
+"""How a step's products and its softmax overlap where two warpgroups take turns at the softmax, each behind
+its own products (NVIDIA/cudnn-frontend, sdpa/sm90/prefill). Fitted, as the best of 1.65 to 1.8 on odd drawn calls of
+cuDNN's forward; without a mask, in eleven rounds and more, a step takes 1,940 cycles at head_dim 64, 2,700 at 128."""
+L2_OVERLAP_NORM = 3.2
+"""How an SM's computing and its bytes at the L2 overlap. Fitted on the odd calls of the draws of library calls, and on
+the odd rows that other constants were fitted on."""
 OVERLAP_NORM = 2.4
-"""Computing and streaming of a launch overlap in time t with t^n = a^n + b^n: 1 is one after the other, infinity the
-longer alone. Fitted on FlashAttention-3's published forward speeds at 512, 2k and 8k tokens
-(`python benchmarks/utilisation_error.py --fit`), when it held for the L2, too. They now ask for 3.8, drawn calls for
-2.4 still."""
+"""How computing and streaming of a launch overlap. Fitted on FlashAttention-3's published forward speeds at 512, 2k and
+8k tokens (`python benchmarks/utilisation_error.py --fit`), when it held for the L2, too. They now ask for 3.8, drawn
+calls for 2.4 still."""
 SPLIT_OVERLAP_NORM = 4.5
 """The same of launches that use each byte once, as split decoding, whose bytes flow evenly. Fitted."""
-L2_OVERLAP_NORM = 3.2
-"""The same of an SM's computing and its bytes at the L2. Fitted on the odd calls of the draws of library calls, and on
-the odd rows that other constants were fitted on."""
 
 
 def norm_of(reuses: bool) -> float:
-    """Of computing and streaming, where several tiles reuse what they stream, or each byte is used once."""
-    return (SPLIT_OVERLAP_NORM, OVERLAP_NORM)[reuses]
+    """Norm of computing and streaming: several tiles reuse what they stream, or each byte is used once."""
+    return OVERLAP_NORM if reuses else SPLIT_OVERLAP_NORM
 
 
-def beside(*seconds: float, norm: float | None = None) -> float:
-    """Seconds of work of several kinds that overlap in part: their norm, the OVERLAP_NORM-norm by default.
+def beside(first: float, second: float, *, norm: float = OVERLAP_NORM) -> float:
+    """Time of two kinds of work that overlap by a norm."""
+    longest = max(first, second)
+    return longest + _more(first, second, norm)
 
-    CTAs of a round start together, so their first loads come in a burst and the units wait; the burst spreads as tiles
-    grow longer. With one kind of work far longer than the others, the rest is hidden.
-    """
-    longest = max(seconds, default=0.0)
+
+def _more(first: float, second: float, norm: float) -> float:
+    longest = max(first, second)
     if longest <= 0.0:
         return 0.0
-    n = norm or OVERLAP_NORM
-    return float(longest * math.fsum((s / longest) ** n for s in seconds) ** (1 / n))
+    shorter = max(0.0, min(first, second)) / longest
+    return float(longest * ((1.0 + shorter**norm) ** (1 / norm) - 1.0))
+
+
+@term(
+    "softmax beside products", Scope.STEP, "t^n = products^n + softmax^n with n = SPECIALISED_NORM, less the longer",
+    zero="units other than two warpgroups that take turns; backwards, where both add up",
+    constants=("SPECIALISED_NORM",),
+)  # fmt: skip
+def softmax_that_shows(tensor: float, softmax: float) -> float:
+    """Cycles of the shorter of products and softmax that the longer does not hide inside a CTA."""
+    return _more(tensor, softmax, SPECIALISED_NORM)
+
+
+@term(
+    "L2 beside computing", Scope.STEP, "t^n = computing^n + L2^n with n = L2_OVERLAP_NORM, less the longer",
+    zero="loops of three buffers and more, warps that load ahead", constants=("L2_OVERLAP_NORM",),
+)  # fmt: skip
+def l2_that_shows(units: float, l2: float) -> float:
+    """Cycles of the shorter of an SM's computing and its bytes at the L2 that the longer does not hide."""
+    return _more(units, l2, L2_OVERLAP_NORM)
+
+
+@term(
+    "HBM beside computing", Scope.LAUNCH,
+    "t^n = computing^n + HBM^n, less the longer; n = OVERLAP_NORM where tiles reuse what they stream, else "
+    "SPLIT_OVERLAP_NORM",
+    zero="launches without products, that only stream", constants=("OVERLAP_NORM", "SPLIT_OVERLAP_NORM"),
+)  # fmt: skip
+def stream_that_shows(computing: float, streamed: float, norm: float) -> float:
+    """Seconds of the shorter of computing and streaming that the longer does not hide in a launch."""
+    return _more(computing, streamed, norm)
+
+
+def products_beside_softmax(tensor: float, softmax: float) -> float:
+    """Cycles of products and softmax of two warpgroups that take turns."""
+    return max(tensor, softmax) + softmax_that_shows(tensor, softmax)
+
+
+def step_beside_l2(units: float, l2: float) -> float:
+    """Cycles of an SM's computing and its bytes at the L2."""
+    return max(units, l2) + l2_that_shows(units, l2)
+
+
+def computing_beside_stream(computing: float, streamed: float, norm: float) -> float:
+    """Seconds of a launch's computing and of what it streams."""
+    return max(computing, streamed) + stream_that_shows(computing, streamed, norm)

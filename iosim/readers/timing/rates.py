@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 
 from iosim.base.errors import InputError
+from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.unit import UNITS, MatrixUnit, UnitModel
-from iosim.readers.timing.step_time import SmRates, Waits
 
 L2_LOAD_CYCLES, DRAM_LOAD_CYCLES = 200.0, 80.0
 """What a load that others wait for takes besides its latency: its address, the barrier behind it, the L2's far side.
@@ -28,6 +28,55 @@ def of_types(dtype: str, rate: Callable[[str], float]) -> float:
     return len(kinds) / seconds if seconds else math.inf
 
 
+@dataclass(frozen=True)
+class Waits:
+    """SM cycles in which a step waits, by what it waits for; the profile says from where each is.
+
+    Attributes:
+        load: an exposed load from L2 into shared memory with its barrier.
+        product_step: a k-step of a threadblock product with a pipeline of its own.
+        sync: barriers and pipeline turns of a step whose loads run ahead.
+        single_buffer: what a step of a loop with one buffer waits more than one that loads a whole step ahead.
+        add_packet: a packet of an atomic add to several rows, during which the CTA's warps do nothing else: they add
+            between two barriers.
+        spill_access: a load or store of a spilled register.
+    """
+
+    load: float
+    sync: float
+    single_buffer: float
+    add_packet: float
+    product_step: float
+    spill_access: float
+
+    @classmethod
+    def of(cls, profile: HardwareProfile, clock: float) -> Waits:
+        """Waits of a GPU at a clock, as a share of the one they hold at: loads from the L2 take their time at any clock
+        of the SMs. Raises InputError: the profile does not know one."""
+        return cls(
+            load=profile.need("step_load_cycles") * clock,
+            sync=profile.need("step_sync_cycles"),
+            single_buffer=profile.need("step_single_buffer_cycles"),
+            add_packet=profile.need("add_packet_cycles"),
+            product_step=profile.need("product_step_cycles") * clock,
+            spill_access=profile.need("spill_access_cycles"),
+        )
+
+
+@dataclass(frozen=True)
+class SmRates:
+    """What one SM does in a cycle; infinite where the profile does not know, so that it costs nothing. `waits` are the
+    cycles in which it waits."""
+
+    waits: Waits
+    clock_hz: float
+    tensor_flops: float
+    fp32_lanes: float
+    exps: float
+    shared_bytes: float
+    l2_bytes: float
+
+
 class Rates:
     """Ceilings of a profile at `clock_hz`, the clock of the SMs. A rate that is not known is infinite, and noted.
 
@@ -44,8 +93,9 @@ class Rates:
 
     def highest_clock_hz(self, tensor_cores: bool) -> float | None:
         """The clock where power does not limit it; the SMs run slower while tensor cores work."""
-        slower = (self.profile.tensor_clock_fraction or 1.0) ** (self.measured and tensor_cores)
-        return self.top_hz and self.top_hz * slower
+        if self.top_hz and self.measured and tensor_cores:
+            return self.top_hz * (self.profile.tensor_clock_fraction or 1.0)
+        return self.top_hz
 
     def hbm_seconds(self, read: float, written: float) -> float:
         """Seconds that HBM takes for the bytes: a stream of reads, one of writes, and what a mix of both costs more."""

@@ -17,8 +17,8 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import needed_bytes
 from iosim.readers.replay.packed import packed
-from iosim.readers.timing.launch_time import reuses_keys
 from iosim.readers.timing.overlap import norm_of
+from iosim.readers.timing.running import reuses_keys
 
 MOST_ACCESSES = 100_000_000
 """Of a replay that a browser is asked for: some ten seconds."""
@@ -66,7 +66,7 @@ def _loop(launch: Launch) -> list[Any]:
 
 def _times(p: Prediction) -> list[dict[str, Any]]:
     """What the page makes the time of each launch of: its start, then its computing beside its HBM bytes, as
-    `iosim.readers.timing.launch_time` has it; none where HBM's rate is not known. `computing` are the seconds beside
+    `iosim.readers.timing.launch_terms` has it; none where HBM's rate is not known. `computing` are the seconds beside
     HBM's by the bytes read: with more of them, power may lower the clock."""
     each = p.profile.hbm_seconds_per_byte()
     if each is None:

@@ -164,7 +164,7 @@ def _first(model: Model, layers: int) -> Model:
         tuple(replace(kind, count=n) for kind in some_kinds if (n := order.count(kind.name)))
         for some_kinds in (model.kinds, model.states)
     )
-    if not kinds:
+    if not kinds and model.kinds:
         none = f"none of the first {layers} layers of '{model.name}' attends"
         raise InputError(f"`layers` {layers}: {none}; accepted: more")
     if layers == most:
@@ -215,6 +215,9 @@ def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -
         more = "whose layers have no latent cache; accepted: without it"
         raise InputError(f"`latent_kv=True` contradicts `model` '{model.name}', {more}")
     asked, kinds = [], model.all_kinds if states else model.kinds
+    if not kinds:
+        accepted = "accepted: a model with attention; `iosim predict` and `iosim decode` take this one"
+        raise InputError(f"`model` '{model.name}' has no softmax attention, its layers keep a state; {accepted}")
     usual = model.usual_tokens(FIELDS["seq_q"].asked) if prefix is None and keys is None else FIELDS["seq_q"].asked
     for queries in map(FIELDS["seq_q"].check, lengths(given.get("seq_q", usual), "seq_q")):
         total = FIELDS["seq_k"].check(keys if keys is not None else queries + (prefix or 0))

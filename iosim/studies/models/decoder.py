@@ -85,7 +85,7 @@ def weights_of(model: Model, kind: str | None) -> Weights:
 
 def _plays(model: Model, weights: Weights) -> bool:
     """Whether every layer is attention and an MLP or experts, which the writer knows."""
-    fed = all(mlp.inner or mlp.experts for mlp in weights.mlps[: len(model.order)])
+    fed = all((mlp.inner or mlp.experts) and not mlp.columns for mlp in weights.mlps[: len(model.order)])
     own = all(kind.compress is None for kind in model.kinds) and all(more >= 0 for more in weights.more)
     return fed and own and not model.states and len(model.order) == model.layers
 
@@ -104,6 +104,7 @@ class Writer:
         self.tape = Tape(profile, kind, trained=work.trained)
         self._enough = FILLS * profile.need_int("l2_bytes")
         self._tables: dict[int, tuple[View, View]] = {}
+        self._number = weights.attention_number
 
     def written(self) -> Tape:
         tape, weights, work = self.tape, self.weights, self.work
@@ -142,7 +143,7 @@ class Writer:
         return -(-size // self.model.tensor_parallel)
 
     def _matrix(self, rows: int, cols: int, groups: int = 1, *, experts: bool = False) -> Weight:
-        number = self.weights.expert_number if experts else self.weights.attention_number
+        number = self.weights.expert_number if experts else self._number
         return self.tape.weight(groups * rows, cols, number)
 
     def _linear(self, x: View, cols: int) -> View:
@@ -288,12 +289,15 @@ class Writer:
     def _mlp(self, part: str, x: View, mlp: Mlp) -> View:
         self.tape.part = part
         inner = self._share(mlp.inner)
+        self._number = self.weights.dense
         inside = self._linear(x, inner)
         if mlp.matrices == 2:
             inside = self.tape.activation("gelu", inside)
         else:
             inside = self._gated(inside, lambda: self._linear(x, inner))
-        return self._linear(inside, x.sizes[1])
+        out = self._linear(inside, x.sizes[1])
+        self._number = self.weights.attention_number
+        return out
 
     def _gated(self, gate: View, up: Callable[[], View]) -> View:
         """silu(gate) up."""

@@ -279,6 +279,7 @@ class Mlp:
         experts: how many there are; 0 for none.
         wide: columns of an expert.
         active: experts that a token passes; None where the config does not say it.
+        columns: that experts work on, where these are not the model's; else 0.
     """
 
     inner: int
@@ -286,6 +287,7 @@ class Mlp:
     experts: int = 0
     wide: int = 0
     active: int | None = None
+    columns: int = 0
 
 
 @dataclass(frozen=True)
@@ -319,11 +321,18 @@ class Weights:
     where layers share their matrices."""
     tables: int = 0
     """Numbers of tables beside those of tokens and of the head."""
+    dense_number: float | None = None
+    """Bytes of a number in dense MLPs, where that is not attention's."""
+
+    @property
+    def dense(self) -> float:
+        """Bytes of a number in dense MLPs."""
+        return self.attention_number if self.dense_number is None else self.dense_number
 
     def in_one(self, kind: str) -> Weights:
         """The same weights, all numbers of one type."""
         size = float(dtype(kind).bytes)
-        return replace(self, number=size, attention_number=size, expert_number=size)
+        return replace(self, number=size, attention_number=size, expert_number=size, dense_number=None)
 
     @property
     def embeddings(self) -> int:
@@ -337,9 +346,9 @@ class Weights:
         return tuple(map(self._bytes, self.mlps))
 
     def _bytes(self, mlp: Mlp) -> int:
-        columns = mlp.matrices * self.width
-        dense = (columns * mlp.inner + mlp.experts * self.width) * self.attention_number
-        return round(dense + columns * mlp.wide * mlp.experts * self.expert_number)
+        every = mlp.matrices * self.width * mlp.inner * self.dense + mlp.experts * self.width * self.attention_number
+        columns = mlp.matrices * (mlp.columns or self.width)
+        return round(every + columns * mlp.wide * mlp.experts * self.expert_number)
 
 
 @dataclass(frozen=True)

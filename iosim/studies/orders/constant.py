@@ -8,10 +8,10 @@ rule can come to.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.lazy import cached_property
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import bytes_text, capacity_text, picoseconds, seconds_text, some
@@ -193,4 +193,4 @@ def _in_sections(kernel: Kernel, problem: AttentionProblem, profile: HardwarePro
 
 
 def _heads(heads: int) -> str:
-    return "all heads" if heads == 0 else f"{heads} head{'s' * (heads > 1)}"
+    return "all heads" if heads == 0 else f"{heads} head{'s' if heads > 1 else ''}"

@@ -1,0 +1,365 @@
+"""PTX text as data: entries, their parameters, instructions with guards, labels by scope, blocks and what is live.
+
+It reads what `nvcc -ptx` and Triton's `asm["ptx"]` write (PTX ISA 9.0, chapters 4 to 9) and knows nothing of what an
+instruction does (`iosim.code.ptx_operations`) nor of lanes (`iosim.code.ptx_run`).
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from iosim.base.errors import InputError
+from iosim.base.lazy import cached_property
+from iosim.base.records import dataclass, field
+
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+ENTRY = re.compile(r"\.entry\s+([\w$.]+)\s*(?:\((.*?)\))?\s*((?:\.\w+[^{;]*?)*)\{", re.S)
+PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s*(?:\.ptr\b[^,]*?)?\s+([\w$]+)\s*(?:\[(\d+)\])?\s*$")
+THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
+TOKEN = re.compile(r"[{};]|(?:[^{};\"]|\"[^\"]*\")+")
+LABEL = re.compile(r"\s*([$%\w]+)\s*:(?!:)")
+INSTRUCTION = re.compile(r"(?:@(!?)\s*([%$\w]+)\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
+REGISTERS = re.compile(r"\.reg\s+\.\w+\s+(.*)", re.S)
+SHARED = re.compile(r"\.shared\s+(?:\.align\s+(\d+)\s+)?\.(?:attribute\S*\s+)?(\w+)\s+([\w$]+)\s*(?:\[\s*(\d*)\s*\])?")
+LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
+FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
+WIDTHS = re.compile(r"[a-z]+?(\d+)(?:x2)?$")
+ENDS = ("ret", "exit", "trap")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of an entry: `type` is PTX's word, such as "u64"; `size` its bytes."""
+
+    name: str
+    type: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction. `opcode` is its parts between dots; `operands` are as written, vectors in braces as a tuple."""
+
+    opcode: tuple[str, ...]
+    operands: tuple[str | tuple[str, ...], ...]
+    guard: str = ""
+    negated: bool = False
+    line: str = ""
+    target: int = -1
+    """The instruction that a branch goes to; -1 for others."""
+    row: int = 0
+    """Its line in the PTX's text, from 1."""
+
+    @property
+    def name(self) -> str:
+        return self.opcode[0]
+
+    @property
+    def text(self) -> str:
+        return ".".join(self.opcode)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel in PTX. `threads` is what it says a CTA has, () where it does not; `shared` gives each shared variable's
+    offset; `variables` those of other spaces that have addresses (local depots, constants)."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    instructions: tuple[Instruction, ...]
+    threads: tuple[int, ...] = ()
+    shared: dict[str, int] = field(default_factory=dict)
+    shared_bytes: int = 0
+    registers: frozenset[str] = frozenset()
+
+    @cached_property
+    def flow(self) -> Flow:
+        return Flow(self)
+
+
+def entries(text: str) -> dict[str, Entry]:
+    """The kernels of a module, by name. Raises InputError: no PTX, or a branch to a label that there is not."""
+    plain = COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
+    files = dict(FILE.findall(plain))
+    outside = _shared_outside(plain)
+    found = {}
+    for match in ENTRY.finditer(plain):
+        body = _body(plain, match.end() - 1)
+        found[match[1]] = _entry(match, body, files, outside, 1 + plain.count("\n", 0, match.end()))
+    if not found:
+        raise InputError("the text holds no `.entry`: it is no PTX of a kernel; accepted: nvcc -ptx, Triton's asm[ptx]")
+    return found
+
+
+def _body(text: str, at: int) -> str:
+    """What stands between the brace at `at` and the one that closes it."""
+    depth = 0
+    for match in re.finditer(r"[{}]", text[at:]):
+        depth += 1 if match[0] == "{" else -1
+        if depth == 0:
+            return text[at + 1 : at + match.start()]
+    raise InputError("the PTX ends inside a kernel: a brace is not closed")
+
+
+def _shared_outside(text: str) -> dict[str, int]:
+    """Shared variables of the module with their bytes; 0 for what is `extern`, given at the launch."""
+    found = {}
+    for match in SHARED.finditer(text):
+        found[match[3]] = int(match[4] or 0) * _bytes(match[2]) if "[" in match[0] else _bytes(match[2])
+    return found
+
+
+def _bytes(kind: str) -> int:
+    match = WIDTHS.fullmatch(kind)
+    return max(1, int(match[1]) // 8) if match else 1
+
+
+def _entry(match: re.Match[str], body: str, files: dict[str, str], shared: dict[str, int], row: int) -> Entry:
+    parameters = []
+    for one in filter(None, (part.strip() for part in (match[2] or "").split(","))):
+        known = PARAMETER.match(re.sub(r"\s+", " ", one))
+        if known is None:
+            raise InputError(f"the parameter '{one}' of kernel {match[1]} cannot be read")
+        parameters.append(Parameter(known[2], known[1], _bytes(known[1]) * int(known[3] or 1)))
+    threads = THREADS.search(match[3] or "")
+    reader = _Reader(files, row)
+    reader.read(body)
+    used = {name for name in shared if re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", body)}
+    offsets, end = {}, 0
+    for name in sorted(used, key=lambda n: shared[n] == 0):  # what is given at the launch lies behind the others
+        end = -(-end // 128) * 128
+        offsets[name] = end
+        end += shared[name]
+    sides = tuple(int(side) for side in threads.groups() if side) if threads else ()
+    return Entry(match[1], tuple(parameters), reader.resolved(match[1]), sides, offsets, end, frozenset(reader.names))
+
+
+@dataclass
+class _Reader:
+    """Instructions, labels and registers of a kernel's body, scope by scope: inline assembly has labels of its own."""
+
+    files: dict[str, str]
+    row: int
+    names: set[str] = field(default_factory=set)
+    labels: dict[tuple[int, str], int] = field(default_factory=dict)
+    instructions: list[Instruction] = field(default_factory=list)
+    scope_of: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=lambda: [-1])
+    line: str = ""
+    begins: int = 0
+
+    def read(self, body: str) -> None:
+        scope, pending = 0, ""
+        for token in TOKEN.findall(body):
+            if token == "{" and not pending.strip():
+                self.parents.append(scope)
+                scope = len(self.parents) - 1
+            elif token == "}" and not pending.strip():
+                scope = max(0, self.parents[scope])
+            elif token == ";":
+                self._statement(pending, scope)
+                pending = ""
+            elif token in "{}" or pending.strip():
+                pending += token
+            else:
+                pending = self._labels(token, scope)
+            self.row += token.count("\n")
+
+    def _labels(self, text: str, scope: int) -> str:
+        """What is left of a piece of text once labels and directives that end with their line are taken off."""
+        self.begins = self.row
+        while True:
+            self.begins += text[: len(text) - len(text.lstrip())].count("\n")
+            text = text.lstrip()
+            if text.startswith((".loc", ".file", ".pragma")):
+                first, _, rest = text.partition("\n")
+                if (where := LOCATION.match(first)) is not None:
+                    self.line = f"{self.files.get(where[1], where[1]).rsplit('/', 1)[-1]}:{where[2]}"
+                text = rest
+                self.begins += 1
+            elif (label := LABEL.match(text)) is not None:
+                self.labels[scope, label[1]] = len(self.instructions)
+                text = text[label.end() :]
+            else:
+                return text
+
+    def _statement(self, text: str, scope: int) -> None:
+        text = " ".join(text.split())
+        if text.startswith(".reg"):
+            match = REGISTERS.match(text)
+            for name in (match[1] if match else "").split(","):
+                self.names.add(name.strip().split("<")[0])
+            return
+        match = INSTRUCTION.fullmatch(text)
+        if not text or text.startswith(".") or match is None:
+            return
+        negated, guard, opcode, operands = match.groups()
+        parts = tuple(opcode.replace("::", "_").split("."))
+        self.instructions.append(
+            Instruction(parts, _operands(operands), guard or "", bool(negated), self.line, -1, self.begins)
+        )
+        self.scope_of.append(scope)
+
+    def resolved(self, entry: str) -> tuple[Instruction, ...]:
+        """The instructions with their branches' targets."""
+        done = []
+        for number, one in enumerate(self.instructions):
+            if one.name != "bra":
+                done.append(one)
+                continue
+            label, scope = str(one.operands[0]), self.scope_of[number]
+            while scope >= 0 and (scope, label) not in self.labels:
+                scope = self.parents[scope]
+            if scope < 0:
+                raise InputError(f"kernel {entry} branches to {label}, which it does not have")
+            target = self.labels[scope, label]
+            done.append(Instruction(one.opcode, one.operands, one.guard, one.negated, one.line, target, one.row))
+        return tuple(done)
+
+
+def _operands(text: str) -> tuple[str | tuple[str, ...], ...]:
+    """Operands between commas, those in braces or brackets whole."""
+    parts, depth, now = [], 0, ""
+    for letter in text:
+        depth += (letter in "{[(") - (letter in "}])")
+        if letter == "," and depth == 0:
+            parts.append(now.strip())
+            now = ""
+        else:
+            now += letter
+    if now.strip():
+        parts.append(now.strip())
+    return tuple(tuple(BRACED_OR_REGISTER.findall(p)) if p.startswith("{") else p for p in parts)
+
+
+BRACED_OR_REGISTER = re.compile(r"[%$\w.\-]+")
+NAMES = re.compile(r"%?[A-Za-z_$][\w$]*")
+
+
+class Flow:
+    """Blocks of an entry, its loops and what is live where each begins."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        code = entry.instructions
+        starts = {0, *(i.target for i in code if i.target >= 0)}
+        starts |= {n + 1 for n, i in enumerate(code) if i.target >= 0 or i.name in ENDS}
+        self.starts = sorted(s for s in starts if s <= len(code))
+        self.reads = [reads(i) for i in code]
+        self.writes = [writes(i) for i in code]
+        self.loops = self._loops()
+
+    def _loops(self) -> dict[int, int]:
+        """First instruction of each loop, and the last branch back to it."""
+        found: dict[int, int] = {}
+        for n, i in enumerate(self.entry.instructions):
+            if 0 <= i.target <= n:
+                found[i.target] = max(found.get(i.target, 0), n)
+        return found
+
+    @cached_property
+    def needed(self) -> frozenset[str]:
+        """Registers that decide an address or which instruction comes next, directly or through others."""
+        makers: dict[str, list[int]] = {}
+        for n, names in enumerate(self.writes):
+            for name in names:
+                makers.setdefault(name, []).append(n)
+        wanted: set[str] = set()
+        for i in self.entry.instructions:
+            wanted |= decides(i)
+        found: set[str] = set()
+        while wanted:
+            name = wanted.pop()
+            found.add(name)
+            for n in makers.get(name, ()):
+                wanted |= self.reads[n] - found
+        return frozenset(found)
+
+    @cached_property
+    def live(self) -> dict[int, frozenset[str]]:
+        """Registers that are read before they are written, by the instruction with which a block begins."""
+        code, bounds = self.entry.instructions, [*self.starts, len(self.entry.instructions)]
+        used: dict[int, set[str]] = {}
+        made: dict[int, set[str]] = {}
+        after: dict[int, list[int]] = {}
+        for first, end in pairwise(bounds):
+            used[first], made[first] = set(), set()
+            for n in range(first, end):
+                used[first] |= self.reads[n] - made[first]
+                if not code[n].guard:
+                    made[first] |= self.writes[n]
+            last = code[end - 1] if end > first else None
+            goes_on = last is None or not (last.name in (*ENDS, "bra") and not last.guard)
+            after[first] = [end] if goes_on and end < len(code) else []
+            if last is not None and last.target >= 0:
+                after[first].append(last.target)
+        live = {first: set(names) for first, names in used.items()}
+        changed = True
+        while changed:
+            changed = False
+            for first in reversed(list(live)):
+                more = set().union(*(live.get(n, set()) for n in after[first])) - made[first]
+                if not more <= live[first]:
+                    live[first] |= more
+                    changed = True
+        return {first: frozenset(names) for first, names in live.items()}
+
+    def carried(self, head: int) -> tuple[str, ...]:
+        """Registers that a loop hands from one trip to the next and that decide something."""
+        made = set().union(*self.writes[head : self.loops[head] + 1])
+        return tuple(sorted(made & self.live.get(head, frozenset()) & self.needed))
+
+
+def _names(operand: str | tuple[str, ...]) -> set[str]:
+    texts = operand if isinstance(operand, tuple) else (operand,)
+    return {name for text in texts for name in NAMES.findall(text)}
+
+
+STORES = ("st", "red", "cp", "prefetch", "discard", "applypriority", "bar", "barrier", "stmatrix", "fence", "mbarrier")
+
+
+def writes(i: Instruction) -> set[str]:
+    """Registers that an instruction writes."""
+    if not i.operands or i.name in ENDS or i.name == "bra":
+        return set()
+    if i.name in STORES and not (i.name == "mbarrier" and _gives(i)):
+        return set()
+    first = i.operands[0]
+    return set().union(*(_names(p) for p in (first if isinstance(first, tuple) else first.split("|"))))
+
+
+def _gives(i: Instruction) -> bool:
+    return len(i.operands) > 1 and not str(i.operands[0]).startswith("[")
+
+
+def reads(i: Instruction) -> set[str]:
+    """Registers that an instruction reads, its guard among them."""
+    found = {i.guard} if i.guard else set()
+    own = bool(writes(i))
+    for operand in i.operands[1 if own else 0 :]:
+        found |= _names(operand)
+    if i.guard and own:  # without the guard's word the old value stays
+        found |= writes(i)
+    return found
+
+
+def decides(i: Instruction) -> set[str]:
+    """Registers of an instruction that decide where it goes, which memory it touches or which lanes do."""
+    if i.name in ("bra", "brx"):
+        return {i.guard} if i.guard else set()
+    found: set[str] = set()
+    if i.name in MEMORY:
+        found |= {i.guard} if i.guard else set()
+        for operand in i.operands:
+            if isinstance(operand, str) and operand.startswith("["):
+                found |= _names(operand)
+        if i.name == "cp":
+            for operand in i.operands:
+                found |= _names(operand)
+    if i.name in ENDS and i.guard:
+        found.add(i.guard)
+    return found
+
+
+MEMORY = ("ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix")

@@ -1,0 +1,47 @@
+"""What the CTAs of a launch touch, one by one: of a kernel whose code was read, in place of a description by tiles.
+
+Memory is cut into objects, so that every move takes whole ones; a CTA's moves are a list of them in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.base.records import dataclass
+
+Int32 = npt.NDArray[np.int32]
+TOUCHED_MODES = ("load", "store", "reduce")
+"""Ways of a move, in the order in which `Touched.entries` counts them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Touched:
+    """Moves of all CTAs, in the order in which these start. Objects are numbered through the tensors, in the order of
+    `objects`. Entry e of CTA c, for e below count[c], is entries[first[c] + e]: the number of its mode times that of
+    all objects, plus the object's number."""
+
+    objects: Mapping[str, npt.NDArray[Any]]
+    """Bytes of each object, by tensor."""
+    first: Int32
+    count: Int32
+    entries: Int32
+    moved: tuple[tuple[str, str, int], ...]
+    """Bytes between SMs and L2: (tensor, mode, bytes), counted request by request."""
+
+    @property
+    def total(self) -> int:
+        """Objects of all tensors."""
+        return sum(int(sizes.size) for sizes in self.objects.values())
+
+    def begin(self, tensor: str) -> int:
+        """The number of a tensor's first object."""
+        before = 0
+        for name, sizes in self.objects.items():
+            if name == tensor:
+                return before
+            before += int(sizes.size)
+        raise KeyError(tensor)

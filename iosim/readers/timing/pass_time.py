@@ -1,0 +1,221 @@
+"""What a launch without an attention loop does on the SMs, HBM aside: products, passes, combines, walks of a state."""
+
+from __future__ import annotations
+
+import math
+
+from iosim.base.records import replace
+from iosim.kernel.launch import Outer
+from iosim.kernel.work import Dependent
+from iosim.readers.timing.loop_time import Computing
+from iosim.readers.timing.makespan import makespan
+from iosim.readers.timing.overlap import beside
+from iosim.readers.timing.running import Running, executed_pairs
+from iosim.readers.timing.step_terms import SCHEDULERS
+from iosim.readers.timing.terms import Scope, term
+
+PRODUCT_CYCLES = 900.0
+"""Cycles of a product that waits for the one before and hands its result on through shared memory, beside its
+operations, as Triton compiles it. This and the next two are fitted on every other row of
+published_linear_attention.csv: on an L40S, an H100 and an H200."""
+TCGEN05_PRODUCT_CYCLES = 1300.0
+"""The same on cc 10, where results lie in tensor memory. Fitted on Blackwell's four."""
+SOLVED_ROW_CYCLES = 500.0
+"""Cycles of a row of a triangular system: picked out of registers, laid out anew and multiplied, each time a sum over
+the CTA's threads. Fitted on all seven."""
+TCGEN05_CC = range(100, 120)
+
+
+@term(
+    "products of a launch without a loop", Scope.LAUNCH, "pairs x FLOPs per pair / rate x rounds filled up",
+    zero="passes", constants=("tensor_flops_per_s",), unit="tensor",
+)  # fmt: skip
+def product_seconds(running: Running) -> float:
+    """Seconds of the products of a launch without a loop, in whole waves of its CTAs; without waves where steps wait
+    for one another, since their rounds are counted there."""
+    work = running.launch.work
+    if not work.flops_per_pair:
+        return 0.0
+    return executed_pairs(running.launch) * work.flops_per_pair / running.rates.tensor(running.dtype, running.unit)
+
+
+@term(
+    "L2 of a launch without a loop", Scope.LAUNCH, "bytes at the L2 / its bandwidth", zero="fills",
+    constants=("l2_read_bandwidth_measured_bytes_per_s", "l2_write_fraction"), unit="l2",
+)  # fmt: skip
+def l2_seconds(running: Running) -> float:
+    """Seconds of the bytes between SMs and L2."""
+    return running.l2_loads() / running.rates.l2()
+
+
+@term(
+    "shared memory of a launch without a loop", Scope.LAUNCH,
+    "bytes at shared memory of the busiest SM / bytes per cycle / clock", zero="launches that state none",
+    constants=("shared_memory_bytes_per_clock_per_sm",), unit="smem",
+)  # fmt: skip
+def shared_seconds(running: Running) -> float:
+    """Seconds of operands between shared memory and registers on the busiest SM."""
+    profile, work = running.rates.profile, running.launch.work
+    ctas = running.launch.work_tiles * work.product_ctas
+    busiest_pairs = executed_pairs(running.launch) * -(-ctas // profile.sm_count) / ctas
+    rate = (profile.shared_memory_bytes_per_clock_per_sm or math.inf) * (running.rates.clock_hz or math.inf)
+    return busiest_pairs * work.shared_bytes_per_pair / rate
+
+
+@term(
+    "exponentials of a launch without a loop", Scope.LAUNCH, "pairs x exponentials per pair / rate",
+    zero="launches without a softmax", constants=("exp_per_clock_per_sm",), unit="exp",
+)  # fmt: skip
+def exponential_seconds(running: Running) -> float:
+    """Seconds of the exponentials."""
+    profile, clock = running.rates.profile, running.rates.clock_hz or math.inf
+    rate = (profile.exp_per_clock_per_sm or math.inf) * clock * profile.sm_count
+    return executed_pairs(running.launch) * running.launch.work.exps_per_pair / rate
+
+
+@term(
+    "instructions of a pass", Scope.LAUNCH, "values loaded x operations per value / fp32 lanes / clock",
+    zero="passes that their bytes bound", constants=("fp32_flops_per_s",),
+)  # fmt: skip
+def pass_instruction_seconds(running: Running) -> float:
+    """Seconds of a pass that its instructions bound: offsets of a strided copy."""
+    values = running.moved("l2", "read") / running.element_bytes
+    rate = running.rates.fp32_lanes() * (running.rates.clock_hz or math.inf)
+    return float(values * running.launch.work.operations_per_value / rate)
+
+
+@term(
+    "loads of dependent steps", Scope.STEP, "loads x latency (HBM, or the L2 where the launch before left them there)",
+    zero="steps that do not wait for the one before", constants=("dram_latency_cycles", "l2_latency_near_cycles"),
+)  # fmt: skip
+def dependent_load_cycles(running: Running, dependent: Dependent) -> float:
+    """Cycles in which a step waits for its own loads, one behind the other."""
+    latency_s = running.rates.load_latency_s(from_dram=not running.finds_in_l2)
+    return dependent.loads * latency_s * (running.rates.clock_hz or 0.0)
+
+
+@term(
+    "dependent products", Scope.STEP, "products x PRODUCT_CYCLES (TCGEN05_PRODUCT_CYCLES on cc 10 and 11)",
+    zero="steps that do not wait for the one before", constants=("PRODUCT_CYCLES", "TCGEN05_PRODUCT_CYCLES"),
+)  # fmt: skip
+def dependent_product_cycles(running: Running, dependent: Dependent) -> float:
+    """Cycles in which a product waits for the one before and hands its result on."""
+    cycles = TCGEN05_PRODUCT_CYCLES if running.rates.profile.cc in TCGEN05_CC else PRODUCT_CYCLES
+    return dependent.products * cycles
+
+
+@term(
+    "rows of a triangular system", Scope.STEP, "rows x SOLVED_ROW_CYCLES", zero="kernels that solve none",
+    constants=("SOLVED_ROW_CYCLES",),
+)  # fmt: skip
+def solved_row_cycles(running: Running, dependent: Dependent) -> float:
+    """Cycles of the rows that a step solves, of which it has as many as the launch has tokens at most."""
+    return min(dependent.rows, running.launch.domain.rows) * SOLVED_ROW_CYCLES
+
+
+@term(
+    "instructions issued in turn", Scope.STEP, "instructions of a step / SCHEDULERS",
+    zero="launches whose instructions were not counted", constants=("SCHEDULERS",), unit="issue",
+)  # fmt: skip
+def issue_cycles(dependent: Dependent) -> float:
+    """Cycles in which an SM issues the warp instructions of one CTA's step."""
+    return dependent.instructions / SCHEDULERS
+
+
+@term(
+    "loads of a step that is issued in turn", Scope.STEP, "loads x latency (HBM, or the L2)",
+    zero="launches whose instructions were not counted", constants=("dram_latency_cycles", "l2_latency_near_cycles"),
+)  # fmt: skip
+def turn_load_seconds(running: Running, dependent: Dependent) -> float:
+    """Seconds in which a CTA's step waits for its loads. CTAs of a product's tile read the same rows at the same time,
+    so that all of them wait for HBM."""
+    work = running.launch.work
+    from_hbm = 2 * running.moved("hbm", "read")
+    if work.flops_per_pair > 0:
+        from_hbm *= work.product_ctas
+    return dependent.loads * running.rates.load_latency_s(from_hbm >= running.moved("l2", "read"))
+
+
+def pass_computing(running: Running) -> Computing:
+    """A launch without an attention loop: the longest of its units, or the sum of what its steps wait for."""
+    launch, resident = running.launch, running.resident
+    dependent = launch.work.dependent
+    if dependent is not None and not dependent.instructions:
+        return _dependent_steps(running, dependent)
+    seconds = _unit_seconds(running)
+    total = pass_instruction_seconds(running)
+    rounds = -(-launch.work_tiles // resident.slots)
+    ctas_per_sm = -(-resident.slots // running.rates.profile.sm_count)
+    step_s = 0.0
+    if running.steps and launch.outer is not Outer.FLAT:
+        busiest = rounds * ctas_per_sm * running.steps / max(1, launch.work_tiles)
+        step_s = max(total, *seconds.values(), 0.0) / busiest
+    if dependent is not None:
+        total = _issued_in_turn(running, dependent, seconds)
+    return Computing(seconds, resident.waves, total, step_s=tuple(n * step_s for n in range(1, ctas_per_sm + 1)))
+
+
+def _unit_seconds(running: Running) -> dict[str, float]:
+    """Products with whole waves of tiles, operands from shared memory, exponentials, L2 bytes."""
+    ctas, slots = running.launch.work_tiles * running.launch.work.product_ctas, running.resident.slots
+    whole_rounds = -(-ctas // slots) * slots / ctas
+    seconds = {
+        "l2": l2_seconds(running),
+        "tensor": product_seconds(running) * whole_rounds,
+        "smem": shared_seconds(running),
+        "exp": exponential_seconds(running),
+    }
+    return {unit: needed for unit, needed in seconds.items() if needed or unit == "l2"}
+
+
+def _dependent_steps(running: Running, dependent: Dependent) -> Computing:
+    """A launch whose steps wait for one another. A step alone takes its waits and its own products; each further CTA on
+    the SM adds what a step takes of the unit that is busiest. "sequence" is a CTA's steps alone, in every round."""
+    launch, resident, profile = running.launch, running.resident, running.rates.profile
+    clock, ctas = running.rates.clock_hz, launch.work.product_ctas
+    seconds = {name: needed for name, needed in _unit_seconds(running).items() if name != "tensor"}
+    steps = running.steps * ctas
+    if not clock or not steps:
+        return Computing(seconds, resident.waves)
+    products = product_seconds(running)
+    seconds["tensor"] = products
+    cycles_per_step = clock * profile.sm_count / steps  # of an SM for a step, per second of the whole GPU
+    alone = (
+        products * cycles_per_step
+        + dependent_load_cycles(running, dependent)
+        + dependent_product_cycles(running, dependent)
+        + solved_row_cycles(running, dependent)
+    )
+    busiest = max(products, seconds.get("l2", 0.0)) * cycles_per_step
+
+    def step(beside: int) -> float:
+        return alone + (beside - 1) * busiest
+
+    grid = replace(launch, domain=replace(launch.domain, heads=launch.domain.heads * ctas))
+    span = makespan(grid, profile.sm_count, running.ctas_per_sm, step, 0.0)
+    steps_per_cta = steps / (launch.work_tiles * ctas)
+    return Computing(
+        seconds | {"sequence": span.rounds * steps_per_cta * alone / clock},
+        resident.waves,
+        span.cycles / clock,
+        step_s=tuple(step(n) / clock for n in range(1, running.ctas_per_sm + 1)),
+    )
+
+
+def _issued_in_turn(running: Running, dependent: Dependent, seconds: dict[str, float]) -> float:
+    """Seconds of a launch whose CTA waits in a step for loads, then for operands from shared memory, then multiplies,
+    while the SM's other CTAs issue their instructions ("issue" in `seconds`): the two overlap in part."""
+    launch, slots, sms = running.launch, running.resident.slots, running.rates.profile.sm_count
+    tiles = launch.work_tiles
+    ctas, steps = tiles * launch.work.product_ctas, running.steps / tiles
+    full, rest = divmod(ctas, slots)
+    ctas_of_busiest = -(-ctas // sms)
+    multiplied = seconds.get("tensor", 0.0) * sms / (-(-ctas // slots) * slots)
+    waiting = steps * turn_load_seconds(running, dependent)
+    alone = multiplied + seconds.get("smem", 0.0) / ctas_of_busiest + waiting
+    issued = steps * issue_cycles(dependent) / (running.rates.clock_hz or math.inf)
+    seconds["issue"] = ctas_of_busiest * issued
+    total = full * beside(alone, running.ctas_per_sm * issued)
+    if rest:
+        total += beside(alone, -(-rest // sms) * issued)
+    return total

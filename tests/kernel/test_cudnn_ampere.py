@@ -1,0 +1,70 @@
+"""cuDNN on an A100: its own kernels and cudnn-frontend's open ones beside NVIDIA's times."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from iosim.base.errors import InputError
+from iosim.catalog.libraries import resolve
+from iosim.hardware.profile import load_profile
+from iosim.kernel.schedule import Order, Start
+from iosim.prediction.predictor import predict
+from iosim.problem.attention import AttentionProblem
+
+ROWS = (
+    ("cudnn", 1, 16384, 16384, 64, 23.865443), ("cudnn", 1, 512, 65536, 64, 7.084582),
+    ("cudnn", 1, 256, 65536, 64, 4.730223), ("cudnn", 1, 2048, 8192, 32, 1.400761),
+    ("cudnn", 128, 1, 2048, 64, 0.647101), ("cudnn", 32, 8, 8192, 64, 2.76025),
+    ("cudnn", 128, 16, 8192, 64, 11.153144), ("cudnn_oss", 1, 16384, 16384, 32, 12.26057),
+    ("cudnn_oss", 1, 2048, 32768, 64, 12.311015), ("cudnn_oss", 1, 256, 32768, 32, 1.277475),
+    ("cudnn_oss", 32, 8, 8192, 64, 6.40166),
+)  # fmt: skip
+"""(kernel, batch, queries, keys, heads, ms) of an A100 80GB PCIe, a key/value head for 8 heads, head_dim 128, bf16
+(NVIDIA/cudnn-frontend, benchmark/attention_inference/results, cuDNN 9.27)."""
+
+
+def problem_of(batch: int, queries: int, keys: int, heads: int) -> AttentionProblem:
+    mask = "causal" if queries > 1 else "none"
+    sizes = {"batch": batch, "heads": heads, "kv_heads": heads // 8, "seq_q": queries, "seq_k": keys}
+    return AttentionProblem(head_dim=128, dtype="bf16", mask=mask, **sizes)
+
+
+@pytest.mark.parametrize("clocks", ["boost", "sustained"])
+def test_nvidias_times_are_met(clocks: str) -> None:
+    off = []
+    for kernel, *sizes, ms in ROWS:
+        problem = problem_of(*sizes)
+        p = predict(problem, kernel, "a100-pcie-80gb", l2_start="warm", clocks=clocks, method="capacity")
+        off.append(1e3 * p.time_s / ms - 1)
+        span = p.time_range
+        assert span is not None
+        assert span.seconds[0] < ms / 1e3 < span.seconds[1], (kernel, sizes)
+    assert median(map(abs, off)) < 0.08
+
+
+def test_few_tokens_take_whole_tiles_and_pack_no_group() -> None:
+    """Decoding 8 tokens moves keys at 0.4 TB/s: 8 heads each fetch them again, and multiply tiles of 64 rows."""
+    a100 = load_profile("a100")
+    one, eight, many = (resolve("cudnn", problem_of(32, n, 8192, 64), a100) for n in (1, 8, 2048))
+    assert one.packs_group
+    assert not eight.packs_group
+    assert (eight.tile.block_q, many.tile.block_q) == (64, 128)
+
+
+def test_the_name_stands_for_the_kernels_of_the_gpu() -> None:
+    problem = problem_of(1, 1024, 1024, 16)
+    names = {gpu: resolve("cudnn", problem, load_profile(gpu)).name for gpu in ("a100", "rtx-a6000", "l4", "h100")}
+    assert names == {"a100": "cudnn-sm80", "rtx-a6000": "cudnn-sm80", "l4": "cudnn-sm80", "h100": "cudnn"}
+    for gpu, words in (("b200", "cc 10.0 is not known"), ("rtx-5090", "cc 12.0 is not known")):
+        with pytest.raises(InputError, match=words):
+            resolve("cudnn", problem, load_profile(gpu))
+
+
+def test_open_kernels_start_heads_that_fit_16_mib_together() -> None:
+    causal = problem_of(1, 8192, 8192, 64)  # K and V of a head: 4 MiB
+    schedule = resolve("cudnn_oss", causal, load_profile("a100")).schedule
+    assert (schedule.order, schedule.start, schedule.section_heads) == (Order.HEAD, Start.HEAVY_FIRST, 4 * 8)
+    dense = resolve("cudnn_oss", causal.with_(mask="none"), load_profile("a100")).schedule
+    assert dense.order is Order.QUERY
