@@ -87,6 +87,7 @@ def explain(parser: CommandParser) -> None:
     parser.add_settings()
     parser.add_conditions("l2_start", "clocks", "launched")
     parser.add_fields("options", requests.EXPLAIN, ("time", "terms"))
+    parser.add_fields("of a kernel known by its code", requests.CODE, OF_CODE)
     parser.add_output(("table", "json", "md"))
 
 

@@ -15,6 +15,7 @@ from iosim.base.lazy import cached_property
 from iosim.base.progress import Progress, silent
 from iosim.base.records import asdict, dataclass, plain, replace
 from iosim.base.units import bytes_text, seconds_text, some
+from iosim.catalog.libraries import in_model
 from iosim.hardware.profile import load_profile
 from iosim.problem.asked import lengths
 from iosim.problem.fields import MAX_TOKENS
@@ -289,7 +290,7 @@ def _run(request: WholeRequest, model: Model, gpu: Any, phase: str, length: int)
     kind = request.dtype or model.dtype or ("fp32" if own.number > 2 else "bf16")
     weights = own.in_one(kind) if phase == TRAINING else own
     queries = 1 if phase == DECODE else length
-    work = Work(request.batch, queries, length, request.kernel, phase == TRAINING, request.fused)
+    work = Work(request.batch, queries, length, in_model(request.kernel), phase == TRAINING, request.fused)
     tape = Writer(model, weights, work, profile, kind).written()
     traffic = traffic_of(tape.program, profile)
     rows = tuple(row for row, times in zip(traffic.rows, tape.counts, strict=True) for _ in range(times))
