@@ -33,7 +33,7 @@ REFUSED = (
     ("latency --context 4k", "did you mean --seq-len 1 --seq-len-k 4k?"),
     ("decode --seq-len 4k", "did you mean --context 4k?"),
     ("compare --kv-heads 1,8", "'iosim compare' takes one, so accepted: one of them; iosim predict,"),
-    ("predict --gpu mi350x", "mi355x"),
+    ("predict --gpu mi360x", "did you mean mi300x"),
     ("predict --output", "--out lacks its value"),
     ("ncu-rule --install x --launch y", "--launch contradicts --install; accepted: one of them"),
     ("kernels new", "--from is missing"),
