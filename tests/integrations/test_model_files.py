@@ -117,8 +117,23 @@ def test_what_is_not_read_stands_in_the_first_sentence(
     place = tmp_path / "config.json"
     place.write_text(json.dumps(keys))
     assert said in load_model(keys).title
-    assert main(["predict", "--model", str(place), "--gpu", "h100", "--seq-len", "1k", "--method", "capacity"]) == 0
-    assert said in capsys.readouterr().out.split(". ")[0]
+    for line in ("predict --method capacity --seq-len 1k", "sweep --method capacity --seq-len 1k --kernel fa3"):
+        assert main([*line.split(), "--model", str(place), "--gpu", "h100"]) == 0
+        assert said in capsys.readouterr().out.split(". ")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [
+    "models show", "decode --context 1k", "latency --seq-len 1k", "compare --kernel fa2 --seq-len 1k", "model",
+    "tiles --seq-len 1k", "orders --seq-len 1k", "ring --seq-len 8k", "compare --per token --seq-len 1k",
+])  # fmt: skip
+def test_every_command_says_so_first(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "config.json"
+    place.write_text(json.dumps(config("llama9", 2, vocab_size=1000, intermediate_size=2048, hidden_act="silu")))
+    words = line.split()
+    named = [*words, str(place)] if words[0] in ("models", "model") else [*words, "--model", str(place)]
+    assert main(named if words[0] == "models" else [*named, "--gpu", "h100"]) == 0
+    assert "model_type llama9 is not known here" in capsys.readouterr().out.split(". ")[0]
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "deepseek_v3", "gemma3_text", "gpt_oss", "qwen3_5_text"])

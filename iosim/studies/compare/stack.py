@@ -64,7 +64,7 @@ class ModelComparison:
             clauses.append(f"on {gpu} {best['kernel']} is the fastest with {seconds_text(best['time_s'])}{hbm}")
         asked = (p.prediction for _, comparison in self.parts for p in comparison.points)
         by_default = told((p.kernel, p.profile) for p in asked)
-        of = f"For the attention of the {some(self.model.layers, 'layer')} of {self.model.title}"
+        of = f"For the attention of the {some(self.model.attending, 'layer')} of {self.model.title}"
         return sentences([f"{of} at {some(longest, 'token')}, {'; '.join(clauses)}", by_default])
 
     def to_dict(self) -> dict[str, Any]:

@@ -284,22 +284,30 @@ def answer(results: Sequence[ModelPrediction]) -> str:
     more = [f"and {len(taken) - MOST_NAMED} more"] if len(taken) > MOST_NAMED else []
     largest = max(one.cache_bytes for one in taken)
     kept = largest > 0 and first.predictions[0].problem.passes == "fwd"
-    cache = f"The key/value cache then takes {'up to ' * batches}{bytes_text(largest)}" if kept else ""
+    held = "The key/value cache and the states then take" if first.model.states else "The key/value cache then takes"
+    held = held if first.model.kinds else "The states then take"
+    cache = f"{held} {'up to ' * batches}{bytes_text(largest)}" if kept else ""
     basis = trust([p for one in taken for p in one.predictions])
     return sentences([f"{_subject(first, batches)} {'; '.join((*clauses, *more))}", cache, basis])
 
 
 def _subject(one: ModelPrediction, batches: bool) -> str:
-    layers = f"the {some(one.model.layers, 'layer')}" if one.model.layers > 1 else "the one layer"
+    model = one.model
     sequences = "" if one.batch == 1 or batches else f"{some(one.batch, 'sequence')} of "
     if one.keys == one.queries:
         at = f"over {sequences}{some(one.keys, 'token')}"
     else:
         news = "one new token" if one.queries == 1 else some(one.queries, "new token")
         at = f"of {news} over {sequences}{one.keys:,}"
-    gpus = f" (each of {one.model.tensor_parallel} GPUs)" if one.model.tensor_parallel > 1 else ""
+    gpus = f" (each of {model.tensor_parallel} GPUs)" if model.tensor_parallel > 1 else ""
     passes = {"bwd": " backward", "fwd+bwd": " forward and backward"}.get(one.predictions[0].problem.passes, "")
-    return f"Attention{passes} of {layers} of {one.model.title}{gpus} {at} takes"
+    attending = f"the {some(model.attending, 'layer')}" if model.attending > 1 else "the one layer"
+    keeping = some(sum(state.count for state in model.states), "layer")
+    if not model.kinds:
+        return f"Updating the states of {keeping} of {model.title}{gpus} {at} takes"
+    if model.states:
+        return f"Attention{passes} of {attending} and the states of {keeping} of {model.title}{gpus} {at} take"
+    return f"Attention{passes} of {attending} of {model.title}{gpus} {at} takes"
 
 
 def _clause(one: ModelPrediction) -> str:
