@@ -49,7 +49,7 @@ def profiles_dir() -> Path | None:
     return _of_user(PROFILES, "XDG_DATA_HOME", ".local/share", "iosim/profiles")
 
 
-def _of_user(variable: str, base: str, usual: str, place: str) -> Path | None:
+def _of_user(variable: str, base: str, home_folder: str, place: str) -> Path | None:
     """The directory that a variable names, else the `place` in that of another, or in the home's usual one. A relative
     base is ignored, as the XDG specification asks."""
     if named := os.environ.get(variable, "").strip():
@@ -57,6 +57,6 @@ def _of_user(variable: str, base: str, usual: str, place: str) -> Path | None:
     if os.path.isabs(home := os.environ.get(base, "")):
         return Path(home, place)
     try:
-        return Path.home() / usual / place
+        return Path.home() / home_folder / place
     except RuntimeError:
         return None

@@ -55,13 +55,13 @@ def _add(value: Any, add: Callable[[bytes], None]) -> None:
             add(np.ascontiguousarray(value).tobytes())
         case Mapping():
             add(b"m%d" % len(value))
-            for key, one in value.items():
+            for key, element in value.items():
                 _add(key, add)
-                _add(one, add)
+                _add(element, add)
         case tuple() | list():
             add(b"t%d" % len(value))
-            for one in value:
-                _add(one, add)
+            for element in value:
+                _add(element, add)
         case _:
             raise TypeError(f"{type(value).__qualname__} has no digest")
 
@@ -72,5 +72,5 @@ def _compared(kind: Any) -> tuple[bytes, tuple[tuple[str, bytes], ...]] | None:
     record: Any = kind if is_dataclass(kind) else None
     if record is None or issubclass(record, Enum):
         return None
-    names = [each.name for each in fields(record) if each.compare]
+    names = [record_field.name for record_field in fields(record) if record_field.compare]
     return f"d{record.__qualname__} {len(names)}".encode(), tuple((name, name.encode()) for name in names)

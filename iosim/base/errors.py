@@ -34,13 +34,13 @@ def spelled(message: str, spell: Callable[[str, str | None], str]) -> str:
 
 
 @contextmanager
-def refusing(**asked: str) -> Iterator[None]:
+def refusing(**options: str) -> Iterator[None]:
     """Refusals of a part of what was asked for name the values of the whole."""
     try:
         yield
     except InputError as error:
         text = error.marked
-        for name, value in asked.items():
+        for name, value in options.items():
             text = re.sub(rf"(`{name}` '?)[^' :]+", rf"\g<1>{value}", text)
         raise type(error)(text) from None
 
@@ -49,17 +49,17 @@ class EngineWarning(UserWarning):
     """No replay engine is there, and what it would have found is estimated."""
 
 
-def unknown_name(what: str, value: str, known: Iterable[str], shown: Iterable[str] = ()) -> InputError:
-    """An `InputError` for a name that is not in `known`: those that are like it, and all (those in `shown`, where there
-    are some) where they are few or none is like it; or why iosim has none of that name."""
+def unknown_name(subject: str, value: str, known: Iterable[str], listed: Iterable[str] = ()) -> InputError:
+    """An `InputError` for a name that is not in `known`: names that are like it, and all of them (those in `listed`
+    where it holds any) where they are few or none is like it; or why iosim has none of that name."""
     names = list(dict.fromkeys(known))
     if len(names) > FEW_NAMES:
         names.sort()
-    beyond = out_of_scope(what.strip("`"), value)
+    beyond = out_of_scope(subject.strip("`"), value)
     near = [] if beyond else alike(value, names)
     meant = f"did you mean {', '.join(near)}?" if near else f"{beyond};" if beyond else ""
-    accepted = f"accepted: {', '.join(shown or names)}" if len(names) <= FEW_NAMES or not near else ""
-    return InputError(f"{what} '{value}' is not known; {' '.join(filter(None, (meant, accepted)))}")
+    accepted = f"accepted: {', '.join(listed or names)}" if len(names) <= FEW_NAMES or not near else ""
+    return InputError(f"{subject} '{value}' is not known; {' '.join(filter(None, (meant, accepted)))}")
 
 
 class TooLargeError(InputError):
@@ -71,22 +71,22 @@ LETTERS_A_SLIP = 3
 SHORTEST_BEGINNING = 3
 
 
-def alike(value: str, known: Iterable[str], most: int = 3) -> list[str]:
+def alike(value: str, known: Iterable[str], count: int = 3) -> list[str]:
     """Known names that are like `value`, the likest first; empty where none is."""
     letters, words = _plain(value), _words(value)
-    found: list[tuple[float, str]] = []
+    ranked: list[tuple[float, str]] = []
     for name in dict.fromkeys(known):
         other = _plain(name)
         slips = min(MOST_SLIPS, max(1, len(letters) // LETTERS_A_SLIP))
         away = _slips(letters, other, slips)
         begins = len(letters) >= SHORTEST_BEGINNING and other.startswith(letters)
         if away <= slips:
-            found.append((away - begins / 2 if away else -1, name))
+            ranked.append((away - begins / 2 if away else -1, name))
         elif begins or (words and _words(name) and (words < _words(name) or _words(name) < words)):
-            found.append((MOST_SLIPS + 1, name))
-    found.sort(key=lambda one: one[0])
-    same = [name for away, name in found if away < 0]  # but for case and punctuation
-    return (same or [name for _, name in found])[:most] if letters else []
+            ranked.append((MOST_SLIPS + 1, name))
+    ranked.sort(key=lambda pair: pair[0])
+    same = [name for away, name in ranked if away < 0]  # but for case and punctuation
+    return (same or [name for _, name in ranked])[:count] if letters else []
 
 
 def _plain(name: str) -> str:
@@ -97,10 +97,10 @@ def _words(name: str) -> set[str]:
     return {word for word in re.split(r"[\W_]+", name.lower()) if len(word) >= SHORTEST_BEGINNING}
 
 
-def _slips(a: str, b: str, most: int) -> int:
-    """Letters to put in, leave out, replace or swap with their neighbour to make `b` of `a`; `most` + 1 for more."""
-    if abs(len(a) - len(b)) > most:
-        return most + 1
+def _slips(a: str, b: str, limit: int) -> int:
+    """Letters to put in, leave out, replace or swap with their neighbour to make `b` of `a`; `limit` + 1 for more."""
+    if abs(len(a) - len(b)) > limit:
+        return limit + 1
     before, row = [0] * (len(b) + 1), list(range(len(b) + 1))
     for i, letter in enumerate(a, 1):
         further = [i]
@@ -109,8 +109,8 @@ def _slips(a: str, b: str, most: int) -> int:
             if i > 1 and j > 1 and letter == b[j - 2] and a[i - 2] == other:
                 cost = min(cost, before[j - 2] + 1)
             further.append(cost)
-        if min(further) > most:
-            return most + 1
+        if min(further) > limit:
+            return limit + 1
         before, row = row, further
     return row[-1]
 
@@ -124,8 +124,8 @@ def topics() -> list[dict[str, str]]:
     """What is out of scope: a `title` each, and patterns of the names that ask for it, by kind."""
     import tomllib  # a name that is known needs no reason
 
-    found: list[dict[str, str]] = tomllib.loads(PATTERNS.read_text(encoding="utf-8"))["topic"]
-    return found
+    patterns: list[dict[str, str]] = tomllib.loads(PATTERNS.read_text(encoding="utf-8"))["topic"]
+    return patterns
 
 
 def out_of_scope(kind: str, name: str) -> str:

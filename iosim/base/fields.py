@@ -151,19 +151,19 @@ class About:
             return self._sides(value)
         return self._lengths(value) if self.kind is Kind.LENGTHS else value
 
-    def read(self, text: str, what: str) -> Any:
-        """A value from the text of an option, a keyword or a cell, unchecked; `what` names it in messages."""
+    def read(self, text: str, name: str) -> Any:
+        """A value from the text of an option, a keyword or a cell, unchecked; `name` names it in messages."""
         if self.kind is Kind.WHOLE:
             negative = self.low < 0 and text.strip().startswith("-")
-            return -size(text.strip()[1:], what) if negative else size(text, what)
+            return -size(text.strip()[1:], name) if negative else size(text, name)
         if self.kind is Kind.SIDES:
             first, _, second = text.lower().partition("x")
             try:
-                return size(first, what), size(second or (first if self.one_for_both else ""), what)
+                return size(first, name), size(second or (first if self.one_for_both else ""), name)
             except InputError:
-                raise InputError(f"{what} '{text}' is not of the form QxK, such as 128x64") from None
+                raise InputError(f"{name} '{text}' is not of the form QxK, such as 128x64") from None
         if self.kind is Kind.LENGTHS:
-            return tuple(sizes(text, what, sequences=True))
+            return tuple(sizes(text, name, sequences=True))
         if self.kind is Kind.FLAG:
             return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), text)
         if self.kind in (Kind.NUMBER, Kind.PROBABILITY):
@@ -171,7 +171,7 @@ class About:
                 return float(text) if self.kind is Kind.NUMBER else self.check(float(text))
             except ValueError:  # an InputError, too
                 wrong = "is no number" if self.kind is Kind.NUMBER else f"is out of range; accepted: {self.accepted}"
-                raise InputError(f"{what} '{text}' {wrong}") from None
+                raise InputError(f"{name} '{text}' {wrong}") from None
         return text
 
     def _numbers(self, value: Sequence[Any]) -> list[Any]:
@@ -249,16 +249,16 @@ def put_checked(owner: Any) -> None:
 
 
 def fields_of(owner: type[Any]) -> Mapping[str, About]:
-    return table_of(**{one.name: one for one in fields(owner) if "about" in one.metadata})
+    return table_of(**{member.name: member for member in fields(owner) if "about" in member.metadata})
 
 
 def table_of(**several: Any) -> Mapping[str, About]:
     """What fields say of themselves, by name: a dataclass's, or fields that are of none."""
     table: dict[str, About] = {}
-    for name, one in several.items():
-        said: About = one.metadata["about"]
-        option = f"--{name.replace('_', '-')}" if said.option == "" else said.option
-        table[name] = replace(said, name=name, default=one.default, option=option, key=said.key or name)
+    for name, member in several.items():
+        about: About = member.metadata["about"]
+        option = f"--{name.replace('_', '-')}" if about.option == "" else about.option
+        table[name] = replace(about, name=name, default=member.default, option=option, key=about.key or name)
     return table
 
 

@@ -37,21 +37,21 @@ def require_file(path: str | Path, where: str) -> None:
         raise InputError(f"{where} is a pipe or a device; accepted: a file")
 
 
-def read_object(path: str | Path, where: str, accepted: str, most: int) -> dict[str, Any]:
-    """The JSON object in a file of up to `most` bytes. Raises InputError: there is none; `where` begins the message."""
-    return json_object(read_text(path, where, accepted, most), where, accepted)
+def read_object(path: str | Path, where: str, accepted: str, max_bytes: int) -> dict[str, Any]:
+    """The JSON object in a file of up to `max_bytes`. Raises InputError: there is none; `where` begins the message."""
+    return json_object(read_text(path, where, accepted, max_bytes), where, accepted)
 
 
-def read_text(path: str | Path, where: str, accepted: str, most: int) -> str:
-    """The text in a file of up to `most` bytes. Raises InputError: there is none; `where` begins the message."""
+def read_text(path: str | Path, where: str, accepted: str, max_bytes: int) -> str:
+    """The text in a file of up to `max_bytes` bytes. Raises InputError: there is none; `where` begins the message."""
     try:
         if os.path.isdir(path):
             raise InputError(f"{where} cannot be read: it is a directory; accepted: {accepted}")
         require_file(path, where)
         with open(path, "rb") as file:
-            data = file.read(most + 1)
-        if len(data) > most:
-            raise InputError(f"{where} is too large: more than {most:,} bytes; accepted: {accepted}")
+            data = file.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise InputError(f"{where} is too large: more than {max_bytes:,} bytes; accepted: {accepted}")
         return data.decode("utf-8-sig")
     except InputError:
         raise

@@ -66,13 +66,13 @@ def silent(items: Iterable[T], /) -> Iterable[T]:
     return items
 
 
-def progress(what: str) -> Progress:
-    """A bar that is headed `what`, or lines in a pipe; `silent` in a thread that works for another."""
+def progress(task: str) -> Progress:
+    """A bar that is headed `task`, or lines in a pipe; `silent` in a thread that works for another."""
     if is_worker():
         return silent
 
     def shown(items: Iterable[T], /) -> Iterator[T]:
-        with counter(length_hint(items), what) as done:
+        with counter(length_hint(items), task) as done:
             for number, item in enumerate(items, 1):
                 yield item
                 done(number)
@@ -88,7 +88,7 @@ def announce(line: str, *, in_pipes: bool = False) -> None:
 
 @contextmanager
 def counter(
-    total: int, what: str, unit: str = "it", *, after_s: float | None = None
+    total: int, task: str, unit: str = "it", *, after_s: float | None = None
 ) -> Iterator[Callable[[int], object]]:
     """A bar, or lines in a pipe, for work that counts its own steps: calls of what is handed out say how many are done
     by now. `total` is 0 where nobody knows; a bar waits `after_s`, by default `AFTER_S`."""
@@ -98,10 +98,10 @@ def counter(
         from tqdm import tqdm  # a pipe does not wait for it
 
         delay = AFTER_S if after_s is None else after_s
-        with tqdm(total=total or None, desc=what, unit=unit, leave=False, delay=delay) as bar:
+        with tqdm(total=total or None, desc=task, unit=unit, leave=False, delay=delay) as bar:
             yield lambda done: bar.update((min(done, total) if total else done) - bar.n)
     else:
-        work = _Work(what, total, "" if unit == "it" else f" {unit}s", time.monotonic())
+        work = _Work(task, total, "" if unit == "it" else f" {unit}s", time.monotonic())
         LINES.add(work)
         try:
             yield work.count

@@ -58,14 +58,16 @@ else:
             self.cls, self.frozen = cls, frozen
 
         def __get__(self, instance, owner):
-            self.cls.__init__ = made = _compiled(self.cls, self.frozen)
-            return made.__get__(instance, owner)
+            self.cls.__init__ = init = _compiled(self.cls, self.frozen)
+            return init.__get__(instance, owner)
 
     def _compiled(cls, frozen):
         """The `__init__` of a class: values of its fields as arguments, then its `__post_init__`."""
-        asked = [f for f in fields(cls) if f.init]
-        defaults = {f.name: f.default for f in asked if f.default is not MISSING or f.default_factory is not MISSING}
-        given, named = [f.name for f in asked if not f.kw_only], [f.name for f in asked if f.kw_only]
+        parameters = [f for f in fields(cls) if f.init]
+        defaults = {
+            f.name: f.default for f in parameters if f.default is not MISSING or f.default_factory is not MISSING
+        }
+        positional, named = [f.name for f in parameters if not f.kw_only], [f.name for f in parameters if f.kw_only]
         known, body = {"_unset": MISSING, "_set": object.__setattr__}, []
         for f in fields(cls):
             name = value = f.name
@@ -76,14 +78,15 @@ else:
                 body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
         if hasattr(cls, "__post_init__"):
             body.append("self.__post_init__()")
-        arguments = ", ".join(["self", *given, *["*"] * bool(named), *named])
+        keywords = ["*", *named] if named else []
+        arguments = ", ".join(["self", *positional, *keywords])
         exec(f"def __init__({arguments}):\n " + "\n ".join([*body, "pass"]), known)
-        made = known["__init__"]  # what the text need not say takes less time to compile
-        made.__defaults__ = tuple(defaults[name] for name in given if name in defaults)
-        made.__kwdefaults__ = {name: defaults[name] for name in named if name in defaults}
-        made.__annotations__ = {f.name: f.type for f in asked} | {"return": None}
-        made.__qualname__, made.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
-        return made
+        init = known["__init__"]  # what the text need not say takes less time to compile
+        init.__defaults__ = tuple(defaults[name] for name in positional if name in defaults)
+        init.__kwdefaults__ = {name: defaults[name] for name in named if name in defaults}
+        init.__annotations__ = {f.name: f.type for f in parameters} | {"return": None}
+        init.__qualname__, init.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
+        return init
 
     def _values(some):
         """What reads the values of some fields, as a tuple."""
@@ -92,8 +95,8 @@ else:
 
     @recursive_repr()
     def _repr(self):
-        shown = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.repr)
-        return f"{type(self).__qualname__}({shown})"
+        text = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.repr)
+        return f"{type(self).__qualname__}({text})"
 
     def _refuse(self, name, *value):
         raise dataclasses.FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
@@ -102,13 +105,13 @@ else:
 def plain(owner: Any, names: str) -> dict[str, Any]:
     """Some of an object's values as JSON has them: "key key=path.to.value ..." gives each under its key, lists for
     tuples, words for enums, and what an object with `to_dict` gives there."""
-    pairs = (one.partition("=") for one in names.split())
+    pairs = (word.partition("=") for word in names.split())
     return {key: _plain(attrgetter(path or key)(owner)) for key, _, path in pairs}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
+        return [_plain(element) for element in value]
     if isinstance(value, StrEnum):
         return str(value)
     return value.to_dict() if hasattr(value, "to_dict") else value

@@ -13,11 +13,11 @@ Value = TypeVar("Value")
 
 
 class Registry(dict[Key, Value]):
-    """Values by name; `what` says what they are, for messages, and `modules` which names each module registers."""
+    """Values by name; `subject` says what they are, for messages, and `modules` which names each module registers."""
 
-    def __init__(self, what: str, modules: Mapping[str, Iterable[Key]] | None = None) -> None:
+    def __init__(self, subject: str, modules: Mapping[str, Iterable[Key]] | None = None) -> None:
         super().__init__()
-        self.what = what
+        self.what = subject
         self._module_of = {name: module for module, names in (modules or {}).items() for name in names}
 
     def names(self) -> tuple[Key, ...]:

@@ -132,11 +132,11 @@ class ListOf:
         if len(value) < self.least:
             entries = "1 entry" if self.least == 1 else f"{self.least} entries"
             yield Problem(key, f"must be a list with at least {entries}")
-        wrong = [problem for n, one in enumerate(value) for problem in self.item.problems(one, f"{key}[{n}]")]
+        wrong = [problem for n, element in enumerate(value) for problem in self.item.problems(element, f"{key}[{n}]")]
         yield from wrong
         if not wrong and self.ascending and any(b <= a for a, b in pairwise(value)):
             yield Problem(key, "must be in ascending order")
-        if not wrong and self.unique and any(one in value[:n] for n, one in enumerate(value)):
+        if not wrong and self.unique and any(element in value[:n] for n, element in enumerate(value)):
             yield Problem(key, "has the same entry twice")
 
 
@@ -157,9 +157,11 @@ class Pairs:
             return
         sides = (self.first, self.second)
         both = (
-            (spec, one, f"{key}[{n}]") for n, pair in enumerate(value) for spec, one in zip(sides, pair, strict=True)
+            (spec, element, f"{key}[{n}]")
+            for n, pair in enumerate(value)
+            for spec, element in zip(sides, pair, strict=True)
         )
-        wrong = [problem for spec, one, place in both for problem in spec.problems(one, place)]
+        wrong = [problem for spec, element, place in both for problem in spec.problems(element, place)]
         yield from wrong
         if not wrong and any(b[0] <= a[0] for a, b in pairwise(value)):
             yield Problem(key, f"{self.names[0]} must be in ascending order")
@@ -188,12 +190,12 @@ class MapOf:
             of = f" with an entry for each of {', '.join(self.names)}" if self.names else ""
             yield Problem(key, f"must be a table{of}, not {shown(value)}")
             return
-        for name, one in value.items():
+        for name, element in value.items():
             path = _path(key, name)
             if self.names is not None and name not in self.names:
                 yield _unknown(path, [_path(key, n) for n in self.names])
             else:
-                yield from self.item.problems(one, path)
+                yield from self.item.problems(element, path)
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ class Table:
             yield Problem(key, f"{f'write {self.form}' if self.form else 'must be a table'}, not {shown(value)}")
             return
         fine = True
-        for name, one in value.items():
+        for name, element in value.items():
             path = _path(key, name)
             spec = self.keys.get(name)
             if spec is None and self.others is not None and re.fullmatch(self.others[0], name):
@@ -230,7 +232,7 @@ class Table:
                 fine = False
                 yield _unknown(path, [_path(key, n) for n in self.keys], self.see)
                 continue
-            for problem in spec.problems(one, path):
+            for problem in spec.problems(element, path):
                 fine = False
                 yield problem
         for name in self.required:
@@ -264,7 +266,7 @@ def spec_of(kind: Any) -> Spec:
     """What a field of type `kind` accepts: bool, int, float, str, StrEnum, tuple[T, ...] and each of these or None."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        (kind,) = [one for one in inner if one is not type(None)]
+        (kind,) = [member for member in inner if member is not type(None)]
         return spec_of(kind)
     if origin is tuple:
         if inner[-1] is Ellipsis:
@@ -298,10 +300,10 @@ def refuse(wrong: Sequence[Problem | str], where: object) -> None:
         raise InputError(f"{one_line(where)}: {wrong[0]}{more}")
 
 
-def read_toml(path: Path, what: str = "file", such_as: str = "") -> dict[str, Any]:
-    """The tables of a TOML file, for messages a `what`; what belongs in it is to be read in `such_as`. Raises
+def read_toml(path: Path, subject: str = "file", such_as: str = "") -> dict[str, Any]:
+    """The tables of a TOML file, for messages a `subject`; what belongs in it is to be read in `such_as`. Raises
     InputError: there is no such regular file, it is empty, longer than a megabyte, not UTF-8 or not valid TOML."""
-    name = f"{what} '{one_line(path)}'"
+    name = f"{subject} '{one_line(path)}'"
     text = read_text(path, name, "a TOML file", MAX_FILE_BYTES)
     if not text.strip():
         raise InputError(f"{name} is empty" + (f"; {such_as} shows what belongs in it" if such_as else ""))
@@ -324,7 +326,7 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
 def toml_text(value: Any) -> str:
     """A value as TOML writes it, tables and lists in one line."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{toml_key(key)} = {toml_text(one)}" for key, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{toml_key(key)} = {toml_text(element)}" for key, element in value.items()) + " }"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_text, value))}]"
     return json.dumps(value, ensure_ascii=False)
@@ -354,9 +356,9 @@ def word(*choices: str) -> Column:
     return one
 
 
-def read_csv(path: Path, columns: Mapping[str, Column], what: str = "table") -> Iterator[dict[str, Any]]:
+def read_csv(path: Path, columns: Mapping[str, Column], subject: str = "table") -> Iterator[dict[str, Any]]:
     """The rows of a CSV file, its cells converted; lines that begin with # are comments."""
-    name = f"{what} '{one_line(path)}'"
+    name = f"{subject} '{one_line(path)}'"
     try:
         with path.open(newline="", encoding="utf-8") as file:
             lines = [(n, line) for n, line in enumerate(file, start=1) if not line.startswith("#")]

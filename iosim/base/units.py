@@ -32,7 +32,7 @@ def seconds_text(s: float) -> str:
 
 def joules_text(joules: float) -> str:
     """0.00123 -> "1.23 mJ"."""
-    size, unit = next((one for one in _ENERGY_UNITS if joules >= one[0]), _ENERGY_UNITS[-1])
+    size, unit = next((scale for scale in _ENERGY_UNITS if joules >= scale[0]), _ENERGY_UNITS[-1])
     return f"{joules / size:.3g} {unit}"
 
 
@@ -41,14 +41,14 @@ def count_text(n: int | float) -> str:
     return f"{n:,.0f}"
 
 
-def some(number: float, one: str) -> str:
+def some(number: float, singular: str) -> str:
     """1 "token" -> "1 token", 4096 "token" -> "4,096 tokens"."""
-    return f"{number:,.0f} {one}{'' if f'{number:,.0f}' == '1' else 's'}"
+    return f"{number:,.0f} {singular}{'' if f'{number:,.0f}' == '1' else 's'}"
 
 
-def times_of(number: str, what: str) -> str:
+def times_of(number: str, noun: str) -> str:
     """2.4 and "the cache" -> "2.4 times the cache"; 1 -> "the cache"."""
-    return what if number == "1" else f"{number} times {what}"
+    return noun if number == "1" else f"{number} times {noun}"
 
 
 def number_text(x: float) -> str:
@@ -92,7 +92,7 @@ def quantity_text(name: str, value: object) -> str:
     if isinstance(value, list | tuple):
         if value and isinstance(value[0], list | tuple):  # points of a curve over a footprint in bytes
             return "; ".join(f"{capacity_text(x)}: {quantity_text(name, y)}" for x, y in value)
-        return ", ".join(quantity_text(name, one) for one in value)
+        return ", ".join(quantity_text(name, element) for element in value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     for ending, unit in _UNITS:
@@ -195,16 +195,16 @@ def sizes(text: str, option: str, *, sequences: bool = False) -> list[int]:
 
 
 def parse_limit(
-    text: str, what: str, names: Sequence[str], statistics: Sequence[str], usual: str, examples: str
+    text: str, option: str, names: Sequence[str], statistics: Sequence[str], default: str, examples: str
 ) -> tuple[str, str, float]:
-    """The parts of NAME[:STATISTIC]=LIMIT, the limit as a share; `what` a name is of, and the usual statistic. Without
-    `statistics` it is NAME=LIMIT. Raises InputError where it is not of that form."""
+    """The parts of NAME[:STATISTIC]=LIMIT: a name of an `option`, a statistic or the default, the limit as a share.
+    Without `statistics` the form is NAME=LIMIT. Raises InputError: the text is not of that form."""
     match = re.fullmatch(r"\s*([a-z0-9_-]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
     if not match or (match[2] and not statistics):
-        form = f"{what.upper()}{'[:STATISTIC]' * bool(statistics)}=LIMIT"
+        form = f"{option.upper()}{'[:STATISTIC]' if statistics else ''}=LIMIT"
         raise InputError(f"`fail_above` '{text}' is not of the form {form}; accepted: such as {examples}")
-    name, statistic = match[1], match[2] or usual
-    for kind, word, accepted in ((what, name, names), ("statistic", statistic, (*statistics, usual))):
+    name, statistic = match[1], match[2] or default
+    for kind, word, accepted in ((option, name, names), ("statistic", statistic, (*statistics, default))):
         if word not in accepted:
             known = ", ".join(dict.fromkeys(accepted))
             raise InputError(f"`fail_above` '{text}': {kind} '{word}' is not known; accepted: {known}")

@@ -19,4 +19,4 @@ def columns(table: Keys) -> Iterator[dict[str, Any]]:
 def crossed(tables: Iterable[Keys], *more: Iterable[Keys]) -> Iterator[dict[str, Any]]:
     """Every combination of the rows of tables, and of `more` rows, the first table's the slowest, as one row each."""
     for several in product(*map(columns, tables), *more):
-        yield {key: value for one in several for key, value in one.items()}
+        yield {key: value for part in several for key, value in part.items()}

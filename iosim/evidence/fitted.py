@@ -29,22 +29,25 @@ class Fitted:
 
 
 def fitted() -> Iterator[Fitted]:
-    for one in registry()["constant"]:
-        module = import_module(one["module"])
-        for name in one["names"]:
+    for section in registry()["constant"]:
+        module = import_module(section["module"])
+        for name in section["names"]:
             value = getattr(module, name)
-            each = {f"{name}[{key}]": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
-            yield from (Fitted(shown, float(number), "", one["rows"]) for shown, number in each.items())
-    for one in registry()["profile"]:
-        for gpu in one["gpus"]:
-            yield from (Fitted(name, load_profile(gpu).need(name), gpu, one["rows"]) for name in one["names"])
-    for one in registry()["catalog"]:
-        kernel = one["kernel"]
-        yield from (Fitted(f"{key} of {kernel}", _stated(kernel, key), "", one["rows"]) for key in one["names"])
-    for one in registry()["link"]:
-        link = load_link(one["link"], load_profile(one["gpu"]))
-        numbers = {"latency_s": link.latency_s, **{f"achieved.{what}": share for what, share in link.achieved.items()}}
-        yield from (Fitted(f"{name} of {link.name}", value, "", one["rows"]) for name, value in numbers.items())
+            numbered = {f"{name}[{key}]": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
+            yield from (Fitted(label, float(number), "", section["rows"]) for label, number in numbered.items())
+    for section in registry()["profile"]:
+        for gpu in section["gpus"]:
+            yield from (Fitted(name, load_profile(gpu).need(name), gpu, section["rows"]) for name in section["names"])
+    for section in registry()["catalog"]:
+        kernel = section["kernel"]
+        yield from (Fitted(f"{key} of {kernel}", _stated(kernel, key), "", section["rows"]) for key in section["names"])
+    for section in registry()["link"]:
+        link = load_link(section["link"], load_profile(section["gpu"]))
+        numbers = {
+            "latency_s": link.latency_s,
+            **{f"achieved.{quantity}": share for quantity, share in link.achieved.items()},
+        }
+        yield from (Fitted(f"{name} of {link.name}", value, "", section["rows"]) for name, value in numbers.items())
     for stack in stack_names():
         if gap := read_stack(stack).call_gap_s:
             yield Fitted(f"call_gap_s of {stack}", gap, "", SERVING)
@@ -53,5 +56,5 @@ def fitted() -> Iterator[Fitted]:
 def _stated(kernel: str, key: str) -> float:
     of_pass, _, name = key.rpartition(".")
     rows = {row["name"]: row for row in entry(kernel).get("backward_pass", ())}
-    own = entry(kernel)["kernel"]
-    return float({"": own, "options": own.get("options"), **rows}[of_pass][name])
+    kernel_table = entry(kernel)["kernel"]
+    return float({"": kernel_table, "options": kernel_table.get("options"), **rows}[of_pass][name])

@@ -118,10 +118,10 @@ def _by_registers(profile: HardwareProfile, warps: int, registers_per_thread: in
     parts, sm = profile.need_int("warp_allocation_granularity"), profile.target
     per_warp = _round_up(registers_per_thread * profile.warp_size, profile.need_int("register_allocation_unit"))
     taken, needed = per_warp * warps, per_warp * _round_up(warps, parts)
-    if registers_per_thread > (most := profile.need_int("max_registers_per_thread")):
-        return 0, taken, f"needs {registers_per_thread:,} registers a thread, {sm} allows {most:,}"
-    if needed > (most := profile.need_int("registers_per_block")):
-        return 0, taken, f"needs {needed:,} registers a CTA, {sm} allows {most:,}"
+    if registers_per_thread > (limit := profile.need_int("max_registers_per_thread")):
+        return 0, taken, f"needs {registers_per_thread:,} registers a thread, {sm} allows {limit:,}"
+    if needed > (limit := profile.need_int("registers_per_block")):
+        return 0, taken, f"needs {needed:,} registers a CTA, {sm} allows {limit:,}"
     if per_warp == 0:
         return _UNLIMITED, 0, ""
     warps_per_part = profile.need_int("registers_per_sm") // parts // per_warp

@@ -78,6 +78,9 @@ class HardwareProfile(Quantities):
     validation: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
     """The measurements by which predictions for this GPU were checked: of "l2", "hbm" and "time" bytes and seconds."""
 
+    backed_by: str = field(default=_file.BACKING[-1], compare=False)
+    """What predictions for this GPU were held against, in a word of `profile_file.BACKING`."""
+
     @property
     def cc(self) -> int:
         """The compute capability as one number: 80 for 8.0, 100 for 10.0."""
@@ -142,9 +145,9 @@ class HardwareProfile(Quantities):
             return self.need("fp32_flops_per_s")
         rates = self.tensor_flops_achieved_per_s if measured else self.tensor_flops_per_s
         if word not in rates:
-            what = "measured tensor rate" if measured else "tensor rate"
+            quantity = "measured tensor rate" if measured else "tensor rate"
             known = ", ".join(rates) or "none"
-            raise InputError(f"profile '{self.name}' has no {what} for '{one_line(dtype, 40)}'; it knows {known}")
+            raise InputError(f"profile '{self.name}' has no {quantity} for '{one_line(dtype, 40)}'; it knows {known}")
         return rates[word]
 
     def product_flops(self, dtype: str) -> float:
@@ -212,6 +215,8 @@ class HardwareProfile(Quantities):
             "aliases": list(self.aliases),
             "compute_capability": cc_text(self.cc),
         }
+        if self.backed_by != _file.BACKING[-1]:
+            result["backed_by"] = self.backed_by
         if self.validation:
             result["validation"] = dict(self.validation)
         for key, quantity in QUANTITIES.items():
@@ -237,6 +242,7 @@ class HardwareProfile(Quantities):
             title=parsed.header.get("title", name),
             aliases=tuple(parsed.header.get("aliases", ())),
             compute_capability=capability,
+            backed_by=parsed.header.get("backed_by", _file.BACKING[-1]),
             **{noted: getattr(parsed, noted) for noted in ("sources", "kinds", "taken", "validation")},
             **parsed.values,
         )
@@ -257,10 +263,10 @@ def load_profile(name_or_path: str | os.PathLike[str] | HardwareProfile) -> Hard
     added = next((path for stem, path in added_profiles().items() if _key(stem) == _key(name_or_path)), None)
     if added is not None or (name_or_path and os.path.exists(name_or_path)):
         return _load_file(added or Path(name_or_path))
-    shown, stems = one_line(name_or_path, 60), list_profiles()
+    excerpt, stems = one_line(name_or_path, 60), list_profiles()
     stems += list(added_profiles())
     names = [*stems, *(alias for stem in list_profiles() for alias in _head_names(stem)[1:])]
-    raise unknown_name("GPU", shown, names, stems)
+    raise unknown_name("GPU", excerpt, names, stems)
 
 
 def list_profiles() -> list[str]:

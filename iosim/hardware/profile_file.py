@@ -26,6 +26,9 @@ measurements on this GPU; a guess; worked out of others; taken from another GPU.
 TENSOR_DTYPES = ("fp16", "bf16", "tf32", "fp8", "int8")
 VALIDATED = ("l2", "hbm", "time")
 """What a table of recorded measurements can check of a GPU's predictions."""
+BACKING = ("measured", "public counters", "public times", "nothing")
+"""What a GPU's predictions were held against: counters and times of this project's own, counters that others published,
+times alone that others published, or nothing."""
 CAPABILITY = r"[0-9]{1,3}\.[0-9]{1,3}|gfx9[0-9a-f]{2}"
 """NVIDIA's, or the target of AMD's compilers in its place."""
 INHERITANCE_FILE = "compute_capability.toml"
@@ -86,8 +89,8 @@ def source_heads(data: Mapping[str, Any]) -> set[str]:
         if isinstance(value, dict):
             if isinstance(value.get("source"), str):
                 yield value["source"].partition(":")[0]
-            for one in value.values():
-                yield from heads(one)
+            for element in value.values():
+                yield from heads(element)
 
     return {*heads(data), *(text.partition(":")[0] for text in data.get("validation", {}).values())}
 
@@ -107,6 +110,7 @@ PROFILE = Table(
         "aliases": ListOf(Text(such_as="a100"), least=0),
         "compute_capability": Text(pattern=CAPABILITY, such_as="8.0"),
         "sources": MapOf(Text(lines=True)),
+        "backed_by": Text(BACKING),
         "validation": MapOf(Text(lines=True), VALIDATED),
         **{name: _entry(quantity) for name, quantity in QUANTITIES.items()},
     },
@@ -154,7 +158,7 @@ class Parsed:
         looked up."""
         quantity = QUANTITIES[name]
         if quantity.form == "rates":
-            rates = {dtype: self._entry(f"{name}.{dtype}", quantity, one) for dtype, one in entry.items()}
+            rates = {dtype: self._entry(f"{name}.{dtype}", quantity, element) for dtype, element in entry.items()}
             self.values[name] = {dtype: rate for dtype, rate in rates.items() if rate is not None}
             return
         value = self._entry(name, quantity, entry)
@@ -193,12 +197,12 @@ def parse(data: Mapping[str, Any]) -> Parsed:
     validation = {name: _expand(text, short) for name, text in _texts(data.get("validation")).items()}
     parsed = Parsed({key: data[key] for key in HEADER_KEYS if key in data}, validation, problems)
     wrong = {re.split(r"[.\[]", problem.key)[0] for problem in problems}
-    own = {name: data[name] for name in QUANTITIES if name in data and name not in wrong}
+    values = {name: data[name] for name in QUANTITIES if name in data and name not in wrong}
     inherited = _inherited(capability if isinstance(capability, str) else "")
     for name, entry in {name: entry for name, entry in inherited.items() if name not in data}.items():
         parsed.take(name, entry)
     by_default = {*parsed.taken}  # what is taken there is not the file's own contradiction
-    for name, entry in own.items():
+    for name, entry in values.items():
         parsed.take(name, _sourced(entry, short))
     problems += _contradictions({key: value for key, value in parsed.values.items() if key not in by_default})
     _put_in_proportion(parsed)
@@ -216,8 +220,8 @@ def _put_in_proportion(parsed: Parsed) -> None:
         parsed.values[key] = float(f"{theirs * mine / stated['value']:.4g}")
         parsed.kinds[key] = "inferred"
         parsed.taken.pop(key, None)
-        there = f"{other}'s {theirs:g}, in proportion to {per} ({stated['value']:g} there, {mine:g} here)"
-        parsed.sources[key] = one_line(f"{there}: {parsed.sources[key]}", 400)
+        source = f"{other}'s {theirs:g}, in proportion to {per} ({stated['value']:g} there, {mine:g} here)"
+        parsed.sources[key] = one_line(f"{source}: {parsed.sources[key]}", 400)
 
 
 def missing_for_predictions(values: Mapping[str, Any]) -> list[Problem]:
@@ -330,20 +334,24 @@ def _capability_tables() -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _inherited(capability: str) -> dict[str, Any]:
     """The entries that every GPU shares and this compute capability fixes; only the former when it is not known."""
-    tables, found = _capability_tables(), {}
+    tables, inherited = _capability_tables(), {}
     for table in ("all", capability):
         entries = dict(tables.get(table, {}) if table == "all" or parse_capability(table) else {})
         source = entries.pop("source", "")
         for name, raw in entries.items():
             entry = raw if isinstance(raw, dict) else {"value": raw, "source": source}
-            found[name] = _sourced(entry, _texts(tables["sources"]))
-    return found
+            inherited[name] = _sourced(entry, _texts(tables["sources"]))
+    return inherited
 
 
 def _sourced(entry: Mapping[str, Any], short: Mapping[str, str]) -> dict[str, Any]:
     return {
-        key: _sourced(one, short) if isinstance(one, Mapping) else _expand(one, short) if key == "source" else one
-        for key, one in entry.items()
+        key: _sourced(element, short)
+        if isinstance(element, Mapping)
+        else _expand(element, short)
+        if key == "source"
+        else element
+        for key, element in entry.items()
     }
 
 

@@ -170,5 +170,5 @@ class Quantity(NamedTuple):
 
 
 QUANTITIES: Mapping[str, Quantity] = {
-    one.name: Quantity(_FORMS[str(one.type)], **one.metadata) for one in fields(Quantities)
+    member.name: Quantity(_FORMS[str(member.type)], **member.metadata) for member in fields(Quantities)
 }

@@ -107,6 +107,8 @@ class Basis:
 class Evidence:
     profile: str
     bases: tuple[Basis, ...]
+    backed_by: str
+    """In a word, what predictions for this GPU were held against."""
 
     def __str__(self) -> str:
         models = [f"of the {TITLES[basis.model]} model: {basis.summary}" for basis in self.bases]
@@ -116,11 +118,15 @@ class Evidence:
         return f"numbers {'; '.join(models)}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {"summary": str(self), **{basis.model: basis.to_dict() for basis in self.bases}}
+        return {
+            "summary": str(self),
+            "backed_by": self.backed_by,
+            **{basis.model: basis.to_dict() for basis in self.bases},
+        }
 
 
 def evidence(profile: HardwareProfile) -> Evidence:
-    return Evidence(profile.name, tuple(_basis(profile, model) for model in MODELS))
+    return Evidence(profile.name, tuple(_basis(profile, model) for model in MODELS), profile.backed_by)
 
 
 @dataclass(frozen=True)
@@ -206,8 +212,9 @@ def answer(profile: HardwareProfile) -> str:
         if (profile.l2_partitions or 1) > 1:
             l2 += f" in {profile.l2_partitions} partitions"
         if profile.l2_effective_capacity_fraction and profile.l2_partitions:
-            kept = profile.l2_bytes * profile.l2_effective_capacity_fraction / profile.l2_partitions
-            l2 += f" that keep{'s' * (profile.l2_partitions == 1)} {bytes_text(kept)} of data shared by all SMs"
+            effective_bytes = profile.l2_bytes * profile.l2_effective_capacity_fraction / profile.l2_partitions
+            keeps = "keeps" if profile.l2_partitions == 1 else "keep"
+            l2 += f" that {keeps} {bytes_text(effective_bytes)} of data shared by all SMs"
         parts.append(l2)
     if profile.dram_bandwidth_bytes_per_s:
         memory = "" if profile.memory_bytes is None else f"{bytes_text(profile.memory_bytes)} of "

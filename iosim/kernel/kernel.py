@@ -34,8 +34,8 @@ class Tile:
     """Key/value buffers of the software pipeline."""
 
     def __post_init__(self) -> None:
-        most = {"block_q": MAX_BLOCK, "block_k": MAX_BLOCK, "warps": MAX_WARPS, "stages": MAX_STAGES}
-        for name, limit in most.items():
+        limits = {"block_q": MAX_BLOCK, "block_k": MAX_BLOCK, "warps": MAX_WARPS, "stages": MAX_STAGES}
+        for name, limit in limits.items():
             whole(name, getattr(self, name), 1, limit)
 
     def __str__(self) -> str:
@@ -80,14 +80,14 @@ class Spill:
         line = [per_tile + n * self.write_per_pair for n in range(1, len(self.write_short) + 1)]
         if tuple(line) != self.write_short:
             counts = visits()
-            more = (short - told for short, told in zip(self.write_short, line, strict=True))
-            beside = sum(each * int((counts == n).sum()) for n, each in enumerate(more, 1))
+            more = (short - full_visit for short, full_visit in zip(self.write_short, line, strict=True))
+            beside = sum(more_bytes * int((counts == n).sum()) for n, more_bytes in enumerate(more, 1))
             per_tile += beside / max(1, int((counts > 0).sum()))
-        moved = ((Mode.STORE, per_tile, self.write_per_pair), (Mode.LOAD, self.read_per_tile, self.read_per_pair))
+        accesses = ((Mode.STORE, per_tile, self.write_per_pair), (Mode.LOAD, self.read_per_tile, self.read_per_pair))
         frame = round(self.frame * threads)
         both = (
             Overhead(SPILL, mode, 0, round(tile * threads), round(pair * threads), 0, self.source, frame)
-            for mode, tile, pair in moved
+            for mode, tile, pair in accesses
         )
         return tuple(o for o in both if o.per_tile or o.per_pair)
 
@@ -112,6 +112,7 @@ class RowPass:
     packets_of: str = meaning("that vector", "D")
     store_packets: int = number(1, 1, 32, "packets in the place of one that its stores take")
     split_percent: int = number(0, 0, 100, "share of half-stored sectors that are two packets")
+    layout: str = meaning("the problem's layout that it is run for, bhsd or bshd; empty: any", "")
 
     @property
     def sums_heads(self) -> bool:
@@ -263,8 +264,13 @@ class Kernel:
 
     def copying(self, *names: str) -> Kernel:
         """The kernel with copies of no other tensors than these before its backward."""
-        kept = tuple(p for p in self.backward.passes if not p.name.startswith("copy") or p.reads[0] in names)
-        return replace(self, backward=replace(self.backward, passes=kept))
+        passes = []
+        for row_pass in self.backward.passes:
+            if not row_pass.reorders:
+                passes.append(row_pass)
+            elif row_pass.reads[0] in names:
+                passes.append(replace(row_pass, layout=""))
+        return replace(self, backward=replace(self.backward, passes=tuple(passes)))
 
     def with_(self, **changes: Any) -> Kernel:
         """A copy with some fields changed."""
@@ -273,11 +279,11 @@ class Kernel:
     def to_dict(self) -> dict[str, Any]:
         """The `kernel` object of the command line's JSON."""
         start = self.schedule.start
-        made = plain(self, "name algorithm") | plain(self.tile, "block_q block_k warps stages")
-        made |= plain(self.schedule, "order")
-        made |= {"heavy_first": start is Start.HEAVY_FIRST, "fold": start is Start.FOLD}
-        made |= plain(self.schedule, "section_heads chiplets direction scheduler cluster")
-        return made | plain(self, "splits writes_lse")
+        record = plain(self, "name algorithm") | plain(self.tile, "block_q block_k warps stages")
+        record |= plain(self.schedule, "order")
+        record |= {"heavy_first": start is Start.HEAVY_FIRST, "fold": start is Start.FOLD}
+        record |= plain(self.schedule, "section_heads chiplets direction scheduler cluster")
+        return record | plain(self, "splits writes_lse")
 
 
 __all__ = ["Direction", "Edge", "Kernel", "Loop", "MatrixUnit", "Order", "PassSettings", "RowPass", "Schedule",

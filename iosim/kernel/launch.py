@@ -157,6 +157,10 @@ class Tensor:
     """Rows of one head do not lie next to each other in memory (heads between sequence and head_dim)."""
     page_rows: int = 0
     """Rows of a page of the cache, of which a block table says where it lies; 0 where all rows lie in one piece."""
+    shared_rows: int = 0
+    """First rows of every sequence that lie in the same memory: whole pages of a prompt that sequences share."""
+    shared_by: int = 1
+    """Sequences whose first rows these are."""
     kept_to: str = ""
     """The launch after which a temporary's memory is given back, where that is later than its last use."""
     wraps: bool = False
@@ -175,7 +179,12 @@ class Tensor:
     def allocated_bytes(self) -> int:
         """Bytes of memory taken: whole pages where rows lie in pages."""
         rows = -(-self.rows // self.page_rows) * self.page_rows if self.page_rows else self.rows
-        return self.bytes // max(1, self.rows) * rows
+        return self.bytes // max(1, self.rows) * rows - self.saved_bytes
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes that sequences need not hold, as they share them."""
+        return self.heads * self.cols * self.element_bytes * (self.shared_by - 1) * self.shared_rows
 
     @cached_property
     def elements(self) -> int:
@@ -481,12 +490,12 @@ class Chain:
     def product_flops(self) -> int:
         """Operations of all products over the pairs that their masks keep."""
         works = ((launch.work.flops_per_pair, launch.domain) for launch in self.launches)
-        return sum(each * domain.kept_pairs for each, domain in works if each)
+        return sum(per_pair * domain.kept_pairs for per_pair, domain in works if per_pair)
 
     @property
     def exponentials(self) -> int:
         works = ((launch.work.exps_per_pair, launch.domain) for launch in self.launches)
-        return sum(each * domain.kept_pairs for each, domain in works if each)
+        return sum(per_pair * domain.kept_pairs for per_pair, domain in works if per_pair)
 
     def role(self, role: Role) -> tuple[Tensor, ...]:
         return tuple(t for t in self.tensors.values() if t.role is role)
@@ -502,10 +511,10 @@ class Chain:
 
     def life(self, tensor: str) -> tuple[int, int] | None:
         """First and last launch between which a temporary holds memory; None where no launch touches it."""
-        used, kept = self.users(tensor), self.tensors[tensor].kept_to
+        used, last_launch = self.users(tensor), self.tensors[tensor].kept_to
         if not used:
             return None
-        to = [n for n, launch in enumerate(self.launches) if launch.name == kept] if kept else []
+        to = [n for n, launch in enumerate(self.launches) if launch.name == last_launch] if last_launch else []
         return used[0], max(used[-1], *to) if to else used[-1]
 
     def then(self, other: Chain) -> Chain:

@@ -70,8 +70,8 @@ def _forms(options: Any) -> Mapping[str, tuple[Spec, Any]]:
 def _typed(hint: Any, value: Any) -> Any:
     """A value that has been checked, with members of enums in place of words, and tuples in place of lists."""
     kinds = [kind for kind in get_args(hint) or (hint,) if isinstance(kind, type) and issubclass(kind, StrEnum)]
-    one = kinds[0] if kinds else lambda word: word
-    return tuple(map(one, value)) if isinstance(value, list) else one(value)
+    convert = kinds[0] if kinds else lambda word: word
+    return tuple(map(convert, value)) if isinstance(value, list) else convert(value)
 
 
 def typed(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:

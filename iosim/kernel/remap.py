@@ -50,11 +50,15 @@ def place(
     else:  # each part has as many heads, of the grid or of every section, and its own numbers
         part, number, heads = let("part", number % parts), let("own", number // parts), let("own_heads", heads // parts)
         order = Order.HEAD if schedule.order is Order.HEAD else Order.QUERY
-        own = replace(schedule, order=order, section_heads=section // parts)
-        head, turn = _head_and_turn(own, number, groups, heads, 1, let, least)
-        each = section // parts or heads
+        per_chiplet = replace(schedule, order=order, section_heads=section // parts)
+        head, turn = _head_and_turn(per_chiplet, number, groups, heads, 1, let, least)
+        heads_of_section = section // parts or heads
         head = let("own_head", head)
-        head = head // each * (each * parts) + part * each + head % each if section else part * heads + head
+        head = (
+            head // heads_of_section * (heads_of_section * parts) + part * heads_of_section + head % heads_of_section
+            if section
+            else part * heads + head
+        )
     head, turn = let("head", head), let("turn", turn)
     if schedule.start is Start.LIGHT_FIRST:
         block = turn

@@ -127,20 +127,24 @@ def estimate(launch: Launch, unit: UnitModel, scores: float, warps: int, element
     d, loop = launch.domain, launch.work.loop
     column_bytes = launch.work.flops_per_pair // launch.work.scores_per_pair // 2 * element_bytes
     filled, q = d.block_k * column_bytes, d.block_q * launch.work.scores_per_pair * column_bytes / 2
-    kept = (2 * scores * element_bytes if loop.p_in_shared else 0) - (q if loop.q_in_registers else 0)
+    beside_operands = (2 * scores * element_bytes if loop.p_in_shared else 0) - (q if loop.q_in_registers else 0)
     if unit.operands is Operands.BOTH_SHARED:
-        return scores * column_bytes * 2 / WARP_TILE + filled + kept
+        return scores * column_bytes * 2 / WARP_TILE + filled + beside_operands
     if launch.is_backward:
-        return scores * column_bytes * unit.operand_share + d.block_q * column_bytes * BACKWARD_LOADED_SHARE + kept
+        return (
+            scores * column_bytes * unit.operand_share
+            + d.block_q * column_bytes * BACKWARD_LOADED_SHARE
+            + beside_operands
+        )
     if launch.rereads_q:
-        return scores * (column_bytes * 2 / WARP_TILE + 3 * element_bytes) + filled + kept
+        return scores * (column_bytes * 2 / WARP_TILE + 3 * element_bytes) + filled + beside_operands
     if unit.operands is Operands.FETCHED:
         fetches = scores / d.block_k / unit.rows + unit.counts_loads + (unit.transposes_fp8 and element_bytes == 1)
-        return fetches * filled + q + kept
+        return fetches * filled + q + beside_operands
     idle: float = STEP_WAVEFRONTS_PER_WARP
     if (fragments := launch.work.fragments) is not None:
         idle = fragments.step + shuffles(d.block_q, warps)
-    return warps * (filled / loop.key_warps + idle * WAVEFRONT_BYTES) + loop.key_warps * q + kept
+    return warps * (filled / loop.key_warps + idle * WAVEFRONT_BYTES) + loop.key_warps * q + beside_operands
 
 
 def shuffles(block_q: int, warps: int) -> int:
@@ -166,16 +170,16 @@ def _whole_rows(tile: CtaTile) -> Iterator[Staged]:
     """A forward with mma.sync whose warps own whole rows: Q, K and V by cp.async; ldmatrix of Q (once a tile where it
     stays in registers), K and V; O stored as fragments and fetched as rows."""
     f, rows = tile.fragments, tile.block_q // tile.warps
-    own = rows if f.skips_masked else 0
+    skipped_rows = rows if f.skips_masked else 0
     q_once = tile.launch.work.loop.q_in_registers
     turns = shuffles(tile.block_q, tile.warps)
     q_bytes = tile.block_q * tile.columns * tile.element_bytes
-    yield Staged("Q", "read", q_bytes, step=not q_once, own_rows=0 if q_once else own)
+    yield Staged("Q", "read", q_bytes, step=not q_once, own_rows=0 if q_once else skipped_rows)
     for name, columns in (("K", tile.columns), ("V", tile.columns_v)):
         fetched = every_warp(tile.block_k, tile.warps, columns, tile.element_bytes)
-        yield Staged(name, "read", fetched, own_rows=own)
+        yield Staged(name, "read", fetched, own_rows=skipped_rows)
         yield _copied(tile, name, tile.block_k, columns)
-    yield tile.instructions(turns, own_rows=own)
+    yield tile.instructions(turns, own_rows=skipped_rows)
     yield tile.instructions(f.step)
     yield _copied(tile, "Q", tile.block_q, tile.columns, step=False)
     if f.stages_output:
@@ -200,8 +204,8 @@ def by_chunk(
     """Fragments of a build of `columns` with what a step of FlashAttention-2's loop has beside: idle loads, of heads
     with fewer columns before each copy, which then has stores of zeros as well."""
     per_k = _chunks(block_k, warps, columns, element_bytes)
-    each = per_k * (IDLE_LOADS + _clears(columns, head_dim)) if head_dim < columns else IDLE_LOADS
-    return replace(fragments, step=2 * each)
+    instructions = per_k * (IDLE_LOADS + _clears(columns, head_dim)) if head_dim < columns else IDLE_LOADS
+    return replace(fragments, step=2 * instructions)
 
 
 def _copies_by_chunk(tile: CtaTile) -> Iterator[Staged]:
@@ -214,12 +218,12 @@ def _copies_by_chunk(tile: CtaTile) -> Iterator[Staged]:
     narrow, whole = tile.head_dim < tile.columns, domain.seq_k % tile.block_k == 0 and domain.rows % tile.block_q == 0
     cleared = _clears(tile.columns, tile.head_dim)
     yield from _whole_rows(tile)
-    there = domain.rows / domain.query_blocks / tile.block_q
-    once = IDLE_LOADS * per_q * there + narrow * per_q * cleared if narrow or not whole else IDLE_LOADS
+    filled = domain.rows / domain.query_blocks / tile.block_q
+    once = IDLE_LOADS * per_q * filled + narrow * per_q * cleared if narrow or not whole else IDLE_LOADS
     if not whole:  # in the last key block each copy is asked for by itself, and rows of V past the end are cleared
         missing = (-domain.seq_k % tile.block_k) / tile.block_k
-        asked = 2 * IDLE_LOADS * (per_k * (1 - missing) - (per_k if narrow else 1))
-        once += asked + per_k * (1 + 3 * missing) - (per_k * missing * cleared if narrow else 0)
+        idle_instructions = 2 * IDLE_LOADS * (per_k * (1 - missing) - (per_k if narrow else 1))
+        once += idle_instructions + per_k * (1 + 3 * missing) - (per_k * missing * cleared if narrow else 0)
     yield tile.instructions(once, step=False)
 
 
@@ -327,10 +331,10 @@ class TwoWays:
         yield Staged("V", "read", warp * turns * self.column_blocks)
         yield _copied(t, "V", t.block_k, t.block_k * self.column_blocks)
         filled = t.block_k if whole else DEPTH * (self.stages - 1 + turns)
-        lines, there = t.block_k * e // WAVEFRONT_BYTES, t.block_k - self.missing_k
+        lines, present_k = t.block_k * e // WAVEFRONT_BYTES, t.block_k - self.missing_k
         widths = (min(t.block_k, t.head_dim_v - n * t.block_k) for n in range(self.column_blocks))
         full = sum(columns * e // WAVEFRONT_BYTES for columns in widths)
-        beside = self.column_blocks * (filled * lines + t.warps * (2 if e == 2 else 16)) - there * full
+        beside = self.column_blocks * (filled * lines + t.warps * (2 if e == 2 else 16)) - present_k * full
         beside += self.column_blocks * t.warps * IDLE_LOADS * (1 if whole else 1 + 3 * turns)
         yield from self.beside(beside)
 
@@ -338,10 +342,10 @@ class TwoWays:
         """Rows' maxima by atomics, four lanes to a word; sums by two shuffles, a word a row and warp; 32 rows of these
         at once. In the first step of a tile all maxima are new, and no output is rescaled."""
         t, warps = self.tile, self.tile.warps
-        own = 2 + 4 + 5 + t.block_k // WARP_TILE
+        instructions = 2 + 4 + 5 + t.block_k // WARP_TILE
         rescale = SHUFFLES_PER_ROW_TILE * self.keeps_output
         row_groups = WARP_TILE // 8
-        yield from self.beside(warps * (row_groups * (ATOMIC_WAVEFRONTS + 1 + 2 + 1) + 1 + own + rescale))
+        yield from self.beside(warps * (row_groups * (ATOMIC_WAVEFRONTS + 1 + 2 + 1) + 1 + instructions + rescale))
         loads = (a.tensor for a in t.launch.accesses if a.mode is Mode.LOAD)
         if score_tensor := next((name for name in loads if name not in ("Q", "K", "V", OUTPUT_SUMS)), None):
             yield Staged(score_tensor, "write", t.block_q * t.block_k * t.element_bytes)
@@ -471,10 +475,10 @@ def _one_warp(tile: CtaTile) -> Iterator[Staged]:
 def _multiply_adds(tile: CtaTile) -> Iterator[Staged]:
     """kernels/naive.cu's products: of 16 products of every thread a warp makes 8 loads, a wavefront each, and a tile of
     64 x 64 x 32 products is stored in 128 wavefronts before."""
-    moved = tile.block_q * tile.block_k * tile.launch.work.shared_bytes_per_pair
+    shared_bytes = tile.block_q * tile.block_k * tile.launch.work.shared_bytes_per_pair
     for name in (a.tensor for a in tile.launch.accesses if a.mode is Mode.LOAD):
-        yield Staged(name, "read", moved * 8 / 18)
-        yield Staged(name, "write", moved / 18)
+        yield Staged(name, "read", shared_bytes * 8 / 18)
+        yield Staged(name, "write", shared_bytes / 18)
 
 
 def _rows_of_scores(tile: CtaTile) -> Iterator[Staged]:

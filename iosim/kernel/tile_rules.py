@@ -34,10 +34,10 @@ def rows_misfit(tile: Tile, unit: MatrixUnit, backward: bool) -> str:
         teams, rows, who, needs = tile.warps // WARPS_PER_GROUP, WGMMA_ROWS, "warpgroup", "wgmma"
     if block % (teams * rows) == 0:
         return ""
-    each = block / teams
-    few = "only " if each < rows else ""
-    unit_rows = f"{rows}" if each < rows else f"multiples of {rows}"
-    return f"{name} {block} gives {some(teams, who)} {few}{each:g} rows each: {needs} needs {unit_rows}"
+    rows_per_team = block / teams
+    few = "only " if rows_per_team < rows else ""
+    unit_rows = f"{rows}" if rows_per_team < rows else f"multiples of {rows}"
+    return f"{name} {block} gives {some(teams, who)} {few}{rows_per_team:g} rows each: {needs} needs {unit_rows}"
 
 
 def stages_misfit(tile: Tile, profile: HardwareProfile) -> str:

@@ -69,16 +69,16 @@ def who(p: Prediction) -> str:
 
 def reads(p: Prediction) -> str:
     if not p.hbm_known:
-        least, most = bytes_text(p.hbm_bounds.compulsory_read), bytes_text(p.hbm_bounds.no_l2_read)
+        least, upper = bytes_text(p.hbm_bounds.compulsory_read), bytes_text(p.hbm_bounds.no_l2_read)
         if p.l2_start == "warm":
-            return f"{who(p)} reads at most {most} (with no L2) from HBM; with a cold L2 at least {least} (compulsory)"
-        return f"{who(p)} reads between {least} (compulsory) and {most} (with no L2) from HBM"
+            return f"{who(p)} reads at most {upper} (with no L2) from HBM; with a cold L2 at least {least} (compulsory)"
+        return f"{who(p)} reads between {least} (compulsory) and {upper} (with no L2) from HBM"
     read, compulsory = p.hbm_payload.read, p.hbm_bounds.compulsory_read
-    kept = left_warm(p)
+    warm_bytes = left_warm(p)
     start = f"{who(p)} reads {bytes_text(p.hbm.read) if read else 'nothing'} from HBM{checks_text(p)}"
-    if kept:
-        return f"{start}: {kept}, which serves the {bytes_text(p.total('l2', 'read'))} that the SMs read"
-    return f"{start}, {against(read, compulsory)}{' even with a warm L2' * (p.l2_start == 'warm')}"
+    if warm_bytes:
+        return f"{start}: {warm_bytes}, which serves the {bytes_text(p.total('l2', 'read'))} that the SMs read"
+    return f"{start}, {against(read, compulsory)}{' even with a warm L2' if p.l2_start == 'warm' else ''}"
 
 
 def checks_text(p: Prediction) -> str:
@@ -90,19 +90,19 @@ def left_warm(p: Prediction) -> str:
     return left_in_l2(p.hbm_payload.read, p.hbm_bounds.compulsory_read, p.l2_start)
 
 
-def left_in_l2(moved: float, compulsory: float, l2_start: str) -> str:
+def left_in_l2(read_bytes: float, compulsory: float, l2_start: str) -> str:
     """That the call before left compulsory bytes in the L2; empty where it is cold, or left hardly any."""
-    if l2_start != "warm" or moved * ONCE >= compulsory:
+    if l2_start != "warm" or read_bytes * ONCE >= compulsory:
         return ""
-    if not moved:
+    if not read_bytes:
         return f"the compulsory {bytes_text(compulsory)} lie in the warm L2"
     return f"the rest of the compulsory {bytes_text(compulsory)} lies in the warm L2"
 
 
-def against(moved: float, compulsory: float, word: str = "the compulsory bytes") -> str:
-    if moved and not compulsory:
+def against(read_bytes: float, compulsory: float, word: str = "the compulsory bytes") -> str:
+    if read_bytes and not compulsory:
         return "where nothing is compulsory: no query sees a key"
-    times = moved / max(1, compulsory)
+    times = read_bytes / max(1, compulsory)
     return word if times <= ONCE else times_of(times_text(times), word)
 
 
@@ -123,11 +123,11 @@ def why(p: Prediction) -> str:
 
 
 def read_once(p: Prediction) -> str:
-    asked = p.total("l2", "read")
-    if asked <= ONCE * p.hbm_bounds.compulsory_read:
+    l2_bytes = p.total("l2", "read")
+    if l2_bytes <= ONCE * p.hbm_bounds.compulsory_read:
         return "The SMs hardly read anything twice"
     serves = "the L2 serves" if len(p.profile.levels) == 1 else "the caches serve"
-    return f"The SMs read {bytes_text(asked)}: {serves} the rest"
+    return f"The SMs read {bytes_text(l2_bytes)}: {serves} the rest"
 
 
 def spills_beside(p: Prediction) -> str:
@@ -141,20 +141,28 @@ def trust(predictions: Iterable[Prediction]) -> str:
     kernels where those of a GPU differ; and kernels of which spills are left out. Sentences without the last full
     stop."""
     several = list(predictions)
-    found: dict[tuple[str, str], list[Prediction]] = {}
+    by_basis: dict[tuple[str, str], list[Prediction]] = {}
     for p in several:
-        found.setdefault(_basis(p), []).append(p)
-    gpus = {basis: dict.fromkeys(p.profile.name for p in those) for basis, those in found.items()}
-    differ = sum(map(len, gpus.values())) > len({name for each in gpus.values() for name in each})
+        by_basis.setdefault(_basis(p), []).append(p)
+    gpus = {basis: dict.fromkeys(p.profile.name for p in those) for basis, those in by_basis.items()}
+    differ = sum(map(len, gpus.values())) > len({name for members in gpus.values() for name in members})
     bases = []
-    for (how, numbers), those in found.items():
-        where = f" on {listed(list(gpus[how, numbers]))}" if len(found) > 1 else ""
+    for (how, numbers), those in by_basis.items():
+        where = f" on {listed(list(gpus[how, numbers]))}" if len(by_basis) > 1 else ""
         kernels = listed(list(dict.fromkeys(p.kernel.name for p in those)))
         bases.append(f"HBM bytes{f' of {kernels}' if differ else ''}{where} {how}")
         rests_on = f"The L2 model's numbers{where}: {numbers}"
         bases += [rests_on] if numbers and rests_on not in bases else []
     by_default = told((p.kernel, p.profile) for p in several)
-    return ". ".join(part for part in (by_default, *bases, left_out_spills(several)) if part)
+    return ". ".join(part for part in (by_default, backing(several), *bases, left_out_spills(several)) if part)
+
+
+def backing(predictions: Iterable[Prediction]) -> str:
+    """What predictions for these GPUs were held against, in a word for each."""
+    words = {p.profile.name: p.profile.backed_by for p in predictions}
+    if len(set(words.values())) == 1:
+        return f"Backed by {next(iter(words.values()))}"
+    return f"Backed by {', '.join(f'{word} on {gpu}' for gpu, word in words.items())}"
 
 
 def left_out_spills(predictions: Iterable[Prediction]) -> str:
@@ -196,7 +204,7 @@ def _before_main(p: Prediction) -> str:
 
 
 def _excess_reason(p: Prediction) -> str:
-    read = {name: int(moved) for (name, way), moved in p.traffic.payload.tensors("hbm").items() if way == "read"}
+    read = {name: int(count) for (name, way), count in p.traffic.payload.tensors("hbm").items() if way == "read"}
     counted = {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)}
     above = {name: n - counted.get(name, 0) for name, n in read.items()}
     kinds: dict[str, list[str]] = {}
@@ -211,11 +219,11 @@ def _excess_reason(p: Prediction) -> str:
     if kind == Role.TEMP:
         sizes = [p.chain.tensors[n].bytes for n in names]
         many = len(names) > 1
-        size = f"{'up to ' * (len(set(sizes)) > 1)}{bytes_text(max(sizes))}{' each' * many}"
+        size = f"{'up to ' if len(set(sizes)) > 1 else ''}{bytes_text(max(sizes))}{' each' if many else ''}"
         last = p.profile.levels[-1]
-        outgrown = f" exceed{'s' * (not many)} the {bytes_text(last.bytes)} {last.name}"
+        outgrown = f" exceed{'' if many else 's'} the {bytes_text(last.bytes)} {last.name}"
         beside = outgrown if max(sizes) > last.bytes else ""
-        lives = f"live{'s' * (not many)} between launches{' and' * bool(beside)}{beside}"
+        lives = f"live{'' if many else 's'} between launches{' and' if beside else ''}{beside}"
         return f"{listed(names)}, {size}, {lives}: {bytes_text(together)} are read back{_before_main(p)}"
     if kind == Role.OUTPUT:
         are = "are" if len(names) > 1 else "is"
@@ -232,26 +240,26 @@ def _rereads(p: Prediction, names: list[str], times: float) -> str:
     if not set(names) <= looped:
         users = sum(any(a.tensor == names[0] for a in n.accesses) for n in p.chain.launches)
         return f"{again}, by {users} launches" if users > 1 else again
-    found = reuse(p, launch)
-    return again + reread_clauses(p, found).get(found.regime, "")
+    reused = reuse(p, launch)
+    return again + reread_clauses(p, reused).get(reused.regime, "")
 
 
-def reread_clauses(p: Prediction, found: Reuse) -> dict[str, str]:
+def reread_clauses(p: Prediction, reused: Reuse) -> dict[str, str]:
     """What follows "K and V are read 3 times over" where tensors that CTAs share are read again, by the regime. Bytes
     in progress that fit in the L2 are no reason: then something else must have taken their place."""
-    keeps = f"the {bytes_text(found.capacity_bytes)} that {sharing_cache(p)} keeps"
-    if not found.outgrows:
+    keeps = f"the {bytes_text(reused.capacity_bytes)} that {sharing_cache(p)} keeps"
+    if not reused.outgrows:
         displaced = f"would fit in {keeps}, so CTAs drift apart or other data displaces them"
         return {
-            "thrashing": f": most loads of {listed(found.tensors)} miss. {_in_progress(found)} {displaced}",
-            "drift": f": {_in_progress(found)} {displaced}",
+            "thrashing": f": most loads of {listed(reused.tensors)} miss. {_in_progress(reused)} {displaced}",
+            "drift": f": {_in_progress(reused)} {displaced}",
         }
-    exceed = f"{_in_progress(found)} {'exceeds' if len(found.tensors) == 1 else 'exceed'} {keeps}"
+    exceed = f"{_in_progress(reused)} {'exceeds' if len(reused.tensors) == 1 else 'exceed'} {keeps}"
     step = ""
-    if found.in_step_bytes is not None:
-        step = f" (kept in step, they read at most {bytes_text(found.in_step_bytes)})"
+    if reused.in_step_bytes is not None:
+        step = f" (kept in step, they read at most {bytes_text(reused.in_step_bytes)})"
     return {
-        "thrashing": f": most loads of {listed(found.tensors)} miss. {exceed}",
+        "thrashing": f": most loads of {listed(reused.tensors)} miss. {exceed}",
         "wave-bound": f": {exceed}, and waves of CTAs read them anew",
         "drift": f": {exceed}, and CTAs drift apart{step}",
     }
@@ -263,8 +271,8 @@ def sharing_cache(p: Prediction) -> str:
     return f"one partition of the {last.name}" if last.copies > 1 else f"the {last.name}"
 
 
-def _in_progress(found: Reuse) -> str:
-    names = listed(found.tensors)
-    if found.one_head_bytes > found.capacity_bytes or found.heads_at_once == 1:
-        return f"{names} of a head, {bytes_text(found.one_head_bytes)},"
-    return f"{names} of {some(found.heads_at_once, 'head')} in progress, {bytes_text(found.in_progress_bytes)},"
+def _in_progress(reused: Reuse) -> str:
+    names = listed(reused.tensors)
+    if reused.one_head_bytes > reused.capacity_bytes or reused.heads_at_once == 1:
+        return f"{names} of a head, {bytes_text(reused.one_head_bytes)},"
+    return f"{names} of {some(reused.heads_at_once, 'head')} in progress, {bytes_text(reused.in_progress_bytes)},"

@@ -75,9 +75,9 @@ class ReplayCache:
                     file.execute("UPDATE replays SET used = ? WHERE version = ? AND key = ?", (time.time(), *mine))
             return None if row is None else bytes(row[0])
 
-        found = self._try(look_up)
+        record = self._try(look_up)
         try:
-            plain = None if found is None else json.loads(zlib.decompress(found))
+            plain = None if record is None else json.loads(zlib.decompress(record))
         except (zlib.error, ValueError):
             return None
         return plain if isinstance(plain, dict) else None
@@ -183,6 +183,8 @@ def from_plain(plain: dict[str, Any]) -> Replay:
 def _launch(plain: dict[str, Any]) -> ReplayedLaunch:
     windows, coarse = plain["windows"], plain["coarse"]
     if windows is not None:
-        arrays = {name: np.array(each, dtype=np.int64) for name, each in windows.items() if isinstance(each, list)}
+        arrays = {
+            name: np.array(values, dtype=np.int64) for name, values in windows.items() if isinstance(values, list)
+        }
         windows = Windows(**windows | arrays)
     return ReplayedLaunch(**plain | {"coarse": coarse and CoarseSteps(**coarse), "windows": windows})

@@ -74,16 +74,15 @@ def range_lines(p: Prediction) -> list[str]:
     the time for rates that were not measured on it, where there are such."""
     lines, span, times = [], p.hbm_range, p.time_range
     if span is not None:
-        read, write = (f"{bytes_text(least)} to {bytes_text(most)}" for least, most in (span.read, span.write))
+        read, write = (f"{bytes_text(least)} to {bytes_text(highest)}" for least, highest in (span.read, span.write))
         why = [f"L2 constants that are not this GPU's own ({', '.join(span.constants)})"] if span.constants else []
         why += ["how far CTAs drift apart"] if span.drifts else []
         why += ["check bits of ECC in the same memory"] if p.profile.ecc == "inline" else []
         lines.append(f"  range: HBM read {read}, written {write}, for {listed(why)}")
     if times is not None:
-        least, most = map(seconds_text, times.seconds)
-        lines.append(
-            f"  range: time {least} to {most}, for rates that were not measured on this GPU ({', '.join(times.rates)})"
-        )
+        least, highest = map(seconds_text, times.seconds)
+        unmeasured = ", ".join(times.rates)
+        lines.append(f"  range: time {least} to {highest}, for rates that were not measured on this GPU ({unmeasured})")
     return lines
 
 
@@ -93,11 +92,11 @@ def energy_line(p: Prediction) -> str:
         return "energy not known on this GPU"
     parts = ", ".join(f"{ENERGY_TITLES[name]} {joules_text(joules)}" for name, joules in energy.items() if joules)
     clock = min(t.clock_hz for t in p.time.launches if t.clock_hz is not None)
-    told = f"energy {joules_text(math.fsum(energy.values()))} ({parts}); {power:,.0f} W at {clock / 1e6:,.0f} MHz"
+    text = f"energy {joules_text(math.fsum(energy.values()))} ({parts}); {power:,.0f} W at {clock / 1e6:,.0f} MHz"
     if p.energy_range_j is None:
-        return told
-    least, most = map(joules_text, p.energy_range_j)
-    return f"{told}; {least} to {most}, for energies that were not measured on this GPU"
+        return text
+    least, highest = map(joules_text, p.energy_range_j)
+    return f"{text}; {least} to {highest}, for energies that were not measured on this GPU"
 
 
 def level_table(p: Prediction) -> Table:
@@ -119,20 +118,22 @@ def level_table(p: Prediction) -> Table:
 
 
 def tensor_table(p: Prediction) -> Table:
-    moved: dict[Level, dict[tuple[str, str, str], int]] = {level: {} for level in LEVEL_NAMES}
+    bytes_of: dict[Level, dict[tuple[str, str, str], int]] = {level: {} for level in LEVEL_NAMES}
     for r in p.traffic:
-        moved[r.level][r.launch, r.tensor, r.direction] = int(r.bytes)
-    keys = list(dict.fromkeys((*moved["l2"], *moved["smem"])))
-    if moved["smem"]:  # both directions of a tensor together
+        bytes_of[r.level][r.launch, r.tensor, r.direction] = int(r.bytes)
+    keys = list(dict.fromkeys((*bytes_of["l2"], *bytes_of["smem"])))
+    if bytes_of["smem"]:  # both directions of a tensor together
         tensors = list(dict.fromkeys(key[:2] for key in keys if key[1] != INSTRUCTIONS))
         launches = [n.name for n in p.chain.launches]
         keys.sort(key=lambda k: (launches.index(k[0]), tensors.index(k[:2]) if k[:2] in tensors else len(tensors)))
-    rows = ((*key, *(moved[level].get(key) for level in LEVEL_NAMES)) for key in keys)
+    rows = ((*key, *(bytes_of[level].get(key) for level in LEVEL_NAMES)) for key in keys)
     levels = " | ".join(f"{level}_bytes={name}" for level, name in LEVEL_NAMES.items())
     table = Table(columns_of(f"launch | tensor | direction= | {levels}"), tuple(rows))
-    unknown = [name for name in ("smem", "side") if not moved[name]]
-    unknown = ["launch"] * (len(p.chain.launches) == 1) + [f"{name}_bytes" for name in unknown]
-    return table.without(*unknown)
+    unknown = [name for name in ("smem", "side") if not bytes_of[name]]
+    without = [f"{name}_bytes" for name in unknown]
+    if len(p.chain.launches) == 1:
+        without.append("launch")
+    return table.without(*without)
 
 
 def parts(p: Prediction) -> list[Part]:
@@ -148,23 +149,25 @@ def parts(p: Prediction) -> list[Part]:
 
 
 def panels(p: Prediction) -> tuple[Panel, ...]:
-    there = {row.level for row in p.traffic}
-    known = [level for level in LEVEL_NAMES if level == "l2" or level in there]
+    levels = {row.level for row in p.traffic}
+    known = [level for level in LEVEL_NAMES if level == "l2" or level in levels]
     return tuple(_panel(p, level) for level in reversed(known))
 
 
 def _panel(p: Prediction, level: Level) -> Panel:
-    moved = p.traffic.tensors(level)
-    names = list(dict.fromkeys(tensor for tensor, _ in moved))
-    what = f"{LEVEL_NAMES[level]} bytes"
-    title = f"{what} by tensor: {p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}"
+    bytes_of = p.traffic.tensors(level)
+    names = list(dict.fromkeys(tensor for tensor, _ in bytes_of))
+    quantity = f"{LEVEL_NAMES[level]} bytes"
+    title = f"{quantity} by tensor: {p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}"
     data, readings = [], []
     for n, (direction, word) in enumerate(zip(WAYS, ("read", "written"), strict=True)):
-        mine = [(t, int(moved[t, direction])) for t in names if (t, direction) in moved]
+        mine = [(t, int(bytes_of[t, direction])) for t in names if (t, direction) in bytes_of]
         hover = [f"{t} {word}<br>{bytes_text(v)}" for t, v in mine]
         data.append(axes.bar(word, [t for t, _ in mine], [v for _, v in mine], hover, n))
         readings += [f"{t} {word} {bytes_text(v)}" for t, v in mine]
-    y = axes.linear_axis((sum(n for (t, _), n in moved.items() if t == name) for name in names), what, bytes_text)
+    y = axes.linear_axis(
+        (sum(n for (t, _), n in bytes_of.items() if t == name) for name in names), quantity, bytes_text
+    )
     layout = axes.layout(axes.category_axis(names), y, barmode="stack")
     return Panel(level, title, f"{title}: {', '.join(readings)}.", tuple(data), layout)
 

@@ -78,25 +78,28 @@ class TimeRange:
         return {"time_s": list(self.seconds), "rates": {name: list(values) for name, values in self.rates.items()}}
 
 
-def hbm_range(call: Call, method: Method, l2_start: str, found: tuple[int, int]) -> HbmRange | None:
+def hbm_range(call: Call, method: Method, l2_start: str, predicted: tuple[int, int]) -> HbmRange | None:
     """The range of a call whose replay found so many bytes read and written; None where no L2 was played, or its
     constants are the GPU's own and CTAs read no tile again."""
     constants = {name: L2_KNOWN[name] for name in borrowed_l2(call.profile)}
-    drifts = found[0] > READ_AGAIN * call.bounds.compulsory_read and any(map(is_attention_loop, call.chain.launches))
+    drifts = predicted[0] > READ_AGAIN * call.bounds.compulsory_read and any(
+        map(is_attention_loop, call.chain.launches)
+    )
     if method not in REPLAYED or not (constants or drifts or call.profile.ecc == "inline"):
         return None
-    several = [found]
+    several = [predicted]
     if memory(call.chain)["peak"] * ROOMY > call.profile.levels[-1].bytes:
         play = play_of(call, method, l2_start)
         several += [_again(call, profile, play) for profile in extremes(call.profile, constants)]
         several += [_again(call, call.profile, replace(play, drift=drift)) for drift in DRIFTS if drifts]
+    margins = {"read": DRIFTING if drifts else 0.0, "write": 0.0}
     read, write = (
-        tuple(map(int, _widened(one, direction, DRIFTING * (drifts and direction == "read"))))
-        for one, direction in zip(zip(*several, strict=True), WAYS, strict=True)
+        tuple(map(int, _widened(alternatives, direction, margins[direction])))
+        for alternatives, direction in zip(zip(*several, strict=True), WAYS, strict=True)
     )
     if l2_start == "cold":  # no L2 spares these
-        read = max(read[0], min(call.bounds.compulsory_read, found[0])), read[1]
-    ends = with_check_bits((read[0], read[1]), (write[0], write[1]), found[1], call.profile)
+        read = max(read[0], min(call.bounds.compulsory_read, predicted[0])), read[1]
+    ends = with_check_bits((read[0], read[1]), (write[0], write[1]), predicted[1], call.profile)
     return HbmRange(*ends, constants, drifts)
 
 
@@ -110,17 +113,19 @@ def time_range(call: Call, traffic: Traffic, found_s: float, conditions: Conditi
     return TimeRange(_widened((found_s, *others), "time"), rates)
 
 
-def _widened(several: tuple[float, ...], what: str, share: float = 0.0) -> tuple[float, float]:
-    (usual, least), low, high = UNEXPLAINED[what], min(several), max(several)
-    share = max(share, usual)
+def _widened(several: tuple[float, ...], direction: str, share: float = 0.0) -> tuple[float, float]:
+    (unexplained, least), low, high = UNEXPLAINED[direction], min(several), max(several)
+    share = max(share, unexplained)
     return max(0, low - max(share * low, least)), high + max(share * high, least)
 
 
 def extremes(profile: HardwareProfile, constants: Mapping[str, tuple[float, float]]) -> list[HardwareProfile]:
     """The GPU with an L2 that holds least, and with one that holds most; each once, and not as it is."""
     least = {name: values[name == "l2_partitions"] for name, values in constants.items()}
-    most = {name: values[name != "l2_partitions"] for name, values in constants.items()}
-    return [replace(profile, **one) for one in (least, most) if one != {name: getattr(profile, name) for name in one}]  # type: ignore[arg-type]
+    largest = {name: values[name != "l2_partitions"] for name, values in constants.items()}
+    as_it_is = {name: getattr(profile, name) for name in constants}
+    others: list[dict[str, Any]] = [changes for changes in (least, largest) if changes != as_it_is]
+    return [replace(profile, **changes) for changes in others]
 
 
 def _again(call: Call, profile: HardwareProfile, play: Play) -> tuple[int, int]:
@@ -134,7 +139,7 @@ def _scaled(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareP
         for rate in HBM_RATES if name == HBM_RATES[0] else (name,):
             value = getattr(profile, rate)
             if isinstance(value, Mapping):
-                changed[rate] = {dtype: one * factor for dtype, one in value.items()}
+                changed[rate] = {dtype: rate_of_type * factor for dtype, rate_of_type in value.items()}
             else:
                 changed[rate] = value and value * factor
     return replace(profile, **changed)
@@ -151,7 +156,7 @@ def exactness(problem: AttentionProblem, kernel: Kernel, chain: Chain, traffic: 
         exceptions.append("the backward's writes, whose packets are inferred (up to 7 % off)")
     if algorithm_of(kernel.algorithm).standard and _fp32_products(chain):
         exceptions.append("reads of fp32 products that find data in L1, which is not modelled (up to 21 % too many)")
-    return f"{CONFIRMED}{' but for ' * bool(exceptions)}{' and '.join(exceptions)}"
+    return f"{CONFIRMED}{' but for ' if exceptions else ''}{' and '.join(exceptions)}"
 
 
 def _inferred_stores(chain: Chain) -> bool:

@@ -57,10 +57,10 @@ def play_of(call: Call, method: Method, l2_start: str, accesses: int | None = No
 
 
 class Memory:
-    """Bytes that replays take side by side: at most `most` together, but one alone whatever it takes."""
+    """Bytes that replays take side by side: at most `capacity` together, but one alone whatever it takes."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._taken = most, 0
+    def __init__(self, capacity: int) -> None:
+        self._most, self._taken = capacity, 0
         self._freed = threading.Condition()
 
     @contextmanager

@@ -118,11 +118,11 @@ class Prediction(Shown):
         replay tells. What another partition of the same L2 holds counts as there."""
         if self.replay is None:
             return None
-        asked = self.l2.read + sum(sum(adds.values()) for adds in self.call.added)
+        requested = self.l2.read + sum(sum(adds.values()) for adds in self.call.added)
         level: Level = "hbm" if self.side is None else "side"
-        moved = self.traffic.payload.tensors(level)
-        missed = sum(int(n) for (name, way), n in moved.items() if way == "read" and name != CODE)
-        return max(0.0, 1 - missed / asked) if asked else None
+        bytes_of = self.traffic.payload.tensors(level)
+        missed = sum(int(n) for (name, way), n in bytes_of.items() if way == "read" and name != CODE)
+        return max(0.0, 1 - missed / requested) if requested else None
 
     def smem_known(self, launch: str | None = None) -> bool:
         """Whether the fragments of a launch, or of all, are known."""

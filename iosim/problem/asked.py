@@ -24,8 +24,8 @@ def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
     None, and what is left out, is the usual. `seq_q` may be a number, a text such as "512,4k" or "1k:64k:x2", or a list
     of them. Raises InputError: values that make no sense, or two that contradict each other."""
     check_queries(values)
-    given = {name: FIELDS[name].asked for name in FIELDS} | {n: v for n, v in values.items() if v is not None}
-    prefix, fields = given.pop("prefix", None), {n: v for n, v in given.items() if n in FIELDS}
+    sizes = {name: FIELDS[name].asked for name in FIELDS} | {n: v for n, v in values.items() if v is not None}
+    prefix, fields = sizes.pop("prefix", None), {n: v for n, v in sizes.items() if n in FIELDS}
     fields |= mask_of(values)
     if fields["seq_lens"] is not None or fields["seq_lens_k"] is not None:
         _check_packed(values)
@@ -42,7 +42,7 @@ def lengths(value: object, name: str) -> list[Any]:
     if isinstance(value, str):
         return list(sizes(value, f"`{name}`"))
     if isinstance(value, Sequence) and value and not isinstance(value, bytes):
-        return [number for one in value for number in lengths(one, name)]
+        return [number for element in value for number in lengths(element, name)]
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise InputError(f"`{name}` {value!r} is no length; accepted: whole numbers, or texts such as '512,4k'")
     return [value]
@@ -61,9 +61,9 @@ def check_queries(values: Mapping[str, Any]) -> None:
     """Refuse key tokens that stand alone: how many queries there are would be the usual number, which nobody named."""
     if values.get("seq_k") is not None and all(values.get(name) is None for name in ("seq_q", "seq_lens", "prefix")):
         keys = values["seq_k"]
-        shown = ",".join(map(str, keys)) if isinstance(keys, list | tuple) else keys
-        why = f"`seq_q` 1 (a step of decoding) or another number; `seq_q` {shown} alone is a whole prompt"
-        raise InputError(f"`seq_k` {shown} leaves open how many tokens are new; accepted with it: {why}")
+        text = ",".join(map(str, keys)) if isinstance(keys, list | tuple) else keys
+        why = f"`seq_q` 1 (a step of decoding) or another number; `seq_q` {text} alone is a whole prompt"
+        raise InputError(f"`seq_k` {text} leaves open how many tokens are new; accepted with it: {why}")
 
 
 def _check_packed(values: Mapping[str, Any]) -> None:

@@ -99,21 +99,23 @@ class AttentionProblem(ProblemFields):
                 raise InputError(f"`{name}` {getattr(self, name)} needs `{needs}`; accepted with it alone")
         by, masks = ("top_k", ("none", "causal")) if self.compress_ratio is None else ("compress_ratio", ("window",))
         if self.gathers and (self.mask not in masks or self.window_right or self.seq_lens is not None):
-            what = f"`window_right` {self.window_right}" if self.window_right else f"`mask` {self.mask}"
-            what = what if self.seq_lens is None else "`seq_lens`"
+            field_text = f"`window_right` {self.window_right}" if self.window_right else f"`mask` {self.mask}"
+            field_text = field_text if self.seq_lens is None else "`seq_lens`"
             hint = f"accepted with it: mask {' or '.join(masks)}, sequences of one length"
-            raise InputError(f"`{by}` {getattr(self, by)} contradicts {what}; {hint}")
+            raise InputError(f"`{by}` {getattr(self, by)} contradicts {field_text}; {hint}")
         if self.compress_ratio is not None and (self.offset is not None or self.seq_q > self.seq_k):
             hint = f"accepted with it: `seq_q` up to {self.seq_k} (`seq_k`), no `offset`"
             raise InputError(f"`compress_ratio` {self.compress_ratio} needs queries that are the last tokens; {hint}")
         if self.shared_prefix is not None:
-            own = min(k - (q if self.mask == "causal" else 1) for q, k in self.sequences)
-            if self.shared_prefix > own:
-                why = f"leaves a sequence no keys of its own for its queries; accepted: up to {own}"
+            shortest = min(k for _, k in self.sequences)
+            if self.shared_prefix > shortest:
+                why = f"is longer than a sequence; accepted: up to {shortest}"
                 raise InputError(f"`shared_prefix` {self.shared_prefix} {why}")
             if self.mask not in ("none", "causal") or self.offset is not None:
-                told = f"`mask` {self.mask}" if self.offset is None else f"`offset` {self.offset}"
-                raise InputError(f"`shared_prefix` {self.shared_prefix} contradicts {told}; accepted: none, causal")
+                mask_text = f"`mask` {self.mask}" if self.offset is None else f"`offset` {self.offset}"
+                raise InputError(
+                    f"`shared_prefix` {self.shared_prefix} contradicts {mask_text}; accepted: none, causal"
+                )
 
     def _check_bias(self) -> None:
         if self.bias_shared is not None:
@@ -138,8 +140,10 @@ class AttentionProblem(ProblemFields):
     def interval_mask(self) -> IntervalMask:
         """The mask, where it is one interval of keys a query row. Raises InputError: it is not."""
         if not isinstance(self.pair_mask, IntervalMask):
-            what = f"mask '{self.mask}'" if self.seq_lens is None else "seq_lens"
-            raise InputError(f"{what} is not possible here; accepted: mask none, causal or window, one length a batch")
+            subject = f"mask '{self.mask}'" if self.seq_lens is None else "seq_lens"
+            raise InputError(
+                f"{subject} is not possible here; accepted: mask none, causal or window, one length a batch"
+            )
         return self.pair_mask
 
     @property
@@ -220,8 +224,8 @@ class AttentionProblem(ProblemFields):
     @property
     def terms(self) -> dict[str, str]:
         """What the problem asks for besides Q, K, V and dropout: name -> the field and value that ask for it."""
-        asked = ((name, of) for name, (of, there) in TERMS.items() if there(self))
-        return {name: f"{of}={FIELDS[of].text(getattr(self, of))}" for name, of in asked}
+        requested = ((name, of) for name, (of, is_present) in TERMS.items() if is_present(self))
+        return {name: f"{of}={FIELDS[of].text(getattr(self, of))}" for name, of in requested}
 
     @property
     def shares_rows(self) -> bool:

@@ -37,10 +37,10 @@ def needed_bytes(problem: AttentionProblem, tensor: Tensor) -> int:
     if tensor.keys_per_row and tensor.along is not Rows.QUERY:
         return tensor.batch * -(-mask.kept_keys(*lengths) // tensor.keys_per_row) * tensor.element_bytes
     if tensor.along in (Rows.KEY, Rows.QUERY):
-        kept = mask.kept_keys(*lengths) if tensor.along is Rows.KEY else mask.kept_queries(*lengths)
+        rows = mask.kept_keys(*lengths) if tensor.along is Rows.KEY else mask.kept_queries(*lengths)
         if tensor.picked_by:  # all queries may pick the same keys
-            kept = min(kept, problem.attended_keys)
-        return tensor.bytes // max(1, tensor.rows) * kept
+            rows = min(rows, problem.attended_keys)
+        return tensor.bytes // max(1, tensor.rows) * rows - tensor.saved_bytes
     if tensor.along is Rows.PAIR and problem.mask_storage == "implicit":
         return tensor.batch * tensor.heads * mask.kept_pairs(*lengths) * tensor.element_bytes
     return tensor.bytes

@@ -103,7 +103,8 @@ class CapacityRule:
             if tensor.is_list:
                 return self._bytes(tensor)
             lists = self.value(launch.domain.rows) // self.value(launch.domain.pack) if launch.gathers(tensor) else 1
-            return self._bytes(tensor) // rows * np.minimum(self._reach(launch)[0] * lists, rows)
+            reached = self._bytes(tensor) // rows * np.minimum(self._reach(launch)[0] * lists, rows)
+            return reached - self.value(tensor.saved_bytes)
         return self._bytes(tensor)
 
     def _reread_factor(self, launch: Launch, slots: Number) -> Number:
@@ -136,14 +137,14 @@ class CapacityRule:
         order = launch.schedule.order
         heads, copies = self.value(launch.domain.grid_heads), self.value(tensor.batch * tensor.heads)
         sharing = heads / copies
-        one = self._bytes(tensor) if order is not Order.QUERY else self._bytes(tensor) // copies
+        copy_bytes = self._bytes(tensor) if order is not Order.QUERY else self._bytes(tensor) // copies
         others = {a.tensor for a in launch.accesses} - {tensor.name}
         meanwhile = sum(self._bytes(self.chain.tensors[name]) for name in sorted(others)) / heads
         if order is Order.HEAD:
             rounds = sharing / np.minimum(slots, self._in_section(launch, heads))
         else:
             rounds = sharing / np.maximum(1.0, slots * heads / self.value(launch.work_tiles))
-        fits = (sharing <= 1) | (one + meanwhile <= self.shared)
+        fits = (sharing <= 1) | (copy_bytes + meanwhile <= self.shared)
         return np.where(fits, 1.0, np.maximum(1.0, rounds))
 
     def _between(self, tensor: str, launch: int) -> Number | None:
@@ -196,8 +197,8 @@ class CapacityRule:
         elif access.per is Per.PAIR and launch.outer is not Outer.FLAT and not tensor.is_list:
             times = factor
         fetched = np.rint(unique * times).astype(np.int64)
-        found = self._left(access.tensor, n) if between is None else between <= self.whole
-        return np.where(found & (times == 1.0), 0, fetched)
+        hits = self._left(access.tensor, n) if between is None else between <= self.whole
+        return np.where(hits & (times == 1.0), 0, fetched)
 
     def _stored(self, n: int, tensor: Tensor) -> Number:
         stays = False if tensor.role is not Role.TEMP else self._stays(tensor.name, n)
@@ -207,19 +208,19 @@ class CapacityRule:
         rows: list[TrafficRow] = []
         for n, launch in enumerate(self.chain.launches):
             factor = self._reread_factor(launch, self.slots[n])
-            moved: dict[tuple[str, Way], Number] = {}
+            bytes_of: dict[tuple[str, Way], Number] = {}
             for access in launch.accesses:
                 if access.mode is Mode.LOAD:
                     value = self._loaded(n, launch, access, factor)
                 else:
                     value = self._stored(n, self.chain.tensors[access.tensor])
                 key = (access.tensor, access.mode.direction)
-                moved[key] = np.maximum(moved.get(key, 0), value)
-            most = {(r.tensor, r.direction): self.value(r.bytes) for r in self.counted if r.launch == launch.name}
+                bytes_of[key] = np.maximum(bytes_of.get(key, 0), value)
+            limit = {(r.tensor, r.direction): self.value(r.bytes) for r in self.counted if r.launch == launch.name}
             for direction in WAYS:
-                for (name, way), value in moved.items():
+                for (name, way), value in bytes_of.items():
                     if way == direction:
-                        least = np.minimum(value, most[name, way])
+                        least = np.minimum(value, limit[name, way])
                         rows.append(TrafficRow(launch.name, "hbm", name, way, least))
             rows += self._spilled(launch, self.slots[n])
         return Traffic(tuple(rows))

@@ -15,9 +15,9 @@ def _own_steps(launch: Launch, rows: int) -> float:
     """Visited pairs of blocks of a launch whose warps have `rows` rows each and leave out what the mask takes from all
     of these: the mean over the warps of a CTA. Warps past the end of the queries go with their tile."""
     d = launch.domain
-    own = int(replace(d, block_q=rows).visited.count.sum())
+    steps = int(replace(d, block_q=rows).visited.count.sum())
     idle = int((d.visited.count * ((d.block_q - d.query_rows) // rows)).sum())
-    return (own + idle) * d.grid_heads / (d.block_q // rows)
+    return (steps + idle) * d.grid_heads / (d.block_q // rows)
 
 
 def staged_bytes(launch: Launch, items: Iterable[Staged]) -> dict[tuple[str, Way, Through], int]:
@@ -28,7 +28,7 @@ def staged_bytes(launch: Launch, items: Iterable[Staged]) -> dict[tuple[str, Way
             times = _own_steps(launch, item.own_rows) if item.own_rows else launch.visited_pairs
         key = (item.tensor, item.way, item.through)
         sums[key] = sums.get(key, 0) + item.bytes * times
-    return {key: round(moved) for key, moved in sums.items()}
+    return {key: round(total) for key, total in sums.items()}
 
 
 def wavefront_bytes(chain: Chain) -> int | None:
@@ -50,6 +50,6 @@ def count_shared(launch: Launch, chain: Chain) -> Traffic | None:
     if items is None:
         return None
     sums: dict[tuple[str, Way], int] = {}
-    for (tensor, way, _), moved in staged_bytes(launch, items).items():
-        sums[tensor, way] = sums.get((tensor, way), 0) + moved
+    for (tensor, way, _), total in staged_bytes(launch, items).items():
+        sums[tensor, way] = sums.get((tensor, way), 0) + total
     return Traffic(tuple(TrafficRow(launch.name, "smem", t, way, n) for (t, way), n in sums.items()))

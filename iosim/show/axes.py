@@ -48,7 +48,7 @@ def log_range(values: Iterable[float]) -> list[float]:
     return [round(low - margin, 4), round(high + margin, 4)]
 
 
-def _ticks(low: float, high: float, most: int) -> list[float]:
+def _ticks(low: float, high: float, max_ticks: int) -> list[float]:
     """Round numbers between two exponents of ten: the finest of four sets that is not too many nor too narrow."""
     first, last = math.floor(low), math.ceil(high)
     ticks: list[float] = []
@@ -57,18 +57,18 @@ def _ticks(low: float, high: float, most: int) -> list[float]:
         ticks = [float(f"{f}e{e}") for e in range(first, last + 1) for f in factors]
         ticks = [v for v in ticks if low <= math.log10(v) <= high] or finer
         gaps = [math.log10(b / a) for a, b in pairwise(ticks)]
-        if len(ticks) <= most and min(gaps, default=high) >= (high - low) / (NARROWEST * most):
+        if len(ticks) <= max_ticks and min(gaps, default=high) >= (high - low) / (NARROWEST * max_ticks):
             return ticks
-    step = -(-len(ticks) // most)
+    step = -(-len(ticks) // max_ticks)
     return [v for n, v in enumerate(ticks) if n % step == 0]
 
 
 def log_axis(
-    values: Iterable[float], title: str, text: Callable[[float], str], most: int = MOST_TICKS
+    values: Iterable[float], title: str, text: Callable[[float], str], max_ticks: int = MOST_TICKS
 ) -> dict[str, Any]:
-    """A logarithmic axis over the positive ones of `values`, with up to `most` ticks written by `text`."""
+    """A logarithmic axis over the positive ones of `values`, with up to `max_ticks` ticks written by `text`."""
     ends = log_range(values)
-    ticks = _ticks(ends[0], ends[1], most)
+    ticks = _ticks(ends[0], ends[1], max_ticks)
     return axis(title, type="log", range=ends, tickvals=ticks, ticktext=[text(t) for t in ticks])
 
 
@@ -95,11 +95,11 @@ def length_axis(lengths: Sequence[int], title: str = "sequence length N (tokens)
     """The axis of sequence lengths: ticks at lengths that were asked for, thinned out until they fit."""
     ends = log_axis(lengths, title, str)
     nearest = math.log(max(lengths) / min(lengths)) / MOST_LENGTHS
-    shown: list[int] = []
+    labelled: list[int] = []
     for n in sorted(lengths, reverse=True):
-        if not shown or math.log(shown[0] / n) > nearest:
-            shown.insert(0, n)
-    return {**ends, "tickvals": shown, "ticktext": [length_text(n) for n in shown]}
+        if not labelled or math.log(labelled[0] / n) > nearest:
+            labelled.insert(0, n)
+    return {**ends, "tickvals": labelled, "ticktext": [length_text(n) for n in labelled]}
 
 
 def layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def alike(lines: Mapping[str, Sequence[float | None]]) -> list[list[str]]:
 
 ROW_REM = 2.1
 AXIS_REM = 3.6
-LEAST_REM = 6.0
+LEAST_REM, TITLE_REM = 6.0, 1.4
 ROOM = 1.3
 """Length of the axis over the longest bar: the words at its end need room."""
 
@@ -297,7 +297,8 @@ def bars(
     x["range"] = [0, ROOM * longest or 1.0]
     x["tickvals"], x["ticktext"] = x["tickvals"][::2], x["ticktext"][::2]
     y = {**category_axis(names), "autorange": "reversed"}
-    height = max(LEAST_REM, AXIS_REM + ROW_REM * max(beside.most if beside else 0, len(names)) + 1.4 * bool(axis_title))
+    rows = max(beside.most if beside else 0, len(names))
+    height = max(LEAST_REM, AXIS_REM + ROW_REM * rows + (TITLE_REM if axis_title else 0.0))
     return Panel(panel_id, title, alt, tuple(data), layout(x, y, barmode="stack", bargap=0.3), height)
 
 

@@ -41,9 +41,9 @@ def html(page: Page) -> str:
 
 @cache
 def _template() -> Template:
-    made = environment(STATIC, escaped=True)
-    made.filters["prose"] = prose
-    made.globals |= {
+    environment_of_pages = environment(STATIC, escaped=True)
+    environment_of_pages.filters["prose"] = prose
+    environment_of_pages.globals |= {
         "COMMANDS": COMMANDS,
         "DASHES": _DASHES,
         "PLOT_REM": PLOT_REM,
@@ -53,7 +53,7 @@ def _template() -> Template:
         "arrows": _arrows,
         "is_cards": is_cards,
     }
-    return made.get_template("page.html")
+    return environment_of_pages.get_template("page.html")
 
 
 def group_columns(table: Table) -> int:

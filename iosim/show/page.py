@@ -92,9 +92,9 @@ class Figure:
 
     def section(self, marks: str | None = None, *, folded: bool = True) -> Section:
         """The figure as a section of a page; `marks` says what the marks behind its numbers mean, if it has any."""
-        told = (f"{marks}.",) if marks and self.table.marked else ()
+        legend = (f"{marks}.",) if marks and self.table.marked else ()
         return Section(
-            self.id, self.title, (self.caption, *told), self.legend if self.panels else (), self.panels,
+            self.id, self.title, (self.caption, *legend), self.legend if self.panels else (), self.panels,
             tuple(f"Left out: {line}" for line in self.left_out), self.table, folded=folded,
             fold_table=bool(self.panels), brief=self.brief, most_across=self.most_across,
         )  # fmt: skip
@@ -121,7 +121,7 @@ class Page:
 
     @property
     def lead(self) -> tuple[str, ...]:
-        return self.verdict or tuple(re.split(r"(?<=\.) (?=[A-Z])", said)[0] for said in self.answer[:1])
+        return self.verdict or tuple(re.split(r"(?<=\.) (?=[A-Z])", sentence)[0] for sentence in self.answer[:1])
 
     @property
     def made_by(self) -> str:
@@ -143,7 +143,7 @@ def markdown(page: Page) -> str:
         named.update(dict.fromkeys(_commands_of(section)))
     parts = [_TAG.sub("&lt;", part) for part in parts]
     if page.command:
-        parts += ["## Command line" + "s" * bool(named), f"```sh\n{page.command}\n```"]
+        parts += ["## Command lines" if named else "## Command line", f"```sh\n{page.command}\n```"]
     if named:
         parts.append("\n".join(["```text", *(f"{name}  {page.commands[name]}" for name in named), "```"]))
     return "\n\n".join(parts) + "\n"

@@ -108,12 +108,12 @@ class Column:
 
 def columns_of(specification: str) -> tuple[Column, ...]:
     """The columns of "key:kind=title | ...", of which the kind and the title may be left out."""
-    found = []
-    for one in specification.split("|"):
-        head, is_named, title = one.strip().partition("=")
+    columns = []
+    for cell in specification.split("|"):
+        head, is_named, title = cell.strip().partition("=")
         key, _, kind = head.partition(":")
-        found.append(Column(key, title if is_named else UNSET, kind))
-    return tuple(found)
+        columns.append(Column(key, title if is_named else UNSET, kind))
+    return tuple(columns)
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,10 @@ class Table:
         return next(n for n, c in enumerate(self.columns) if c.key == key)
 
     def without(self, *keys: str) -> Table:
-        kept = [n for n, c in enumerate(self.columns) if c.key not in keys]
-        return Table(tuple(self.columns[n] for n in kept), tuple(tuple(row[n] for n in kept) for row in self.rows))
+        remaining = [n for n, c in enumerate(self.columns) if c.key not in keys]
+        return Table(
+            tuple(self.columns[n] for n in remaining), tuple(tuple(row[n] for n in remaining) for row in self.rows)
+        )
 
     def coloured(self, key: str, colours: Mapping[str, str]) -> Table:
         columns = (replace(c, colours=colours) if c.key == key else c for c in self.columns)
@@ -212,7 +214,7 @@ class Table:
         """A row a combination of the columns `by`, a column a value of `pivot`, cells of the columns `shows` as text.
         Of many numbers under `pivot`, a few stand for all: the first, the last, and some between."""
         spread = self.index(pivot)
-        fixed, shown = [self.index(key) for key in by], [self.index(key) for key in shows]
+        fixed, shown_columns = [self.index(key) for key in by], [self.index(key) for key in shows]
         names = list(dict.fromkeys(row[spread] for row in self.rows))
         if self.columns[spread].numeric:
             names.sort(key=lambda v: float(v or 0))
@@ -220,7 +222,7 @@ class Table:
         cells: dict[tuple[Cell, ...], dict[Cell, str]] = {}
         for row in self.rows:
             place = tuple(row[n] for n in fixed)
-            cells.setdefault(place, {})[row[spread]] = ", ".join(self.columns[c].text(row[c]) for c in shown)
+            cells.setdefault(place, {})[row[spread]] = ", ".join(self.columns[c].text(row[c]) for c in shown_columns)
         title = f"{self.columns[spread].title} = " if self.columns[spread].numeric else ""
         heads = (f"{title}{self.columns[spread].text(name)}" for name in names)
         columns = (*(self.columns[n] for n in fixed), *(Column(h, h, RIGHT) for h in heads))
@@ -229,16 +231,16 @@ class Table:
 
 def grouped(members: Iterable[V], key: Callable[[V], K]) -> dict[K, list[V]]:
     """The members by a key, in the order of the first of each."""
-    found: dict[K, list[V]] = {}
+    groups: dict[K, list[V]] = {}
     for member in members:
-        found.setdefault(key(member), []).append(member)
-    return found
+        groups.setdefault(key(member), []).append(member)
+    return groups
 
 
-def spread_out(values: Sequence[V], most: int) -> list[V]:
-    """At most `most` of the values, evenly from the first to the last."""
+def spread_out(values: Sequence[V], count: int) -> list[V]:
+    """At most `count` of the values, evenly from the first to the last."""
     last = len(values) - 1
-    return list(values) if last < most else [values[round(n * last / (most - 1))] for n in range(most)]
+    return list(values) if last < count else [values[round(n * last / (count - 1))] for n in range(count)]
 
 
 def _total(widths: Sequence[int]) -> int:

@@ -31,11 +31,11 @@ def output(*, for_a_person: bool) -> Iterator[None]:
 
 def columns() -> int | None:
     """Width of the terminal behind standard output, or of COLUMNS where that is set; None for a file or a pipe."""
-    said = os.environ.get("COLUMNS", "")
+    width = os.environ.get("COLUMNS", "")
     if not _for_a_person.get():
         return None
-    if said.isdecimal() and int(said):
-        return max(NARROWEST, int(said))
+    if width.isdecimal() and int(width):
+        return max(NARROWEST, int(width))
     if sys.stdout is None or not sys.stdout.isatty():
         return None
     import shutil  # it loads five kinds of compression

@@ -23,9 +23,9 @@ def process(pid: int, name: str) -> Event:
 
 
 def row(pid: int, number: int, name: str) -> list[Event]:
-    one = {"ph": "M", "pid": pid, "tid": FIRST_ROW + number}
-    place = {**one, "name": "thread_sort_index", "args": {"sort_index": number}}
-    return [{**one, "name": "thread_name", "args": {"name": name}}, place]
+    metadata = {"ph": "M", "pid": pid, "tid": FIRST_ROW + number}
+    place = {**metadata, "name": "thread_sort_index", "args": {"sort_index": number}}
+    return [{**metadata, "name": "thread_name", "args": {"name": name}}, place]
 
 
 def span(
@@ -42,10 +42,10 @@ def counter(name: str, pid: int, at_us: float, values: Mapping[str, float]) -> E
     return {"ph": "C", "name": name, "pid": pid, "ts": round(at_us * NS_PER_US) / NS_PER_US, "args": dict(values)}
 
 
-def whole(events: Iterable[Event], **told: Any) -> dict[str, Any]:
-    """The file as data, of slices each before those inside it; what is `told` of it stands in `otherData`."""
+def whole(events: Iterable[Event], **extra: Any) -> dict[str, Any]:
+    """The file as data, of slices each before those inside it; `extra` stands in `otherData`."""
     ordered = sorted(events, key=lambda e: (e["ph"] != "M", e.get("ts", 0.0)))
-    return {"traceEvents": ordered, "otherData": told}
+    return {"traceEvents": ordered, "otherData": extra}
 
 
 def text(file: Mapping[str, Any]) -> str:

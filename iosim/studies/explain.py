@@ -282,8 +282,8 @@ def _order(launch: Launch, one: LaunchTrace) -> list[str]:
         at = c.position(mine, middle)
         rows = launch.domain.block_q if axis == "queries" else launch.domain.block_k
         sentences.append(
-            f"half-way through, at {seconds_text(middle / PS)}, {running.size} CTAs run on {owners.size} head"
-            f"{'s' * (owners.size > 1)}; the {mine.size} of the busiest one stand at {axis} {int(at.min()) * rows:,} "
+            f"half-way through, at {seconds_text(middle / PS)}, {running.size} CTAs run on "
+            f"{some(owners.size, 'head')}; the {mine.size} of the busiest one stand at {axis} {int(at.min()) * rows:,} "
             f"to {(int(at.max()) + 1) * rows - 1:,} of it"
         )
     return sentences

@@ -83,7 +83,7 @@ KNOWN = [*list_profiles(), *entry_names()]
 def test_one_slip_is_suggested_and_a_word_of_its_own_is_not(word: str, at: int, letter: str) -> None:
     at %= len(word)
     for slip in (word[:at] + letter + word[at:], word[:at] + word[at + 1 :]):
-        close = alike(slip, KNOWN, most=len(KNOWN))
+        close = alike(slip, KNOWN, count=len(KNOWN))
         assert word in close or slip in KNOWN or any(re.sub(r"\W", "", slip) == re.sub(r"\W", "", c) for c in close)
     assert alike("qqqqqqqq", KNOWN) == []
     assert alike("", KNOWN) == []

@@ -146,7 +146,7 @@ def test_models_name_every_quantity_that_times_and_replays_read_and_no_other(nam
 def test_a_prediction_says_what_it_rests_on(capsys: pytest.CaptureFixture[str]) -> None:
     made = predict(AttentionProblem(seq_q=256, heads=1), "fa2", "l4")
     assert made.to_dict()["evidence"]["summary"] in made.to_text()
-    assert set(made.to_dict()["evidence"]) == {"summary", "sm_l2", *MODELS}
+    assert set(made.to_dict()["evidence"]) == {"summary", "sm_l2", "backed_by", *MODELS}
     assert json.dumps(made.to_dict()["evidence"])
     assert main(["profiles", "show", "l4"]) == 0
     shown = capsys.readouterr().out

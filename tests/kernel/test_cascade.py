@@ -160,7 +160,7 @@ def test_it_is_the_default_where_keys_are_shared(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(("changes", "says"), [
-    ({"shared_prefix": 9216}, "up to 9215"), ({"seq_q": 1025, "mask": "causal"}, "up to 8191"),
+    ({"shared_prefix": 9217}, "up to 9216"),
     ({"mask": "window", "window": 9}, "mask"), ({"mask": "causal", "offset": 3}, "offset"),
     ({"passes": "bwd"}, "passes"),
 ])  # fmt: skip
@@ -169,9 +169,19 @@ def test_it_says_what_it_does_not_take(changes: dict[str, Any], says: str) -> No
         LONG.with_(**changes)
 
 
-def test_others_refuse_a_shared_prefix() -> None:
-    for kernel in ("flashinfer", "fa2", "flash"):
-        with pytest.raises(InputError, match="shared_prefix"):
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"shared_prefix": 9216}, "up to 9215"), ({"seq_q": 1025, "mask": "causal"}, "up to 8191"),
+])  # fmt: skip
+def test_two_calls_need_keys_of_a_sequences_own(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        predict(LONG.with_(**changes), "flashinfer-cascade", "h100", method="bounds")
+
+
+def test_others_share_through_pages_alone() -> None:
+    for kernel in ("flashinfer", "fa2"):
+        with pytest.raises(InputError, match="without page_size"):
             predict(LONG, kernel, "a100", method="bounds")
+    with pytest.raises(InputError, match="shared_prefix"):
+        predict(LONG, "cutlass", "a100", method="bounds")
     assert AttentionProblem.from_dict(LONG.to_dict()) == LONG
     assert replace(LONG, page_size=16).keys_in_memory == 8192 + 64 * 1024

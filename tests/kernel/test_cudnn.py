@@ -10,6 +10,8 @@ from scripts import measurements
 
 from iosim.catalog.algorithms import plan
 from iosim.catalog.libraries import resolve
+from iosim.catalog.libraries.sdpa import choose, order, why_not_cudnn
+from iosim.hardware.profile import load_profile
 from iosim.kernel.launch import Edge
 from iosim.kernel.residency import residency
 from iosim.kernel.schedule import Direction, Order, Scheduler, Start
@@ -98,3 +100,38 @@ def test_the_closed_engine_runs_the_public_member() -> None:
     assert names
     for name in names:
         assert re.search(r"knob_7_64x128x128_4x1x1_cga1x1x1", name), name
+
+
+@pytest.mark.parametrize(("gpu", "version", "backend"), [
+    ("h100", 91900, "cudnn"), ("h200", 91600, "cudnn"), ("h100", 91500, "flash"), ("b200", 92000, "flash"),
+])  # fmt: skip
+def test_pytorch_gives_wide_heads_to_cudnn_on_hopper(gpu: str, version: int, backend: str) -> None:
+    profile = load_profile(gpu)
+    assert choose(problem(head_dim=256), profile, order(profile, version), version)[0] == backend
+    assert why_not_cudnn(problem(head_dim=256), profile, version=90900) == "cuDNN takes head_dim up to 128"
+    assert why_not_cudnn(problem(head_dim=264), load_profile("h100"), version=92000) == "cuDNN takes head_dim up to 256"
+    masked = problem(head_dim=256, bias="full", bias_shared="both")
+    assert choose(masked, profile, order(profile, version), version)[0] == ("efficient", "cudnn")[backend == "cudnn"]
+
+
+def test_what_a_bias_costs_the_widest_build() -> None:
+    """A Gemma 3's forward on an H100, 2 x 4 heads of 256 columns and 4,096 tokens with a mask: 266 bytes a thread and
+    pair of blocks leave the SM beside the output. Narrower builds, and those without a bias, keep all in registers."""
+    wide = problem(batch=2, heads=4, seq_q=4096, head_dim=256, bias="full", bias_shared="heads")
+    h100 = load_profile("h100")
+    main = plan(wide, resolve("cudnn", wide, h100)).launches[-1]
+    pairs = 8 * 32 * 32
+    bare = predict(problem(batch=2, heads=4, seq_q=4096, head_dim=256), "cudnn", h100, method="bounds").total(
+        "l2", "write"
+    )
+    assert predict(wide, "cudnn", h100, method="bounds").total("l2", "write") - bare == 266 * 384 * pairs
+    assert main.work.spill is not None
+    for other in (wide.with_(head_dim=128, head_dim_v=128), wide.with_(head_dim=64, head_dim_v=64)):
+        assert resolve("cudnn", other, h100).spill is None
+
+
+def test_the_widest_backward_has_fewer_keys() -> None:
+    """The sums of dK and dV, 128 x 256 fp32 each, would be all of an SM's registers: 64 keys."""
+    for head_dim, keys in ((64, 128), (128, 128), (136, 64), (256, 64)):
+        tile = resolve("cudnn", problem(head_dim=head_dim, passes="bwd"), load_profile("h200")).tile_backward
+        assert (tile.block_q, tile.block_k) == (64, keys)

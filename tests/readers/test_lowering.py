@@ -202,7 +202,7 @@ def test_rows_beside_other_heads_rows_take_the_lines_that_they_touch(
     of = {name: int(low.size[low.owner == n].sum()) for n, name in enumerate(low.tensors)}
     assert of["K"] == heads * 128 * room
     assert of["O"] == heads * 128 * 2 * head_dim
-    assert low.own[low.tensors.index("K")] == 2 * head_dim / room
+    assert low.own_share[low.tensors.index("K")] == 2 * head_dim / room
     touched = [
         len({(start + n) // 128 for n in range(2 * head_dim)}) for start in range(0, 128, 2 * head_dim & -2 * head_dim)
     ]

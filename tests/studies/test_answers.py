@@ -61,9 +61,9 @@ def test_the_bytes_and_the_factor_are_those_of_the_prediction(
 ) -> None:
     p = predict(problem(tokens, mask=mask, kv_heads=kv_heads), kernel, gpu)
     sentence = answer([p])
-    read, least = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
-    assert sentence.startswith(f"{p.kernel.name} on {p.profile.name} reads {bytes_text(read)} from HBM, ")
-    stated = re.search(r"HBM, ([\d.,]+) times the compulsory", sentence)
+    read, least = p.hbm_payload.read, p.hbm_bounds.compulsory_read
+    assert sentence.startswith(f"{p.kernel.name} on {p.profile.name} reads {bytes_text(p.hbm.read)} from HBM, ")
+    stated = re.search(r"(?:HBM|check bits), ([\d.,]+) times the compulsory", sentence)
     assert (stated is None) == (read <= 1.05 * least)
     if stated:
         assert float(stated[1].replace(",", "")) == pytest.approx(read / least, rel=0.006)
@@ -97,11 +97,11 @@ def test_a_warm_call_that_reads_less_is_not_said_to_read_the_compulsory_bytes(
 def test_what_a_warm_l2_leaves_to_hbm_is_told_by_what_is_compulsory(tokens: int, kernel: str, gpu: str) -> None:
     kernel = "cutlass" if gpu == "t4" and kernel == "fa2" else kernel
     p = predict(problem(tokens, seq_k=4096), kernel, gpu, l2_start="warm")
-    sentence, read, least = answer([p]), p.total("hbm", "read"), p.hbm_bounds.compulsory_read
+    sentence, read, least = answer([p]), p.hbm_payload.read, p.hbm_bounds.compulsory_read
     if read * 1.05 < least:
         assert f"compulsory {bytes_text(least)} lie" in sentence
         assert "in the warm L2" in sentence
-        assert (bytes_text(read) if read else "reads nothing from HBM") in sentence
+        assert (bytes_text(p.hbm.read) if read else "reads nothing from HBM") in sentence
     else:
         assert "even with a warm L2" in sentence
 

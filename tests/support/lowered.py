@@ -71,7 +71,7 @@ def wrong_bytes(chain: Chain, lowered: Lowered) -> list[str]:
             uses = [(one.domain, a) for one in of for a in one.accesses if a.tensor == name]
             right = sum(access_bytes(d, chain.tensors[name], a) * d.grid_heads for d, a in uses)
             own = round(
-                sums.get(name, 0) * lowered.own[lowered.tensors.index(name)]
+                sums.get(name, 0) * lowered.own_share[lowered.tensors.index(name)]
             )  # the rest of their lines is others'
             if own != right:
                 found.append(f"{launch.name} {name}: {sums.get(name, 0)} bytes, counted {right}")

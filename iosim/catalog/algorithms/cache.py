@@ -70,9 +70,22 @@ def _counted_page(problem: AttentionProblem) -> int | None:
     return problem.page_size if problem.seq_lens is None else None
 
 
+def _shared(problem: AttentionProblem, tensor: Tensor) -> Tensor:
+    """A tensor of the cache whose first pages all sequences have in common: whole ones, as prefix caches share them.
+    Raises InputError: the keys of a sequence lie in one piece, so that none can be shared."""
+    if problem.shared_prefix is None:
+        return tensor
+    if problem.page_size is None:
+        why = "keys are shared through the pages that hold them; accepted with it: `page_size`"
+        raise InputError(f"`shared_prefix` {problem.shared_prefix} without `page_size`: {why}")
+    whole_pages = problem.shared_prefix // problem.page_size * problem.page_size
+    return replace(tensor, shared_rows=whole_pages, shared_by=problem.sequence_count)
+
+
 def in_cache(problem: AttentionProblem, tensor: Tensor) -> Tensor:
     if problem.widens:
         tensor = replace(tensor, element_bytes=problem.cache_type.bytes, format=problem.cache_type.name)
+    tensor = _shared(problem, tensor)
     page = _counted_page(problem)
     if page is None:
         return tensor

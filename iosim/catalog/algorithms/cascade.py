@@ -42,6 +42,10 @@ def levels(problem: AttentionProblem, *, pages: bool = False) -> tuple[Attention
     shared = problem.shared_prefix
     if shared is None:
         return problem, None
+    cached = min(k - (q if problem.mask == "causal" else 1) for q, k in problem.sequences)
+    if shared > cached:
+        why = f"leaves a sequence no keys of its own for its queries; accepted in two calls: up to {cached}"
+        raise InputError(f"`shared_prefix` {shared} {why}")
     own = problem.with_(shared_prefix=None, page_size=problem.page_size if pages else None)
     lens, lens_k = zip(*((q, k - shared) for q, k in problem.sequences), strict=True)
     own = own.with_(batch=1, seq_q=sum(lens), seq_k=sum(lens_k), seq_lens=lens, seq_lens_k=lens_k)

@@ -175,7 +175,7 @@ class FlashOptions(SplitOptions, TermOptions):
     adds: Adds = Adds.LINES
 
 
-TAKES = (*SCORE_TERMS, "cache_dtype", "page_size", "seq_lens", "sinks")
+TAKES = (*SCORE_TERMS, "cache_dtype", "page_size", "seq_lens", "shared_prefix", "sinks")
 
 
 @algorithm("flash", takes=TAKES, options=FlashOptions, splits=True, appends=True, packs=Packs.WHERE_ASKED)
@@ -307,28 +307,34 @@ def _by_lists(work: Work, problem: AttentionProblem, kernel: Kernel, options: Fl
     mask = MaskOperations(
         edge_steps=limits * options.mask_operations,
         edge_keys=limits * block,
-        edge_rows=problem.seq_q % block * bool(limits),
+        edge_rows=problem.seq_q % block if limits else 0,
     )
     loop = replace(
         work.loop,
-        copy_instructions=work.loop.copy_instructions * ragged,
-        list_cycles=work.loop.list_cycles * bool(limits),
+        copy_instructions=work.loop.copy_instructions if ragged else 0,
+        list_cycles=work.loop.list_cycles if limits else 0,
     )
-    both = 0 < limits * block < problem.seq_k
-    return replace(work, mask=mask, loop=loop, serial_loads=LOADS_BETWEEN_LOOPS * both)
+    has_both_loops = 0 < limits * block < problem.seq_k
+    return replace(work, mask=mask, loop=loop, serial_loads=LOADS_BETWEEN_LOOPS if has_both_loops else 0)
 
 
 def _mask_operations(problem: AttentionProblem, kernel: Kernel, options: FlashOptions) -> MaskOperations:
     """Both limits of a window are asked of every score, the causal one at the diagonal. A single query, the last one,
     has nothing to mask."""
-    tile, each = kernel.tile, options.mask_operations
     mask = "none" if problem.mask == "causal" and problem.longest_q == 1 else problem.mask
-    if not each:
-        bounded = mask == "window" or (problem.mask == "none" and problem.seq_k % tile.block_k > 0)
-        diagonal = options.diagonal_operations * (mask == "causal")
-        return MaskOperations(every_step=float(bounded * options.bound_operations), edge_steps=float(diagonal))
-    window = mask == "window"
-    return MaskOperations(every_step=2.0 * each * window, edge_steps=float(each * (mask != "none" and not window)))
+    every_step = edge_steps = 0
+    if options.mask_operations:
+        if mask == "window":
+            every_step = 2 * options.mask_operations
+        elif mask != "none":
+            edge_steps = options.mask_operations
+    else:
+        # Scores past the last key are masked in every step of a kernel that has one loop for all blocks.
+        if mask == "window" or (problem.mask == "none" and problem.seq_k % kernel.tile.block_k > 0):
+            every_step = options.bound_operations
+        if mask == "causal":
+            edge_steps = options.diagonal_operations
+    return MaskOperations(every_step=float(every_step), edge_steps=float(edge_steps))
 
 
 def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool = False) -> tuple[Overhead, ...]:
@@ -453,7 +459,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     apart = options.adds in (Adds.OWNERS, Adds.SAME_GRID)
     in_order = 1 in (problem.heads, problem.seq_q)
     passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
-    passes = [one for one in passes if not (in_order and one.reorders)]
+    passes = [one for one in passes if not (in_order and one.reorders) and one.layout in ("", problem.layout)]
     if apart:
         without_sums = (replace(one, writes=tuple(n for n in one.writes if n != QUERY_SUMS)) for one in passes)
         passes = [one for one in without_sums if one.writes and QUERY_SUMS not in one.reads]

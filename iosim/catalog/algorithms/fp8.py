@@ -82,7 +82,7 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
     kind_q, kind_k, kind_v = map(dtype, options.narrow or (problem.dtype,) * 3)
     q_scale, k_scale, v_scale = (_moved(f"{n}_scale", Mode.STORE, SCALES, per_tile=1) for n in "QKV")
     subtracted = _moved("K_mean", Mode.LOAD, MEANS, per_tile=2 * width)
-    fused = (subtracted,) * (options.smooth_k is Smooth.FUSED)
+    fused = (subtracted,) if options.smooth_k is Smooth.FUSED else ()
     if options.smooth_k is not Smooth.NONE:
         sums = _moved("K_mean", Mode.STORE, MEANS, per_tile=4 * width)
         rows = row_domain(problem, MEAN_ROWS, keys=True)

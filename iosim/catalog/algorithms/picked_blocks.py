@@ -232,7 +232,7 @@ class _Launches:
         self.by_rows("bwd.fill_mask", "", "block_mask", block, keys=True)
         lists = (load(LISTS, Rows.QUERY, Per.QUERY, times=SECTOR_ENTRIES),)
         self.launches.append(row_pass("bwd.mask", row_domain(p, 1, keys=True), lists, ("block_mask",)))
-        parts = " ".join(self.hold(n, f"{n}_slc{'_part' * (n == 'dK')}") for n in ("dK", "dV"))
+        parts = " ".join(self.hold(n, f"{n}_slc{'_part' if n == 'dK' else ''}") for n in ("dK", "dV"))
         column = load("mask_columns", Rows.OWN, Per.KEY, times=SECTOR_BYTES // 2)
         domain = self.over(p.seq_k, picks.pairs(p.seq_q, self.options.blocks))
         self.key_gradients("slc", domain, "K V", parts, (column,), serial_loads=(p.seq_q + block) // 2)
@@ -244,7 +244,7 @@ class _Launches:
         summed = "sum" if self.options.window else "slc"
         self.query_gradient("cmp", self.over(self.there, self.whole), "K_cmp V_cmp")
         self.by_rows("bwd.add_dQ_cmp", f"dQ_{summed} dQ_cmp", "dQ")
-        parts = " ".join(self.hold(n, f"{n}_cmp{'_part' * (n == 'dK')}", rows=self.there) for n in ("dK", "dV"))
+        parts = " ".join(self.hold(n, f"{n}_cmp{'_part' if n == 'dK' else ''}", rows=self.there) for n in ("dK", "dV"))
         self.key_gradients("cmp", self.over(self.there, self.part), "K_cmp V_cmp", parts)
         one = Domain(self.problem.batch, self.problem.kv_heads, self.there, 1, GATED_ROWS, 1)
         made = self.hold("dK", "dK_cmp", rows=self.there)

@@ -140,6 +140,7 @@ ROW: Mapping[str, Key] = {
     "dtype": Key(_DTYPES, "of these types"),
     "paged": Key(Flag(), "with a paged cache, or without"),
     "widened": Key(Flag(), "with a cache in a type of its own (--cache-dtype), or without"),
+    "score_tensor": Key(Flag(), "with a bias or a mask that is a tensor, or without"),
     "max_rows": Key(Whole(1), "up to so many query rows of a group"),
     "max_queries": Key(Whole(1), "up to so many query tokens"),
     "max_keys": Key(Whole(1), "up to so many keys"),

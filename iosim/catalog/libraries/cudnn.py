@@ -7,12 +7,16 @@ from typing import ClassVar
 from iosim.base.pointwise import pointwise
 from iosim.base.records import replace
 from iosim.catalog.libraries.rules import Rules, SplitGrid, rule_book
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SECTOR_BYTES, Mode, Overhead
 from iosim.kernel.schedule import Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 
 MOST_SPLITS = 64
 FEWEST_SPLITS = 4
+WIDE_HEAD_DIM = 128
+"""Above it the build of 256 columns runs."""
 LPT_KEYS = (1024, 16384)
 L2_BUDGET_BYTES, NARROW = 16 << 20, 128
 """K and V of the heads that start together, and the widest heads for which it is so much (api_sm80.py); else half."""
@@ -20,8 +24,7 @@ WHOLE_KEYS = 256
 """Keys up to which kernels of 64 query rows run, which do not split them."""
 
 
-@rule_book("cudnn")
-class CudnnRules(Rules):
+class CudnnDecodeRules(Rules):
     """One query token has a kernel of its own: splits, a CTA a split, a max and a sum a row between them."""
 
     split_options: ClassVar = {
@@ -46,8 +49,18 @@ class CudnnRules(Rules):
         return neighbours_of_q(problem, block_q)
 
 
+@rule_book("cudnn")
+class CudnnRules(CudnnDecodeRules):
+    """The closed kernels for Hopper."""
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """What is spilled with a bias is the widest build's alone; a row of the file holds for narrower ones, too."""
+        wide = max(problem.head_dim, problem.head_dim_v) > WIDE_HEAD_DIM
+        return kernel if wide else replace(kernel, spill=None)
+
+
 @rule_book("cudnn-sm80")
-class CudnnAmpereRules(CudnnRules):
+class CudnnAmpereRules(CudnnDecodeRules):
     """Several query tokens have the kernels of a prefill, a head a tile, however few they are: decoding 8 or 16 tokens
     computes whole tiles."""
 

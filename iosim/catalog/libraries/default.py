@@ -88,4 +88,4 @@ def told(kernels: Iterable[tuple[Kernel, HardwareProfile]]) -> str:
         if any(note.startswith(NOTE) for note in kernel.notes):
             names.setdefault(profile.name, {})[kernel.name] = None
     by_default = [f"{' and '.join(found)} on {gpu}" for gpu, found in names.items()]
-    return f"Kernel{'s' * (len(by_default) > 1)} by default: {', '.join(by_default)}" if by_default else ""
+    return f"Kernel{'s' if len(by_default) > 1 else ''} by default: {', '.join(by_default)}" if by_default else ""

@@ -216,7 +216,7 @@ def answer(data: Mapping[str, Any]) -> str:
     ]
     if distinct:
         which = " by head_dim, pass and GPU" if len(distinct) > 1 else ""
-        parts.append(f"tile{'s' * (len(distinct) > 1)} {', '.join(distinct)}{which}")
+        parts.append(f"tile{'s' if len(distinct) > 1 else ''} {', '.join(distinct)}{which}")
     inferred = [key for key in ("inferred", "assumed") if data.get(key)]
     parts.append(
         f"part of it is {' or '.join(inferred)}, as listed below" if inferred else "all of it is from its source"

@@ -39,6 +39,7 @@ def _first(
     facts |= {"causal": problem.mask != "none", "window": window, "dropout": problem.dropout > 0}
     facts["paged"] = problem.page_size is not None
     facts["widened"] = problem.cache_dtype is not None
+    facts["score_tensor"] = problem.bias != "none" or problem.mask_storage != "implicit"
     query_rows = problem.longest_q * problem.group
     optin = profile.shared_memory_per_block_optin_bytes or 0
     for row in rows:

@@ -34,6 +34,8 @@ ORDER = ("flash", "efficient", "math", "cudnn")
 CUDNN_FIRST = 91500
 """cuDNN's version, as 10000 x major + 100 x minor + patch, after which it comes first on cc 9.0 and 10.x."""
 CUDNN_HEAD_DIM = 128
+CUDNN_WIDE = (91000, 90, 256)
+"""cuDNN's version from which a GPU of this compute capability takes head dimensions up to the last number."""
 CUDNN_DROPOUT_STEPS = 16
 """cuDNN drops out with probabilities that are multiples of 1/16."""
 
@@ -93,7 +95,8 @@ def why_not_flash(problem: AttentionProblem, profile: HardwareProfile) -> str:
         return "flash takes no causal mask from the first token on where there are more keys or more queries"
     trains_wide = problem.backward and cc in SMALL_SHARED_MEMORY and head_dim > TRAINED_HEAD_DIM
     if trains_wide and (head_dim <= TRAINED_AGAIN_ABOVE or problem.dropout > 0):
-        return f"flash does not train head_dim {head_dim}{' with dropout' * (problem.dropout > 0)} on cc {cc_text(cc)}"
+        dropout = " with dropout" if problem.dropout > 0 else ""
+        return f"flash does not train head_dim {head_dim}{dropout} on cc {cc_text(cc)}"
     return ""
 
 
@@ -119,8 +122,10 @@ def why_not_cudnn(problem: AttentionProblem, profile: HardwareProfile, version: 
         return f"{'fp32' if problem.dtype == 'tf32' else problem.dtype} inputs are not cuDNN's"
     if (problem.dropout * CUDNN_DROPOUT_STEPS) % 1:
         return f"cuDNN drops out with multiples of 1/{CUDNN_DROPOUT_STEPS}"
-    if max(widths) > CUDNN_HEAD_DIM and not (widths == (192, 128) and profile.cc // 10 in (9, 10)):
-        return f"cuDNN takes head_dim up to {CUDNN_HEAD_DIM}"
+    from_version, wide_cc, wide = CUDNN_WIDE
+    widest = wide if version >= from_version and profile.cc == wide_cc else CUDNN_HEAD_DIM
+    if max(widths) > widest and not (widths == (192, 128) and profile.cc // 10 in (9, 10)):
+        return f"cuDNN takes head_dim up to {widest}"
     if any(width % 8 for width in widths):
         return "cuDNN takes head_dim in multiples of 8"
     if problem.seq_k == 1:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from iosim.base.errors import InputError
 from iosim.catalog.algorithms.registry import algorithm_of
-from iosim.catalog.libraries.loader import Entry, entry, entry_names
+from iosim.catalog.libraries.loader import Entry, entry, entry_names, on_gpu
 from iosim.hardware.profile import HardwareProfile, cc_text
 from iosim.problem.attention import AttentionProblem
 
@@ -31,7 +31,8 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
 def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
     requires, name, page = data["requires"], data["name"], problem.page_size
 
-    def runs_there(one: Entry) -> bool:
+    def runs_there(named: Entry) -> bool:
+        one = on_gpu(named, profile)
         return _on(one, profile.is_amd) and _runs(one, problem.dtype, profile.cc)
 
     if not _on(data, profile.is_amd):

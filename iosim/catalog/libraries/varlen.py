@@ -131,8 +131,12 @@ class Fa3VarlenRules(Fa3Rules):
             more = operations.get(made.compiled_head_dim or problem.head_dim, 0.0)
             loop = replace(loop, score_operations=loop.score_operations + more)
         waits = TILE_WAITS[alone] + searches(problem, made, int(profile.need("sm_count")))
-        waits, first = waits + self.fp8_waits * (fp8 and not alone), self.fp8_waits * (fp8 and alone)
-        options = replace(options_of(made, FlashOptions), tile_waits=waits, first_waits=first)
+        first_waits = 0
+        if fp8 and alone:
+            first_waits = self.fp8_waits
+        elif fp8:
+            waits += self.fp8_waits
+        options = replace(options_of(made, FlashOptions), tile_waits=waits, first_waits=first_waits)
         return replace(made, schedule=replace(made.schedule, cluster=1), options=options, loop=loop)
 
 

@@ -148,9 +148,9 @@ class Check(Shown):
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction
         of_claim = "quantity=claim.quantity claim=claim.text value=claim.value tolerance readings_tried=tried"
-        found = plain(self, f"{of_claim} matches nearest predicted=counter agrees")
-        found["published"] = None if self.published is None else self.published.to_dict()
-        return found | plain(p, "problem kernel=kernel.name profile=profile.name method") | {"answer": self.answer()}
+        record = plain(self, f"{of_claim} matches nearest predicted=counter agrees")
+        record["published"] = None if self.published is None else self.published.to_dict()
+        return record | plain(p, "problem kernel=kernel.name profile=profile.name method") | {"answer": self.answer()}
 
 
 _TEXT: Mapping[str, Callable[[float], str]] = {
@@ -165,11 +165,11 @@ _TEXT: Mapping[str, Callable[[float], str]] = {
 }
 
 
-def run(asked: ClaimRequest) -> list[Check]:
-    layers, tolerance = CLAIM["layers"].check(asked.layers), share(asked.tolerance)
-    claims = [parse(name, text) for name in CLAIMS if (text := getattr(asked, name)) is not None]
-    what = asked.problem, asked.kernel, _gpu(asked.gpu).with_ecc(asked.ecc)
-    return [check(one, *what, tolerance=tolerance, layers=layers, overrides=asked.overrides) for one in claims]
+def run(request: ClaimRequest) -> list[Check]:
+    layers, tolerance = CLAIM["layers"].check(request.layers), share(request.tolerance)
+    claims = [parse(name, text) for name in CLAIMS if (text := getattr(request, name)) is not None]
+    subject = request.problem, request.kernel, _gpu(request.gpu).with_ecc(request.ecc)
+    return [check(claim, *subject, tolerance=tolerance, layers=layers, overrides=request.overrides) for claim in claims]
 
 
 def _gpu(profile: str | HardwareProfile) -> HardwareProfile:
@@ -263,8 +263,8 @@ def _readings(claim: Amount, p: Prediction, overrides: Overrides | None, layers:
     for words, problem in (("", p.problem), *readings.other_problems(p.problem)):
         factors = list(readings.factors(problem, claim, layers))
         for reading in _of_problem(claim, problem, p, overrides, replayed=not words):
-            one = reading.slipped(words) if words else reading
-            yield from (one, *(one.slipped(slip, factor) for slip, factor in factors))
+            variant = reading.slipped(words) if words else reading
+            yield from (variant, *(variant.slipped(slip, factor) for slip, factor in factors))
 
 
 def _of_problem(
@@ -277,10 +277,10 @@ def _of_problem(
         yield from readings.ratio_readings(claim, p, problem, replayed)
         return
     try:
-        one = p if replayed else predict(problem, p.kernel.name, p.profile, overrides=overrides, method="bounds")
+        prediction = p if replayed else predict(problem, p.kernel.name, p.profile, overrides=overrides, method="bounds")
     except InputError:
         return
-    yield from _OF_ONE[claim.quantity](one)
+    yield from _OF_ONE[claim.quantity](prediction)
 
 
 _OF_ONE: Mapping[str, Callable[[Prediction], Iterator[Reading]]] = {
@@ -298,8 +298,8 @@ _OF_ONE: Mapping[str, Callable[[Prediction], Iterator[Reading]]] = {
 def line(c: Check) -> str:
     if c.agrees is not None:
         return f"{c.claim.text} ({c.claim.quantity}) agrees with the prediction"
-    said = c.matches[0].reading.counts if c.matches else f"none of {c.tried} counts"
-    return f"{c.claim.text} ({c.claim.quantity}) matches {said}"
+    outcome = c.matches[0].reading.counts if c.matches else f"none of {c.tried} counts"
+    return f"{c.claim.text} ({c.claim.quantity}) matches {outcome}"
 
 
 def head(c: Check) -> str:
@@ -318,8 +318,8 @@ def table(c: Check) -> Table:
 
 
 def as_text(c: Check) -> str:
-    left = len(c.matches) - MOST_SHOWN
-    more = f"and {left} more; --format json has all\n" if left > 0 else ""
+    unlisted = len(c.matches) - MOST_SHOWN
+    more = f"and {unlisted} more; --format json has all\n" if unlisted > 0 else ""
     return f"{head(c)}\n\n{table(c).text()}{more}"
 
 

@@ -116,7 +116,7 @@ _texts = cache(lambda: read_toml(Path(__file__).with_suffix(".toml")))
 
 def _said(key: str, value: float, **words: object) -> Reading:
     """The reading of that key in readings.toml."""
-    text: dict[str, Any] = {name: one.format(**words) for name, one in _texts()[key].items()}
+    text: dict[str, Any] = {name: pattern.format(**words) for name, pattern in _texts()[key].items()}
     return Reading(**{"direction": "", **text}, value=value)
 
 
@@ -159,7 +159,7 @@ def time_readings(p: Prediction) -> Iterator[Reading]:
         moved_bytes["the predicted HBM bytes"] = p.hbm_payload.total
     bandwidth, rate = gpu.dram_bandwidth_bytes_per_s, (gpu.tensor_flops_per_s or {}).get(p.problem.dtype)
     if bandwidth:
-        yield from (_said("over_bandwidth", n / bandwidth, what=what) for what, n in moved_bytes.items())
+        yield from (_said("over_bandwidth", n / bandwidth, what=level) for level, n in moved_bytes.items())
     if rate:
         yield _said("over_tensor_rate", p.flops / rate)
 

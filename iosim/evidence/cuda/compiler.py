@@ -98,8 +98,8 @@ def parse_report(text: str) -> dict[str, Resources]:
 
 def cache_dir() -> Path:
     """Where cubins are kept: `$IOSIM_CACHE`, else `iosim` in the user's cache directory (XDG)."""
-    if own := os.environ.get("IOSIM_CACHE"):
-        return Path(own)
+    if folder := os.environ.get("IOSIM_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "iosim" / "kernels"
 
 
@@ -135,9 +135,9 @@ def build(spec: Spec, cc: str) -> Built:
     cubin = directory / f"{cache_key(spec, cc, compiler)}.cubin"
     report = cubin.with_suffix(".json")
     if cubin.is_file() and report.is_file():
-        kept = json.loads(report.read_text())
-        resources = {name: Resources(**values) for name, values in kept["resources"].items()}
-        return Built(cubin, cc, compiler, resources, tuple(kept["warnings"]))
+        record = json.loads(report.read_text())
+        resources = {name: Resources(**values) for name, values in record["resources"].items()}
+        return Built(cubin, cc, compiler, resources, tuple(record["warnings"]))
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         fresh = Path(scratch) / "kernel.cubin"

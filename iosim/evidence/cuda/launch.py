@@ -223,10 +223,10 @@ class Naive(Loaded[NaiveSpec]):
         p = NaiveParams(**addresses, **sizes(shape), causal=int(causal), scale=self.scale_of(shape, scale))
         q_tiles, k_tiles, heads = -(-shape.seq_q // 64), -(-shape.seq_k // 64), shape.all_heads
         row_bytes = 4 * shape.seq_k
-        most = (shared_bytes_per_cta(self.built.cc) or row_bytes + 1_024) - 1_024
-        if row_bytes > most:
+        max_row_bytes = (shared_bytes_per_cta(self.built.cc) or row_bytes + 1_024) - 1_024
+        if row_bytes > max_row_bytes:
             why = f"seq_k {shape.seq_k} is too long for naive_softmax, which holds a row"
-            raise InputError(f"{why}; at most {most // 4}")
+            raise InputError(f"{why}; at most {max_row_bytes // 4}")
         return [
             Launch(self.function("naive_scores"), (k_tiles, q_tiles, heads), 256, p, 0),
             Launch(self.function("naive_softmax", row_bytes), (shape.seq_q, heads, 1), 256, p, row_bytes),

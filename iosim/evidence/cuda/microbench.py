@@ -87,11 +87,11 @@ class Bench:
         spent = seconds(many) - seconds(few)
         return spent / (many - few), self.clock_hz()
 
-    def math_rate(self, name: str, each: float, iterations: int = 4096) -> tuple[float, float]:
-        """(operations a second of an arithmetic kernel, SM clock); `each` is what one thread does in an iteration."""
+    def math_rate(self, name: str, operations: float, iterations: int = 4096) -> tuple[float, float]:
+        """(operations a second of an arithmetic kernel, SM clock); a thread does `operations` in an iteration."""
         ctas = 4 * self.sms
         seconds = self.best_s(lambda: self.launch(name, ctas, MATH_THREADS, passes=iterations))
-        return ctas * MATH_THREADS * each * iterations / seconds, self.clock_hz()
+        return ctas * MATH_THREADS * operations * iterations / seconds, self.clock_hz()
 
     def sustained_clock_hz(self, iterations: int = 4096) -> float:
         """SM clock after SUSTAINED_S of tensor products on all SMs."""
@@ -121,11 +121,11 @@ def far_bytes(l2_bytes: int) -> int:
 
 
 def machine() -> dict[str, Any]:
-    told = {"compiler": compiler_version(find_nvcc()), "date": datetime.date.today().isoformat()}
-    return {"schema": SCHEMA, **driver.properties(), **told}
+    facts = {"compiler": compiler_version(find_nvcc()), "date": datetime.date.today().isoformat()}
+    return {"schema": SCHEMA, **driver.properties(), **facts}
 
 
-def measure(step: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
+def measure(step: Callable[[str], None] = lambda step_name: None) -> dict[str, Any]:
     """All rates of this machine's GPU, each with its unit in its name; `step` hears what comes next."""
     facts = machine()
     l2, far = facts["l2_bytes"], far_bytes(facts["l2_bytes"])

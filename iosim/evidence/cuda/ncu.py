@@ -58,8 +58,8 @@ class Profiled:
 def unit_scale(unit: str) -> float:
     """What one of `unit` is in base units: `Kbyte` 1000, `ms` 0.001, `Kbyte/block` 1000, `cycle/nsecond` 1e9. Raises
     InputError where the unit is not known: guessing one would shift a number by powers of ten."""
-    name, _, each = (part.strip() for part in unit.partition("/"))
-    time = _UNIT.match(each)
+    name, _, per = (part.strip() for part in unit.partition("/"))
+    time = _UNIT.match(per)
     if time is not None and time.group(2) in _TIMES:
         return unit_scale(name) / _PREFIX[time.group(1)]
     if name in _COUNTS:
@@ -145,8 +145,8 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
             notes.append(f"row {number} breaks off in its last column and is left out")
             continue
         cells = dict(zip(names, row, strict=True))
-        there = {name: scale for name, scale in scales.items() if is_there(cells[name])}
-        metrics = named_metrics({name: value_of(name, cells[name]) * scale for name, scale in there.items()})
+        filled = {name: scale for name, scale in scales.items() if is_there(cells[name])}
+        metrics = named_metrics({name: value_of(name, cells[name]) * scale for name, scale in filled.items()})
         grid, block = sizes_of(cells["Grid Size"]), sizes_of(cells["Block Size"])
         ranges = tuple(cells[name] for name in names if RANGE_COLUMN.search(name) and cells[name])
         launches.append(Profiled(cells["Kernel Name"], grid, block, metrics, ranges))
@@ -159,9 +159,9 @@ def parse_range(text: str, wanted: tuple[str, ...]) -> dict[str, float]:
     does not matter. Raises InputError where there is no table, not one range, or a counter is not there or no number
     (the message quotes the report)."""
 
-    def refused(what: str) -> InputError:
-        shown = f"; it begins: {' '.join(text.split())[:SHOWN]}" if text else ""
-        return InputError(f"the profiler's report of the range is not understood: {what}{shown}")
+    def refused(reason: str) -> InputError:
+        excerpt = f"; it begins: {' '.join(text.split())[:SHOWN]}" if text else ""
+        return InputError(f"the profiler's report of the range is not understood: {reason}{excerpt}")
 
     try:
         names, units, rows = raw_page(text)
@@ -227,8 +227,8 @@ def refusal(output: str) -> str | None:
         accepted = "as root, or with the driver's option NVreg_RestrictProfilingToAdminUsers=0"
         return f"the profiler may not read the GPU's counters (ERR_NVGPUCTRPERM); accepted: {accepted}"
     if "ERR_NVGPUCTR" in output or "LibraryNotLoaded" in output:
-        said = (line for line in output.splitlines() if "ERR" in line or "Library" in line)
-        return next(said).removeprefix("==ERROR== ")
+        messages = (line for line in output.splitlines() if "ERR" in line or "Library" in line)
+        return next(messages).removeprefix("==ERROR== ")
     return None
 
 

@@ -36,21 +36,21 @@ OWN_UNIT = "mma.sync"
 def reports(
     problem: AttentionProblem,
     profile: str | HardwareProfile,
-    most: int | None,
+    max_tiles: int | None,
     matrix_unit: str = OWN_UNIT,
     progress: Progress = silent,
 ) -> dict[Tile, BuildReport]:
-    """What the compiler says of the first `most` tiles that no recorded build covers; nothing where `most` is None.
-    Raises InputError where `most` is below 1, there is no compiler, or nothing of such a problem can be compiled."""
-    if most is None:
+    """What the compiler says of the first `max_tiles` tiles that no recorded build covers; nothing where it is None.
+    Raises InputError where `max_tiles` is below 1, there is no compiler, or no such problem can be compiled."""
+    if max_tiles is None:
         return {}
-    if most < 1:
-        raise InputError(f"`compile` {most} is out of range; accepted: 1 or more")
+    if max_tiles < 1:
+        raise InputError(f"`compile` {max_tiles} is out of range; accepted: 1 or more")
     if matrix_unit != OWN_UNIT:
         raise InputError(f"`compile` is for iosim's own forward; accepted: with `matrix_unit` {OWN_UNIT} alone")
     check(problem)
     ranking = pick_tiles(problem, profile, library=False, replayed=0)
-    return compiled_tiles(without_report(ranking), problem, ranking.profile, most, progress)
+    return compiled_tiles(without_report(ranking), problem, ranking.profile, max_tiles, progress)
 
 
 def without_report(ranking: TileRanking) -> list[Tile]:
@@ -59,31 +59,35 @@ def without_report(ranking: TileRanking) -> list[Tile]:
     problem, gpu, unit = ranking.problem, ranking.profile, unit_of(ranking.problem, OWN_UNIT)
     if not has_builds(problem, unit):
         return []
-    found = []
+    missing = []
     estimated = {c.tile for c in ranking.candidates if c.registers_source == "estimated"}
-    most = gpu.need_int("max_registers_per_thread")
+    max_registers = gpu.need_int("max_registers_per_thread")
     for tile in tile_space():
         if tile in ranking.reports or build_report(problem, tile, gpu) is not None:
             continue
         tried = try_tile(tile, problem, gpu, unit)
         if tile not in estimated:
             shared = (tile.block_q + 2 * tile.stages * tile.block_k) * problem.head_dim * problem.input_type.bytes
-            tried = try_tile(tile, problem, gpu, unit, BuildReport(most, shared))
+            tried = try_tile(tile, problem, gpu, unit, BuildReport(max_registers, shared))
         if not isinstance(tried, str):
-            found.append(tried.candidate)
-    return [c.tile for c in sorted(found, key=by_time)]
+            missing.append(tried.candidate)
+    return [c.tile for c in sorted(missing, key=by_time)]
 
 
 def compiled_tiles(
-    tiles: Iterable[Tile], problem: AttentionProblem, profile: HardwareProfile, most: int, progress: Progress = silent
+    tiles: Iterable[Tile],
+    problem: AttentionProblem,
+    profile: HardwareProfile,
+    max_tiles: int,
+    progress: Progress = silent,
 ) -> dict[Tile, BuildReport]:
-    """Reports of the first `most` of the tiles that iosim's forward can be built with. Raises InputError where there
-    is no compiler, it refuses, or the forward is not built for such a problem."""
+    """Reports of the first `max_tiles` tiles that iosim's forward can be built with. Raises InputError where there is
+    no compiler, it refuses, or the forward is not built for such a problem."""
     check(problem)
     find_nvcc()
     cc = f"{profile.cc // 10}.{profile.cc % 10}"
     specs = [(tile, spec) for tile in tiles if (spec := _spec(tile, problem, cc)) is not None]
-    return {tile: _report(spec, cc) for tile, spec in progress(specs[:most])}
+    return {tile: _report(spec, cc) for tile, spec in progress(specs[:max_tiles])}
 
 
 def check(problem: AttentionProblem) -> None:
@@ -92,8 +96,8 @@ def check(problem: AttentionProblem) -> None:
     if problem.mask not in ("none", "causal"):
         raise InputError(f"`mask` {problem.mask}: tiles are compiled for full and causal attention")
     if problem.dtype not in DTYPES or problem.head_dim_v != problem.head_dim:
-        what = f"{problem.dtype}, head_dim {problem.head_dim} and {problem.head_dim_v}"
-        raise InputError(f"`dtype` {what}: tiles are compiled for {' and '.join(DTYPES)} and one head_dim")
+        subject = f"{problem.dtype}, head_dim {problem.head_dim} and {problem.head_dim_v}"
+        raise InputError(f"`dtype` {subject}: tiles are compiled for {' and '.join(DTYPES)} and one head_dim")
 
 
 def _spec(tile: Tile, problem: AttentionProblem, cc: str) -> FwdSpec | None:

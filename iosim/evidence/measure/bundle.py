@@ -58,8 +58,8 @@ def add(path: str | Path, name: str | None = None, *, replace: bool = False) -> 
     else:
         whole = read_bundle(path)
         raw = whole["raw"]
-        own = parse_toml(whole["profile"], f"the profile in '{path}'").get("name", "")
-        text = profile_text(raw, checked_name(name or str(own)))
+        profile_name = parse_toml(whole["profile"], f"the profile in '{path}'").get("name", "")
+        text = profile_text(raw, checked_name(name or str(profile_name)))
     values = parse_toml(text, f"'{path}'")
     profile = HardwareProfile.from_dict(values, f"'{path}'")
     missing = missing_for_predictions(parse(values).values)
@@ -90,15 +90,15 @@ def _place(name: str, replace: bool) -> Path:
     folder = profiles_dir()
     if folder is None:
         raise InputError("there is no home directory for profiles; accepted: a directory in IOSIM_PROFILES")
-    there = {stem.lower(): path for stem, path in added_profiles().items()}.get(name.lower())
-    if there is None:
+    existing = {stem.lower(): path for stem, path in added_profiles().items()}.get(name.lower())
+    if existing is None:
         if shipped := base_profile(name):
             raise InputError(f"`name` '{name}' is the shipped profile {shipped.name}; accepted: another name")
     elif not replace:
-        raise InputError(f"`name` '{name}' is taken by '{there}'; accepted: another name, or `replace=True`")
+        raise InputError(f"`name` '{name}' is taken by '{existing}'; accepted: another name, or `replace=True`")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = f"{error.strerror}; accepted: a directory in IOSIM_PROFILES"
         raise InputError(f"'{folder}' cannot be made: {why}") from None
-    return there or folder / f"{name}.toml"
+    return existing or folder / f"{name}.toml"

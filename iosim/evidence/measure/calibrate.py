@@ -55,28 +55,28 @@ def check_schema(raw: Mapping[str, Any], origin: str) -> None:
 def sound(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
     """What of a raw file can be used: numbers above 0, points of curves, rows of counters. `left_out`: takes a line
     for each that cannot, with its reason."""
-    kept = {name: raw[name] for name in raw if name not in (*TEXTS, *TABLES)}
-    for name, usual in TEXTS.items():
-        value = raw.get(name, usual)
+    readable = {name: raw[name] for name in raw if name not in (*TEXTS, *TABLES)}
+    for name, default in TEXTS.items():
+        value = raw.get(name, default)
         if not isinstance(value, str) or (name == "compute_capability" and not re.fullmatch(r"\d{1,2}\.\d", value)):
             left_out.append(f"{name}: {shown(value) or 'missing'}, which says nothing")
-            value = usual
-        kept[name] = one_line(value, 80)
-    for name, value in list(kept.items()):
+            value = default
+        readable[name] = one_line(value, 80)
+    for name, value in list(readable.items()):
         if name not in (*TEXTS, "schema") and value is not None and not _positive(value):
             left_out.append(f"{name}: {shown(value)} is no number above 0")
-            del kept[name]
+            del readable[name]
     left_out += [f"{name}: missing" for name in NEEDED if raw.get(name) is None]
     curves = raw.get("l2_curves")
     private = curves.get("private") if isinstance(curves, Mapping) else None
-    told = private if isinstance(private, list) else []
-    pairs = [p for p in told if isinstance(p, list | tuple) and len(p) == 2]
+    messages = private if isinstance(private, list) else []
+    pairs = [p for p in messages if isinstance(p, list | tuple) and len(p) == 2]
     points = [(int(size), rate) for size, rate in pairs if _positive(size) and _positive(rate) and size >= 1]
     if not points:
         left_out.append("l2_curves: no curve of private scans")
-    elif len(points) < len(told):
-        left_out.append(f"l2_curves: {len(told) - len(points)} points are no two numbers above 0")
-    return kept | {"private": list(dict(sorted(points)).items()), "rows": _rows(raw.get("counters"), left_out)}
+    elif len(points) < len(messages):
+        left_out.append(f"l2_curves: {len(messages) - len(points)} points are no two numbers above 0")
+    return readable | {"private": list(dict(sorted(points)).items()), "rows": _rows(raw.get("counters"), left_out)}
 
 
 def _rows(counters: Any, left_out: list[str]) -> list[Mapping[str, Any]]:
@@ -99,20 +99,20 @@ def _positive(value: Any) -> bool:
 def _why_not(row: Any) -> str:
     if not isinstance(row, Mapping) or not isinstance(row.get("pattern"), str):
         return "it does not say what was scanned"
-    for name, most in MOST.items():
-        if not isinstance(row.get(name), int) or not _positive(row[name]) or row[name] > most:
-            return f"{name} {shown(row.get(name))} is no whole number of 1 to {most:,}"
+    for name, limit in MOST.items():
+        if not isinstance(row.get(name), int) or not _positive(row[name]) or row[name] > limit:
+            return f"{name} {shown(row.get(name))} is no whole number of 1 to {limit:,}"
     for name in COUNTED:
         if row.get(name) is not None and not _number(row[name]):
             return f"{name} {shown(row[name])} is no number"
     if row["pattern"] in PATTERNS:
-        asked = row["passes"] * row["footprint_bytes"]
+        read_bytes = row["passes"] * row["footprint_bytes"]
         if row["passes"] < 2:
             return "a scan of one pass reads nothing again"
         if row.get("hbm_read") is None:
             return "hbm_read: missing"
-        if not 0 <= row["hbm_read"] <= MOST_READ * asked + OTHERS:
-            return f"hbm_read {shown(row['hbm_read'])}, though the scan asks for {asked:,} bytes"
+        if not 0 <= row["hbm_read"] <= MOST_READ * read_bytes + OTHERS:
+            return f"hbm_read {shown(row['hbm_read'])}, though the scan asks for {read_bytes:,} bytes"
     return ""
 
 
@@ -123,10 +123,10 @@ def derive(
     another schema. `raw`: a run of the microbenchmarks, schema 2; `counters` is absent or None where no profiler was
     at hand. `tried`: as `fit` calls it. `left_out`: takes a line for each number that is not used, with its reason."""
     check_schema(raw, "the raw file")
-    told: list[str] = [] if left_out is None else left_out
-    kept = sound(raw, told)
-    found = figures(kept) | tensor(kept) | _from_counters(kept, tried, told)
-    return in_range(found, told)
+    remarks_left_out: list[str] = [] if left_out is None else left_out
+    readable = sound(raw, remarks_left_out)
+    quantities = figures(readable) | tensor(readable) | _from_counters(readable, tried, remarks_left_out)
+    return in_range(quantities, remarks_left_out)
 
 
 def in_range(entries: Mapping[str, Entry], left_out: list[str]) -> dict[str, Entry]:
@@ -141,8 +141,8 @@ def in_range(entries: Mapping[str, Entry], left_out: list[str]) -> dict[str, Ent
     return fitting
 
 
-def _said(raw: Mapping[str, Any], what: str) -> str:
-    return f"measured by iosim calibrate on {raw['gpu']}, {raw['date']}: {what}"
+def _said(raw: Mapping[str, Any], method: str) -> str:
+    return f"measured by iosim calibrate on {raw['gpu']}, {raw['date']}: {method}"
 
 
 def digits(value: float, count: int = 4) -> float:
@@ -173,9 +173,9 @@ FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Mapping[str, Any]], Any], s
 
 
 def figures(raw: Mapping[str, Any]) -> dict[str, Entry]:
-    asked = f"the driver, asked by iosim calibrate on {raw['gpu']}, {raw['date']}"
+    source = f"the driver, asked by iosim calibrate on {raw['gpu']}, {raw['date']}"
     return {
-        name: Entry(value(raw), asked if how == DRIVER else _said(raw, how))
+        name: Entry(value(raw), source if how == DRIVER else _said(raw, how))
         for name, needed, value, how in FIGURES
         if all(raw.get(key) for key in needed)
     }
@@ -225,19 +225,21 @@ def _fill(raw: Mapping[str, Any], fill: Mapping[str, Any], once: Mapping[str, An
         foreign = once.get("hbm_write") or 0
         stays = fill["footprint_bytes"] - (fill["hbm_write"] - foreign)
         share = min(1.0, max(0.0, stays / raw["l2_bytes"] / filled))
-        told = f"{stays / MIB:.2f} MiB of a fill of {size} stay behind, {foreign / 1e6:.1f} MB of others are driven out"
-        entries["l2_dirty_fraction"] = Entry(digits(share, 3), _said(raw, told))
+        remark = (
+            f"{stays / MIB:.2f} MiB of a fill of {size} stay behind, {foreign / 1e6:.1f} MB of others are driven out"
+        )
+        entries["l2_dirty_fraction"] = Entry(digits(share, 3), _said(raw, remark))
     return entries
 
 
 def _fitted(raw: Mapping[str, Any], f: L2Fit) -> dict[str, Entry]:
     off = f"{100 * f.error:.1f} % of re-reads off"
-    told = _said(raw, f"fitted to miss counters of {f.points} scans on the cliffs, {off}")
+    source = _said(raw, f"fitted to miss counters of {f.points} scans on the cliffs, {off}")
     where = _said(raw, "where scans by all SMs of the same data stop hitting")
     return {
         "l2_partitions": Entry(f.partitions, where),
-        "l2_ways": Entry(f.ways, told, "fitted"),
-        "l2_effective_capacity_fraction": Entry(f.capacity_fraction, told, "fitted"),
+        "l2_ways": Entry(f.ways, source, "fitted"),
+        "l2_effective_capacity_fraction": Entry(f.capacity_fraction, source, "fitted"),
     }
 
 

@@ -137,8 +137,8 @@ def fitted(cases: Sequence[Case], cc: str) -> tuple[list[Case], list[str]]:
     """The calls of a plan as compute capability `cc` can run them, and a line for each that it cannot. Tiles that do
     not fit its shared memory shrink, but for those of a sweep. On 7.5, which has neither bf16 products nor asynchronous
     copies, forward kernels become fp16 with one stage."""
-    kept: list[Case] = []
-    left: list[str] = []
+    fitting: list[Case] = []
+    reasons: list[str] = []
     for case in cases:
         spec = case.spec
         try:
@@ -151,14 +151,14 @@ def fitted(cases: Sequence[Case], cc: str) -> tuple[list[Case], list[str]]:
                 spec = replace(spec, dtype="fp16")
             spec.check(cc)
         except InputError as reason:
-            left.append(f"{case.implementation} {case.shape}: {reason}")
+            reasons.append(f"{case.implementation} {case.shape}: {reason}")
             continue
-        kept.append(replace(case, spec=spec))
-    return kept, left
+        fitting.append(replace(case, spec=spec))
+    return fitting, reasons
 
 
 def _shared_bytes(cc: str) -> int:
-    return shared_bytes_per_cta(cc) or min(shared_bytes_per_cta(one) or 0 for one in BUILT)
+    return shared_bytes_per_cta(cc) or min(shared_bytes_per_cta(capability) or 0 for capability in BUILT)
 
 
 def _shrunk(spec: FwdSpec, cc: str) -> FwdSpec:
@@ -178,9 +178,9 @@ def _shrunk(spec: FwdSpec, cc: str) -> FwdSpec:
 
 def _shrunk_backward(spec: BwdSpec, cc: str) -> BwdSpec:
     for block_q, block_k in ((spec.block_q, spec.block_k), (64, 128), (64, 64), (32, 64)):
-        one = replace(spec, block_q=block_q, block_k=block_k, warps=block_k // 16)
-        if one.dynamic_shared_bytes + STATIC_BYTES_MARGIN <= _shared_bytes(cc):
-            return one
+        candidate = replace(spec, block_q=block_q, block_k=block_k, warps=block_k // 16)
+        if candidate.dynamic_shared_bytes + STATIC_BYTES_MARGIN <= _shared_bytes(cc):
+            return candidate
     return spec
 
 
@@ -209,8 +209,8 @@ def parts() -> tuple[str, ...]:
 
 
 def calls(group: str) -> list[Case]:
-    found = (_call({**table, **point}) for table in groups()[group] for point in crossed(table.get("each", ())))
-    return [case for case in found if case is not None]
+    candidates = (_call({**table, **point}) for table in groups()[group] for point in crossed(table.get("each", ())))
+    return [case for case in candidates if case is not None]
 
 
 def _call(row: Mapping[str, Any]) -> Case | None:

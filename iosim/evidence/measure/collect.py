@@ -95,11 +95,13 @@ class Run:
         there is no report, or a launch lies in no call's range."""
         profiled, notes = parse_raw(self.report())
         members: dict[int, list[Profiled]] = {}
-        for one in profiled:
-            call = next((int(m[1]) for text in one.ranges if (m := CALL_RANGE.search(text))), None)
+        for profile in profiled:
+            call = next((int(m[1]) for text in profile.ranges if (m := CALL_RANGE.search(text))), None)
             if call is None:
-                raise InputError(f"launch {one.kernel[:60]} lies in no range of the profiled program: {one.ranges}")
-            members.setdefault(call, []).append(one)
+                raise InputError(
+                    f"launch {profile.kernel[:60]} lies in no range of the profiled program: {profile.ranges}"
+                )
+            members.setdefault(call, []).append(profile)
         return members, notes
 
 
@@ -109,9 +111,9 @@ def run(kind: str, plan: object, options: Sequence[str] | None) -> Run:
     with tempfile.TemporaryDirectory(prefix="iosim-") as folder:
         file, done, report = Path(folder) / "plan.json", Path(folder) / "done.jsonl", Path(folder) / "report"
         file.write_text(json.dumps(plan), encoding="utf-8")
-        own = [sys.executable, "-m", "iosim.evidence.measure.run", kind, str(file), str(done)]
+        command = [sys.executable, "-m", "iosim.evidence.measure.run", kind, str(file), str(done)]
         under = None if options is None else [*options, "-f", "-o", str(report)]
-        output = run_group(own, session=False) if under is None else run_profiler(under, own)
+        output = run_group(command, session=False) if under is None else run_profiler(under, command)
         lines = [json.loads(line) for line in done.read_text().splitlines()] if done.is_file() else []
         try:
             written = report.with_suffix(".ncu-rep")
@@ -125,10 +127,10 @@ def run_calls(kind: str, calls: Mapping[int, Described], options: Sequence[str] 
     return run(kind, {"calls": listed, **how}, options)
 
 
-def run_profiler(options: Sequence[str], own: Sequence[str]) -> str:
+def run_profiler(options: Sequence[str], command: Sequence[str]) -> str:
     """Runs a Python command under ncu; gives what it printed. Raises InputError where the profiler refuses, most often
     because counters are for administrators only."""
-    output = run_group([str(find_ncu()), *options, *own])
+    output = run_group([str(find_ncu()), *options, *command])
     if refused := refusal(output):
         raise InputError(refused)
     return output
@@ -172,10 +174,15 @@ def counted_text(name: str, value: float | None) -> str:
 
 def launch_rows(common: Row, launches: Iterable[Profiled], length: int = NAME_LENGTH) -> list[Row]:
     rows = []
-    for n, one in enumerate(launches, start=1):
-        counted = {name: counted_text(name, one.column(name)) for name in METRICS}
-        own = {"launch": str(n), "kernel": one.kernel[:length], "grid": str(one.grid), "block": str(one.block)}
-        rows.append(common | counted | own)
+    for n, launch in enumerate(launches, start=1):
+        counted = {name: counted_text(name, launch.column(name)) for name in METRICS}
+        columns = {
+            "launch": str(n),
+            "kernel": launch.kernel[:length],
+            "grid": str(launch.grid),
+            "block": str(launch.block),
+        }
+        rows.append(common | counted | columns)
     return rows
 
 
@@ -205,12 +212,12 @@ def collect(
     for portion in progress(_portions(todo, PORTION)):
         calls = dict(enumerate(portion, start=next_call(table.rows)))
         done = run_calls("own", calls, options, warm=warm)
-        made = {line["call"]: line["launches"] for line in done.lines if "left_out" not in line}
+        launches_of = {line["call"]: line["launches"] for line in done.lines if "left_out" not in line}
         refused = {line["call"]: line["left_out"] for line in done.lines if "left_out" in line}
         table.left_out += [f"{calls[n].implementation} call {n}: {why}" for n, why in refused.items()]
-        if done.page or done.why or made or not done.lines:
+        if done.page or done.why or launches_of or not done.lines:
             counted, notes = done.launches()
-            fresh, lost = join(calls, made, counted)
+            fresh, lost = join(calls, launches_of, counted)
             table.left_out += notes + lost
             table.add(fresh)
         table.save()
@@ -218,25 +225,27 @@ def collect(
 
 
 def join(
-    calls: Mapping[int, Case], made: Mapping[int, Sequence[Row]], counted: Mapping[int, Sequence[Profiled]]
+    calls: Mapping[int, Case], launches_of: Mapping[int, Sequence[Row]], counted: Mapping[int, Sequence[Profiled]]
 ) -> tuple[list[Row], list[str]]:
     """Rows of the launches that calls made, with what the profiler counted of each. A call that the report breaks off
     in is left out whole, with a line that says so. Raises InputError where it holds another launch than was made."""
     rows: list[Row] = []
     broken = []
-    for n, launches in made.items():
-        found = counted.get(n, ())
-        for one, own in zip(found, launches, strict=False):
-            if (own["kernel"], own["grid"]) != (one.kernel, str(one.grid)):
-                raise InputError(f"launch {own['kernel']} {own['grid']} meets {one.kernel} {one.grid} in the report")
-        if len(found) < len(launches):
+    for n, launches in launches_of.items():
+        profiles = counted.get(n, ())
+        for profile, columns in zip(profiles, launches, strict=False):
+            if (columns["kernel"], columns["grid"]) != (profile.kernel, str(profile.grid)):
+                raise InputError(
+                    f"launch {columns['kernel']} {columns['grid']} meets {profile.kernel} {profile.grid} in the report"
+                )
+        if len(profiles) < len(launches):
             broken.append(str(n))
             continue
         own_columns = calls[n].columns() | {"call": str(n)}
-        rows += [row | own for row, own in zip(launch_rows(own_columns, found), launches, strict=True)]
+        rows += [row | columns for row, columns in zip(launch_rows(own_columns, profiles), launches, strict=True)]
     if not broken:
         return rows, []
-    have, all_made = (sum(map(len, several.values())) for several in (counted, made))
+    have, all_made = (sum(map(len, several.values())) for several in (counted, launches_of))
     return rows, [f"the report has {have} of {all_made} launches; calls {', '.join(broken)} are left out"]
 
 
@@ -264,7 +273,7 @@ def collect_library(
     table = Table(out, LIBRARY_COLUMNS, provenance(command, options, inputs=inputs, l2_start=COLD))
     held = {int(row["call"]) for row in table.rows}
     todo = [(n, case) for n, case in enumerate(cases, start=1) if n not in held]
-    by_kind = ([one for one in todo if (one[1].backend == "flex") == compiled] for compiled in (False, True))
+    by_kind = ([entry for entry in todo if (entry[1].backend == "flex") == compiled] for compiled in (False, True))
     for portion in progress([part for calls in by_kind for part in _portions(calls, LIBRARY_PORTION)]):
         if time.time() > end:
             break
@@ -281,14 +290,14 @@ def collect_library(
         counted, _ = done.launches()
         for line in done.lines:
             n = line["call"]
-            launches = [replace(one, kernel=short_name(one.kernel)) for one in counted.get(n, ())]
-            left = line.get("left_out") or ("" if launches else "no kernel was launched")
-            own = {"call": str(n)} | calls[n].columns()
-            if left:
-                table.rows.append(own | {"launch": "1", "left_out": left})
-                table.left_out.append(f"call {n}: {left}")
+            launches = [replace(entry, kernel=short_name(entry.kernel)) for entry in counted.get(n, ())]
+            reason = line.get("left_out") or ("" if launches else "no kernel was launched")
+            columns = {"call": str(n)} | calls[n].columns()
+            if reason:
+                table.rows.append(columns | {"launch": "1", "left_out": reason})
+                table.left_out.append(f"call {n}: {reason}")
             else:
-                table.add(launch_rows(own, launches))
+                table.add(launch_rows(columns, launches))
         table.save()
     return table
 
@@ -345,8 +354,8 @@ def collect_chains(
                 continue
             table.left_out += notes
             for n in right:
-                own = describe_launches(calls[n]) | {"call": str(next_call(listing.rows))}
-                listing.add(launch_rows(own, counted.get(n, ()), CHAIN_NAME_LENGTH))
+                columns = describe_launches(calls[n]) | {"call": str(next_call(listing.rows))}
+                listing.add(launch_rows(columns, counted.get(n, ()), CHAIN_NAME_LENGTH))
             if listing.rows:
                 listing.save()
     for case in progress([case for case in todo if case in good]):

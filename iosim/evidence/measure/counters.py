@@ -28,7 +28,7 @@ def scan_plan(l2_bytes: int) -> list[dict[str, Any]]:
     scans += [("private_scan", "micro_scan", size, PASSES) for size in sizes]
     scans += [("sum", "micro_scan", far, 1), ("fill", "micro_fill", far, 1)]
     names = ("pattern", "kernel", "bytes", "passes")
-    return [{**dict(zip(names, one, strict=True)), "shared": one[0] == "shared_scan"} for one in scans]
+    return [{**dict(zip(names, values, strict=True)), "shared": values[0] == "shared_scan"} for values in scans]
 
 
 def count(l2_bytes: int) -> dict[str, Any]:

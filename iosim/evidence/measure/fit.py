@@ -129,8 +129,8 @@ def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], o
     base = replace(model(profile), partitions=partitions)
 
     def error(fraction: float, ways: int = USUAL_WAYS) -> float:
-        one = with_capacity(replace(base, ways=ways), size, fraction)
-        mean = sum(error_of(one, p) for p in picked) / len(picked)
+        candidate = with_capacity(replace(base, ways=ways), size, fraction)
+        mean = sum(error_of(candidate, p) for p in picked) / len(picked)
         tried()
         return mean
 

@@ -109,8 +109,8 @@ def drawn(seed: int, calls: int) -> list[LibraryCase]:
     cases: list[LibraryCase] = []
     while len(cases) < calls:
         case = _draw(rng)
-        most = MOST_FLOPS_SLOW if case.backend == "efficient" else MOST_FLOPS
-        if case.tensor_bytes <= MOST_BYTES and case.problem.matmul_flops() <= most:
+        max_flops = MOST_FLOPS_SLOW if case.backend == "efficient" else MOST_FLOPS
+        if case.tensor_bytes <= MOST_BYTES and case.problem.matmul_flops() <= max_flops:
             cases.append(case)
     return cases
 

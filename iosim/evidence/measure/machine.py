@@ -82,10 +82,10 @@ def write_provenance(table: Path, values: Mapping[str, Any]) -> None:
     """Writes what measured a table into its folder's file, in place of what stood there of it. Raises InputError
     where the folder's file is not TOML; it is left as it is."""
     place = table.parent / PROVENANCE
-    told = read_toml(place, "provenance") if place.exists() else {}
-    told[table.name] = {name: value for name, value in values.items() if value != ""}
+    provenance = read_toml(place, "provenance") if place.exists() else {}
+    provenance[table.name] = {name: value for name, value in values.items() if value != ""}
     texts = []
-    for file in sorted(name for name, value in told.items() if isinstance(value, dict)):
-        lines = (f"{toml_key(name)} = {toml_text(value)}" for name, value in told[file].items())
+    for file in sorted(name for name, value in provenance.items() if isinstance(value, dict)):
+        lines = (f"{toml_key(name)} = {toml_text(value)}" for name, value in provenance[file].items())
         texts.append("\n".join([f"[{toml_key(file)}]", *lines]))
     write_whole(place, "schema = 1\n\n" + "\n\n".join(texts) + "\n")

@@ -42,12 +42,12 @@ def base_profile(gpu: str) -> HardwareProfile | None:
 def specified(raw: Mapping[str, Any]) -> dict[str, Entry]:
     """For a GPU without a shipped profile: what the driver says of its memory, and rates scaled from a relative's.
     `raw`: the sound numbers of a raw file."""
-    told = f"the driver, asked by iosim calibrate on {raw['gpu']}, {raw['date']}"
-    entries = {"memory_bytes": Entry(int(raw["memory_bytes"]), told)} if raw.get("memory_bytes") else {}
+    driver = f"the driver, asked by iosim calibrate on {raw['gpu']}, {raw['date']}"
+    entries = {"memory_bytes": Entry(int(raw["memory_bytes"]), driver)} if raw.get("memory_bytes") else {}
     if raw.get("memory_clock_hz") and raw.get("memory_bus_bits"):
         rate = digits(raw["memory_clock_hz"] * BURST * raw["memory_bus_bits"] / 8)
         least = raw.get("hbm_read_bandwidth_bytes_per_s") or 0
-        source = f"{told}: memory clock x {BURST} x bus width"
+        source = f"{driver}: memory clock x {BURST} x bus width"
         entries["dram_bandwidth_bytes_per_s"] = Entry(max(rate, digits(least)), source, "inferred")
     profiles = (load_profile(name) for name in list_profiles())
     capability = str(raw["compute_capability"])
@@ -74,24 +74,24 @@ def combined(
     where no valid profile comes of it: no shipped one describes the GPU, and the number of its SMs or its compute
     capability is not known. `measured`: what `derive` made of `raw`. `left_out`: takes a line for each number that
     contradicts what is known of the GPU, and so is not used."""
-    told: list[str] = [] if left_out is None else left_out
-    kept = sound(raw, [])
-    base = base_profile(str(kept["gpu"]))
+    remarks_left_out: list[str] = [] if left_out is None else left_out
+    readable = sound(raw, [])
+    base = base_profile(str(readable["gpu"]))
     if base is not None:
         entries = {key: entry for key, entry in measured.items() if key not in VENDORS}
     else:
-        entries = in_range(specified(kept), told) | dict(measured)
-        needed = {"compute_capability": kept["compute_capability"], "sms": "sm_count" in entries}
-        if missing := [key for key, there in needed.items() if not there]:
+        entries = in_range(specified(readable), remarks_left_out) | dict(measured)
+        needed = {"compute_capability": readable["compute_capability"], "sms": "sm_count" in entries}
+        if missing := [key for key, present in needed.items() if not present]:
             more = f"and its raw numbers lack {' and '.join(missing)}; accepted: what iosim calibrate --raw writes"
-            raise InputError(f"no shipped profile describes '{kept['gpu']}', {more}")
+            raise InputError(f"no shipped profile describes '{readable['gpu']}', {more}")
     while True:
-        values = _values(kept, base, entries, name)
+        values = _values(readable, base, entries, name)
         wrong = parse(values).problems
-        guilty = _guilty(wrong, entries, lambda less: parse(_values(kept, base, less, name)).problems)
+        guilty = _guilty(wrong, entries, lambda less: parse(_values(readable, base, less, name)).problems)
         if not wrong or guilty is None:
             break
-        told.append(f"{guilty}: contradicts what is known: {wrong[0]}")
+        remarks_left_out.append(f"{guilty}: contradicts what is known: {wrong[0]}")
         del entries[guilty]
     HardwareProfile.from_dict(values, "the calibrated profile")
     return values
@@ -136,12 +136,17 @@ def profile_text(
 ) -> str:
     """The profile as a TOML file, with what no key holds as comments. Raises InputError where no valid profile comes
     of it. `left_out`: what `derive` left out; takes a line for each further number that is not used."""
-    told: list[str] = [] if left_out is None else left_out
-    values = combined(raw, derive(raw, left_out=told) if measured is None else measured, name, told)
-    kept = sound(raw, [])
-    gpu, date, driver = (one_line(kept[key]) for key in ("gpu", "date", "driver_cuda"))
+    remarks_left_out: list[str] = [] if left_out is None else left_out
+    values = combined(
+        raw, derive(raw, left_out=remarks_left_out) if measured is None else measured, name, remarks_left_out
+    )
+    readable = sound(raw, [])
+    gpu, date, driver = (one_line(readable[key]) for key in ("gpu", "date", "driver_cuda"))
     lines = [f"# Written by iosim calibrate: {gpu}, {date}, driver for CUDA {driver}."]
-    lines += [f"# {line}" for line in (*remarks(kept), *(f"Left out: {one_line(one)}." for one in told))]
+    lines += [
+        f"# {line}"
+        for line in (*remarks(readable), *(f"Left out: {one_line(element)}." for element in remarks_left_out))
+    ]
     tables: list[str] = []
     for key, value in values.items():
         written = toml_text if key in ("sources", "validation") else _inline
@@ -150,7 +155,7 @@ def profile_text(
         elif written is _inline and {"value", "from"} & value.keys():
             lines.append(f"{key} = {_inline(value)}")
         elif value:
-            tables += ["", f"[{key}]", *(f"{word} = {written(one)}" for word, one in value.items())]
+            tables += ["", f"[{key}]", *(f"{word} = {written(element)}" for word, element in value.items())]
     return "\n".join([*lines, *tables]) + "\n"
 
 
@@ -170,11 +175,11 @@ def _inline(entry: Mapping[str, Any]) -> str:
     value = entry["value"]
     if isinstance(value, list) and value and isinstance(value[0], list):
         points = "\n".join(f"  [{size:_}, {rate:.4e}]," for size, rate in value)
-        shown = f"[\n{points}\n]"
+        text = f"[\n{points}\n]"
     else:
-        shown = json.dumps(value) if isinstance(value, list) else _number(value)
-    told = f'kind = "{entry["kind"]}", ' if "kind" in entry else ""
-    return f"{{ {told}source = {toml_text(entry['source'])}, value = {shown} }}"
+        text = json.dumps(value) if isinstance(value, list) else _number(value)
+    kind = f'kind = "{entry["kind"]}", ' if "kind" in entry else ""
+    return f"{{ {kind}source = {toml_text(entry['source'])}, value = {text} }}"
 
 
 def _number(value: float) -> str:

@@ -92,11 +92,11 @@ def write_table(path: Path, rows: Iterable[Mapping[str, str]], columns: Sequence
 def missing(cases: Sequence[C], rows: Iterable[Mapping[str, str]], l2_start: str = "") -> list[C]:
     names = list(cases[0].columns()) if cases else []
     calls = {row.get("call", n): (*map(row.get, names), row.get("l2_start", "")) for n, row in enumerate(rows)}
-    left, wanted = Counter(calls.values()), []
+    remaining, wanted = Counter(calls.values()), []
     for case in cases:
         key = (*case.columns().values(), l2_start)
-        if left[key] > 0:
-            left[key] -= 1
+        if remaining[key] > 0:
+            remaining[key] -= 1
         else:
             wanted.append(case)
     return wanted

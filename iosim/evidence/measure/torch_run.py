@@ -147,8 +147,8 @@ def _once(case: ChainCase, call: int) -> None:
     for _ in range(WARM_UPS):
         run()
     with profiled(call):
-        kept = run()
-    del kept
+        result = run()
+    del result
 
 
 def checked(case: ChainCase) -> None:
@@ -224,11 +224,11 @@ def _efficient(case: LibraryCase, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
         return lambda: aten._scaled_dot_product_efficient_attention(q, k, v, None, trains, 0.0, causal)[0]
 
     def run() -> Any:
-        made = aten._efficient_attention_forward(
+        results = aten._efficient_attention_forward(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, None, None, None, None, 0.0,
             CAUSAL_LOWER_RIGHT, trains,
         )  # fmt: skip
-        return made[0].transpose(1, 2)
+        return results[0].transpose(1, 2)
 
     return run
 

@@ -48,14 +48,16 @@ def _nodes(gpus: int, profile: HardwareProfile, *, shared: bool = False) -> Clus
 def _received(schedule: str, problem: AttentionProblem, gpus: int, *, backward: bool) -> Fraction:
     """What a GPU receives on average, in Nd, row statistics left out."""
     counted = link_bytes(build(schedule, problem, gpus, backward=backward), problem)
-    moved = sum(n for t, n in counted.tensors.items() if t not in ("stats", "LSE"))
-    return Fraction(moved, gpus * sequence_width_bytes(problem))
+    chunks = sum(n for t, n in counted.tensors.items() if t not in ("stats", "LSE"))
+    return Fraction(chunks, gpus * sequence_width_bytes(problem))
 
 
 @arithmetic
 def received(of: Side, schedule: str, gpus: int, directions: list[str], megatron: float = 0) -> dict[str, Any]:
     """Nd that a GPU receives, its own chunk counted as received; or `megatron`'s Nd over it."""
-    counted = sum((_received(schedule, of.problem, gpus, backward=one == "bwd") for one in directions), Fraction())
+    counted = sum(
+        (_received(schedule, of.problem, gpus, backward=direction == "bwd") for direction in directions), Fraction()
+    )
     whole = float(counted * Fraction(gpus, gpus - 1))
     return {"computed": megatron / whole if megatron else whole, "counted": float(counted)}
 
@@ -71,10 +73,10 @@ def collectives(kinds: list[str]) -> dict[str, Any]:
 def idle_fraction(schedule: str, gpus: int) -> dict[str, Any]:
     """Idle slots of a schedule over its own; of the balanced one over those of the unbalanced. And the speed-up that
     they leave, a diagonal chunk counted as a whole one."""
-    found = idle(build(schedule, AttentionProblem(seq_q=4 * gpus, mask="causal"), gpus))
-    share, own = found.slots if schedule == "vanilla" else found.of_unbalanced, found.slots
-    assert own == closed_forms.idle_fraction(schedule, gpus)
-    return {"computed": float(share), "share": share, "own": own, "speed_up": float(gpus * (1 - own))}
+    idleness = idle(build(schedule, AttentionProblem(seq_q=4 * gpus, mask="causal"), gpus))
+    share, slots = idleness.slots if schedule == "vanilla" else idleness.of_unbalanced, idleness.slots
+    assert slots == closed_forms.idle_fraction(schedule, gpus)
+    return {"computed": float(share), "share": share, "own": slots, "speed_up": float(gpus * (1 - slots))}
 
 
 @cache
@@ -142,8 +144,8 @@ def iterated(
     times = ChunkTimes(problem, KERNEL, profile)
     if scheme == "DistFlashAttn":
         built = (build("balanced", problem, gpus, backward=backward) for backward in (False, True))
-        timed = (simulate(one, problem, nodes, times, overlap=overlap, merged=times.merged) for one in built)
-        forward_s, backward_s = (one.total_s for one in timed)
+        timed = (simulate(plan, problem, nodes, times, overlap=overlap, merged=times.merged) for plan in built)
+        forward_s, backward_s = (plan.total_s for plan in timed)
         return Iteration(LAYERS * ((2 if recompute else 1) * forward_s + backward_s), linear_s, 0.0)
     name = "megatron" if scheme == "Megatron-LM" else "rsa"
     forward, backward = (spread(name, problem, gpus, times, nodes, backward=b) for b in (False, True))
@@ -153,10 +155,10 @@ def iterated(
 
 @arithmetic
 def iteration(of: Side, scheme: str, model: str, gpus: int, tokens: int, shared: bool) -> dict[str, Any]:
-    found = iterated(scheme, model, gpus, tokens * K, of.gpu.name, shared)
-    talks = f", collectives {found.communication_s:.2f} s" if found.communication_s else ""
-    parts = f"attention {found.attention_s:.2f} s, weights {found.linear_s:.2f} s{talks}"
-    return {"computed": found.seconds, "parts": parts}
+    times = iterated(scheme, model, gpus, tokens * K, of.gpu.name, shared)
+    talks = f", collectives {times.communication_s:.2f} s" if times.communication_s else ""
+    parts = f"attention {times.attention_s:.2f} s, weights {times.linear_s:.2f} s{talks}"
+    return {"computed": times.seconds, "parts": parts}
 
 
 @arithmetic

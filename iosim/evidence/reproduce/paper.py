@@ -81,7 +81,7 @@ def sections() -> tuple[Section, ...]:
     files: dict[str, list[Path]] = {}
     papers = {path: read_toml(path) for path in sorted(PLACE.glob("*.toml"))}
     titles = {head["section"]: head["title"] for head in papers.values() if "title" in head}
-    for path, head in sorted(papers.items(), key=lambda one: "title" not in one[1]):
+    for path, head in sorted(papers.items(), key=lambda item: "title" not in item[1]):
         files.setdefault(head["section"], []).append(path)
     return tuple(Section(letter, titles[letter], tuple(files[letter])) for letter in sorted(files))
 
@@ -94,7 +94,7 @@ def reproduce(letters: Iterable[str] | None = None, progress: Progress = silent)
     for letter in wanted:
         if letter not in known:
             raise InputError(f"`section` '{letter}' is not known; accepted: {', '.join(known)}")
-    return [row for one in progress([known[letter] for letter in dict.fromkeys(wanted)]) for row in one.rows()]
+    return [row for section in progress([known[letter] for letter in dict.fromkeys(wanted)]) for row in section.rows()]
 
 
 def rows_that_claim(is_meant: Callable[[float, str], bool]) -> list[Row]:
@@ -149,11 +149,11 @@ def _refuse_unread(stated: Iterable[str], read: set[str]) -> None:
 def _row(keys: Keys, letter: str, sides: dict[str, Side]) -> Row:
     if "among" in keys:
         points = [_valued({**keys, **point}, sides) for point in columns(keys["among"])]
-        found = {"min": min, "max": max}[keys["choose"]](points, key=lambda values: float(values["computed"]))
+        values_of_row = {"min": min, "max": max}[keys["choose"]](points, key=lambda values: float(values["computed"]))
     else:
-        found = _valued(keys, sides)
-    texts = {name: str(found.get(name, "")).format_map(found) for name in TEXTS}
-    return Row(letter, texts["claim"], _stated(keys), found["computed"],
+        values_of_row = _valued(keys, sides)
+    texts = {name: str(values_of_row.get(name, "")).format_map(values_of_row) for name in TEXTS}
+    return Row(letter, texts["claim"], _stated(keys), values_of_row["computed"],
                keys["unit"], texts["arithmetic"], texts["note"], texts["mistake"])  # fmt: skip
 
 
@@ -223,8 +223,8 @@ class Row:
         return Verdict.AGREES if off <= AGREES else Verdict.NEAR if off <= NEAR else Verdict.OFF
 
     def to_dict(self) -> dict[str, Any]:
-        found = plain(self, "section claim claimed computed unit ratio arithmetic note mistake verdict=verdict.value")
-        return found | {"mistake": self.mistake or None}
+        record = plain(self, "section claim claimed computed unit ratio arithmetic note mistake verdict=verdict.value")
+        return record | {"mistake": self.mistake or None}
 
 
 WORDS = {
@@ -239,9 +239,9 @@ WORDS = {
 def answer(rows: Sequence[Row]) -> str:
     """One sentence; an agreement with a mistake is counted as the mistake."""
     counts = {verdict: sum(r.verdict is verdict for r in rows) for verdict in Verdict}
-    said = ", ".join(f"{n} {WORDS[verdict]}" for verdict, n in counts.items() if n)
+    verdicts = ", ".join(f"{n} {WORDS[verdict]}" for verdict, n in counts.items() if n)
     sections = sorted({r.section for r in rows})
-    where = f"section{'s' * (len(sections) > 1)} {', '.join(sections)}"
+    where = f"section{'s' if len(sections) > 1 else ''} {', '.join(sections)}"
     wrong = [r for r in rows if r.verdict is Verdict.MISTAKE]
     first = f"; the first mistake: {wrong[0].claim}: {wrong[0].mistake}" if wrong else ""
-    return f"Of {len(rows)} rows of {where} {said}{first}."
+    return f"Of {len(rows)} rows of {where} {verdicts}{first}."

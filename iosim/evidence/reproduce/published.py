@@ -141,7 +141,7 @@ def split_decode(of: Side) -> dict[str, Any]:
     """Microseconds of a step of decoding whose keys are split, and in how many parts."""
     n = of.kernel.splits
     waits = "the combine is counted by its bytes; one over many splits waits for them one after the other"
-    return {"computed": of.time.us, "splits": f"{n} split{'s' * (n > 1)}", "note": waits if n > 1 else ""}
+    return {"computed": of.time.us, "splits": f"{n} split{'s' if n > 1 else ''}", "note": waits if n > 1 else ""}
 
 
 FP32_BYTES = 4
@@ -196,5 +196,11 @@ def rate_in_time(of: Side, seconds: float) -> dict[str, Any]:
 @arithmetic
 def warps_at_work(of: Side) -> dict[str, Any]:
     """Percent of the GPU's warps that one a head are."""
-    sms, most, n = of.gpu.sm_count, of.gpu.need_int("max_warps_per_sm"), of.problem.heads
-    return {"computed": 100 * n / (sms * most), "busy": min(n, sms), "sms": sms, "warps": -(-n // sms), "most": most}
+    sms, warps_per_sm, n = of.gpu.sm_count, of.gpu.need_int("max_warps_per_sm"), of.problem.heads
+    return {
+        "computed": 100 * n / (sms * warps_per_sm),
+        "busy": min(n, sms),
+        "sms": sms,
+        "warps": -(-n // sms),
+        "most": warps_per_sm,
+    }

@@ -66,8 +66,8 @@ class Side:
     def kernel(self) -> Kernel:
         if self.keys["kernel"] == STANDARD:
             return standard_kernel(self.gpu, self.problem, *self.keys.get("passes_over_scores", ()))
-        given = {name: self.keys[name] for name in OVERRIDES if name in self.keys}
-        kernel = resolve(self.keys["kernel"], self.problem, self.gpu, Overrides(**given))
+        overrides = {name: self.keys[name] for name in OVERRIDES if name in self.keys}
+        kernel = resolve(self.keys["kernel"], self.problem, self.gpu, Overrides(**overrides))
         if "options" in self.keys:
             kernel = kernel.with_(options=options_for(kernel.algorithm, self.keys["options"]))
         if not self.keys.get("spills", True):

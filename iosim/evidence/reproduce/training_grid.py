@@ -77,7 +77,7 @@ def grid(reading: Reading) -> tuple[Cell, ...]:
             peaks = {side: line(layers) for side, line in lines.items()}
             seconds = {side: sum(step_seconds(deep, setup, gpu).values()) for side, setup in setups.items()}
             both: dict[str, Mapping[str, float]] = {"time": seconds, "memory": peaks}
-            saved = {what: 1 - sides["flash"] / sides["base"] for what, sides in both.items()}
+            saved = {quantity: 1 - sides["flash"] / sides["base"] for quantity, sides in both.items()}
             cells.append(Cell(tokens, width, peaks, saved))
     return tuple(cells)
 
@@ -87,10 +87,10 @@ def closest() -> Reading:
     numbers over all configurations: the smallest of the largest relative differences."""
 
     def distance(reading: Reading) -> float:
-        times, memory = ([cell.saved[what] for cell in grid(reading)] for what in ("time", "memory"))
+        times, memory = ([cell.saved[quantity] for cell in grid(reading)] for quantity in ("time", "memory"))
         computed = fmean(times), min(times), min(memory), max(memory)
         published = TIME_SAVED, TIME_SAVED_LEAST, MEMORY_SAVED, MEMORY_SAVED
-        return max(abs(100 * one / other - 1) for one, other in zip(computed, published, strict=True))
+        return max(abs(100 * value / other - 1) for value, other in zip(computed, published, strict=True))
 
     return min(READINGS, key=distance)
 
@@ -101,12 +101,12 @@ def readings() -> Iterator[Mapping[str, Any]]:
 
 
 @arithmetic
-def training_saved(reading: Reading, what: str, notes: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """Percent of `what`, time or memory, that a reading saves: the mean over the configurations that fit in the GPU's
+def training_saved(reading: Reading, quantity: str, notes: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Percent of `quantity` (time or memory) that a reading saves: the mean over configurations that fit in the GPU's
     memory, `least` and `most` of all, the `trend` with width in points; and the note for a reading of its kind."""
     capacity, cells = load_profile(GPU).need_memory_bytes(), grid(reading)
-    every = [100 * cell.saved[what] for cell in cells]
-    fitting = [c.saved[what] for c in cells if max(c.bytes.values()) <= capacity]
+    every = [100 * cell.saved[quantity] for cell in cells]
+    fitting = [c.saved[quantity] for c in cells if max(c.bytes.values()) <= capacity]
     widths = {w: fmean(c.saved["time"] for c in cells if c.width == w) for w in WIDTHS}
     trend = 100 * (widths[WIDTHS[-1]] - widths[WIDTHS[0]])
     kind = "closest" if reading == closest() else "near" if reading.base.attention == "flash" else "far"

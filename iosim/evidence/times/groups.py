@@ -114,12 +114,12 @@ def collect(
 
 
 def rows_of(cases: Iterable[tuple[Group, Case]], changed: Mapping[int, Any] | None = None) -> list[Row]:
-    found, times = [], dict[int, list[Timed]]()
+    rows, times = [], dict[int, list[Timed]]()
     for group, case in cases:
         if id(case) not in times:
             times[id(case)] = list(case.times((changed or {}).get(id(case))))
-        found += [Row(group, case, timed) for timed in times[id(case)] if group.chooses(case, timed.launch)]
-    return found
+        rows += [Row(group, case, timed) for timed in times[id(case)] if group.chooses(case, timed.launch)]
+    return rows
 
 
 def by_group(rows: Iterable[Row], held_out: bool = True) -> dict[str, Errors]:
@@ -170,8 +170,8 @@ class TimesReport:
                 meets = None if g.target is None else e.mean <= g.target
                 groups.append(plain(g, "group=key title target") | asdict(e) | {"meets": meets})
         numbers = [{**asdict(f), "gpu": f.gpu or None} for f in fitted()]
-        found = {"answer": self.answer, "groups": groups, "rows": [row.record() for row in self.rows]}
-        return {**found, "fitted": numbers, "missing": self.missing}
+        record = {"answer": self.answer, "groups": groups, "rows": [row.record() for row in self.rows]}
+        return {**record, "fitted": numbers, "missing": self.missing}
 
 
 def times_report(every: int = 1, keys: Iterable[str] = KEYS, show: Shows = iter) -> TimesReport:
@@ -197,6 +197,6 @@ class TimeGate:
         groups = {k: e for k, e in report.held_out.items() if self.group in ("all", k)}
         if not groups:
             return f"{self.group}: no row to hold against {self.limit:.3g}"
-        found = {k: getattr(e, self.statistic) for k, e in groups.items()}
-        wrong = [f"{k}: {self.statistic} {error:.1%}" for k, error in found.items() if error > self.limit]
-        return "; ".join(f"{one} is above {self.limit:.1%}" for one in wrong) or None
+        errors = {k: getattr(e, self.statistic) for k, e in groups.items()}
+        wrong = [f"{k}: {self.statistic} {error:.1%}" for k, error in errors.items() if error > self.limit]
+        return "; ".join(f"{group} is above {self.limit:.1%}" for group in wrong) or None

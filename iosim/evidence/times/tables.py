@@ -82,11 +82,11 @@ class Case:
 
     def times(self, call: Call | None = None) -> Iterator[Timed]:
         """Predicted and measured times by launch; of `call` in place of its own, where something was changed."""
-        found = (call or self.call).time(self.traffic, self.conditions)
+        chain_time = (call or self.call).time(self.traffic, self.conditions)
         if self.whole:
-            yield Timed("", found.total_s + self.extra_s, self.seconds[0])
+            yield Timed("", chain_time.total_s + self.extra_s, self.seconds[0])
             return
-        for launch, seconds in zip(found.launches, self.seconds, strict=True):
+        for launch, seconds in zip(chain_time.launches, self.seconds, strict=True):
             yield Timed(launch.name, launch.total_s, seconds)
 
 
@@ -135,8 +135,8 @@ def moved(call: Call) -> Traffic:
 def flushed(call: Call) -> Traffic:
     """The same where each launch starts from an empty L2, as under the profiler."""
     chains = (replace(call.chain, launches=(launch,)) for launch in call.chain.launches)
-    each = (Call.of(call.problem, call.kernel, call.profile, chain).capacity() for chain in chains)
-    return sum(each, call.counted)
+    estimates = (Call.of(call.problem, call.kernel, call.profile, chain).capacity() for chain in chains)
+    return sum(estimates, call.counted)
 
 
 def replayed(call: Call, l2_start: str = "warm") -> Traffic:
@@ -218,11 +218,11 @@ def plain_cases(every: int = 1, file: str = "h200_iosim_kernels.csv", kernel: st
         r = launches[0]
         problem = asked(r, passes="bwd" if r["block_q"] else "fwd")
         over = Overrides(tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"])) if r["block_q"] else None
-        found = resolve(kernel, problem, gpu, over)
-        if isinstance(found.options, CudaOptions):
-            found = found.with_(options=replace(found.options, deterministic=r["note"] == "deterministic"))
-        made = Call.of(problem, found, gpu).chain
-        call = Call.of(problem, found, gpu, replace(made, launches=made.launches[-len(launches) :]))
+        resolved = resolve(kernel, problem, gpu, over)
+        if isinstance(resolved.options, CudaOptions):
+            resolved = resolved.with_(options=replace(resolved.options, deterministic=r["note"] == "deterministic"))
+        chain = Call.of(problem, resolved, gpu).chain
+        call = Call.of(problem, resolved, gpu, replace(chain, launches=chain.launches[-len(launches) :]))
         seconds = tuple(float(x["seconds"]) for x in launches)
         yield Case(f"iosim {name}", name, number, call, flushed(call), seconds, whole=False)
 
@@ -231,17 +231,17 @@ def call_cases(every: int = 1) -> Iterator[Case]:
     """Calls timed outside the profiler (h200_iosim_times.csv), forward, numbered as they stand: never fitted on."""
     gpu = load_profile("h200-sxm")
     for number, r in numbered("h200_iosim_times.csv", every):
-        shown = name = r["implementation"]
+        label = name = r["implementation"]
         if name not in ("flash_fwd", "cudnn", "pytorch_flash", "pytorch_mem_efficient"):
             continue
         problem, over, spills = asked(r), None, ", spills" if name == "pytorch_flash" else ""
         if name == "flash_fwd":
-            causal, shown = problem.mask == "causal", f"iosim {name}"
+            causal, label = problem.mask == "causal", f"iosim {name}"
             tile, order = (int(r["block_q"]), int(r["block_k"])), "head" if causal else "query"
             taken = Overrides(tile=tile, warps=int(r["warps"]), stages=2, registers=255)
             over = replace(taken, order=order, heavy_first=causal)
         call = called(problem, name, gpu, over)
-        yield Case(shown, f"call, not profiled{spills}", number, call, moved(call), (float(r["ms"]) / 1e3,))
+        yield Case(label, f"call, not profiled{spills}", number, call, moved(call), (float(r["ms"]) / 1e3,))
 
 
 def triton_cases(every: int = 1) -> Iterator[Case]:
@@ -318,8 +318,8 @@ def nvidia_cases(every: int = 1) -> Iterator[Case]:
             call = called(asked(r, mask=mask, window=window, passes=r["pass"]), kernel_name, load_profile(name))
         except InputError:
             continue
-        shown = f"NVIDIA's cuDNN on {r['gpu'].removeprefix('NVIDIA ')}"
-        yield Case(shown, r["pass"], number, call, moved(call), (float(r["ms"]) / 1e3,))
+        label = f"NVIDIA's cuDNN on {r['gpu'].removeprefix('NVIDIA ')}"
+        yield Case(label, r["pass"], number, call, moved(call), (float(r["ms"]) / 1e3,))
 
 
 def serving_cases(every: int = 1) -> Iterator[Case]:
@@ -336,10 +336,10 @@ def serving_cases(every: int = 1) -> Iterator[Case]:
         )  # fmt: skip
         call = called(problem, stack.kernel(gpu), gpu, Overrides(append_kv=stack.append_kv))
         how = warm_method(call)
-        made = Request(problem, call.kernel, gpu, l2_start="warm", launched="graph", method=how).predict(replays)
+        prediction = Request(problem, call.kernel, gpu, l2_start="warm", launched="graph", method=how).predict(replays)
         regime = "decode" if not prefill else "prefill under 0.2 ms" if seconds < SHORT_PREFILL_S else "prefill"
-        yield Case(f"{name} on {gpu.name}", regime, number, call, made.traffic, (seconds,), GRAPH,
-                   extra_s=latency_of(stack, made).total_s - made.time_s)  # fmt: skip
+        yield Case(f"{name} on {gpu.name}", regime, number, call, prediction.traffic, (seconds,), GRAPH,
+                   extra_s=latency_of(stack, prediction).total_s - prediction.time_s)  # fmt: skip
 
 
 # Calls that others timed

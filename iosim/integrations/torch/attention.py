@@ -232,19 +232,17 @@ def _strided(tensor: Tensor | None) -> bool:
 
 def _shared(mask: Tensor) -> str:
     shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
-    return (("none", "heads"), ("batch", "both"))[shape[0] == 1][shape[1] == 1]
+    if shape[0] == 1:
+        return "both" if shape[1] == 1 else "batch"
+    return "heads" if shape[1] == 1 else "none"
 
 
 def _additive(recorder: Recorder, mask: Tensor, query: Tensor) -> Tensor:
-    """A mask of booleans made one that is added, as PyTorch does first (transformers/attention.cpp)."""
+    """A mask of booleans made one that is added, as PyTorch does first (transformers/attention.cpp: where)."""
     with recorder.pause():
         added = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
-        inverse = torch.empty_like(mask)
-    recorder.seen([mask], [added, inverse])
-    recorder.pieces(
-        "convert_mask",
-        [Pass([mask], [inverse], "not"), Pass([], [added], "zeros"), Pass([added, inverse], [added], "fill")],
-    )
+    recorder.seen([mask], [added])
+    recorder.pieces("convert_mask", [Pass([mask], [added])])
     return added
 
 
@@ -264,7 +262,9 @@ def _record_forward(
     recorder.seen(bound.values(), [out, lse])
     problem, kernel, note = planned(recorder, chosen, "fwd", trained)
     bound |= {"O": out, "LSE": lse}
-    recorder.kernel("attention", problem, kernel, plan(problem, kernel), bound, (*chosen.notes, *([note] * bool(note))))
+    recorder.kernel(
+        "attention", problem, kernel, plan(problem, kernel), bound, (*chosen.notes, *([note] if note else ()))
+    )
 
 
 def _record_backward(

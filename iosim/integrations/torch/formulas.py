@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
+from torch._subclasses.fake_tensor import FakeTensor
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass
@@ -25,6 +27,8 @@ aten = torch.ops.aten
 Results = Sequence[Tensor | None]
 
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+CONVOLUTIONS = {aten.convolution.default: (8, slice(0, 2)), aten.convolution_backward.default: (9, slice(1, 3))}
+"""Which argument holds the groups, and which are the input and the weight."""
 
 _OPERATORS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("operators.toml").read_text(encoding="utf-8"))
 ONE_PASS, WRITES_ONLY, FREE = (frozenset(_OPERATORS[kind]) for kind in ("one_pass", "writes_only", "free"))
@@ -198,14 +202,50 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor
     return [Product(x, weight, out, bias, sizes=sizes)]
 
 
-def _convolved(inputs: Sequence[Tensor], groups: int, product: Product) -> list[Piece]:
-    """A convolution is an implicit matrix product. cuDNN's kernels of half precision want the channels last: others are
-    copied first, and the result at the end (nchwToNhwcKernel and back), unless each group of channels is by itself."""
+def with_cudnns_layout(function: Any, args: Sequence[Any], out: Any) -> Any:
+    """The results of a convolution on the meta device, laid out as cuDNN's: channels last where the input or the weight
+    has them last (cudnn_conv_suggest_memory_format). PyTorch's rule for that device leaves them first.
+
+    NB: by that rule a depthwise convolution does so, too; but the writes that were counted of a SegFormer on an H200
+    hold one more pass over its result, as where the channels come first and the next linear layer copies them.
+    """
+    if function not in CONVOLUTIONS or not args[0].is_meta or isinstance(args[0], FakeTensor):
+        return out
+    groups, inputs = CONVOLUTIONS[function]
+    layouts = (suggest_memory_format(t) for t in args[inputs])
+    layout = next((one for one in layouts if one is not torch.contiguous_format), None)
+    if layout is None or args[groups] > 1:
+        return out
+    results = [out] if isinstance(out, Tensor) else out
+    laid = [torch.empty_like(t, memory_format=layout) if _may_have(t, layout) else t for t in results]
+    return laid[0] if isinstance(out, Tensor) else tuple(laid)
+
+
+def _may_have(tensor: Tensor | None, layout: torch.memory_format) -> bool:
+    return tensor is not None and LAST.get(tensor.dim()) is layout
+
+
+def _convolved(inputs: Sequence[Tensor], groups: int, by_channel: bool, product: Product) -> list[Piece]:
+    """A convolution is an implicit matrix product, or one for each group of channels. cuDNN's kernels of half precision
+    want the channels last: others are copied first, and the result at the end where it is to have them first
+    (nchwToNhwcKernel and back). Where each channel is by itself there is no product: a pass."""
+    if by_channel:
+        return [Pass([product.a, product.b], [product.c], product.name or "depthwise")]
     half = groups == 1 and product.c.element_size() == 2
-    copied = [t for t in inputs if half and not (t.dim() in LAST and t.is_contiguous(memory_format=LAST[t.dim()]))]
+    copied = [t for t in inputs if half and not _has_channels_last(t)]
     last: list[Piece] = [Pass([t], [Scratch(t.nbytes)], "channels_last") for t in copied]
-    first: list[Piece] = [Pass([Scratch(product.c.nbytes)], [product.c], "channels_first")]
-    return [*last, product, *first] if copied else [product]
+    if not copied or _has_channels_last(product.c):
+        return [*last, product]
+    return [*last, product, Pass([Scratch(product.c.nbytes)], [product.c], "channels_first")]
+
+
+def _has_channels_last(tensor: Tensor) -> bool:
+    return tensor.dim() in LAST and tensor.is_contiguous(memory_format=LAST[tensor.dim()])
+
+
+def _by_channel(weight: Tensor, groups: int) -> bool:
+    """Whether each channel of the input is by itself, as in a depthwise convolution."""
+    return groups > 1 and weight.shape[1] == 1
 
 
 @register_traffic_formula(aten.convolution, aten._convolution)
@@ -215,8 +255,8 @@ def convolution(
 ) -> list[Piece]:  # fmt: skip
     """The bias is added in a pass of its own (Convolution.cpp)."""
     inner = weight.numel() // weight.shape[0]
-    sizes = (1, out.numel() // out.shape[1], out.shape[1], inner)
-    pieces = _convolved([x, weight], groups, Product(x, weight, out, sizes=sizes))
+    sizes = (groups, out.numel() // out.shape[1], out.shape[1] // groups, inner)
+    pieces = _convolved([x, weight], groups, _by_channel(weight, groups), Product(x, weight, out, sizes=sizes))
     return pieces if bias is None else [*pieces, Pass([out, bias], [out], "bias")]
 
 
@@ -226,14 +266,14 @@ def convolution_backward(
     dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any, out: Results,
     **__: Any,
 ) -> list[Piece]:  # fmt: skip
-    inner, rows, cols = weight.numel() // weight.shape[0], grad.numel() // grad.shape[1], grad.shape[1]
+    inner, rows, cols = weight.numel() // weight.shape[0], grad.numel() // grad.shape[1], grad.shape[1] // groups
     pieces: list[Piece] = []
     if out[0] is not None:
-        product = Product(grad, weight, out[0], sizes=(1, rows, inner, cols), name="input")
-        pieces += _convolved([grad, weight], groups, product)
+        product = Product(grad, weight, out[0], sizes=(groups, rows, inner, cols), name="input")
+        pieces += _convolved([grad, weight], groups, _by_channel(weight, groups), product)
     if out[1] is not None:
-        product = Product(grad, x, out[1], sizes=(1, cols, inner, rows), name="weight")
-        pieces += _convolved([grad, x], groups, product)
+        product = Product(grad, x, out[1], sizes=(groups, cols, inner, rows), name="weight")
+        pieces += _convolved([grad, x], groups, _by_channel(weight, groups), product)
     if out[2] is not None:
         pieces.append(Pass([grad], [out[2]], "bias"))
     return pieces

@@ -191,16 +191,17 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self.recorder.paused:
             return function(*args, **kwargs)
-        higher = isinstance(function, torch._ops.HigherOrderOperator)
-        if not higher:
-            function, args = self._without_masks(function, args)
-        if not higher and values.asks(function, args, kwargs):
+        if isinstance(function, torch._ops.HigherOrderOperator):
+            out = function(*args, **kwargs)
+            self._record(function, args, kwargs, out, higher=True)
+            return out
+        function, args = self._without_masks(function, args)
+        if values.asks(function, args, kwargs):
             out = values.answer(self.recorder, function, args, kwargs)
         else:
-            out = function(*args, **kwargs)
-        self._record(function, args, kwargs, out, higher)
-        if not higher:
-            values.follow(self.recorder, function, args, kwargs, out)
+            out = formulas.with_cudnns_layout(function, args, function(*args, **kwargs))
+        self._record(function, args, kwargs, out, higher=False)
+        values.follow(self.recorder, function, args, kwargs, out)
         return out
 
     def _without_masks(self, function: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:

@@ -22,9 +22,11 @@ MAX_BLOCKS = 1 << 25
 """Kept blocks, or visited tiles, of one head: some seconds and a few GB."""
 
 
-def _refuse_too_many(number: int, what: str) -> None:
+def _refuse_too_many(number: int, subject: str) -> None:
     if number > MAX_BLOCKS:
-        raise InputError(f"`mask`: {number:,} {what}; accepted: up to {MAX_BLOCKS:,} (larger blocks or fewer tokens)")
+        raise InputError(
+            f"`mask`: {number:,} {subject}; accepted: up to {MAX_BLOCKS:,} (larger blocks or fewer tokens)"
+        )
 
 
 def ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
@@ -106,10 +108,10 @@ class BlockMask(Mask):
         return cls(seq_q, seq_k, block_q, block_k, *lists)
 
     @classmethod
-    def of_dense(cls, kept: npt.NDArray[Any], seq_q: int, seq_k: int, block_q: int, block_k: int) -> BlockMask:
+    def of_dense(cls, dense: npt.NDArray[Any], seq_q: int, seq_k: int, block_q: int, block_k: int) -> BlockMask:
         """From a boolean [block rows, block columns]."""
-        _refuse_too_many(int(np.count_nonzero(kept)), "kept blocks")
-        rows, cols = np.nonzero(kept)
+        _refuse_too_many(int(np.count_nonzero(dense)), "kept blocks")
+        rows, cols = np.nonzero(dense)
         return cls.of_pairs(seq_q, seq_k, block_q, block_k, rows.astype(np.int64), cols.astype(np.int64))
 
     @classmethod
@@ -121,9 +123,9 @@ class BlockMask(Mask):
         cols, rows = ranges(v.first, v.count)
         top = rows * block_q
         bottom = np.minimum(top + block_q, seq_q) - 1
-        left = cols * block_k
-        right = np.minimum(left + block_k, seq_k)
-        full = (mask.first_key(bottom) <= left) & (mask.end_key(top, seq_k) >= right)
+        first_key = cols * block_k
+        right = np.minimum(first_key + block_k, seq_k)
+        full = (mask.first_key(bottom) <= first_key) & (mask.end_key(top, seq_k) >= right)
         return cls.of_pairs(seq_q, seq_k, block_q, block_k, rows, cols, full)
 
     @property
@@ -152,11 +154,11 @@ class BlockMask(Mask):
         """Whether each pair lies in a kept block, found by searching the row's list."""
         width = self.shape[1]
         wanted = (queries // self.block_q) * width + keys // self.block_k
-        there = self.rows * width + self.indices
-        if not there.size:
+        kept_blocks = self.rows * width + self.indices
+        if not kept_blocks.size:
             return np.zeros(wanted.shape, dtype=np.bool_)
-        at = np.minimum(np.searchsorted(there, wanted), there.size - 1)
-        return np.asarray(there[at] == wanted, dtype=np.bool_)
+        at = np.minimum(np.searchsorted(kept_blocks, wanted), kept_blocks.size - 1)
+        return np.asarray(kept_blocks[at] == wanted, dtype=np.bool_)
 
     def kept_pairs(self, seq_q: int, seq_k: int) -> int:
         height = np.minimum(self.block_q, self.seq_q - self.rows * self.block_q)
@@ -179,13 +181,13 @@ class BlockMask(Mask):
         last = (np.minimum(top + block_q, rows) - 1) // pack // self.block_q
         block_rows, tile = ranges(first, last - first + 1)
         length = np.diff(self.indptr)[block_rows]
-        left, right = self.indices * self.block_k, np.minimum((self.indices + 1) * self.block_k, self.seq_k)
-        spread = (right - 1) // block_k - left // block_k + 1
+        first_key, right = self.indices * self.block_k, np.minimum((self.indices + 1) * self.block_k, self.seq_k)
+        spread = (right - 1) // block_k - first_key // block_k + 1
         upto = np.concatenate([[0], np.cumsum(spread)])[self.indptr]
         _refuse_too_many(int((upto[block_rows + 1] - upto[block_rows]).sum()), "visited tiles")
         entry, owner = ranges(self.indptr[block_rows], length)
         owner = tile[owner]
-        column, back = ranges((left // block_k)[entry], spread[entry])
+        column, back = ranges((first_key // block_k)[entry], spread[entry])
         last_key = np.where(np.diff(self.indptr) > 0, np.append(right, 0)[self.indptr[1:] - 1], 0)
         end_row = np.zeros(n, dtype=np.int64)
         np.maximum.at(end_row, tile, last_key[block_rows])

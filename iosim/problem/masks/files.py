@@ -74,8 +74,8 @@ class _File:
         self.path, self.seq_q, self.seq_k = path, seq_q, seq_k
         self.where = where or f"`mask_file` {path}"
 
-    def refuse(self, what: str, accepted: str) -> InputError:
-        return InputError(f"{self.where}: {what}; accepted: {accepted}")
+    def refuse(self, reason: str, accepted: str) -> InputError:
+        return InputError(f"{self.where}: {reason}; accepted: {accepted}")
 
     def read(self) -> dict[str, Array]:
         accepted = "a NumPy .npy or .npz file with a block mask"
@@ -92,19 +92,19 @@ class _File:
             raise self.refuse(f"holds {', '.join(sorted(names)) or 'nothing'}", "mask, or kv_num_blocks and kv_indices")
         return arrays
 
-    def block(self, arrays: dict[str, Array], asked: tuple[int, int] | None) -> tuple[int, int]:
-        """Sides of a block: the file's, which `given` must not contradict."""
+    def block(self, arrays: dict[str, Array], requested: tuple[int, int] | None) -> tuple[int, int]:
+        """Sides of a block: the file's, which `requested` must not contradict."""
         if "BLOCK_SIZE" not in arrays:
-            if asked is None:
+            if requested is None:
                 raise self.refuse("does not say its block size", "with it `mask_block`, or an .npz with BLOCK_SIZE")
-            return asked
+            return requested
         stored = np.atleast_1d(arrays["BLOCK_SIZE"])
         if stored.dtype.kind not in "iu" or stored.ndim != 1 or stored.size not in (1, 2) or stored.min() < 1:
             raise self.refuse(f"BLOCK_SIZE {stored.tolist()} is no block size", "one or two whole numbers from 1")
         size = int(stored[0]), int(stored[-1])
-        if asked is not None and asked != size:
+        if requested is not None and requested != size:
             raise self.refuse(
-                f"its blocks are {size[0]}x{size[1]}, `mask_block` says {asked[0]}x{asked[1]}",
+                f"its blocks are {size[0]}x{size[1]}, `mask_block` says {requested[0]}x{requested[1]}",
                 "the same size, or no `mask_block`",
             )
         return size

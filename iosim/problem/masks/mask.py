@@ -32,8 +32,8 @@ class Axis:
         return -(-longest // block)
 
     def blocks(self, block: int) -> int:
-        each = self.blocks_each(block)
-        return each if len(self.lengths) == 1 else len(self.lengths) * each
+        per_sequence = self.blocks_each(block)
+        return per_sequence if len(self.lengths) == 1 else len(self.lengths) * per_sequence
 
     def filled(self, block: int) -> int:
         """Blocks of the grid that hold rows."""
@@ -90,8 +90,8 @@ class Visited:
 
     def splits(self, per: int, splits: int) -> IntArray:
         """Of `splits` of `per` key blocks, those of which each query block visits one."""
-        each = self.by_split(per, splits).count.reshape(-1, splits)
-        return np.asarray((each > 0).sum(axis=1), dtype=np.int64)
+        per_split = self.by_split(per, splits).count.reshape(-1, splits)
+        return np.asarray((per_split > 0).sum(axis=1), dtype=np.int64)
 
 
 class Mask(Protocol):
@@ -152,12 +152,12 @@ class IntervalMask(Mask):
 
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
         distance = (keys + 1) * self.ratio - 1 - (queries + self.offset)
-        kept = np.ones(distance.shape, dtype=np.bool_)
+        inside = np.ones(distance.shape, dtype=np.bool_)
         if self.left is not None:
-            kept &= distance >= -self.left
+            inside &= distance >= -self.left
         if self.right is not None:
-            kept &= distance <= self.right
-        return kept
+            inside &= distance <= self.right
+        return inside
 
     def kept_pairs(self, seq_q: int, seq_k: int) -> int:
         rows = np.arange(seq_q, dtype=np.int64)

@@ -32,11 +32,11 @@ class PackedMask(Mask):
         starts_q, starts_k = self._starts
         of_q = np.searchsorted(starts_q, queries, side="right") - 1
         of_k = np.searchsorted(starts_k, keys, side="right") - 1
-        kept = np.zeros(queries.shape, dtype=np.bool_)
+        inside = np.zeros(queries.shape, dtype=np.bool_)
         for n, mask in enumerate(self.masks):
             here = (of_q == n) & (of_k == n)
-            kept[here] = mask.keeps(queries[here] - starts_q[n], keys[here] - starts_k[n])
-        return kept
+            inside[here] = mask.keeps(queries[here] - starts_q[n], keys[here] - starts_k[n])
+        return inside
 
     def _each(self) -> list[tuple[IntervalMask, int, int]]:
         return list(zip(self.masks, self.seq_q, self.seq_k, strict=True))
@@ -62,15 +62,15 @@ class PackedMask(Mask):
         each_q = self.query_axis(rows, pack).blocks_each(block_q)
         each_k = self.key_axis(seq_k).blocks_each(block_k)
         parts: dict[tuple[IntervalMask, int, int], IntArray] = {}
-        for one in self._each():
-            if one not in parts:
-                mask, q, k = one
+        for part in self._each():
+            if part not in parts:
+                mask, q, k = part
                 v = mask.key_blocks(q * pack, k, block_q, block_k, pack)
                 past = (0, each_q - v.count.size)
-                first, end, end_row = parts[one] = np.pad((v.first, v.end, v.end_row), ((0, 0), past), mode="edge")
+                first, end, end_row = parts[part] = np.pad((v.first, v.end, v.end_row), ((0, 0), past), mode="edge")
                 first[v.count.size :] = end[v.count.size :]
                 end_row[v.count.size :] = end[v.count.size :] * block_k
-        first, end, end_row = np.concatenate([parts[one] for one in self._each()], axis=1)
+        first, end, end_row = np.concatenate([parts[part] for part in self._each()], axis=1)
         base = np.repeat(np.arange(len(self.seq_q), dtype=np.int64) * each_k, each_q)
         return KeyBlocks(first + base, end + base, end_row + base * block_k, base)
 

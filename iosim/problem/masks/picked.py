@@ -91,9 +91,9 @@ class BlockPicks(IntervalMask):
     def pairs(self, tokens: int, blocks: int) -> BlockMask:
         """The blocks that tokens of one sequence pick, up to so many each."""
         token, entry = (a.reshape(-1) for a in np.indices((tokens, blocks)))
-        there = entry <= token // self.block
-        cols = self.picks(token[there], entry[there], blocks * self.block)
-        return BlockMask.of_pairs(tokens, tokens, 1, self.block, token[there], cols)
+        exists = entry <= token // self.block
+        cols = self.picks(token[exists], entry[exists], blocks * self.block)
+        return BlockMask.of_pairs(tokens, tokens, 1, self.block, token[exists], cols)
 
 
 def _spread(tokens: IntArray, entries: IntArray, sees: IntArray, top_k: int) -> IntArray:

@@ -51,26 +51,26 @@ def check_window(p: ProblemFields) -> dict[str, Any]:
     """The mask and its window as they are held. A causal mask with a window is a window that ends at the diagonal, and
     a window without a left side that ends there is causal. `window_right` is held where it is not 0. Raises InputError:
     a window that the mask has no use for or lacks, or one that leaves no bound."""
-    left, right = p.window, p.window_right
+    keys_before, right = p.window, p.window_right
     if p.mask == "causal":  # as in FlashAttention, where causal puts the right side to 0
-        return {"mask": "causal" if left is None else "window", "window_right": None}
+        return {"mask": "causal" if keys_before is None else "window", "window_right": None}
     if p.mask == "window":
-        if left is None and right is None:
+        if keys_before is None and right is None:
             accepted = f"{FIELDS['window'].accepted}"
             raise InputError(f"`window` is missing; `mask` window needs one, or `window_right`; accepted: {accepted}")
-        if left is None and right == NO_BOUND:
+        if keys_before is None and right == NO_BOUND:
             hint = "accepted: 0 or more, or with it `window`"
             raise InputError(f"`window_right` {NO_BOUND} bounds nothing without `window`; {hint}")
-        if left is None and right == 0:
+        if keys_before is None and right == 0:
             return {"mask": "causal", "window_right": None}
         return {"window_right": right or None}
     if right is not None:
         raise InputError(f"`window_right` {right} contradicts `mask` '{p.mask}'; it goes with mask 'window'")
-    if p.mask in FIRST_TOKENS_MASKS and left is None:
+    if p.mask in FIRST_TOKENS_MASKS and keys_before is None:
         raise InputError(f"`window` is missing; `mask` {p.mask} needs one; accepted: {FIELDS['window'].accepted}")
-    if p.mask not in FIRST_TOKENS_MASKS and left is not None:
+    if p.mask not in FIRST_TOKENS_MASKS and keys_before is not None:
         hint = "a window goes with mask 'window', 'causal', 'window+global' or 'window+first'"
-        raise InputError(f"`window` {left} contradicts `mask` '{p.mask}'; {hint}")
+        raise InputError(f"`window` {keys_before} contradicts `mask` '{p.mask}'; {hint}")
     return {}
 
 
@@ -123,8 +123,8 @@ def _check_blocks(p: ProblemFields) -> dict[str, Any]:
         raise InputError(f"`mask_blocks` is for {blocks.seq_q} queries and {blocks.seq_k} keys; accepted: {accepted}")
     sides = blocks.block_q, blocks.block_k
     if _sides(p) not in (None, sides):
-        asked = FIELDS["mask_block"].text(p.mask_block)
-        raise InputError(f"`mask_block` {asked} contradicts `mask_blocks` of {sides[0]}x{sides[1]}; accepted: None")
+        requested = FIELDS["mask_block"].text(p.mask_block)
+        raise InputError(f"`mask_block` {requested} contradicts `mask_blocks` of {sides[0]}x{sides[1]}; accepted: None")
     return {"mask_blocks": blocks, "mask_block": sides}
 
 

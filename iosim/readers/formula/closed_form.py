@@ -60,14 +60,14 @@ def _times_moved(sums: BlockSums, access: Access) -> Sums:
 
 
 def _query_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
-    d, moved = sums.domain.of(tensor), _times_moved(sums, access)
+    d, times = sums.domain.of(tensor), _times_moved(sums, access)
     tile = tile_bytes(tensor, access, d.block_q)
     if access.edge is Edge.WHOLE:
-        return tile * moved.total
-    if moved.each is not None and not tensor.is_vector:
-        return moved.each * d.rows * tensor.row_bytes
+        return tile * times.total
+    if times.each is not None and not tensor.is_vector:
+        return times.each * d.rows * tensor.row_bytes
     last = tile_bytes(tensor, access, d.rows - (sums.query_blocks - 1) * d.block_q)
-    return tile * moved.full + last * moved.last
+    return tile * times.full + last * times.last
 
 
 def _pair_bytes(sums: BlockSums, tensor: Tensor, edge: Edge) -> int:
@@ -122,20 +122,20 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     if tensor.keys_per_row and access.rows is Rows.KEY:
         return sums.sectors(tensor.keys_per_sector) * SECTOR_BYTES
     if access.rows is Rows.OWN:
-        moved = _times_owned(sums, access) * tile_bytes(tensor, access, tensor.rows)
+        total = _times_owned(sums, access) * tile_bytes(tensor, access, tensor.rows)
     elif access.rows is Rows.PAIR:
-        moved = _pair_bytes(sums, tensor, access.edge)
+        total = _pair_bytes(sums, tensor, access.edge)
     elif access.rows is Rows.QUERY:
-        moved = _query_bytes(sums, tensor, access)
+        total = _query_bytes(sums, tensor, access)
     elif access.per is Per.PAIR:
         if access.skip and access.edge is Edge.NEEDED:  # of no one query block
             access = replace(access, edge=Edge.EXACT)
-        moved = _key_bytes_per_pair(sums, tensor, access)
+        total = _key_bytes_per_pair(sums, tensor, access)
         if access.skip:  # at one visit of each key block that is visited
-            moved -= _key_outer_bytes(sums, tensor, replace(access, visited_only=True))
+            total -= _key_outer_bytes(sums, tensor, replace(access, visited_only=True))
     else:
-        moved = _key_outer_bytes(sums, tensor, access)
-    return moved * access.times
+        total = _key_outer_bytes(sums, tensor, access)
+    return total * access.times
 
 
 def _sums(domain: Domain) -> list[tuple[int, BlockSums]]:
@@ -178,21 +178,19 @@ def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, Bl
 
 def _moved(launch: Launch, chain: Chain, modes: Sequence[Mode]) -> dict[tuple[str, Way], int]:
     """Bytes by tensor and direction of a launch's accesses and overheads of these modes."""
-    if launch.touched is not None:
-        return _touched(launch.touched, modes)
     parts = _sums(launch.domain)
     heads = launch.domain.batch * launch.domain.heads
-    bytes_of: dict[tuple[str, Way], int] = {}
+    bytes_of: dict[tuple[str, Way], int] = _touched(launch.touched, modes) if launch.touched is not None else {}
     for access in launch.accesses:
         if access.mode not in modes:
             continue
         key = (access.tensor, access.mode.direction)
         tensor = chain.tensors[access.tensor]
         if access.per is Per.LAUNCH:
-            moved = access_bytes(parts[0][1], tensor, access)
+            total = access_bytes(parts[0][1], tensor, access)
         else:
-            moved = heads * sum(n * access_bytes(sums, tensor, access) for n, sums in parts)
-        bytes_of[key] = bytes_of.get(key, 0) + moved
+            total = heads * sum(n * access_bytes(sums, tensor, access) for n, sums in parts)
+        bytes_of[key] = bytes_of.get(key, 0) + total
     for overhead in launch.overheads:
         if overhead.mode in modes:
             key = (overhead.name, overhead.mode.direction)

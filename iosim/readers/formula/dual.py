@@ -273,18 +273,18 @@ class ArrayKind(Kind):
         return Real(value, companion, self)
 
     def pointwise(self, function: Callable[..., int], numbers: tuple[int, ...]) -> int:
-        own = function(*map(_value, numbers))
+        value = function(*map(_value, numbers))
         *companions, holds = np.broadcast_arrays(*map(lifted, numbers), self.holds)
-        values = np.full(holds.shape, own, dtype=np.int64)
+        values = np.full(holds.shape, value, dtype=np.int64)
         code = np.zeros(int(holds.sum()), dtype=np.int64)
         wanted = [companion[holds] for companion in companions]  # elsewhere the function may never have been meant
         for companion in wanted:
             distinct, codes = np.unique(companion, return_inverse=True)
             code = code * distinct.size + codes
         _, first, at = np.unique(code, return_index=True, return_inverse=True)
-        each = [function(*(int(companion[n]) for companion in wanted)) for n in first.tolist()]
-        values[holds] = np.array(each, dtype=np.int64)[at]
-        return Dual(own, values, self)
+        computed = [function(*(int(companion[n]) for companion in wanted)) for n in first.tolist()]
+        values[holds] = np.array(computed, dtype=np.int64)[at]
+        return Dual(value, values, self)
 
     def looked_up(self, a: Any, value: int) -> None:
         self.compared(operator.eq, a, value, True)

@@ -65,12 +65,14 @@ def _lifted_mask(problem: AttentionProblem, symbols: Callable[[str, int, bool], 
     """The mask of a lifted problem, its offset and window, or its sums, duals."""
     mask = problem.pair_mask
     if isinstance(mask, IntervalMask):
-        left = problem.window if mask.left is not None else None
+        window_left = problem.window if mask.left is not None else None
         right = problem.window_right if mask.right else mask.right  # 0 and no bound are of the mask's form
         offset = 0 if mask.is_full else problem.offset
         if problem.compress_ratio is not None:
             right = problem.shown_tokens * mask.ratio
-        return _LiftedInterval(left, right, problem.seq_k - problem.seq_q if offset is None else offset, mask.ratio)
+        return _LiftedInterval(
+            window_left, right, problem.seq_k - problem.seq_q if offset is None else offset, mask.ratio
+        )
     if not isinstance(mask, BlockMask) or symbols is None:
         return mask
     tiles: list[tuple[int, int]] = []

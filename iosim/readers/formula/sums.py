@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Domain, Edge
 from iosim.problem.masks.mask import IntervalMask
@@ -48,12 +50,12 @@ class Sums:
         return self.full + self.last if self.each is None else self.each * self.blocks
 
     def __mul__(self, number: int) -> Sums:
-        each = None if self.each is None else self.each * number
-        return Sums(self.full * number, self.last * number, each, self.blocks)
+        per_block = None if self.each is None else self.each * number
+        return Sums(self.full * number, self.last * number, per_block, self.blocks)
 
     def __sub__(self, other: Sums) -> Sums:
-        each = None if self.each is None or other.each is None else self.each - other.each
-        return Sums(self.full - other.full, self.last - other.last, each, self.blocks)
+        per_block = None if self.each is None or other.each is None else self.each - other.each
+        return Sums(self.full - other.full, self.last - other.last, per_block, self.blocks)
 
 
 class BlockSums:
@@ -76,11 +78,11 @@ class BlockSums:
         mask = domain.mask
         if not isinstance(mask, IntervalMask):
             raise TypeError(f"no closed form of a {type(mask).__name__}'s own")
-        left = None if mask.left is None else mask.offset - mask.left
-        return left, None if mask.right is None else mask.offset + mask.right
+        first_key = None if mask.left is None else mask.offset - mask.left
+        return first_key, None if mask.right is None else mask.offset + mask.right
 
-    def same(self, each: int) -> Sums:
-        return Sums(each * self.full_blocks, each, each, self.query_blocks)
+    def same(self, per_block: int) -> Sums:
+        return Sums(per_block * self.full_blocks, per_block, per_block, self.query_blocks)
 
     def _reaches(self, key: int, limit: int) -> int:
         """The first full query block that keeps a key beyond or at `key`, cut to [0, limit]."""
@@ -117,12 +119,12 @@ class BlockSums:
             return 1
         return clip(self._last_end_key - self._last_first_key, 0, 1)
 
-    def _line_to_end(self, step: int, shift: int, most: int) -> int:
+    def _line_to_end(self, step: int, shift: int, limit: int) -> int:
         """Sum over used full blocks of floor((keys that the last row keeps + shift) / step), cut to [0, most]."""
         assert self.right is not None
         d = self.domain
         at_zero = d.block_q - 1 + (self.right + 1 + shift * self.ratio) * d.pack
-        return clipped_floor_sum(self._used, step * self.ratio * d.pack, d.block_q, at_zero, most)
+        return clipped_floor_sum(self._used, step * self.ratio * d.pack, d.block_q, at_zero, limit)
 
     def _line_to_first(self, step: int) -> int:
         """Sum over used full blocks of floor(first key / step)."""
@@ -191,15 +193,15 @@ class BlockSums:
         per = self._key_blocks_per_split
         return self._spans(per * self.domain.block_k, (self.key_blocks - 1) // per)
 
-    def _spans(self, step: int, most: int) -> Sums:
-        """Parts of `step` keys that query blocks reach into, `step` a multiple of block_k; `most` is the last part."""
+    def _spans(self, step: int, limit: int) -> Sums:
+        """Parts of `step` keys that query blocks reach into, `step` a multiple of block_k; `limit` is the last part."""
         if self.left is None and self.right is None:
-            return self.same(most + 1)
+            return self.same(limit + 1)
         if self.right is None:
-            to_end = self.visiting.full * most
-            end = most
+            to_end = self.visiting.full * limit
+            end = limit
         else:
-            to_end = self._line_to_end(step, -1, most)
+            to_end = self._line_to_end(step, -1, limit)
             end = maximum(self._last_end_key - 1, 0) // step
         first = self._last_first_key // step
         return Sums(to_end - self._line_to_first(step) + self.visiting.full, self._last_visits * (end - first + 1))
@@ -238,16 +240,16 @@ class BlockSums:
 
     def _ends(self, keys: int) -> int:
         """Sum of ceil(end / keys)."""
-        d, most = self.domain, ceil_div(self.domain.seq_k, keys)
+        d, limit = self.domain, ceil_div(self.domain.seq_k, keys)
         if self.right is None:
             blocks = self.query_blocks if self.left is None else self._used + self._last_visits
-            return blocks * most
+            return blocks * limit
         bk = int(d.block_k)
         end = minimum(ceil_div(self._last_end_key, bk) * bk, d.seq_k)
         last = self._last_visits * ceil_div(end, keys)
         if keys % bk == 0:
-            return self._line_to_end(keys, keys - 1, most) + last
-        past = ceil_div(self.key_blocks * bk, keys) - most
+            return self._line_to_end(keys, keys - 1, limit) + last
+        past = ceil_div(self.key_blocks * bk, keys) - limit
         full = -past * self.reaching_last.full
         for before, weight, length in self._weights(keys, lambda r: ceil_div(r * bk, keys)):
             top = (self.key_blocks + before) // length
@@ -279,8 +281,8 @@ class BlockSums:
         """Sum over used full blocks of floor((first key + shift) / step), for 0 <= shift < step."""
         assert self.left is not None
         d = self.domain
-        most = ceil_div(d.seq_k, step) + 1
-        return clipped_floor_sum(self._used, step * d.pack, d.block_q, (self.left + shift) * d.pack, most)
+        limit = ceil_div(d.seq_k, step) + 1
+        return clipped_floor_sum(self._used, step * d.pack, d.block_q, (self.left + shift) * d.pack, limit)
 
 
 class PickedSums(BlockSums):
@@ -329,10 +331,10 @@ class ListSums(BlockSums):
         lift: Callable[[Domain, str, int], int] | None = getattr(self.domain.mask, "lift", None)
         return value if lift is None else lift(self.domain, name, value)
 
-    def _added(self, name: str, each: Any, last: int | None = None) -> Sums:
+    def _added(self, name: str, per_block: Any, last: int | None = None) -> Sums:
         """A quantity of every query block, whose sum has a name."""
-        last = int(each[-1]) if last is None else last
-        return Sums(self._lift(name, int(each.sum())) - last, last)
+        last = int(per_block[-1]) if last is None else last
+        return Sums(self._lift(name, int(per_block.sum())) - last, last)
 
     @cached_property
     def visits(self) -> Sums:
@@ -354,7 +356,8 @@ class ListSums(BlockSums):
         if edge is Edge.WHOLE:
             return whole
         if edge is Edge.NEEDED:
-            return whole - self._added("unneeded", (v.end * self._plain.block_k - v.end_row) * (v.count > 0))
+            unneeded = np.where(v.count > 0, v.end * self._plain.block_k - v.end_row, 0)
+            return whole - self._added("unneeded", unneeded)
         return whole - self.reaching_last * (self.key_blocks * d.block_k - d.seq_k)
 
     @cached_property

@@ -147,8 +147,8 @@ def symbol(name: str) -> sp.Symbol:
 
 def _companions(problem: AttentionProblem, kernel: Kernel) -> tuple[dict[str, Any], dict[str, int]]:
     """(companion of each size, value of each symbol used). Equal sizes share a symbol."""
-    own = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "offset")
-    known = {size: value for size in own if (value := getattr(problem, size)) is not None}
+    names = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "offset")
+    known = {size: value for size in names if (value := getattr(problem, size)) is not None}
     if (problem.window_right or 0) > 0:
         known["window_right"] = problem.window_right
     known |= {"element_bytes": problem.input_type.bytes, "output_bytes": problem.output_type.bytes}

@@ -47,7 +47,7 @@ class Bound:
     latex: str
     value: Callable[[int, int, int, float], float]
 
-    def elements(self, seq: int, head_dim: int, fast_elements: int, kept: float = 1.0) -> float:
+    def elements(self, seq: int, head_dim: int, fast_elements: int, density: float = 1.0) -> float:
         """The term's value in elements, for one head.
 
         Args:
@@ -59,22 +59,22 @@ class Bound:
         Raises:
             InputError: a size below 1, a fraction outside (0, 1], or M below d, for which the papers state nothing.
         """
-        for what, value in (("seq", seq), ("head_dim", head_dim), ("fast_elements", fast_elements)):
+        for name, value in (("seq", seq), ("head_dim", head_dim), ("fast_elements", fast_elements)):
             if value < 1:
-                raise InputError(f"{what} {value} is out of range; accepted: 1 or more")
-        if not 0 < kept <= 1:
-            raise InputError(f"kept {kept} is out of range; accepted: above 0 up to 1")
+                raise InputError(f"{name} {value} is out of range; accepted: 1 or more")
+        if not 0 < density <= 1:
+            raise InputError(f"kept {density} is out of range; accepted: above 0 up to 1")
         if fast_elements < head_dim:
             raise InputError(f"fast_elements {fast_elements} is out of range; accepted: head_dim {head_dim} or more")
         memory = min(fast_elements, seq * head_dim)
-        return self.value(seq, head_dim, memory, kept)
+        return self.value(seq, head_dim, memory, density)
 
     def times_above(
         self, moved_bytes: float, element_bytes: int, seq: int, head_dim: int, fast_elements: int,
-        *, heads: int = 1, kept: float = 1.0,
+        *, heads: int = 1, density: float = 1.0,
     ) -> float:  # fmt: skip
         """`moved_bytes` of `heads` heads (over all sequences) in multiples of the term."""
-        return moved_bytes / (element_bytes * heads * self.elements(seq, head_dim, fast_elements, kept))
+        return moved_bytes / (element_bytes * heads * self.elements(seq, head_dim, fast_elements, density))
 
     def expression(self) -> Any:
         import sympy as sp
@@ -119,13 +119,13 @@ def with_density(expression: Any, values: dict[str, int]) -> Any:
     from iosim.readers.formula.sums import NAMES
     from iosim.readers.formula.symbolic import symbol
 
-    kept = sp.Symbol("s", positive=True)
+    density = sp.Symbol("s", positive=True)
     rows = [symbol("seq" if "seq" in values else name) for name in ("seq_q", "seq_k")]
     put: dict[Any, Any] = {}
     for prefix in ("", "backward_"):
         sides = [symbol(f"{prefix}{n}" if f"{prefix}{n}" in values else n) for n in ("block_q", "block_k")]
         put |= {symbol(f"{prefix}{name}"): sp.Integer(0) for name in NAMES}
-        put[symbol(f"{prefix}visits")] = kept * rows[0] * rows[1] / (sides[0] * sides[1])
+        put[symbol(f"{prefix}visits")] = density * rows[0] * rows[1] / (sides[0] * sides[1])
     return sp.sympify(expression).subs(put)
 
 
@@ -150,7 +150,7 @@ def beside(problem: AttentionProblem, kernel: Kernel, moved_bytes: int) -> dict[
         "fast_elements": fast,
         "theta_elements": term.elements(problem.seq_q, problem.head_dim, fast, s),
         "times_above": term.times_above(
-            moved_bytes, problem.input_type.bytes, problem.seq_q, problem.head_dim, fast, heads=heads, kept=s
+            moved_bytes, problem.input_type.bytes, problem.seq_q, problem.head_dim, fast, heads=heads, density=s
         ),
     }
 
@@ -311,23 +311,23 @@ def backward_elements(pairs: int, rows: int, head_dim: int, fast_elements: int) 
 
 
 def level_bounds(
-    problem: AttentionProblem, profile: HardwareProfile, compulsory_bytes: int, moved: Mapping[str, int | None]
+    problem: AttentionProblem, profile: HardwareProfile, compulsory_bytes: int, bytes_of: Mapping[str, int | None]
 ) -> tuple[LevelBound, ...]:
     """The bounds of both levels. Where Q and V differ in width, d is the smaller one, so that the bound holds. Grouped
     heads change the compulsory bytes alone: the products of every query head are counted. `compulsory_bytes`: inputs
-    read once and outputs written once, of all passes. `moved`: bytes by level, read and written; None where they are
+    read once and outputs written once, of all passes. `bytes_of`: bytes by level, read and written; None where they are
     not known. Raises InputError: the profile does not know an SM's memories or the L2, or head_dim is more than they
     hold."""
     d = min(problem.head_dim, problem.head_dim_v)
     heads, element = problem.batch * problem.heads, problem.input_type.bytes
     pairs = problem.pair_mask.kept_pairs(problem.seq_q, problem.seq_k)
     rows = min(problem.seq_q, problem.seq_k)
-    found = []
+    bounds = []
     grows = problem.mask in ("none", "causal") and problem.seq_lens is None and pairs > 0
-    for level, (what, size) in fast_memories(profile).items():
+    for level, (memory, size) in fast_memories(profile).items():
         fast = size // element
         if fast < d:
-            raise InputError(f"`head_dim` {d} is more than the {fast} elements of {what}; accepted: up to {fast}")
+            raise InputError(f"`head_dim` {d} is more than the {fast} elements of {memory}; accepted: up to {fast}")
         quadratic, linear = 0.0, 0.0
         terms = []
         large = fast >= d * d
@@ -342,16 +342,16 @@ def level_bounds(
         scale = element * heads
         # Tokens t times as many: t^2 and t times the parts of the term, t times the compulsory bytes.
         times = (compulsory_bytes - scale * linear) / (scale * quadratic) if grows else 0.0
-        found.append(
+        bounds.append(
             LevelBound(
-                level=level, fast_memory=what, fast_bytes=size, fast_elements=fast, head_dim=d,
+                level=level, fast_memory=memory, fast_bytes=size, fast_elements=fast, head_dim=d,
                 term_text=" + ".join(texts), source=", ".join(sources), term_bytes=scale * (quadratic + linear),
-                compulsory_bytes=compulsory_bytes, moved_bytes=moved.get(level),
+                compulsory_bytes=compulsory_bytes, moved_bytes=bytes_of.get(level),
                 crossover_tokens=max(1, math.ceil(problem.seq_k * times)) if grows else None,
                 crossover_head_dim=math.isqrt(fast),
             )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(bounds)
 
 
 def explanation(bounds: tuple[LevelBound, ...], gpu: str) -> list[str]:

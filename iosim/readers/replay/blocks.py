@@ -49,9 +49,9 @@ class CachingAllocator:
         fitting = [b for b in self.free_blocks if b.small is small and b.size >= size]
         block = min(fitting, key=lambda b: (b.size, b.address)) if fitting else self._segment(size, small)
         self.free_blocks.remove(block)
-        left = block.size - size
-        if left >= ROUND_BYTES if small else left > SMALL_BYTES:
-            rest = Block(block.address + size, left, small, before=block, after=block.after)
+        remainder = block.size - size
+        if remainder >= ROUND_BYTES if small else remainder > SMALL_BYTES:
+            rest = Block(block.address + size, remainder, small, before=block, after=block.after)
             if block.after is not None:
                 block.after.before = rest
             block.after, block.size = rest, size
@@ -148,10 +148,10 @@ class Blocks:
         if name not in self._life:
             return None
         first, last = self._life[name]
-        there = self._placed.setdefault(self._address[name], [])
-        dead = [p for p in there if p.last < first]
+        placed = self._placed.setdefault(self._address[name], [])
+        dead = [p for p in placed if p.last < first]
         taken = next((g for p in dead if (g := _fitted(self._chain, name, grid, size, p))), None)
-        there.append(_Placed(last, *(taken or (grid, size))))
+        placed.append(_Placed(last, *(taken or (grid, size))))
         return None if taken is None else taken[0]
 
     def owned(self, launch: int, grids: dict[str, Grid], tensors: list[str]) -> tuple[tuple[range, int], ...]:
@@ -165,9 +165,9 @@ class Blocks:
 
 def _only_streamed(chain: Chain, tensor: Tensor) -> bool:
     """Whether all launches that touch a tensor go through it once, each grid head through its own."""
-    own = tensor.batch * tensor.heads
+    heads = tensor.batch * tensor.heads
     users = [chain.launches[n] for n in chain.users(tensor.name)]
-    return tensor.copies == 1 and all(streams(x) and x.domain.grid_heads == own for x in users)
+    return tensor.copies == 1 and all(streams(x) and x.domain.grid_heads == heads for x in users)
 
 
 def _fitted(chain: Chain, name: str, grid: Grid, size: Int32, placed: _Placed) -> tuple[Grid, Int32] | None:
@@ -176,9 +176,9 @@ def _fitted(chain: Chain, name: str, grid: Grid, size: Int32, placed: _Placed) -
     mine, theirs = ((g.heads, g.rows, g.cols, g.step) for g in (grid, placed.grid))
     if mine == theirs and size.tobytes() == placed.size.tobytes():
         return replace(grid, first=placed.grid.first), size
-    tensor, each = chain.tensors[name], int(placed.size[0])
-    fits = each > 0 and tensor.bytes % each == 0 and tensor.bytes // each <= placed.size.size
-    if not fits or not (placed.size == each).all() or not _only_streamed(chain, tensor):
+    tensor, object_bytes = chain.tensors[name], int(placed.size[0])
+    fits = object_bytes > 0 and tensor.bytes % object_bytes == 0 and tensor.bytes // object_bytes <= placed.size.size
+    if not fits or not (placed.size == object_bytes).all() or not _only_streamed(chain, tensor):
         return None
-    count = tensor.bytes // each
-    return Grid(name, placed.grid.first, 1, count, 1, 1, each // tensor.element_bytes), placed.size[:count]
+    count = tensor.bytes // object_bytes
+    return Grid(name, placed.grid.first, 1, count, 1, 1, object_bytes // tensor.element_bytes), placed.size[:count]

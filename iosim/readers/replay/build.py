@@ -124,10 +124,10 @@ def _run(command: list[str], scratch: str) -> str | None:
     first line of what went wrong, or None."""
     import subprocess
 
-    kept = {"ZIG_GLOBAL_CACHE_DIR": scratch, "ZIG_LOCAL_CACHE_DIR": scratch}
+    caches = {"ZIG_GLOBAL_CACHE_DIR": scratch, "ZIG_LOCAL_CACHE_DIR": scratch}
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
-                              cwd=scratch, env={**kept, **os.environ})  # fmt: skip
+                              cwd=scratch, env={**caches, **os.environ})  # fmt: skip
     except OSError as error:
         return str(error)
     if done.returncode == 0:

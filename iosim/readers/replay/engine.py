@@ -53,27 +53,27 @@ def _pointer(array: np.ndarray[Any, Any]) -> int:
     return int(array.ctypes.data)
 
 
-def _address(what: str, array: np.ndarray[Any, Any], kind: type[np.generic], size: int) -> int:
+def _address(name: str, array: np.ndarray[Any, Any], kind: type[np.generic], size: int) -> int:
     """Where the engine finds an array of `size` elements. Raises InputError: an array of another type or size, or one
     that is not contiguous."""
     if array.dtype != kind or array.shape != (size,) or not array.flags.c_contiguous:
-        raise InputError(f"{what}: {array.dtype} {list(array.shape)}; accepted: contiguous {np.dtype(kind)} [{size}]")
+        raise InputError(f"{name}: {array.dtype} {list(array.shape)}; accepted: contiguous {np.dtype(kind)} [{size}]")
     return _pointer(array)
 
 
-def _accept(result: int, what: str) -> int:
+def _accept(result: int, name: str) -> int:
     """What an entry of the engine returned, where it did what it was asked. Raises InputError: it was given what does
     not fit together. MemoryError: it ran out of memory."""
     if result == NO_MEMORY:
         raise MemoryError("the replay ran out of memory")
     if result == REFUSED:
-        raise InputError(f"{what}: it does not fit the L2 and its objects; nothing was played")
+        raise InputError(f"{name}: it does not fit the L2 and its objects; nothing was played")
     return result
 
 
-def _within(what: str, values: np.ndarray[Any, Any], end: int) -> None:
+def _within(name: str, values: np.ndarray[Any, Any], end: int) -> None:
     if values.size and not 0 <= values.min() <= values.max() < end:
-        raise InputError(f"{what} {values.min()} to {values.max()}; accepted: 0 to {end - 1}")
+        raise InputError(f"{name} {values.min()} to {values.max()}; accepted: 0 to {end - 1}")
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,10 @@ class L2:
     ) -> None:  # fmt: skip
         if not 1 <= model.ways <= MAX_WAYS:
             raise InputError(f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways")
-        most = MAX_PARTITIONS if model.apart else 2
-        if not 1 <= model.partitions <= most:
-            what = f"1 to {most} L2s" if model.apart else "an L2 of 1 or 2 partitions"
-            raise InputError(f"l2_partitions {model.partitions}: the replay follows {what}")
+        max_partitions = MAX_PARTITIONS if model.apart else 2
+        if not 1 <= model.partitions <= max_partitions:
+            accepted = f"1 to {max_partitions} L2s" if model.apart else "an L2 of 1 or 2 partitions"
+            raise InputError(f"l2_partitions {model.partitions}: the replay follows {accepted}")
         if model.dirty_ways < 1:
             raise InputError(f"{model.dirty_ways} dirty ways of a set; accepted: 1 or more")
         n = int(size.size)
@@ -174,8 +174,8 @@ class L2:
         if not mode.shape == number.shape == side.shape == (mode.size,):
             raise InputError(f"accesses of {mode.size} modes, {number.size} objects and {side.size} sides")
         known = (3, self._objects.size, self.model.partitions)
-        for what, each, end in zip(("mode", "object", "side"), (mode, number, side), known, strict=True):
-            _within(what, each, end)
+        for name, array, end in zip(("mode", "object", "side"), (mode, number, side), known, strict=True):
+            _within(name, array, end)
         modes, numbers, sides = (
             np.ascontiguousarray(a, dtype=t) for a, t in ((mode, np.uint8), (number, np.int32), (side, np.uint8))
         )
@@ -234,10 +234,10 @@ class L2:
         plan, arrays = launch_plan(launch, ctas, self.model, coarse)
         part = None if sampling is None else _Part(sampling, self._looped(launch))
         lib, before, behind = library(), self.counts(), self.behind()
-        kept = (self, arrays, trace)
+        in_use = (self, arrays, trace)
 
         def play(done: ct.c_int32, stop: ct.c_int32) -> int:
-            assert kept  # what the engine reads lives as long as the thread that plays
+            assert in_use  # what the engine reads lives as long as the thread that plays
             return int(lib.iosim_replay(
                 ct.addressof(self.state), ct.addressof(self.config), ct.addressof(plan), begin_ps,
                 None if trace is None else ct.addressof(trace), None if part is None else ct.addressof(part.state),
@@ -344,10 +344,10 @@ def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: Lowere
             go_on()
         if not over.wait(AFTER_S):
             most_s = max(1, round(launch.accesses / SLOWEST_PER_S))
-            what = f"replay {launch.name}, at most {most_s} s"
-            with counter(launch.tiles, what, "tile", after_s=0.0) as shown:
+            task = f"replay {launch.name}, at most {most_s} s"
+            with counter(launch.tiles, task, "tile", after_s=0.0) as bar:
                 while not over.wait(BAR_EVERY_S):
-                    shown(done.value)
+                    bar(done.value)
         over.wait()
     except BaseException:
         stop.value = 1

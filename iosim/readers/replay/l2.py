@@ -194,14 +194,14 @@ def sample_lines(
     needs beside the L2. Raises TooLargeError: more memory than a replay may take. Raises InputError: lines that are no
     power of two; there is no engine to sample them."""
     sets, stride, placements = followed_sets(model, size, per_object, least_sets, beside)
-    asked = sampler(model, sets, stride, placements)
-    pages = -(-int((-(-size // model.line_bytes)).sum(dtype=np.int64)) // asked.page)
-    most = pages * placements * TWINS * -(-(asked.page // TWINS) // stride)
+    request = sampler(model, sets, stride, placements)
+    pages = -(-int((-(-size // model.line_bytes)).sum(dtype=np.int64)) // request.page)
+    max_lines = pages * placements * TWINS * -(-(request.page // TWINS) // stride)
     size = np.ascontiguousarray(size, dtype=np.int32)
     first = np.zeros(size.size + 1, dtype=np.int32)
-    owner, place = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.uint32)
-    arrays = (each.ctypes.data for each in (first, owner, place))
-    taken = library().iosim_sample(ct.addressof(asked), size.ctypes.data, size.size, most, *arrays)
+    owner, place = np.empty(max_lines, dtype=np.int32), np.empty(max_lines, dtype=np.uint32)
+    arrays = (array.ctypes.data for array in (first, owner, place))
+    taken = library().iosim_sample(ct.addressof(request), size.ctypes.data, size.size, max_lines, *arrays)
     if taken == LAYOUT.constants["NO_MEMORY"]:
         raise MemoryError("the replay ran out of memory")
     if taken < 0:

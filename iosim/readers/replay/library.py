@@ -70,8 +70,8 @@ class Layout:
             field = _FIELD.fullmatch(part.strip())
             if field is None or (kind is None and not field[1]):
                 raise ValueError(f"not understood: {declaration}")
-            each = self._pointer if field[1] else kind
-            fields.append((field[2], each * self._length(field[3]) if field[3] else each))
+            kind_of_field = self._pointer if field[1] else kind
+            fields.append((field[2], kind_of_field * self._length(field[3]) if field[3] else kind_of_field))
         return fields
 
     def _length(self, text: str) -> int:
@@ -118,7 +118,7 @@ def _open() -> ct.CDLL | str:
         return f"{path} cannot be used on this machine; reinstall iosim"
     sizes = (ct.c_int32 * len(LAYOUT.structures))()
     opened.iosim_sizes(sizes)
-    if list(sizes) != [ct.sizeof(one) for one in LAYOUT.structures.values()]:
+    if list(sizes) != [ct.sizeof(structure) for structure in LAYOUT.structures.values()]:
         return f"{path} lays its structures out otherwise; reinstall iosim"
     return opened
 

@@ -82,7 +82,7 @@ class Lowered:
     size: Int32
     owner: npt.NDArray[np.uint8]
     launches: Sequence[LoweredLaunch]
-    own: tuple[float, ...]
+    own_share: tuple[float, ...]
     """Of each tensor the part of its objects' bytes that is its own: they are as large as the lines that they touch."""
 
 
@@ -130,16 +130,16 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
         return replace(lowered, owned=blocks.owned(n, grids, tensors))
 
     launches = LoweredLaunches(lower_one, len(chain.launches))
-    own = tuple(grids[n].own if n in grids else 1.0 for n in tensors)
-    return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches, own)
+    own_share = tuple(grids[n].own_share if n in grids else 1.0 for n in tensors)
+    return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches, own_share)
 
 
 def _spills(launch: Launch, mode: Mode) -> Overhead | None:
-    each = [o for o in launch.overheads if o.name == SPILL and o.mode is mode]
-    if not each:
+    spills = [o for o in launch.overheads if o.name == SPILL and o.mode is mode]
+    if not spills:
         return None
-    sums = {name: sum(getattr(o, name) for o in each) for name in ("per_tile", "per_pair")}
-    return replace(each[0], **sums, frame=max(o.frame for o in each))
+    sums = {name: sum(getattr(o, name) for o in spills) for name in ("per_tile", "per_pair")}
+    return replace(spills[0], **sums, frame=max(o.frame for o in spills))
 
 
 def frame_parts(launch: Launch) -> tuple[int, ...]:
@@ -172,8 +172,8 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
     order = np.arange(b * h * whole, dtype=np.int64)
     head, block = place(schedule, order, blocks=i, heads=b * h, batch=b)
     if whole > i:
-        there = block < i
-        head, block = head[there], block[there]
+        exists = block < i
+        head, block = head[exists], block[exists]
     if sequences > 1:
         head, block = head % h, head // h * i + block
     if launch.outer is Outer.HEAD:
@@ -244,14 +244,54 @@ def _templates(
     templates: dict[str, list[Template]] = {"pro": [], "loop": [], "epi": []}
     for access in progress(f"work tiles of {launch.name}")(launch.accesses):
         for run in _runs(launch, access):
-            made, stands = template(chain.tensors[access.tensor], access, launch, grids[access.tensor], tiles, run)
+            access_template, stands = template(
+                chain.tensors[access.tensor], access, launch, grids[access.tensor], tiles, run
+            )
             if not exists.all():
-                made = replace(made, base=np.where(exists, made.base, NONE).astype(np.int32))
+                access_template = replace(
+                    access_template, base=np.where(exists, access_template.base, NONE).astype(np.int32)
+                )
             if access.skip:
                 skips, of_tile = _skips(launch, access, block, tiles.steps)
-                made = replace(made, skips=skips, block=of_tile)
-            templates[stands].append(made)
+                access_template = replace(access_template, skips=skips, block=of_tile)
+            if stands == "loop" and _is_shared(chain, launch, access):
+                templates[stands] += _of_shared_keys(
+                    chain, launch, access, grids[access.tensor], tiles, access_template
+                )
+            else:
+                templates[stands].append(access_template)
     return templates
+
+
+def _is_shared(chain: Chain, launch: Launch, access: Access) -> bool:
+    """Whether an access goes over keys whose first rows all sequences have in common."""
+    tensor = chain.tensors[access.tensor]
+    loops_over_keys = access.rows is Rows.KEY and access.per is Per.PAIR and not tensor.keys_per_row
+    walks_keys = launch.outer in (Outer.QUERY, Outer.SPLIT) and access.skip == 0
+    return tensor.shared_rows >= launch.domain.block_k and loops_over_keys and walks_keys
+
+
+def _of_shared_keys(
+    chain: Chain, launch: Launch, access: Access, grid: Grid, tiles: WorkTiles, own: Template
+) -> tuple[Template, Template]:
+    """The template of each sequence's own key blocks, and that of the blocks that all share, which are the first
+    sequence's. A block of which a part is shared counts as a sequence's own."""
+    tensor, d = chain.tensors[access.tensor], launch.domain
+    blocks_of_sequence = d.key_blocks_total // d.sequences  # indices of packed sequences run on
+    sequence = tiles.steps.first // max(1, blocks_of_sequence) if d.sequences > 1 else np.zeros_like(tiles.head)
+    head_of_first = owner_of(tensor, d, tiles.head) % tensor.heads
+    base = grid.start_of(head_of_first) - own.coef * sequence * blocks_of_sequence
+    index = np.arange(d.key_blocks_total, dtype=np.int64) % max(1, blocks_of_sequence)
+    is_shared = index < tensor.shared_rows // d.block_k
+    tile = np.zeros(tiles.head.size, dtype=np.int32)
+    skipped, taken = np.int32(0), np.int32(NONE)
+    first = replace(
+        own,
+        base=np.where(own.base == NONE, NONE, base).astype(np.int32),
+        skips=np.where(is_shared, taken, skipped),
+        block=tile,
+    )
+    return replace(own, skips=np.where(is_shared, skipped, taken), block=tile), first
 
 
 def _add_spills(
@@ -356,8 +396,9 @@ def _tiles(launch: Launch, head: npt.NDArray[np.int64], block: npt.NDArray[np.in
     return WorkTiles(head, Steps(zero, zero + 1), block % d.query_blocks, block // d.query_blocks)
 
 
-def _gathering(launch: Launch, tiles: WorkTiles, each: int) -> WorkTiles:
-    """Work tiles that step over the entries of their queries' lists, those that have a key; an entry stands for `each`.
+def _gathering(launch: Launch, tiles: WorkTiles, keys_per_entry: int) -> WorkTiles:
+    """Work tiles that step over the entries of their queries' lists, those that have a key; an entry stands for
+    `keys_per_entry` keys.
     NB: a CTA so waits for its rows one after the other, though a kernel asks for those of a block at once: the replay's
     own clock, which a trace shows, is late; the order of its accesses is not."""
     d, mask = launch.domain, launch.domain.mask
@@ -368,7 +409,7 @@ def _gathering(launch: Launch, tiles: WorkTiles, each: int) -> WorkTiles:
     per = d.key_blocks_per_split * d.block_k if launch.outer is Outer.SPLIT else d.seq_k
     first = split * per
     count = np.clip(np.minimum(mask.end_key(token, d.seq_k), first + per) - first, 0, None)
-    first, count = first // each, -(-count // each)
+    first, count = first // keys_per_entry, -(-count // keys_per_entry)
     start = np.cumsum(count) - count
     entries = np.arange(int(count.sum())) + np.repeat(first - start, count)
     picked = mask.picks(np.repeat(token, count), entries, d.seq_k)
@@ -427,18 +468,21 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
     epilogue: list[Template] = []
     for access in progress(f"work tiles of {launch.name}")(launch.accesses):
         grid = grids[access.tensor]
-        shared, each = passes[access.tensor] > 1, grid.rows * grid.cols
+        shared, objects_per_head = passes[access.tensor] > 1, grid.rows * grid.cols
         base = np.empty(tiles, dtype=np.int32)
         for first in range(0, tiles, TILES_AT_ONCE):
             w = np.arange(first - 1, min(first + TILES_AT_ONCE, tiles), dtype=np.int64)
             item = w * grid.count * passes[access.tensor] // tiles
             new, item = item[1:] != item[:-1], item[1:]
             if shared:
-                item = owner_of(chain.tensors[access.tensor], launch.domain, item // each) * each + item % each
+                item = (
+                    owner_of(chain.tensors[access.tensor], launch.domain, item // objects_per_head) * objects_per_head
+                    + item % objects_per_head
+                )
             base[first : first + item.size] = np.where(new, grid.first + item, NONE)
         template = Template(access.tensor, MODES[access.mode], base)
         (loop if access.mode is Mode.LOAD else epilogue).append(template)
-    one = np.ones(tiles, dtype=np.int32)
+    ones = np.ones(tiles, dtype=np.int32)
     zero = np.zeros(tiles, dtype=np.int32)
     down, block = np.zeros(tiles, dtype=np.uint8), np.arange(tiles, dtype=np.int32)
-    return LoweredLaunch(launch.name, zero, one, (), tuple(loop), tuple(epilogue), down, zero, block)
+    return LoweredLaunch(launch.name, zero, ones, (), tuple(loop), tuple(epilogue), down, zero, block)

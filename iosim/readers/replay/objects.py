@@ -45,7 +45,7 @@ class Grid:
     """Packed sequences that the rows are divided among, evenly; a sequence's last rows may be empty."""
     step: int = 1
     """From an object to that of the next rows of its head: the number of heads where their rows lie side by side."""
-    own: float = 1.0
+    own_share: float = 1.0
     """Of the lines that its rows touch, the part that is theirs: the rest belongs to other heads' rows beside them."""
 
     @property
@@ -61,8 +61,8 @@ class Grid:
         """First row of objects of tiles that are `span` rows long, numbered through `tiles` of all sequences."""
         if self.sequences == 1:
             return tile * span
-        each = tiles // self.sequences
-        return tile // each * (self.rows // self.sequences) + tile % each * span
+        tiles_per_sequence = tiles // self.sequences
+        return tile // tiles_per_sequence * (self.rows // self.sequences) + tile % tiles_per_sequence * span
 
     def row_shift(self, fixed: Int64 | None, fixed_tiles: int, tiles: int, span: int) -> Int64 | int:
         """What `row_of` adds to tile x span in the sequence of a tile `fixed` of the other axis."""
@@ -87,9 +87,9 @@ def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
         for access in launch.accesses:
             is_table = chain.tensors[tensor].keys_per_row > 0 and access.rows is Rows.KEY
             if access.tensor == tensor and access.rows is not Rows.OWN and not is_table:
-                d, own = launch.domain.of(chain.tensors[tensor]), chain.tensors[tensor]
-                keys = chain.tensors[own.picked_by].keys_per_row if launch.gathers(own) else d.block_k
-                own_rows = d.block_q // d.pack if packed_apart(chain, own, launch) else d.block_q
+                d, held = launch.domain.of(chain.tensors[tensor]), chain.tensors[tensor]
+                keys = chain.tensors[held.picked_by].keys_per_row if launch.gathers(held) else d.block_k
+                own_rows = d.block_q // d.pack if packed_apart(chain, held, launch) else d.block_q
                 rows.add(keys if access.rows is Rows.KEY else own_rows)
                 if access.rows is Rows.PAIR:
                     cols.add(d.block_k)
@@ -180,12 +180,12 @@ def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
     lengths = _lengths(chain, tensor, rows)
     height = np.concatenate([_sizes(n, n_rows // len(lengths), chunk_rows) for n in lengths])
     width = _sizes(tensor.cols, n_cols, chunk_cols)
-    one = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
+    head_sizes = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
     apart = tensor.strided and heads == tensor.batch * tensor.heads and not tensor.is_vector and n_cols == 1
     step = tensor.heads if apart else 1
     row = tensor.cols * tensor.element_bytes
     room = _room(tensor, row) if apart or (len(lengths) > 1 and n_cols == 1) else row
-    sizes = (one if room == row else one // row * room).astype(np.int32)
+    sizes = (head_sizes if room == row else head_sizes // row * room).astype(np.int32)
     of = heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols, len(lengths), step
     return Grid(tensor.name, first, *of, row / room), np.tile(np.repeat(sizes, step), heads * tensor.copies // step)
 
@@ -240,9 +240,9 @@ def _launch_bytes(chain: Chain, launch: Launch, objects: Mapping[str, int]) -> i
     if launch.touched is not None:
         return TILE_BYTES * launch.work_tiles + TOUCH_BYTES * int(launch.touched.entries.size)
     if streams(launch):
-        own = {a.tensor: chain.tensors[a.tensor] for a in launch.accesses}
-        passes = {n: max(1, launch.domain.grid_heads // (t.batch * t.heads)) for n, t in own.items()}
-        return STREAMED_TILE_BYTES * max((objects[n] * passes[n] for n in own), default=0)
+        accessed = {a.tensor: chain.tensors[a.tensor] for a in launch.accesses}
+        passes = {n: max(1, launch.domain.grid_heads // (t.batch * t.heads)) for n, t in accessed.items()}
+        return STREAMED_TILE_BYTES * max((objects[n] * passes[n] for n in accessed), default=0)
     d = launch.domain
     rounds = -(-d.key_blocks_total // d.splits) if launch.outer is Outer.HEAD else 1
     listed = ENTRY_BYTES * listed_entries(launch) if gathers(chain, launch) else 0

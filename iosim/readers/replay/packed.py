@@ -63,7 +63,7 @@ def packed_chain(lowered: Lowered) -> tuple[dict[str, Any], tuple[bytes, ...]]:
     arrays = Arrays()
     chain = {
         "tensors": lowered.tensors,
-        "own": lowered.own,
+        "own": lowered.own_share,
         "size": arrays.add(lowered.size),
         "owner": arrays.add(lowered.owner),
         "launches": [_launch(low, arrays) for low in lowered.launches],
@@ -74,8 +74,8 @@ def packed_chain(lowered: Lowered) -> tuple[dict[str, Any], tuple[bytes, ...]]:
 def _launch(low: LoweredLaunch, arrays: Arrays) -> dict[str, Any]:
     numbered = {name: arrays.add(getattr(low, name)) for name in ("first", "count", "down", "head", "block", "indices")}
     owned = [(objects.start, len(objects), tensor) for objects, tensor in low.owned]
-    made = {place: [_template(t, arrays) for t in getattr(low, place)] for place in PLACES}
-    return {"name": low.name, "group": low.group, "owned": owned, **numbered, **made}
+    templates = {place: [_template(t, arrays) for t in getattr(low, place)] for place in PLACES}
+    return {"name": low.name, "group": low.group, "owned": owned, **numbered, **templates}
 
 
 def _template(t: Template, arrays: Arrays) -> dict[str, Any]:
@@ -129,15 +129,18 @@ def _numbers(structure: Any) -> dict[str, int]:
 def packed(inputs: Inputs) -> tuple[dict[str, Any], tuple[bytes, ...], dict[str, Any]]:
     """The launches of a call's chain, their streams, and what its GPU makes of them. Raises InputError: they do not fit
     in memory."""
-    lowered = lower(inputs.chain, spill_slots=max(one.slots for one in inputs.of_launch))
+    lowered = lower(inputs.chain, spill_slots=max(launch_inputs.slots for launch_inputs in inputs.of_launch))
     return *packed_chain(lowered), packed_gpu(inputs, lowered)
 
 
 def layouts() -> Mapping[str, Mapping[str, Any]]:
     """Of each structure of engine.wasm its bytes, and its fields' places: (offset, bytes of an element, elements)."""
     return {
-        name: {"bytes": ct.sizeof(one), "fields": {field: _place(one, field, kind) for field, kind, *_ in one._fields_}}
-        for name, one in WASM32.structures.items()
+        name: {
+            "bytes": ct.sizeof(structure),
+            "fields": {field: _place(structure, field, kind) for field, kind, *_ in structure._fields_},
+        }
+        for name, structure in WASM32.structures.items()
     }
 
 

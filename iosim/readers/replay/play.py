@@ -62,6 +62,8 @@ class Play:
 def head_share(chain: Chain, accesses: int, l2_bytes: int) -> HeadShare | None:
     """The heads that stand for all of a chain; None where they cannot. `accesses`: tile accesses of the whole chain.
     `l2_bytes`: what the L2 holds."""
+    if any(tensor.shared_rows for tensor in chain.tensors.values()):
+        return None  # sequences that share keys do not stand for one another
     batch = max(launch.domain.batch for launch in chain.launches)
     heads = max(launch.domain.heads for launch in chain.launches)
     group = max(1, heads // min((t.heads for t in chain.tensors.values() if t.heads > 1), default=1))
@@ -75,13 +77,15 @@ def head_share(chain: Chain, accesses: int, l2_bytes: int) -> HeadShare | None:
     launches, factors = [], []
     for launch in chain.launches:
         d = launch.domain
-        own = d.grid_heads > 1 or heads == 1
-        if not own and any(fewer[a.tensor] != chain.tensors[a.tensor] for a in launch.accesses):
+        by_head = d.grid_heads > 1 or heads == 1
+        if not by_head and any(fewer[a.tensor] != chain.tensors[a.tensor] for a in launch.accesses):
             return None
-        if own and not (_one_by_one(launch) and d.batch == batch and d.heads * played % heads == 0):
+        if by_head and not (_one_by_one(launch) and d.batch == batch and d.heads * played % heads == 0):
             return None
-        launches.append(replace(launch, domain=replace(d, batch=1, heads=d.heads * played // heads)) if own else launch)
-        factors.append(batch * heads / played if own else 1.0)
+        launches.append(
+            replace(launch, domain=replace(d, batch=1, heads=d.heads * played // heads)) if by_head else launch
+        )
+        factors.append(batch * heads / played if by_head else 1.0)
     tensors = {name: tensor for name, tensor in fewer.items() if tensor is not None}
     return HeadShare(played, batch * heads, Chain(tensors, tuple(launches)), tuple(factors))
 
@@ -90,8 +94,8 @@ def _fewer_of(tensor: Tensor, played: int, heads: int) -> Tensor | None:
     """A tensor of the heads that are played; None where those are no whole heads of it."""
     if tensor.heads == 1:
         return replace(tensor, batch=1)
-    own, rest = divmod(tensor.heads * played, heads)
-    return None if rest else replace(tensor, batch=1, heads=own)
+    heads_played, rest = divmod(tensor.heads * played, heads)
+    return None if rest else replace(tensor, batch=1, heads=heads_played)
 
 
 def _one_by_one(launch: Launch) -> bool:

@@ -19,13 +19,13 @@ from iosim.kernel.pace import Pace
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.traffic import CODE, FOREIGN, Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.replay.engine import L2, Ctas, in_ps
+from iosim.readers.replay.engine import L2, PS, Ctas, in_ps
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import gathers, streams, tile_bytes
 from iosim.readers.replay.play import ERROR as HEADS_ERROR
 from iosim.readers.replay.play import Play, PlayedHeads
-from iosim.readers.replay.sampling import ERROR, HELD_STEPS, CoarseSteps, Windows, coarse_plan, sampling_plan
+from iosim.readers.replay.sampling import ERROR, HELD_STEPS, Coarse, CoarseSteps, Windows, coarse_plan, sampling_plan
 from iosim.readers.replay.sharing import rates_of
 
 FOREIGN_OBJECT_BYTES = 65536
@@ -215,72 +215,137 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
     """Play the launches of a chain, one after the other, through one L2. `trace`: called with (launch, lowered launch,
     lowered chain, L2, begin in picoseconds) before each launch; gives the record for the engine to fill, or None.
     Raises InputError: the trace does not fit in memory, the L2 does not hold one tile, or the engine is missing."""
-    l2_of_gpu, share, part, l2_start = inputs.l2, inputs.play.share, inputs.play.part, inputs.play.l2_start
-    slots = max(of_launch.slots for of_launch in inputs.of_launch)
-    chain = inputs.chain
-    played = chain if share is None else share.chain
-    lowered = lower(played, spill_slots=slots)
-    budget = {} if inputs.play.accesses is None else {"budget": inputs.play.accesses}
-    coarse = coarse_plan(played, lowered, l2_of_gpu, spill_slots=slots, **budget) if part else None
-    accesses = [low.accesses for low in lowered.launches] if coarse else None
-    lowered = coarse.lowered if coarse else lowered
-    refuse_small_l2(l2_of_gpu, lowered, inputs.gpu)
-    foreign = l2_of_gpu.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if l2_start == "cold" else 0
-    objects = lowered.size.size
-    size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
-    owner = np.concatenate([lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)])
-    grain_of = {"samples_per_object": COARSE_SAMPLES, "least_sets": coarse.least_sets} if coarse else {}
-    l2 = L2(l2_of_gpu, size, owner, **grain_of, beside=0 if coarse else tile_bytes(played))
-    del size, owner  # the L2 has its own; of large chains they fill hundreds of megabytes
-    l2.place(range(objects, objects + foreign), dirty=True)
-    rows: list[TrafficRow] = []
-    done: list[ReplayedLaunch] = []
-    begin = crossed = dirty_before = 0
-    order = [*enumerate(zip(played.launches, inputs.of_launch, strict=True))]
-    calls = 2 if l2_start == "warm" else 1
-    for turn, (number, (launch, of_launch)) in enumerate(calls * order):
-        if turn and number == 0:  # what counts begins here
-            rows, done, begin, crossed, dirty_before = [], [], 0, int(l2.state.fabric), l2.dirty_bytes()
-            l2.begin_anew()
-        low = lowered.launches[number]
+    player = _Player(inputs, trace)
+    launches = range(len(player.played.launches))
+    if inputs.play.l2_start == "warm":
+        # An untimed call before the timed one leaves in the L2 what it leaves; its bytes do not count.
+        for number in launches:
+            player.play(number, traced=False)
+        player.begin_to_count()
+    for number in launches:
+        player.play(number, traced=True)
+    return player.result()
+
+
+class _Player:
+    """An L2 with the objects of a chain, and what has been found of the launches played so far."""
+
+    def __init__(self, inputs: Inputs, trace: Trace | None) -> None:
+        self.inputs, self.trace, self.chain = inputs, trace, inputs.chain
+        play = inputs.play
+        self.share = play.share
+        self.played = self.chain if play.share is None else play.share.chain
+        spill_slots = max(of_launch.slots for of_launch in inputs.of_launch)
+        lowered = lower(self.played, spill_slots)
+        self.coarse = None
+        if play.part:
+            budget = {} if play.accesses is None else {"budget": play.accesses}
+            self.coarse = coarse_plan(self.played, lowered, inputs.l2, spill_slots=spill_slots, **budget)
+        self.whole_accesses = [low.accesses for low in lowered.launches] if self.coarse else None
+        self.lowered = self.coarse.lowered if self.coarse else lowered
+        refuse_small_l2(inputs.l2, self.lowered, inputs.gpu)
+        self.l2 = self._filled_l2()
+        self.rows: list[TrafficRow] = []
+        self.done: list[ReplayedLaunch] = []
+        self.begin_ps = self.crossed_before = self.dirty_before = 0
+
+    def _filled_l2(self) -> L2:
+        """The L2 with all objects. A cold one begins with dirty lines of others, as many as the profile says."""
+        inputs, lowered, coarse = self.inputs, self.lowered, self.coarse
+        foreign = inputs.l2.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if inputs.play.l2_start == "cold" else 0
+        objects = lowered.size.size
+        size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
+        owner = np.concatenate([lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)])
+        if coarse:
+            l2 = L2(inputs.l2, size, owner, samples_per_object=COARSE_SAMPLES, least_sets=coarse.least_sets)
+        else:
+            l2 = L2(inputs.l2, size, owner, beside=tile_bytes(self.played))
+        del size, owner  # the L2 has its own; of large chains they fill hundreds of megabytes
+        l2.place(range(objects, objects + foreign), dirty=True)
+        return l2
+
+    def begin_to_count(self) -> None:
+        """Forgets the bytes and the clock so far, and keeps what the L2 holds."""
+        self.rows, self.done, self.begin_ps = [], [], 0
+        self.crossed_before, self.dirty_before = int(self.l2.state.fabric), self.l2.dirty_bytes()
+        self.l2.begin_anew()
+
+    def _coarse_of(self, launch: Launch) -> Coarse | None:
+        """How the launch is played in coarse steps; None where it is not."""
+        return self.coarse if self.coarse and self.coarse.how.name == launch.name else None
+
+    def play(self, number: int, traced: bool) -> None:
+        """Plays one launch and notes its bytes and times."""
+        launch, of_launch = self.played.launches[number], self.inputs.of_launch[number]
+        l2, low, coarse = self.l2, self.lowered.launches[number], self._coarse_of(launch)
         for objects_of, tensor in low.owned:
             l2.own(objects_of, tensor)
         before, behind = l2.counts(), l2.behind()
-        grain = coarse if coarse and coarse.how.name == launch.name else None
-        stands_for = grain.whole_over_played if grain else share.factors[number] if share else 1.0
-        dirty = l2.dirty_by_tensor() if grain or share else None
-        ctas = ctas_of(inputs, played, launch, of_launch, low, lowered.size)
-        ready = begin + in_ps(of_launch.pace.launch_s)
-        end, windows = l2.replay(
+        stands_for = self._stands_for(number, coarse)
+        dirty = l2.dirty_by_tensor() if coarse or self.share else None
+        ctas = ctas_of(self.inputs, self.played, launch, of_launch, low, self.lowered.size)
+        ready_ps = self.begin_ps + in_ps(of_launch.pace.launch_s)
+        in_windows = self.inputs.play.part and coarse is None and not low.joined
+        record = self.trace(launch, low, self.lowered, l2, self.begin_ps) if self.trace and traced else None
+        end_ps, windows = l2.replay(
             low,
             ctas,
-            begin_ps=ready,
-            trace=trace(launch, low, lowered, l2, begin) if trace and turn >= (calls - 1) * len(order) else None,
-            sampling=sampling_plan(low, ctas.slots) if part and not (grain or low.joined) else None,
-            coarse=grain,
+            begin_ps=ready_ps,
+            trace=record,
+            sampling=sampling_plan(low, ctas.slots) if in_windows else None,
+            coarse=coarse,
         )
         if dirty is not None:
-            end = ready + round((end - ready) * stands_for)
-            _stand_for(l2, before, dirty, stands_for, len(lowered.tensors))
-            for counts, then in zip((l2.state.filled, l2.state.drained), behind, strict=True):
-                for t, n in enumerate(then):
-                    counts[t] = n + round((counts[t] - n) * stands_for)
-        rows += _rows(chain.launches[number:], lowered, before, l2.counts(), l2_of_gpu.launch_fetch_bytes)
-        rows += _moved(launch.name, "side", lowered, behind, l2.behind())
-        waited = int(l2.state.took_ps) / max(1, int(l2.state.alone_ps)) - 1.0 if grain else 0.0
-        moved = accesses[number] if accesses else round(low.accesses * (share.factors[number] if share else 1.0))
-        steps = grain.how if grain else None
-        done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, ctas.slots, moved, windows, steps, waited))
-        begin = end
-        del low  # before the next one is lowered
-    written = l2.counts()[1]
-    driven_out = written[len(lowered.tensors)]
-    added = [of_launch.added for of_launch in inputs.of_launch]
-    traffic = Traffic(_possible(chain, rows, inputs.counted, added, dirty_before))
-    heads = None if share is None else PlayedHeads(share.heads, share.of)
-    placement = l2.placement_bytes() * (share.of / share.heads if share else 1.0)
-    fabric = int(l2.state.fabric) - crossed
-    return Replay(traffic, tuple(done), driven_out, l2.dirty_bytes(), fabric, placement, heads)
+            end_ps = ready_ps + round((end_ps - ready_ps) * stands_for)
+            _stand_for(l2, before, behind, dirty, stands_for, len(self.lowered.tensors))
+        code_bytes = self.inputs.l2.launch_fetch_bytes
+        self.rows += _rows(self.chain.launches[number:], self.lowered, before, l2.counts(), code_bytes)
+        self.rows += _moved(launch.name, "side", self.lowered, behind, l2.behind())
+        self._note(number, low, ctas.slots, end_ps, windows, coarse)
+        self.begin_ps = end_ps
+
+    def _stands_for(self, number: int, coarse: Coarse | None) -> float:
+        """How many times as much as is played the launch moves."""
+        if coarse is not None:
+            return coarse.whole_over_played
+        return 1.0 if self.share is None else self.share.factors[number]
+
+    def _note(
+        self, number: int, low: LoweredLaunch, slots: int, end_ps: int, windows: Windows | None, coarse: Coarse | None
+    ) -> None:
+        waited = 0.0
+        if coarse is not None:
+            waited = int(self.l2.state.took_ps) / max(1, int(self.l2.state.alone_ps)) - 1.0
+        if self.whole_accesses is not None:
+            accesses = self.whole_accesses[number]
+        else:
+            accesses = round(low.accesses * (1.0 if self.share is None else self.share.factors[number]))
+        self.done.append(
+            ReplayedLaunch(
+                name=self.played.launches[number].name,
+                begin_s=self.begin_ps / PS,
+                end_s=end_ps / PS,
+                slots=slots,
+                accesses=accesses,
+                windows=windows,
+                coarse=coarse.how if coarse else None,
+                waited=waited,
+            )
+        )
+
+    def result(self) -> Replay:
+        share, l2 = self.share, self.l2
+        written = l2.counts()[1]
+        added = [of_launch.added for of_launch in self.inputs.of_launch]
+        return Replay(
+            traffic=Traffic(_possible(self.chain, self.rows, self.inputs.counted, added, self.dirty_before)),
+            launches=tuple(self.done),
+            foreign_write_bytes=written[len(self.lowered.tensors)],
+            dirty_bytes=l2.dirty_bytes(),
+            fabric_bytes=int(l2.state.fabric) - self.crossed_before,
+            placement_bytes=l2.placement_bytes() * (share.of / share.heads if share else 1.0),
+            share=None if share is None else PlayedHeads(share.heads, share.of),
+        )
 
 
 def refuse_small_l2(l2: L2Model, lowered: Lowered, gpu: str) -> None:
@@ -321,8 +386,8 @@ def ctas_of(
         open_s=max(0.0, pace.tile_s / low.group - start),
         slow=tuple(seconds / pace.step_s[0] for seconds in pace.step_s) if alone else (),
         static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
-        sm_spread_ppm=round(1e6 * inputs.sm_spread * (drift != "least")),
-        step_spread_ppm=round(1e6 * STEP_SPREAD * (drift != "least")),
+        sm_spread_ppm=0 if drift == "least" else round(1e6 * inputs.sm_spread),
+        step_spread_ppm=0 if drift == "least" else round(1e6 * STEP_SPREAD),
         rates=of_launch.rates,
         sms_alike=1 if drift == "most" else max(1, SMS_ALIKE // launch.tile_ctas),
         relaunched=launch.schedule.scheduler is Scheduler.STATIC,
@@ -349,15 +414,21 @@ def _streamed_at_once(
     return min(low.tiles, loading_bytes * inputs.sms * low.tiles // loaded)
 
 
-def _stand_for(l2: L2, before: Counts, dirty: npt.NDArray[np.int64], share: float, tensors: int) -> None:
-    """Let what was read and written of the first `tensors` tensors since `before` stand for `share` times as much.
-    `dirty`: bytes of each that were dirty then; those that are dirty now are not written."""
-    counts, after, left = (l2.state.hbm_read, l2.state.hbm_write), l2.counts(), l2.dirty_by_tensor()
+def _stand_for(
+    l2: L2, before: Counts, behind: Counts, dirty: npt.NDArray[np.int64], share: float, tensors: int
+) -> None:
+    """Let what was read and written of the first `tensors` tensors since `before`, and since `behind` at the memory's
+    side, stand for `share` times as much. `dirty`: bytes of each that were dirty then; those that are dirty now are not
+    written."""
+    counts, after, dirty_now = (l2.state.hbm_read, l2.state.hbm_write), l2.counts(), l2.dirty_by_tensor()
     for t in range(tensors):
-        stays = int(left[t]) - int(dirty[t])
+        stays = int(dirty_now[t]) - int(dirty[t])
         read, written = after[0][t] - before[0][t], after[1][t] - before[1][t]
         counts[0][t] = before[0][t] + round(read * share)
         counts[1][t] = before[1][t] + max(0, round((written + stays) * share) - stays)
+    for side, then in zip((l2.state.filled, l2.state.drained), behind, strict=True):
+        for t, count in enumerate(then):
+            side[t] = count + round((side[t] - count) * share)
 
 
 def _joined(launches: Sequence[Launch]) -> bool:
@@ -373,8 +444,8 @@ def _rows(launches: Sequence[Launch], lowered: Lowered, before: Counts, after: C
         return []
     rows = _moved(launch, "hbm", lowered, before, after)
     if _joined(launches):
-        own, other = ({a.tensor for a in one.accesses} for one in launches[:2])
-        rows = [replace(r, launch=launches[1].name) if r.tensor in other - own else r for r in rows]
+        first_tensors, other = ({a.tensor for a in launch_pair.accesses} for launch_pair in launches[:2])
+        rows = [replace(r, launch=launches[1].name) if r.tensor in other - first_tensors else r for r in rows]
     foreign = after[1][len(lowered.tensors)] - before[1][len(lowered.tensors)]
     if foreign:
         rows.append(TrafficRow(launch, "hbm", FOREIGN, "write", foreign))
@@ -386,7 +457,9 @@ def _rows(launches: Sequence[Launch], lowered: Lowered, before: Counts, after: C
 def _moved(launch: str, level: Level, lowered: Lowered, before: Counts, after: Counts) -> list[TrafficRow]:
     """Bytes by tensor and direction between two counts."""
     return [
-        TrafficRow(launch, level, name, direction, round((after[k][number] - before[k][number]) * lowered.own[number]))
+        TrafficRow(
+            launch, level, name, direction, round((after[k][number] - before[k][number]) * lowered.own_share[number])
+        )
         for k, direction in enumerate(WAYS)
         for number, name in enumerate(lowered.tensors)
         if after[k][number] != before[k][number]
@@ -395,11 +468,11 @@ def _moved(launch: str, level: Level, lowered: Lowered, before: Counts, after: C
 
 def asked_of(launch: Launch, counted: Traffic, added: Mapping[str, int]) -> dict[str, int]:
     """Bytes that a launch may read of each tensor at most: what it loads, and adds to."""
-    asked = dict(added)
+    limits = dict(added)
     for r in counted:
         if r.launch == launch.name and r.direction == "read":
-            asked[r.tensor] = asked.get(r.tensor, 0) + int(r.bytes)
-    return asked
+            limits[r.tensor] = limits.get(r.tensor, 0) + int(r.bytes)
+    return limits
 
 
 def _possible(
@@ -410,13 +483,13 @@ def _possible(
     written by the end of a launch than was stored or lay dirty in the L2 by then."""
     possible, room = [], dirty_before
     for n, (launch, adds) in enumerate(zip(chain.launches, added, strict=True)):
-        asked = asked_of(launch, counted, adds)
+        limits = asked_of(launch, counted, adds)
         if _joined(chain.launches[n:]):
             for name, more in asked_of(chain.launches[n + 1], counted, {}).items():
-                asked[name] = asked.get(name, 0) + more
+                limits[name] = limits.get(name, 0) + more
         mine = [r for r in rows if r.launch == launch.name and r.level == "hbm"]
         possible += [
-            replace(r, bytes=min(int(r.bytes), asked.get(r.tensor, 0))) if r.direction == "read" else r
+            replace(r, bytes=min(int(r.bytes), limits.get(r.tensor, 0))) if r.direction == "read" else r
             for r in rows
             if r.launch == launch.name and r.level == "side"
         ]
@@ -427,7 +500,7 @@ def _possible(
             if r.tensor in (CODE, FOREIGN):
                 possible.append(r)
             elif r.direction == "read":
-                possible.append(replace(r, bytes=min(int(r.bytes), asked.get(r.tensor, 0))))
+                possible.append(replace(r, bytes=min(int(r.bytes), limits.get(r.tensor, 0))))
             else:
                 possible.append(replace(r, bytes=int(r.bytes) * share // written))
         room -= share

@@ -128,9 +128,9 @@ def _walks_on(launch: Launch, low: LoweredLaunch) -> bool:
 def _heads(launch: Launch, low: LoweredLaunch) -> int:
     """Heads that do the same one after the other, each beginning anew; 1 where they do not."""
     heads = launch.domain.grid_heads
-    each = low.count.reshape(heads, -1)
-    alike = bool((each == each[0]).all() and (np.diff(low.head) >= 0).all())
-    return heads if alike and each.max() >= UNEVEN * max(1, int(each.min())) else 1
+    steps_by_head = low.count.reshape(heads, -1)
+    alike = bool((steps_by_head == steps_by_head[0]).all() and (np.diff(low.head) >= 0).all())
+    return heads if alike and steps_by_head.max() >= UNEVEN * max(1, int(steps_by_head.min())) else 1
 
 
 def _rounded(steps: int) -> int:
@@ -214,10 +214,10 @@ def sampling_plan(
     steps = int(launch.count.sum(dtype=np.int64)) // max(1, running)
     if launch.group != 1 or not launch.loop:
         return None
-    each = settle + window
-    windows = max(MIN_WINDOWS, steps * budget // max(1, launch.accesses) // each)
-    jump = steps // windows - each
-    return SamplingPlan(settle, window, jump, windows) if jump >= 2 * each else None
+    cycle = settle + window
+    windows = max(MIN_WINDOWS, steps * budget // max(1, launch.accesses) // cycle)
+    jump = steps // windows - cycle
+    return SamplingPlan(settle, window, jump, windows) if jump >= 2 * cycle else None
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class Windows:
         """HBM bytes (read, written) by tensor over the whole launch."""
         share = self.stands_for / self.played
         read, write = (
-            np.rint((each * share[:, None]).sum(axis=0)).astype(np.int64) for each in (self.read, self.write)
+            np.rint((counts * share[:, None]).sum(axis=0)).astype(np.int64) for counts in (self.read, self.write)
         )
         return read, write
 

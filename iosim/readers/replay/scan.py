@@ -31,11 +31,11 @@ def scan(
     footprint that does not give every CTA a tile."""
     if pattern not in PATTERNS:
         raise InputError(f"pattern '{pattern}' is not known; accepted: {', '.join(PATTERNS)}")
-    each = OBJECT_BYTES[pattern]
-    objects = footprint_bytes // each
+    object_bytes = OBJECT_BYTES[pattern]
+    objects = footprint_bytes // object_bytes
     shared = pattern == "shared_scan"
     if min(passes, ctas) < 1 or objects < (1 if shared else ctas):
-        accepted = f"at least one CTA, one pass and {each} bytes a CTA"
+        accepted = f"at least one CTA, one pass and {object_bytes} bytes a CTA"
         raise InputError(f"a scan of {footprint_bytes} bytes by {ctas} CTAs, {passes} times; accepted: {accepted}")
     l2_of_gpu = gpu if isinstance(gpu, L2Model) else model(gpu)
     begin = np.zeros(ctas + 1, dtype=np.int64) if shared else np.arange(ctas + 1, dtype=np.int64) * objects // ctas
@@ -44,7 +44,7 @@ def scan(
     launch = replace(
         _reading(pattern, passes * begin[:-1], passes * size), indices=np.concatenate(order).astype(np.int32)
     )
-    l2 = empty_l2(l2_of_gpu, objects, each)
+    l2 = empty_l2(l2_of_gpu, objects, object_bytes)
     l2.replay(launch, Ctas(slots=ctas, sms=ctas))
     return int(l2.state.hbm_read[0]), int(l2.state.fabric)
 
@@ -53,13 +53,15 @@ def block_scan(l2_of_gpu: L2Model, footprint_bytes: int, block_bytes: int, sms: 
     """Bytes read from HBM, from an empty L2, where `ctas` CTAs run at once, each reads one block of a footprint, and
     the next to start takes the next block, round and round, `passes` times in all. Raises InputError: a footprint of
     less than one block."""
-    each = OBJECT_BYTES["private_scan"]
-    blocks, steps = footprint_bytes // block_bytes, block_bytes // each
+    object_bytes = OBJECT_BYTES["private_scan"]
+    blocks, steps = footprint_bytes // block_bytes, block_bytes // object_bytes
     if min(blocks, steps) < 1:
-        raise InputError(f"blocks of {block_bytes} bytes in {footprint_bytes}; accepted: at least one of {each} bytes")
+        raise InputError(
+            f"blocks of {block_bytes} bytes in {footprint_bytes}; accepted: at least one of {object_bytes} bytes"
+        )
     count = blocks * passes
     launch = _reading("block_scan", np.arange(count) % blocks * steps, np.full(count, steps))
-    l2 = empty_l2(l2_of_gpu, blocks * steps, each)
+    l2 = empty_l2(l2_of_gpu, blocks * steps, object_bytes)
     l2.replay(launch, Ctas(slots=min(ctas, count), sms=sms, sm_spread_ppm=round(1e6 * l2_of_gpu.sm_spread)))
     return int(l2.state.hbm_read[0])
 
@@ -72,8 +74,8 @@ def _reading(name: str, first: npt.NDArray[np.int64], count: npt.NDArray[np.int6
     )  # fmt: skip
 
 
-def empty_l2(l2_of_gpu: L2Model, objects: int, each: int) -> L2:
-    return L2(l2_of_gpu, np.full(objects, each, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
+def empty_l2(l2_of_gpu: L2Model, objects: int, object_bytes: int) -> L2:
+    return L2(l2_of_gpu, np.full(objects, object_bytes, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
 
 
 def with_capacity(l2: L2Model, l2_bytes: int, fraction: float) -> L2Model:

@@ -38,8 +38,8 @@ def rates_of(kernel: Kernel, problem: AttentionProblem, ctas: int, *, compiled: 
         rates = measured_rates(str(key[0]))
         if key in rates:
             return rates[key]
-    usual = usual_heights()
-    return sloped(usual[min(usual, key=lambda n: abs(n - ctas))], ctas)
+    heights = usual_heights()
+    return sloped(heights[min(heights, key=lambda n: abs(n - ctas))], ctas)
 
 
 def sloped(share: float, ctas: int) -> tuple[float, ...]:
@@ -61,8 +61,8 @@ def keys_of(kernel: Kernel, problem: AttentionProblem, ctas: int) -> list[Key]:
         ragged = (
             problem.seq_lens is not None or problem.seq_q % kernel.tile.block_q or problem.seq_k % kernel.tile.block_k
         )
-        own = "" if kernel.splits > 1 else "narrow" if narrow else "ragged" if ragged else ""
-        return [(name, width, masked, build, ctas) for build in (own, "") for masked in (causal, False)]
+        shape = "" if kernel.splits > 1 else "narrow" if narrow else "ragged" if ragged else ""
+        return [(name, width, masked, build, ctas) for build in (shape, "") for masked in (causal, False)]
     tile = kernel.tile
     persistent = kernel.schedule.scheduler is Scheduler.PERSISTENT
     build = (problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages, causal, persistent)

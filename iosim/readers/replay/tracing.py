@@ -143,9 +143,9 @@ class Recording:
 
     def launch(self, name: str) -> LaunchTrace:
         """The launch called `name`. Raises KeyError: it was not traced."""
-        for one in self.launches:
-            if one.name == name:
-                return one
+        for launch_trace in self.launches:
+            if launch_trace.name == name:
+                return launch_trace
         raise KeyError(name)
 
 
@@ -181,17 +181,19 @@ class _Tracer:
             self._order = np.full(partitions * l2.samples.sets * MAX_DEPTH, -1, dtype=np.int32)
             self._seen = np.zeros(partitions * samples, dtype=np.uint8)
         assert self._seen is not None
-        kept = _Kept(launch, low, lowered, int(l2.config.sample_bytes), TraceRecord(ctas=low.tiles, samples=samples),
+        noted = _Kept(launch, low, lowered, int(l2.config.sample_bytes), TraceRecord(ctas=low.tiles, samples=samples),
                      np.zeros(low.tiles, dtype=np.int32), *np.zeros((2, low.tiles), dtype=np.int64))  # fmt: skip
-        record = kept.record
+        record = noted.record
         record.order, record.seen = self._order.ctypes.data, self._seen.ctypes.data
         if self.only in (None, launch.name):
             span = self.spans[launch.name]
             record.bin_ps, record.bins = max(1, round(self.bin_ps / span.stretch)), self.bins
             record.from_ps = begin_ps - round(span.begin_s * PS / span.stretch)
             record.bin_hit, record.bin_miss = self.hit.ctypes.data, self.miss.ctypes.data
-            record.cta_sm, record.cta_start, record.cta_end = (x.ctypes.data for x in (kept.sm, kept.start, kept.end))
-            self.kept.append(kept)
+            record.cta_sm, record.cta_start, record.cta_end = (
+                x.ctypes.data for x in (noted.sm, noted.start, noted.end)
+            )
+            self.kept.append(noted)
         return record
 
 
@@ -232,12 +234,12 @@ def record(
     played = play(tracer)
     l2 = model(profile)
     width = l2.sets * l2.line_bytes
-    times = {one.name: one for one in played.launches}
-    for kept in tracer.kept:
-        kept.tell(times[kept.launch.name], spans[kept.launch.name])
+    times = {played_launch.name: played_launch for played_launch in played.launches}
+    for noted in tracer.kept:
+        noted.tell(times[noted.launch.name], spans[noted.launch.name])
     launches = tuple(
-        _launch(kept, spans[kept.launch.name], times[kept.launch.name].slots, bins, bin_ps, width)
-        for kept in tracer.kept
+        _launch(noted, spans[noted.launch.name], times[noted.launch.name].slots, bins, bin_ps, width)
+        for noted in tracer.kept
     )
     used = len(tracer.tensors)
     hit = _settled(tracer.hit[:, :used])
@@ -251,19 +253,21 @@ def _settled(hit: Int64) -> Int64:
     return np.diff(total, axis=0, prepend=np.zeros((1, hit.shape[1]), dtype=np.int64))
 
 
-def _launch(kept: _Kept, span: Span, slots: int, bins: int, bin_ps: int, width: int) -> LaunchTrace:
-    low = kept.low
+def _launch(noted: _Kept, span: Span, slots: int, bins: int, bin_ps: int, width: int) -> LaunchTrace:
+    low = noted.low
     begin, end = round(span.begin_s * PS), round((span.begin_s + span.seconds) * PS)
-    names, owner, per_index = shared_loop(kept.launch, low, kept.lowered)
-    slot = _slots(kept.sm, kept.start, kept.end)
+    names, owner, per_index = shared_loop(noted.launch, low, noted.lowered)
+    slot = _slots(noted.sm, noted.start, noted.end)
     ctas = CtaTable(
-        low.head, low.block, kept.sm, slot, kept.start, kept.end, owner, low.first, low.count, low.down, low.indices
+        low.head, low.block, noted.sm, slot, noted.start, noted.end, owner, low.first, low.count, low.down, low.indices
     )
-    depth = np.array(kept.record.depth, dtype=np.int64) * kept.sample_bytes
-    reuse = ReuseHistogram(width, depth[:MAX_DEPTH], int(depth[MAX_DEPTH]), int(kept.record.first) * kept.sample_bytes)
+    depth = np.array(noted.record.depth, dtype=np.int64) * noted.sample_bytes
+    reuse = ReuseHistogram(
+        width, depth[:MAX_DEPTH], int(depth[MAX_DEPTH]), int(noted.record.first) * noted.sample_bytes
+    )
     in_use, heads = _in_use(ctas, per_index, bins, bin_ps, begin, end) if names else (np.array([]), np.array([]))
     return LaunchTrace(
-        low.name, begin, end, slots, ctas, reuse, names, SHARED_AXIS.get(kept.launch.outer), per_index, in_use, heads
+        low.name, begin, end, slots, ctas, reuse, names, SHARED_AXIS.get(noted.launch.outer), per_index, in_use, heads
     )
 
 

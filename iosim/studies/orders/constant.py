@@ -193,4 +193,4 @@ def _in_sections(kernel: Kernel, problem: AttentionProblem, profile: HardwarePro
 
 
 def _heads(heads: int) -> str:
-    return "all heads" if heads == 0 else f"{heads} head{'s' * (heads > 1)}"
+    return "all heads" if heads == 0 else f"{heads} head{'s' if heads > 1 else ''}"

@@ -127,7 +127,7 @@ class Frontier(Shown):
         of = some(len(self.values) * len(self.seq_lens), "cell")
         return (
             f"On {self.profile.name} ({bytes_text(self.capacity_bytes)}) with {self.setup.attention} attention the "
-            f"longest sequence that fits has {said}; {cells} of {of} fit{'s' * (cells == 1)}."
+            f"longest sequence that fits has {said}; {cells} of {of} fit{'s' if cells == 1 else ''}."
         )
 
     def to_text(self) -> str:
