@@ -404,11 +404,6 @@ class Model:
         return sum(kind.count for kind in self.all_kinds)
 
     @property
-    def attending(self) -> int:
-        """Layers with softmax attention."""
-        return sum(kind.count for kind in self.kinds)
-
-    @property
     def causal(self) -> bool:
         """Whether it can generate: no token sees later ones."""
         return all(kind.causal for kind in self.kinds)

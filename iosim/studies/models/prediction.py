@@ -13,7 +13,8 @@ from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import WAYS, Level, Way, sentences
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import CONDITIONS
-from iosim.prediction.answer import against, left_in_l2, trust
+from iosim.prediction.answer import against, left_in_l2
+from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.face import LEVEL_NAMES, body
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Moved, Prediction, legend, marked
@@ -188,7 +189,7 @@ class ModelPrediction(Shown):
         return f"{self.model.title} on {self.profile.name}, {tokens}: {took}{hbm}"
 
     def _parts(self) -> list[Part]:
-        return [answer([self]), f"{self.model.line}.", table(self), notes([self])]
+        return [*answer([self]).split("\n"), f"{self.model.line}.", table(self), notes([self])]
 
     def _panels(self) -> tuple[Panel, ...]:
         shown = []
@@ -271,7 +272,19 @@ def table(result: ModelPrediction) -> Table:
 def notes(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
     """What was read of the model, and what marks mean."""
     told = legend(p for one in results for p in one.predictions)
-    return (*([] if told is None else [told]), *results[0].model.all_notes)
+    bases = basis(p for one in results for p in one.predictions)
+    return (*([] if told is None else [told]), *_caches(results), *results[0].model.all_notes, *bases)
+
+
+def _caches(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
+    """What a model's key/value cache takes, where it keeps one."""
+    largest = max(one.cache_bytes for one in results)
+    if not largest or results[0].predictions[0].problem.passes != "fwd":
+        return ()
+    several_sizes = len({one.cache_bytes for one in results}) > 1
+    held = "the key/value cache and the states take" if results[0].model.states else "the key/value cache takes"
+    held = held if results[0].model.kinds else "the states take"
+    return (f"{held} {'up to ' if several_sizes else ''}{bytes_text(largest)}",)
 
 
 def answer(results: Sequence[ModelPrediction]) -> str:
@@ -282,13 +295,10 @@ def answer(results: Sequence[ModelPrediction]) -> str:
     batches = len({one.batch for one in taken}) > 1
     clauses = [_clause(one) + (f" at batch {one.batch:,}" if batches else "") for one in taken[:MOST_NAMED]]
     more = [f"and {len(taken) - MOST_NAMED} more"] if len(taken) > MOST_NAMED else []
-    largest = max(one.cache_bytes for one in taken)
-    kept = largest > 0 and first.predictions[0].problem.passes == "fwd"
-    held = "The key/value cache and the states then take" if first.model.states else "The key/value cache then takes"
-    held = held if first.model.kinds else "The states then take"
-    cache = f"{held} {'up to ' * batches}{bytes_text(largest)}" if kept else ""
-    basis = trust([p for one in taken for p in one.predictions])
-    return sentences([f"{_subject(first, batches)} {'; '.join((*clauses, *more))}", cache, basis])
+    sure = confidence([p for one in taken for p in one.predictions])
+    if len(clauses) == 1:
+        return sentences([f"{_subject(first, batches)} {clauses[0]}", sure])
+    return "\n".join([f"{_subject(first, batches)}:", *(f"{one}." for one in (*clauses, *more)), f"{sure}."])
 
 
 def _subject(one: ModelPrediction, batches: bool) -> str:
@@ -301,13 +311,10 @@ def _subject(one: ModelPrediction, batches: bool) -> str:
         at = f"of {news} over {sequences}{one.keys:,}"
     gpus = f" (each of {model.tensor_parallel} GPUs)" if model.tensor_parallel > 1 else ""
     passes = {"bwd": " backward", "fwd+bwd": " forward and backward"}.get(one.predictions[0].problem.passes, "")
-    attending = f"the {some(model.attending, 'layer')}" if model.attending > 1 else "the one layer"
-    keeping = some(sum(state.count for state in model.states), "layer")
     if not model.kinds:
-        return f"Updating the states of {keeping} of {model.title}{gpus} {at} takes"
-    if model.states:
-        return f"Attention{passes} of {attending} and the states of {keeping} of {model.title}{gpus} {at} take"
-    return f"Attention{passes} of {attending} of {model.title}{gpus} {at} takes"
+        return f"Updating the states of {model.title}{gpus} {at} takes"
+    mixing = f"Attention{passes} and the states" if model.states else f"Attention{passes}"
+    return f"{mixing} of {model.title}{gpus} {at} {'take' if model.states else 'takes'}"
 
 
 def _clause(one: ModelPrediction) -> str:
@@ -316,6 +323,6 @@ def _clause(one: ModelPrediction) -> str:
         read, least = one.hbm.read, one.compulsory.read
         how = against(read, least)
         if left_in_l2(read, least, one.predictions[0].l2_start):
-            how = f"each layer finds of the compulsory {bytes_text(least)} what its own call before left in the L2"
-        text += f", reading {bytes_text(read)} from HBM ({how}) and {bytes_text(one.l2.read)} from L2"
+            how = f"of the compulsory {bytes_text(least)} its own call before left the rest in the L2"
+        text += f", reading {bytes_text(read)} from HBM ({how})"
     return text
