@@ -454,40 +454,82 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The kernel's passes over rows, and between them the main launch over key blocks. With grouped heads that are not
     taken in turn, dK and dV are written per query head and summed by a pass, or added to fp32 sums that passes convert,
     where the kernel has these. Raises InputError: heads in turn whose last query block is ragged."""
-    options, tile = options_of(kernel, FlashOptions), kernel.tile_backward
+    options = options_of(kernel, FlashOptions)
     grouped = problem.group > 1 and not options.heads_in_turn
+    # CTAs that own queries compute dQ by themselves: then nobody adds to sums of it, and no pass clears or converts them.
     apart = options.adds in (Adds.OWNERS, Adds.SAME_GRID)
-    in_order = 1 in (problem.heads, problem.seq_q)
-    passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
-    passes = [one for one in passes if not (in_order and one.reorders) and one.layout in ("", problem.layout)]
-    if apart:
-        without_sums = (replace(one, writes=tuple(n for n in one.writes if n != QUERY_SUMS)) for one in passes)
-        passes = [one for one in without_sums if one.writes and QUERY_SUMS not in one.reads]
-    sums = [n for n in KEY_SUMS if any(n in one.writes for one in passes)]
+    passes = _row_passes(problem, kernel, grouped, apart)
+    sums = [name for name in KEY_SUMS if any(name in one.writes for one in passes)]
     copies = [name for one in passes for name in one.writes if TensorKind.COPY.is_kind_of(name)]
-    sums_of_dq = dq_sums(problem, kernel)
-    own: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), *(() if apart else (sums_of_dq,)))
-    if options.workspace is Workspace.BLOCKS:  # one piece of memory, which begins with the sums
-        own = (sums_of_dq, *matrices(problem, f"{LSE_COPY} D", Role.TEMP))
-    held = tensors(
-        (
-            *matrices(problem, "Q K V O dO LSE", Role.INPUT),
-            *own,
-            *matrices(problem, "dQ dK dV", Role.OUTPUT),
-            *(replace(matrix(problem, n[:2], Role.TEMP, element_bytes=4), name=n) for n in sums),
-            *(head_gradients(problem) if grouped and not sums else ()),
-            *(replace(*matrices(problem, TensorKind.COPY.source(n), Role.TEMP), name=n) for n in copies),
-        )
-    )
+    held = _backward_tensors(problem, kernel, sums, copies, grouped, apart)
     before = [_row_launch(problem, kernel, one, held, copies) for one in passes if not one.follows]
     after = [_row_launch(problem, kernel, one, held, copies) for one in passes if one.follows]
+    walked = heads_in_turn if options.heads_in_turn else attention_domain
+    domain = walked(problem, kernel.tile_backward, mask_block=options.mask_block)
+    # Where stores of narrow rows of two tensors meet in time, their half-filled sectors are joined; grouped heads and
+    # packed sequences keep them apart.
+    between = grouped or domain.sequences > 1
+    beside = _columns_outside(problem, kernel, keys_outer=True)
+    beside += _narrow_stores(problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=between)
+    main = main_launch(
+        problem,
+        kernel,
+        domain,
+        Outer.KEY,
+        _backward_accesses(problem, kernel, sums, copies, grouped, apart),
+        beside,
+        persistent_ctas=grid(kernel, schedule=kernel.backward.schedule),
+        work=_backward_work(problem, kernel, apart),
+    )
+    launches = query_owners(problem, kernel, main) if apart else (main,)
+    return Chain(held, (*before, *launches, *after), kernel.notes)
+
+
+def _row_passes(problem: AttentionProblem, kernel: Kernel, grouped: bool, apart: bool) -> list[RowPass]:
+    """The passes over rows that a call launches: none that sums heads where each has its own keys, none that reorders
+    where heads and rows lie in order already, and, with dQ computed `apart`, none of its sums."""
+    passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
+    if 1 in (problem.heads, problem.seq_q):
+        passes = [one for one in passes if not one.reorders]
+    if not apart:
+        return passes
+    without_sums = (replace(one, writes=tuple(n for n in one.writes if n != QUERY_SUMS)) for one in passes)
+    return [one for one in without_sums if one.writes and QUERY_SUMS not in one.reads]
+
+
+def _backward_tensors(
+    problem: AttentionProblem, kernel: Kernel, sums: list[str], copies: list[str], grouped: bool, apart: bool
+) -> dict[str, Tensor]:
+    """The tensors of a backward, in the order in which a framework allocates them."""
+    sums_of_dq = dq_sums(problem, kernel)
+    workspace: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), *(() if apart else (sums_of_dq,)))
+    if (
+        options_of(kernel, FlashOptions).workspace is Workspace.BLOCKS
+    ):  # one piece of memory, which begins with the sums
+        workspace = (sums_of_dq, *matrices(problem, f"{LSE_COPY} D", Role.TEMP))
+    return tensors(
+        (
+            *matrices(problem, "Q K V O dO LSE", Role.INPUT),
+            *workspace,
+            *matrices(problem, "dQ dK dV", Role.OUTPUT),
+            *(replace(matrix(problem, name[:2], Role.TEMP, element_bytes=4), name=name) for name in sums),
+            *(head_gradients(problem) if grouped and not sums else ()),
+            *(replace(*matrices(problem, TensorKind.COPY.source(name), Role.TEMP), name=name) for name in copies),
+        )
+    )
+
+
+def _backward_accesses(
+    problem: AttentionProblem, kernel: Kernel, sums: list[str], copies: list[str], grouped: bool, apart: bool
+) -> tuple[Access, ...]:
+    """What a CTA that owns a key block moves: K and V once, each visiting query block's Q, dO, LSE and D, its additions
+    to dQ, and dK and dV at the end."""
     rows = Edge.WHOLE if kernel.edge_q is Edge.WHOLE else Edge.EXACT
     whole = _workspace_edge(kernel)
+    # A copy that a pass made (in another layout, or padded to whole tiles) is read in the place of its source.
     lse, d_o = (TensorKind.COPY.of(n) if TensorKind.COPY.of(n) in copies else n for n in ("LSE", "dO"))
     gradients = [TensorKind.PER_HEAD.of(n) if grouped else n for n in ("dK", "dV")]
-    walked = heads_in_turn if options.heads_in_turn else attention_domain
-    domain = walked(problem, tile, mask_block=options.mask_block)
-    accesses = (
+    return (
         *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch) for n in "KV"),
         *(load(n, Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch) for n in ("Q", d_o)),
         load(lse, Rows.QUERY, Per.PAIR, edge=whole if lse in copies else Edge.EXACT),
@@ -496,17 +538,17 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *(Access(n, Mode.REDUCE, Rows.KEY, Per.KEY, visited_only=True, edge=whole) for n in sums),
         *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients if not sums),
     )
-    between = grouped or domain.sequences > 1
-    beside = _columns_outside(problem, kernel, keys_outer=True)
-    beside += _narrow_stores(problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=between)
-    work = replace(
-        loop_work(problem, kernel),
-        add_requests_per_row=0 if apart or options.adds is Adds.APART else -(-sums_of_dq.cols // SUMS_PER_LINE),
-        add_packets_per_row=problem.head_dim * 4 // SECTOR_BYTES if options.adds is Adds.PACKETS else 0,
-    )
-    ctas = grid(kernel, schedule=kernel.backward.schedule)
-    main = main_launch(problem, kernel, domain, Outer.KEY, accesses, beside, persistent_ctas=ctas, work=work)
-    return Chain(held, (*before, *(query_owners(problem, kernel, main) if apart else (main,)), *after), kernel.notes)
+
+
+def _backward_work(problem: AttentionProblem, kernel: Kernel, apart: bool) -> Work:
+    """The work of a pair with its additions to dQ: lane by lane in requests of a line, or in packets of a sector."""
+    adds = options_of(kernel, FlashOptions).adds
+    requests = packets = 0
+    if not apart and adds is not Adds.APART:
+        requests = -(-dq_sums(problem, kernel).cols // SUMS_PER_LINE)
+    if adds is Adds.PACKETS:
+        packets = problem.head_dim * 4 // SECTOR_BYTES
+    return replace(loop_work(problem, kernel), add_requests_per_row=requests, add_packets_per_row=packets)
 
 
 def query_owners(problem: AttentionProblem, kernel: Kernel, main: Launch) -> tuple[Launch, Launch]:

@@ -32,7 +32,14 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
 
 
 def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
-    requires, name, page = data["requires"], data["name"], problem.page_size
+    yield from _refused_gpu(data, problem, profile)
+    yield from _refused_terms(data, problem)
+    yield from _refused_pass(data, problem, profile)
+    yield from _refused_sizes(data, problem)
+
+
+def _refused_gpu(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
+    requires, name = data["requires"], data["name"]
 
     def runs_there(named: Entry) -> bool:
         one = on_gpu(named, profile)
@@ -49,6 +56,11 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
         if requires.get("runs_elsewhere"):
             yield f"`kernel` {name}: which kernels {title} has for cc {cc_text(profile.cc)} is not known; {has} {there}"
         yield f"`kernel` {name}: {title} needs cc {needed}; {has} {there}"
+
+
+def _refused_terms(data: Entry, problem: AttentionProblem) -> Iterator[str]:
+    """The input type, and what the problem has beside Q, K and V."""
+    requires, name = data["requires"], data["name"]
     if problem.dtype not in requires["dtypes"]:
         yield f"`dtype` {problem.dtype}: not supported by kernel {name}; accepted: {', '.join(requires['dtypes'])}"
     for term, asked in problem.terms.items():
@@ -61,6 +73,10 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
     if requires.get("one_score_tensor") and len(tensors) > 1:
         hint = "accepted: one of them (add the masks to the bias)"
         yield f"`{tensors[1]}` beside `{tensors[0]}`: kernel {name} takes one tensor of scores; {hint}"
+
+
+def _refused_pass(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
+    requires, name = data["requires"], data["name"]
     if problem.passes not in requires.get("passes", (problem.passes,)):
         yield f"`passes` {problem.passes}: kernel {name} has no model of it; accepted: {', '.join(requires['passes'])}"
     if problem.mask not in requires.get("masks", (problem.mask,)):
@@ -68,12 +84,18 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
     first_of_type = requires.get("dtype_min_cc", {}).get(problem.dtype, 0)
     if profile.cc < first_of_type:
         there = ", ".join(d for d in requires["dtypes"] if _runs(data, d, profile.cc))
+        has = f"{profile.name} has cc {cc_text(profile.cc)}; accepted there:"
         yield f"`dtype` {problem.dtype}: kernel {name} needs cc {cc_text(first_of_type)} or later for it; {has} {there}"
     if requires.get("rows_need_keys") and problem.pair_mask.leaves_rows_empty(problem.seq_q, problem.seq_k):
         why = f"the mask leaves queries without keys, for which kernel {name} writes nothing"
         yield f"`offset` {problem.offset}: {why}"
     if requires.get("latent_only") and not problem.latent_kv:
         yield f"`kernel` {name}: it reads one latent K/V; accepted with it: `latent_kv=True`"
+
+
+def _refused_sizes(data: Entry, problem: AttentionProblem) -> Iterator[str]:
+    """Widths of heads, and pages of the cache."""
+    requires, name, page = data["requires"], data["name"], problem.page_size
     widths = requires.get("widths")
     if widths and [problem.head_dim, problem.head_dim_v] != widths:
         why = f"not made for kernel {name}; accepted: {widths[0]} and {widths[1]}"
