@@ -456,7 +456,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     where the kernel has these. Raises InputError: heads in turn whose last query block is ragged."""
     options = options_of(kernel, FlashOptions)
     grouped = problem.group > 1 and not options.heads_in_turn
-    # CTAs that own queries compute dQ by themselves: then nobody adds to sums of it, and no pass clears or converts them.
+    # Where CTAs that own queries compute dQ, nobody adds to sums of it, and no pass clears or converts them.
     apart = options.adds in (Adds.OWNERS, Adds.SAME_GRID)
     passes = _row_passes(problem, kernel, grouped, apart)
     sums = [name for name in KEY_SUMS if any(name in one.writes for one in passes)]
@@ -466,8 +466,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     after = [_row_launch(problem, kernel, one, held, copies) for one in passes if one.follows]
     walked = heads_in_turn if options.heads_in_turn else attention_domain
     domain = walked(problem, kernel.tile_backward, mask_block=options.mask_block)
-    # Where stores of narrow rows of two tensors meet in time, their half-filled sectors are joined; grouped heads and
-    # packed sequences keep them apart.
+    # Rows of dK and dV that end inside a sector share it with the next row, unless a grouped head's or another
+    # sequence's rows lie between them.
     between = grouped or domain.sequences > 1
     beside = _columns_outside(problem, kernel, keys_outer=True)
     beside += _narrow_stores(problem, kernel, lambda: domain.key_rows, NARROW_GRADIENTS, tensors=2, apart=between)
