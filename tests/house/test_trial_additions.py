@@ -26,17 +26,17 @@ SCHEMAS, KEYWORDS = "iosim/commands/schemas.json", "iosim/api/typed.pyi"
 
 @dataclass(frozen=True)
 class Trial:
-    """An addition: files that are new, edits (file -> a text in it, and what takes its place), files that scripts make
+    """An addition: files that are new, edits (a file, a text in it, and what takes its place), files that scripts make
     of these, and how many files it may touch."""
 
     most: int
     new: dict[str, str] = field(default_factory=dict)
-    edits: dict[str, tuple[str, str]] = field(default_factory=dict)
+    edits: tuple[tuple[str, str, str], ...] = ()
     made: tuple[str, ...] = ()
 
     @property
     def files(self) -> set[str]:
-        return {*self.new, *self.edits, *self.made}
+        return {*self.new, *(name for name, _, _ in self.edits), *self.made}
 
 
 def profile_of_another_name() -> str:
@@ -106,7 +106,10 @@ TRIALS = {
     "GPU": Trial(
         most=3,
         new={"hardware_profiles/trial-gpu.toml": profile_of_another_name()},
-        edits={"tests/hardware/test_hardware.py": ("BUS = {\n", 'BUS = {\n    "trial-gpu": (384, 12.5),\n')},
+        edits=(
+            ("tests/hardware/test_hardware.py", "BUS = {\n", 'BUS = {\n    "trial-gpu": (384, 12.5),\n'),
+            ("tests/hardware/test_hardware.py", "CORES = {\n", 'CORES = {\n    "trial-gpu": (128, 1024),\n'),
+        ),
     ),
     "kernel": Trial(
         most=5,
@@ -116,38 +119,41 @@ TRIALS = {
     "mask": Trial(
         most=6,
         new={"tests/problem/test_every_second.py": MASK_TEST},
-        edits={
-            "iosim/problem/fields.py": ('LIST_MASKS = ("butterfly", ', 'LIST_MASKS = ("every-second", "butterfly", '),
-            "iosim/problem/masks/words.py": (
+        edits=(
+            ("iosim/problem/fields.py", 'LIST_MASKS = ("butterfly", ', 'LIST_MASKS = ("every-second", "butterfly", '),
+            (
+                "iosim/problem/masks/words.py",
                 '    if p.mask in ("butterfly", "strided"):\n',
                 '    if p.mask == "every-second":\n        return every_second(p.seq_q, sides[0])\n'
                 '    if p.mask in ("butterfly", "strided"):\n',
             ),
-        },
+        ),
         made=(SCHEMAS, KEYWORDS),
     ),
     "output column": Trial(
         most=4,
-        edits={
-            "iosim/prediction/result.py": (
+        edits=(
+            (
+                "iosim/prediction/result.py",
                 '            "flops": self.flops,\n',
                 '            "flops": self.flops,\n            "flops_per_hbm_byte": None,\n',
             ),
-            "tests/golden/meanings.toml": ("[keys]\n", '[keys]\nflops_per_hbm_byte = "a trial; null"\n'),
-        },
+            ("tests/golden/meanings.toml", "[keys]\n", '[keys]\nflops_per_hbm_byte = "a trial; null"\n'),
+        ),
         made=(SCHEMAS,),
     ),
     "command": Trial(
         most=6,
         new={"iosim/commands/trial.py": COMMAND},
-        edits={
-            "iosim/commands/table.py": ("\n\nCOMMANDS = {", f"{OPTIONS}\n\nCOMMANDS = {{"),
-            "tests/golden/make_schemas.py": (
+        edits=(
+            ("iosim/commands/table.py", "\n\nCOMMANDS = {", f"{OPTIONS}\n\nCOMMANDS = {{"),
+            (
+                "tests/golden/make_schemas.py",
                 '    "cache show": ("",),\n',
                 '    "cache show": ("",),\n    "trial": ("fa2",),\n',
             ),
-            "tests/golden/meanings.toml": ("[keys]\n", '[keys]\n"tile.block_q" = "query rows of a tile"\n'),
-        },
+            ("tests/golden/meanings.toml", "[keys]\n", '[keys]\n"tile.block_q" = "query rows of a tile"\n'),
+        ),
         made=(SCHEMAS,),
     ),
 }
@@ -177,7 +183,7 @@ class Copy:
         for trial in TRIALS.values():
             for name, text in trial.new.items():
                 (tree / name).write_text(text, encoding="utf-8")
-            for name, (old, new) in trial.edits.items():
+            for name, old, new in trial.edits:
                 whole = (tree / name).read_text(encoding="utf-8")
                 assert whole.count(old) == 1, f"{name}: {old!r}"
                 (tree / name).write_text(whole.replace(old, new), encoding="utf-8")
