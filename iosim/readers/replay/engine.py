@@ -22,7 +22,7 @@ the earliest event, plays what the CTA does then, and puts the CTA back at the t
     4.5   2    0   stores O2 and ends: the launch has taken 4.5 us            -
 
 Three lines of Q and two of K are read from HBM, though K was asked for six times: nobody reads again what the L2 holds
-or what another CTA has under way. Had CTA 1 a next work tile, it would ask for K0 while the others are at K1: so CTAs drift.
+or what another CTA has under way. With a next work tile CTA 1 would ask for K0 while the others are at K1: CTAs drift.
 """
 
 from __future__ import annotations
