@@ -1,7 +1,7 @@
 """Small predictions that a person works out on paper: each row has its arithmetic beside it.
 
-A query or key row of 64 fp16 columns has 128 bytes; tiles are 64 x 64 unless a row says otherwise. No L2 and no clock is
-in these numbers: they are what a description of a kernel says by itself.
+A query or key row of 64 fp16 columns has 128 bytes; tiles are 64 x 64 unless a row says otherwise. No L2 and no clock
+is in these numbers: they are what a description of a kernel says by itself.
 """
 
 from __future__ import annotations
