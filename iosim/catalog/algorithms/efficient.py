@@ -244,9 +244,13 @@ def _row_sum_loop(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
 def _local_fragments(tile: Tile, turns: int, query_blocks: int) -> tuple[Overhead, ...]:
     """What a CTA keeps in local memory as it computes D: fragments of O and of dO, stored at each turn and before the
     first; two of each are under way."""
-    each = 2 * FRAGMENT_BYTES * 32 * tile.warps
-    stored = each * (turns + 1) * query_blocks
-    return (Overhead("spill", Mode.STORE, per_tile=stored, inferred_from=SOURCE, frame=2 * each),) if turns else ()
+    fragment_bytes = 2 * FRAGMENT_BYTES * 32 * tile.warps
+    stored = fragment_bytes * (turns + 1) * query_blocks
+    return (
+        (Overhead("spill", Mode.STORE, per_tile=stored, inferred_from=SOURCE, frame=2 * fragment_bytes),)
+        if turns
+        else ()
+    )
 
 
 def _spilled(spill: Overhead, problem: AttentionProblem, main: Launch, locked: int, buffered: bool) -> Overhead:
@@ -255,14 +259,14 @@ def _spilled(spill: Overhead, problem: AttentionProblem, main: Launch, locked: i
     L1, finds there what it spilled, but for as much as O and dO drove out as it read them."""
     if spill.name != SPILL or not spill.per_pair:
         return spill
-    d, each = main.domain, float(spill.per_pair)
+    d, per_pair = main.domain, float(spill.per_pair)
     if spill.mode is Mode.LOAD and d.query_blocks == 1 and not locked and spill.frame:
-        each *= min(1.0, 2 * problem.seq_q * problem.head_dim_v * problem.output_type.bytes / spill.frame)
+        per_pair *= min(1.0, 2 * problem.seq_q * problem.head_dim_v * problem.output_type.bytes / spill.frame)
     if spill.mode is Mode.STORE and buffered:
         rows, visits = problem.seq_q - (d.query_blocks - 1) * d.block_q, d.visited.count
         idle = (d.block_q - rows) // WARP_ROWS * WARP_ROWS / d.block_q
-        each *= 1 - IDLE_WARPS_SPILL * idle * int(visits[-1]) / max(1, int(visits.sum()))
-    return replace(spill, per_pair=round(each))
+        per_pair *= 1 - IDLE_WARPS_SPILL * idle * int(visits[-1]) / max(1, int(visits.sum()))
+    return replace(spill, per_pair=round(per_pair))
 
 
 def _fill(problem: AttentionProblem, workspace: list[Tensor], headers: int) -> Launch:

@@ -42,8 +42,8 @@ def _refused_gpu(data: Entry, problem: AttentionProblem, profile: HardwareProfil
     requires, name = data["requires"], data["name"]
 
     def runs_there(named: Entry) -> bool:
-        one = on_gpu(named, profile)
-        return _on(one, profile.is_amd) and _runs(one, problem.dtype, profile.cc)
+        candidate = on_gpu(named, profile)
+        return _on(candidate, profile.is_amd) and _runs(candidate, problem.dtype, profile.cc)
 
     if not _on(data, profile.is_amd):
         yield f"`kernel` {name}: it does not run on {profile.name}; accepted there: {_kernels(runs_there)}"
@@ -51,11 +51,15 @@ def _refused_gpu(data: Entry, problem: AttentionProblem, profile: HardwareProfil
     has = f"{profile.name} has cc {cc_text(profile.cc)}; accepted there:"
     if not first <= profile.cc <= last:
         needed = f"{cc_text(first)} or later" if profile.cc < first else cc_text(last)
-        there = _kernels(lambda one: runs_there(one) and (problem.latent_kv or not one["requires"].get("latent_only")))
+        able = _kernels(
+            lambda candidate: (
+                runs_there(candidate) and (problem.latent_kv or not candidate["requires"].get("latent_only"))
+            )
+        )
         title = data["title"].split(",")[0]
         if requires.get("runs_elsewhere"):
-            yield f"`kernel` {name}: which kernels {title} has for cc {cc_text(profile.cc)} is not known; {has} {there}"
-        yield f"`kernel` {name}: {title} needs cc {needed}; {has} {there}"
+            yield f"`kernel` {name}: which kernels {title} has for cc {cc_text(profile.cc)} is not known; {has} {able}"
+        yield f"`kernel` {name}: {title} needs cc {needed}; {has} {able}"
 
 
 def _refused_terms(data: Entry, problem: AttentionProblem) -> Iterator[str]:
@@ -63,13 +67,13 @@ def _refused_terms(data: Entry, problem: AttentionProblem) -> Iterator[str]:
     requires, name = data["requires"], data["name"]
     if problem.dtype not in requires["dtypes"]:
         yield f"`dtype` {problem.dtype}: not supported by kernel {name}; accepted: {', '.join(requires['dtypes'])}"
-    for term, asked in problem.terms.items():
+    for term, field_text in problem.terms.items():
         if term not in requires.get("takes", ()):
-            yield f"`{asked}`: kernel {name} does not take it; accepted by: {_kernels(_takes(term))}"
+            yield f"`{field_text}`: kernel {name} does not take it; accepted by: {_kernels(_takes(term))}"
     if problem.dropout and not requires.get("dropout", True):
-        others = _kernels(lambda one: one["requires"].get("dropout", True))
+        others = _kernels(lambda candidate: candidate["requires"].get("dropout", True))
         yield f"`dropout` {problem.dropout:g}: kernel {name} has none; accepted by: {others}"
-    tensors = [asked for term, asked in problem.terms.items() if term in SCORE_TENSORS]
+    tensors = [field_text for term, field_text in problem.terms.items() if term in SCORE_TENSORS]
     if requires.get("one_score_tensor") and len(tensors) > 1:
         hint = "accepted: one of them (add the masks to the bias)"
         yield f"`{tensors[1]}` beside `{tensors[0]}`: kernel {name} takes one tensor of scores; {hint}"
@@ -83,9 +87,9 @@ def _refused_pass(data: Entry, problem: AttentionProblem, profile: HardwareProfi
         yield f"`mask` {problem.mask}: kernel {name} has no such mask; accepted: {', '.join(requires['masks'])}"
     first_of_type = requires.get("dtype_min_cc", {}).get(problem.dtype, 0)
     if profile.cc < first_of_type:
-        there = ", ".join(d for d in requires["dtypes"] if _runs(data, d, profile.cc))
+        types = ", ".join(d for d in requires["dtypes"] if _runs(data, d, profile.cc))
         has = f"{profile.name} has cc {cc_text(profile.cc)}; accepted there:"
-        yield f"`dtype` {problem.dtype}: kernel {name} needs cc {cc_text(first_of_type)} or later for it; {has} {there}"
+        yield f"`dtype` {problem.dtype}: kernel {name} needs cc {cc_text(first_of_type)} or later for it; {has} {types}"
     if requires.get("rows_need_keys") and problem.pair_mask.leaves_rows_empty(problem.seq_q, problem.seq_k):
         why = f"the mask leaves queries without keys, for which kernel {name} writes nothing"
         yield f"`offset` {problem.offset}: {why}"
@@ -114,7 +118,7 @@ def _refused_sizes(data: Entry, problem: AttentionProblem) -> Iterator[str]:
 
 
 def _takes(term: str) -> Callable[[Entry], bool]:
-    return lambda one: term in one["requires"].get("takes", ())
+    return lambda candidate: term in candidate["requires"].get("takes", ())
 
 
 def _kernels(able: Callable[[Entry], bool]) -> str:
