@@ -239,7 +239,11 @@ def test_iosim_takes_them(copy: Copy) -> None:
 
 @pytest.mark.slow
 def test_the_tests_of_the_copy_pass(copy: Copy) -> None:
+    """Those of the additions, by their names, and those that hold lists together."""
     files = ("tests/hardware/test_hardware.py", "tests/kernel/test_catalog.py", "tests/problem/test_every_second.py",
              "tests/commands/test_schemas.py", "tests/commands/test_completion.py")  # fmt: skip
-    recorded = "tests/commands/test_recorded_studies.py::test_studies_are_as_recorded[catalog]"
-    copy.run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *files, recorded)
+    named = "trial or every_second or has_a_schema or listed_ones or completed"
+    copy.run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", "-k", named, *files)
+    kernel = "import make_studies as m; m.STUDIES; print(dict(m.made_of_kernel('catalog', 'trial-kernel')) == "
+    kernel += "m.recorded_of_kernel('trial-kernel')['catalog'])"
+    assert copy.run("-c", f"import sys; sys.path.append('tests/golden'); {kernel}") == "True\n"
