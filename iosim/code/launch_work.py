@@ -6,11 +6,13 @@ instructions name their lines, what a warp issues, waits for and spills.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from iosim.base.records import dataclass, replace
 from iosim.code.addresses_launch import CodeLaunch
 from iosim.code.loops import Flow
 from iosim.code.module import Function
-from iosim.code.on_sm import CodeOnSm, code_on_sm
+from iosim.code.on_sm import CodeOnSm, Uses, code_on_sm
 from iosim.code.opcodes import WARP
 from iosim.code.runs import Runs, runs_of_lines, runs_of_trips
 from iosim.code.uses import uses_of
@@ -37,15 +39,18 @@ class LaunchWork:
     notes: tuple[str, ...]
 
 
-def with_work(launch: CodeLaunch, function: Function, profile: HardwareProfile) -> LaunchWork:
-    """The launch with what its machine code says of it on a GPU."""
+def with_work(
+    launch: CodeLaunch, function: Function, profile: HardwareProfile, changed: Callable[[Uses], Uses] = lambda u: u
+) -> LaunchWork:
+    """The launch with what its machine code says of it on a GPU; `changed` gives other uses of memory than those that
+    it has."""
     evaluated, flow = launch.evaluated, Flow(function)
     lined = any(one.ptx_line is not None for one in function.instructions)
     runs = runs_of_lines(flow, evaluated.runs) if lined else runs_of_trips(flow, {})
     warps = -(-evaluated.threads // WARP)
     ctas = max(1, min(launch.occupancy.ctas_per_sm, -(-evaluated.ctas // profile.sm_count)))
     l1_bytes = profile.need("l1_shared_bytes") - launch.occupancy.shared_memory_carveout_bytes
-    uses = uses_of(evaluated, launch.missed, function.cc)
+    uses = changed(uses_of(evaluated, launch.missed, function.cc))
     on_sm = code_on_sm(flow, runs, ctas * warps, max(1.0, l1_bytes), uses)
     local = on_sm.local_tile
     moved = ((Mode.STORE, local.stored), (Mode.LOAD, local.loaded - local.hits_l1))
