@@ -54,8 +54,10 @@ def with_work(
     on_sm = code_on_sm(flow, runs, ctas * warps, max(1.0, l1_bytes), uses)
     local = on_sm.local_tile
     moved = ((Mode.STORE, local.stored), (Mode.LOAD, local.loaded - local.hits_l1))
+    frame = {"frame": round(min(local.touched or function.frame_bytes, function.frame_bytes) * evaluated.threads),
+             "apart": profile.need_int("max_threads_per_sm") * function.frame_bytes, "together": ctas}  # fmt: skip
     overheads = tuple(
-        Overhead(SPILL, mode, per_tile=round(sectors * SECTOR_BYTES * warps), inferred_from=SOURCE)
+        Overhead(SPILL, mode, per_tile=round(sectors * SECTOR_BYTES * warps), inferred_from=SOURCE, **frame)
         for mode, sectors in moved if sectors
     )  # fmt: skip
     worked = replace(launch.launch, overheads=overheads, work=Work(machine=on_sm.machine))

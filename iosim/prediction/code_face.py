@@ -92,7 +92,7 @@ def head_lines(p: CodePrediction) -> list[str]:
     return [
         f"{p.name} on {p.profile.name}: grid {grid}, {some(e.threads, 'thread')} a CTA ({block})",
         f"  {told}{bytes_text(p.launch.launch.resources.shared_memory_bytes or 0)} of shared memory, "
-        f"{some(fit.ctas_per_sm, 'CTA')} an SM, {bytes_text(p.launch.l1_bytes)} of L1 each",
+        f"{some(fit.ctas_per_sm, 'CTA')} an SM, {bytes_text(p.launch.l1_bytes)} of L1",
     ]
 
 

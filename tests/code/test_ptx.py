@@ -249,11 +249,14 @@ def test_a_norm_reads_its_row_again_from_l1_where_it_is_held() -> None:
     found = evaluate(ACCESSES["row_norm"], (300,), arguments, (256,))
     assert found.sectors(Mode.LOAD) == 3 * 300 * cols * 4 // 32
     assert found.sectors(Mode.STORE) == 300 * cols * 4 // 32
-    by_share = {share: missed_shares(found, share) for share in (64 << 10, 4 << 10)}
+    by_share = {share: missed_shares(found, share, 1, 132) for share in (64 << 10, 4 << 10)}
     loads = [s for s in found.sites if s.tensor == "in" and s.mode is Mode.LOAD]
     for share, times in ((64 << 10, 1), (4 << 10, 2)):  # a row has 16 KiB
         missed = sum(by_share[share][s.number] * s.sectors for s in loads)
         assert missed == pytest.approx(times * 300 * cols * 4 / 32)
+    weight = next(s for s in found.sites if s.tensor == "w").number
+    assert missed_shares(found, 256 << 10, 3, 100)[weight] < 0.4  # CTAs of an SM read it for one another
+    assert by_share[4 << 10][weight] == 1.0
 
 
 def test_numbers_in_memory_decide_addresses_where_they_are_given() -> None:
