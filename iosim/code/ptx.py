@@ -7,10 +7,10 @@ instruction does (`iosim.code.ptx_operations`) nor of lanes (`iosim.code.ptx_run
 from __future__ import annotations
 
 import re
-from functools import cached_property
 from itertools import pairwise
 
 from iosim.base.errors import InputError
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass, field
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)

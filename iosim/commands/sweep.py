@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import announce
 from iosim.base.words import DEFAULT
+from iosim.base.workers import Terminated
 from iosim.commands import common, options
 from iosim.show.tables import Column, Table, columns_of
 from iosim.studies.requests import SweepRequest
 from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cells, Words
 from iosim.studies.sweep.files import PARQUET, kind_of, written
-from iosim.studies.sweep.run import Summary, Where, asked_cases, checked, in_memory, into_file
+from iosim.studies.sweep.run import Summary, Where, asked_cases, checked, in_memory, into_file, journal_of
 
 MOST_SHOWN = 1000
 """Rows that a table for a person has."""
@@ -33,10 +35,8 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--format csv contradicts --out '{args.out}'; give one of them")
         try:
             summary = into_file(made, asked, where, args.out, fresh=args.fresh)
-        except KeyboardInterrupt:
-            announce(
-                f"iosim: what is done stands in {args.out}.partial; the same command goes on from there", in_pipes=True
-            )
+        except (KeyboardInterrupt, Terminated):
+            _tell_begun(args.out)
             raise
         _tell(summary, args)
         common.emit(f"{_told(summary, kernels)}: {args.out}\n", None)
@@ -56,6 +56,11 @@ def run(args: argparse.Namespace) -> int:
     return common.tell(
         args, _told(summary, kernels), json=rows, csv=lambda: written(cells), text=lambda _: _table(cells).text()
     )
+
+
+def _tell_begun(out: str) -> None:
+    if journal_of(Path(out)).exists():
+        announce(f"iosim: what is done stands in {out}.partial; the same command goes on from there", in_pipes=True)
 
 
 def _told(summary: Summary, kernels: Collection[str]) -> str:

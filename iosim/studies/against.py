@@ -10,11 +10,11 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.files import read_object
+from iosim.base.lazy import cached_property
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain
 from iosim.base.schema import ListOf, MapOf, Problem, Real, Spec, Text, Whole, checked, one_line

@@ -69,9 +69,31 @@ def test_it_is_the_first_of_the_order_that_runs(gpu: str, seq_q: int, **values: 
     except InputError:
         return
     order = order_of(problem, load_profile(gpu))
-    able = [k for k in order if (k not in SUITS or SUITS[k](problem)) and runs(problem, k, gpu)]
-    chosen = default_kernel(problem, load_profile(gpu))
-    assert chosen == (able[0] if able else ORDER[-1])
+
+    def first(of: AttentionProblem) -> str:
+        able = [k for k in order if (k not in SUITS or SUITS[k](of)) and runs(of, k, gpu)]
+        return able[0] if able else ORDER[-1]
+
+    one, both = first(problem), problem.passes == "fwd+bwd" and load_profile(gpu).is_amd
+    parts = [first(problem.with_(passes=each)) for each in ("fwd", "bwd") if both]
+    apart = both and one == ORDER[-1] and ORDER[-1] not in parts
+    assert default_kernel(problem, load_profile(gpu)) == ("+".join(parts) if apart else one)
+
+
+def test_amds_libraries_pass_a_call_on_to_each_other() -> None:
+    problem = AttentionProblem(
+        batch=3, heads=8, seq_q=512, head_dim=80, mask="causal", dtype="bf16", passes="fwd+bwd", layout="bhsd"
+    )
+    both = iosim.predict(problem, gpu="mi355x")
+    assert both.kernel.name == "ck+aiter"
+    forward = iosim.predict(problem.with_(passes="fwd"), "ck", "mi355x", overrides=None)
+    backward = iosim.predict(problem.with_(passes="bwd"), "aiter", "mi355x")
+    statistics = forward.problem.batch * forward.problem.heads * forward.problem.seq_q * 4
+    written = forward.l2.write + backward.l2.write + statistics  # alone the forward writes no log-sum-exp
+    assert both.l2.write == written
+    assert both.l2.read == forward.l2.read + backward.l2.read
+    assert iosim.predict(problem, "ck+aiter", "mi355x").l2 == both.l2
+    assert any("one for each pass" in note for note in both.kernel.notes)
 
 
 def answers(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -27,6 +27,8 @@ from iosim.problem.attention import AttentionProblem
 
 AS_STATED = ("writes_lse", "rereads_q", "clears_queue", "sm_spread", "hbm_share", "cta_shares")
 """Fields of a kernel that are keys of [kernel], too."""
+AND = "+"
+"""Between the kernels of the two passes of a call, where they are two."""
 MAX_BLOCKS = 1 << 22
 MAX_SPLIT_ROWS = 1 << 24
 
@@ -108,22 +110,28 @@ def resolve(
 ) -> Kernel:
     """The kernel called `name` as it would run `problem` on `profile`.
 
-    A name may stand for a choice among kernels, as `sdpa` for PyTorch's; its reason is in the kernel's notes. Raises
-    InputError: an unknown name, or a kernel that cannot run the problem on that GPU.
+    A name may stand for a choice among kernels, as `sdpa` for PyTorch's; its reason is in the kernel's notes. Of a call
+    of both passes two names may stand for one each, as "ck+aiter". Raises InputError: an unknown name, or a kernel that
+    cannot run the problem on that GPU.
     """
     notes: tuple[str, ...] = ()
     if is_choice(name):
         name, why = chosen(name, problem, profile)
         notes = (why,)
-    data = on_gpu(entry(name), profile)
     overrides = overrides or Overrides()
-    compiled = check_support(data, problem, profile)
+    first, _, second = name.partition(AND)
     if problem.passes != "fwd+bwd":
+        data = on_gpu(entry(name), profile)
+        compiled = check_support(data, problem, profile)
         return _resolved(data, compiled, problem, profile, overrides, notes)
+    names = {"fwd": first, "bwd": second or first}
+    passes = [(on_gpu(entry(one), profile), problem.with_(passes=which)) for which, one in names.items()]
+    if not second:
+        check_support(passes[0][0], problem, profile)
     with refusing(passes=problem.passes):
         forward, backward = (
-            _resolved(data, compiled, problem.with_(passes=one), profile, overrides, notes, of_both=True)
-            for one in ("fwd", "bwd")
+            _resolved(data, check_support(data, one, profile), one, profile, overrides, notes, of_both=True)
+            for data, one in passes
         )
     if overrides.pack_group is not None:
         _packs_by_hand(forward, problem, overrides.pack_group)
@@ -137,6 +145,8 @@ def _followed(forward: Kernel, backward: Kernel) -> Kernel:
     both = replace(forward, backward=settings, notes=tuple(dict.fromkeys((*forward.notes, *backward.notes))))
     alike = replace(both, notes=(), splits=backward.splits, schedule=backward.schedule)
     is_one = alike == replace(backward, tile=forward.tile, backward=settings, notes=())
+    if forward.name != backward.name:
+        both = replace(both, name=f"{forward.name}{AND}{backward.name}")
     return both if is_one else replace(both, followed_by=backward)
 
 

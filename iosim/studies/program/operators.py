@@ -10,10 +10,10 @@ again where a product has more columns than eight tiles of 256, and its head goe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass, field
 from iosim.catalog.algorithms import plan
 from iosim.catalog.algorithms.common import load, store
