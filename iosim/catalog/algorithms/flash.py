@@ -488,9 +488,10 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 
 def _row_passes(problem: AttentionProblem, kernel: Kernel, grouped: bool, apart: bool) -> list[RowPass]:
-    """The passes over rows that a call launches: none that sums heads where each has its own keys, none that reorders
-    where heads and rows lie in order already, and, with dQ computed `apart`, none of its sums."""
-    passes = [rows_pass for rows_pass in kernel.backward.passes if grouped or not rows_pass.sums_heads]
+    """The passes over rows that a call launches: none of another layout, none that sums heads where each has its own
+    keys, none that reorders where heads and rows lie in order already, and, with dQ computed `apart`, none of its
+    sums."""
+    passes = [p for p in kernel.backward.passes if (grouped or not p.sums_heads) and p.layout in ("", problem.layout)]
     if 1 in (problem.heads, problem.seq_q):
         passes = [rows_pass for rows_pass in passes if not rows_pass.reorders]
     if not apart:
