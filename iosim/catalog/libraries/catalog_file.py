@@ -320,6 +320,6 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
     rows = _table(ROW, (*_WHEN, *_TILE)).keys
     tiles = ListOf(Table({**rows, "options": options}, _TILE_NEEDS))
     needed = ("schema", "name", "title", "algorithm", "source", "requires", "kernel", "tile")
-    made: dict[str, Spec] = {"kernel": kernel, "tile": tiles, "split_tile": tiles}
-    file = Table({**_table(FILE).keys, **made}, needed, (_contradictions,))
+    specs: dict[str, Spec] = {"kernel": kernel, "tile": tiles, "split_tile": tiles}
+    file = Table({**_table(FILE).keys, **specs}, needed, (_contradictions,))
     return list(file.problems(dict(data)))
