@@ -166,9 +166,9 @@ def _assembled(text: str, entry: Entry, cc: int) -> Function | None:
         return None
 
 
-def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Conditions = ALONE) -> CodePrediction:
-    """Bytes, time and accesses of a launch. Raises InputError: arguments that do not fit the kernel, or code that
-    cannot be followed."""
+def planned_code(code: CodeCall, profile: HardwareProfile) -> tuple[CodeLaunch, Call, tuple[str, ...]]:
+    """A launch on a GPU, as a call of its own, and what was assumed of its machine code. Raises InputError: arguments
+    that do not fit the kernel, code that cannot be followed, or a CTA that fits on no SM."""
     evaluated = evaluate(code.entry, code.grid, code.arguments, code.block)
     launch = code_launch(evaluated, profile, code.resources)
     if not launch.occupancy.ctas_per_sm:
@@ -177,7 +177,13 @@ def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Condition
     if code.function is not None:
         worked = with_work(launch, code.function, profile)
         launch, said = worked.launch, worked.notes
-    call = Call.of(_stand_in(), Kernel(code.entry.name, "flash", Tile(1, 1)), profile, launch.chain)
+    kernel = Kernel(code.entry.name, "flash", Tile(1, 1))
+    return launch, Call.of(_stand_in(), kernel, profile, launch.chain), said
+
+
+def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Conditions = ALONE) -> CodePrediction:
+    """Bytes, time and accesses of a launch. Raises InputError: as `planned_code`."""
+    launch, call, said = planned_code(code, profile)
     method = conditions.method or default_method(launch.chain)[0]
     replay = None
     hbm = Traffic()
