@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from iosim.base.errors import EngineWarning, InputError, unknown_name
 from iosim.base.version import __version__
+from iosim.base.workers import Terminated
 from iosim.commands.common import check_files, emit
 from iosim.commands.options import (
     CommandParser,
@@ -118,6 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("iosim: interrupted", file=sys.stderr)
         return 130
+    except Terminated:
+        print("iosim: terminated", file=sys.stderr)
+        return 143
 
 
 def _complain(message: str) -> None:

@@ -35,6 +35,7 @@ def compare(args: argparse.Namespace) -> int:
     if args.html is not None:
         files[Path(args.html)] = html(page(common.typed("compare")))
     write_together(files)
+    common.say_written(*files)
     return common.tell(args, told, json=found.to_dict, rows=lambda: rows, table=found.to_text)
 
 

@@ -36,6 +36,7 @@ from iosim.evidence.validate.rows import default_files, measured_on, own_file, t
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.ncu.install import install
 from iosim.integrations.ncu.report import launches
+from iosim.problem.fields import FIELDS
 from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.studies.requests import CLAIMS, ClaimRequest
 
@@ -51,9 +52,28 @@ def validate(args: argparse.Namespace) -> int:
             raise InputError(f"--{name.replace('_', '-')} {why}")
     if args.times and args.format not in FORMATS_OF_TIMES:
         raise InputError(f"--format {args.format} contradicts --times; accepted with it: {', '.join(FORMATS_OF_TIMES)}")
+    _check_used(args)
     if args.every is not None and args.every < 1:
         raise InputError(f"--every {args.every} is out of range; accepted: 1 or more")
     return _run_times(args) if args.times else _run_bytes(args)
+
+
+OF_CALLS = ("seq_q", *PROFILED, "causal", *KNOBS, "persistent")
+"""Options that say what a profile leaves open."""
+
+
+def _check_used(args: argparse.Namespace) -> None:
+    """Refuses options that nothing would look at. Raises InputError."""
+    needs = dict.fromkeys(OF_CALLS, "ncu") | {"with_spills": "fail_above"}
+    contradicts = {"across": "ncu", "measurements": "ncu"}
+    for name, other in needs.items():
+        if getattr(args, name) not in (None, False) and not getattr(args, other):
+            raise InputError(
+                f"{options.spelling(name)} goes with {options.spelling(other)}; accepted: both, or neither"
+            )
+    for name, other in contradicts.items():
+        if getattr(args, name) and getattr(args, other):
+            raise InputError(f"{options.spelling(name)} contradicts {options.spelling(other)}; accepted: one of them")
 
 
 def _run_bytes(args: argparse.Namespace) -> int:
@@ -259,13 +279,16 @@ def given(args: argparse.Namespace) -> Given:
     if args.tile is not None:
         settings |= dict(zip(("block_q", "block_k"), args.tile, strict=True))
     stated = {k: str(int(v) if isinstance(v, bool) else v) for k, v in settings.items() if v is not None}
-    own = {name: getattr(args, name) for name in ("batch", "heads", "kv_heads", "seq_k", "dtype", "causal", "window")}
+    names = ("batch", "heads", "kv_heads", "seq_k", "dtype", "causal", "window")
+    own = {name: getattr(args, name) for name in names}
+    for name in (name for name in names if name in FIELDS and own[name] is not None):
+        own[name] = FIELDS[name].check(own[name])
     seqs = sizes(args.seq_q, "--seq-len") if args.seq_q else ()
     return Given(**own, seqs=seqs, head_dims=args.head_dim or (), settings=stated)
 
 
 def words(args: argparse.Namespace) -> list[str]:
-    given = {name: getattr(args, name) for name in ("seq_q", *PROFILED, "causal", *KNOBS, "persistent")}
+    given = {name: getattr(args, name) for name in OF_CALLS}
     return options.typed({name: value for name, value in given.items() if value is not None})
 
 

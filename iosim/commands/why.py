@@ -11,7 +11,7 @@ from iosim.base.progress import progress
 from iosim.base.records import replace
 from iosim.base.units import seconds_text
 from iosim.commands import common
-from iosim.prediction.confidence import who
+from iosim.prediction.confidence import basis_text, who
 from iosim.prediction.face import energy_line, line, time_table
 from iosim.prediction.many import predict_many
 from iosim.prediction.predictor import planned
@@ -127,7 +127,7 @@ def _tables(traces: Sequence[TraceResult]) -> str:
         "Reuse distances: distinct bytes that the partition loaded since it loaded the same line before\n"
         + reuse_table(traces).text(),
     ]
-    return "\n".join(out)
+    return "\n".join([*out, basis_text([t.prediction for t in traces])])
 
 
 def formula(args: argparse.Namespace) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from functools import cached_property
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass, field, replace
 from iosim.base.words import Way
 from iosim.kernel.schedule import Schedule

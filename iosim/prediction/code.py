@@ -6,10 +6,10 @@ No description of the kernel is needed, and no problem: what its arguments are d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass
 from iosim.code.addresses import Evaluated, Site, evaluate
 from iosim.code.addresses_launch import CodeLaunch, CodeResources, code_launch

@@ -7,11 +7,11 @@ share of both. Several models stand side by side.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import whole as within
+from iosim.base.lazy import cached_property
 from iosim.base.progress import Progress, silent
 from iosim.base.records import asdict, dataclass, plain, replace
 from iosim.base.units import bytes_text, seconds_text, some

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from functools import cached_property
 from typing import Any
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass, replace
 from iosim.studies.training.model import Decoder, Parameter, Setup
 
