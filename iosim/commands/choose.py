@@ -80,7 +80,8 @@ def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
 def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str:
     shown = study.ranked or ([] if study.nearest is None else [study.nearest])
     parts: list[str | Table] = [f"{study.answer}.\n", heading(ranking)]
-    parts += ["The nearest tile that fits"] * (not study.ranked and bool(shown))
+    if shown and not study.ranked:
+        parts.append("The nearest tile that fits")
     parts += [_listed(shown), *_legend(c for _, c in shown)] if shown else []
     if study.rejected:
         rows = ((r.tile, r.reason + excess_text(r.reason)) for r in study.rejected)

@@ -219,7 +219,7 @@ class Difference:
             Table(COLUMNS, tuple((TITLES[c.level], c.launch, c.tensor, c.direction, *c.texts, c.verdict) for c in rows))
             for rows in (self.levels, self.parts)
         )
-        hidden = ("launch", "tensor", "direction", *["limit"] * (not self.limits))
+        hidden = ("launch", "tensor", "direction", *([] if self.limits else ["limit"]))
         return [levels.without(*hidden), *([parts.without("limit")] if self.parts else [])]
 
     def to_dict(self) -> dict[str, Any]:

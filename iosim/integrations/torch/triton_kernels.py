@@ -54,10 +54,10 @@ def _record(recorder: Recorder, fn: Any, grid: Any, args: Any, options: dict[str
     try:
         with recorder.pause():
             launch = launched(fn, grid, given, options, recorder.profile)
-            _, call, notes = planned_code(launch.call, recorder.profile)
+            planned = planned_code(launch.call, recorder.profile)
     except InputError as error:
         recorder.notes[NOT_READ.format(fn.__name__, error)] = None
         recorder.launched += 1
         recorder.pieces(fn.__name__, [Pass(list(tensors.values()), list(tensors.values()))], known=False)
         return
-    recorder.code(launch.name, call, tensors, notes)
+    recorder.code(launch.name, planned.call, tensors, planned.notes)
