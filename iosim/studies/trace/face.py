@@ -25,8 +25,7 @@ from iosim.studies.trace.trace import TraceResult, numbers, reuse_rows, tensor_r
 def answer(traces: Sequence[TraceResult]) -> str:
     """A line for each trace, and one word of confidence."""
     sure = confidence([t.prediction for t in traces])
-    lines = [_asked(t) for t in traces]
-    return sentences([*lines, sure]) if len(lines) == 1 else "\n".join(sentences([one]) for one in [*lines, sure])
+    return "\n".join(sentences([one]) for one in [*map(_asked, traces), sure])
 
 
 def _met(t: TraceResult) -> tuple[int, int, float]:
