@@ -60,7 +60,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         words = [*words[1:], "--help"]
     if words[0] not in COMMANDS and not words[0].startswith("-"):
         raise unknown_name("COMMAND", words[0], COMMANDS)
-    parser = build_parser(*[words[0]] * (words[0] in COMMANDS))
+    parser = build_parser(*([words[0]] if words[0] in COMMANDS else []))
     try:
         return parser.parse_args(words)
     except (SeveralValuesError, UnknownWordError) as error:

@@ -10,6 +10,7 @@ from scripts import ROOT
 from user_kernels import cases, function_of, plain_cubin, tools_or_skip
 
 from iosim.base.errors import InputError
+from iosim.code import tools
 from iosim.code.module import Module
 from iosim.commands.cli import main
 from iosim.studies.code_costs import CodeCosts, run
@@ -76,6 +77,19 @@ def test_loops_have_their_units_and_add_up(cubin: Path) -> None:
     assert product.cycles >= max(product.units.values())
 
 
+def test_instructions_are_counted_as_a_profiler_does(cubin: Path) -> None:
+    """A CTA of 32 x 8 threads of `column_store` walks four rows: what stands before its loop, four turns, the exit."""
+    given = ("in=TENSOR(512x512,fp32)", "out=TENSOR(512x512,fp32)", "rows=512", "columns=512")
+    request = CodeRequest(code=str(cubin), entry="column_store", gpu="h100", grid="16,16", block="32,8", arg=given)
+    counters = run(request).prediction.to_dict()["counters"]
+    assert counters["global_store_sectors"] == 512 * 512
+    assert counters["local_load_sectors"] == 0
+    (loop,) = [one for one in run(request).loops if one.name.startswith("loop")]
+    (once,) = [one for one in run(request).loops if one.name.startswith("outside")]
+    assert loop.turns == 4
+    assert counters["instructions"] == 256 * 8 * (once.instructions + 4 * loop.instructions)
+
+
 def test_what_is_assumed_is_said(cubin: Path) -> None:
     notes = costs(cubin, "rms_norm").notes
     assert any("no grid is given" in note for note in notes)
@@ -98,7 +112,8 @@ def test_the_command_prints_a_table_a_loop(cubin: Path, capsys: pytest.CaptureFi
     assert told["loops"][0]["units"]
 
 
-def test_without_machine_code_it_says_what_is_needed(tmp_path: Path) -> None:
+def test_without_machine_code_it_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "candidates", lambda _: iter(()))  # no ptxas that would make some
     file = tmp_path / "k.ptx"
     file.write_text(".version 8.0\n.target sm_90\n.visible .entry k()\n{\n ret;\n}\n", encoding="utf-8")
     with pytest.raises(InputError, match="no machine code; accepted: a cubin compiled with -lineinfo"):
