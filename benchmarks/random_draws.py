@@ -131,7 +131,7 @@ HEADER = ("GPU", "backend", "pass", "launches", "of 2 MB", "median", "p95", "mos
 
 
 def in_short(all_drawn: Sequence[Drawn]) -> list[str]:
-    """README's table: HBM reads, and of all bytes the share that is near, by backend and pass, GPU after GPU."""
+    """The page's first table: HBM reads, and the share of all that is near, by backend and pass, GPU after GPU."""
     by_quantity = {quantity: by_group(all_drawn, quantity) for quantity in QUANTITIES}
     for one in all_drawn:
         for quantity, groups in by_quantity.items():
@@ -142,12 +142,14 @@ def in_short(all_drawn: Sequence[Drawn]) -> list[str]:
     for kind in sorted(kinds, key=lambda kind: (kind[0] == "all", kind)):
         each = [_short({q: groups.get((gpu, *kind), []) for q, groups in by_quantity.items()}) for gpu in gpus]
         lines.append((*kind, *beside(each)))
-    near_words = ("near", "HBM write", "SM<->L2 read", "write")
-    return table(("backend", "pass", "launches", "HBM read: median", "p95", "most", *near_words), lines)
+    errors = ("HBM read, median error %", "p95 error %", "largest error %")
+    near_of = ("HBM read", "HBM write", "SM<->L2 read", "SM<->L2 write")
+    shares = (f"{name} within 5 % or 2 MB, % of launches" for name in near_of)
+    return table(("backend", "pass", "launches", *errors, *shares), lines)
 
 
 def _short(of: dict[str, list[Residual]]) -> list[str]:
-    """A GPU's cells in a row of README's table, in per cent."""
+    """A GPU's cells in a row of the page's first table, in per cent."""
     errors = [r.error for r in of["hbm_read"] if r.error is not None]
     cells = [f"{100 * f(errors):.2g}" if errors else "-" for f in (np.median, _p95, np.max)]
     for quantity in ("hbm_read", "hbm_write", "l2_read", "l2_write"):

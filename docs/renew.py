@@ -31,8 +31,6 @@ from iosim.commands.cli import main as iosim
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```(sh|python|text)( part)?\n(.*?)^```$", re.S | re.M)
-TABLE = re.compile(r"^\| backend \|.*?(?=\n\n)", re.S | re.M)
-DRAWS = ROOT / "docs" / "generated" / "random-draws.md"
 WRITES = re.compile(r"(?:^|\s)(?:-o|--out)\s")
 LIKE = 0.6
 """How like a line must be, digits aside, to stand for another."""
@@ -152,10 +150,6 @@ def _likeness(one: str, other: str) -> float:
 def page_text(place: Path) -> str:
     """A page as it should be, its commands run in an empty directory."""
     text = place.read_text(encoding="utf-8")
-    if place == ROOT / "README.md":
-        table = TABLE.search(DRAWS.read_text(encoding="utf-8"))
-        assert table is not None
-        text = TABLE.sub(lambda _: table[0], text)
     with tempfile.TemporaryDirectory() as there, contextlib.chdir(there):
         return renewed(text)
 

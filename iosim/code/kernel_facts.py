@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from iosim.base.records import dataclass
 from iosim.code.counts import Counts, count, key_loop, turn_of
-from iosim.code.local import LocalTraffic
 from iosim.code.loops import Flow
 from iosim.code.module import Function
 from iosim.code.on_sm import CodeOnSm, Uses, code_on_sm, no_uses
@@ -21,7 +20,6 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Spill
 from iosim.kernel.machine import SECTOR_BYTES, SOURCE, Machine
 
-NO_LOCAL = LocalTraffic(0.0, 0.0, 0.0)
 MANY_TURNS = 1000.0
 """Turns of the loop over keys by which it is told from what runs once."""
 
@@ -47,8 +45,6 @@ class KernelFacts:
     def spill(self) -> Spill | None:
         """Bytes of local memory a thread in a step and in a work tile; None where there are none."""
         step, tile = self.on_sm.local, self.on_sm.local_tile
-        if self.on_sm.key_loop is None:
-            step = NO_LOCAL
         if not (step.loaded or step.stored or tile.loaded or tile.stored):
             return None
         each = SECTOR_BYTES / WARP

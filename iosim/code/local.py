@@ -42,9 +42,25 @@ class LocalTraffic:
     unknown: int = 0
     """Loads and stores whose place in the frame is worked out at run time; taken to miss."""
 
+    def times(self, turns: float) -> LocalTraffic:
+        """That of so many turns."""
+        return LocalTraffic(
+            turns * self.loaded, turns * self.hits_l1, turns * self.stored, self.touched, self.unknown
+        )  # fmt: skip
+
+    def plus(self, other: LocalTraffic) -> LocalTraffic:
+        """That of both."""
+        return LocalTraffic(
+            self.loaded + other.loaded, self.hits_l1 + other.hits_l1, self.stored + other.stored,
+            max(self.touched, other.touched), self.unknown + other.unknown,
+        )  # fmt: skip
+
     @property
     def hit_share(self) -> float:
         return self.hits_l1 / self.loaded if self.loaded else 0.0
+
+
+NO_LOCAL = LocalTraffic(0.0, 0.0, 0.0)
 
 
 def frame_offset(instruction: Instruction) -> int | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from iosim.base.records import dataclass, replace
-from iosim.code.counts import key_loop, turn_of
+from iosim.code.counts import turn_of
 from iosim.code.listing import Instruction
-from iosim.code.local import LocalTraffic, local_traffic
+from iosim.code.local import NO_LOCAL, LocalTraffic, local_traffic
 from iosim.code.loops import Flow, Loop
 from iosim.code.opcodes import operation
 from iosim.code.runs import Runs
@@ -16,6 +16,8 @@ from iosim.kernel.machine import Machine, MemoryUse, Region
 
 MOST_INLINED = 8000
 """Instructions of a turn with the loops inside it up to which it is played as a whole; else each loop by itself."""
+MOST_TURNS_RUN = 1 / 2
+"""Runs from which on an instruction outside of loops is taken to run."""
 Uses = Callable[[Instruction], MemoryUse | None]
 
 
@@ -30,7 +32,7 @@ class CodeOnSm:
 
     machine: Machine
     local: LocalTraffic
-    """Local memory in a step over keys, or in a work tile of code without such a loop."""
+    """Local memory in a step over keys."""
     local_tile: LocalTraffic
     """And in a work tile, beside its steps."""
     key_loop: Loop | None = None
@@ -48,7 +50,7 @@ def with_local(uses: Uses, cc: int, hits: float) -> Uses:
 
 
 def code_on_sm(
-    flow: Flow, runs: Runs, warps: int, l1_bytes: float, uses: Uses = no_uses, loop: Loop | None = None,
+    flow: Flow, runs: Runs, warps: int, l1_bytes: float, uses: Uses = no_uses, keys: Loop | None = None,
     steps_per_turn: float = 1.0,
 ) -> CodeOnSm:  # fmt: skip
     """A function's code as regions.
@@ -59,30 +61,32 @@ def code_on_sm(
         warps: resident on the SM.
         l1_bytes: of its L1.
         uses: what loads and stores ask for.
-        loop: the one over keys; the one that `key_loop` finds where it is not given.
+        keys: the loop over keys, whose turns are told apart from what runs once a work tile; None: there is none.
         steps_per_turn: blocks of keys that a turn of it goes over.
     """
-    cc, keys = flow.function.cc, loop or key_loop(flow, runs)
-    inside: set[int] = set(flow.numbers(keys)) if keys else set()
-    turn = turn_of(flow, keys, runs) if keys else []
+    cc = flow.function.cc
+    step: tuple[Region, ...] = ()
+    local = NO_LOCAL
     outside = [
         one for n, one in enumerate(flow.instructions)
-        if n not in inside and runs.each[n] >= 1 / 2 and flow.block_of(n) not in flow.loop_of
+        if runs.each[n] >= MOST_TURNS_RUN and flow.block_of(n) not in flow.loop_of
     ]  # fmt: skip
-    local = local_traffic(turn or outside, cc, warps, l1_bytes, uses)
-    beside = local_traffic(outside, cc, warps, l1_bytes, uses)
-    known = with_local(uses, cc, local.hit_share)
-    step: tuple[Region, ...] = ()
-    if keys is not None:
-        step = _loop_regions(flow, keys, runs, known, turn)
-        step = tuple(replace(region, turns=region.turns / steps_per_turn) for region in step)
-    tile = [Region(trace(outside, cc, known))]
-    for other in flow.loops:
-        if other.parent is None and (keys is None or other.header != keys.header):
-            turns = runs.each[flow.blocks[other.header].first]
-            if turns:
-                body = turn_of(flow, other, runs)
-                tile += [replace(r, turns=r.turns * turns) for r in _loop_regions(flow, other, runs, known, body)]
+    once = local_traffic(outside, cc, warps, l1_bytes, uses)
+    tile = [Region(trace(outside, cc, with_local(uses, cc, once.hit_share)))]
+    beside = once
+    for loop in (one for one in flow.loops if one.parent is None):
+        turns = runs.each[flow.blocks[loop.header].first]
+        if not turns:
+            continue
+        turn = turn_of(flow, loop, runs)
+        here = local_traffic(turn, cc, warps, l1_bytes, uses)
+        regions = _loop_regions(flow, loop, runs, with_local(uses, cc, here.hit_share), turn)
+        if keys is not None and loop.header == keys.header:
+            step = tuple(replace(region, turns=region.turns / steps_per_turn) for region in regions)
+            local = here.times(1 / steps_per_turn)
+        else:
+            tile += [replace(region, turns=region.turns * turns) for region in regions]
+            beside = beside.plus(here.times(turns))
     return CodeOnSm(Machine(step, tuple(tile)), local, beside, keys)
 
 

@@ -10,7 +10,7 @@ most often the last, ragged turn. `Runs.assumed` says where that was done.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from statistics import mode
 
 from iosim.base.records import dataclass
@@ -19,6 +19,14 @@ from iosim.code.opcodes import operation
 
 WORK = ("product", "special", "global-load", "global-copy", "bulk-copy", "global-store", "global-atomic", "barrier")
 """Classes of instructions that make a way one that does a loop's work."""
+TELL_BEST = (*WORK, "shared-load", "shared-store")
+"""Classes that run where their line does, and of which a line makes one: what has no effect may have been moved out of
+a loop, and arithmetic be several instructions."""
+NEVER = "!PT"
+"""The predicate of what is never done."""
+Copied = tuple[int, str]
+"""A line of the PTX, and the opcode of what was made of it."""
+TELL = ("fp32", "conversion")
 HEAVY = ("product", "special", "global-load", "global-copy", "bulk-copy")
 
 
@@ -76,7 +84,7 @@ class _Walk:
         inner = {one.header: one for one in flow.loops if one.parent == (loop.header if loop else None)}
         while block not in seen and (loop is None or block in loop.blocks):
             seen.add(block)
-            if block in inner and block != first:
+            if block in inner:
                 inside = inner[block]
                 self._turns(inside, times)
                 after = [f for b in sorted(inside.blocks) for f in flow.blocks[b].follows if f not in inside.blocks]
@@ -131,31 +139,49 @@ def _reach(flow: Flow, loop: Loop | None, start: int) -> set[int]:
 def runs_of_lines(flow: Flow, lines: Mapping[int, float]) -> Runs:
     """Runs by those of the PTX's lines, a warp's in the mean. Blocks without a line that is known run as often as the
     block that leads to them."""
-    copies: dict[int, Counter[int]] = defaultdict(Counter)  # line -> cluster of blocks -> copies there
-    clusters = [_cluster(flow, n) for n in range(len(flow.blocks))]
-    for number, one in enumerate(flow.instructions):
-        if one.ptx_line is not None and one.ptx_line in lines and _tells(flow, number):
-            copies[one.ptx_line][clusters[flow.block_of(number)]] += 1
-    shared = _shared(copies, lines)
-    votes: dict[int, list[float]] = defaultdict(list)
-    for number, one in enumerate(flow.instructions):
-        block = flow.block_of(number)
-        if (one.ptx_line, clusters[block]) in shared:
-            votes[block].append(shared[one.ptx_line, clusters[block]])
-    found = [0.0] * len(flow.blocks)
-    for n in range(len(flow.blocks)):
-        if n in votes:
-            found[n] = mode(votes[n])
-        elif flow.dominators[n] >= 0:
-            found[n] = found[flow.dominators[n]] if n else 1.0
+    known: dict[int, float] = {}
+    for groups in (TELL_BEST, TELL):
+        for block, votes in _votes(flow, lines, groups).items():
+            known.setdefault(block, mode(votes))
+    found = _of_blocks(flow, known)
     each = tuple(found[flow.block_of(n)] for n in range(len(flow.instructions)))
     return Runs(each, True)
 
 
-def _tells(flow: Flow, number: int) -> bool:
-    """Whether an instruction runs where its line does: what has no effect may have been moved out of a loop."""
-    group = operation(flow.instructions[number], flow.function.cc).group
-    return group in WORK or group in ("shared-load", "shared-store", "fp32", "conversion")
+def _of_blocks(flow: Flow, known: Mapping[int, float]) -> list[float]:
+    """Runs of all blocks. One that nothing is known of runs in every turn of its loop where no turn goes around it, and
+    else as often as the block that leads to it."""
+    found = [known.get(n, 0.0) for n in range(len(flow.blocks))]
+    for loop in sorted(flow.loops, key=lambda one: -len(one.blocks)):
+        own = [b for b in loop.blocks if flow.loop_of[b] == loop.header]
+        turns = max((known[b] for b in own if b in known), default=0.0)
+        latches = [b for b in loop.blocks if loop.header in flow.blocks[b].follows]
+        for block in own:
+            if block not in known and all(flow.dominates(block, latch) for latch in latches):
+                found[block] = turns
+    for n in range(len(flow.blocks)):
+        if n not in known and not found[n]:
+            found[n] = found[flow.dominators[n]] if n else 1.0
+    return found
+
+
+def _votes(flow: Flow, lines: Mapping[int, float], groups: Container[str]) -> dict[int, list[float]]:
+    """How often each block runs by each of its instructions of some classes whose line is known."""
+    copies: dict[Copied, Counter[int]] = defaultdict(Counter)  # line and opcode -> cluster of blocks -> copies there
+    clusters = [_cluster(flow, n) for n in range(len(flow.blocks))]
+    telling = [
+        (flow.block_of(number), (one.ptx_line, one.kind))
+        for number, one in enumerate(flow.instructions)
+        if one.ptx_line is not None and one.ptx_line in lines
+        and operation(one, flow.function.cc).group in groups and one.predicate != NEVER
+    ]  # fmt: skip
+    for block, copied in telling:
+        copies[copied][clusters[block]] += 1
+    shared = _shared(copies, lines)
+    votes: dict[int, list[float]] = defaultdict(list)
+    for block, copied in telling:
+        votes[block].append(shared[copied, clusters[block]])
+    return votes
 
 
 def _cluster(flow: Flow, block: int) -> int:
@@ -163,13 +189,13 @@ def _cluster(flow: Flow, block: int) -> int:
     return flow.loop_of.get(block, -1 - block)
 
 
-def _shared(copies: Mapping[int, Counter[int]], lines: Mapping[int, float]) -> dict[tuple[int | None, int], float]:
+def _shared(copies: Mapping[Copied, Counter[int]], lines: Mapping[int, float]) -> dict[tuple[Copied, int], float]:
     """How often a line's copies run, by cluster: the one with most copies takes as many whole turns as fit."""
-    found: dict[tuple[int | None, int], float] = {}
-    for line, where in copies.items():
-        left = lines[line]
+    found: dict[tuple[Copied, int], float] = {}
+    for copied, where in copies.items():
+        left = lines[copied[0]]
         for place, (cluster, count) in enumerate(sorted(where.items(), key=lambda item: (-item[1], item[0]))):
             whole = left // count if place + 1 < len(where) else left / count
-            found[line, cluster] = whole
+            found[copied, cluster] = whole
             left -= whole * count
     return found

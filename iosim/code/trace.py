@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from iosim.code.listing import Instruction
-from iosim.code.opcodes import OWN_UNIT, WARP, lane_bytes, least_wavefronts, operation, product
+from iosim.code.opcodes import OWN_UNIT, WARP, Operation, lane_bytes, least_wavefronts, operation, product
 from iosim.kernel.machine import LINE_BYTES, SECTOR_BYTES, MemoryUse, Slot
 
 SHARED = ("shared-load", "shared-store", "shared-atomic", "shuffle")
@@ -33,6 +33,8 @@ def default_use(instruction: Instruction, group: str) -> MemoryUse:
 def slot(instruction: Instruction, cc: int, use: MemoryUse | None = None) -> Slot:
     """An instruction on a GPU."""
     what, control = operation(instruction, cc), instruction.control
+    if instruction.predicate == "!PT":
+        what = Operation("control", "control", 1.0)
     flops, dtype = 0.0, ""
     if what.group == "product" and (made := product(instruction)) is not None:
         beside = instruction.kind in OWN_UNIT
@@ -41,7 +43,7 @@ def slot(instruction: Instruction, cc: int, use: MemoryUse | None = None) -> Slo
         use = default_use(instruction, what.group)
     return Slot(
         what.group, what.unit, what.cycles, max(1, control.stall), control.sets, control.frees, control.waits, use,
-        flops, dtype, instruction.kind in OWN_UNIT, _leaves(instruction),
+        flops, dtype, instruction.kind in OWN_UNIT, _leaves(instruction), _closes(instruction, what.group),
     )  # fmt: skip
 
 
@@ -51,6 +53,11 @@ def _leaves(instruction: Instruction) -> int | None:
         return None
     count = COUNT.match(instruction.operands[1]) if len(instruction.operands) > 1 else None
     return int(count[1], 16) if count else 0
+
+
+def _closes(instruction: Instruction, group: str) -> bool:
+    """LDGDEPBAR, and HGMMA with gsb0 among its operands."""
+    return group == "commit" or (instruction.kind in OWN_UNIT and any("gsb" in one for one in instruction.operands))
 
 
 def trace(

@@ -42,7 +42,7 @@ FORMULA_SHOWN = table_of(
 )
 VALIDATE = table_of(
     measurements=ask.file(
-        "CSV, a row a launch or a row a chain",
+        "CSV, a row per launch or per chain",
         default_text="the shipped ones: library kernels and chains of an H200, random calls of an H100",
     ),
     ncu=ask.file(

@@ -27,7 +27,7 @@ from iosim.studies.orders.constant import check_constant
 from iosim.studies.orders.entry import answer
 from iosim.studies.orders.search import run as search
 from iosim.studies.requests import OrdersRequest, TilesRequest
-from iosim.studies.tiles.one import TileStudy, by_reason, excess_text, study_tile
+from iosim.studies.tiles.one import TileStudy, beneath, by_reason, excess_text, study_tile
 from iosim.studies.tiles.one import answer as tiles_answer
 from iosim.studies.tiles.pick import TileCandidate, TileRanking
 from iosim.studies.tiles.pick import run as rank
@@ -49,8 +49,9 @@ def tiles(args: argparse.Namespace) -> int:
         return tell_tiles(args, picks)
 
     def text(markdown: bool) -> str:
-        return "\n".join(as_text(r, args.top or SHOWN_TILES, args.rejected, markdown=markdown) for r in picks)
+        return "\n".join(as_text(r, args.top or SHOWN_TILES, args.rejected, markdown=markdown) for r in picks) + under
 
+    under = "\n" + "".join(f"{told}\n" for told in map(beneath, picks) if told)
     rows = as_rows(picks, args.top, args.rejected)
     return common.tell(
         args, tiles_answer(picks), json=lambda: _tiles_json(picks, args.top), rows=lambda: rows, text=text
@@ -78,7 +79,7 @@ def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
 
 def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str:
     shown = study.ranked or ([] if study.nearest is None else [study.nearest])
-    parts: list[str | Table] = [f"{study.answer}\n{heading(ranking)}"]
+    parts: list[str | Table] = [f"{study.answer}.\n", heading(ranking)]
     parts += ["The nearest tile that fits"] * (not study.ranked and bool(shown))
     parts += [_listed(shown), *_legend(c for _, c in shown)] if shown else []
     if study.rejected:

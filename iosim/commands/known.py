@@ -222,7 +222,7 @@ def _words(value: Any) -> str:
 
 LISTED = columns_of(
     "name | title=model | layers:count | kinds=of them | heads:count | kv_heads:count=key/value | head_dim:right | "
-    "token_bytes=cache a token | aliases"
+    "token_bytes=cache per token | aliases"
 )
 KINDS = columns_of(
     "layer | count:count=layers | heads:count | kv_heads:count=key/value | head_dim:count | head_dim_v:count=of V | "
@@ -257,7 +257,7 @@ def model(args: argparse.Namespace) -> int:
     kind = m.dtype or "bf16"
     token = m.token_bytes(kind)
     held = "fp8" if any(k.compress is not None for k in m.kinds) else kind
-    keeps = f"keeps {bytes_text(token)} a token in its key/value cache in {held}" if m.causal else "keeps no cache"
+    keeps = f"keeps {bytes_text(token)} per token in its key/value cache in {held}" if m.causal else "keeps no cache"
     kinds = ", ".join(f"{k.count} {k.name}" for k in m.all_kinds)
     told = f"{m.title}: {some(m.layers, 'layer')} of attention ({kinds}), {keeps}."
     table = Table(KINDS, tuple(

@@ -344,7 +344,7 @@ def measure(parser: CommandParser) -> None:
 
     parser.description = (
         "Runs calls of the project's kernels, holds their outputs against float64, and counts their bytes "
-        "under Nsight Compute, a row a launch (or times them, --time). A table that is there already is added to, and "
+        "under Nsight Compute, a row per launch (or times them, --time). A table that is there is added to, and "
         "calls that it holds are not run again. With --chain, a row is a whole call, all its launches through one L2. "
         "Needs an NVIDIA GPU, nvcc, PyTorch with CUDA, and ncu unless --time."
     )

@@ -33,7 +33,7 @@ from iosim.evidence.validate import Comparison, Gate, compare, read, summarise
 from iosim.evidence.validate.one_launch import LaunchAnswer, answer_launch
 from iosim.evidence.validate.profile_rows import read_profile
 from iosim.evidence.validate.recognise import KERNELS, Given
-from iosim.evidence.validate.report import INTRODUCTION, answer, as_page, comparison_page, tables
+from iosim.evidence.validate.report import INTRODUCTION, answer, as_page, beneath, comparison_page, tables
 from iosim.evidence.validate.rows import default_files, measured_on, own_file, text_of_file
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.ncu.install import install
@@ -127,7 +127,7 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
         shown = tables(comparison, split=args.split, most=TABLE_WORST)
         parts = [f"{s.heading}\n{s.table.text()}" for s in shown if s.table]
         limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
-        return "\n".join([*limits, *parts, INTRODUCTION + "\n"])
+        return "\n".join([*limits, *parts, INTRODUCTION + "\n", beneath(comparison)])
 
     pages = common.paged(lambda: comparison_page(comparison, common.typed("validate"), split=args.split))
     common.tell(args, answer(comparison), json=whole, rows=comparison.records, text=text, **pages)
@@ -139,7 +139,7 @@ def _run_times(args: argparse.Namespace) -> int:
 
     def text(_: bool) -> str:
         left_out = (f"{key} left out: {reason}\n" for key, reason in report.missing.items())
-        return "\n".join([report.table().text(), *left_out])
+        return "\n".join([report.table().text(), report.by_gpu().text(), *left_out])
 
     common.tell(args, report.answer, json=report.to_dict, rows=lambda: (row.record() for row in report.rows), text=text)
     return common.held([gate.exceeded(report) for gate in gates])
@@ -224,7 +224,7 @@ def check_claim(args: argparse.Namespace) -> int:
         for c in checks
         for m in c.matches
     )
-    told, found = " ".join(c.answer() for c in checks), {"claims": [c.to_dict() for c in checks]}
+    told, found = "\n".join(c.answer() for c in checks), {"claims": [c.to_dict() for c in checks]}
     text = "\n".join(map(as_text, checks))
     return common.tell(args, told, json=lambda: found, rows=lambda: rows, text=lambda _: text)
 

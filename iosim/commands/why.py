@@ -11,7 +11,7 @@ from iosim.base.progress import progress
 from iosim.base.records import replace
 from iosim.base.units import seconds_text
 from iosim.commands import common
-from iosim.prediction.answer import who
+from iosim.prediction.confidence import who
 from iosim.prediction.face import energy_line, line, time_table
 from iosim.prediction.many import predict_many
 from iosim.prediction.predictor import planned
@@ -70,7 +70,7 @@ def _tell_time(args: argparse.Namespace, asked: ExplainRequest) -> int:
     found = {"predictions": [p.to_dict() for p in predictions]}
     for entry, launches in zip(found["predictions"], terms, strict=False):
         entry["terms"] = [launch.to_dict() for launch in launches]
-    return common.tell(args, " ".join(answers), json=lambda: found, text=text)
+    return common.tell(args, "\n".join(answers), json=lambda: found, text=text)
 
 
 def trace(args: argparse.Namespace) -> int:

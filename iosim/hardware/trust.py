@@ -221,4 +221,5 @@ def answer(profile: HardwareProfile) -> str:
         rate = f"{memory}memory at {bytes_text(profile.dram_bandwidth_bytes_per_s)}/s"
         measured = profile.dram_bandwidth_measured_bytes_per_s
         parts.append(f"{rate} ({bytes_text(measured)}/s measured)" if measured else rate)
-    return f"{listed(parts)}; {evidence(profile)}."
+    checked = [TITLES[one.model] for one in evidence(profile).bases if one.validated_by is not None]
+    return f"{listed(parts)}. {f'{listed(checked)} checked on it' if checked else 'Not checked on it'}."

@@ -112,6 +112,7 @@ class RowPass:
     packets_of: str = meaning("that vector", "D")
     store_packets: int = number(1, 1, 32, "packets in the place of one that its stores take")
     split_percent: int = number(0, 0, 100, "share of half-stored sectors that are two packets")
+    layout: str = meaning("the problem's layout that it is run for, bhsd or bshd; empty: any", "")
 
     @property
     def sums_heads(self) -> bool:
@@ -263,8 +264,13 @@ class Kernel:
 
     def copying(self, *names: str) -> Kernel:
         """The kernel with copies of no other tensors than these before its backward."""
-        passes = tuple(p for p in self.backward.passes if not p.name.startswith("copy") or p.reads[0] in names)
-        return replace(self, backward=replace(self.backward, passes=passes))
+        passes = []
+        for row_pass in self.backward.passes:
+            if not row_pass.reorders:
+                passes.append(row_pass)
+            elif row_pass.reads[0] in names:
+                passes.append(replace(row_pass, layout=""))
+        return replace(self, backward=replace(self.backward, passes=tuple(passes)))
 
     def with_(self, **changes: Any) -> Kernel:
         """A copy with some fields changed."""

@@ -50,6 +50,8 @@ class Slot:
     """Whether the product runs while its warp goes on (wgmma)."""
     leaves: int | None = None
     """Of an instruction that waits for copies or products begun before it: how many groups may stay behind."""
+    closes: bool = False
+    """Whether it ends a group of copies or products, which are waited for together."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from iosim.base.records import dataclass
 from iosim.code.addresses import Evaluated, Site, evaluate
 from iosim.code.addresses_launch import CodeLaunch, CodeResources, code_launch
 from iosim.code.arguments import Argument
+from iosim.code.launch_work import with_work
 from iosim.code.module import Function, Module
 from iosim.code.ptx import Entry, entries
 from iosim.hardware.profile import HardwareProfile
@@ -158,6 +159,10 @@ def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Condition
     launch = code_launch(evaluated, profile, code.resources)
     if not launch.occupancy.ctas_per_sm:
         raise InputError(f"`code` {code.entry.name}: {launch.occupancy.reason} ({profile.name})")
+    said: tuple[str, ...] = ()
+    if code.function is not None:
+        worked = with_work(launch, code.function, profile)
+        launch, said = worked.launch, worked.notes
     call = Call.of(_stand_in(), Kernel(code.entry.name, "flash", Tile(1, 1)), profile, launch.chain)
     method = conditions.method or default_method(launch.chain)[0]
     replay = None
@@ -170,7 +175,7 @@ def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Condition
     lacking = () if code.function is not None else (NO_REGISTERS, NO_TIME)
     return CodePrediction(
         launch, call, traffic, call.time(traffic, conditions), method, conditions, replay,
-        tuple(dict.fromkeys((*launch.chain.notes, *lacking, *notes))),
+        tuple(dict.fromkeys((*launch.chain.notes, *said, *lacking, *notes))),
     )  # fmt: skip
 
 

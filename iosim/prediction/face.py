@@ -7,7 +7,8 @@ import math
 from iosim.base.units import bytes_text, joules_text, seconds_text, some
 from iosim.base.words import WAYS, Level, listed
 from iosim.kernel.shared_memory import INSTRUCTIONS
-from iosim.prediction.answer import answer
+from iosim.prediction.answer import answer, why
+from iosim.prediction.confidence import left_out_spills
 from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.page import Panel
@@ -64,6 +65,8 @@ def foot_lines(p: Prediction) -> list[str]:
         *([] if hits is None else [f"  {hits:.1%} of the bytes that are read from an L2 lie in it"]),
         *range_lines(p),
         f"  {energy_line(p)}",
+        *(f"  why: {text}" for text in [why(p)] if text),
+        *(f"  note: {text}" for text in [left_out_spills([p])] if text),
         f"  evidence: {p.evidence}; SM<->L2 bytes {p.exactness}",
         *(f"  note: {n}" for n in (*p.notes, *p.missing)),
     ]
@@ -139,7 +142,7 @@ def tensor_table(p: Prediction) -> Table:
 def parts(p: Prediction) -> list[Part]:
     time, *notes = foot_lines(p)
     return [
-        answer([p]),
+        *answer([p]).split("\n"),
         *(line.strip() for line in head_lines(p)),
         level_table(p),
         tensor_table(p),

@@ -97,7 +97,7 @@ class ProblemFields:
         default_text="that of the inputs; bf16 for fp8",
     )
     mask: str = ask.word(
-        "which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided, "
+        "which keys a query sees. causal and window keep one interval of keys per query; butterfly, strided, "
         "window+global and window+first keep blocks by a pattern, blocks those of a file or of a BlockMask",
         (*INTERVAL_MASKS, *LIST_MASKS),
         "none",
@@ -156,7 +156,7 @@ class ProblemFields:
     )
     bias_grad: bool = ask.flag("the backward makes the bias's gradient. It has the bias's shape and type")
     key_padding: bool = ask.flag("a mask of one byte a key and sequence. [batch, seq_k], beside the mask")
-    sinks: bool = ask.flag("a learned logit a head joins each softmax. gpt-oss's attention sinks; forward alone")
+    sinks: bool = ask.flag("attention sinks: one learned logit per head in every softmax. As in gpt-oss; forward alone")
     mask_storage: str = ask.word(
         "how the mask reaches the kernel: by its indices, or as a tensor. implicit: tiles that the mask drops are not "
         "visited. bool and additive: a tensor [1, 1, seq_q, seq_k] of bytes or of bias_dtype; all tiles are visited",
@@ -182,7 +182,7 @@ class ProblemFields:
     cache_dtype: str | None = ask.word(
         "type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are "
         "left out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every "
-        "128, the others in 16 bits (656 bytes a token of DeepSeek's)",
+        "128, the others in 16 bits (656 bytes per token of DeepSeek's)",
         CACHE_DTYPES,
         normal=dtype_name,
         metavar="DTYPE",
@@ -201,7 +201,7 @@ class ProblemFields:
     compress_ratio: int | None = ask.count(
         "tokens that a compressed key stands for, of a latent cache whose queries see a window besides; 0: none. "
         "DeepSeek-V4's attention: top_k of the compressed keys, or all. An eighth of the columns carries positions; "
-        "in fp8 the others have a byte of scale for every 64 (584 bytes a key)",
+        "in fp8 the others have a byte of scale for every 64 (584 bytes per key)",
         low=0,
         high=MAX_TOKENS,
     )

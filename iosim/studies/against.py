@@ -22,7 +22,8 @@ from iosim.base.schema import Table as Form
 from iosim.base.units import bytes_text, parse_limit, seconds_text, some
 from iosim.base.words import sentences
 from iosim.kernel.launch import SPILL
-from iosim.prediction.answer import ONCE, left_out_spills, times_text, who, why
+from iosim.prediction.answer import ONCE, times_text, why
+from iosim.prediction.confidence import left_out_spills, who
 from iosim.prediction.face import LEVEL_NAMES
 from iosim.prediction.result import Prediction
 from iosim.show.shown import Part, Shown

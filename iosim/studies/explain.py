@@ -17,7 +17,8 @@ from iosim.base.schema import read_toml
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import Level, Way, sentences
 from iosim.kernel.launch import SPILL, Launch, Role, Rows
-from iosim.prediction.answer import reads, sharing_cache, trust, who, why
+from iosim.prediction.answer import moves, reason, sharing_cache, why
+from iosim.prediction.confidence import basis, confidence, who
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import MISSING_SHARE, reuse
 from iosim.readers.bounds import needed_bytes
@@ -126,12 +127,14 @@ class Explanation(Shown):
         return f"{answer([self])}\n\n{as_text(self, markdown=False)}"
 
     def _parts(self) -> list[Part]:
-        shown: list[Part] = [answer([self]), *heads(self)]
+        shown: list[Part] = [*answer([self]).split("\n"), *heads(self)]
         for one in self.launches:
             shown += [f"Regime of launch {one.name}: {one.regime}", one.reasons]
         shown += ["Where the HBM bytes come from", source_table(self), f"What a change would do: {self.advice}"]
         shown += [change_table(self)] if self.tried.trials else []
-        return [*shown, tuple(f"not tried: {words}: {reason}" for words, reason in self.tried.skipped)]
+        told = [f"why: {why(self.prediction)}"] if why(self.prediction) else []
+        told += [f"not tried: {words}: {why_not}" for words, why_not in self.tried.skipped]
+        return [*shown, (*told, *(f"basis: {one}" for one in basis([self.prediction])))]
 
     def _panels(self) -> tuple[Panel, ...]:
         """HBM bytes now and with each change; none where nothing was tried."""
@@ -163,19 +166,24 @@ def explain(prediction: Prediction, *, progress: Progress = silent, budget: int 
 
 
 def answer(explanations: Sequence[Explanation]) -> str:
-    """What each reads from HBM, why, in the words of its regime, and the change that would help most."""
-    return sentences([*map(_reason, explanations), trust([e.prediction for e in explanations])])
+    """What each reads from HBM, why, and the change that would help most, in a line each."""
+    sure = confidence([e.prediction for e in explanations])
+    lines = [sentences([line]) for e in explanations for line in (_reason(e), _change_to_make(e)) if line]
+    return "\n".join([*lines[:-1], f"{lines[-1]} {sure}."])
 
 
 def _reason(e: Explanation) -> str:
     p = e.prediction
-    parts = [reads(p), why(p)]
+    return ". ".join(part for part in (moves(p), reason(p)) if part)
+
+
+def _change_to_make(e: Explanation) -> str:
+    """The change that saves HBM bytes at no cost of time; empty where none of those tried does."""
+    p = e.prediction
     best, now = e.tried.trials[0] if e.tried.trials else None, p.total("hbm")
     if best is not None and best.hbm_bytes < (1 - HELPS) * now and best.time_s <= SAME_TIME * p.time.total_s:
-        read = best.prediction.total("hbm", "read")
-        both = f"with what it writes {bytes_text(best.hbm_bytes)}, not {bytes_text(now)}"
-        parts.append(f"With '{best.words}' it would read {bytes_text(read)} ({both})")
-    return ". ".join(part for part in parts if part)
+        return f"With '{best.words}' {p.kernel.name} would read {bytes_text(best.prediction.hbm.read)}"
+    return ""
 
 
 def sources(p: Prediction) -> tuple[Source, ...]:

@@ -130,7 +130,7 @@ class LatencyRequest(OfProblem, Checked):
         "vllm, sglang, flashinfer; 'list' says what each runs", ("vllm",), default_text="vllm"
     )
     batch_contexts: Any = ask.counts(
-        "decode one token a sequence over these many keys, all in one launch: 1k,4k,32k, or a file"
+        "decode one token per sequence over these many keys, all in one launch: 1k,4k,32k, or a file"
     )
     cache_write: bool = ask.flag("the write of new K and V to the cache", True, option="--no-cache-write")
     calibration: str | None = ask.file("constants that 'iosim calibrate --times' fitted")
@@ -322,7 +322,7 @@ class SweepRequest(OfModel):
     """A row for every combination of values, for the rows of a file, or for the layers of a model."""
 
     problems: Any = ask.name(
-        "a CSV or Parquet file, a row a problem, with columns named as options are: seq_len, heads, kernel, gpu, ...; "
+        "a CSV or Parquet file, a row per problem, with columns named as options: seq_len, heads, kernel, gpu, ...; "
         "each row with every combination of the options given",
         metavar="FILE",
     )
@@ -371,7 +371,7 @@ class ChoiceRequest(OfProblem, Checked):
     gpu: Sequence[str]
     kernel: Sequence[str] | None = None
     per: str = ask.word(
-        "in place of the table by level, rank GPUs, each with its best kernel: by tokens a second, or by joules or "
+        "in place of the table by level, rank GPUs, each with its best kernel: by tokens per second, or by joules or "
         "dollars of a token",
         ("token", "joule", "dollar"),
         metavar="WHAT",

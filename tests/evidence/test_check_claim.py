@@ -89,8 +89,9 @@ def test_llm_viewers_flash_is_a_mistake_and_the_right_number_stands_beside_it() 
     assert best.value == 150_994_944 - 8_388_608 + 2 * 67_108_864
     assert "mistake" in best.why
     assert "151 MB" in best.why
-    assert best.why[1:] in result.answer()
-    assert bytes_text(result.prediction.total("hbm", "read")) in result.answer()
+    assert "O taken as N x N" in result.answer()
+    assert best.why[1:] in " ".join(result.beneath())
+    assert bytes_text(result.prediction.total("hbm", "read")) in " ".join(result.beneath())
 
 
 def test_what_iosim_predicts_matches_itself_and_needs_no_reason() -> None:
@@ -215,7 +216,7 @@ def test_text_and_json_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(data) == ["schema", "answer", "claims"]
     hbm, l2 = data["claims"]
     assert text.splitlines()[0] == hbm["answer"]
-    assert data["answer"] == f"{hbm['answer']} {l2['answer']}"
+    assert data["answer"] == f"{hbm['answer']}\n{l2['answer']}"
     assert (hbm["quantity"], hbm["value"], l2["quantity"]) == ("hbm", 276.8e6, "l2")
     assert hbm["matches"][0]["slips"] == []
     assert hbm["predicted"]["read"] > 0
@@ -309,7 +310,7 @@ def test_a_papers_number_is_found_with_its_own_problem() -> None:
     assert (result.published.section, result.published.claimed) == ("B", 40.3)
     assert result.published.computed == pytest.approx(40.3, rel=0.01)
     assert "is published" in result.answer()
-    assert "section B of 'iosim reproduce'" in result.answer()
+    assert "section B of 'iosim reproduce'" in " ".join(result.beneath())
     assert of_4096("hbm", "40.4GB").published is None
 
 

@@ -1,6 +1,6 @@
 """Records what iosim gives for many small cases: `python tests/golden/make_studies.py` writes studies/*.json.
 
-Names of studies after it make these alone.
+Names of studies or kernels after it make these alone.
 
 A case is a line, a name and its numbers. tests/commands/test_recorded_studies.py holds the code to them, so that a
 change of any number is seen and has to be meant: run this script then, and say why in the commit. Cases are small, for
@@ -12,9 +12,12 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from iosim.catalog.libraries import entry_name, entry_names
 
 HERE = Path(__file__).resolve().parent
 sys.path += [str(HERE), str(HERE.parent / "support")]
@@ -32,6 +35,9 @@ STUDIES = {
     "commands": ("command_cases", "cases"),
 }
 """The module beside this one that makes a study's cases, and its function."""
+OF_KERNELS = ("catalog", "counts", "timing", "replay")
+"""Studies with cases of each kernel of the catalog, which `of_kernel` of their module makes. They are recorded in a
+file per kernel, studies/kernels/NAME.json."""
 
 
 def plain(value: Any) -> Any:
@@ -50,7 +56,15 @@ def plain(value: Any) -> Any:
 
 
 def made(name: str) -> Iterator[tuple[str, Any]]:
-    """The cases of a study, one by one."""
+    """The cases of a study, one by one: those that are no kernel's, then each kernel's."""
+    yield from made_in_common(name)
+    if name in OF_KERNELS:
+        for kernel in entry_names():
+            yield from made_of_kernel(name, kernel)
+
+
+def made_in_common(name: str) -> Iterator[tuple[str, Any]]:
+    """The cases of a study that are no kernel's own."""
     module, function = STUDIES[name]
     seen: set[str] = set()
     for case, value in getattr(importlib.import_module(module), function)():
@@ -59,21 +73,59 @@ def made(name: str) -> Iterator[tuple[str, Any]]:
         yield case, plain(value)
 
 
+def made_of_kernel(name: str, kernel: str) -> Iterator[tuple[str, Any]]:
+    """The cases of a study that are one kernel's, one by one: they depend on no other kernel."""
+    module, _ = STUDIES[name]
+    for case, value in importlib.import_module(module).of_kernel(kernel):
+        yield case, plain(value)
+
+
 def path(name: str) -> Path:
     return HERE / "studies" / f"{name}.json"
 
 
+def kernel_path(kernel: str) -> Path:
+    return HERE / "studies" / "kernels" / f"{kernel}.json"
+
+
 def recorded(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path(name).read_text(encoding="utf-8"))
-    return found
+    """The recorded cases of a study: those that are no kernel's, then each kernel's."""
+    cases: dict[str, Any] = json.loads(path(name).read_text(encoding="utf-8"))
+    if name in OF_KERNELS:
+        for kernel in entry_names():
+            cases |= recorded_of_kernel(kernel)[name]
+    return cases
+
+
+@cache
+def recorded_of_kernel(kernel: str) -> dict[str, dict[str, Any]]:
+    """The recorded cases of a kernel, by study."""
+    cases: dict[str, dict[str, Any]] = json.loads(kernel_path(kernel).read_text(encoding="utf-8"))
+    return cases
+
+
+def text_of(cases: Iterable[tuple[str, Any]]) -> str:
+    """A JSON object with a line a case."""
+    return "{\n" + ",\n".join(f"{json.dumps(case)}: {json.dumps(value)}" for case, value in cases) + "\n}"
+
+
+def record_kernel(kernel: str) -> None:
+    """Writes the file of one kernel: adding a kernel adds this file, and changes no other."""
+    studies = [f"{json.dumps(name)}: {text_of(made_of_kernel(name, kernel))}" for name in OF_KERNELS]
+    kernel_path(kernel).parent.mkdir(exist_ok=True)
+    kernel_path(kernel).write_text("{\n" + ",\n".join(studies) + "\n}\n", encoding="utf-8")
 
 
 def main(names: list[str]) -> None:
-    path("").parent.mkdir(exist_ok=True)
-    for name in names or list(STUDIES):
-        lines = [f"{json.dumps(case)}: {json.dumps(value)}" for case, value in made(name)]
-        path(name).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-        print(f"{name}: {len(lines)} cases")
+    """Records the studies and kernels of these names; without any, everything."""
+    kernels = [name for name in names if name not in STUDIES]
+    for kernel in kernels if names else entry_names():
+        record_kernel(entry_name(kernel))
+        print(f"kernels/{kernel}")
+    for name in [name for name in names if name in STUDIES] if names else STUDIES:
+        cases = [*made_in_common(name)]
+        path(name).write_text(text_of(cases) + "\n", encoding="utf-8")
+        print(f"{name}: {len(cases)} cases")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.catalog.algorithms import plan
-from iosim.catalog.libraries import Overrides, entry_names, resolve
+from iosim.catalog.libraries import Overrides, resolve
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import planned, predict
@@ -28,10 +29,6 @@ from iosim.readers.replay.scan import scan, with_capacity
 from iosim.readers.replay.sharing import keys_of, rates_of, sloped
 from iosim.readers.replay.templates import Template
 from iosim.studies.trace.trace import check_bins, check_traceable, trace
-
-LATER = ("dsa", "dsv4", "flash-sm90", "flashinfer-cascade", "moba", "nsa", "xqa-sm90")
-KERNELS = tuple(n for n in entry_names() if not n.startswith("fa4") and n not in LATER)
-"""The catalog as it was when the studies were recorded: kernels more would shift the cases of all others."""
 
 H200 = load_profile("h200")
 LINE = 128
@@ -348,7 +345,6 @@ def gpu_of(name: str, **more: Any) -> HardwareProfile:
 
 
 def replays() -> Iterator[tuple[str, Any]]:
-    yield from kernels()
     yield from schedules()
     yield from in_part()
     yield from traces()
@@ -357,18 +353,40 @@ def replays() -> Iterator[tuple[str, Any]]:
     yield from shares()
 
 
-def kernels() -> Iterator[tuple[str, Any]]:
-    """All kernels of the catalog on GPUs of few SMs and a small L2."""
-    for n, (kernel, (name, values)) in enumerate(product(KERNELS, KERNEL_PROBLEMS.items())):
-        gpu = gpu_of("h200" if n % 2 or kernel.startswith(("fa3", "flashmla")) else "a100")
-        dtype = "fp32" if kernel == "minimal" else "fp8" if kernel.startswith("fa3-fp8") else "bf16"
+GPUS_IN_TURN = ("a100", "h200", "b200")
+DTYPES = ("bf16", "fp32", "fp8")
+
+
+def taken(kernel: str, values: dict[str, Any], gpus: tuple[str, ...]) -> tuple[AttentionProblem, str] | None:
+    """The problem with the first type, and the first GPU, that a kernel takes; None where it takes none."""
+    for gpu, dtype in product(gpus, DTYPES):
         try:
             p = AttentionProblem(**values, dtype=dtype)
-            made = predict(p, kernel, gpu, method="replay", l2_start=("cold", "warm")[n % 3 == 1])
+            resolve(kernel, p, load_profile(gpu))
+            return p, gpu
+        except InputError:
+            continue
+    return None
+
+
+def of_kernel(kernel: str) -> Iterator[tuple[str, Any]]:
+    """A kernel of the catalog on GPUs of few SMs and a small L2, and its chain as arrays. Which GPU is tried first
+    turns with its name, so that no other kernel shifts it."""
+    turn = crc32(kernel.encode())
+    for n, (name, values) in enumerate(KERNEL_PROBLEMS.items()):
+        first = (turn + n) % 2
+        chosen = taken(kernel, values, (*GPUS_IN_TURN[first:], *GPUS_IN_TURN[:first]))
+        if chosen is None:
+            continue
+        p, gpu = chosen
+        start = "warm" if (turn + n) % 3 == 1 else "cold"
+        try:
+            made = predict(p, kernel, gpu_of(gpu), method="replay", l2_start=start)
         except InputError:
             continue
         assert made.replay is not None
-        yield f"{kernel} {gpu.name} {name} {made.l2_start}", played(made.replay)
+        yield f"{kernel} {gpu} {name} {start}", played(made.replay)
+        yield f"lowered {kernel} {name}", checksum(lower(plan(p, resolve(kernel, p, load_profile(gpu))), 7))
 
 
 def schedules() -> Iterator[tuple[str, Any]]:
@@ -671,16 +689,7 @@ def limits() -> Iterator[tuple[str, Any]]:
 
 
 def lowered() -> Iterator[tuple[str, Any]]:
-    """Chains as arrays."""
-    for kernel, (name, values) in product(KERNELS, KERNEL_PROBLEMS.items()):
-        dtype = "fp32" if kernel == "minimal" else "fp8" if kernel.startswith("fa3-fp8") else "bf16"
-        gpu = load_profile("h200")
-        try:
-            p = AttentionProblem(**values, dtype=dtype)
-            chain = plan(p, resolve(kernel, p, gpu))
-        except InputError:
-            continue
-        yield f"lowered {kernel} {name}", checksum(lower(chain, 7))
+    """Start orders as arrays."""
     p = AttentionProblem(batch=2, heads=3, seq_q=500, head_dim=64, dtype="bf16", mask="causal")
     for order, section, heavy in product(("query", "head", "batch"), (0, 2, 4, 100), (False, True)):
         over = Overrides(order=order, section_heads=section, heavy_first=heavy, tile=(128, 64), direction="alternating")

@@ -11,7 +11,7 @@ from iosim.catalog.libraries import resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.hardware.profile_file import BACKING
-from iosim.prediction.answer import backing
+from iosim.prediction.confidence import backing
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 
@@ -34,7 +34,8 @@ def test_the_word_agrees_with_what_was_validated(name: str) -> None:
 def test_the_first_line_says_it(capsys: pytest.CaptureFixture[str]) -> None:
     for gpu, word in (("h200", "measured"), ("l4", "public counters"), ("t4", "public times"), ("gb10", "nothing")):
         assert main(["predict", "--gpu", gpu, "--kernel", "naive", "--seq-len", "256", "--heads", "2"]) == 0
-        assert f"Backed by {word}." in capsys.readouterr().out.splitlines()[0]
+        said = "checked against counters." if word == "measured" else f"Backed by {word}."
+        assert said in capsys.readouterr().out.splitlines()[0]
     both = [predict(SMALL, "naive", gpu, method="capacity") for gpu in ("h200", "gb10")]
     assert backing(both) == "Backed by measured on h200-sxm, nothing on gb10"
     assert main(["predict", "--gpu", "t4", "--seq-len", "256", "--heads", "2", "--format", "json"]) == 0

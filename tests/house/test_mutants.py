@@ -95,6 +95,10 @@ def test_reasons_are_given() -> None:
     assert not notes.once_missed & notes.equal.keys()
 
 
+def test_notes_are_of_lines_that_are_there() -> None:
+    assert list(MUTATE.Notes.read().gone()) == []
+
+
 def scored(*words: str) -> tuple[int, int, str]:
     """(changes that are caught, changes that were run, what was printed)."""
     command = [sys.executable, str(ROOT / "tests" / "mutate.py"), *words]

@@ -21,8 +21,8 @@ from iosim.evidence.validate.rows import read
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.schedule import Direction, Order, Scheduler, Start
-from iosim.prediction.answer import trust
 from iosim.prediction.call import Call
+from iosim.prediction.confidence import basis
 from iosim.prediction.predictor import check_fits, predict
 from iosim.problem.attention import AttentionProblem
 
@@ -517,7 +517,7 @@ def test_a_prediction_and_the_list_say_whether_a_kernel_was_counted(
     assert bool(counted_on(name)) == counted
     gpu = "b200" if name == "fa4" else "h100"
     problem = AttentionProblem(heads=16, seq_q=256, head_dim=128, dtype="bf16", mask="causal")
-    told = trust([predict(problem, name, gpu)])
+    told = ". ".join(basis([predict(problem, name, gpu)]))
     assert ("no counters of this kernel" in told) == (not counted)
     assert ("checked against that GPU's counters" in told) == counted
     if said is None:

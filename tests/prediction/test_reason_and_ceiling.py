@@ -16,6 +16,7 @@ from iosim.base.units import bytes_text
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.prediction.answer import answer, reread_clauses, why
+from iosim.prediction.answer import reason as shortly
 from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import Reuse, reuse
 from iosim.studies import explain as explaining
@@ -53,8 +54,10 @@ def test_predict_and_explain_give_one_reason(seed: int) -> None:
         except InputError:
             continue
         reason = why(p)
-        assert reason in answer([p])
-        assert reason in explaining.answer([e])
+        assert shortly(p) in answer([p])
+        assert shortly(p) in explaining.answer([e])
+        assert reason in str(p)
+        assert reason in str(e)
         for one in e.launches:
             launch = next(n for n in p.chain.launches if n.name == one.name)
             found = reuse(p, launch)
@@ -89,7 +92,7 @@ def borne_out(reason: str) -> bool:
 def test_a_reason_is_one_that_its_numbers_bear(asked: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What fits in the L2 is no reason why it is read again; nor is what would be read in step, where that is more."""
     assert main(["predict", *asked.split()]) == 0
-    told = capsys.readouterr().out.split("\n")[0]
+    (told,) = (line for line in capsys.readouterr().out.split("\n") if line.startswith("  why: "))
     assert said in told
     assert borne_out(told)
     assert ("kept in step" in told) == ("exceed" in said)
@@ -110,7 +113,7 @@ def test_bytes_in_step_are_named_only_where_they_are_less_than_what_is_read() ->
 def first_sentences(capsys: pytest.CaptureFixture[str], command: str, asked: str) -> list[str]:
     """What is read, and why."""
     assert main([command, *asked.split()]) == 0
-    return capsys.readouterr().out.split("\n")[0].split(". ")[:2]
+    return capsys.readouterr().out.split("\n")[0].rstrip(".").split(". ")[:2]
 
 
 @pytest.mark.parametrize(
@@ -131,8 +134,8 @@ def test_a_changes_reads_stand_beside_reads() -> None:
     best, now = e.tried.trials[0].prediction, e.prediction
     assert best.total("hbm") < 0.98 * now.total("hbm")
     said = explaining.answer([e])
-    assert f"it would read {bytes_text(best.total('hbm', 'read'))} (" in said
-    assert f"writes {bytes_text(best.total('hbm'))}, not {bytes_text(now.total('hbm'))})" in said
+    assert f"fa2 would read {bytes_text(best.total('hbm', 'read'))}" in said
+    assert bytes_text(now.total("hbm", "read")) in said
 
 
 def bounded(p: Prediction) -> bool:

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iosim.base.units import bytes_text
+from iosim.base.units import bytes_text, seconds_text
 from iosim.catalog.libraries import Overrides
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.prediction.answer import answer, excess, trust, why
+from iosim.prediction.answer import answer, excess, reason, why
+from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
 from iosim.prediction.reuse import partition_bytes
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import markdown
@@ -62,8 +64,9 @@ def test_the_bytes_and_the_factor_are_those_of_the_prediction(
     p = predict(problem(tokens, mask=mask, kv_heads=kv_heads), kernel, gpu)
     sentence = answer([p])
     read, least = p.hbm_payload.read, p.hbm_bounds.compulsory_read
-    assert sentence.startswith(f"{p.kernel.name} on {p.profile.name} reads {bytes_text(p.hbm.read)} from HBM, ")
-    stated = re.search(r"(?:HBM|check bits), ([\d.,]+) times the compulsory", sentence)
+    assert sentence.startswith(f"{p.kernel.name} on {p.profile.name} reads {bytes_text(p.hbm.read)} from HBM (")
+    assert f" in {seconds_text(p.time_s)}, bound by {p.bound_by}. " in sentence
+    stated = re.search(r"HBM \(([\d.,]+)x the compulsory", sentence)
     assert (stated is None) == (read <= 1.05 * least)
     if stated:
         assert float(stated[1].replace(",", "")) == pytest.approx(read / least, rel=0.006)
@@ -84,11 +87,11 @@ def test_a_warm_call_that_reads_less_is_not_said_to_read_the_compulsory_bytes(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cold, warm = (as_json(capsys, *line.split(), "--l2", start)["answer"] for start in ("cold", "warm"))
-    said = re.compile(r"HBM,? \(?(the )?compulsory(?! [\d.]+ .B lie)|\(compulsory\) and")
+    said = re.compile(r"HBM \((the )?compulsory(?! [\d.]+ .B lie)|\(compulsory\) and|MB, the compulsory bytes\)")
     assert said.search(cold)
     assert "warm" not in cold
     assert not said.search(warm), warm
-    assert "warm L2" in warm or "left in the L2" in warm or "with a cold L2 at least" in warm
+    assert "warm L2" in warm or "left the rest in the L2" in warm or "with a cold L2 at least" in warm
 
 
 @settings(deadline=None)
@@ -113,23 +116,37 @@ def test_the_command_says_it_first_and_json_carries_it(capsys: pytest.CaptureFix
     data = as_json(capsys, *words)
     assert data["answer"] == first
     known = byte_numbers(data["predictions"]) | {bytes_text(load_profile("a100").need("l2_bytes"))}
-    assert set(BYTES.findall(first)) <= known | {bytes_text(sum(_read_back(data)))}
+    assert set(BYTES.findall(first)) <= known | {bytes_text(naive_scores(data))}
     assert main([*words, "--format", "csv"]) == 0
     assert first not in capsys.readouterr().out
 
 
-def _read_back(data: dict) -> list[int]:
-    """HBM reads of what naive attention leaves between its launches."""
-    rows = data["predictions"][0]["traffic"]
-    return [r["bytes"] for r in rows if r["level"] == "hbm" and r["direction"] == "read" and r["tensor"] in ("S", "P")]
+def naive_scores(data: dict) -> int:
+    """Bytes of the scores that naive attention leaves between its launches."""
+    p = data["predictions"][0]["problem"]
+    return int(p["heads"] * p["seq_q"] * p["seq_k"] * 2)
 
 
-def test_the_furthest_above_the_compulsory_comes_first_and_has_the_reason() -> None:
+def test_the_one_that_reads_least_is_held_against_the_other_and_has_its_reason() -> None:
     naive, flash = (predict(problem(4096), kernel, "t4") for kernel in ("naive", "cutlass"))
     assert excess(naive) > excess(flash)
-    assert answer([flash, naive]) == answer([naive, flash])
-    assert answer([flash, naive]).startswith("naive on t4 reads ")
-    assert f"; cutlass {bytes_text(flash.total('hbm', 'read'))} " in answer([flash, naive])
+    said = answer([flash, naive])
+    assert said == answer([naive, flash])
+    both = f"({bytes_text(flash.hbm.read)} against {bytes_text(naive.hbm.read)})"
+    assert re.match(rf"cutlass on t4 reads [\d.]+x fewer bytes from HBM than naive {re.escape(both)}", said)
+    assert f" in {seconds_text(flash.time_s)}, not {seconds_text(naive.time_s)}" in said
+    assert reason(naive) in said
+
+
+def test_of_three_each_has_a_line() -> None:
+    several = [predict(problem(1024), kernel, "a100") for kernel in ("naive", "cutlass", "fa2")]
+    *lines, last = answer(several).split("\n")
+    assert {line.split(":")[0] for line in lines} == {f"{p.kernel.name} on a100-sxm-80gb" for p in several}
+    for p in several:
+        (line,) = (one for one in lines if one.startswith(f"{p.kernel.name} on"))
+        assert bytes_text(p.hbm.read) in line
+        assert seconds_text(p.time_s) in line
+    assert last.endswith(f"{confidence(several)}.")
 
 
 def test_of_several_lengths_the_longest_is_taken() -> None:
@@ -141,8 +158,10 @@ def test_of_many_the_first_and_the_least_are_named() -> None:
     predictions = [predict(problem(2048), k, g) for g in ("a100", "l4", "h100") for k in ("naive", "fa2", "cutlass")]
     least = min(predictions, key=excess)
     sentence = answer(predictions)
-    assert f"the least of 9, {least.kernel.name} on {least.profile.name}, " in sentence
-    assert sentence.count(" times") <= 2
+    first, second, *_ = sentence.split("\n")
+    assert first.startswith(f"{least.kernel.name} on {least.profile.name}: ")
+    assert "least of 9" in first
+    assert second.startswith("naive on ")
 
 
 def test_scores_that_outgrow_the_l2_are_the_reason_of_naive_attention() -> None:
@@ -168,7 +187,7 @@ def test_where_the_l2_serves_the_rest_it_says_so() -> None:
 def test_where_no_query_sees_a_key_nothing_is_compulsory() -> None:
     """The window of 3 keys ends 511 tokens before the first key."""
     said = answer([predict(problem(190, mask="window", window=3, offset=-511), "fa2", "h200")])
-    assert "where nothing is compulsory: no query sees a key." in said
+    assert "where nothing is compulsory: no query sees a key)" in said
     assert "times" not in said
 
 
@@ -180,8 +199,8 @@ def test_a_decoding_step_reads_nothing_twice() -> None:
 def test_bounds_alone_give_an_interval_and_no_reason() -> None:
     p = predict(problem(), "fa2", "a100", method="bounds")
     assert "between" in answer([p])
-    assert why(p) == ""
-    assert "bounded, not predicted" in answer([p])
+    assert why(p) == reason(p) == ""
+    assert answer([p]).endswith("Bounded, not simulated.")
 
 
 def test_spilled_registers_alone_change_no_more_than_the_reason() -> None:
@@ -192,17 +211,33 @@ def test_spilled_registers_alone_change_no_more_than_the_reason() -> None:
 
 
 def test_sentences_are_short() -> None:
-    """None of more than 40 words, of whatever regime."""
+    """None of more than 30 words, of whatever regime."""
     calls = [
         (problem(65536, heads=2, head_dim=128, mask="causal", dtype="bf16"), "fa2", "h200"),
         (problem(4096), "naive", "t4"), (problem(2048), "default", "l4"), (problem(1, seq_k=8192), "fa2", "a100"),
     ]  # fmt: skip
     for call in calls:
-        for sentence in answer([predict(*call), predict(call[0], "flash", call[2])]).split(". "):
-            assert len(sentence.split()) <= 40, sentence
+        for sentence in re.split(r"\. |\n", answer([predict(*call), predict(call[0], "flash", call[2])])):
+            assert len(sentence.split()) <= 30, sentence
 
 
 # Trust
+
+
+def trust(predictions: list[Prediction]) -> str:
+    """What stands under an answer."""
+    return ". ".join(basis(predictions))
+
+
+def test_confidence_is_one_word_and_what_was_checked() -> None:
+    h200, l4 = predict(problem(), "fa2", "h200"), predict(problem(), "fa2", "l4")
+    fa3 = predict(problem(), "fa3", "h100")
+    assert confidence([h200]) == "Simulated; checked against counters"
+    assert confidence([l4]) == "Simulated. Backed by public counters"
+    assert confidence([fa3]) == "Simulated; no counters of this kernel to compare with"
+    assert confidence([h200, l4]) == "Simulated; checked for fa2 on h200-sxm alone"
+    assert confidence([predict(problem(), "naive", "h100")]) == "Simulated; not checked there"  # counted on an H200
+    assert confidence([predict(problem(), "fa2", "h200", method="capacity")]) == "Estimated, not simulated"
 
 
 def test_trust_follows_the_method_and_what_the_models_rest_on() -> None:
@@ -256,14 +291,15 @@ def test_a_verdict_a_gpu_names_the_kernel_that_moves_least(report: Report) -> No
         assert best.hbm <= 1.1 * min(p.hbm or 0 for p in points)
         naive = next(p for p in points if p.kernel == "naive")
         assert naive.hbm is not None
-        stated = re.search(r"SMs and L2, ([\d.]+) times", verdict)
+        stated = re.search(r"\), ([\d.]+)x less than naive", verdict)
         assert stated
         assert float(stated[1]) == pytest.approx(naive.hbm / best.hbm, rel=0.006)
-        assert set(BYTES.findall(verdict)) >= {bytes_text(x) for p in (best, naive) for x in (p.hbm, p.l2) if x}
+        under = " ".join(face.further([p for p in report.points if p.gpu.label == gpu.label], "naive"))
+        assert set(BYTES.findall(under)) >= {bytes_text(p.l2) for p in (best, naive)}
 
 
 def test_from_which_length_on_half_the_bytes_are_saved(report: Report) -> None:
-    for verdict, gpu in zip(verdicts(report), report.request.gpus, strict=True):
+    for verdict, gpu in zip(face.further(report.points, "naive"), report.request.gpus, strict=True):
         stated = re.search(r"(\w+) halves the HBM bytes from ([\d,]+) tokens on", verdict)
         if stated:
             hbm = {(p.kernel, p.seq_len): p.hbm or 0 for p in report.points if p.gpu.label == gpu.label}

@@ -160,10 +160,10 @@ def test_no_gpu_is_named_best_that_lacks_the_memory_or_whose_energy_is_not_known
     assert answer(found).startswith(
         "No GPU has the memory for the attention of Llama 3 70B (batch 8, 1 x 8,192 tokens)"
     )
-    assert answer(found).endswith(f": it takes {takes} with the model's weights, and a100-sxm-80gb has 80 GB.")
+    assert answer(found).endswith(f": it takes {takes} with the model's weights, and a100-sxm-80gb has 85.9 GB.")
     found = iosim.compare(gpu=f"h100,{powerless}", per="joule", seq_len_k="8k", **asked)  # that has the memory alone
     assert answer(found).startswith("No GPU whose energy is known has the memory for")
-    assert "h100-sxm has 80 GB" in answer(found)
+    assert "h100-sxm has 85.02 GB" in answer(found)
     assert repr(found).startswith("<Choice: 2 GPUs by joule; best: none")
     assert found._panels() == ()  # nothing of which energy is known fits
 
@@ -194,8 +194,8 @@ def test_the_answer_says_which_by_how_much_why_and_how_sure(found: Choice) -> No
     assert told.startswith(f"{best.gpu.label} is the cheapest for this attention")
     first = told.split(". ")[0]
     assert f"of {second.gpu.label}" in told
-    assert "an hour" in told
-    assert re.search(r"\$\S+ \(\$\S+ to \$\S+\) a billion tokens with \w+, \d+ % of the \$\S+ of", told), first
+    assert "per hour" in told
+    assert re.search(r"\$\S+ \(\$\S+ to \$\S+\) per billion tokens with \w+, \d+ % of the \$\S+ of", told), first
     h = iosim.compare(gpu="h100,h200", per="token", seq_len=1024, **SIZES)
     assert "The ranges overlap" in answer(h)
     a = iosim.compare(gpu="h200,t4", per="token", seq_len=1024, **SIZES)
@@ -282,8 +282,8 @@ def test_dollars_are_of_a_billion_tokens_of_a_call_and_of_a_million_of_a_model()
     call, model = iosim.compare(**asked, **SIZES), iosim.compare(**asked, model="llama-3-8b")
     for found, tokens, of in ((call, 10**9, "billion"), (model, 10**6, "million")):
         dollars = found.options[0].time_s.value * 3.6 / 3600 / 1024 * tokens
-        assert f": ${dollars:.3g} a {of} tokens with fa3" in answer(found)
-        assert f"cost of a {of} tokens" in str(found)
+        assert f": ${dollars:.3g} per {of} tokens with fa3" in answer(found)
+        assert f"cost per {of} tokens" in str(found)
 
 
 def test_reasons_do_not_contradict_the_verdict() -> None:

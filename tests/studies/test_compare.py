@@ -186,7 +186,7 @@ def test_group_of_every_kind() -> None:
 def test_terms_stand_in_their_own_columns() -> None:
     made = compare([problem(dropout=0.1, bias="full")], ["naive", "flash"], ["a100"])
     text = as_text(made)
-    assert "dropout 0.1, bias full" in text.split("\n\n")[1]
+    assert "dropout 0.1, bias full" in text.split("\n\n")[2]
     header = next(line for line in text.splitlines() if "Q, K, V, O" in line)
     assert "bias" in header
     assert "dropout" in header

@@ -385,7 +385,7 @@ def test_a_step_of_decoding_is_the_sum_of_its_layers(capsys: pytest.CaptureFixtu
     assert main(line.split()) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["points"] == [json.loads(json.dumps(point.to_dict()))]
-    assert "in the 48 layers of Gemma 3 12B" in printed["answer"]
+    assert "tokens of context Gemma 3 12B: " in printed["answer"]
 
 
 def test_a_uniform_models_step_is_that_of_its_sizes() -> None:

@@ -275,5 +275,5 @@ def test_what_an_l2_lacks_comes_from_the_memory_side_cache_where_there_is_one(
     assert sum(traced.misses().values()) == p.total("side", "read")
     assert main(shlex.split("trace --gpu mi300x --kernel hipkittens --dtype bf16 --heads 16 --seq-len 2k")) == 0
     told = capsys.readouterr().out
-    assert f"{bytes_text(p.total('side', 'read'))} come from the memory-side cache." in told
+    assert f"{bytes_text(p.total('side', 'read'))} from the memory-side cache" in told
     assert "missed, read from the memory-side cache" in told

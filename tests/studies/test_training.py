@@ -253,7 +253,7 @@ def test_nothing_fits() -> None:
 def test_table_json_and_page(capsys: pytest.CaptureFixture[str], tmp_path) -> None:  # type: ignore[no-untyped-def]
     page = tmp_path / "page.html"
     assert main(["train-memory", "--gpu", "l4", "--layers", "2", "--seq-len", "512", "--html", str(page)]) == 0
-    assert "fits in 24 GB" in capsys.readouterr().out
+    assert "fits in 24.15 GB" in capsys.readouterr().out
     text = page.read_text()
     assert "Memory over one step" in text
     assert 'http-equiv="Content-Security-Policy"' in text

@@ -300,7 +300,7 @@ def test_models_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_model_that_does_not_fit_is_said_so() -> None:
-    assert "do not fit in that GPU's memory" in iosim.model("llama-3-70b", gpu="l4", context=64, layers=20).answer
+    assert "of weights do not fit in memory" in iosim.model("llama-3-70b", gpu="l4", context=64, layers=20).answer
     assert "do not fit" not in iosim.model("gpt2", gpu="l4", context=64).answer
 
 

@@ -459,7 +459,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     apart = options.adds in (Adds.OWNERS, Adds.SAME_GRID)
     in_order = 1 in (problem.heads, problem.seq_q)
     passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
-    passes = [one for one in passes if not (in_order and one.reorders)]
+    passes = [one for one in passes if not (in_order and one.reorders) and one.layout in ("", problem.layout)]
     if apart:
         without_sums = (replace(one, writes=tuple(n for n in one.writes if n != QUERY_SUMS)) for one in passes)
         passes = [one for one in without_sums if one.writes and QUERY_SUMS not in one.reads]

@@ -5,13 +5,17 @@ of them run is the kernel's option `passes`, in order, out of:
 
     scale_q   Q times the softmax scale, before the product (u read, u written)
     scale     S times the softmax scale (where no product folds it in)
-    mask      S with a mask of one byte a (query, key) pair that all heads share
+    mask      S with a mask of one byte a (query, key) pair that all heads share; with the option `mask_fill` S is
+              copied first and the copy filled, as masked_fill does (TensorAdvancedIndexing.cpp); with `mask_added`
+              the mask is of the inputs' type, for each sequence
     dropout   P with a mask of one byte an element (option `dropout_mask_bytes`), kept for the backward
 
 A bias and a key-padding mask are passes over S as well, after the scale and before the mask; ALiBi's bias is made as a
 tensor by a launch first. A mask given as an additive tensor is added, and its backward is no pass.
 Backward: dV = P^T dO, dP = dO V^T, dS = P o (dP - rowsum), dK = dS^T Q, dQ = dS K, with the passes undone in reverse.
 With grouped heads dK and dV are made per query head and summed over the group by one more launch.
+Option `softmax` = "fp32": half-precision scores become fp32 weights, which a launch casts back; of bf16 the scores are
+cast first, as PyTorch does (SoftMax.cpp: one launch for fp16 alone); "cast": of fp16, too, where the program casts.
 Option `softmax_backward_product`: P o dP is written by a launch of its own first, as PyTorch's softmax backward does
 (aten/src/ATen/native/cuda/SoftMax.cu).
 A naive product computes every pair: masks save nothing.
@@ -53,6 +57,14 @@ class Pass(StrEnum):
     DROPOUT = "dropout"
 
 
+class Softmax(StrEnum):
+    """The type in which a chain's softmax computes what it stores."""
+
+    OWN = "own"
+    FP32 = "fp32"
+    CAST = "cast"
+
+
 @dataclass(frozen=True)
 class ProductOptions(AlgorithmOptions):
     """What the products' tiles go by: `gemm_tile` where it is fixed, else the sizes and the GPU's `sm_count`."""
@@ -66,12 +78,15 @@ class NaiveOptions(ProductOptions):
     """`passes`: those that run, in order; None for a mask's and dropout's where the problem has them. `score_bytes`: of
     an element of the N x N tensors; None for the inputs' type. `dropout_mask_bytes`: of the stored dropout mask; some
     chains keep it in the type of the scores, scaled. `softmax_backward_product`: P o dP is written by a launch of its
-    own first."""
+    own first. `mask_fill`, `mask_added`: how a mask that no problem's option stores is applied."""
 
     passes: tuple[Pass, ...] | None = None
     score_bytes: int | None = number(None, 1)
     dropout_mask_bytes: int = number(1, 1)
     softmax_backward_product: bool = False
+    softmax: Softmax = Softmax.OWN
+    mask_fill: bool = False
+    mask_added: bool = False
 
 
 WIDE = Resources(256)
@@ -225,6 +240,53 @@ def mask_keys(b: ChainBuilder, name: str, scores: str, out: str) -> str:
     return out
 
 
+def apply_mask(b: ChainBuilder, name: str, scores: str, out: str) -> str:
+    """The mask's pass or passes over scores, or over their gradient; gives the name of the result."""
+    p, options = b.problem, options_of(b.kernel, NaiveOptions)
+    mask = terms.stored_mask(p)
+    if options.mask_added and p.mask_storage == "implicit":
+        mask = replace(mask, batch=p.batch, element_bytes=p.input_type.bytes)
+    b.hold(mask)
+    if not options.mask_fill:
+        return b.pass_over_scores(name, (scores, "mask"), out)
+    b.pass_over_scores(f"{name}_copy", (scores,), out)
+    return b.pass_over_scores(name, (out, "mask"), out)
+
+
+def softmax(b: ChainBuilder, scores: str) -> str:
+    """P of the scores, by way of fp32 where the chain computes it so; gives its name."""
+    p, kind = b.problem, options_of(b.kernel, NaiveOptions).softmax
+    if not _is_wide(b):
+        return b.pass_over_scores("softmax", (scores,), "P", exps=1)
+    if kind is Softmax.CAST or p.dtype == "bf16":
+        scores = b.pass_over_scores("cast_S", (scores,), score_matrix(p, "S_fp32", Role.TEMP, 4))
+    b.pass_over_scores("softmax", (scores,), score_matrix(p, "P_fp32", Role.TEMP, 4), exps=1)
+    return b.pass_over_scores("cast_P", ("P_fp32",), "P")
+
+
+def _is_wide(b: ChainBuilder) -> bool:
+    """Whether the softmax leaves fp32 weights beside those of the scores' type."""
+    return options_of(b.kernel, NaiveOptions).softmax is not Softmax.OWN and b.score_bytes < 4
+
+
+def softmax_backward(b: ChainBuilder, grad: str) -> str:
+    """dS of dP and P; gives its name. Through a softmax in fp32 all but the first and the last is fp32."""
+    p, weights, made = b.problem, "P", "dS"
+    wide = _is_wide(b)
+
+    def tensor(name: str) -> str | Tensor:
+        return score_matrix(p, name, Role.TEMP, 4) if wide else name
+
+    if wide:
+        weights, made = "P_fp32", "dS_fp32"
+        grad = b.pass_over_scores("bwd.cast_P", (grad,), tensor("dP_fp32"))
+    if options_of(b.kernel, NaiveOptions).softmax_backward_product:
+        grad = b.pass_over_scores("bwd.product", (weights, grad), tensor("PdP"))
+    scores = b.pass_over_scores("bwd.softmax", (weights, grad), tensor(made))
+    b.keep("bwd.softmax", "dP", "dP_dropped")
+    return b.pass_over_scores("bwd.cast_S", (scores,), "dS") if wide else scores
+
+
 def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """S, the passes over it, P, O."""
     options = options_of(kernel, NaiveOptions)
@@ -244,9 +306,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if problem.key_padding:
         scores = mask_keys(b, "padding", scores, "S_padded")
     if Pass.MASK in run:
-        b.hold(terms.stored_mask(problem))
-        scores = b.pass_over_scores("mask", (scores, "mask"), "S_masked")
-    weights = b.pass_over_scores("softmax", (scores,), "P", exps=1)
+        scores = apply_mask(b, "mask", scores, "S_masked")
+    weights = softmax(b, scores)
     if Pass.DROPOUT in run:
         mask = score_matrix(problem, "dropout_mask", Role.TEMP, options.dropout_mask_bytes)
         weights = b.pass_over_scores("dropout", ("P",), "P_dropped", mask)
@@ -264,6 +325,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     dropped = Pass.DROPOUT in run
     b.hold(*matrices(problem, "Q K V dO", Role.INPUT))
     kept = {"P": b.score_bytes}
+    if _is_wide(b):
+        kept["P_fp32"] = 4
     if dropped:
         kept |= {"P_dropped": b.score_bytes, "dropout_mask": options.dropout_mask_bytes}
     b.hold(*(score_matrix(problem, name, Role.INPUT, size) for name, size in kept.items()))
@@ -275,13 +338,9 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     grad = "dP"
     if dropped:
         grad = b.pass_over_scores("bwd.dropout", (grad, "dropout_mask"), "dP_dropped")
-    if options.softmax_backward_product:
-        grad = b.pass_over_scores("bwd.product", ("P", grad), "PdP")
-    scores = b.pass_over_scores("bwd.softmax", ("P", grad), "dS")
-    b.keep("bwd.softmax", "dP", "dP_dropped")
-    if Pass.MASK in run and problem.mask_storage != "additive":
-        b.hold(terms.stored_mask(problem))
-        scores = b.pass_over_scores("bwd.mask", (scores, "mask"), "dS_masked")
+    scores = softmax_backward(b, grad)
+    if Pass.MASK in run and problem.mask_storage != "additive" and not options.mask_added:
+        scores = apply_mask(b, "bwd.mask", scores, "dS_masked")
     if problem.key_padding:
         scores = mask_keys(b, "bwd.padding", scores, "dS_padded")
     if problem.bias_grad:

@@ -252,6 +252,7 @@ FILE: Mapping[str, Key] = {
     "aliases": Key(_NAMES),
     "backward_aliases": Key(_NAMES),
     "like": Key(Text()),
+    "in_models": Key(Text()),
     "before": Key(Text()),
     "algorithm": Key(Text(algorithms), "what its launches move and compute (iosim kernels list)"),
     "source": Key(Text(lines=True), "where this was taken from"),

@@ -32,7 +32,7 @@ def entry_names() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in _HERE.glob("*.toml")))
 
 
-OWN_NAMES = ("aliases", "backward_aliases")
+OWN_NAMES = ("aliases", "backward_aliases", "in_models")
 """What a file does not take over from the one that it is like."""
 ROWS = ("tile", "split_tile", "backward_tile", "spill", "backward_spill")
 """Lists of rows of which the first that fits is taken."""
@@ -73,6 +73,13 @@ def on_gpu(data: Entry, profile: HardwareProfile) -> Entry:
     if "before" in data and profile.cc < first:
         return on_gpu(entry(data["before"]), profile)
     return data
+
+
+def in_model(name: str) -> str:
+    """The kernel that a model of transformers runs where this one is asked for: as its file says (`in_models`), else
+    itself."""
+    stem = _aliases().get(fold(name), fold(name))
+    return str(_read(stem).get("in_models", name)) if stem in entry_names() else name
 
 
 Chooser = Callable[[AttentionProblem, HardwareProfile], tuple[str, str]]

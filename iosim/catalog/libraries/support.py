@@ -18,6 +18,9 @@ from iosim.problem.attention import AttentionProblem
 SCORE_TENSORS = ("bias", "alibi", "key_padding", "mask_tensor")
 """The terms that come as a tensor beside Q, K and V."""
 
+MAX_NAMED = 16
+"""Kernels that a refusal names: a line stays one however many there are."""
+
 
 def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> int | None:
     """The compiled head dimension (None: any), once the kernel is known to run there. Raises InputError: the first
@@ -93,9 +96,12 @@ def _takes(term: str) -> Callable[[Entry], bool]:
 
 
 def _kernels(able: Callable[[Entry], bool]) -> str:
-    """The kernels of attention that are able; of a library's variants its first alone."""
-    names = [n for n in entry_names() if able(entry(n)) and algorithm_of(entry(n)["algorithm"]).softmax]
-    return ", ".join(n for n in names if not any(n.startswith(f"{other}-") for other in names))
+    """The kernels of attention that are able, up to `MAX_NAMED`; of a library's variants its first alone."""
+    able_names = [n for n in entry_names() if able(entry(n)) and algorithm_of(entry(n)["algorithm"]).softmax]
+    names = [n for n in able_names if not any(n.startswith(f"{other}-") for other in able_names)]
+    if len(names) > MAX_NAMED:
+        return f"{', '.join(names[:MAX_NAMED])} and others (iosim kernels list)"
+    return ", ".join(names)
 
 
 def _on(data: Entry, amd: bool) -> bool:

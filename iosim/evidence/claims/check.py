@@ -16,7 +16,7 @@ from iosim.evidence.claims.readings import BYTES, FLOPS, SECONDS, SPEEDS, Amount
 from iosim.evidence.reproduce.paper import Row, rows_that_claim, sections
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.overrides import Overrides
-from iosim.prediction.answer import trust
+from iosim.prediction.confidence import basis
 from iosim.prediction.predictor import predict
 from iosim.prediction.ranges import UNEXPLAINED
 from iosim.prediction.result import Prediction
@@ -95,32 +95,45 @@ class Check(Shown):
             r = self.agrees.reading
             what = f"{r.counts}, {r.direction}" if r.direction else r.counts
             true = f"{claim} agrees with the prediction: {what}, {self.text(r.value)} ({off}{within})"
-            return sentences([true, *self._counter()])
+            return sentences([true])
         if self.published is not None:
-            return sentences([*self._published(claim, self.published), *self._counter()])
+            return sentences([self._published(claim, self.published)])
         if not self.matches:
             near = self.nearest
             none = f"{claim} matches none of {self.tried} counts within {100 * self.tolerance:.2g} %"
-            return sentences([f"{none}: the nearest is {self._named(near)}", *self._counter()])
+            return sentences([f"{none}: the nearest is {self._named(near)}"])
         best = self.matches[0]
         chance = " with two slips, which may be chance," if len(best.reading.slips) > 1 else ""
-        parts = [f"{claim} matches{chance} {self._named(best)}"]
-        reason = best.reading.why
-        parts.append(reason[:1].upper() + reason[1:])
-        parts += [f"So does {self._named(other)}" for other in self.matches[1:MOST_NAMED]]
-        return sentences([*parts, *self._counter()])
+        return sentences([f"{claim} matches{chance} {self._named(best)}"])
 
-    def _published(self, claim: str, row: Row) -> tuple[str, ...]:
+    def beneath(self) -> tuple[str, ...]:
+        """What stands under the answer: why a counter shows another number, what matches, too, where a paper's number
+        is from, and what is predicted."""
+        parts = []
+        if self.agrees is None and self.published is not None:
+            parts += self._source(self.published)
+        elif self.agrees is None and self.matches:
+            why = self.matches[0].reading.why
+            parts += [why[:1].upper() + why[1:]] if why else []
+            parts += [f"So does {self._named(other)}" for other in self.matches[1:MOST_NAMED]]
+        sure = basis([self.prediction])
+        if self.claim.quantity == "l2":
+            sure = (f"SM<->L2 bytes are {self.prediction.exactness}",)
+        return (*parts, self._counter(), *(sure if self.claim.quantity in ("hbm", "l2") else ()))
+
+    def _published(self, claim: str, row: Row) -> str:
         """What a number of a paper is, and what iosim computes for it: its problem is the paper's, not the one asked
         for."""
-        title = next(one.title for one in sections() if one.letter == row.section)
+        title = next(one.title for one in sections() if one.letter == row.section).split(":")[0]
         computed = "nothing" if row.computed is None else f"{row.computed:,.4g} {row.unit} ({row.verdict.value})"
-        wrong = f"It is a mistake: {row.mistake}" if row.mistake else ""
-        return (
-            f"{claim} is published: {row.claim}. iosim computes {computed}",
-            wrong,
-            f"It is a row of section {row.section} of 'iosim reproduce', {title}",
-        )
+        return f"{claim} is published ({title}), of another problem: there iosim computes {computed}"
+
+    def _source(self, row: Row) -> list[str]:
+        """Where a paper's number stands, and what is wrong with it."""
+        title = next(one.title for one in sections() if one.letter == row.section)
+        wrong = [f"It is a mistake: {row.mistake}"] if row.mistake else []
+        said = f"It is {row.claim}, a row of section {row.section} of 'iosim reproduce', {title}"
+        return [said, *wrong, *([f"Computed as {row.arithmetic}"] if row.arithmetic else [])]
 
     def _named(self, match: Match) -> str:
         r = match.reading
@@ -128,19 +141,18 @@ class Check(Shown):
         off = "to the digit" if abs(match.error) < 5e-5 else f"{100 * match.error:+.2f} %"
         return f"{r.counts}{direction} ({self.text(r.value)}, {off})"
 
-    def _counter(self) -> tuple[str, ...]:
+    def _counter(self) -> str:
         p = self.prediction
         who = f"{p.kernel.name} on {p.profile.name}"
         if self.claim.quantity in ("hbm", "l2"):
             read, written = (self.text(self.counter[direction]) for direction in ("read", "write"))
             level = "HBM" if self.claim.quantity == "hbm" else "the L2"
-            basis = trust([p]) if self.claim.quantity == "hbm" else f"SM<->L2 bytes are {p.exactness}"
             checks = f", {bytes_text(p.check_bits.total)} of both check bits" if p.check_bits.total else ""
             of_hbm = checks if self.claim.quantity == "hbm" else ""
-            return f"{who} is predicted to read {read} from {level} and to write {written}{of_hbm}", basis
+            return f"{who} is predicted to read {read} from {level} and to write {written}{of_hbm}"
         if math.isnan(self.counter["total"]):
-            return (f"Nothing of this kind is predicted for {who}",)
-        return (f"Predicted for {who}: {self.text(self.counter['total'])}",)
+            return f"Nothing of this kind is predicted for {who}"
+        return f"Predicted for {who}: {self.text(self.counter['total'])}"
 
     def text(self, value: float) -> str:
         return _TEXT[self.claim.quantity](value)
@@ -298,6 +310,8 @@ _OF_ONE: Mapping[str, Callable[[Prediction], Iterator[Reading]]] = {
 def line(c: Check) -> str:
     if c.agrees is not None:
         return f"{c.claim.text} ({c.claim.quantity}) agrees with the prediction"
+    if c.published is not None:
+        return f"{c.claim.text} ({c.claim.quantity}) is published"
     outcome = c.matches[0].reading.counts if c.matches else f"none of {c.tried} counts"
     return f"{c.claim.text} ({c.claim.quantity}) matches {outcome}"
 
@@ -320,8 +334,8 @@ def table(c: Check) -> Table:
 def as_text(c: Check) -> str:
     unlisted = len(c.matches) - MOST_SHOWN
     more = f"and {unlisted} more; --format json has all\n" if unlisted > 0 else ""
-    return f"{head(c)}\n\n{table(c).text()}{more}"
+    return f"{sentences(c.beneath())}\n\n{head(c)}\n\n{table(c).text()}{more}"
 
 
 def parts(c: Check) -> list[Part]:
-    return [c.answer(), head(c), table(c)]
+    return [c.answer(), *c.beneath(), head(c), table(c)]

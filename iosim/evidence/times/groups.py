@@ -144,12 +144,12 @@ class TimesReport:
         held = [row.timed.error for row in self.rows if row.held_out]
         all_in = Errors.of(held)
         if all_in is None:
-            return "no timed row was compared"
+            return "No timed row was compared."
         aimed = {g.key: e.mean <= g.target for g in GROUPS if g.target is not None and (e := self.held_out.get(g.key))}
         missed = [key for key, met in aimed.items() if not met]
         more = f"{len(aimed) - len(missed)} of {len(aimed)} groups meet their target"
-        text = f"of {all_in.n:,} held-out times half are within {all_in.median:.1%}; {more}"
-        return text + (f", not: {', '.join(missed)}" if missed else "")
+        text = f"Of {all_in.n:,} held-out times half are within {all_in.median:.1%}; {more}"
+        return text + (f", not: {', '.join(missed)}" if missed else "") + "."
 
     def table(self) -> Table:
         other = by_group(self.rows, held_out=False)
@@ -162,6 +162,17 @@ class TimesReport:
                               f"{e.signed:+.1%}", target, f"{f.mean:.1%} of {f.n}" if f else ""))  # fmt: skip
         columns = "group | title=rows | n | mean | p90 | max | signed=median, signed | target | fitted=fitted on"
         return Table(columns_of(columns), tuple(lines))
+
+    def by_gpu(self) -> Table:
+        """Errors of each GPU's times, of rows that nothing was fitted on, a row that is in several groups once."""
+        own = {(id(row.case), row.timed.launch): row for row in self.rows if row.held_out}
+        of_gpu = grouped(own.values(), lambda row: row.case.call.profile.name)
+        lines: list[tuple[Cell, ...]] = []
+        for gpu in sorted(of_gpu):
+            e = Errors.of([row.timed.error for row in of_gpu[gpu]])
+            if e is not None:
+                lines.append((gpu, e.n, f"{e.median:.1%}", f"{e.mean:.1%}", f"{e.p90:.1%}", f"{e.signed:+.1%}"))
+        return Table(columns_of("gpu=GPU | n | median | mean | p90 | signed=median, signed"), tuple(lines))
 
     def to_dict(self) -> dict[str, Any]:
         groups = []

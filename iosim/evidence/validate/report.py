@@ -91,18 +91,27 @@ def answer(comparison: Comparison) -> str:
     for kind, some in (("without spills", clean(every)), ("with spills", [r for r in every if r.spills])):
         if (s := by_quantity(some).get("hbm_read")) and s.n:
             largest = name_text(worst(some, "hbm_read", 1)[0])
-            rest = f"{percent(s.p95)} at p95 and {percent(s.max)} at most ({largest})"
+            rest = f"{percent(s.p95)} at p95, {percent(s.max)} at most ({largest})"
             parts.append(f"HBM reads of {s.n} rows {kind} are off by {percent(s.median)} at the median, {rest}")
     rows = [r for r in every if r.quantity in ("l2_read", "l2_write") and r.error is not None]
     beyond = [r for r in rows if (r.error or 0) > EXACT]
     if rows:
         parts.append(f"SM<->L2 bytes are within 0.1 % in {len(rows) - len(beyond)} of {len(rows)}")
+    return "\n".join(f"{part}." for part in parts) or "No row was compared."
+
+
+def beneath(comparison: Comparison) -> str:
+    """What stands under the answer: whose bytes between SMs and L2 are further off, and how many rows are left out."""
+    rows = [r for r in comparison.residuals if r.quantity in ("l2_read", "l2_write") and r.error is not None]
+    beyond = [r for r in rows if (r.error or 0) > EXACT]
+    parts = []
     if beyond:
         names = ", ".join(sorted({r.row.implementation for r in beyond}))
-        parts[-1] += f", the others of {names}, {sum(r.spills for r in beyond)} of them with spills"
+        spilling = sum(r.spills for r in beyond)
+        parts.append(f"Further off than 0.1 % between SMs and L2: {names}; {spilling} of {len(beyond)} with spills")
     if comparison.skipped:
         parts.append(f"{len(comparison.skipped)} rows that no model covers are left out")
-    return f"{'; '.join(parts) or 'No row was compared'}."
+    return "".join(f"{part}.\n" for part in parts)
 
 
 def tables(comparison: Comparison, *, split: bool = False, most: int = WORST) -> list[Section]:
@@ -185,9 +194,9 @@ def comparison_page(comparison: Comparison, command: str = "", *, split: bool = 
 
 
 def _page(title: str, subject: str, sections: tuple[Section, ...], command: str, comparison: Comparison) -> Page:
-    said = answer(comparison)
-    verdict = f"{said.split('; ')[0].removesuffix('.')}."
-    return Page(title, subject, sections, command=command, answer=(said,), verdict=(verdict,))
+    said = answer(comparison).split("\n")
+    under = [beneath(comparison).strip()] if beneath(comparison) else []
+    return Page(title, subject, sections, command=command, answer=(*said, *under), verdict=(said[0],))
 
 
 def legend(residuals: Sequence[Residual], bands: Sequence[float] = ()) -> tuple[Series, ...]:

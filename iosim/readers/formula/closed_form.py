@@ -178,11 +178,9 @@ def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, Bl
 
 def _moved(launch: Launch, chain: Chain, modes: Sequence[Mode]) -> dict[tuple[str, Way], int]:
     """Bytes by tensor and direction of a launch's accesses and overheads of these modes."""
-    if launch.touched is not None:
-        return _touched(launch.touched, modes)
     parts = _sums(launch.domain)
     heads = launch.domain.batch * launch.domain.heads
-    bytes_of: dict[tuple[str, Way], int] = {}
+    bytes_of: dict[tuple[str, Way], int] = _touched(launch.touched, modes) if launch.touched is not None else {}
     for access in launch.accesses:
         if access.mode not in modes:
             continue

@@ -17,7 +17,7 @@ from iosim.readers.timing.loop_time import Computing
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.running import Running
-from iosim.readers.timing.warps import PARTS, PartRates, Turn, part_warps, regions_turn
+from iosim.readers.timing.warps import PARTS, SmPace, Turn, placed_warps, regions_turn
 
 UNIT_NAMES = {
     "tensor": "tensor", "xu": "exp", "fma": "exp", "fmaheavy": "exp", "alu": "exp", "issue": "exp", "lsu": "smem",
@@ -37,12 +37,12 @@ class MachineRates:
     from_dram: float = 0.0
 
     @property
-    def part(self) -> PartRates:
-        """Rates of a part of an SM."""
+    def pace(self) -> SmPace:
+        """What an SM does in a cycle."""
         p, clock = self.rates.profile, self.rates.clock_hz or math.inf
         l2, dram = (float(p.need(name)) for name in ("l2_latency_near_cycles", "dram_latency_cycles"))
-        each = self.rates.l2() / p.sm_count / clock / PARTS
-        return PartRates(
+        each = self.rates.l2() / p.sm_count / clock
+        return SmPace(
             l2_latency=l2 + self.from_dram * (dram - l2),
             tensor_flops=self._products() / p.sm_count / clock / PARTS,
             l2_bytes=each,
@@ -60,11 +60,11 @@ class MachineRates:
 
     def step(self, ctas: int) -> Turn:
         """A step of each of so many CTAs on an SM."""
-        return regions_turn(self.machine.step, part_warps(self.threads, ctas), self.part)
+        return regions_turn(self.machine.step, placed_warps(self.threads, ctas), self.pace)
 
     def tile(self, ctas: int) -> Turn:
         """What each runs beside its steps."""
-        return regions_turn(self.machine.tile, part_warps(self.threads, ctas), self.part)
+        return regions_turn(self.machine.tile, placed_warps(self.threads, ctas), self.pace)
 
 
 def machine_computing(running: Running, machine: Machine) -> Computing:

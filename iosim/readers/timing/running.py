@@ -84,6 +84,9 @@ class Running:
     @property
     def uses_tensor_cores(self) -> bool:
         """True where tensor cores compute its products."""
+        machine = self.launch.work.machine
+        if machine is not None:
+            return any(slot.flops for region in machine.step + machine.tile for slot in region.slots)
         return self.launch.work.flops_per_pair > 0 and self.unit.tensor_cores
 
     def moved(self, level: Level, direction: Way | None = None, tensor: str | None = None) -> int:

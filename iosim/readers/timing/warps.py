@@ -1,17 +1,18 @@
-"""Warps of one part of an SM that play a trace: who issues when, what it waits for, which unit is taken for how long.
+"""Warps of an SM that play a trace: who issues when, what it waits for, which unit is taken for how long.
 
 An SM has four parts, each with a scheduler that issues an instruction of one of its warps in a cycle, and units of its
-own; loads, stores and shuffles of all four go through one path to shared memory and L1, of which each part is taken to
-have a quarter. What instructions wait for stands in the code: cycles after those of fixed latency, barriers after
-others. No constant is fitted; latencies are those that microbenchmarks found.
+own; loads, stores and shuffles of all four go through one path to shared memory, L1 and the L2. What instructions wait
+for stands in the code: cycles after those of fixed latency, barriers after others. No constant is fitted; latencies are
+those that microbenchmarks found.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from itertools import count
 
-from iosim.base.records import dataclass, field
+from iosim.base.records import dataclass, field, replace
 from iosim.kernel.machine import SECTOR_BYTES, Region, Slot
 
 PARTS = 4
@@ -20,6 +21,11 @@ LATENCIES = {"shared": 29.0, "l1": 41.0, "special": 18.0, "shuffle": 24.0, "cons
              "product": 33.0}  # fmt: skip
 """Cycles from issue to result, queues apart: Luo et al. 2024 (arXiv 2402.13499) for shared memory and L1 of an H100,
 Jia et al. 2018 and 2019 for the others (Volta and Turing, alike within a few cycles)."""
+TO_L2 = "to-l2"
+SHARED_UNITS, SHARED_BY_ALL = ("lsu", "from-l2", TO_L2, "tma"), -1
+"""What all parts of an SM have in common."""
+MOST_PLAYED = 60_000
+"""Instructions of all warps of an SM up to which they are played together; else one part's stand for all."""
 QUEUED_CYCLES = 24.0
 """How far a unit may be behind before a warp waits to issue to it: some instructions' worth of a queue."""
 WARM_TURNS = 2
@@ -33,19 +39,21 @@ THROUGH_L1 = ("global-load", "local-load", "global-store", "local-store", "globa
 
 
 @dataclass(frozen=True)
-class PartRates:
-    """What a part of an SM does in a cycle of the SM, at the clock of the model."""
+class SmPace:
+    """What an SM does in a cycle, at the clock of the model."""
 
     l2_latency: float
     """Cycles of a load that the L2 serves, and the mean of those that it asks HBM for."""
     tensor_flops: float
-    """Of its matrix unit, of the type of the products."""
+    """Of a part's matrix unit, of the type of the products."""
     l2_bytes: float
     """That come from the L2."""
     stored_bytes: float
     """That go to the L2."""
     exps: float = 0.0
-    """Results of the special functions; 0: as the table of opcodes has it."""
+    """Results of a part's special functions; 0: as the table of opcodes has it."""
+    share: float = 1.0
+    """How many parts' worth of work goes through what they share, where one of them is played for all."""
 
     def latency(self, slot: Slot) -> float:
         """Cycles until the result of an instruction is there, queues apart."""
@@ -65,25 +73,38 @@ def missed_latency(missed: float, sectors: float, behind: float) -> float:
 class _Warp:
     """Where a warp is in its trace."""
 
-    group: int
-    """Its CTA, whose warps meet at barriers."""
+    cta: int
+    """Whose warps meet at barriers."""
+    part: int
+    """The part of the SM whose scheduler and units it has."""
     at: int = 0
     ready: float = 0.0
     barriers: list[float] = field(default_factory=lambda: [0.0] * 6)
     copies: list[float] = field(default_factory=list)
-    """When the groups of copies that were begun are there, the last one open."""
+    """When the groups of copies that were begun are there, and what of a group is open."""
     products: list[float] = field(default_factory=list)
+    open_copies: float = 0.0
+    open_products: float = 0.0
     marks: list[float] = field(default_factory=list)
+    """When its turns ended."""
 
 
 @dataclass
-class _Part:
-    """When the units of a part are free."""
+class _Sm:
+    """When the units of the SM's parts are free, and of those that all parts share."""
 
-    issue: float = 0.0
-    units: dict[str, float] = field(default_factory=dict)
+    units: dict[tuple[str, int], float] = field(default_factory=dict)
     busy: dict[str, float] = field(default_factory=dict)
     meeting: dict[int, list[int]] = field(default_factory=dict)
+
+    def free(self, unit: str, part: int) -> float:
+        """When a unit is free."""
+        return self.units.get((unit, SHARED_BY_ALL if unit in SHARED_UNITS else part), 0.0)
+
+    def take(self, unit: str, part: int, until: float, cycles: float) -> None:
+        """A unit is taken until then, for so many cycles."""
+        self.units[unit, SHARED_BY_ALL if unit in SHARED_UNITS else part] = until
+        self.busy[unit] = self.busy.get(unit, 0.0) + cycles
 
 
 @dataclass(frozen=True)
@@ -96,155 +117,169 @@ class Turn:
     """For which each unit was taken meanwhile."""
 
 
-def unit_cycles(slot: Slot, rates: PartRates) -> float:
-    """Cycles for which an instruction takes its unit of a part."""
+def unit_cycles(slot: Slot, rates: SmPace) -> float:
+    """Cycles for which an instruction takes its unit."""
     if slot.group == "product":
         return slot.flops / rates.tensor_flops if slot.flops else 0.0
     if slot.unit == "xu" and slot.group == "special" and rates.exps:
         return 32 / rates.exps
     if slot.use is None or slot.unit != "lsu":
         return slot.cycles
-    through_l1 = PARTS * slot.use.lines if slot.group in THROUGH_L1 else 0.0
-    return max(through_l1, PARTS * slot.use.wavefronts, 1.0)
+    through_l1 = slot.use.lines if slot.group in THROUGH_L1 else 0.0
+    return max(through_l1, slot.use.wavefronts, 1 / PARTS) * rates.share
 
 
-def l2_cycles(slot: Slot, rates: PartRates) -> tuple[str, float]:
+def l2_cycles(slot: Slot, rates: SmPace) -> tuple[str, float]:
     """Which way to or from the L2 an instruction takes, and for how long; empty where it takes none."""
     if slot.use is None or slot.group not in THROUGH_L1:
         return "", 0.0
     moved = slot.use.sectors * SECTOR_BYTES
     if slot.group in ("global-store", "local-store", "global-atomic"):
-        return "to-l2", moved / rates.stored_bytes
-    return "from-l2", moved * (1 - slot.use.hits_l1) / rates.l2_bytes
+        return TO_L2, moved * rates.share / rates.stored_bytes
+    return "from-l2", moved * (1 - slot.use.hits_l1) * rates.share / rates.l2_bytes
 
 
-def play(slots: Sequence[Slot], warps: Sequence[int], rates: PartRates, turns: int = 1) -> Turn:
+def play(slots: Sequence[Slot], warps: Sequence[tuple[int, int]], rates: SmPace, turns: int = 1) -> Turn:
     """A turn of a loop's trace, the last of `turns`, in which the ones before it are still at work.
 
     Args:
         slots: the trace of a turn.
-        warps: the CTA of each warp of the part.
-        rates: of the part.
+        warps: the CTA and the part of each warp.
+        rates: of the SM.
         turns: 1 for code that is run once.
     """
     if not slots or not warps:
         return Turn(0.0, {})
-    part, states = _Part(), [_Warp(cta) for cta in warps]
-    last = len(slots) * turns
-    queue = [(0.0, n) for n in range(len(states))]
+    sm, states, last = _Sm(), [_Warp(*warp) for warp in warps], len(slots) * turns
+    queue = [(0.0, n, n) for n in range(len(states))]  # earliest time, who came first, the warp
+    came = count(len(states))
     costs = [(unit_cycles(slot, rates), rates.latency(slot), *l2_cycles(slot, rates)) for slot in slots]
     while queue:
-        time, number = heapq.heappop(queue)
+        time, place, number = heapq.heappop(queue)
         state = states[number]
         slot, cost = slots[state.at % len(slots)], costs[state.at % len(slots)]
-        earliest = max(state.ready, part.issue, _waited(slot, state), _unit_free(slot, cost[0], part))
-        if earliest > time and queue and earliest > queue[0][0]:
-            heapq.heappush(queue, (earliest, number))
+        free = max(sm.free("issue", state.part), _unit_free(slot, cost[0], sm, state.part))
+        earliest = max(state.ready, free, _waited(slot, state))
+        if earliest > time and queue and (earliest, place) > queue[0][:2]:
+            heapq.heappush(queue, (earliest, place, number))  # others come first
             continue
-        _issue(slot, cost, state, part, earliest)
+        _issue(slot, cost, state, sm, earliest)
         state.at += 1
         if state.at % len(slots) == 0:
             state.marks.append(state.ready)
-        if state.at == last:
-            continue
-        if slot.group == "barrier" and slot.unit == "control" and not _met(number, states, part, earliest):
-            continue
-        for other in _released(number, state, part, states) if slot.group == "barrier" else (number,):
+        freed = [number]
+        if slot.group == "barrier" and slot.unit == "control":
+            freed = _meet(number, states, sm, earliest)
+        for other in freed:
             if states[other].at < last:
-                heapq.heappush(queue, (states[other].ready, other))
-    ends = [max(state.marks[turn] for state in states if len(state.marks) > turn) for turn in range(turns)]
-    if turns == 1:
-        return Turn(max(ends[0], *_tails(states)), dict(part.busy))
-    counted = turns - 1
-    return Turn((ends[-1] - ends[0]) / counted, {unit: busy / turns for unit, busy in part.busy.items()})
+                heapq.heappush(queue, (states[other].ready, next(came), other))
+    return _turn(states, sm, turns)
 
 
-def _tails(states: Sequence[_Warp]) -> list[float]:
-    """When everything that a warp has begun is there."""
-    return [max(state.barriers) for state in states]
+def _turn(states: Sequence[_Warp], sm: _Sm, turns: int) -> Turn:
+    """What a turn takes: the mean of all but the first, or all of what is run once, with what it has begun."""
+    parts = len({state.part for state in states})
+    own = {unit: busy / (1 if unit in SHARED_UNITS else parts) / turns for unit, busy in sm.busy.items()}
+    ends = [max(state.marks[turn] for state in states) for turn in range(turns)]
+    if turns > 1:  # stores go on behind their warps, but no turn is shorter than its busiest unit's work
+        return Turn(max((ends[-1] - ends[0]) / (turns - 1), *own.values()), own)
+    return Turn(max([ends[0], *(max(state.barriers) for state in states)]), own)
 
 
 def _waited(slot: Slot, state: _Warp) -> float:
     """When everything is there that an instruction waits for."""
     until = 0.0
     if slot.waits:
-        until = max((t for n, t in enumerate(state.barriers) if slot.waits >> n & 1), default=0.0)
+        until = max(time for n, time in enumerate(state.barriers) if slot.waits >> n & 1)
     if slot.leaves is not None:
-        begun = state.products if slot.unit == "control" and state.products else state.copies
+        begun = state.products if slot.group == "product-wait" else state.copies
         done = begun[: len(begun) - slot.leaves] if slot.leaves else begun
         until = max([until, *done])
     return until
 
 
-def _unit_free(slot: Slot, cycles: float, part: _Part) -> float:
-    free = part.units.get(slot.unit, 0.0)
+def _unit_free(slot: Slot, cycles: float, sm: _Sm, part: int) -> float:
+    """When an instruction may be issued to its unit: some hold a queue."""
     queued = QUEUED_CYCLES if slot.unit in ("lsu", "xu", "tma") or slot.runs_beside else 0.0
-    return free - queued if cycles else 0.0
+    return sm.free(slot.unit, part) - queued if cycles else 0.0
 
 
-def _issue(slot: Slot, cost: tuple[float, float, str, float], state: _Warp, part: _Part, now: float) -> None:
+def _issue(slot: Slot, cost: tuple[float, float, str, float], state: _Warp, sm: _Sm, now: float) -> None:
     cycles, latency, way, way_cycles = cost
-    part.issue = now + 1
     state.ready = now + slot.stall
-    begun = max(now, part.units.get(slot.unit, 0.0))
+    sm.take("issue", state.part, now + 1, 1.0)
+    begun = max(now, sm.free(slot.unit, state.part)) if cycles else now
     if cycles:
-        part.units[slot.unit] = begun + cycles
-        part.busy[slot.unit] = part.busy.get(slot.unit, 0.0) + cycles
-    part.busy["issue"] = part.busy.get("issue", 0.0) + 1
+        sm.take(slot.unit, state.part, begun + cycles, cycles)
     done = begun + cycles
     if way:
-        free = max(begun, part.units.get(way, 0.0)) + way_cycles
-        part.units[way] = free
-        part.busy[way] = part.busy.get(way, 0.0) + way_cycles
-        done = max(done, free)
+        done = max(done, max(begun, sm.free(way, state.part)) + way_cycles)
+        sm.take(way, state.part, done, way_cycles)
     if slot.frees is not None:
         state.barriers[slot.frees] = max(state.barriers[slot.frees], done)
     if slot.sets is not None:
         state.barriers[slot.sets] = max(state.barriers[slot.sets], done + latency)
+    _groups(slot, state, done + latency)
+
+
+def _groups(slot: Slot, state: _Warp, done: float) -> None:
+    """Copies and products that are waited for in groups."""
     if slot.runs_beside:
-        state.products.append(done + latency)
+        state.open_products = max(state.open_products, done)
+        if slot.closes:
+            state.products.append(state.open_products)
     elif slot.group in ("global-copy", "bulk-copy"):
-        state.copies.append(done + latency)
+        state.open_copies = max(state.open_copies, done)
+    elif slot.group == "commit":
+        state.copies.append(state.open_copies)
     elif slot.leaves is not None:
-        state.products.clear()
+        kept = state.products if slot.group == "product-wait" else state.copies
+        del kept[: len(kept) - slot.leaves]
 
 
-def _met(number: int, states: Sequence[_Warp], part: _Part, now: float) -> bool:
-    """Whether all warps of a CTA in this part have come to a barrier."""
-    cta = states[number].group
-    waiting = part.meeting.setdefault(cta, [])
+def _meet(number: int, states: Sequence[_Warp], sm: _Sm, now: float) -> list[int]:
+    """The warps that a barrier lets go: all of a CTA once the last has come, none before."""
+    cta = states[number].cta
+    waiting = sm.meeting.setdefault(cta, [])
     waiting.append(number)
-    if len(waiting) < sum(state.group == cta for state in states):
-        return False
+    if len(waiting) < sum(state.cta == cta for state in states):
+        return []
     for other in waiting:
         states[other].ready = max(states[other].ready, now + 1)
-    return True
+    return sm.meeting.pop(cta)
 
 
-def _released(number: int, state: _Warp, part: _Part, states: Sequence[_Warp]) -> list[int]:
-    """The warps that a barrier lets go."""
-    return part.meeting.pop(state.group, [number])
-
-
-def loop_turn(slots: Sequence[Slot], warps: Sequence[int], rates: PartRates) -> Turn:
+def loop_turn(slots: Sequence[Slot], warps: Sequence[tuple[int, int]], rates: SmPace) -> Turn:
     """A turn of a loop that is run many times."""
     return play(slots, warps, rates, turns=WARM_TURNS + 1)
 
 
-def regions_turn(regions: Sequence[Region], warps: Sequence[int], rates: PartRates) -> Turn:
+def regions_turn(regions: Sequence[Region], warps: Sequence[tuple[int, int]], rates: SmPace) -> Turn:
     """All regions one after the other, each as often as it runs."""
     cycles, busy = 0.0, dict[str, float]()
     for region in regions:
-        one = loop_turn(region.slots, warps, rates) if region.repeats else play(region.slots, warps, rates)
+        turns = WARM_TURNS + 1 if region.repeats else 1
+        played, pace = warps, rates
+        if len(region.slots) * len(warps) * turns > MOST_PLAYED:
+            played, parts = one_part(warps)
+            pace = replace(rates, share=parts)
+        one = play(region.slots, played, pace, turns)
         cycles += region.turns * one.cycles
         for unit, taken in one.busy.items():
             busy[unit] = busy.get(unit, 0.0) + region.turns * taken
     return Turn(cycles, busy)
 
 
-def part_warps(threads: int, ctas: int) -> list[int]:
-    """The CTA of each warp of a part, of so many CTAs on the SM: a quarter of their warps, dealt round."""
-    return [cta for cta in range(ctas) for _ in range(max(1, -(-threads // 32)))][::PARTS]
+def placed_warps(threads: int, ctas: int) -> list[tuple[int, int]]:
+    """The CTA and the part of each warp of so many CTAs on an SM, whose parts take them in turn."""
+    each = max(1, -(-threads // 32))
+    return [(n // each, n % PARTS) for n in range(ctas * each)]
 
 
-__all__ = ["PartRates", "Turn", "loop_turn", "part_warps", "play", "regions_turn"]
+def one_part(warps: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], float]:
+    """The warps of the fullest part alone, and how many parts' worth of work the SM has."""
+    mine = [(cta, part) for cta, part in warps if part == 0]
+    return mine, len(warps) / len(mine)
+
+
+__all__ = ["SmPace", "Turn", "loop_turn", "one_part", "placed_warps", "play", "regions_turn"]

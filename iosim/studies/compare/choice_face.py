@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from iosim.base.units import bytes_text, joules_text, per_second_text, scaled_text, seconds_text, some
 from iosim.base.words import sentences
-from iosim.prediction.answer import trust
+from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.page import Figure, Page, Section, Series, listed
@@ -18,7 +18,7 @@ from iosim.studies.compare.face import closing
 
 TITLE = "Which GPU for this attention?"
 MOST = {
-    "token": "serves the most tokens a second of",
+    "token": "serves the most tokens per second of",
     "joule": "takes the fewest joules for",
     "dollar": "is the cheapest for",
 }
@@ -52,8 +52,8 @@ def unit(choice: Choice, quantity: str) -> str:
     """How many tokens the numbers that are shown are of: dollars of a million of a model's, or of a billion of one
     attention call's, which has but one layer."""
     if quantity != "dollars":
-        return "a token"
-    return "a billion tokens" if choice.model is None else "a million tokens"
+        return "per token"
+    return "per billion tokens" if choice.model is None else "per million tokens"
 
 
 def amount(choice: Choice, option: Option, quantity: str) -> Amount | None:
@@ -82,9 +82,7 @@ def answer(choice: Choice) -> str:
         return sentences([_nothing(choice, choice.longest)])
     best = able[0]
     of = "" if choice.per == "token" else f" {unit(choice, choice.quantity)}"
-    parts = [
-        f"{best.gpu.label} {MOST[choice.per]} {_work(choice, best)}: {ranked(choice, best)}{of} with {best.kernel}"
-    ]
+    parts = [f"{best.gpu.label} {MOST[choice.per]} {_of(choice)}: {ranked(choice, best)}{of} with {best.kernel}"]
     second = next((option for option in able if option.gpu != best.gpu), None)
     if second is not None:
         ends = [one.ends for o in (best, second) if (one := o.a_token(choice.quantity)) is not None]
@@ -97,8 +95,18 @@ def answer(choice: Choice) -> str:
         for gpu, members in others.items()
         if gpu != best.gpu.label
     ]
-    shown = [best] if second is None else [best, second]
-    return sentences([*parts, trust([p for o in shown for p in o.predictions])])
+    return sentences([*parts, confidence(_shown(choice))])
+
+
+def _shown(choice: Choice) -> list[Prediction]:
+    """The predictions of the GPUs that the answer names."""
+    able = choice.able(choice.longest)
+    second = next((option for option in able if option.gpu != able[0].gpu), None) if able else None
+    return [p for option in (*able[:1], second) if option is not None for p in option.predictions]
+
+
+def _bases(choice: Choice) -> list[str]:
+    return [f"basis: {one}" for one in basis(_shown(choice))]
 
 
 def _nothing(choice: Choice, length: tuple[int, int]) -> str:
@@ -113,8 +121,12 @@ def _nothing(choice: Choice, length: tuple[int, int]) -> str:
     return f"No GPU {where}has the memory for {_work(choice, least)}: {takes}, and {held}"
 
 
+def _of(choice: Choice) -> str:
+    return "this attention" if choice.model is None else f"the attention of {choice.model.title}"
+
+
 def _work(choice: Choice, option: Option) -> str:
-    of = "this attention" if choice.model is None else f"the attention of {choice.model.title}"
+    of = _of(choice)
     batch = f"batch {option.work.batch}, " if option.work.batch > 1 else ""
     return f"{of} ({batch}{tokens_text(option.work.length)})"
 
@@ -125,18 +137,18 @@ def _lead(choice: Choice, best: Option, second: Option) -> str:
     ratio = of_token[1] / of_token[0]
     times = f"{ratio:.3g} times" if choice.per == "token" else f"{100 / ratio:.2g} % of"
     at = f" at batch {second.work.batch}" if second.work.batch != best.work.batch else ""
-    than = f"the {ranked(choice, second)} of {second.gpu.label}{at}"
+    than = f"the {ranked(choice, second).split(' (')[0]} of {second.gpu.label}{at}"
     return f", {times} {than}: {_why(choice, best, second)}" if ratio >= SAME else f", as much as {than}"
 
 
 def _why(choice: Choice, best: Option, second: Option) -> str:
     if choice.per == "dollar":
         takes, other_takes = (
-            f"{seconds_text(o.time_s.value)} at {dollars_text((o.price or 0.0) * o.gpus)} an hour"
+            f"{seconds_text(o.time_s.value)} at {dollars_text((o.price or 0.0) * o.gpus)} per hour"
             for o in (best, second)
         )
         gpus = f" for {best.gpus} GPUs" if best.gpus > 1 else ""
-        return f"a call takes {takes}{gpus}, and {other_takes} on {second.gpu.label}"
+        return f"{takes}{gpus} against {other_takes}"
     if choice.per == "joule":
         own, others = _energies(best), _energies(second)
         most = max(others, key=lambda part: others[part] - own.get(part, 0.0))
@@ -171,7 +183,7 @@ def table(choice: Choice) -> Table:
     """A row a GPU, batch and length, best first, the rows of a length together; without columns that say nothing."""
     columns = columns_of(
         "seq_q:count=queries | seq_k:count=keys | gpu=GPU | kernel | batch:count | tokens_per_s:right=tokens/s | "
-        f"time:right=time a call | energy:right=energy a token | cost:right=cost of {unit(choice, 'dollars')} | "
+        f"time:right=time per call | energy:right=energy per token | cost:right=cost {unit(choice, 'dollars')} | "
         "bound_by=bound by | fits | frontier"
     )
     rows = tuple(_row(choice, option) for option in choice.options)
@@ -195,8 +207,8 @@ def _subject(choice: Choice) -> list[str]:
 
 
 def as_text(choice: Choice) -> str:
-    below = [table(choice).text().rstrip(), *closing(choice.missing, choice.notes)]
-    return "\n\n".join([answer(choice), *_subject(choice), *below]) + "\n"
+    below = [table(choice).text().rstrip(), *closing(choice.missing, choice.notes), "\n".join(_bases(choice))]
+    return "\n\n".join(part for part in [answer(choice), *_subject(choice), *below] if part) + "\n"
 
 
 def line(choice: Choice) -> str:

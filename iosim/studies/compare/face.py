@@ -22,7 +22,7 @@ from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.show.tables import grouped as grouped_by
 from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group
 from iosim.studies.report.collect import ALWAYS_SAID, Point
-from iosim.studies.report.face import LEVELS, in_short, subject, verdicts
+from iosim.studies.report.face import LEVELS, further, in_short, subject, verdicts
 from iosim.studies.report.figures import FROM, WHO, call_time, hbm_traffic, l2_traffic, memory_footprint, who
 from iosim.studies.report.overview import overview
 
@@ -42,14 +42,19 @@ BY_PROBLEM = (COLUMNS[2], *COLUMNS[:2], *COLUMNS[3:])
 
 
 def answer(comparison: Comparison) -> str:
-    """A sentence a GPU, and one on grouped heads where the problem has them."""
-    sentences = [*verdicts(comparison.points, comparison.baseline.kernel)]
+    """A line for each GPU."""
+    return "\n".join(verdicts(comparison.points, comparison.baseline.kernel))
+
+
+def beneath(comparison: Comparison) -> tuple[str, ...]:
+    """What stands under the answer: more for each GPU, and a line on grouped heads where the problem has them."""
+    lines = [*further(comparison.points, comparison.baseline.kernel)]
     longest = max(p.seq_len for p in comparison.points)
     tiled = [p for p in comparison.points if p.seq_len == longest and p.kernel != comparison.baseline.kernel]
     shown = (tiled or [p for p in comparison.points if p.seq_len == longest])[0].prediction
     with suppress(InputError):  # of a kernel that runs groups alone
-        sentences += [grouped(shown)] if shown.problem.group > 1 else []
-    return " ".join(sentences)
+        lines += [grouped(shown)] if shown.problem.group > 1 else []
+    return tuple(lines)
 
 
 def grouped(p: Prediction) -> str:
@@ -103,7 +108,8 @@ def tensors(entries: Sequence[Entry], level: Level) -> Table:
 
 
 def as_text(comparison: Comparison) -> str:
-    parts = [answer(comparison), subject(comparison.request), ratios(comparison)]
+    told = "\n".join(beneath(comparison))
+    parts = [answer(comparison), *([told] if told else []), subject(comparison.request), ratios(comparison)]
     for n in comparison.request.lengths:
         of_length, *by_tensor = _tables(comparison, n)
         parts += [f"N = {n:,}", of_length[1].text().rstrip()]
@@ -120,7 +126,7 @@ def _tables(comparison: Comparison, length: int) -> list[tuple[str, Table]]:
 
 
 def ratios(comparison: Comparison) -> str:
-    return f"Ratios: {comparison.baseline} over the row's; above 1 the row needs less."
+    return f"Ratios: {comparison.baseline} over the row's; above 1, this row is better."
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -145,7 +151,7 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
     missing = []
     for (kernel, gpu, reason), entries in alike.items():
         missing.append(f"{kernel} on {gpu} (N = {'; '.join(f'{e.seq_len:,}' for e in entries)}): {reason}")
-    ratios = f"Ratios: {comparison.baseline} over the row; above 1 the row needs less."
+    ratios = f"Ratios: {comparison.baseline} over the row's; above 1, this row is better."
     first, *others = figures(comparison)
     told = [f"{comparison.legend}."] if comparison.legend else []
     there = tuple(e for e in comparison.entries if e.point is not None)
@@ -159,7 +165,8 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
     )
     return Page(
         TITLE, subject(comparison.request), sections, command=command, commands=comparison.commands,
-        answer=(answer(comparison),), verdict=in_short(comparison.points, comparison.baseline.kernel),
+        answer=(*answer(comparison).split("\n"), *beneath(comparison)),
+        verdict=in_short(comparison.points, comparison.baseline.kernel),
     )  # fmt: skip
 
 
@@ -170,7 +177,8 @@ def line(comparison: Comparison) -> str:
 
 
 def parts(comparison: Comparison) -> list[Part]:
-    shown: list[Part] = [answer(comparison), subject(comparison.request), ratios(comparison)]
+    said = (*answer(comparison).split("\n"), *beneath(comparison))
+    shown: list[Part] = [*said, subject(comparison.request), ratios(comparison)]
     for n in comparison.request.lengths:
         shown += [part for both in _tables(comparison, n) for part in both]
     return [*shown, tuple(missing(comparison)), tuple(notes(comparison))]

@@ -9,7 +9,7 @@ from iosim.base.progress import Progress
 from iosim.base.records import dataclass, replace
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
-from iosim.catalog.libraries.default import told
+from iosim.prediction.confidence import confidence
 from iosim.show import axes
 from iosim.show.axes import Part, bars
 from iosim.show.page import Page, Panel, Section, listed
@@ -50,7 +50,7 @@ class ModelComparison:
 
     @property
     def answer(self) -> str:
-        """The fastest kernel on each GPU at the longest length, in one sentence."""
+        """The fastest kernel on each GPU at the longest length, a line each."""
         longest = max(row["seq_len"] for row in self.rows)
         here = [row for row in self.rows if row["seq_len"] == longest]
         clauses = []
@@ -62,10 +62,12 @@ class ModelComparison:
             best = min(able, key=lambda row: row["time_s"])
             hbm = "" if best["hbm_bytes"] is None else f", moving {bytes_text(best['hbm_bytes'])} at HBM"
             clauses.append(f"on {gpu} {best['kernel']} is the fastest with {seconds_text(best['time_s'])}{hbm}")
-        asked = (p.prediction for _, comparison in self.parts for p in comparison.points)
-        by_default = told((p.kernel, p.profile) for p in asked)
-        of = f"For the attention of the {some(self.model.layers, 'layer')} of {self.model.title}"
-        return sentences([f"{of} at {some(longest, 'token')}, {'; '.join(clauses)}", by_default])
+        asked = [p.prediction for _, comparison in self.parts for p in comparison.points]
+        of = f"For the attention of {self.model.title} at {some(longest, 'token')}"
+        sure = sentences([confidence(asked)])
+        if len(clauses) == 1:
+            return f"{of}, {clauses[0]}. {sure}"
+        return "\n".join([f"{of}:", *(f"{one}." for one in clauses), sure])
 
     def to_dict(self) -> dict[str, Any]:
         layers = [{"layer": group.kind.name, "count": group.kind.count, **one.to_dict()} for group, one in self.parts]

@@ -89,7 +89,7 @@ class Entry:
         return None if self.point is None else self.point.value(quantity)
 
     def ratio(self, quantity: str) -> float | None:
-        """The baseline's value over this one's: above 1 this kernel needs less. None where either is not known."""
+        """The baseline's value over this one's: above 1, this kernel is better. None where either is not known."""
         if self.point is None or self.baseline is None:
             return None
         above, below = self.baseline.value(quantity), self.point.value(quantity)

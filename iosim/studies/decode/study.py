@@ -1,7 +1,7 @@
 """run(): what a request for decoding asks for, and what the result looks like: its answer, tables, text and page.
 
-Plots against the context: tokens a second with the bound that the keys and values set, a panel a GPU; bytes from and to
-HBM per generated token, and the splits that the kernel chose.
+Plots against the context: tokens per second with the bound that the keys and values set, a panel per GPU; bytes from
+and to HBM per generated token, and the splits that the kernel chose.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from iosim.catalog.serving import kernel_by_rule
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.overrides import Overrides
-from iosim.prediction.answer import ONCE, times_text, trust
+from iosim.prediction.answer import ONCE, times_text
+from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.result import legend, marked
 from iosim.problem.asked import lengths
 from iosim.show import axes
@@ -35,7 +36,7 @@ from iosim.studies.requests import CONTEXTS, DecodeRequest
 
 NOT_FLAT = ("problem", "notes", "kinds", "sequences", "picking")
 """Keys of a point that a row of a table has no place for."""
-TITLE = "How many tokens a second does attention allow while generating?"
+TITLE = "How many tokens per second does attention allow while generating?"
 TOKENS_ARE = (
     "All sequences together, if attention were all there is.",
     "The time of a step stands at the end of each line. K/V bound: HBM delivers the kept keys and values, and nothing "
@@ -56,7 +57,7 @@ MOST_OPEN = 12
 """Rows of a table that is not folded away."""
 NOTE = (
     "attention of all layers alone; a step makes one new token of every sequence, or as many as were asked for. K/V "
-    "bound: tokens a second if HBM delivered the kept keys and values and nothing else took time."
+    "bound: tokens per second if HBM delivered the kept keys and values and nothing else took time."
 )
 IN_MEMORY = "in the bytes that the device reports; a process's context and its libraries take some, too"
 FITS = {
@@ -74,7 +75,7 @@ KIND_COLUMNS = columns_of(
     "hbm_bytes_per_token:bytes=HBM/token | step_s=of the step | share=of the time | bound_by=bound by"
 )
 WORK_COLUMNS = columns_of(
-    "gpu | kernel | context:count | sequences:count | splits:count | keys_per_split:count=keys a split | "
+    "gpu | kernel | context:count | sequences:count | splits:count | keys_per_split:count=keys per split | "
     "work_tiles:count=work tiles"
 )
 Value = Callable[[DecodePoint], float | None]
@@ -92,28 +93,39 @@ class Decoding(Several[DecodePoint]):
         return {"schema": 1, "points": [p.to_dict() for p in self.points]}
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """A row a point: bytes, seconds and tokens a second of all layers, per generated token."""
+        """A row a point: bytes, seconds and tokens per second of all layers, per generated token."""
         return ({k: v for k, v in p.to_dict().items() if k not in NOT_FLAT} for p in self.points)
 
     @property
     def answer(self) -> str:
-        """At the longest context that fits and that the model has, what a step takes and reads on each GPU with each
-        kernel."""
+        """At the longest context that fits and that the model has, what one step takes on each GPU with each kernel: a
+        line each."""
         longest = headline(self.points)
         here = [p for p in self if p.context == longest]
         first, of = here[0], ""
         if first.model is not None:
-            gpus = f", on each of {first.model.tensor_parallel} GPUs" if first.model.tensor_parallel > 1 else ""
-            of = f", in the {some(first.model.layers, 'layer')} of {first.model.title}{gpus},"
-        basis = trust([one for p in here for one in p.predictions])
-        return f"{_where(first)}{of} {sentences([*(part for p in here for part in _step(p)), basis])}"
+            gpus = f" on each of {first.model.tensor_parallel} GPUs" if first.model.tensor_parallel > 1 else ""
+            of = f" {first.model.title}{gpus}:"
+        sure = confidence([one for p in here for one in p.predictions])
+        if len(here) == 1:
+            return sentences([f"{_where(first)}{of} {_step(first)}", sure])
+        lines = [f"{_where(first)}{of.rstrip(':')}:", *(f"{_step(p)}." for p in here), f"{sure}."]
+        return "\n".join(lines)
+
+    @property
+    def beneath(self) -> tuple[str, ...]:
+        """What stands under the table: what each step reads, what its indexer takes, and what that rests on."""
+        longest = headline(self.points)
+        here = [p for p in self if p.context == longest]
+        read = (part for p in here for part in _reads(p))
+        return (*read, *(f"basis: {one}" for one in basis([one for p in here for one in p.predictions])))
 
     def as_page(self, command: str = "iosim decode") -> Page:
         points = self.points
         several = len({p.context for p in points}) > 1
         drawn, means = _tokens(points) if several else _token_bars(points), TOKENS_ARE[: 1 + several]
         means += (HOLLOW,) if several and any(p.fits is False for p in points) else ()
-        title = "Tokens a second against the context" if several else "Tokens a second"
+        title = "Tokens per second against the context" if several else "Tokens per second"
         sections = (
             *((Section("tokens", title, means, LINES if several else (), drawn),) if drawn else ()),
             Section("numbers", "Numbers", () if drawn else means, table=table(points), brief=_short(points),
@@ -130,14 +142,14 @@ class Decoding(Several[DecodePoint]):
             by_time = sorted(longest, key=lambda p: p.step_s)
             longest = [by_time[0], by_time[-1]]
         steps = [f"**{seconds_text(p.step_s)}** with {p.kernel_name} on {p.prediction.profile.name}" for p in longest]
-        verdict = f"{_where(longest[0]).rstrip(',')} a step takes {(' to ' if many else ', ').join(steps)}."
-        return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=(self.answer,), verdict=(verdict,))
+        said = (*self.answer.split("\n"), *self.beneath)
+        verdict = f"{_where(longest[0])} one step takes {(' to ' if many else ', ').join(steps)}."
+        return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=said, verdict=(verdict,))
 
     def to_text(self) -> str:
         more = "".join(f"\n{title}\n{rows.text()}\n" for title, rows in self._more())
-        return f"{self.answer}\n\n{table(self.points).text()}{more}" + "".join(
-            f"note: {n}\n" for n in notes(self.points)
-        )
+        told = (*(f"note: {n}" for n in notes(self.points)), *self.beneath)
+        return f"{self.answer}\n\n{table(self.points).text()}{more}" + "".join(f"{one}\n" for one in told)
 
     def _more(self) -> list[tuple[str, Table]]:
         tables = [(kinds_title(self.points), kinds_table(self.points)), (WORK, work(self.points))]
@@ -148,7 +160,8 @@ class Decoding(Several[DecodePoint]):
         return f"{subject(self.points)}; {contexts[0]:,} to {some(contexts[-1], 'token')} of context"
 
     def _parts(self) -> list[ShownPart]:
-        return [self.answer, table(self.points), *(p for both in self._more() for p in both), notes(self.points)]
+        more = (part for both in self._more() for part in both)
+        return [*self.answer.split("\n"), table(self.points), *more, notes(self.points)]
 
 
 def run(request: DecodeRequest, progress: Progress = silent) -> Decoding:
@@ -246,29 +259,36 @@ def kinds_title(points: Sequence[DecodePoint]) -> str:
 
 def _where(p: DecodePoint) -> str:
     if p.prediction.problem.seq_lens is None:
-        return f"At a context of {some(p.context, 'token')}"
+        return f"At {some(p.context, 'token')} of context"
     keys = [keys for _, keys in p.prediction.problem.sequences]
-    return f"With {some(len(keys), 'sequence')} of {min(keys):,} to {max(keys):,} tokens in one launch,"
+    return f"With {some(len(keys), 'sequence')} of {min(keys):,} to {max(keys):,} tokens in one launch"
 
 
-def _step(p: DecodePoint) -> Iterator[str]:
+def _step(p: DecodePoint) -> str:
     who = f"{p.kernel_name} on {p.prediction.profile.name}"
     each = "one token" if p.tokens == 1 else some(p.tokens, "token")
-    rate = f"{_rate(p)} with attention alone"
+    bound = f", bound by {p.prediction.time.bound_by}"
     if p.bound_tokens_per_s is not None:
-        rate += f", {100 * p.tokens_per_s / p.bound_tokens_per_s:.0f} % of what HBM's bandwidth allows"
-    yield f"{who} takes {seconds_text(p.step_s)} for a step of {each}: {rate}"
-    read = p.per_token("hbm", "read")
+        share = 100 * p.tokens_per_s / p.bound_tokens_per_s
+        bound = f", {share:.0f} % of HBM's bound"
+    fits = "" if p.fits is not False else ", over its memory"
+    return f"{who} takes {seconds_text(p.step_s)} per step of {each}: {_rate(p)}{bound}{fits}"
+
+
+def _reads(p: DecodePoint) -> Iterator[str]:
+    """What a step reads of the cache, and what does not fit."""
+    read, who = p.per_token("hbm", "read"), f"{p.kernel_name} on {p.prediction.profile.name}"
     if read is not None:
         times = read * p.tokens / p.cache_bytes
         whole = "the whole cache" if abs(times - 1) <= ONCE - 1 else times_of(times_text(times), "the cache")
-        yield f"A step reads {bytes_text(read * p.tokens)} from HBM ({whole} of {bytes_text(p.cache_bytes)})"
+        yield f"A step of {who} reads {bytes_text(read * p.tokens)} from HBM ({whole} of {bytes_text(p.cache_bytes)})."
     if p.picking is not None:
-        yield _picking(p.picking)
+        yield f"{_picking(p.picking)}."
     if p.fits is False:
         weights = p.weight_bytes
         what = "the cache does" if weights is None else f"the cache and {bytes_text(weights)} of weights do"
-        yield f"But {what} not fit in the memory of {p.prediction.profile.name}"
+        has = bytes_text(p.prediction.profile.usable_memory_bytes or 0)
+        yield f"At {some(p.context, 'token')} {what} not fit in the {has} of {p.prediction.profile.name}."
 
 
 def _picking(one: Picking) -> str:
@@ -323,7 +343,7 @@ def _short(points: Sequence[DecodePoint]) -> Table:
 
 
 def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
-    """Tokens a second of each GPU and kernel, below the bound that the keys and values set on the GPU."""
+    """Tokens per second of each GPU and kernel, below the bound that the keys and values set on the GPU."""
     rates = [v for p in points for v in (p.tokens_per_s, p.bound_tokens_per_s) if v]
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
     y = axes.log_axis(rates, "tokens per second", per_second_text)
@@ -360,13 +380,13 @@ def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
         return ()
     names = [_name(p) for p in points]
     hover = [f"{name}<br>{_rate(p)}, {seconds_text(p.step_s)} a step" for name, p in zip(names, points, strict=True)]
-    part = Part("tokens a second", axes.colour(0), [p.tokens_per_s for p in points], hover)
+    part = Part("tokens per second", axes.colour(0), [p.tokens_per_s for p in points], hover)
     readings = "; ".join(f"{name} {per_second_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
     return (
         bars(
             "tokens-1",
             "",
-            f"Tokens a second: {readings}.",
+            f"Tokens per second: {readings}.",
             names,
             [part],
             per_second_text,

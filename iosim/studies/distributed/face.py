@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from iosim.base.units import bytes_text, seconds_text, some, times_of
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.prediction.answer import times_text
 from iosim.problem.attention import AttentionProblem
@@ -48,33 +48,36 @@ _WORK_LEGEND = tuple(Series(name, axes.colour(n), "■") for n, name in enumerat
 _TIME_LEGEND = tuple(Series(name, axes.colour(n), "■") for n, name in enumerate(("computing", "exposed")))
 
 
-def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
-    """The methods of a study over `gpus`, such as "8 x h100-sxm"; `by_default` says which kernel nobody asked for."""
+def answer(results: Sequence[Result], gpus: str) -> str:
+    """The methods of a study over `gpus`, such as "8 x h100-sxm": the fastest, what it waits for, and the others."""
     best = min(results, key=lambda r: r.seconds)
     first = f"{best.name} is the fastest of {len(results)} methods on" if len(results) > 1 else f"{best.name} runs on"
-    parts = [
-        f"{first} {gpus}: {seconds_text(best.seconds)}, {times_of(times_text(best.speedup), 'as fast as one GPU')}"
-    ]
+    parts = [f"{first} {gpus}: {seconds_text(best.seconds)}, {times_text(best.speedup)}x one GPU's speed"]
     if best.idle is not None:
         parts[0] += f", {float(best.idle.slots):.0%} of the steps idle"
     hidden = (
         "hidden behind computation"
         if best.exposed_s <= HARDLY * best.seconds
-        else (f"{seconds_text(best.exposed_s)} of the time waits for them")
+        else (f"waiting {seconds_text(best.exposed_s)} for them")
     )
     parts.append(f"Each GPU receives {bytes_text(float(best.received_bytes))}, {hidden}")
     others = sorted((r for r in results if r is not best), key=lambda r: r.seconds)
-    as_long = [times_of(times_text(r.seconds / best.seconds), "as long") for r in others]
+    as_long = [times_text(r.seconds / best.seconds) for r in others]
     if others:
-        named = f"{others[0].name} takes {as_long[0]}"
+        named = f"{others[0].name} {'ties' if as_long[0] == '1' else f'takes {as_long[0]}x'}"
         if len(others) > 1:
-            named += f", the slowest, {others[-1].name}, {as_long[-1]}"
+            named += f"; {others[-1].name} is slowest, {as_long[-1]}x"
         parts.append(named)
-    if best.longest_sequence is not None:
-        parts.append(f"Up to {some(best.longest_sequence, 'token')} fit")
-    parts += [by_default] if by_default else []
-    parts.append("Times were checked on two H200s, and on no larger cluster")
+    parts.append("Checked on two H200s alone")
     return sentences(parts)
+
+
+def beneath(results: Sequence[Result], by_default: str = "") -> str:
+    """What stands under the table: the longest sequence that fits, and the kernel that nobody asked for."""
+    best = min(results, key=lambda r: r.seconds)
+    longest = best.longest_sequence
+    fits = "" if longest is None else f"With {best.name} up to {some(longest, 'token')} fit"
+    return sentences([fits, by_default])
 
 
 def table(results: Sequence[Result], columns: str = COLUMNS, gpus: int = 1) -> Table:
@@ -123,7 +126,7 @@ def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, sub
         said.split(". ")[0] + ".",
         f"The {some(gpus, 'GPU')} receive {bytes_text(gpus * float(best.received_bytes))} in all.",
     )
-    return Page(title, f"{subject}.", sections, command=command, answer=(said,), verdict=verdict)
+    return Page(title, f"{subject}.", sections, command=command, answer=(said, beneath(results)), verdict=verdict)
 
 
 def _time(results: Sequence[Result]) -> Panel:

@@ -75,14 +75,15 @@ class Ring(Several[Result]):
     @property
     def answer(self) -> str:
         """The answer in one sentence."""
-        return face.answer(self.results, f"{self.num_gpus} x {self.profile.name}", self.by_default)
+        return face.answer(self.results, f"{self.num_gpus} x {self.profile.name}")
 
     def to_text(self) -> str:
         legend = legend_of(r.method for r in self)
         marks = "" if legend is None else f"  times with {legend}\n"
         steps = "".join(f"\n{s.to_text()}" for r in self for s in r.schedules) if self.steps else ""
         table = face.table(self.results, face.ON_TERMINAL).text()
-        return f"{self.answer}\n\n{self._subject()}\n\n{table}\n{face.NOTES}{marks}{steps}"
+        under = face.beneath(self.results, self.by_default)
+        return f"{self.answer}\n\n{self._subject()}\n\n{table}\n{face.NOTES}{marks}{steps}\n{under}\n"
 
     def as_page(self, command: str = "iosim ring") -> Page:
         return face.as_page(self.results, self.problem, self.num_gpus, self._subject(), command)

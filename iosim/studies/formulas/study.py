@@ -288,7 +288,7 @@ def answer(description: Mapping[str, Any]) -> str:
     blocks = f" with blocks of {theta['blocks']} rows" if theta["blocks"] else ""
     grows = (
         f"grow as {description['leading']['text']}:{blocks} {theta['ratio']['text']} times the {theta['text']} "
-        f"elements a head of {theta['source']}"
+        f"elements per head of {theta['source']}"
     )
     if read is None or written is None:
         return f"The SM<->L2 bytes of {name} {grows}; HBM bytes depend on the L2 and have no closed form."
@@ -301,7 +301,7 @@ def answer(description: Mapping[str, Any]) -> str:
 def _limit_text(description: Mapping[str, Any], key: str) -> str:
     theta = description["theta"]
     blocks = f" with blocks of {theta['blocks']} rows" if theta["blocks"] else ""
-    return f"leading term{blocks} / ({theta['text']} elements a head, {theta['source']}) = {theta['ratio'][key]}"
+    return f"leading term{blocks} / ({theta['text']} elements per head, {theta['source']}) = {theta['ratio'][key]}"
 
 
 def table(description: Mapping[str, Any], key: str) -> str:

@@ -24,8 +24,8 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Domain, Launch, LaunchRole, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.work import Work
-from iosim.prediction.answer import trust
 from iosim.prediction.call import Call
+from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
@@ -234,6 +234,13 @@ def _extra_s(moved: int, work: Work, prediction: Prediction, launched: str) -> f
     return call.time(call.counted, Conditions(l2_start="warm", launched=launched)).launches[1].total_s
 
 
+def _in_lines(start: str, clauses: Sequence[str], sure: str) -> str:
+    """One sentence of one clause, else a line for each."""
+    if len(clauses) == 1:
+        return sentences([f"{start} {clauses[0]}", sure])
+    return "\n".join([f"{start}:", *(f"{one}." for one in clauses), f"{sure}."])
+
+
 MASKED = ("mask", "causal", "window", "window_right", "mask_file", "mask_blocks")
 LENGTHS = ("batch", "seq_q", "seq_k", "seq_lens", "seq_lens_k", "prefix")
 COLUMNS = columns_of(
@@ -272,8 +279,8 @@ class Latencies(Several[Latency]):
                 f"{seconds_text(m.total_s)} in {m.each[0][0].stack.name} on {m.to_dict()['profile']}" for m in alike
             )
             of = f"all {some(longest_step.count, 'layer')} of {longest_step.each[0][1].title}"
-            checked = trust([p.prediction for m in alike for p, _ in m.each])
-            return sentences([f"The attention of {of} takes {', '.join(told)}", checked])
+            sure = confidence([p.prediction for m in alike for p, _ in m.each])
+            return _in_lines(f"The attention of {of} takes", list(told), sure)
         longest = max(self, key=lambda p: p.total_s).prediction.problem
         here = [p for p in self if p.prediction.problem.sequences == longest.sequences]
         clauses = []
@@ -281,7 +288,7 @@ class Latencies(Several[Latency]):
             most = max(p.parts, key=lambda part: part.seconds)
             share = f"{100 * most.seconds / p.total_s:.0f} % {most.name}"
             clauses.append(f"{seconds_text(p.total_s)} in {p.stack.name} on {p.prediction.profile.name} ({share})")
-        return sentences([f"An attention call takes {', '.join(clauses)}", trust([p.prediction for p in here])])
+        return _in_lines("An attention call takes", clauses, confidence([p.prediction for p in here]))
 
     def to_dict(self) -> dict[str, Any]:
         together = {"models": [step.to_dict() for step in self.models]} if self.models else {}
@@ -303,7 +310,7 @@ class Latencies(Several[Latency]):
 
     def _parts(self) -> list[ShownPart]:
         together = [of_models(self.models)] if self.models else []
-        return [self.answer, table(self.points), *together, notes(self.points)]
+        return [*self.answer.split("\n"), table(self.points), *together, notes(self.points)]
 
 
 def run(request: LatencyRequest) -> Latencies:
@@ -373,4 +380,4 @@ def notes(points: Sequence[Latency]) -> tuple[str, ...]:
         told["each layer finds in the L2 what its own call left there; --l2 cold: nothing of it is left"] = None
     of_kernels = dict.fromkeys(note for p in points for note in p.prediction.kernel.notes)
     missing = dict.fromkeys(note for p in points for note in p.prediction.time.missing)
-    return (*told, *of_kernels, *missing)
+    return (*told, *of_kernels, *missing, *basis([p.prediction for p in points]))

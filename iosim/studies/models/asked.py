@@ -10,7 +10,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import whole
 from iosim.base.records import dataclass, replace
 from iosim.base.units import some
-from iosim.catalog.libraries import Overrides, with_sinks
+from iosim.catalog.libraries import Overrides, in_model, with_sinks
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.prediction.many import Request
@@ -188,9 +188,11 @@ class LayerCall:
         return with_sinks(self.problem, kernel) if self.kind.sinks else self.problem
 
     def request(self, kernel: str | Kernel, gpu: Gpu, changed: Overrides | None, **how: Any) -> Request:
-        """Its prediction with a kernel, or with the one that alone runs such layers, as it is."""
+        """Its prediction with a kernel, as the model's library runs it, or with the one that alone runs such layers, as
+        it is."""
         own = self.kind.state_kernel
-        return Request(self.on(kernel), own or kernel, gpu, None if own else changed, **how)
+        run = in_model(kernel) if isinstance(kernel, str) else kernel
+        return Request(self.on(kernel), own or run, gpu, None if own else changed, **how)
 
 
 def calls_of(model: Model, values: Mapping[str, Any], *, states: bool = False) -> list[tuple[LayerCall, ...]]:

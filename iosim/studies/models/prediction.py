@@ -13,7 +13,8 @@ from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import WAYS, Level, Way, sentences
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import CONDITIONS
-from iosim.prediction.answer import against, left_in_l2, trust
+from iosim.prediction.answer import against, left_in_l2
+from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.face import LEVEL_NAMES, body
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Moved, Prediction, legend, marked
@@ -188,7 +189,7 @@ class ModelPrediction(Shown):
         return f"{self.model.title} on {self.profile.name}, {tokens}: {took}{hbm}"
 
     def _parts(self) -> list[Part]:
-        return [answer([self]), f"{self.model.line}.", table(self), notes([self])]
+        return [*answer([self]).split("\n"), f"{self.model.line}.", table(self), notes([self])]
 
     def _panels(self) -> tuple[Panel, ...]:
         shown = []
@@ -271,7 +272,17 @@ def table(result: ModelPrediction) -> Table:
 def notes(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
     """What was read of the model, and what marks mean."""
     told = legend(p for one in results for p in one.predictions)
-    return (*([] if told is None else [told]), *results[0].model.all_notes)
+    bases = basis(p for one in results for p in one.predictions)
+    return (*([] if told is None else [told]), *_caches(results), *results[0].model.all_notes, *bases)
+
+
+def _caches(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
+    """What a model's key/value cache takes, where it keeps one."""
+    largest = max(one.cache_bytes for one in results)
+    if not largest or results[0].predictions[0].problem.passes != "fwd":
+        return ()
+    several_sizes = len({one.cache_bytes for one in results}) > 1
+    return (f"the key/value cache takes {'up to ' if several_sizes else ''}{bytes_text(largest)}",)
 
 
 def answer(results: Sequence[ModelPrediction]) -> str:
@@ -282,15 +293,13 @@ def answer(results: Sequence[ModelPrediction]) -> str:
     batches = len({one.batch for one in taken}) > 1
     clauses = [_clause(one) + (f" at batch {one.batch:,}" if batches else "") for one in taken[:MOST_NAMED]]
     more = [f"and {len(taken) - MOST_NAMED} more"] if len(taken) > MOST_NAMED else []
-    largest = max(one.cache_bytes for one in taken)
-    kept = largest > 0 and first.predictions[0].problem.passes == "fwd"
-    cache = f"The key/value cache then takes {'up to ' * batches}{bytes_text(largest)}" if kept else ""
-    basis = trust([p for one in taken for p in one.predictions])
-    return sentences([f"{_subject(first, batches)} {'; '.join((*clauses, *more))}", cache, basis])
+    sure = confidence([p for one in taken for p in one.predictions])
+    if len(clauses) == 1:
+        return sentences([f"{_subject(first, batches)} {clauses[0]}", sure])
+    return "\n".join([f"{_subject(first, batches)}:", *(f"{one}." for one in (*clauses, *more)), f"{sure}."])
 
 
 def _subject(one: ModelPrediction, batches: bool) -> str:
-    layers = f"the {some(one.model.layers, 'layer')}" if one.model.layers > 1 else "the one layer"
     sequences = "" if one.batch == 1 or batches else f"{some(one.batch, 'sequence')} of "
     if one.keys == one.queries:
         at = f"over {sequences}{some(one.keys, 'token')}"
@@ -299,7 +308,7 @@ def _subject(one: ModelPrediction, batches: bool) -> str:
         at = f"of {news} over {sequences}{one.keys:,}"
     gpus = f" (each of {one.model.tensor_parallel} GPUs)" if one.model.tensor_parallel > 1 else ""
     passes = {"bwd": " backward", "fwd+bwd": " forward and backward"}.get(one.predictions[0].problem.passes, "")
-    return f"Attention{passes} of {layers} of {one.model.title}{gpus} {at} takes"
+    return f"Attention{passes} of {one.model.title}{gpus} {at} takes"
 
 
 def _clause(one: ModelPrediction) -> str:
@@ -308,6 +317,6 @@ def _clause(one: ModelPrediction) -> str:
         read, least = one.hbm.read, one.compulsory.read
         how = against(read, least)
         if left_in_l2(read, least, one.predictions[0].l2_start):
-            how = f"each layer finds of the compulsory {bytes_text(least)} what its own call before left in the L2"
-        text += f", reading {bytes_text(read)} from HBM ({how}) and {bytes_text(one.l2.read)} from L2"
+            how = f"of the compulsory {bytes_text(least)} its own call before left the rest in the L2"
+        text += f", reading {bytes_text(read)} from HBM ({how})"
     return text

@@ -15,7 +15,7 @@ from iosim.base.fields import whole as within
 from iosim.base.progress import Progress, silent
 from iosim.base.records import asdict, dataclass, plain, replace
 from iosim.base.units import bytes_text, seconds_text, some
-from iosim.base.words import sentences
+from iosim.catalog.libraries import in_model
 from iosim.hardware.profile import load_profile
 from iosim.problem.asked import lengths
 from iosim.problem.fields import MAX_TOKENS
@@ -152,7 +152,7 @@ class WholeModels(Several[WholeRun]):
 
     @property
     def answer(self) -> str:
-        """A sentence a run."""
+        """A line for each run."""
         said = []
         for run in self:
             of_bytes, of_time = run.attention_share
@@ -161,15 +161,15 @@ class WholeModels(Several[WholeRun]):
             over = "over" if run.phase == DECODE else "of"
             tokens = f"{some(run.work.batch, 'sequence')} of " * (run.work.batch > 1) + some(run.work.keys, "token")
             kernels = ", ".join(run.kernels)
+            share = f"attention ({kernels}) is {_percent(of_time)} of the time, {_percent(of_bytes)} of the bytes"
+            memory, fits = whole.profile.usable_memory_bytes, ""
+            if memory is not None and run.weight_bytes > memory:
+                fits = f"; its {bytes_text(run.weight_bytes)} of weights do not fit in memory"
             said.append(
                 f"{SUBJECTS[run.phase]} {over} {tokens} with {of} takes {seconds_text(whole.time_s)} and moves "
-                f"{bytes_text(whole.hbm.total)} at HBM; attention ({kernels}) is {_percent(of_time)} of the time and "
-                f"{_percent(of_bytes)} of the bytes"
+                f"{bytes_text(whole.hbm.total)} at HBM; {share}{fits}."
             )
-            memory = whole.profile.usable_memory_bytes
-            if memory is not None and run.weight_bytes > memory:
-                said.append(f"Its weights of {bytes_text(run.weight_bytes)} do not fit in that GPU's memory")
-        return sentences(list(dict.fromkeys(said)))
+        return "\n".join(dict.fromkeys(said))
 
     @property
     def groups(self) -> dict[str, list[WholeRun]]:
@@ -200,7 +200,7 @@ class WholeModels(Several[WholeRun]):
         ]
         lines = dict.fromkeys(run.model.line for run in self)
         return Page(TITLE, f"{'; '.join(lines)}.", (*sections, *listed("notes", "Notes", self.notes, folded=True)),
-                    command=command, answer=(self.answer,))  # fmt: skip
+                    command=command, answer=tuple(self.answer.split("\n")))  # fmt: skip
 
     def _line(self) -> str:
         names = dict.fromkeys(run.model.title for run in self)
@@ -208,7 +208,7 @@ class WholeModels(Several[WholeRun]):
 
     def _parts(self) -> list[Part]:
         tables = [part for title, runs in self.groups.items() for part in (title, table(runs))]
-        return [self.answer, *tables, self.notes]
+        return [*self.answer.split("\n"), *tables, self.notes]
 
 
 def _percent(share: float) -> str:
@@ -290,7 +290,7 @@ def _run(request: WholeRequest, model: Model, gpu: Any, phase: str, length: int)
     kind = request.dtype or model.dtype or ("fp32" if own.number > 2 else "bf16")
     weights = own.in_one(kind) if phase == TRAINING else own
     queries = 1 if phase == DECODE else length
-    work = Work(request.batch, queries, length, request.kernel, phase == TRAINING, request.fused)
+    work = Work(request.batch, queries, length, in_model(request.kernel), phase == TRAINING, request.fused)
     tape = Writer(model, weights, work, profile, kind).written()
     traffic = traffic_of(tape.program, profile)
     rows = tuple(row for row, times in zip(traffic.rows, tape.counts, strict=True) for _ in range(times))

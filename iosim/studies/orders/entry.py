@@ -11,7 +11,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain, replace
-from iosim.base.units import bytes_text, picoseconds, seconds_text, some, times_of
+from iosim.base.units import bytes_text, picoseconds, seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import evidence
@@ -268,21 +268,29 @@ def check_weights(weights: Sequence[float] | None, problems: Sequence[AttentionP
 def answer(ranking: OrderRanking) -> str:
     """The best order, its bytes and time, against the kernel's own."""
     best, own = ranking.best, ranking.own
-    above = times_of(times_text(best.times_compulsory), "the compulsory bytes")
+    above = f"{times_text(best.times_compulsory)}x the compulsory bytes"
     cost = f"{bytes_text(best.hbm_bytes)} at HBM, {above}, {seconds_text(best.time_s)}"
     more = own.time_s / best.time_s - 1 if best.time_s else 0.0
     time = f"{100 * abs(more):.1f} % {'more' if more > 0 else 'less'} time" if abs(more) > SAME_WORD else "as much time"
-    takes = f"moves {bytes_text(own.hbm_bytes)} and takes {time}"
-    times = next(basis for basis in evidence(ranking.profile).bases if basis.model == "time")
+    takes = f"takes {time}"
+    bound = best.parts[0].bound_by
     parts = [
-        f"{_where(ranking)} {ranking.kernel} does best with {best.choice.words}: {cost}",
-        "That is its own order" if best.is_own else f"Its own order ({own.choice.words}) {takes}",
-        f"{some(len(ranking.orders), 'order')} predicted, {len(ranking.left_out)} left out",
-        ranking.by_default,
-        "HBM bytes by replay, times by a model",
-        f"The time model's numbers: {times.summary}",
+        f"{ranking.kernel} on {ranking.profile.name} does best with {best.choice.words}: {cost}, bound by {bound}",
+        "That is its own order" if best.is_own else f"Its own order {takes}",
     ]
     return sentences(parts)
+
+
+def beneath(ranking: OrderRanking) -> tuple[str, ...]:
+    """What stands under the table: the problem, the kernel's own order, and what the numbers rest on."""
+    times = next(basis for basis in evidence(ranking.profile).bases if basis.model == "time")
+    told = (
+        f"{_where(ranking)}: {some(len(ranking.orders), 'order')} predicted, {len(ranking.left_out)} left out",
+        f"its own order is {ranking.own.choice.words}",
+        ranking.by_default,
+        f"HBM bytes by replay, times by a model, whose numbers are: {times.summary}",
+    )
+    return tuple(part for part in told if part)
 
 
 def _where(ranking: OrderRanking) -> str:
@@ -318,4 +326,4 @@ def notes(r: OrderRanking, most: int | None = MOST_SHOWN) -> tuple[str, ...]:
     methods = {e.method for e in r.orders[:most]}
     told = [MEANINGS[method] for method in MEANINGS if method in methods]
     front = "front: no other order takes less time with as few bytes, or moves fewer bytes in as little time"
-    return (front, *told, *r.notes)
+    return (front, *told, *r.notes, *beneath(r))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosim.base.units import bytes_text, length_text, some
+from iosim.base.units import bytes_text, length_text, seconds_text, some
 from iosim.base.words import sentences
-from iosim.prediction.answer import against, left_in_l2, times_text, trust, why
+from iosim.prediction.answer import against, left_in_l2, reason, times_text
+from iosim.prediction.confidence import confidence
 from iosim.show.page import Page, Section, listed
 from iosim.studies.report.collect import Omission, Point, Report, ReportRequest, by_gpu
 from iosim.studies.report.collect import baseline as baseline_of
@@ -28,13 +29,35 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
     longest, here, best = _at_the_longest(points)
     others = [p for p in here if p is not best]
     against = next((p for p in others if p.kernel == baseline), max(others, key=_moved, default=None))
-    parts = [f"On {gpu} at {some(longest, 'token')} {best.kernel} moves {_amounts(best)}"]
-    if against is not None:
-        parts[0] += f", {_ratios(best, against)}"
-        parts += [f"{against.kernel} moves {_amounts(against)}", why(against.prediction)]
-        parts += _from(points, best.kernel, against.kernel)
-    parts += [f"{p.kernel} moves {bytes_text(p.hbm)} at HBM" for p in others if p is not against and p.hbm is not None]
-    return sentences([*parts, trust([p.prediction for p in here])])
+    at = f" at {some(longest, 'token')}" if len({p.seq_len for p in points}) > 1 else ""
+    moves = f"On {gpu}{at} {best.kernel} moves {_amounts(best)}"
+    bound, sure = f"bound by {best.prediction.bound_by}", confidence([p.prediction for p in here])
+    if against is None:
+        return sentences([f"{moves} in {seconds_text(best.time_s)}, {bound}", reason(best.prediction), sure])
+    took = f"{seconds_text(best.time_s)}, not {seconds_text(against.time_s)}"
+    less = f"{moves}, {_ratios(best, against)}, in {took}, {bound}"
+    return sentences([less, reason(against.prediction) if _moved(best) < _moved(against) else "", sure])
+
+
+def further(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
+    """What stands under the verdicts, a line for each GPU: from which length on the bytes are halved, the bytes between
+    SMs and L2, and what the other kernels move."""
+    said = []
+    for gpu, members in by_gpu(points).items():
+        _, here, best = _at_the_longest(members)
+        others = [p for p in here if p is not best]
+        base = next((p for p in others if p.kernel == baseline), max(others, key=_moved, default=None))
+        parts = [] if base is None else [*_from(members, best.kernel, base.kernel), _between(best, base)]
+        rest = [p for p in others if p is not base and p.hbm is not None]
+        parts += [f"{p.kernel} moves {bytes_text(p.hbm or 0)} at HBM in {seconds_text(p.time_s)}" for p in rest]
+        said += [f"On {gpu}: {'; '.join(parts)}."] if parts else []
+    return tuple(said)
+
+
+def _between(best: Point, base: Point) -> str:
+    factor = _factor(base.l2, best.l2)
+    than = f"{factor} than {base.kernel}'s {bytes_text(base.l2)}" if factor else f"as much as {base.kernel}"
+    return f"{best.kernel} moves {bytes_text(best.l2)} between SMs and L2, {than}"
 
 
 def in_short(points: Sequence[Point], baseline: str | None) -> tuple[str, ...]:
@@ -68,17 +91,12 @@ def _amounts(p: Point) -> str:
     if p.hbm is None:
         return f"{bytes_text(p.l2)} between SMs and L2"
     times = left_in_l2(p.hbm, p.compulsory, p.prediction.l2_start) or against(p.hbm, p.compulsory, "compulsory")
-    times = times.replace(" times compulsory", " times the compulsory")
-    return f"{bytes_text(p.hbm)} at HBM ({times}) and {bytes_text(p.l2)} between SMs and L2"
+    return f"{bytes_text(p.hbm)} at HBM ({times})"
 
 
 def _ratios(best: Point, against: Point) -> str:
-    hbm = None if not best.hbm or against.hbm is None else _factor(against.hbm, best.hbm)
-    by_level = [(hbm, "at HBM"), (_factor(against.l2, best.l2), "between SMs and L2")]
-    same = " and ".join(where for factor, where in by_level if factor == "")
-    other = " and ".join(f"{factor} {where}" for factor, where in by_level if factor)
-    parts = [f"as much {same} as {against.kernel}"] if same else []
-    return " and ".join([*parts, other if same else f"{other} than {against.kernel}"] if other else parts)
+    factor = _factor(_moved(against), _moved(best))
+    return f"{factor} than {against.kernel}" if factor else f"as much as {against.kernel}"
 
 
 def _factor(theirs: int, own: int) -> str:
@@ -86,7 +104,7 @@ def _factor(theirs: int, own: int) -> str:
     ratio = max(theirs, own) / max(1, min(theirs, own))
     if times_text(ratio) == "1":
         return ""
-    return f"{times_text(ratio)} times {'less' if theirs > own else 'more'}"
+    return f"{times_text(ratio)}x {'less' if theirs > own else 'more'}"
 
 
 def _from(points: Sequence[Point], kernel: str, against: str) -> list[str]:
@@ -164,5 +182,6 @@ def as_page(report: Report) -> Page:
     points, base = report.points, baseline_of(report.points)
     return Page(
         report.title, subject(report.request), sections, command=report.request.report_line(),
-        commands=report.commands, answer=verdicts(points, base), verdict=in_short(points, base),
+        commands=report.commands, answer=(*verdicts(points, base), *further(points, base)),
+        verdict=in_short(points, base),
     )  # fmt: skip

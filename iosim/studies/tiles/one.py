@@ -56,8 +56,7 @@ class TileStudy:
             place = f"{name} fits on {self.profile}, and is {self._place(rank)} with {_how(best.tile)}"
             return f"{place}: {seconds_text(best.time_s)}, {bytes_text(read)} read from L2, {bytes_text(hbm)} of HBM"
         closest = min(self.rejected, key=lambda r: (not excess(r.reason), sum(excess(r.reason).values())))
-        why = f"{closest.reason}{excess_text(closest.reason)}, with {_how(closest.tile)}"
-        text = f"{name} does not fit on {self.profile}: {why}"
+        text = f"{name} does not fit on {self.profile}: {closest.reason}{excess_text(closest.reason)}"
         if self.nearest is not None:
             rank, tile = self.nearest
             text += f". The nearest that fits is {tile.tile} with {_how(tile.tile)}, {self._place(rank)}"
@@ -157,21 +156,32 @@ def _ranged(reasons: list[str]) -> str:
 
 
 def answer(rankings: Sequence[TileRanking]) -> str:
-    return " ".join(map(_sentence, rankings))
+    return "\n".join(map(_sentence, rankings))
 
 
 def _sentence(r: TileRanking) -> str:
     layers = "" if r.layers is None else f", for {r.layers},"
-    where = f"On {r.profile.name} at {some(r.problem.seq_q, 'token')} and head_dim {r.problem.head_dim}{layers}"
+    where = f"On {r.profile.name}{layers}"
     if not r.candidates:
         return f"{where} no tile fits: for the first, {r.rejected[0].reason}."
     best = r.best
     spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" * (best.spilled_bytes > 0)
-    few = "one tile that fits" if len(r.candidates) == 1 else f"fastest of the {len(r.candidates):,} tiles that fit"
-    parts = [f"{where} the {few} is {best.tile} with {_how(best.tile)}: {_cost(best)}{spilled}"]
+    few = "the one tile that fits" if len(r.candidates) == 1 else f"fastest of {len(r.candidates):,} tiles that fit"
+    parts = [f"{where} {best.tile} with {_how(best.tile)} is {few}: {_time(best)}{spilled}"]
     if r.library:
         first = r.library[0]
-        parts.append(f"The fastest library kernel, {first.kernel} with its {first.tile}, takes {_cost(first)}")
+        parts.append(f"The fastest library kernel, {first.kernel} {first.tile}, takes {_time(first)}")
+    times = next(basis for basis in evidence(r.profile).bases if basis.model == "time")
+    checked = "checked there" if times.validated_by else "not checked there"
+    return sentences([*parts, f"Times by a model {checked}"])
+
+
+def beneath(r: TileRanking) -> str:
+    """What stands under the answer: what both move, how many others do not fit, and what times rest on."""
+    if not r.candidates:
+        return ""
+    parts = [f"{r.best.tile} moves {_moved(r.best)}"]
+    parts += [f"{r.library[0].kernel} {r.library[0].tile} moves {_moved(r.library[0])}"] if r.library else []
     if r.rejected:
         others = "Another does" if len(r.rejected) == 1 else f"{len(r.rejected)} others do"
         limits = {"registers": "registers", "shared": "shared memory", "threads": "threads"}
@@ -179,12 +189,13 @@ def _sentence(r: TileRanking) -> str:
         name, n = counted.most_common(1)[0]
         parts.append(f"{others} not fit" + (f", {n} of them for {name}" if name and 2 * n > len(r.rejected) else ""))
     times = next(basis for basis in evidence(r.profile).bases if basis.model == "time")
-    checked = "checked there" if times.validated_by else "not checked there"
-    parts += [f"Times by a model {checked}", f"Its numbers: {times.summary}"]
-    return sentences(parts)
+    return sentences([*parts, f"The time model's numbers for {r.profile.name}: {times.summary}"])
 
 
-def _cost(c: TileCandidate) -> str:
+def _time(c: TileCandidate) -> str:
+    return f"{seconds_text(c.time_s)}, bound by {c.bound_by}"
+
+
+def _moved(c: TileCandidate) -> str:
     l2, hbm = c.l2_read_bytes + c.l2_write_bytes, c.hbm_read_bytes + c.hbm_write_bytes
-    rest = f"{bytes_text(l2)} between SMs and L2 and {bytes_text(hbm)} at HBM"
-    return f"{seconds_text(c.time_s)}, bound by {c.bound_by}, {rest}"
+    return f"{bytes_text(l2)} between SMs and L2 and {bytes_text(hbm)} at HBM"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from iosim.base.records import replace
-from iosim.base.units import bytes_text, some
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.kernel.launch import Rows
-from iosim.prediction.answer import trust, who
+from iosim.prediction.confidence import confidence, who
 from iosim.readers.replay.engine import PS
 from iosim.readers.replay.tracing import LaunchTrace
 from iosim.show import axes
@@ -23,7 +23,10 @@ from iosim.studies.trace.trace import TraceResult, numbers, reuse_rows, tensor_r
 
 
 def answer(traces: Sequence[TraceResult]) -> str:
-    return sentences([*map(_asked, traces), trust([t.prediction for t in traces])])
+    """A line for each trace, and one word of confidence."""
+    sure = confidence([t.prediction for t in traces])
+    lines = [_asked(t) for t in traces]
+    return sentences([*lines, sure]) if len(lines) == 1 else "\n".join(sentences([one]) for one in [*lines, sure])
 
 
 def _met(t: TraceResult) -> tuple[int, int, float]:
@@ -49,17 +52,18 @@ def _verdict(traces: Sequence[TraceResult]) -> str:
 
 def _asked(t: TraceResult) -> str:
     asked, missed, share = _met(t)
-    what = f"{share:.1f} % are there, {bytes_text(missed)} come from {_behind(t)}"
-    parts = [f"{who(t.prediction)} asks {bytes_text(asked)} of the L2: {what}"]
+    what = f"{share:.1f} % are there, {bytes_text(missed)} from {_behind(t)}"
+    p = t.prediction
+    took = f"{seconds_text(p.time_s)}, bound by {p.bound_by}"
+    parts = [f"{who(p)} asks {bytes_text(asked)} of the L2: {what}; {took}"]
     drifting = [one for one in t.launches if one.peak_in_use_bytes is not None]
     if drifting:
         widest = max(drifting, key=lambda one: one.peak_in_use_bytes or 0)
         peak, kept = widest.peak_in_use_bytes or 0, t.partition_bytes
         names = " and ".join(widest.shared_tensors)
-        above = f"for {100 * widest.share_above(kept):.0f} % of the time more than"
-        fits = "never more than" if peak <= kept else above
-        rest = f"{fits} the {bytes_text(kept)} that one partition keeps"
-        parts.append(f"Up to {bytes_text(peak)} of {names} are in use at once, {rest}")
+        above = f"{100 * widest.share_above(kept):.0f} % of the time more than"
+        fits = "within" if peak <= kept else above
+        parts.append(f"Up to {bytes_text(peak)} of {names} in use at once, {fits} the {bytes_text(kept)} kept")
     return ". ".join(parts)
 
 
@@ -100,7 +104,8 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
         if drawn or tables.get(name):
             sections.append(Section(name, heading, (caption,), panels=tuple(drawn), table=tables.get(name),
                                     folded=name not in ("walk", "read"), most_across=3))  # fmt: skip
-    return Page(title, subject, tuple(sections), command=command, answer=(answer(traces),), verdict=(_verdict(traces),))
+    said = tuple(answer(traces).split("\n"))
+    return Page(title, subject, tuple(sections), command=command, answer=said, verdict=(_verdict(traces),))
 
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:

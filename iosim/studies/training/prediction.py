@@ -145,11 +145,10 @@ class TrainingPrediction(Shown):
         longest = longest_sequence(self.model, s, self.capacity_bytes)
         parts = [
             f"Training with {s.tokens} and {s.attention} attention {fits} on {self.profile.name}: "
-            f"{bytes_text(self.peak_bytes)} at the peak of {bytes_text(self.capacity_bytes)}, "
-            f"{bytes_text(by_kind[most])} of them {most}",
-            f"The longest sequence that fits has {some(longest, 'token')}" if longest else "Not even 64 tokens fit",
+            f"{bytes_text(self.peak_bytes)} of {bytes_text(self.capacity_bytes)} at the peak, most for {most}",
+            f"Up to {some(longest, 'token')} fit" if longest else "Not even 64 tokens fit",
             *([] if self.time is None else [f"A step takes {seconds_text(self.time.total_s)}"]),
-            "Tensors alone are counted: the driver's own memory and fragments come on top",
+            "Counted, tensors alone",
         ]
         return sentences(parts)
 

@@ -21,9 +21,6 @@ from iosim.catalog.algorithms.naive import NaiveOptions, Pass, passes
 from iosim.catalog.algorithms.registry import options_of
 from iosim.kernel.launch import Mode, Outer
 
-# products, the mask into the softmax, dropout (recomputed) into the products with V and dO.
-# NB: scores stored in fp8 have no -inf: a mask pass in fp8 is right only for rows that keep a key.
-
 BESIDE = ("bias", "mask", "mask_added", "padding", "dropout_mask", "P")
 """What a pass reads beside the tensor that it goes over; P as well, where it is not that."""
 
@@ -82,14 +79,22 @@ def dropout(at: Place) -> None:
     at.put("dropout_mask", at.survivors)
 
 
+def _kept(at: Place, name: str) -> str:
+    """The tensor called so, or its fp32 copy where the launch reads that."""
+    return next((n for n in _operands(at) if n == f"{name}_fp32"), name)
+
+
 def _weight_gradient(at: Place) -> Array:
+    if "dP_fp32" in _operands(at):
+        return at["dP_fp32"] * (1 if _runs(at, Pass.DROPOUT) else at.dropout_factor)
     return at["dP_dropped"] if _runs(at, Pass.DROPOUT) else at["dP"] * at.dropout_factor
 
 
 def _softmax_gradient(at: Place) -> Array:
     whole = options_of(at.kernel, NaiveOptions).softmax_backward_product
-    product = at["PdP"] if whole else at["P"] * _weight_gradient(at)
-    return np.asarray(product - at["P"] * product.sum(axis=1, keepdims=True))
+    weights = at[_kept(at, "P")]
+    product = at["PdP"] if whole else weights * _weight_gradient(at)
+    return np.asarray(product - weights * product.sum(axis=1, keepdims=True))
 
 
 def _scale_left(at: Place) -> float:
@@ -128,7 +133,8 @@ step(lambda at: masked(at, source(at)), "mask")
 step(_softmax, "softmax")
 step(lambda at: at["dO"] @ at["V"].T, "bwd.dp")
 step(lambda at: source(at) * at["dropout_mask"] / (1 - at.problem.dropout), "bwd.dropout")
-step(lambda at: at["P"] * _weight_gradient(at), "bwd.product")
+step(lambda at: at[_kept(at, "P")] * _weight_gradient(at), "bwd.product")
+step(source, "cast_S", "cast_P", "mask_copy", "bwd.cast_S", "bwd.cast_P", "bwd.mask_copy")
 step(_softmax_gradient, "bwd.softmax")
 step(lambda at: source(at) * at["mask"], "bwd.mask")
 step(lambda at: source(at) * at["padding"].T, "bwd.padding")

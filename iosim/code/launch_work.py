@@ -1,0 +1,59 @@
+"""What the CTAs of an evaluated launch compute and spill, from its machine code: work for the time, local memory.
+
+The PTX says how often each of its lines runs and what its loads and stores ask for; the machine code, whose
+instructions name their lines, what a warp issues, waits for and spills.
+"""
+
+from __future__ import annotations
+
+from iosim.base.records import dataclass, replace
+from iosim.code.addresses_launch import CodeLaunch
+from iosim.code.loops import Flow
+from iosim.code.module import Function
+from iosim.code.on_sm import CodeOnSm, code_on_sm
+from iosim.code.opcodes import WARP
+from iosim.code.runs import Runs, runs_of_lines, runs_of_trips
+from iosim.code.uses import uses_of
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.launch import SPILL, Mode, Overhead
+from iosim.kernel.machine import SECTOR_BYTES, SOURCE
+from iosim.kernel.work import Work
+
+NOT_LINED = (
+    "its machine code names no lines of the PTX (-lineinfo), so that turns of its loops are taken to be one and no "
+    "address is known of what it runs"
+)
+
+
+@dataclass(frozen=True)
+class LaunchWork:
+    """A launch with its work, and what was found on the way."""
+
+    launch: CodeLaunch
+    runs: Runs
+    on_sm: CodeOnSm
+    instructions: float
+    """Instructions that all warps execute."""
+    notes: tuple[str, ...]
+
+
+def with_work(launch: CodeLaunch, function: Function, profile: HardwareProfile) -> LaunchWork:
+    """The launch with what its machine code says of it on a GPU."""
+    evaluated, flow = launch.evaluated, Flow(function)
+    lined = any(one.ptx_line is not None for one in function.instructions)
+    runs = runs_of_lines(flow, evaluated.runs) if lined else runs_of_trips(flow, {})
+    warps = -(-evaluated.threads // WARP)
+    ctas = max(1, min(launch.occupancy.ctas_per_sm, -(-evaluated.ctas // profile.sm_count)))
+    l1_bytes = profile.need("l1_shared_bytes") - launch.occupancy.shared_memory_carveout_bytes
+    uses = uses_of(evaluated, launch.missed, function.cc)
+    on_sm = code_on_sm(flow, runs, ctas * warps, max(1.0, l1_bytes), uses)
+    local = on_sm.local_tile
+    moved = ((Mode.STORE, local.stored), (Mode.LOAD, local.loaded - local.hits_l1))
+    overheads = tuple(
+        Overhead(SPILL, mode, per_tile=round(sectors * SECTOR_BYTES * warps), inferred_from=SOURCE)
+        for mode, sectors in moved if sectors
+    )  # fmt: skip
+    worked = replace(launch.launch, overheads=overheads, work=Work(machine=on_sm.machine))
+    made = replace(launch, chain=replace(launch.chain, launches=(worked,)))
+    notes = (*flow.unread, *runs.assumed, *(() if lined else (NOT_LINED,)))
+    return LaunchWork(made, runs, on_sm, runs.instructions * warps * evaluated.ctas, notes)

@@ -1,0 +1,54 @@
+"""What each load and store of machine code asks for, from the addresses of the PTX line that it stands for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from iosim.code.addresses import GLOBAL, SHARED, Evaluated, Site, instruction_of
+from iosim.code.listing import Instruction
+from iosim.code.on_sm import Uses
+from iosim.code.opcodes import operation
+from iosim.code.trace import default_use
+from iosim.kernel.machine import MemoryUse
+
+SPACES = {
+    "global-load": GLOBAL, "global-store": GLOBAL, "global-atomic": GLOBAL, "global-copy": GLOBAL,
+    "shared-load": SHARED, "shared-store": SHARED, "shared-atomic": SHARED,
+}  # fmt: skip
+
+
+def uses_of(evaluated: Evaluated, missed: Mapping[int, float], cc: int) -> Uses:
+    """Uses by the lines of the PTX.
+
+    Args:
+        evaluated: the launch's addresses.
+        missed: the part of each load's sectors that L1 does not serve, by instruction.
+        cc: compute capability of the machine code.
+    """
+    of_line: dict[tuple[int, str], list[Site]] = defaultdict(list)
+    for site in evaluated.sites:
+        of_line[instruction_of(evaluated.entry, site.number).row, site.space].append(site)
+
+    def use_of(one: Instruction) -> MemoryUse | None:
+        group = operation(one, cc).group
+        space = SPACES.get(group)
+        sites = of_line.get((one.ptx_line or -1, space)) if space else None
+        if not sites:
+            return None
+        use = _mean(sites, missed)
+        if group == "global-copy":  # what it writes into shared memory stands under the same line
+            beside = _mean(of_line.get((one.ptx_line or -1, SHARED), []), missed)
+            wavefronts = beside.wavefronts or default_use(one, group).wavefronts
+            return MemoryUse(use.sectors, use.lines, wavefronts, use.hits_l1)
+        return use
+
+    return use_of
+
+
+def _mean(sites: list[Site], missed: Mapping[int, float]) -> MemoryUse:
+    """What a request of some sites asks for, in the mean."""
+    requests = max(1, sum(site.requests for site in sites))
+    sectors, lines, wavefronts = (sum(getattr(s, n) for s in sites) for n in ("sectors", "lines", "wavefronts"))
+    served = sum((1 - missed.get(site.number, 1.0)) * site.sectors for site in sites)
+    return MemoryUse(sectors / requests, lines / requests, wavefronts / requests, served / sectors if sectors else 0.0)

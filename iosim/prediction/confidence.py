@@ -1,0 +1,107 @@
+"""How far predictions can be trusted: in one word beside an answer, and in sentences under it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from iosim.base.words import listed
+from iosim.catalog.libraries.default import told
+from iosim.catalog.libraries.loader import counted_on
+from iosim.hardware.profile import list_profiles
+from iosim.prediction.result import Prediction
+
+
+def who(p: Prediction) -> str:
+    return f"{p.kernel.name} on {p.profile.name}"
+
+
+def confidence(predictions: Iterable[Prediction]) -> str:
+    """One word on how HBM bytes were found, and whether counters of that kernel on that GPU were compared with such
+    predictions. `basis` has the rest."""
+    several = list(predictions)
+    words = {"bounds": "Bounded", "capacity": "Estimated", "sampled": "Simulated in part", "replay": "Simulated"}
+    found = list(dict.fromkeys(words[p.method] for p in several))
+    start = f"{found[0]}{', in part ' if len(found) > 1 else ''}{' and '.join(one.lower() for one in found[1:])}"
+    played = [p for p in several if p.method not in ("bounds", "capacity")]
+    if not played:
+        return f"{start}, not simulated"
+    checked = [(p, _checks(p)) for p in played]
+    said = list(dict.fromkeys(how for _, how in checked))
+    if said == [CHECKED]:
+        return f"{start}; checked against counters"
+    if said == [NOT_COUNTED]:
+        return f"{start}; no counters of {'this kernel' if len(played) == 1 else 'these kernels'} to compare with"
+    if CHECKED not in said:
+        if MEASURED in (p.profile.backed_by for p in played):
+            there = "there" if len({p.profile.name for p in played}) == 1 else "on these GPUs"
+            return f"{start}; not checked {there}"
+        return f"{start}. {backing(played)}"
+    counted = listed(list(dict.fromkeys(who(p) for p, how in checked if how == CHECKED)))
+    return f"{start}; checked for {counted} alone"
+
+
+def basis(predictions: Iterable[Prediction]) -> tuple[str, ...]:
+    """Kernels that nobody asked for, how HBM bytes were found and what that rests on, GPUs of one kind together, and
+    kernels where those of a GPU differ; and kernels of which spills are left out: a sentence each, without its full
+    stop."""
+    several = list(predictions)
+    found: dict[tuple[str, str], list[Prediction]] = {}
+    for p in several:
+        found.setdefault(_basis(p), []).append(p)
+    gpus = {one: dict.fromkeys(p.profile.name for p in those) for one, those in found.items()}
+    differ = sum(map(len, gpus.values())) > len({name for each in gpus.values() for name in each})
+    bases = []
+    for (how, numbers), those in found.items():
+        where = f" on {listed(list(gpus[how, numbers]))}" if len(found) > 1 else ""
+        kernels = listed(list(dict.fromkeys(p.kernel.name for p in those)))
+        bases.append(f"HBM bytes{f' of {kernels}' if differ else ''}{where} {how}")
+        rests_on = f"The L2 model's numbers{where}: {numbers}"
+        bases += [rests_on] if numbers and rests_on not in bases else []
+    by_default = told((p.kernel, p.profile) for p in several)
+    return tuple(part for part in (by_default, backing(several), *bases, left_out_spills(several)) if part)
+
+
+def backing(predictions: Iterable[Prediction]) -> str:
+    """What predictions for these GPUs were held against, in a word for each."""
+    words = {p.profile.name: p.profile.backed_by for p in predictions}
+    if len(set(words.values())) == 1:
+        return f"Backed by {next(iter(words.values()))}"
+    return f"Backed by {', '.join(f'{word} on {gpu}' for gpu, word in words.items())}"
+
+
+def basis_text(predictions: Iterable[Prediction]) -> str:
+    """`basis` as lines under a table."""
+    return "".join(f"basis: {one}\n" for one in basis(predictions))
+
+
+def left_out_spills(predictions: Iterable[Prediction]) -> str:
+    spilling = list(dict.fromkeys(p.kernel.name for p in predictions if p.call.spilling))
+    return f"{listed(spilling)} would spill registers, at a cost that is in no number here" if spilling else ""
+
+
+MEASURED = "measured"
+"""What a GPU is backed by on which this project counted and timed."""
+CHECKED = "checked against that GPU's counters"
+UNCHECKED = "not checked against that GPU's counters"
+NOT_COUNTED = "with no counters of this kernel to compare with"
+
+
+def _basis(p: Prediction) -> tuple[str, str]:
+    if p.method == "bounds":
+        return "bounded, not predicted", ""
+    if p.method == "capacity":
+        return "by the capacity rule, an estimate", ""
+    l2 = next(one for one in p.evidence.bases if one.model == "l2")
+    how = "by replay" if p.method == "replay" else "by replay in part"
+    return f"{how}, {_checks(p)}", l2.summary
+
+
+def _checks(p: Prediction) -> str:
+    """Which counters there are to compare a prediction with: of its kernel and passes, and on its GPU."""
+    passes = {"fwd": (False,), "bwd": (True,), "fwd+bwd": (False, True)}[p.problem.passes]
+    each = [counted_on(p.kernel.name, backward) for backward in passes]
+    if not all(each):
+        return NOT_COUNTED
+    hbm = next(one for one in p.evidence.bases if one.model == "hbm")
+    here = all(p.profile.name in gpus for gpus in each) or p.profile.name not in list_profiles()
+    return CHECKED if hbm.validated_by and here else UNCHECKED

@@ -1,0 +1,114 @@
+"""The first lines of every command: an answer in one breath. At most 40 words a line, a number with its unit as one;
+"per" where it means per; no list of kinds; the time where there is one, and one word of confidence."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from iosim.commands.cli import main
+
+pytestmark = pytest.mark.usefixtures("replays_once")
+
+MOST_WORDS, MOST_LINES = 40, 9
+PER = re.compile(
+    r"\b(?:tokens?|bytes|elements|operations|joules|dollars|times|\$[\d.]+|[kMGT]?B|[mu]?s|registers?|keys?|rows?) an? "
+    r"(?:second|hour|token|head|step|GPU|tile|call|layer|CTA|block|thread|million|billion|launch|kernel|sequence)\b"
+)
+"""X a Y, where X per Y is meant."""
+KINDS = re.compile(r"\d+ (?:measured|fitted|published|inferred|assumed|taken from)\b")
+"""How many numbers are known how: provenance, which stands under the answer."""
+
+PREDICTED = [
+    "predict --gpu t4 --kernel sdpa --seq-len 1k",
+    "predict --gpu a100 --kernel naive,fa2 --seq-len 1k",
+    "predict --gpu a100,h100,t4 --kernel naive,cutlass --seq-len 512",
+    "predict --gpu h100 --kernel fa2 --seq-len 512,1k",
+    "predict --gpu h100 --kernel fa2 --seq-len 512 --l2 warm",
+    "predict --gpu a100 --kernel fa2 --seq-len 1k --method capacity",
+    "predict --gpu h200 --kernel fa2 --heads 2 --seq-len 16k --causal --dtype bf16",
+    "predict --model llama-3-8b --gpu h100,a100 --seq-len 512",
+    "compare --gpu a100,t4 --kernel naive,cutlass --seq-len 1k --baseline naive",
+    "compare --gpu a100 --kernel naive,fa2,cutlass --seq-len 512,1k --kv-heads 8",
+    "compare --model llama-3-8b --gpu h100 --kernel fa2,fa3 --seq-len 256",
+    "compare --gpu h100,h200 --kernel fa2 --per dollar --price h100=2,h200=3 --seq-len 512",
+    "explain --gpu a100 --kernel fa2,naive --heads 4 --seq-len 1k",
+    "explain --gpu t4 --kernel flash --heads 2 --seq-len 4k",
+    "explain --gpu t4 --kernel flash --heads 2 --seq-len 1k --time",
+    "trace --gpu h200 --kernel fa2,cudnn --heads 4 --seq-len 1k",
+    "tiles --gpu t4,l4 --seq-len 512",
+    "orders --gpu h200 --heads 4 --seq-len 1k --causal",
+    "decode --gpu h100 --context 1k",
+    "decode --model llama-3-8b --gpu h100,a100 --batch 8 --context 64k",
+    "decode --model deepseek-v3.2 --gpu h200 --context 8k --layers 1",
+    "latency --stack vllm,sglang --gpu h100 --seq-len 1 --seq-len-k 4k",
+    "latency --model llama-3-8b --stack vllm --gpu h100 --seq-len 1 --seq-len-k 1k",
+    "ring --gpu h100 --seq-len 4k",
+    "model llama-3-8b --gpu h100,a100 --seq-len 512",
+    "train-memory --gpu h100",
+]
+"""Those with a time."""
+OTHERS = [
+    "compare --model llama-3-8b --gpu a100,h200 --per token --batch 8 --seq-len 1 --seq-len-k 4k",
+    "predict --gpu a100 --kernel fa2 --seq-len 1k --method bounds",
+    "tiles --gpu rtx-4090 --head-dim 256 --tile 128x128 --seq-len 1k",
+    "formula flash",
+    "formula naive --gpu a100",
+    "formula fa2 --bound --seq-len 512",
+    "train-memory --gpu l4 --frontier batch",
+    "check-claim --hbm 276.8MB --gpu a100 --kernel fa2 --seq-len 1024",
+    "check-claim --hbm 40.3GB --gpu a100 --kernel fa2 --seq-len 1024",
+    "check-claim --hbm 9x --time 2ms --gpu a100 --kernel fa2 --seq-len 1024",
+    "reproduce --section A",
+    "profiles show t4",
+    "kernels show fa2",
+    "models show llama-3-8b",
+]
+TIME = re.compile(r"\d (?:[mun]?s)\b")
+
+
+def words(line: str) -> int:
+    """Words of a line, a number and its unit as one."""
+    return len(re.sub(r"([\d.]+) ([kMGT]?B|[mun]?s|GFLOP|%|TB/s|GB/s)\b", r"\1\2", line).split())
+
+
+def first_lines(line: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    capsys.readouterr()
+    assert main(line.split()) == 0
+    return capsys.readouterr().out.split("\n\n")[0].splitlines()
+
+
+@pytest.mark.parametrize("line", [*PREDICTED, *OTHERS])
+def test_the_answer_is_one_breath(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = first_lines(line, capsys)
+    assert 0 < len(said) <= MOST_LINES
+    for one in said:
+        assert words(one) <= MOST_WORDS, one
+        assert PER.search(one) is None, one
+        assert KINDS.search(one) is None, one
+        assert one[-1] in ".:", one
+    if line in PREDICTED:
+        assert any(TIME.search(one) for one in said)
+
+
+@pytest.mark.parametrize("line", [line for line in PREDICTED if line.startswith(("predict", "explain --gpu a100"))])
+def test_it_ends_with_one_word_of_confidence_and_json_has_it(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = first_lines(line, capsys)
+    assert re.search(r"(Simulated|Estimated|Bounded)[^.]*\.( Backed by [^.]*\.)?$", said[-1]), said[-1]
+    assert main([*line.split(), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["answer"] == "\n".join(said)
+
+
+def test_two_kernels_are_held_against_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    (said,) = first_lines("predict --gpu a100 --kernel naive,fa2 --seq-len 4096", capsys)
+    assert re.match(r"fa2 on a100-sxm-80gb reads 21\.\dx fewer bytes from HBM than naive \(", said)
+    assert "S and P (1.074 GB each) do not fit the 41.94 MB L2" in said
+    assert said.endswith("Simulated. Backed by public counters.")
+
+
+def test_provenance_stands_under_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decode", "--gpu", "h100", "--context", "1k"]) == 0
+    out = capsys.readouterr().out
+    assert KINDS.search(out.split("\n\n", 1)[1])

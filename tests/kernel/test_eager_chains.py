@@ -1,0 +1,111 @@
+"""Eager attention by the name of its chain: launches in order, what each moves, and times that others measured."""
+
+from __future__ import annotations
+
+import csv
+from typing import Any
+
+import pytest
+from counter import count
+from scripts import measurements
+from strategies import disagreements
+
+import iosim
+from iosim.catalog.algorithms import plan
+from iosim.catalog.libraries import in_model, resolve
+from iosim.hardware.profile import load_profile
+from iosim.problem.attention import AttentionProblem
+
+CHAINS = ("eager-transformers", "eager-nanogpt", "eager-einsum", "eager-float")
+H200 = load_profile("h200")
+
+
+def problem(**fields: Any) -> AttentionProblem:
+    return AttentionProblem(**{"batch": 2, "heads": 4, "seq_q": 512, "head_dim": 64, "dtype": "fp16", **fields})
+
+
+def launches(kernel: str, p: AttentionProblem) -> list[str]:
+    return [launch.name for launch in plan(p, resolve(kernel, p, H200)).launches]
+
+
+@pytest.mark.parametrize(("kernel", "dtype", "mask", "passes"), [
+    ("eager", "fp16", "causal", "scale_q scores mask softmax values"),
+    ("eager-transformers", "fp16", "causal", "scores scale mask softmax cast_P values"),
+    ("eager-transformers", "bf16", "causal", "scores scale mask cast_S softmax cast_P values"),
+    ("eager-transformers", "fp32", "causal", "scores scale mask softmax values"),
+    ("eager-transformers", "bf16", "none", "scores scale cast_S softmax cast_P values"),
+    ("eager-nanogpt", "bf16", "causal", "scores scale mask_copy mask softmax values"),
+    ("eager-einsum", "fp16", "none", "scores scale softmax values"),
+    ("eager-float", "fp16", "none", "scores scale cast_S softmax cast_P values"),
+])  # fmt: skip
+def test_launches_in_order(kernel: str, dtype: str, mask: str, passes: str) -> None:
+    assert launches(kernel, problem(dtype=dtype, mask=mask)) == passes.split()
+
+
+def test_a_softmax_in_fp32_is_undone_in_fp32() -> None:
+    p = problem(dtype="bf16", mask="causal", passes="fwd+bwd")
+    backward = [name for name in launches("eager-transformers", p) if name.startswith("bwd.")]
+    assert backward == [
+        "bwd.dv", "bwd.dp", "bwd.cast_P", "bwd.product", "bwd.softmax", "bwd.cast_S", "bwd.scale", "bwd.dk", "bwd.dq",
+    ]  # fmt: skip  # a mask that is added has no pass of its own
+
+
+def test_what_the_passes_move() -> None:
+    """Scores are 2 x 4 x 512 x 512; a mask that is added is of two bytes, one for each sequence."""
+    p = problem(mask="causal", dtype="bf16")
+    pairs = 2 * 4 * 512 * 512
+    moved = {name: [0, 0] for name in launches("eager-transformers", p)}
+    for row in count(plan(p, resolve("eager-transformers", p, H200))):
+        if row.level == "l2":
+            moved[row.launch][row.direction == "write"] += row.bytes
+    assert moved["scale"] == [2 * pairs, 2 * pairs]
+    assert moved["mask"] == [2 * pairs + 2 * pairs, 2 * pairs]
+    assert moved["cast_S"] == [2 * pairs, 4 * pairs]
+    assert moved["softmax"] == [4 * pairs, 4 * pairs]
+    assert moved["cast_P"] == [4 * pairs, 2 * pairs]
+    mask = plan(p, resolve("eager-transformers", p, H200)).tensors["mask"]
+    assert (mask.batch, mask.heads, mask.element_bytes) == (2, 1, 2)
+
+
+@pytest.mark.parametrize("kernel", CHAINS)
+@pytest.mark.parametrize("passes", ["fwd", "fwd+bwd"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_it_is_attention(kernel: str, passes: str, dtype: str) -> None:
+    """Executed launch by launch it gives what attention gives, and moves what is counted."""
+    p = AttentionProblem(
+        batch=1, heads=2, seq_q=17, head_dim=8, mask="causal", dtype=dtype, passes=passes, dropout=0.25
+    )
+    assert disagreements(p, resolve(kernel, p, H200), seed=1) == []
+
+
+def test_a_model_runs_its_librarys_chain() -> None:
+    assert in_model("eager") == in_model("pytorch_eager") == "eager-transformers"
+    assert [in_model(name) for name in ("fa2", "naive", "eager-nanogpt", "sdpa", "./my.toml")] == [
+        "fa2", "naive", "eager-nanogpt", "sdpa", "./my.toml",
+    ]  # fmt: skip
+    result = iosim.predict(model="llama-3-8b", gpu="h100", kernel="eager", seq_len=512)
+    assert [layer.prediction.kernel.name for layer in result.layers] == ["eager-transformers"]
+    (run, *_) = iosim.model("llama-3-8b", gpu="h100", kernel="eager", seq_len=256, layers=1).runs
+    assert run.kernels == ("eager-transformers",)
+
+
+def error(row: dict[str, str]) -> float:
+    p = AttentionProblem(batch=int(row["batch"]), heads=int(row["heads"]), seq_q=int(row["seq"]),
+                         head_dim=int(row["head_dim"]), dtype=row["dtype"], passes=row["pass"])  # fmt: skip
+    return iosim.predict(p, row["chain"], row["gpu"], l2="warm").time.total_s * 1e3 / float(row["time_ms"]) - 1
+
+
+def test_times_that_others_measured() -> None:
+    """Nothing was fitted on these rows. A T4's four are within 11 %. An RTX 3090's are 12 to 18 % short from 4 ms on;
+    below 1 ms most of the rest is Python between small launches that the benchmark has besides. The A100's hold for no
+    A100 that is known here: 20 % and more are missing of its fp32 rows on one of 40 GB."""
+    with measurements("published_eager_attention.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    of_t4 = [error(row) for row in rows if row["gpu"] == "t4"]
+    assert len(of_t4) == 4
+    assert all(abs(one) < 0.11 for one in of_t4)
+    long = [error(row) for row in rows if row["gpu"] == "rtx-3090" and float(row["time_ms"]) > 1]
+    assert all(-0.19 < one < 0 for one in long)
+    # without the passes that this chain has, a third and more is missing
+    plain = [error({**row, "chain": "eager"}) for row in rows if row["gpu"] == "t4" and row["pass"] == "fwd"]
+    assert all(one < -0.3 for one in plain)

@@ -1,0 +1,122 @@
+"""Warps that play machine code on the units of an SM: what bounds a turn, and what hides what."""
+
+from __future__ import annotations
+
+import pytest
+
+from iosim.base.records import replace
+from iosim.kernel.machine import MemoryUse, Region, Slot
+from iosim.readers.timing.warps import LATENCIES, SmPace, one_part, placed_warps, play, regions_turn
+
+PACE = SmPace(l2_latency=300, tensor_flops=1024, l2_bytes=64, stored_bytes=32)
+ADD = Slot("fp32", "fma", 1, 1, None, None, 0)
+WORD = MemoryUse(sectors=4, lines=1, wavefronts=0)
+FOUR_WARPS = placed_warps(128, 1)
+
+
+def load(sets: int, use: MemoryUse = WORD) -> Slot:
+    return Slot("global-load", "lsu", 0, 1, sets, None, 0, use)
+
+
+def waits(barrier: int) -> Slot:
+    return replace(ADD, waits=1 << barrier)
+
+
+def cycles(slots: list[Slot], warps: list[tuple[int, int]], turns: int = 3) -> float:
+    return play(slots, warps, PACE, turns).cycles
+
+
+def test_an_instruction_a_cycle_is_issued_by_each_part() -> None:
+    assert cycles([ADD] * 100, FOUR_WARPS) == 100
+    assert cycles([ADD] * 100, placed_warps(128, 4)) == 400
+
+
+def test_a_unit_of_half_rate_takes_two() -> None:
+    slow = replace(ADD, unit="alu", cycles=2)
+    assert cycles([slow] * 100, FOUR_WARPS) == pytest.approx(200, abs=2)
+
+
+def test_what_runs_on_two_units_runs_side_by_side() -> None:
+    slow = replace(ADD, unit="alu", cycles=2)
+    assert cycles([slow, ADD] * 50, placed_warps(128, 2)) == pytest.approx(200, abs=4)  # 100 slow ones take all of it
+
+
+def test_stalls_of_one_warp_are_others_time() -> None:
+    waiting = replace(ADD, stall=4)
+    assert cycles([waiting] * 50, FOUR_WARPS) == 200
+    assert cycles([waiting] * 50, placed_warps(128, 4)) == pytest.approx(200, abs=4)
+
+
+def test_a_load_that_nothing_is_ahead_of_shows_its_latency() -> None:
+    exposed = cycles([load(0), waits(0), *[ADD] * 50], FOUR_WARPS)
+    ahead = cycles([load(0), *[ADD] * 50, waits(0)], FOUR_WARPS)
+    assert exposed == pytest.approx(300 + 50, abs=20)
+    assert ahead == pytest.approx(300, abs=20)
+    hidden = [load(0), *[ADD] * 400, waits(0)]
+    assert cycles(hidden, FOUR_WARPS) == pytest.approx(402, abs=4)
+
+
+def test_other_warps_hide_a_latency() -> None:
+    slots = [load(0), waits(0), *[ADD] * 50]
+    assert cycles(slots, FOUR_WARPS) == pytest.approx(350, abs=10)
+    assert cycles(slots, placed_warps(128, 8)) < 2 * 350  # eight warps a part in less than the time of two
+
+
+def test_a_hit_in_l1_takes_its_latency() -> None:
+    near = replace(WORD, hits_l1=1.0)
+    assert cycles([load(0, near), waits(0)], FOUR_WARPS) == pytest.approx(LATENCIES["l1"], abs=8)
+
+
+def test_a_bank_conflict_takes_its_wavefronts_from_all_parts() -> None:
+    conflict = Slot("shared-load", "lsu", 0, 1, 0, None, 0, MemoryUse(0, 0, wavefronts=32))
+    turn = [replace(conflict, sets=n % 5) for n in range(20)]
+    assert cycles(turn, placed_warps(128, 2)) == pytest.approx(20 * 32 * 8, rel=0.05)  # 8 warps, one path
+
+
+def test_spilled_stores_are_bound_by_the_way_to_the_l2() -> None:
+    store = Slot("local-store", "lsu", 0, 1, None, None, 0, WORD)
+    assert cycles([store] * 100, FOUR_WARPS) == pytest.approx(400 * 128 / 32, rel=0.05)
+
+
+def test_products_run_beside_what_their_warp_does_next() -> None:
+    product = Slot("product", "tensor", 0, 1, None, None, 0, None, 2.0 * 64 * 64 * 16 / 4, "bf16", True, None, True)
+    wait = Slot("product-wait", "control", 1, 1, None, None, 0, None, leaves=0)
+    own = product.flops / PACE.tensor_flops
+    beside = cycles([product, *[ADD] * 20, wait], FOUR_WARPS)
+    assert beside == pytest.approx(own + LATENCIES["product"], abs=4)
+
+
+def test_copies_are_waited_for_in_groups() -> None:
+    """With one group left under way a turn waits for the copies of the turn before."""
+    copy, commit = Slot("global-copy", "lsu", 0, 1, None, None, 0, WORD), Slot("commit", "control", 1, 1, None, None, 0)
+
+    def turn(left: int) -> list[Slot]:
+        return [copy, commit, *[ADD] * 200, Slot("wait", "control", 1, 1, None, None, 0, None, leaves=left)]
+
+    assert cycles(turn(0), FOUR_WARPS) == pytest.approx(300, abs=15)
+    assert cycles(turn(1), FOUR_WARPS) == pytest.approx(203, abs=4)
+
+
+def test_warps_of_a_cta_meet_at_a_barrier() -> None:
+    barrier = Slot("barrier", "control", 1, 1, None, None, 0)
+    alone = cycles([load(0), waits(0), barrier, *[ADD] * 100], placed_warps(512, 1))
+    assert alone == pytest.approx(300 + 4 * 103, abs=30)  # all wait for the load, and then all add
+
+
+def test_one_part_stands_for_all() -> None:
+    slots = tuple([load(0), *[ADD] * 30, waits(0)] * 20)
+    warps = placed_warps(256, 2)
+    mine, parts = one_part(warps)
+    assert (len(mine), parts) == (4, 4.0)
+    together = play(slots, warps, PACE, 3).cycles
+    assert play(slots, mine, replace(PACE, share=parts), 3).cycles == pytest.approx(together, rel=0.1)
+
+
+def test_regions_add_up() -> None:
+    once, loop = Region((ADD,) * 30), Region((ADD,) * 10, turns=100, repeats=True)
+    assert regions_turn((once, loop), FOUR_WARPS, PACE).cycles == pytest.approx(30 + 1000, abs=2)
+
+
+def test_a_few_warps_leave_parts_without_work() -> None:
+    assert placed_warps(32, 2) == [(0, 0), (1, 1)]
+    assert placed_warps(256, 1) == [(0, n % 4) for n in range(8)]
