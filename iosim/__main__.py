@@ -4,13 +4,15 @@ import gc
 import os
 import sys
 
+from iosim.base.workers import ended_in_order
 from iosim.commands.cli import main
 
 
 def script() -> int:
     """Run a command; returns the exit code. What it leaves ends with the process: no circles are looked for in it."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no matrices here: NumPy's threads would wait, busily, for some
-    code = main()
+    with ended_in_order():
+        code = main()
     gc.freeze()
     return code
 

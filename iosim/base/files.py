@@ -112,7 +112,7 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         hint = "a file in a directory that exists and can be written is needed"
-        raise InputError(f"`path` '{path}' cannot be written: {error.strerror}; {hint}") from None
+        raise InputError(f"'{path}' cannot be written: {error.strerror}; {hint}") from None
 
 
 def write_together(contents: Mapping[Path, str]) -> None:

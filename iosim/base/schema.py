@@ -364,8 +364,10 @@ def read_csv(path: Path, columns: Mapping[str, Column], subject: str = "table") 
             lines = [(n, line) for n, line in enumerate(file, start=1) if not line.startswith("#")]
     except (OSError, ValueError) as error:
         raise InputError(f"{name} cannot be read: {one_line(getattr(error, 'strerror', None) or error)}") from None
-    rows = csv.reader(line for _, line in lines)
-    header = next(rows, [])
+    try:
+        header, *rows = [*csv.reader(line for _, line in lines)] or [[]]
+    except csv.Error as error:
+        raise InputError(f"{name} is no CSV table: {error}") from None
     for column in header:
         if column not in columns:
             raise InputError(f"{name}: {_unknown(column, columns)}")

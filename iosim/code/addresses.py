@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from iosim.base.errors import InputError
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass, field
 from iosim.code.arguments import Bound, TensorArgument, bind, place
 from iosim.code.ptx import Entry, Instruction

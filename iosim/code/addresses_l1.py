@@ -1,15 +1,15 @@
 """Which loads of a CTA its L1 serves: lines of 128 bytes in sectors of 32, least recently used first out.
 
-L1 is filled sector by sector, written through, and shared by the CTAs of an SM, of which each is given an equal part.
-A line is there as long as fewer lines have come since its last use than the part holds. Of trips that repeat, the first
-are played, and the last stand for those between: a line's age is counted in lines that came, so that what is skipped
-ages it, too. NB: CTAs of one SM that load the same lines serve one another here only where one CTA does so itself.
+L1 is filled sector by sector, written through, and shared by the CTAs of an SM, which are played side by side, and then
+those that follow them. A line is there as long as fewer lines have come since its last use than L1 holds. Of trips that
+repeat, the first are played, and the last stand for those between: a line's age is counted in lines that came, so that
+what is skipped ages it, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,10 @@ from iosim.code.ptx_values import Array
 from iosim.kernel.launch import Mode
 
 LINE_BYTES = 128
-SAMPLED_CTAS = 4
+MOST_PLAYED = 8
+"""CTAs of an SM that are played side by side; of more, so many stand for all in their part of L1."""
+MOST_SECTORS = 400_000
+"""Sectors that are looked up, about, before fewer SMs and rounds of CTAs have to do."""
 LONGEST_TURN = 32
 """Trips after which addresses lie alike inside a line again, at most that are played."""
 
@@ -77,36 +80,42 @@ class _Cache:
 
 
 class _Player:
-    """One CTA's accesses through its part of L1."""
+    """One CTA's accesses through an L1 that it shares with others: `steps` makes one at a time."""
 
-    def __init__(self, evaluated: Evaluated, trace: Trace, cta: int, lines: float) -> None:
-        self._evaluated, self._trace, self._cta = evaluated, trace, cta
-        self.cache = _Cache(lines)
+    def __init__(self, evaluated: Evaluated, trace: Trace, cta: int, cache: _Cache) -> None:
+        self._evaluated, self._trace, self._cta, self._cache = evaluated, trace, cta, cache
         self.served: dict[int, Served] = {}
+        self.sectors = 0
+        self._brought = 0
         self._patterns: dict[tuple[int, int], tuple[Array, int]] = {}
 
-    def play(self, nodes: Sequence[Node], trips: tuple[int, ...] = (), weight: float = 1.0) -> None:
+    def steps(self) -> Iterator[None]:
+        """All accesses of the CTA, one at a time."""
+        return self._play(_of_cta(self._evaluated, self._trace.nodes, self._cta), (), 1.0)
+
+    def _play(self, nodes: Sequence[Node], trips: tuple[int, ...], weight: float) -> Iterator[None]:
         for node in nodes:
             if isinstance(node, Fold):
-                self._fold(node, trips, weight)
+                yield from self._fold(node, trips, weight)
             elif isinstance(node, Access):
                 self._access(node, trips, weight)
+                yield
 
-    def _fold(self, fold: Fold, trips: tuple[int, ...], weight: float) -> None:
+    def _fold(self, fold: Fold, trips: tuple[int, ...], weight: float) -> Iterator[None]:
         count = int(fold.count[self._cta])
         turn = self._turn(fold.body, len(trips))
         if count <= 3 * turn:
             for trip in range(count):
-                self.play(fold.body, (*trips, trip), weight)
+                yield from self._play(fold.body, (*trips, trip), weight)
             return
         for trip in range(turn):
-            self.play(fold.body, (*trips, trip), weight)
+            yield from self._play(fold.body, (*trips, trip), weight)
         for trip in range(count - 2 * turn, count - turn):
-            self.play(fold.body, (*trips, trip), 0.0)
-        before, stands_for = self.cache.clock, (count - turn) / turn
+            yield from self._play(fold.body, (*trips, trip), 0.0)
+        before, stands_for = self._brought, (count - turn) / turn
         for trip in range(count - turn, count):
-            self.play(fold.body, (*trips, trip), weight * stands_for)
-        self.cache.clock += (self.cache.clock - before) * max(0.0, stands_for - 2)
+            yield from self._play(fold.body, (*trips, trip), weight * stands_for)
+        self._cache.clock += (self._brought - before) * max(0.0, stands_for - 2)
 
     def _turn(self, body: Sequence[Node], depth: int) -> int:
         """Trips after which all addresses of a body lie as they did inside a line."""
@@ -121,17 +130,19 @@ class _Player:
         at = int(np.searchsorted(access.ctas, self._cta))
         assert access.pattern is not None
         base = int(access.base[at]) + sum(t * int(s[at]) for t, s in zip(trips, access.strides, strict=True))
-        sectors, asked = self._sectors(access.pattern, base)
+        sectors, asked = self._sectors_at(access.pattern, base)
+        self.sectors += sectors.size
         mode = mode_of(one, access.site % 2)
         if mode is Mode.STORE:
-            self.cache.store(sectors)
+            self._cache.store(sectors)
         elif mode is Mode.LOAD and through_l1(one):
-            served = self.served.setdefault(access.site, Served())
-            missed = self.cache.load(sectors)
+            served, clock = self.served.setdefault(access.site, Served()), self._cache.clock
+            missed = self._cache.load(sectors)
+            self._brought += round(self._cache.clock - clock)
             served.asked += weight * asked
             served.missed += weight * missed
 
-    def _sectors(self, number: int, base: int) -> tuple[Array, int]:
+    def _sectors_at(self, number: int, base: int) -> tuple[Array, int]:
         """The sectors of all warps, each once, and how many their requests ask for."""
         phase = base % 32
         key = (number, phase)
@@ -150,17 +161,6 @@ def _accesses(body: Sequence[Node]) -> Any:
             yield node
 
 
-def _way(nodes: Sequence[Node], cta: int) -> Any:
-    """What tells one CTA's way from another's, but for where its tensors' parts lie."""
-    for node in nodes:
-        if isinstance(node, Fold):
-            yield node.head, int(node.count[cta])
-            yield from _way(node.body, cta)
-        elif isinstance(node, Access):
-            at = int(np.searchsorted(node.ctas, cta))
-            yield node.site, node.pattern, int(node.base[at]) % LINE_BYTES
-
-
 def _of_cta(evaluated: Evaluated, nodes: Sequence[Node], cta: int) -> list[Node]:
     """What one CTA does of some nodes, as far as it goes to global memory."""
     found: list[Node] = []
@@ -176,37 +176,71 @@ def _of_cta(evaluated: Evaluated, nodes: Sequence[Node], cta: int) -> list[Node]
     return found
 
 
-def missed_shares(evaluated: Evaluated, l1_bytes: float) -> dict[int, float]:
-    """The part of each load's sectors that its CTA's share of L1, `l1_bytes`, does not serve, by instruction; loads
-    that go past L1 are not among them. A few CTAs stand for all."""
+def missed_shares(evaluated: Evaluated, l1_bytes: float, beside: int, sms: int) -> dict[int, float]:
+    """The part of each load's sectors that an SM's L1 does not serve, by instruction; loads that go past L1 are not
+    among them. An SM or two stand for all.
+
+    Args:
+        l1_bytes: of the SM's L1.
+        beside: CTAs that the SM holds at once.
+        sms: SMs, to which CTAs go in turn.
+    """
+    together = max(1, min(beside, MOST_PLAYED))
+    lines = l1_bytes * together / max(1, beside) / LINE_BYTES
+    rounds = max(1.0, evaluated.ctas / (sms * max(1, beside)))
     total: dict[int, Served] = {}
-    played: dict[tuple[Any, ...], dict[int, Served]] = {}
-    for trace, cta, weight in _sampled(evaluated):
-        nodes = _of_cta(evaluated, trace.nodes, cta)
-        way = tuple(_way(nodes, cta))
-        if way not in played:
-            player = _Player(evaluated, trace, cta, l1_bytes / LINE_BYTES)
-            player.play(nodes)
-            played[way] = player.served
-        for site, served in played[way].items():
-            both = total.setdefault(site, Served())
-            both.asked += weight * served.asked
-            both.missed += weight * served.missed
+    done = steps = 0
+    for first in _first_ctas(evaluated, sms):
+        cache = _Cache(lines)
+        for turn, weight in enumerate((1.0, rounds - 1)):
+            ctas = [first + (turn * beside + n) * sms for n in range(together)]
+            players = [p for p in (_player(evaluated, cta, cache) for cta in ctas) if p is not None]
+            if not weight or not players or (turn and done > MOST_SECTORS):
+                break
+            if not steps and len(players) > 1:  # how many one makes, which an L1 of its own does not change
+                alone = _player(evaluated, ctas[0], _Cache(lines))
+                steps = sum(1 for _ in alone.steps()) if alone is not None else 0
+            _in_turn(players, steps)
+            done += sum(player.sectors for player in players)
+            for player in players:
+                _add(total, player.served, weight)
+        if done > MOST_SECTORS:
+            break
     return {site: served.missed / served.asked for site, served in total.items() if served.asked}
 
 
-def _sampled(evaluated: Evaluated) -> list[tuple[Trace, int, float]]:
-    """CTAs that stand for all, spread over the launch, with how many each stands for."""
-    whole = evaluated.ctas
-    numbers = sorted({round((n + 0.5) * whole / SAMPLED_CTAS - 0.5) for n in range(SAMPLED_CTAS)})
-    found = []
-    for number in numbers:
-        for trace in evaluated.traces:
-            if number < trace.ctas:
-                found.append((trace, number, whole / len(numbers)))
-                break
-            number -= trace.ctas
-    return found
+def _first_ctas(evaluated: Evaluated, sms: int) -> list[int]:
+    """The first CTAs of the SMs that stand for all."""
+    most = min(sms, evaluated.ctas)
+    return sorted({most // 3, 2 * most // 3})
+
+
+def _player(evaluated: Evaluated, cta: int, cache: _Cache) -> _Player | None:
+    for trace in evaluated.traces:
+        if cta < trace.ctas:
+            return _Player(evaluated, trace, cta, cache)
+        cta -= trace.ctas
+    return None
+
+
+def _in_turn(players: Sequence[_Player], steps: int) -> None:
+    """CTAs of an SM go on side by side, an access at a time. Warps of the oldest go first, and later CTAs begin as
+    others end, so that they are apart: of R CTAs each is a share 1/R of its `steps` behind the one before it."""
+    going: list[Iterator[None]] = []
+    behind = max(1, steps // max(1, len(players)))
+    for player in players:
+        going.append(player.steps())
+        for _ in range(behind):
+            going = [one for one in going if next(one, one) is not one]
+    while going:
+        going = [one for one in going if next(one, one) is not one]
+
+
+def _add(total: dict[int, Served], served: Mapping[int, Served], weight: float) -> None:
+    for site, one in served.items():
+        both = total.setdefault(site, Served())
+        both.asked += weight * one.asked
+        both.missed += weight * one.missed
 
 
 def l2_sectors(evaluated: Evaluated, missed: dict[int, float]) -> dict[tuple[str, Mode], float]:

@@ -46,7 +46,7 @@ class CodeLaunch:
     evaluated: Evaluated
     occupancy: Occupancy
     l1_bytes: float
-    """Of one CTA: its part of what shared memory leaves of an SM's."""
+    """Of an SM: what shared memory leaves of it."""
     missed: dict[int, float] = field(default_factory=dict)
     """The part of each load's sectors that L1 does not serve, by instruction."""
 
@@ -64,8 +64,8 @@ def code_launch(evaluated: Evaluated, profile: HardwareProfile, resources: CodeR
     there are too many moves to list."""
     fit = occupancy(profile, evaluated.threads, resources.registers or LEAST_REGISTERS, resources.shared_memory_bytes)
     beside = max(1, min(fit.ctas_per_sm, -(-evaluated.ctas // profile.sm_count)))
-    l1_bytes = (profile.need("l1_shared_bytes") - fit.shared_memory_carveout_bytes) / beside
-    missed = missed_shares(evaluated, l1_bytes)
+    l1_bytes = profile.need("l1_shared_bytes") - fit.shared_memory_carveout_bytes
+    missed = missed_shares(evaluated, l1_bytes, beside, profile.sm_count)
     moves, shapes = all_moves(evaluated)
     known = [move for move in moves if 0 <= move.tensor < len(evaluated.bound.tensors)]
     touched = _touched(evaluated, listed(known, shapes, evaluated.ctas), missed)

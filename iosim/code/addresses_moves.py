@@ -44,6 +44,14 @@ class Move:
         """Trips of each fold, by CTA of the move."""
         return tuple(fold.count[self.ctas] for fold in self.folds)
 
+    def of(self, which: Array) -> Move:
+        """The move as some of its CTAs make it, by their places in `ctas`."""
+        return Move(
+            self.tensor, self.mode, self.sites, self.ctas[which], self.anchor[which], self.shape[which], self.folds,
+            tuple(s[which] for s in self.strides), self.order[which], tuple(o[which] for o in self.order_strides),
+            self.through_l1,
+        )  # fmt: skip
+
     @property
     def times(self) -> Array:
         """How often each CTA makes it."""

@@ -5,6 +5,7 @@ Sectors that the same moves touch are one object: tiles where tiles do not overl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -44,17 +45,34 @@ def key_of(anchor: Array, shape: Array) -> Array:
 def cut(keys: Array, shapes: Shapes) -> Objects:
     """Objects for the distinct moves of a tensor, by their keys in order."""
     anchor, shape = keys >> 20, keys & ((1 << 20) - 1)
-    low = int(min(anchor[shape == s].min() + shapes.sectors[s].min() for s in np.unique(shape)))
-    high = int(max(anchor[shape == s].max() + shapes.sectors[s].max() for s in np.unique(shape))) + 1
-    label = np.zeros(high - low, dtype=np.uint64)
-    rng = np.random.default_rng(11)
-    names = rng.integers(1, 1 << 63, keys.size, dtype=np.uint64)
+    used = np.unique(shape)
+    low = int(min(anchor[shape == s].min() + shapes.sectors[s].min() for s in used))
+    high = int(max(anchor[shape == s].max() + shapes.sectors[s].max() for s in used)) + 1
+    owner, total = np.full(high - low, -1, dtype=np.int32), 0
+    for s, part, at in _places(anchor, shape, shapes, low):
+        owner[at] = np.repeat(part, shapes.sectors[s].size).astype(np.int32)
+        total += at.size
+    if int((owner >= 0).sum()) == total:  # no two overlap: each is an object
+        sizes = np.array([shapes.sectors[s].size for s in shape], dtype=np.int64) * SECTOR_BYTES
+        every = np.arange(keys.size)
+        return Objects(sizes, keys, every, np.ones(keys.size, dtype=np.int64), every)
+    return _cut_overlapping(keys, anchor, shape, shapes, low, high)
+
+
+def _places(anchor: Array, shape: Array, shapes: Shapes, low: int) -> Iterator[tuple[int, Array, Array]]:
+    """(shape, moves of it, sectors that these touch) some millions of sectors at a time."""
     for s in np.unique(shape):
-        mine = np.flatnonzero(shape == s)
-        sectors = shapes.sectors[s]
-        for part in np.array_split(mine, max(1, mine.size * sectors.size >> 23)):
-            at = (anchor[part, None] + sectors[None, :] - low).reshape(-1)
-            np.add.at(label, at, np.repeat(names[part], sectors.size))
+        mine, sectors = np.flatnonzero(shape == s), shapes.sectors[s]
+        for part in np.array_split(mine, max(1, mine.size * sectors.size >> 22)):
+            yield int(s), part, (anchor[part, None] + sectors[None, :] - low).reshape(-1)
+
+
+def _cut_overlapping(keys: Array, anchor: Array, shape: Array, shapes: Shapes, low: int, high: int) -> Objects:
+    """Objects where moves overlap: sectors that the same moves touch, told by the sum of their moves' random names."""
+    label = np.zeros(high - low, dtype=np.uint64)
+    names = np.random.default_rng(11).integers(1, 1 << 63, keys.size, dtype=np.uint64)
+    for s, part, at in _places(anchor, shape, shapes, low):
+        np.add.at(label, at, np.repeat(names[part], shapes.sectors[s].size))
     touched = np.flatnonzero(label)
     _, index, which, sizes = np.unique(label[touched], return_index=True, return_inverse=True, return_counts=True)
     rank = np.empty(index.size, dtype=np.int64)
@@ -63,28 +81,18 @@ def cut(keys: Array, shapes: Shapes) -> Objects:
     of_sector[touched] = rank[which.reshape(-1)]
     in_order = np.empty(index.size, dtype=np.int64)
     in_order[rank] = sizes
-    return _listed(keys, anchor, shape, shapes, of_sector, low, in_order)
-
-
-def _listed(
-    keys: Array, anchor: Array, shape: Array, shapes: Shapes, of_sector: Array, low: int, sizes: Array
-) -> Objects:
-    """The objects of each distinct move."""
     first, count = np.zeros(keys.size, dtype=np.int64), np.zeros(keys.size, dtype=np.int64)
     pieces: list[Array] = []
     end = 0
-    for s in np.unique(shape):
-        mine = np.flatnonzero(shape == s)
-        sectors = shapes.sectors[s]
-        for part in np.array_split(mine, max(1, mine.size * sectors.size >> 22)):
-            found = np.sort(of_sector[anchor[part, None] + sectors[None, :] - low], axis=1)
-            new = np.ones(found.shape, dtype=bool)
-            new[:, 1:] = found[:, 1:] != found[:, :-1]
-            count[part] = new.sum(axis=1)
-            first[part] = end + np.cumsum(count[part]) - count[part]
-            pieces.append(found[new])
-            end += int(count[part].sum())
-    return Objects(sizes * SECTOR_BYTES, keys, first, count, np.concatenate(pieces))
+    for s, part, at in _places(anchor, shape, shapes, low):
+        found = np.sort(of_sector[at].reshape(part.size, shapes.sectors[s].size), axis=1)
+        new = np.ones(found.shape, dtype=bool)
+        new[:, 1:] = found[:, 1:] != found[:, :-1]
+        count[part] = new.sum(axis=1)
+        first[part] = end + np.cumsum(count[part]) - count[part]
+        pieces.append(found[new])
+        end += int(count[part].sum())
+    return Objects(in_order * SECTOR_BYTES, keys, first, count, np.concatenate(pieces))
 
 
 @dataclass(frozen=True)
@@ -98,37 +106,59 @@ class Listed:
     entries: Array
 
 
+@dataclass(frozen=True)
+class _Ways:
+    """The different ways in which CTAs make a move, written out once: entries of way w from `first` on, `times` of
+    them; `of_cta` is each CTA's."""
+
+    move: Move
+    written: Expanded
+    first: Array
+    times: Array
+    of_cta: Array
+
+
+def _ways(move: Move) -> _Ways:
+    columns = [move.anchor, move.shape, move.order, *move.counts, *move.strides, *move.order_strides]
+    table = np.stack(columns, axis=1)
+    _, index, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    few = move.of(index)
+    return _Ways(move, expanded(few), np.cumsum(few.times) - few.times, few.times, which.reshape(-1))
+
+
 def listed(moves: list[Move], shapes: Shapes, ctas: int) -> Listed:
     """All moves as lists of objects. Raises TooLargeError: more than fit in memory."""
     total = sum(int(move.times.sum()) for move in moves)
     if total > MOST_MOVES:
         raise TooLargeError(f"`method` replay: {total:,} moves of CTAs; accepted: at most {MOST_MOVES:,}")
-    spread = [(move, expanded(move)) for move in moves]
-    sizes: dict[int, Array] = {}
+    ways = [_ways(move) for move in moves]
     objects: dict[int, Objects] = {}
     for tensor in sorted({move.tensor for move in moves}):
-        keys = [np.unique(key_of(e.anchor, e.shape)) for move, e in spread if move.tensor == tensor and e.cta.size]
-        if keys:
+        keys = [key_of(w.written.anchor, w.written.shape) for w in ways if w.move.tensor == tensor]
+        if sum(each.size for each in keys):
             objects[tensor] = cut(np.unique(np.concatenate(keys)), shapes)
-            sizes[tensor] = objects[tensor].sizes
     begin, end = {}, 0
-    for tensor, each in sizes.items():
+    for tensor, each in objects.items():
         begin[tensor] = end
-        end += each.size
-    parts = [_entries(move, e, objects[move.tensor], begin[move.tensor], end) for move, e in spread if e.cta.size]
-    return _sorted(parts, sizes, ctas)
+        end += each.sizes.size
+    parts = [_entries(w, objects[w.move.tensor], begin[w.move.tensor], end) for w in ways if w.written.anchor.size]
+    return _sorted(parts, {tensor: each.sizes for tensor, each in objects.items()}, ctas)
 
 
-def _entries(move: Move, e: Expanded, objects: Objects, begin: int, total: int) -> tuple[Array, Array, Array]:
+def _entries(ways: _Ways, objects: Objects, begin: int, total: int) -> tuple[Array, Array, Array]:
     """(CTA, order, entry) of a move's objects."""
-    first, count = objects.of(key_of(e.anchor, e.shape))
-    if bool((count == 1).all()):
-        pieces, cta, order = objects.pieces[first], e.cta, e.order
-    else:
+    first, count = objects.of(key_of(ways.written.anchor, ways.written.shape))
+    pieces, order = objects.pieces[first], ways.written.order
+    starts, times = ways.first, ways.times
+    if bool((count > 1).any()):
         inner = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        pieces = objects.pieces[np.repeat(first, count) + inner]
-        cta, order = np.repeat(e.cta, count), np.repeat(e.order, count)
-    return cta.astype(np.int32), order, (MODES.index(move.mode) * total + begin + pieces).astype(np.int32)
+        pieces, order = objects.pieces[np.repeat(first, count) + inner], np.repeat(order, count)
+        upto = np.concatenate([[0], np.cumsum(count)])
+        starts, times = upto[ways.first], upto[ways.first + ways.times] - upto[ways.first]
+    entry = (MODES.index(ways.move.mode) * total + begin + pieces).astype(np.int32)
+    each = times[ways.of_cta]
+    at = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each - starts[ways.of_cta], each)
+    return np.repeat(ways.move.ctas, each).astype(np.int32), order[at].astype(np.int64), entry[at]
 
 
 def _sorted(parts: list[tuple[Array, Array, Array]], sizes: dict[int, Array], ctas: int) -> Listed:

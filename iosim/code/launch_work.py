@@ -6,12 +6,14 @@ instructions name their lines, what a warp issues, waits for and spills.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from iosim.base.records import dataclass, replace
 from iosim.code.addresses_launch import CodeLaunch
 from iosim.code.loops import Flow
 from iosim.code.module import Function
-from iosim.code.on_sm import CodeOnSm, code_on_sm
-from iosim.code.opcodes import WARP
+from iosim.code.on_sm import CodeOnSm, Uses, code_on_sm
+from iosim.code.opcodes import WARP, operation
 from iosim.code.runs import Runs, runs_of_lines, runs_of_trips
 from iosim.code.uses import uses_of
 from iosim.hardware.profile import HardwareProfile
@@ -34,26 +36,52 @@ class LaunchWork:
     on_sm: CodeOnSm
     instructions: float
     """Instructions that all warps execute."""
+    xu_instructions: float
+    """Those of them that the unit of special functions runs."""
+    warps: int
+    """Of all CTAs."""
     notes: tuple[str, ...]
 
+    @property
+    def counters(self) -> dict[str, int]:
+        """What a profiler counts of instructions and of local memory (smsp__inst_executed, l1tex__t_sectors)."""
+        local = self.on_sm.local_tile
+        return {
+            "instructions": round(self.instructions),
+            "xu_instructions": round(self.xu_instructions),
+            "local_load_sectors": round(local.loaded * self.warps),
+            "local_load_sectors_hit_l1": round(local.hits_l1 * self.warps),
+            "local_store_sectors": round(local.stored * self.warps),
+        }
 
-def with_work(launch: CodeLaunch, function: Function, profile: HardwareProfile) -> LaunchWork:
-    """The launch with what its machine code says of it on a GPU."""
+
+def with_work(
+    launch: CodeLaunch, function: Function, profile: HardwareProfile, changed: Callable[[Uses], Uses] = lambda u: u
+) -> LaunchWork:
+    """The launch with what its machine code says of it on a GPU; `changed` gives other uses of memory than those that
+    it has."""
     evaluated, flow = launch.evaluated, Flow(function)
     lined = any(one.ptx_line is not None for one in function.instructions)
     runs = runs_of_lines(flow, evaluated.runs) if lined else runs_of_trips(flow, {})
     warps = -(-evaluated.threads // WARP)
     ctas = max(1, min(launch.occupancy.ctas_per_sm, -(-evaluated.ctas // profile.sm_count)))
     l1_bytes = profile.need("l1_shared_bytes") - launch.occupancy.shared_memory_carveout_bytes
-    uses = uses_of(evaluated, launch.missed, function.cc)
+    uses = changed(uses_of(evaluated, launch.missed, function.cc))
     on_sm = code_on_sm(flow, runs, ctas * warps, max(1.0, l1_bytes), uses)
     local = on_sm.local_tile
     moved = ((Mode.STORE, local.stored), (Mode.LOAD, local.loaded - local.hits_l1))
+    frame = {"frame": round(min(local.touched or function.frame_bytes, function.frame_bytes) * evaluated.threads),
+             "apart": profile.need_int("max_threads_per_sm") * function.frame_bytes, "together": ctas}  # fmt: skip
     overheads = tuple(
-        Overhead(SPILL, mode, per_tile=round(sectors * SECTOR_BYTES * warps), inferred_from=SOURCE)
+        Overhead(SPILL, mode, per_tile=round(sectors * SECTOR_BYTES * warps), inferred_from=SOURCE, **frame)
         for mode, sectors in moved if sectors
     )  # fmt: skip
     worked = replace(launch.launch, overheads=overheads, work=Work(machine=on_sm.machine))
     made = replace(launch, chain=replace(launch.chain, launches=(worked,)))
     notes = (*flow.unread, *runs.assumed, *(() if lined else (NOT_LINED,)))
-    return LaunchWork(made, runs, on_sm, runs.instructions * warps * evaluated.ctas, notes)
+    every = warps * evaluated.ctas
+    xu = sum(
+        often for often, one in zip(runs.each, function.instructions, strict=True)
+        if operation(one, function.cc).unit == "xu"
+    )  # fmt: skip
+    return LaunchWork(made, runs, on_sm, runs.instructions * every, xu * every, every, notes)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from functools import cached_property
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass
 from iosim.code.listing import Instruction
 from iosim.code.module import Function

@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import FEW_NAMES, InputError
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass, field, replace
 from iosim.code.cubin import ELF_MAGIC, CubinReport, embedded_text, is_cubin, read_cubin
 from iosim.code.listing import Instruction, control_words, functions_of, read_listing, write_listing

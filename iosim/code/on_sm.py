@@ -92,12 +92,12 @@ def code_on_sm(
 
 def _loop_regions(flow: Flow, loop: Loop, runs: Runs, uses: Uses, turn: Sequence[Instruction]) -> tuple[Region, ...]:
     """A turn of a loop: as a whole, or where loops inside it make it long, each of them by itself."""
-    cc = flow.function.cc
+    cc, at = flow.function.cc, flow.instructions[flow.blocks[loop.header].first].address
     if len(turn) <= MOST_INLINED:
-        return (Region(trace(turn, cc, uses), 1.0, repeats=True),)
+        return (Region(trace(turn, cc, uses), 1.0, repeats=True, at=at),)
     turns = runs.each[flow.blocks[loop.header].first] or 1.0
     own = [flow.instructions[n] for n in flow.own_numbers(loop) if runs.each[n] >= turns / 2]
-    regions = [Region(trace(own, cc, uses), 1.0, repeats=True)]
+    regions = [Region(trace(own, cc, uses), 1.0, repeats=True, at=at)]
     for inner in flow.inside(loop):
         often = runs.each[flow.blocks[inner.header].first] / turns
         if often:

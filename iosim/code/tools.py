@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -63,6 +64,19 @@ def disassembled(cubin: bytes) -> str:
         file = Path(folder) / "code.cubin"
         file.write_bytes(cubin)
         return run_tool("nvdisasm", "-ndf", "-c", "-g", "-gp", file)
+
+
+def assembled(ptx: str, cc: int) -> bytes:
+    """The cubin that ptxas makes of PTX, with the PTX's lines beside its instructions. PTX for one architecture alone
+    (sm_90a) is assembled for that; other PTX for `cc`. Raises InputError: ptxas is not there, or refuses."""
+    target = re.search(r"^\s*\.target\s+(sm_\d+[af]?)", ptx, re.M)
+    own = target[1] if target else ""
+    with tempfile.TemporaryDirectory() as folder:
+        text, cubin = Path(folder) / "code.ptx", Path(folder) / "code.cubin"
+        text.write_text(ptx, encoding="utf-8")
+        arch = own if own.endswith(("a", "f")) else f"sm_{cc}"
+        run_tool("ptxas", f"-arch={arch}", "-lineinfo", "-o", cubin, text)
+        return cubin.read_bytes()
 
 
 def embedded(file: Path, cc: int | None = None) -> Iterator[tuple[str, bytes]]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from iosim.base.errors import EngineWarning, InputError, unknown_name
 from iosim.base.version import __version__
+from iosim.base.workers import Terminated
 from iosim.commands.common import check_files, emit
 from iosim.commands.options import (
     CommandParser,
@@ -59,7 +60,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         words = [*words[1:], "--help"]
     if words[0] not in COMMANDS and not words[0].startswith("-"):
         raise unknown_name("COMMAND", words[0], COMMANDS)
-    parser = build_parser(*[words[0]] * (words[0] in COMMANDS))
+    parser = build_parser(*([words[0]] if words[0] in COMMANDS else []))
     try:
         return parser.parse_args(words)
     except (SeveralValuesError, UnknownWordError) as error:
@@ -118,6 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("iosim: interrupted", file=sys.stderr)
         return 130
+    except Terminated:
+        print("iosim: terminated", file=sys.stderr)
+        return 143
 
 
 def _complain(message: str) -> None:

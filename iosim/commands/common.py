@@ -207,7 +207,21 @@ def emit(text: str, out: str | None, *, code: bool = False) -> None:
         sys.stdout.write((text if code else folded(text)).encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
         return
-    write_whole(out, text)
+    write(out, text)
+
+
+def write(place: str | Path, text: str) -> None:
+    """Writes a file whole, and says on standard error that it did."""
+    write_whole(place, text)
+    say_written(place)
+
+
+def say_written(*places: str | Path) -> None:
+    from pathlib import Path
+
+    for path in map(Path, places):
+        if path.is_file():  # nothing stays in a device or a pipe
+            announce(f"iosim: wrote {path}: {path.stat().st_size:,} bytes", in_pipes=True)
 
 
 def check_place(out: str | None, option: str = "--out") -> None:

@@ -66,6 +66,8 @@ def answer(line: str) -> dict[str, Any]:
         return _answer(cli.parsed(["predict", *words]))
     except InputError as error:
         return {"error": " ".join(options.with_options(error).split())}
+    except SystemExit:  # an option that prints and ends the command, such as -h
+        return {"error": "'iosim predict --help' shows what is accepted"}
     except (OSError, ValueError) as error:
         return {"error": str(error)}
     except MemoryError:

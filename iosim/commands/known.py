@@ -238,7 +238,9 @@ def models(args: argparse.Namespace) -> int:
     for name in preset_names():
         m = load_model(name)
         first = m.kinds[-1]
-        width = f"{first.head_dim}" + f"/{first.head_dim_v}" * (first.head_dim_v != first.head_dim)
+        width = f"{first.head_dim}"
+        if first.head_dim_v != first.head_dim:
+            width += f"/{first.head_dim_v}"
         rows.append({
             "name": name, "title": m.title, "layers": m.layers,
             "kinds": ", ".join(f"{kind.count} {kind.name}" for kind in m.all_kinds), "heads": first.heads,

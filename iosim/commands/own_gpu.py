@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.files import read_object, write_whole
+from iosim.base.files import read_object
 from iosim.base.progress import announce, counter, progress
 from iosim.base.records import asdict, dataclass
 from iosim.base.units import quantity_text, sizes, some
@@ -53,14 +53,14 @@ def calibrate(args: argparse.Namespace) -> int:
     else:
         raw = _microbenchmarks(args.profiler)
     if args.raw:
-        write_whole(args.raw, json.dumps(raw, indent=1) + "\n")
+        common.write(args.raw, json.dumps(raw, indent=1) + "\n")
     left_out: list[str] = []
     with counter(TRIALS, "fitting the L2's constants") as shown:  # takes seconds
         tried = count(1)
         measured = derive(raw, lambda: shown(next(tried)), left_out)
     text = profile_text(raw, name, measured, left_out)
     if args.bundle is not None:
-        write_whole(args.bundle, json.dumps(bundle(raw, text), indent=1) + "\n")
+        common.write(args.bundle, json.dumps(bundle(raw, text), indent=1) + "\n")
     if args.out is not None or args.bundle is None:
         common.emit(text, args.out, code=True)
     if args.out is not None or args.bundle is not None:

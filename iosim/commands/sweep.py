@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import announce
 from iosim.base.words import DEFAULT
+from iosim.base.workers import Terminated
 from iosim.commands import common, options
 from iosim.show.tables import Column, Table, columns_of
 from iosim.studies.requests import SweepRequest
 from iosim.studies.sweep.cases import FOLLOWS, NOT_SWEPT, Cells, Words
 from iosim.studies.sweep.files import PARQUET, kind_of, written
-from iosim.studies.sweep.run import Summary, Where, asked_cases, checked, in_memory, into_file
+from iosim.studies.sweep.run import Summary, Where, asked_cases, checked, in_memory, into_file, journal_of
+
+if TYPE_CHECKING:
+    from iosim.studies.models.layers import Model
 
 MOST_SHOWN = 1000
 """Rows that a table for a person has."""
@@ -33,13 +38,11 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--format csv contradicts --out '{args.out}'; give one of them")
         try:
             summary = into_file(made, asked, where, args.out, fresh=args.fresh)
-        except KeyboardInterrupt:
-            announce(
-                f"iosim: what is done stands in {args.out}.partial; the same command goes on from there", in_pipes=True
-            )
+        except (KeyboardInterrupt, Terminated):
+            _tell_begun(args.out)
             raise
         _tell(summary, args)
-        common.emit(f"{_told(summary, kernels)}: {args.out}\n", None)
+        common.emit(f"{_told(summary, kernels, common.loaded(args))}: {args.out}\n", None)
         return 0
     if args.fresh:
         raise InputError("--fresh goes with --out FILE.csv or FILE.parquet, which is begun anew")
@@ -54,16 +57,25 @@ def run(args: argparse.Namespace) -> int:
         return {"rows": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
 
     return common.tell(
-        args, _told(summary, kernels), json=rows, csv=lambda: written(cells), text=lambda _: _table(cells).text()
+        args,
+        _told(summary, kernels, common.loaded(args)),
+        json=rows,
+        csv=lambda: written(cells),
+        text=lambda _: _table(cells).text(),
     )
 
 
-def _told(summary: Summary, kernels: Collection[str]) -> str:
+def _tell_begun(out: str) -> None:
+    if journal_of(Path(out)).exists():
+        announce(f"iosim: what is done stands in {out}.partial; the same command goes on from there", in_pipes=True)
+
+
+def _told(summary: Summary, kernels: Collection[str], model: Model | None) -> str:
     rows = f"{summary.rows:,} predictions" if summary.rows != 1 else "1 prediction"
     refused = f", {summary.refused:,} of them refused with their reason" if summary.refused else ""
     resumed = f" ({summary.resumed:,} of an earlier run)" if summary.resumed else ""
-    own = "; kernel default: each GPU's own, as runs_as says" * (DEFAULT in kernels)
-    return f"{rows}{refused}{resumed}{own}"
+    own = "; kernel default: each GPU's own, as runs_as says" if DEFAULT in kernels else ""
+    return f"{rows}{'' if model is None else f' of {model.title}'}{refused}{resumed}{own}"
 
 
 def _tell(summary: Summary, args: argparse.Namespace) -> None:
@@ -83,7 +95,8 @@ def _table(cells: Cells) -> Table:
     values = {name: column.tolist() for name, column in cells.items()}
     asked = [n for n, c in cells.items() if isinstance(c, Words) and n not in FOUND and len({*values[n]}) > 1]
     asked = [n for n in asked if values.get(FOLLOWS.get(n, "")) != values[n]] or ["gpu", "kernel"]
-    asked += ["runs_as"] * (DEFAULT in values["kernel"])
+    if DEFAULT in values["kernel"]:
+        asked.append("runs_as")
     columns = [Column(name, name, "text" if isinstance(values[name][0], str) else "right") for name in asked]
     known = {name for name, column in values.items() if any(value is not None for value in column)}
     columns += [column for column in SHOWN if column.key in known]

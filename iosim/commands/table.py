@@ -87,6 +87,7 @@ def explain(parser: CommandParser) -> None:
     parser.add_settings()
     parser.add_conditions("l2_start", "clocks", "launched")
     parser.add_fields("options", requests.EXPLAIN, ("time", "terms"))
+    parser.add_fields("of a kernel known by its code", requests.CODE, OF_CODE)
     parser.add_output(("table", "json", "md"))
 
 
@@ -203,7 +204,7 @@ OF_TRAINING = ("attention", "precision", "optimizer", "step", "recompute", "back
 
 @command(SERVING, "serving.decode")
 def decode(parser: CommandParser) -> None:
-    """attention per generated token: bytes, time, tokens a second over the context's length"""
+    """attention per generated token: bytes, time, tokens per second over the context's length"""
     parser.add_gpu(several=True)
     parser.add_kernel(None, several=True, default="default")
     parser.add_model(layers=False)

@@ -38,6 +38,7 @@ from iosim.evidence.validate.rows import default_files, measured_on, own_file, t
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.ncu.install import install
 from iosim.integrations.ncu.report import launches
+from iosim.problem.fields import FIELDS
 from iosim.show.tables import Cell, Column, Table, columns_of
 from iosim.studies.requests import CLAIMS, ClaimRequest
 
@@ -59,11 +60,30 @@ def validate(args: argparse.Namespace) -> int:
             raise InputError(f"--{name.replace('_', '-')} {why}")
     if args.times and args.format not in FORMATS_OF_TIMES:
         raise InputError(f"--format {args.format} contradicts --times; accepted with it: {', '.join(FORMATS_OF_TIMES)}")
+    _check_used(args)
     if args.every is not None and args.every < 1:
         raise InputError(f"--every {args.every} is out of range; accepted: 1 or more")
     if args.published or (args.measurements is not None and not args.times and is_published(args.measurements)):
         return _run_published(args)
     return _run_times(args) if args.times else _run_bytes(args)
+
+
+OF_CALLS = ("seq_q", *PROFILED, "causal", *KNOBS, "persistent")
+"""Options that say what a profile leaves open."""
+
+
+def _check_used(args: argparse.Namespace) -> None:
+    """Refuses options that nothing would look at. Raises InputError."""
+    needs = dict.fromkeys(OF_CALLS, "ncu") | {"with_spills": "fail_above"}
+    contradicts = {"across": "ncu", "measurements": "ncu"}
+    for name, other in needs.items():
+        if getattr(args, name) not in (None, False) and not getattr(args, other):
+            raise InputError(
+                f"{options.spelling(name)} goes with {options.spelling(other)}; accepted: both, or neither"
+            )
+    for name, other in contradicts.items():
+        if getattr(args, name) and getattr(args, other):
+            raise InputError(f"{options.spelling(name)} contradicts {options.spelling(other)}; accepted: one of them")
 
 
 def _run_bytes(args: argparse.Namespace) -> int:
@@ -95,7 +115,8 @@ def _files(args: argparse.Namespace, profile: HardwareProfile) -> list[Path]:
     """The table that is asked for; else the shipped ones of the GPU, for a report on an H200 those of the project's own
     kernels, too. Raises InputError: one was measured on another GPU."""
     files, own = default_files(profile.name), own_file()
-    files += [own] * (args.report is not None and measured_on(own) == measured_on(files[0]))
+    if args.report is not None and measured_on(own) == measured_on(files[0]):
+        files += [own]
     if args.measurements is not None:
         files = [Path(args.measurements)]
     for file in () if args.across else files:
@@ -174,7 +195,7 @@ def number(value: float | None) -> str | None:
 
 
 def shown(row: Row) -> tuple[Cell, ...]:
-    ratio = None if row.ratio is None else f"{row.ratio:.3f}{' (mistake)' * bool(row.mistake)}"
+    ratio = None if row.ratio is None else f"{row.ratio:.3f}{' (mistake)' if row.mistake else ''}"
     return row.claim, number(row.claimed), number(row.computed), row.unit, ratio
 
 
@@ -288,13 +309,16 @@ def given(args: argparse.Namespace) -> Given:
     if args.tile is not None:
         settings |= dict(zip(("block_q", "block_k"), args.tile, strict=True))
     stated = {k: str(int(v) if isinstance(v, bool) else v) for k, v in settings.items() if v is not None}
-    own = {name: getattr(args, name) for name in ("batch", "heads", "kv_heads", "seq_k", "dtype", "causal", "window")}
+    names = ("batch", "heads", "kv_heads", "seq_k", "dtype", "causal", "window")
+    own = {name: getattr(args, name) for name in names}
+    for name in (name for name in names if name in FIELDS and own[name] is not None):
+        own[name] = FIELDS[name].check(own[name])
     seqs = sizes(args.seq_q, "--seq-len") if args.seq_q else ()
     return Given(**own, seqs=seqs, head_dims=args.head_dim or (), settings=stated)
 
 
 def words(args: argparse.Namespace) -> list[str]:
-    given = {name: getattr(args, name) for name in ("seq_q", *PROFILED, "causal", *KNOBS, "persistent")}
+    given = {name: getattr(args, name) for name in OF_CALLS}
     return options.typed({name: value for name, value in given.items() if value is not None})
 
 

@@ -11,7 +11,7 @@ from iosim.base.progress import progress
 from iosim.base.records import replace
 from iosim.base.units import seconds_text
 from iosim.commands import common
-from iosim.prediction.confidence import who
+from iosim.prediction.confidence import basis_text, who
 from iosim.prediction.face import energy_line, line, time_table
 from iosim.prediction.many import predict_many
 from iosim.prediction.predictor import planned
@@ -20,7 +20,7 @@ from iosim.show import timeline
 from iosim.show.tables import Table
 from iosim.studies import explain as explained
 from iosim.studies.models.prediction import requests_of
-from iosim.studies.requests import ExplainRequest, TraceRequest
+from iosim.studies.requests import CodeRequest, ExplainRequest, TraceRequest
 from iosim.studies.terms import terms_of
 from iosim.studies.trace import trace as views
 from iosim.studies.trace.face import answer, as_page, drift_table, reuse_table, tensor_table
@@ -32,6 +32,8 @@ CHANGES = 15
 
 
 def explain(args: argparse.Namespace) -> int:
+    if args.code is not None:
+        return _tell_code(args)
     asked = common.request(args, ExplainRequest)
     if asked.time:
         return _tell_time(args, asked)
@@ -49,6 +51,21 @@ def explain(args: argparse.Namespace) -> int:
 
     found = {"explanations": [e.to_dict() for e in explanations]}
     return common.tell(args, explained.answer(explanations), json=lambda: found, text=text)
+
+
+def _tell_code(args: argparse.Namespace) -> int:
+    """What a kernel that is known by its code spends its time on, on each GPU."""
+    from iosim.studies import code_costs
+    from iosim.studies.code_costs_face import answer as costs_answer
+    from iosim.studies.code_costs_face import as_dict, as_text
+
+    found = [code_costs.run(common.request(args, CodeRequest, gpu=gpu)) for gpu in args.gpu]
+    return common.tell(
+        args,
+        " ".join(map(costs_answer, found)),
+        json=lambda: {"explanations": [as_dict(one) for one in found]},
+        text=lambda markdown: "\n\n".join(as_text(one, markdown=markdown) for one in found) + "\n",
+    )
 
 
 def _tell_time(args: argparse.Namespace, asked: ExplainRequest) -> int:
@@ -110,7 +127,7 @@ def _tables(traces: Sequence[TraceResult]) -> str:
         "Reuse distances: distinct bytes that the partition loaded since it loaded the same line before\n"
         + reuse_table(traces).text(),
     ]
-    return "\n".join(out)
+    return "\n".join([*out, basis_text([t.prediction for t in traces])])
 
 
 def formula(args: argparse.Namespace) -> int:

@@ -183,7 +183,9 @@ class Parsed:
             self.taken[key] = other
             if "per" in entry:
                 self.proportions[key] = other, str(entry["per"])
-        self.sources[key], self.kinds[key] = source or f"{entry['from']}, as this file says", kind
+        if not source and "from" in entry:
+            source = f"{entry['from']}, as this file says"
+        self.sources[key], self.kinds[key] = source, kind  # an empty source is a problem that the schema tells
         return _typed(quantity, raw)
 
 

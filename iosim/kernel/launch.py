@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from functools import cached_property
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass, field, replace
 from iosim.base.words import Way
 from iosim.kernel.schedule import Schedule
@@ -265,7 +265,8 @@ class Overhead:
     """Bytes that follow no tensor: spilled registers, tile counters, descriptors. total = per_cta x CTAs + per_tile x
     work tiles that hold rows + per_pair x visited pairs. `per_tile_fetch` is per work tile fetched from a queue, where
     every CTA also makes one last fetch that finds the queue empty. `frame` is how many bytes of a CTA's memory they lie
-    in, where that is known."""
+    in, where that is known, `apart` how many local memory an SM has, `together` how many CTAs of it have frames there,
+    one behind the other: it is set aside for all threads that an SM may hold, of which some are there."""
 
     name: str
     mode: Mode
@@ -275,6 +276,8 @@ class Overhead:
     per_tile_fetch: int = 0
     inferred_from: str = ""
     frame: int = 0
+    apart: int = 0
+    together: int = 1
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,8 @@ class Region:
     """How often it runs, in a step of the key loop or in a work tile."""
     repeats: bool = False
     """Whether it is a loop's, whose turns follow one another."""
+    at: int | None = None
+    """The address of the loop's first instruction; None outside of loops."""
 
     def __hash__(self) -> int:
         return hash((len(self.slots), self.turns, self.repeats))

@@ -6,9 +6,9 @@ beside HBM) is handed over here.
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass
 from iosim.catalog.algorithms import plan
 from iosim.hardware.profile import HardwareProfile

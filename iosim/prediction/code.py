@@ -6,17 +6,18 @@ No description of the kernel is needed, and no problem: what its arguments are d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass
 from iosim.code.addresses import Evaluated, Site, evaluate
 from iosim.code.addresses_launch import CodeLaunch, CodeResources, code_launch
 from iosim.code.arguments import Argument
-from iosim.code.launch_work import with_work
-from iosim.code.module import Function, Module
+from iosim.code.launch_work import LaunchWork, with_work
+from iosim.code.module import Function, Module, read_module
 from iosim.code.ptx import Entry, entries
+from iosim.code.tools import assembled
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel, Tile
@@ -69,6 +70,8 @@ class CodePrediction(Shown):
     conditions: Conditions
     replay: Replay | None
     notes: tuple[str, ...]
+    work: LaunchWork | None = None
+    """What its machine code says of it; None where there is none."""
 
     @property
     def profile(self) -> HardwareProfile:
@@ -134,15 +137,19 @@ def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function
     """The kernel of a module: its PTX, and its machine code where that is there. Raises InputError: no such kernel, or
     no PTX of it."""
     known: dict[str, Entry] = {}
+    text_of: dict[str, str] = {}
     for text in module.ptx:
         known |= entries(text)
+        text_of |= dict.fromkeys(entries(text), text)
     function = module.function(name, cc) if module.functions else None
     if function is not None:
         name = function.name
     matching = [e for e in known.values() if name is None or e.name == name]
     matching = matching or [e for e in known.values() if name is not None and name in e.name]
     if len(matching) == 1:
-        return matching[0], function
+        entry = matching[0]
+        lined = function is not None and any(one.ptx_line is not None for one in function.instructions)
+        return entry, function if lined else _assembled(text_of[entry.name], entry, cc) or function
     if not known:
         raise InputError(
             f"`code` {module.source} holds no PTX, from which addresses are read; accepted: nvcc -ptx, Triton's "
@@ -150,6 +157,15 @@ def entry_of(module: Module, name: str | None, cc: int) -> tuple[Entry, Function
         )
     asked = f"`entry` '{name}'" if name else "`entry` is missing"
     raise InputError(f"{asked}: {module.source} has {len(matching)} such kernels; accepted: {', '.join(known)}")
+
+
+def _assembled(text: str, entry: Entry, cc: int) -> Function | None:
+    """The machine code that ptxas makes of an entry's PTX, with its lines; None where there is no ptxas, or it refuses:
+    the PTX is of another GPU's."""
+    try:
+        return read_module(assembled(text, cc)).function(entry.name, cc)
+    except InputError:
+        return None
 
 
 def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Conditions = ALONE) -> CodePrediction:
@@ -160,9 +176,10 @@ def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Condition
     if not launch.occupancy.ctas_per_sm:
         raise InputError(f"`code` {code.entry.name}: {launch.occupancy.reason} ({profile.name})")
     said: tuple[str, ...] = ()
+    work = None
     if code.function is not None:
-        worked = with_work(launch, code.function, profile)
-        launch, said = worked.launch, worked.notes
+        work = with_work(launch, code.function, profile)
+        launch, said = work.launch, work.notes
     call = Call.of(_stand_in(), Kernel(code.entry.name, "flash", Tile(1, 1)), profile, launch.chain)
     method = conditions.method or default_method(launch.chain)[0]
     replay = None
@@ -175,7 +192,7 @@ def predict_call(code: CodeCall, profile: HardwareProfile, conditions: Condition
     lacking = () if code.function is not None else (NO_REGISTERS, NO_TIME)
     return CodePrediction(
         launch, call, traffic, call.time(traffic, conditions), method, conditions, replay,
-        tuple(dict.fromkeys((*launch.chain.notes, *said, *lacking, *notes))),
+        tuple(dict.fromkeys((*launch.chain.notes, *said, *lacking, *notes))), work,
     )  # fmt: skip
 
 

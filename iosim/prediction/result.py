@@ -4,10 +4,10 @@ that says what they mean."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass, field
 from iosim.base.words import WAYS, Level, Method, Way
 from iosim.catalog.algorithms.registry import operations

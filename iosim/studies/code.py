@@ -18,7 +18,7 @@ from iosim.studies.requests import CodeRequest
 def run(asked: CodeRequest) -> CodePrediction:
     """The prediction. Raises InputError: as `predict_call` does, or something that is asked for is missing."""
     profile = load_profile(asked.gpu)
-    module = _module(asked.code, profile.cc)
+    module = module_of(asked.code, profile.cc)
     entry, function = entry_of(module, asked.entry, profile.cc)
     if asked.grid is None:
         raise InputError("`grid` is missing: how many CTAs are launched; accepted: such as 64,32,1")
@@ -34,7 +34,7 @@ def run(asked: CodeRequest) -> CodePrediction:
     return predict_call(call, profile, conditions)
 
 
-def _module(source: Any, cc: int) -> Module:
+def module_of(source: Any, cc: int) -> Module:
     """Code that is read already, the text of PTX, or what `read_module` takes."""
     if isinstance(source, Module):
         return source

@@ -352,7 +352,9 @@ def as_text(e: Explanation, *, markdown: bool) -> str:
         if isinstance(part, Table):
             out.append(written(part))
         elif isinstance(part, tuple):
-            out += [f"{item}{reason}" for reason in part] + [""] * (n + 1 < len(shown))
+            out += [f"{item}{reason}" for reason in part]
+            if n + 1 < len(shown):
+                out.append("")
         else:
             below = "\n" * (n < 2 or (markdown and not part.startswith("Regime")))
             out.append(f"{head if n != 1 else ''}{part}{below}")

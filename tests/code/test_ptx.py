@@ -249,11 +249,14 @@ def test_a_norm_reads_its_row_again_from_l1_where_it_is_held() -> None:
     found = evaluate(ACCESSES["row_norm"], (300,), arguments, (256,))
     assert found.sectors(Mode.LOAD) == 3 * 300 * cols * 4 // 32
     assert found.sectors(Mode.STORE) == 300 * cols * 4 // 32
-    by_share = {share: missed_shares(found, share) for share in (64 << 10, 4 << 10)}
+    by_share = {share: missed_shares(found, share, 1, 132) for share in (64 << 10, 4 << 10)}
     loads = [s for s in found.sites if s.tensor == "in" and s.mode is Mode.LOAD]
     for share, times in ((64 << 10, 1), (4 << 10, 2)):  # a row has 16 KiB
         missed = sum(by_share[share][s.number] * s.sectors for s in loads)
         assert missed == pytest.approx(times * 300 * cols * 4 / 32)
+    weight = next(s for s in found.sites if s.tensor == "w").number
+    assert missed_shares(found, 256 << 10, 3, 100)[weight] < 0.4  # CTAs of an SM read it for one another
+    assert by_share[4 << 10][weight] == 1.0
 
 
 def test_numbers_in_memory_decide_addresses_where_they_are_given() -> None:
@@ -346,3 +349,28 @@ def test_lines_run_as_often_as_their_blocks() -> None:
     row = found.entry.instructions[square.number // 2].row
     assert found.runs[row] == pytest.approx(square.requests / (3 * 4) / sum(
         one.row == row for one in found.entry.instructions))  # fmt: skip
+
+
+def test_a_vector_of_one_is_a_scalar() -> None:
+    """As Triton writes `ld.global.b32 { %r39 }, [ %rd18 + 0 ]`: what it loads may decide addresses."""
+    text = """
+.version 8.7
+.target sm_90
+.visible .entry one(.param .u64 one_param_0, .param .u64 one_param_1)
+.reqntid 32
+{
+	.reg .b32 %r<4>;
+	.reg .b64 %rd<8>;
+	ld.param.u64 %rd1, [one_param_0];
+	ld.param.u64 %rd2, [one_param_1];
+	ld.global.b32 { %r1 }, [ %rd1 + 0 ];
+	mul.wide.s32 %rd3, %r1, 4;
+	add.s64 %rd4, %rd2, %rd3;
+	ld.global.b32 { %r2 }, [ %rd4 + 0 ];
+	ret;
+}
+"""
+    (entry,) = entries(text).values()
+    evaluated = evaluate(entry, (1,), {"a": tensor("a", 1, dtype="int32", values=(7,)), "x": tensor("x", 64)})
+    assert {site.tensor for site in evaluated.sites} == {"a", "x"}
+    assert evaluated.notes == ()

@@ -33,7 +33,7 @@ REFUSED = (
     ("latency --context 4k", "did you mean --seq-len 1 --seq-len-k 4k?"),
     ("decode --seq-len 4k", "did you mean --context 4k?"),
     ("compare --kv-heads 1,8", "'iosim compare' takes one, so accepted: one of them; iosim predict,"),
-    ("predict --gpu mi350x", "did you mean mi300x, mi355x?"),
+    ("predict --gpu mi360x", "did you mean mi300x"),
     ("predict --output", "--out lacks its value"),
     ("ncu-rule --install x --launch y", "--launch contradicts --install; accepted: one of them"),
     ("kernels new", "--from is missing"),
@@ -110,12 +110,12 @@ def test_training_takes_fp16_where_tensor_cores_lack_bf16(capsys: pytest.Capture
 def test_a_headline_is_of_a_context_that_fits_and_that_the_model_has() -> None:
     eight = iosim.decode(gpu="a100", batch=8, context="4k:128k:x2")
     assert [p.fits for p in eight.points][-1] is False
-    assert eight.answer.startswith("At a context of 65,536 tokens")
+    assert eight.answer.startswith("At 65,536 tokens of context")
     assert "not fit" not in eight.answer
     small = iosim.decode(model="gpt2", gpu="a100")
     assert max(p.context for p in small.points) == 1024
     beyond = iosim.decode(model="gpt2", gpu="a100", context="512,4k")
-    assert beyond.answer.startswith("At a context of 512 tokens")
+    assert beyond.answer.startswith("At 512 tokens of context")
     assert any("positions for 1,024 tokens" in note for note in notes(beyond.points))
     assert iosim.predict(model="gpt2").layers[0].prediction.problem.seq_q == 1024
     drawn = eight.as_page().sections[0]

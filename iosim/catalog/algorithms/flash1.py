@@ -55,6 +55,9 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
     letter) or fp32 (the real kernel). The backward, Algorithm 4, likewise with dQ. With grouped heads, which the
     listing does not have, dK and dV are written per query head and summed over the group by one more launch."""
     options, backward = options_of(kernel, Flash1Options), problem.backward
+    if backward and kernel.backward.shared_memory_bytes is not None:  # the real kernel's own tile, and what it takes
+        shared = kernel.backward.shared_memory_bytes
+        kernel = replace(kernel, tile=kernel.tile_backward, shared_memory_bytes=shared)
     letter = options.to_the_letter
     size = options.intermediate_bytes or (problem.output_type.bytes if letter else 4)
     same = size == problem.output_type.bytes

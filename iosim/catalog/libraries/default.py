@@ -12,7 +12,7 @@ from contextlib import suppress
 from iosim.base.errors import InputError
 from iosim.base.words import DEFAULT
 from iosim.catalog.libraries.loader import chooses, entry, is_choice
-from iosim.catalog.libraries.resolver import resolve
+from iosim.catalog.libraries.resolver import AND, resolve
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.problem.attention import AttentionProblem
@@ -56,13 +56,22 @@ def order_of(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, 
 
 
 def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
-    """The name of the kernel that a GPU runs a problem with where none is asked for."""
+    """The name of the kernel that a GPU runs a problem with where none is asked for: of both passes the one that takes
+    both, else on AMD's GPUs, whose libraries pass a call on to each other, one for each."""
+    found = _first_suited(problem, profile)
+    if found is None and problem.passes == "fwd+bwd" and profile.is_amd:
+        parts = [_first_suited(problem.with_(passes=one), profile) for one in ("fwd", "bwd")]
+        found = AND.join(part for part in parts if part) if all(parts) else None
+    return found or ORDER[-1]
+
+
+def _first_suited(problem: AttentionProblem, profile: HardwareProfile) -> str | None:
     for name in order_of(problem, profile)[:-1]:
         with suppress(InputError):
             if is_suited(name, problem):
                 resolve(name, problem, profile)
                 return name
-    return ORDER[-1]
+    return None
 
 
 def with_sinks(problem: AttentionProblem, kernel: str | Kernel) -> AttentionProblem:
@@ -78,6 +87,8 @@ def with_sinks(problem: AttentionProblem, kernel: str | Kernel) -> AttentionProb
 def _default(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
     name = default_kernel(problem, profile)
     tried = ", ".join(order_of(problem, profile))
+    if AND in name:
+        return name, f"{NOTE}{name}, one for each pass, as none of {tried} takes both on {profile.name}"
     return name, f"{NOTE}{name}, the first of {tried} that takes the problem on {profile.name}"
 
 

@@ -13,13 +13,18 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.overrides import MAX_BLOCK
 from iosim.kernel.residency import loop_registers
+from iosim.kernel.tile_rules import backward_shared_bytes, retiled
 from iosim.problem.attention import AttentionProblem
 
 
 @rule_book("tiled")
 class TiledRules(Rules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-        return replace(kernel, tile=fitting(kernel.tile, problem, profile))
+        kernel = replace(kernel, tile=fitting(kernel.tile, problem, profile))
+        allowed = profile.shared_memory_per_block_optin_bytes
+        if not problem.backward or allowed is None or backward_shared_bytes(problem, kernel.tile) <= allowed:
+            return kernel
+        return retiled(kernel, problem, fitting_backward(kernel.tile, problem, allowed), backward=True)
 
     def built(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """With the recorded build of kernels/flash_fwd.cu where that spills, or was to be thought to. NB: where neither
@@ -50,6 +55,16 @@ def fitting(tile: Tile, problem: AttentionProblem, profile: HardwareProfile) -> 
         else:
             block_q //= 2
     return Tile(block_q, block_k, min(tile.warps, max(1, block_q // 16)), tile.stages)
+
+
+def fitting_backward(tile: Tile, problem: AttentionProblem, allowed: int) -> Tile:
+    """The forward's tile, its larger side halved (down to 16) while what a backward's CTA holds, which is more, does
+    not fit in the shared memory that it is allowed: on GPUs where that is 64 or 99 KB."""
+    while backward_shared_bytes(problem, tile) > allowed and max(tile.block_q, tile.block_k) > 16:
+        block_q, block_k = tile.block_q, tile.block_k
+        block_q, block_k = (block_q, block_k // 2) if block_k >= block_q else (block_q // 2, block_k)
+        tile = Tile(block_q, block_k, min(tile.warps, max(1, block_k // 16)), tile.stages)
+    return tile
 
 
 @rule_book("flash1")

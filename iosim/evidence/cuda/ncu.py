@@ -196,7 +196,7 @@ def profiled_of(facts: Mapping[str, Any]) -> Profiled:
         return Profiled(
             str(facts["kernel"]), grid, block, named_metrics(metrics), tuple(map(str, facts.get("ranges", ())))
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
         why = f"{error!r}; accepted: kernel, grid, block, ranges and metrics with their units"

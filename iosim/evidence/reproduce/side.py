@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from functools import cached_property
 from typing import Any
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import fields
 from iosim.catalog.algorithms import naive, options_for, options_of, plan
 from iosim.catalog.algorithms.uniform import SharedValueOptions

@@ -95,7 +95,7 @@ def read(path: str | Path) -> list[Row]:
     lacks a column, or holds a value of another type than its column's."""
     where = f"{OPTION} '{path}'"
     try:
-        lines = list(csv.reader(io.StringIO(text_of_file(path, where), newline=""), strict=True))
+        lines = list(csv.reader(io.StringIO(text_of_file(path, where), newline=None), strict=True))
     except csv.Error as error:
         raise InputError(f"{where} is no CSV table: {error}; accepted: comma-separated rows under a header") from None
     if not lines:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from iosim.base.errors import InputError
+from iosim.base.lazy import cached_property
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.torch import attention, formulas, values
 from iosim.integrations.torch.formulas import REGISTRY, Pass

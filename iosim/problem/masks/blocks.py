@@ -8,13 +8,13 @@ tiles.
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass, field, replace
 from iosim.problem.masks.mask import BoolArray, IntArray, IntervalMask, Mask, Steps, Visited
 

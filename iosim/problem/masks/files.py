@@ -13,6 +13,7 @@ import lzma
 import math
 import os
 import struct
+import tokenize
 import zipfile
 import zlib
 from typing import IO, Any
@@ -63,7 +64,8 @@ def _check_size(file: IO[bytes], size: int) -> None:
 
 
 _BROKEN = (ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError, RuntimeError, MemoryError,
-           struct.error, zipfile.BadZipFile, zlib.error, lzma.LZMAError)  # fmt: skip
+           struct.error, zipfile.BadZipFile, zlib.error, lzma.LZMAError, SyntaxError,
+           tokenize.TokenError)  # fmt: skip
 """What the readers of archives and of NumPy's headers raise over broken, encrypted or exotically packed ones."""
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass
 from iosim.problem.masks.blocks import BlockMask, ranges
 from iosim.problem.masks.mask import Axis, BoolArray, IntArray, IntervalMask, KeyBlocks, Mask, Visited

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Domain, Edge
 from iosim.problem.masks.mask import IntervalMask

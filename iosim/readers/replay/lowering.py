@@ -112,9 +112,11 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
         parts = frame_parts(launch)
         frame_first[launch.name] = tuple(first + n * spill_slots if part else NONE for n, part in enumerate(parts))
         for part in parts:
-            sizes.append(np.full(spill_slots, part, dtype=np.int32))
-            owners.append(np.full(spill_slots, len(tensors), dtype=np.uint8))
-            first += spill_slots
+            of_sm = _frames_of_sm(launch, part)
+            sms = -(-spill_slots // max(1, of_sm.size - 1)) if of_sm.size > 1 else spill_slots
+            sizes.append(np.tile(of_sm, sms))
+            owners.append(np.full(of_sm.size * sms, len(tensors), dtype=np.uint8))
+            first += of_sm.size * sms
     tensors.append(SPILL)
 
     def alone(n: int) -> LoweredLaunch:
@@ -154,6 +156,16 @@ def frame_parts(launch: Launch) -> tuple[int, ...]:
     return max(0, step), max(0, stored.frame - step if stored.frame else stored.per_tile)
 
 
+def _frames_of_sm(launch: Launch, part: int) -> Int32:
+    """Bytes of the frames of an SM's CTAs and, where it is known, of the local memory behind them that nobody uses,
+    which keeps the frames of SMs apart; else of one frame alone."""
+    stored = _spills(launch, Mode.STORE)
+    if stored is None or launch.touched is None or not part or not stored.apart:
+        return np.array([part], dtype=np.int32)
+    unused = max(1, stored.apart - part * stored.together)
+    return np.array([part] * stored.together + [unused], dtype=np.int32)
+
+
 def start_order(launch: Launch) -> tuple[Int32, Int32]:
     """(grid head, block) of every work tile, in the order in which they start. A block is a query block, a key block
     for `outer` "k", a (key block, query block) pair for "qk", a (query block, split) for "q,split". Grid heads count
@@ -185,7 +197,7 @@ def _lower_launch(
     chain: Chain, launch: Launch, grids: dict[str, Grid], frame_first: tuple[int, ...], spill_slots: int
 ) -> LoweredLaunch:
     if launch.touched is not None:
-        return _lower_touched(launch, launch.touched, grids)
+        return _lower_touched(launch, launch.touched, grids, frame_first, spill_slots)
     if streams(launch):
         return _lower_flat(chain, launch, grids)
     head, block = start_order(launch)
@@ -317,18 +329,29 @@ def _walks_down(schedule: Schedule, block: Int32) -> npt.NDArray[np.uint8]:
     return np.full(block.size, schedule.direction is Direction.DESCENDING, dtype=np.uint8)
 
 
-def _lower_touched(launch: Launch, touched: Touched, grids: dict[str, Grid]) -> LoweredLaunch:
+def _lower_touched(
+    launch: Launch, touched: Touched, grids: dict[str, Grid], frame_first: tuple[int, ...], spill_slots: int
+) -> LoweredLaunch:
     """A launch whose code was read: a step is an access of one object. A template a mode goes over all objects, and
     leaves out the indices of other modes."""
     total, tiles = touched.total, touched.first.size
+    frame = max(frame_first, default=NONE)
     place = np.concatenate(
         [np.arange(grids[name].first, grids[name].first + sizes.size) for name, sizes in touched.objects.items()]
     )
-    low, high = int(place.min()), int(place.max()) + 1
+    stored = _spills(launch, Mode.STORE)
+    together = stored.together if stored is not None and stored.apart else 0
+    sms = -(-spill_slots // max(1, together))
+    low, high = int(place.min()), max(int(place.max()) + 1, frame + (together + 1) * sms)
     indices = np.empty_like(touched.entries)
     for part in range(0, touched.entries.size, TILES_AT_ONCE):
         mode, number = np.divmod(touched.entries[part : part + TILES_AT_ONCE], total)
         indices[part : part + TILES_AT_ONCE] = mode * (high - low) + place[number] - low
+    first, count = touched.first, touched.count
+    if frame != NONE:
+        slot = np.arange(tiles, dtype=np.int64) % spill_slots  # CTAs go to SMs in turn
+        at = frame - low + (slot % sms * (together + 1) + slot // sms if together else slot)
+        indices, first, count = _with_frames(launch, indices, first, count, at, high - low)
     zeros, there = np.zeros(tiles, dtype=np.int32), np.unique(indices // (high - low))
     templates = []
     for mode in there:
@@ -338,9 +361,31 @@ def _lower_touched(launch: Launch, touched: Touched, grids: dict[str, Grid]) -> 
         name = next(iter(touched.objects))
         templates.append(Template(name, int(mode), base, 1, turn=high - low, skips=skips, block=zeros))
     return LoweredLaunch(
-        launch.name, touched.first, touched.count, (), tuple(templates), (), zeros.astype(np.uint8), zeros,
+        launch.name, first, count, (), tuple(templates), (), zeros.astype(np.uint8), zeros,
         np.arange(tiles, dtype=np.int32), indices=indices,
     )  # fmt: skip
+
+
+def _with_frames(
+    launch: Launch, indices: Int32, first: Int32, count: Int32, frame: npt.NDArray[np.int64], objects: int
+) -> tuple[Int32, Int32, Int32]:
+    """A work tile's steps with those in which it loads and stores its threads' frame, spread evenly over the others: as
+    often as what it stores fills the frame. `frame` is each work tile's."""
+    stored, loaded = _spills(launch, Mode.STORE), _spills(launch, Mode.LOAD)
+    assert stored is not None
+    size = stored.frame or stored.per_tile
+    times = np.minimum(max(1, round(stored.per_tile / max(1, size))), count).astype(np.int64)
+    turn = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
+    tile = np.repeat(np.arange(count.size), times)
+    place = first[tile] + (turn + 1) * count[tile] // np.maximum(1, times[tile])
+    share = min(1.0, loaded.per_tile / stored.per_tile) if loaded is not None and stored.per_tile else 0.0
+    loads = np.floor((turn + 1) * share) > np.floor(turn * share)  # of so many times that it is stored
+    modes = np.array([MODES[Mode.LOAD], MODES[Mode.STORE]])
+    values = (frame[tile][:, None] + modes[None, :] * objects).astype(np.int32)
+    made = np.stack([loads, np.ones_like(loads)], axis=1)
+    grown = np.insert(indices, np.repeat(place, 2)[made.reshape(-1)], values[made]).astype(np.int32)
+    more = (count + np.bincount(tile, weights=made.sum(axis=1), minlength=count.size)).astype(np.int32)
+    return grown, (np.cumsum(more) - more).astype(np.int32), more
 
 
 def _none_of(low: LoweredLaunch) -> LoweredLaunch:

@@ -23,11 +23,10 @@ a head lie apart in memory (`Grid.step` > 1), the next rows are so many objects 
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Per, Rows, Tensor
 from iosim.problem.masks.mask import Steps

@@ -8,7 +8,6 @@ from iosim.kernel.pace import Pace
 from iosim.readers.timing import launch_terms as terms
 from iosim.readers.timing.energy import Activity, mean_power_w
 from iosim.readers.timing.loop_time import Computing, loop_computing, worked
-from iosim.readers.timing.machine_time import machine_computing
 from iosim.readers.timing.overlap import beside, computing_beside_stream, norm_of
 from iosim.readers.timing.pass_time import pass_computing
 from iosim.readers.timing.running import Running, executed_pairs, reuses_keys
@@ -66,6 +65,8 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
     pairs, instructions = float(executed_pairs(launch)), 0.0
     machine = launch.work.machine
     if machine is not None and rates.clock_hz is not None:
+        from iosim.readers.timing.machine_time import machine_computing  # few launches need it
+
         computed = machine_computing(running, machine)
     elif sm is None:
         computed = pass_computing(running)

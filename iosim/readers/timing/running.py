@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass
 from iosim.base.words import Level, Way
 from iosim.hardware.profile import HardwareProfile

@@ -6,10 +6,9 @@ an SM. Constants carry their source; where fitted ones were fitted says `iosim/b
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass
 from iosim.kernel.launch import Launch
 from iosim.kernel.shared_memory import DEPTH, estimate

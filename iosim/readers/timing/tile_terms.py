@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass
 from iosim.kernel.launch import COLUMNS_OUTSIDE, Launch, Mode, Per
 from iosim.kernel.schedule import Scheduler

@@ -353,7 +353,7 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
         gpu, last = members[0].prediction.profile.name, members[-1]
         hover = [
             f"{name}, {some(p.context, 'token')}<br>{per_second_text(p.tokens_per_s)} a second, "
-            f"{seconds_text(p.step_s)} a step{NOT_THERE * (p.fits is False)}"
+            f"{seconds_text(p.step_s)} a step{NOT_THERE if p.fits is False else ''}"
             for p in members
         ]
         line = axes.line(name, [p.context for p in members], [p.tokens_per_s for p in members], hover, n)

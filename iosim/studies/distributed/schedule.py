@@ -18,11 +18,11 @@ Readers: `count` (bytes, idle slots and memory), `timing` (seconds), `closed_for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, TypeAlias
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import whole
+from iosim.base.lazy import cached_property
 from iosim.base.records import asdict, dataclass, plain
 from iosim.base.units import some
 from iosim.problem.attention import AttentionProblem

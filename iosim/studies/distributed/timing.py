@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass
 from iosim.base.words import Level, Method
 from iosim.hardware.profile import HardwareProfile

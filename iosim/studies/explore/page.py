@@ -16,6 +16,7 @@ from iosim.base.errors import InputError
 from iosim.base.files import is_made_by, write_whole
 from iosim.base.progress import Progress, silent
 from iosim.base.version import __version__
+from iosim.base.workers import in_processes
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
@@ -183,10 +184,8 @@ NAIVE = "naive"
 
 def chunks(asked: ExploreRequest, progress: Progress = silent) -> Iterator[tuple[str, Chunk]]:
     """Of each GPU and kernel, naive among them, the records of all calls; in processes, since Python works them out."""
-    from joblib import Parallel, delayed
-
     pairs = list(product(asked.gpu, (*asked.kernel, NAIVE)))
-    work = Parallel(n_jobs=-1, return_as="generator")(delayed(_chunk)(asked, *pair) for pair in pairs)
+    work = in_processes(_chunk, ((asked, *pair) for pair in pairs), -1, return_as="generator")
     yield from zip(map(" ".join, pairs), progress(work), strict=True)
 
 

@@ -113,14 +113,17 @@ def read_times(path: str) -> list[tuple[AttentionProblem, float]]:
     """(problem, measured seconds) of every row of a CSV."""
     where = f"`times` '{path}'"
     text = read_text(path, where, f"a CSV of {', '.join(COLUMNS)} and a time", MAX_FILE_BYTES)
-    reader = csv.DictReader(io.StringIO(text))
-    header = [name.strip() for name in reader.fieldnames or ()]
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=None))  # line ends of any kind
+        header, cells = [name.strip() for name in reader.fieldnames or ()], list(reader)
+    except csv.Error as error:
+        raise InputError(f"{where} is no CSV table: {error}; accepted: comma-separated rows under a header") from None
     unit = next((name for name in UNITS if name in header), None)
     missing = [name for name in COLUMNS if name not in header] + ([] if unit else ["seconds, ms or us"])
     if missing or unit is None:
         accepted = f"{', '.join(COLUMNS)}, causal, dtype, and one of {', '.join(UNITS)}"
         raise InputError(f"{where} has no column {', '.join(missing)}; accepted: {accepted}")
-    rows = [_row(one, unit, f"{where}, line {line}") for line, one in enumerate(reader, 2)]
+    rows = [_row(one, unit, f"{where}, line {line}") for line, one in enumerate(cells, 2)]
     if len(rows) < LEAST_ROWS:
         raise InputError(f"{where} holds {len(rows)} rows; accepted: {LEAST_ROWS} or more, 20 are enough")
     return rows

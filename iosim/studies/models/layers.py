@@ -241,9 +241,8 @@ class LayerKind:
             return f"its chunk of {self.chunk:,}"
         if self.compress is not None:
             which = "" if self.top_k is None else f", {self.top_k:,} of them picked"
-            return f"the last {self.window:,}" + f" and a key for every {self.compress:,} before{which}" * (
-                self.compress > 0
-            )
+            compressed = f" and a key for every {self.compress:,} before{which}" if self.compress else ""
+            return f"the last {self.window:,}{compressed}"
         if self.top_k is not None:
             return f"{self.top_k:,} picked of all before"
         if self.window is not None:

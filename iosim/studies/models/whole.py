@@ -7,11 +7,11 @@ share of both. Several models stand side by side.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import whole as within
+from iosim.base.lazy import cached_property
 from iosim.base.progress import Progress, silent
 from iosim.base.records import asdict, dataclass, plain, replace
 from iosim.base.units import bytes_text, seconds_text, some
@@ -159,7 +159,9 @@ class WholeModels(Several[WholeRun]):
             whole, gpus = run.traffic, run.model.tensor_parallel
             of = f"{run.model.title}{f' (each of {gpus} GPUs)' if gpus > 1 else ''} on {whole.profile.name}"
             over = "over" if run.phase == DECODE else "of"
-            tokens = f"{some(run.work.batch, 'sequence')} of " * (run.work.batch > 1) + some(run.work.keys, "token")
+            tokens = some(run.work.keys, "token")
+            if run.work.batch > 1:
+                tokens = f"{some(run.work.batch, 'sequence')} of {tokens}"
             kernels = ", ".join(run.kernels)
             share = f"attention ({kernels}) is {_percent(of_time)} of the time, {_percent(of_bytes)} of the bytes"
             memory, fits = whole.profile.usable_memory_bytes, ""

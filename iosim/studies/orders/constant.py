@@ -8,10 +8,10 @@ rule can come to.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.lazy import cached_property
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain, replace
 from iosim.base.units import bytes_text, capacity_text, picoseconds, seconds_text, some

@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import About, Kind
+from iosim.base.lazy import cached_property
 from iosim.base.records import dataclass, replace
 from iosim.base.words import DEFAULT
 from iosim.kernel.overrides import OVERRIDES, Overrides

@@ -7,7 +7,9 @@ import csv
 import importlib
 import io
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager, suppress
 from itertools import islice, pairwise, product
 from pathlib import Path
@@ -15,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
-from iosim.base.progress import cores, counter
+from iosim.base.progress import announce, cores, counter
 from iosim.base.records import dataclass, replace
 from iosim.base.units import sizes, some
 from iosim.base.version import __version__
 from iosim.base.words import Method
+from iosim.base.workers import in_processes
 from iosim.catalog.libraries import entry_name, is_choice
 from iosim.hardware.profile import load_profile
 from iosim.kernel.conditions import Conditions
@@ -45,6 +48,10 @@ PARTS_AHEAD = 3
 MANY_WORKERS = 16
 """Workers that a cluster is taken to have, where parts are cut for it."""
 CONNECT_S = 10
+LOOK_S, ALONE_S, POLL_S = 5.0, 30.0, 0.01
+"""From one look at a cluster's workers to the next, how long it may have none, and from one look at its parts to the
+next."""
+GOES_ON = "accepted: the same command once there is one, which goes on from what is done where --out is given"
 FEW_ROWS, FEW_CLOSED_ROWS = 8, 1 << 18
 """Rows, predicted one by one or in closed form, up to which a second process is not worth its start."""
 
@@ -148,10 +155,8 @@ def _run(tasks: Iterable[Task], number: int, dask: str | None, processes: int) -
     elif processes == 1 or number < 2:
         yield from (_work(*task) for task in tasks)
     else:
-        from joblib import Parallel, delayed
-
         how = {"return_as": "generator_unordered", "batch_size": 1, "pre_dispatch": f"{PARTS_AHEAD}*n_jobs"}
-        yield from Parallel(min(processes, number), **how)(delayed(_work)(*task) for task in tasks)
+        yield from in_processes(_work, tasks, min(processes, number), **how)
 
 
 def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
@@ -173,8 +178,9 @@ def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
         running = distributed.as_completed(loop=client.loop)
         for task in islice(waiting, PARTS_AHEAD * threads):
             running.add(client.submit(_work, *task, pure=False))
-        for future in running:
-            yield _result(future, address)
+        while not running.is_empty():
+            _wait(running, client, address)
+            yield _result(next(running), address)
             for task in islice(waiting, 1):
                 running.add(client.submit(_work, *task, pure=False))
     finally:
@@ -182,9 +188,36 @@ def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
             client.close()
 
 
+def _wait(running: Any, client: Any, address: str) -> None:
+    """Returns once a part is done. Raises InputError: the cluster has had no worker for a while, or its scheduler is
+    gone."""
+    look, alone_since = time.monotonic() + LOOK_S, None
+    while not running.has_ready():
+        time.sleep(POLL_S)
+        now = time.monotonic()
+        if now < look:
+            continue
+        look = now + LOOK_S
+        try:
+            workers = client.nthreads() if client.status == "running" else None
+        except (OSError, TimeoutError, RuntimeError):
+            workers = None
+        if workers is None:
+            raise InputError(f"the scheduler of `dask` '{address}' is gone; {GOES_ON}")
+        if workers:
+            alone_since = None
+        elif alone_since is None:
+            announce(f"iosim: dask '{address}' has no worker left; waiting {ALONE_S:.0f} s for one", in_pipes=True)
+            alone_since = now
+        elif now - alone_since >= ALONE_S:
+            raise InputError(f"`dask` '{address}' has no worker left; {GOES_ON}")
+
+
 def _result(future: Any, address: str) -> Done:
     try:
         done: Done = future.result()
+    except CancelledError:
+        raise InputError(f"the scheduler of `dask` '{address}' is gone; {GOES_ON}") from None
     except (ImportError, AttributeError) as error:
         hint = f"accepted: workers with iosim {__version__}"
         raise InputError(f"a worker of `dask` '{address}' has no such iosim: {_line(error)}; {hint}") from None
@@ -246,7 +279,14 @@ def opened(target: Path, sweep: str, *, fresh: bool = False) -> Iterator[Journal
             if there != (sweep,) or fresh:
                 file.executescript("DELETE FROM parts; DELETE FROM sweep")
                 file.execute("INSERT INTO sweep VALUES (?)", (sweep,))
-            yield Journal(file)
+            journal = Journal(file)
+            try:
+                yield journal
+            except BaseException:
+                if not journal.parts:  # nothing to go on from
+                    file.close()
+                    path.unlink(missing_ok=True)
+                raise
     except sqlite3.Error as error:
         if error.sqlite_errorcode & 255 in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             accepted = "another file, or to wait for that one's end"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.lazy import cached_property
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass
 from iosim.base.units import bytes_text, seconds_text, some

@@ -1,0 +1,331 @@
+"""What a kernel's machine code spends its time on: loop by loop and unit by unit, what costs more than it need, and
+what the time would be without it.
+
+Addresses need a launch. Where none is given, one is assumed, and said so: enough CTAs for the GPU, arrays of 4,096 x
+4,096 fp32 values, numbers of 4,096.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.records import dataclass, replace
+from iosim.code.addresses_launch import CodeLaunch
+from iosim.code.arguments import Argument, TensorArgument
+from iosim.code.launch_work import LaunchWork, with_work
+from iosim.code.listing import Instruction
+from iosim.code.loops import Flow
+from iosim.code.module import Function
+from iosim.code.on_sm import Uses
+from iosim.code.opcodes import WARP, lane_bytes, operation
+from iosim.code.ptx import Entry
+from iosim.code.trace import default_use
+from iosim.code.uses import uses_of
+from iosim.hardware.profile import load_profile
+from iosim.kernel.conditions import ALONE
+from iosim.kernel.machine import SECTOR_BYTES, Machine, MemoryUse, Region
+from iosim.prediction.code import CodeCall, CodePrediction, entry_of, predict_call
+from iosim.readers.timing.machine_time import MachineRates
+from iosim.readers.timing.rates import Rates
+from iosim.studies.code import arguments, module_of, sides
+from iosim.studies.requests import CodeRequest
+
+ASSUMED_GRID, ASSUMED_BLOCK, ASSUMED_SIDE = (64, 64, 1), (256, 1, 1), 4096
+SHOWS = 0.01
+"""Part of the time that a cost must take to be named, spills and wasted sectors apart."""
+TWICE = 1.5
+"""Times its least wavefronts or sectors from which on an access is named."""
+GLOBAL_GROUPS = ("global-load", "global-store", "global-copy", "global-atomic")
+SHARED_GROUPS = ("shared-load", "shared-store", "shared-atomic")
+LOCAL_GROUPS = ("local-load", "local-store")
+Line = tuple[str, int] | None
+
+
+@dataclass(frozen=True)
+class LoopCost:
+    """A loop, or what stands outside of all. Cycles are an SM's, of a turn of each of its CTAs."""
+
+    name: str
+    lines: str
+    """Of the source, where the code names them."""
+    turns: float
+    """That a CTA makes."""
+    instructions: int
+    """That a warp executes in a turn."""
+    cycles: float
+    units: Mapping[str, float]
+    """Cycles for which each unit is taken."""
+    exposed: float
+    """Cycles in which not even the busiest unit has work."""
+    share: float
+    """Of the launch's cycles."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Something that costs more than it need."""
+
+    kind: str
+    """spills, bank conflicts, uncoalesced, or waits for loads."""
+    place: str
+    """The line of the source, or the instruction."""
+    detail: str
+    time_without_s: float
+    saved: float
+    """The part of the time that would go."""
+
+
+@dataclass(frozen=True)
+class CodeCosts:
+    """A launch, and what it spends its time on."""
+
+    prediction: CodePrediction
+    function: Function
+    loops: tuple[LoopCost, ...]
+    costs: tuple[Cost, ...]
+    notes: tuple[str, ...]
+
+
+def run(asked: CodeRequest) -> CodeCosts:
+    """The costs of a kernel on a GPU. Raises InputError: no such kernel, or no machine code of it."""
+    profile = load_profile(asked.gpu)
+    module = module_of(asked.code, profile.cc)
+    entry, function = entry_of(module, asked.entry, profile.cc)
+    if function is None:
+        raise InputError(f"`code` {module.source} holds no machine code; accepted: a cubin compiled with -lineinfo")
+    call, notes = _call(asked, entry, function)
+    # of a launch that is only assumed, bytes at HBM would tell nothing
+    conditions = ALONE if asked.grid is not None else replace(ALONE, method="bounds")
+    prediction = predict_call(call, profile, conditions)
+    work = with_work(prediction.launch, function, profile)
+    loops = tuple(_loops(prediction, function, work))
+    return CodeCosts(prediction, function, loops, tuple(_costs(prediction, function)), (*notes, *prediction.notes))
+
+
+def _call(asked: CodeRequest, entry: Entry, function: Function) -> tuple[CodeCall, tuple[str, ...]]:
+    """The launch that is asked for, with what had to be assumed of it."""
+    notes: list[str] = []
+    grid = ASSUMED_GRID if asked.grid is None else sides("grid", asked.grid)
+    if asked.grid is None:
+        notes.append(f"no grid is given: {'x'.join(map(str, grid))} CTAs are taken")
+    block = None if asked.block is None else sides("block", asked.block)
+    if block is None and not entry.threads:
+        block = ASSUMED_BLOCK
+        notes.append(f"no block is given, and the code states none: {block[0]} threads are taken")
+    given = arguments(asked.arg)
+    if not given:
+        given = dict(_assumed(entry))
+        notes.append("no arguments are given: arrays of 4,096 x 4,096 fp32 values and numbers of 4,096 are taken")
+    return CodeCall(entry, grid, given, block, function, asked.shared_bytes or 0), tuple(notes)
+
+
+def _assumed(entry: Entry) -> Iterator[tuple[str, Argument]]:
+    for number, parameter in enumerate(entry.parameters):
+        if parameter.size == 8 and not parameter.type.startswith("f"):
+            yield parameter.name, TensorArgument(f"argument {number}", (ASSUMED_SIDE, ASSUMED_SIDE), "fp32")
+        elif parameter.type.startswith("f"):
+            yield parameter.name, 1.0
+        else:
+            yield parameter.name, ASSUMED_SIDE
+
+
+# ---- loops ----
+
+
+def _rates(p: CodePrediction, machine: Machine) -> tuple[MachineRates, int]:
+    """How an SM plays code, and with how many CTAs."""
+    rates = Rates(p.profile, measured=True)
+    clock = p.time.launches[0].clock_hz
+    rates.clock_hz = clock if clock is not None else rates.clock_hz
+    read = p.l2.read
+    share = min(1.0, p.hbm.read / read) if read else 0.0
+    launch = p.launch
+    beside = max(1, min(launch.occupancy.ctas_per_sm, -(-p.evaluated.ctas // p.profile.sm_count)))
+    return MachineRates(rates, machine, p.evaluated.threads, share), beside
+
+
+def _loops(p: CodePrediction, function: Function, work: LaunchWork) -> Iterator[LoopCost]:
+    regions = work.on_sm.machine.tile
+    flow = Flow(function)
+    turns = [_turn(p, replace(region, turns=1.0)) for region in regions]
+    whole = sum(region.turns * cycles for region, (cycles, _) in zip(regions, turns, strict=True)) or 1.0
+    for region, (cycles, units) in zip(regions, turns, strict=True):
+        if region.slots:
+            name = "outside of loops" if region.at is None else f"loop at 0x{region.at:x}"
+            yield LoopCost(
+                name, _lines(flow, region), region.turns, len(region.slots), cycles, units,
+                max(0.0, cycles - max(units.values(), default=0.0)), region.turns * cycles / whole,
+            )  # fmt: skip
+
+
+def _turn(p: CodePrediction, region: Region) -> tuple[float, dict[str, float]]:
+    rates, beside = _rates(p, Machine(tile=(region,)))
+    turn = rates.tile(beside)
+    return turn.cycles, turn.busy
+
+
+def _lines(flow: Flow, region: Region) -> str:
+    """First and last line of the source of a loop, in the file that most of it is from."""
+    if region.at is None:
+        return ""
+    loop = next(one for one in flow.loops if flow.instructions[flow.blocks[one.header].first].address == region.at)
+    places = [one.source for n in flow.numbers(loop) if (one := flow.instructions[n]).source is not None]
+    files: defaultdict[str, list[int]] = defaultdict(list)
+    for place in places:
+        files[place[0]].append(place[1])
+    if not files:
+        return ""
+    file, numbers = max(files.items(), key=lambda item: len(item[1]))
+    return f"{file.rpartition('/')[2]}:{min(numbers)}-{max(numbers)}"
+
+
+# ---- costs ----
+
+
+def _whole_cycles(p: CodePrediction, machine: Machine) -> float:
+    rates, beside = _rates(p, machine)
+    return rates.tile(beside).cycles
+
+
+def _costs(p: CodePrediction, function: Function) -> Iterator[Cost]:
+    """What costs more than it need, most first."""
+    work = with_work(p.launch, function, p.profile)
+    base = _whole_cycles(p, work.on_sm.machine)
+    if not base:
+        return
+    uses = uses_of(p.evaluated, p.launch.missed, function.cc)
+    found = [
+        cost for kind in (_spills, _conflicts, _uncoalesced, _waits)
+        if (cost := kind(p, function, work, uses, base)) is not None
+    ]  # fmt: skip
+    yield from sorted(found, key=lambda cost: -cost.saved)
+
+
+def _cost(kind: str, place: str, detail: str, p: CodePrediction, without: float, base: float) -> Cost:
+    saved = max(0.0, 1 - without / base)
+    return Cost(kind, place, detail, p.time_s * (1 - saved), saved)
+
+
+def _place(one: Instruction) -> str:
+    if one.source is not None:
+        return f"{one.source[0].rpartition('/')[2]}:{one.source[1]}"
+    return f"0x{one.address:x} {one.opcode}"
+
+
+def _spills(p: CodePrediction, function: Function, work: LaunchWork, uses: Uses, base: float) -> Cost | None:
+    """Registers that do not fit, and go to local memory."""
+    local = work.on_sm.local_tile
+    if not (local.loaded or local.stored):
+        return None
+    kept = Machine(
+        tile=tuple(
+            replace(r, slots=tuple(s for s in r.slots if s.group not in LOCAL_GROUPS)) for r in work.on_sm.machine.tile
+        )
+    )
+    most = _most(function, work, LOCAL_GROUPS, lambda one: float(lane_bytes(one)))
+    each = SECTOR_BYTES / WARP
+    detail = (
+        f"{function.frame_bytes} bytes of a thread's frame: {local.stored * each:,.0f} bytes stored and "
+        f"{local.loaded * each:,.0f} loaded a thread, {local.hit_share:.0%} of them from L1"
+    )
+    return _cost("spills", most, detail, p, _whole_cycles(p, kept), base)
+
+
+def _conflicts(p: CodePrediction, function: Function, work: LaunchWork, uses: Uses, base: float) -> Cost | None:
+    """Lanes of a warp that ask one bank for several words."""
+
+    def free(inner: Uses) -> Uses:
+        return lambda one: None if operation(one, function.cc).group in SHARED_GROUPS else inner(one)
+
+    def more(one: Instruction) -> float:
+        use = uses(one)
+        return use.wavefronts - default_use(one, operation(one, function.cc).group).wavefronts if use else 0.0
+
+    worst = _worst(function, work, SHARED_GROUPS, more)
+    if worst is None:
+        return None
+    use, least = uses(worst), default_use(worst, operation(worst, function.cc).group)
+    if use is None or use.wavefronts < TWICE * least.wavefronts:
+        return None
+    without = _whole_cycles(p, with_work(p.launch, function, p.profile, free).on_sm.machine)
+    detail = f"{worst.opcode} takes {use.wavefronts:.3g} wavefronts, {least.wavefronts:g} without conflicts"
+    return _cost("bank conflicts", _place(worst), detail, p, without, base)
+
+
+def _uncoalesced(p: CodePrediction, function: Function, work: LaunchWork, uses: Uses, base: float) -> Cost | None:
+    """Lanes of a warp whose words lie in sectors of their own."""
+
+    def needed(one: Instruction, use: MemoryUse) -> float:
+        return max(1.0, min(use.sectors, WARP * lane_bytes(one) / SECTOR_BYTES))
+
+    def whole(inner: Uses) -> Uses:
+        def use_of(one: Instruction) -> MemoryUse | None:
+            use = inner(one)
+            group = operation(one, function.cc).group
+            if use is None or group not in GLOBAL_GROUPS:
+                return use
+            plain = default_use(one, group)
+            return replace(use, sectors=min(use.sectors, plain.sectors), lines=min(use.lines, plain.lines))
+
+        return use_of
+
+    def more(one: Instruction) -> float:
+        use = uses(one)
+        return use.sectors - needed(one, use) if use else 0.0
+
+    worst = _worst(function, work, GLOBAL_GROUPS, more)
+    use = uses(worst) if worst is not None else None
+    if worst is None or use is None or use.sectors < TWICE * needed(worst, use):
+        return None
+    without = _whole_cycles(p, with_work(p.launch, function, p.profile, whole).on_sm.machine)
+    way = "stores" if operation(worst, function.cc).group == "global-store" else "loads"
+    detail = (
+        f"{worst.opcode} {way} {WARP * lane_bytes(worst)} bytes in {use.sectors:.3g} sectors of 32 a request, "
+        f"{needed(worst, use):.3g} would do"
+    )
+    return _cost("uncoalesced", _place(worst), detail, p, without, base)
+
+
+def _waits(p: CodePrediction, function: Function, work: LaunchWork, uses: Uses, base: float) -> Cost | None:
+    """Loads into registers that a loop waits for in the turn that issues them."""
+    late = ("global-load",)
+    worst = _worst(function, work, late, lambda one: float(operation(one, function.cc).group in late))
+    if worst is None:
+        return None
+    ready = Machine(
+        tile=tuple(
+            replace(r, slots=tuple(replace(s, sets=None) if s.group in late else s for s in r.slots))
+            for r in work.on_sm.machine.tile
+        )
+    )
+    without = _whole_cycles(p, ready)
+    if 1 - without / base < SHOWS:
+        return None
+    return _cost("waits for loads", _place(worst), f"{worst.opcode}: nothing is loaded ahead", p, without, base)
+
+
+def _worst(function: Function, work: LaunchWork, groups: tuple[str, ...], more: Any) -> Instruction | None:
+    """The instruction that costs most of what it need not, by how often it runs."""
+    each = work.runs.each
+    weighed = [
+        (each[n] * more(one), n) for n, one in enumerate(function.instructions)
+        if operation(one, function.cc).group in groups and each[n]
+    ]  # fmt: skip
+    if not weighed or max(weighed)[0] <= 0:
+        return None
+    return function.instructions[max(weighed)[1]]
+
+
+def _most(function: Function, work: LaunchWork, groups: tuple[str, ...], size: Any) -> str:
+    """The line of the source with most of some accesses."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for n, one in enumerate(function.instructions):
+        if operation(one, function.cc).group in groups and work.runs.each[n]:
+            sums[_place(one)] += work.runs.each[n] * size(one)
+    return max(sums, key=lambda place: sums[place]) if sums else ""
+
+
+__all__ = ["CodeCosts", "CodeLaunch", "Cost", "LoopCost", "run"]

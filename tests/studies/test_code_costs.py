@@ -1,0 +1,136 @@
+"""`iosim explain --code`: bank conflicts, spills and uncoalesced stores are found where they stand in the source."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from scripts import ROOT
+from user_kernels import cases, function_of, plain_cubin, tools_or_skip
+
+from iosim.base.errors import InputError
+from iosim.code import tools
+from iosim.code.module import Module
+from iosim.commands.cli import main
+from iosim.studies.code_costs import CodeCosts, run
+from iosim.studies.code_costs_face import answer, as_text
+from iosim.studies.requests import CodeRequest
+
+SOURCE = (ROOT / "examples" / "kernels" / "plain.cu").read_text(encoding="utf-8").splitlines()
+
+
+def line_with(text: str) -> str:
+    """Where a text stands in plain.cu, as an answer names it."""
+    (number,) = [n for n, line in enumerate(SOURCE, 1) if text in line]
+    return f"plain.cu:{number}"
+
+
+@pytest.fixture(scope="module")
+def cubin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plain_cubin(tmp_path_factory.mktemp("plain"))
+
+
+def costs(cubin: Path, entry: str) -> CodeCosts:
+    return run(CodeRequest(code=str(cubin), entry=entry, gpu="h100"))
+
+
+def test_a_column_store_is_found(cubin: Path) -> None:
+    found = costs(cubin, "column_store")
+    first = found.costs[0]
+    assert (first.kind, first.place) == ("uncoalesced", line_with("out[(size_t)column * rows + row] = in["))
+    assert "32 sectors of 32 a request, 4 would do" in first.detail
+    assert first.time_without_s < 0.4 * found.prediction.time_s
+    assert not [cost for cost in found.costs if cost.kind in ("spills", "bank conflicts")]
+
+
+def test_a_column_read_of_shared_memory_is_found(cubin: Path) -> None:
+    found = costs(cubin, "column_read")
+    first = found.costs[0]
+    assert (first.kind, first.place) == ("bank conflicts", line_with("= tile[threadIdx.x][y]"))
+    assert first.detail == "LDS takes 32 wavefronts, 1 without conflicts"
+    assert first.time_without_s < 0.6 * found.prediction.time_s
+    assert not [cost for cost in found.costs if cost.kind == "uncoalesced"]
+
+
+def test_a_spill_is_found(cubin: Path) -> None:
+    found = costs(cubin, "spilling_tile")
+    first = found.costs[0]
+    assert first.kind == "spills"
+    assert first.place.startswith("plain.cu:")
+    assert first.detail.startswith(f"{found.function.frame_bytes} bytes of a thread's frame")
+    assert first.time_without_s < 0.6 * found.prediction.time_s
+
+
+def test_a_kernel_with_nothing_odd_has_no_such_cost(cubin: Path) -> None:
+    found = costs(cubin, "matrix_product")
+    assert not [cost for cost in found.costs if cost.kind != "waits for loads"]
+
+
+def test_loops_have_their_units_and_add_up(cubin: Path) -> None:
+    found = costs(cubin, "matrix_product")
+    assert sum(loop.share for loop in found.loops) == pytest.approx(1.0)
+    product = max(found.loops, key=lambda loop: loop.share)
+    assert product.turns == 4096 / 32
+    assert product.lines.startswith("plain.cu:")
+    assert product.units["fma"] > 0
+    assert product.cycles >= max(product.units.values())
+
+
+def test_instructions_are_counted_as_a_profiler_does(cubin: Path) -> None:
+    """A CTA of 32 x 8 threads of `column_store` walks four rows: what stands before its loop, four turns, the exit."""
+    given = ("in=TENSOR(512x512,fp32)", "out=TENSOR(512x512,fp32)", "rows=512", "columns=512")
+    request = CodeRequest(code=str(cubin), entry="column_store", gpu="h100", grid="16,16", block="32,8", arg=given)
+    counters = run(request).prediction.to_dict()["counters"]
+    assert counters["global_store_sectors"] == 512 * 512
+    assert counters["local_load_sectors"] == 0
+    (loop,) = [one for one in run(request).loops if one.name.startswith("loop")]
+    (once,) = [one for one in run(request).loops if one.name.startswith("outside")]
+    assert loop.turns == 4
+    assert counters["instructions"] == 256 * 8 * (once.instructions + 4 * loop.instructions)
+
+
+def test_what_is_assumed_is_said(cubin: Path) -> None:
+    notes = costs(cubin, "rms_norm").notes
+    assert any("no grid is given" in note for note in notes)
+    assert any("no arguments are given" in note for note in notes)
+    assert any("no block is given" in note for note in notes)
+
+
+def test_the_command_prints_a_table_a_loop(cubin: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"--arg={name}={value}" for name, value in (
+        ("in", "TENSOR(4096x4096,fp32)"), ("out", "TENSOR(4096x4096,fp32)"), ("rows", 4096), ("columns", 4096),
+    )]  # fmt: skip
+    command = ["explain", "--code", str(cubin), "--entry", "column_read", "--grid", "128,128", "--block", "32,8"]
+    assert main([*command, *arguments, "--gpu", "h100"]) == 0
+    said = capsys.readouterr().out
+    assert "bank conflicts" in said
+    assert "cycles a turn" in said
+    assert main([*command, *arguments, "--gpu", "h100", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)["explanations"][0]
+    assert told["costs"][0]["kind"] == "bank conflicts"
+    assert told["loops"][0]["units"]
+
+
+def test_without_machine_code_it_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "candidates", lambda _: iter(()))  # no ptxas that would make some
+    file = tmp_path / "k.ptx"
+    file.write_text(".version 8.0\n.target sm_90\n.visible .entry k()\n{\n ret;\n}\n", encoding="utf-8")
+    with pytest.raises(InputError, match="no machine code; accepted: a cubin compiled with -lineinfo"):
+        run(CodeRequest(code=str(file), gpu="h100"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, case in cases().items() if case["file"].endswith(".py")])
+def test_triton_kernels_are_explained(name: str, tmp_path: Path) -> None:
+    tools_or_skip()
+    case, function = cases()[name], function_of(name, tmp_path)
+    given = {
+        n: f"TENSOR({value.split()[1]},{value.split()[0]})" if isinstance(value, str) else value
+        for n, value in case["arguments"].items()
+    }
+    module = Module(name, (function,), (function.ptx,))
+    found = run(CodeRequest(code=module, gpu="h100", grid=case["grid"], arg=given))
+    assert answer(found)
+    assert "outside of loops" in as_text(found)
+    assert ("spills" in {cost.kind for cost in found.costs}) == (name == "attention-spilling")
