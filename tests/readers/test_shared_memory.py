@@ -77,8 +77,8 @@ def test_minimal_by_hand() -> None:
 
 
 def test_a_thread_a_row_asks_one_bank_for_32_words() -> None:
-    """flash-attention-minimal of 16 x 12 x 512 x 64, to the last wavefront as an H200's profiler counted them. A pair of
-    tiles takes 2 x 64 x 32 x 33 + 32 x 32 for loads."""
+    """flash-attention-minimal of 16 x 12 x 512 x 64, to the last wavefront of an H200's profiler. A pair of tiles takes
+    2 x 64 x 32 x 33 + 32 x 32 for loads."""
     chain, launches = planned("minimal", batch=16, heads=12, seq_q=512, head_dim=64, dtype="fp32")
     table = moved(chain, launches["main"])
     loads = sum(size for (_, way), size in table.items() if way == "read") // 128
