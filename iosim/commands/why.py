@@ -11,7 +11,7 @@ from iosim.base.progress import progress
 from iosim.base.records import replace
 from iosim.base.units import seconds_text
 from iosim.commands import common
-from iosim.prediction.confidence import who
+from iosim.prediction.confidence import basis_text, who
 from iosim.prediction.face import energy_line, line, time_table
 from iosim.prediction.many import predict_many
 from iosim.prediction.predictor import planned
@@ -126,6 +126,7 @@ def _tables(traces: Sequence[TraceResult]) -> str:
         + drift_table(traces).text(),
         "Reuse distances: distinct bytes that the partition loaded since it loaded the same line before\n"
         + reuse_table(traces).text(),
+        basis_text(t.prediction for t in traces),
     ]
     return "\n".join(out)
 
