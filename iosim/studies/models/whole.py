@@ -157,7 +157,8 @@ class WholeModels(Several[WholeRun]):
         for run in self:
             of_bytes, of_time = run.attention_share
             whole, gpus = run.traffic, run.model.tensor_parallel
-            of = f"{run.model.title}{f' (each of {gpus} GPUs)' if gpus > 1 else ''} in {run.dtype} on {whole.profile.name}"
+            shared = f" (each of {gpus} GPUs)" if gpus > 1 else ""
+            of = f"{run.model.title}{shared} in {run.dtype} on {whole.profile.name}"
             over = "over" if run.phase == DECODE else "of"
             tokens = f"{some(run.work.batch, 'sequence')} of " * (run.work.batch > 1) + some(run.work.keys, "token")
             kernels = ", ".join(run.kernels)
