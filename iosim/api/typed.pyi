@@ -45,7 +45,7 @@ class ChosenKeywords(TypedDict, total=False):
     key_padding: bool
     """A mask of one byte a key and sequence. [batch, seq_k], beside the mask."""
     sinks: bool
-    """A learned logit a head joins each softmax. gpt-oss's attention sinks; forward alone."""
+    """Attention sinks: one learned logit per head in every softmax. As in gpt-oss; forward alone."""
     mask_storage: str
     """How the mask reaches the kernel: by its indices, or as a tensor. implicit: tiles that the mask drops are not
     visited. bool and additive: a tensor [1, 1, seq_q, seq_k] of bytes or of bias_dtype; all tiles are visited
@@ -91,7 +91,7 @@ class ProblemKeywords(TypedDict, total=False):
     """Type of O and of the gradients (fp32, tf32, fp16, bf16, fp8, fp64); by default that of the inputs; bf16 for fp8.
     """
     mask: str
-    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided, window+global
+    """Which keys a query sees. causal and window keep one interval of keys per query; butterfly, strided, window+global
     and window+first keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window,
     butterfly, strided, window+global, window+first, blocks); by default none.
     """
@@ -110,7 +110,7 @@ class ProblemKeywords(TypedDict, total=False):
     cache_dtype: str | None
     """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
     out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
-    others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
+    others in 16 bits (656 bytes per token of DeepSeek's) (fp8); by default that of the inputs.
     """
     top_k: int | str | None
     """Keys of a latent cache that each query picks. The first of them where it sees no more (DeepSeek sparse attention,
@@ -123,7 +123,7 @@ class ProblemKeywords(TypedDict, total=False):
     compress_ratio: int | str | None
     """Tokens that a compressed key stands for, of a latent cache whose queries see a window besides; 0: none.
     DeepSeek-V4's attention: top_k of the compressed keys, or all. An eighth of the columns carries positions; in fp8
-    the others have a byte of scale for every 64 (584 bytes a key) (0 to 16777216).
+    the others have a byte of scale for every 64 (584 bytes per key) (0 to 16777216).
     """
     mask_blocks: BlockMask | None
     """The blocks of mask blocks: a BlockMask."""
@@ -218,8 +218,7 @@ class PredictCodeKeywords(ConditionKeywords, total=False):
 
     clocks: str | float
     """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
-    limit) or the SMs' clock in MHz; power counts where the GPU's energies are known. A number, rather than a text, is
-    in hertz; by default boost.
+    limit) or the SMs' clock in MHz, such as 1500; power counts where the GPU's energies are known; by default boost.
     """
     launched: str
     """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
@@ -258,7 +257,7 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
     """Type of O and of the gradients (fp32, tf32, fp16, bf16, fp8, fp64); by default that of the inputs; bf16 for fp8.
     """
     mask: str
-    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided, window+global
+    """Which keys a query sees. causal and window keep one interval of keys per query; butterfly, strided, window+global
     and window+first keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window,
     butterfly, strided, window+global, window+first, blocks); by default none.
     """
@@ -277,7 +276,7 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
     cache_dtype: str | None
     """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
     out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
-    others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
+    others in 16 bits (656 bytes per token of DeepSeek's) (fp8); by default that of the inputs.
     """
     top_k: int | str | None
     """Keys of a latent cache that each query picks. The first of them where it sees no more (DeepSeek sparse attention,
@@ -290,7 +289,7 @@ class CompareKeywords(ChosenKeywords, LayersKeywords, ConditionKeywords, total=F
     compress_ratio: int | str | None
     """Tokens that a compressed key stands for, of a latent cache whose queries see a window besides; 0: none.
     DeepSeek-V4's attention: top_k of the compressed keys, or all. An eighth of the columns carries positions; in fp8
-    the others have a byte of scale for every 64 (584 bytes a key) (0 to 16777216).
+    the others have a byte of scale for every 64 (584 bytes per key) (0 to 16777216).
     """
     mask_blocks: BlockMask | None
     """The blocks of mask blocks: a BlockMask."""
@@ -408,7 +407,7 @@ class FormulaKeywords(ChosenKeywords, total=False):
     dtype: str | None
     """Type of the inputs (fp32, tf32, fp16, bf16, fp8)."""
     mask: str | None
-    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided, window+global
+    """Which keys a query sees. causal and window keep one interval of keys per query; butterfly, strided, window+global
     and window+first keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window,
     butterfly, strided, window+global, window+first, blocks).
     """
@@ -455,7 +454,7 @@ class DecodeKeywords(TypedDict, total=False):
     cache_dtype: str | None
     """Type of the key/value cache. Keys and values are widened as they are read; their scales, one a tensor, are left
     out. Of a latent cache of which queries pick keys: the columns of V in fp8 with an fp32 scale for every 128, the
-    others in 16 bits (656 bytes a token of DeepSeek's) (fp8); by default that of the inputs.
+    others in 16 bits (656 bytes per token of DeepSeek's) (fp8); by default that of the inputs.
     """
     shared_prefix: int | str | None
     """First keys that all sequences have in common, in memory once. A prompt that sequences share; the keys of each are
@@ -477,7 +476,7 @@ class LatencyKeywords(ChosenKeywords, ProblemKeywords, LayersKeywords, total=Fal
     """Of iosim.latency."""
 
     batch_contexts: int | str | Sequence[int | str] | None
-    """Decode one token a sequence over these many keys, all in one launch: 1k,4k,32k, or a file."""
+    """Decode one token per sequence over these many keys, all in one launch: 1k,4k,32k, or a file."""
     cache_write: bool
     """The write of new K and V to the cache; by default True."""
     calibration: str | None
@@ -540,6 +539,8 @@ class ModelKeywords(TypedDict, total=False):
     """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default the config's."""
     training: bool
     """A step of training, in place of a prefill and a step of decoding."""
+    price: str | Sequence[str] | None
+    """Dollars an hour of a GPU, for the cost of a million tokens: a100=1.5,h100=2.5."""
     fused: bool
     """One launch each for positions, the MLP's activation and the sum before a norm, as serving stacks run them."""
     layers: int | str | None

@@ -54,7 +54,12 @@ def run(args: argparse.Namespace) -> int:
         return {"rows": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
 
     return common.tell(
-        args, _told(summary, kernels), json=rows, csv=lambda: written(cells), text=lambda _: _table(cells).text()
+        args,
+        _told(summary, kernels),
+        json=rows,
+        rows=lambda: rows()["rows"],
+        csv=lambda: written(cells),
+        text=lambda _: _table(cells).text(),
     )
 
 
